@@ -1,0 +1,187 @@
+"""The command line: serve, work, migrate, chat."""
+
+import asyncio
+import ipaddress
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any, Final
+
+import structlog
+import typer
+import uvicorn
+import uvloop
+
+from longhouse.app import App, open_app
+from longhouse.errors import LonghouseError, SetupError
+from longhouse.settings import Settings
+from longhouse.store import migrate as migrations
+from longhouse.store.database import open_database
+from longhouse.store.embedded import open_postgres
+from longhouse.terminal import talk
+
+cli = typer.Typer(help="A server for AI agents that live long and forget nothing.", no_args_is_help=True)
+
+DEMO: Final = "no model is set: the built-in demo model answers (set LONGHOUSE_LLM_BASE_URL, _API_KEY, _MODEL)"
+
+Host = Annotated[str | None, typer.Option(help="Address to listen on.")]
+Port = Annotated[int | None, typer.Option(help="Port to listen on.")]
+
+
+@cli.command()
+def serve(host: Host = None, port: Port = None) -> None:
+    """Serve the API and work on sessions, with an embedded Postgres unless LONGHOUSE_DATABASE_URL is set."""
+    given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
+    settings = Settings(**given)  # type: ignore[arg-type]  # pydantic-settings takes fields by name
+    _run(settings, lambda: _serve(settings))
+
+
+@cli.command()
+def work() -> None:
+    """Work on sessions without serving the API."""
+    settings = Settings()
+    _run(settings, lambda: _work(settings))
+
+
+@cli.command()
+def migrate() -> None:
+    """Bring the database's schema up to date."""
+    settings = Settings()
+    _run(settings, lambda: _migrate(settings))
+
+
+@cli.command()
+def chat(
+    model: Annotated[str, typer.Option(help="Template or session id.")] = "tool_calling_agent",
+    url: Annotated[str, typer.Option(help="Where Longhouse serves.")] = "http://127.0.0.1:8400",
+) -> None:
+    """Talk to an agent in the terminal."""
+    _run(Settings(log_level="warning"), lambda: talk(url, model))
+
+
+def _run(settings: Settings, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Runs until the end or a signal; what we refuse on purpose ends in one sentence."""
+    _set_up_logs(settings.log_level)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(main())
+    except LonghouseError as error:
+        typer.echo(f"longhouse: {error}", err=True)
+        raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+async def _serve(settings: Settings) -> None:
+    _refuse_open_doors(settings.host)
+    with _listening(settings.host, settings.port) as listener:
+        async with open_app(settings) as app:
+            server = uvicorn.Server(
+                uvicorn.Config(
+                    app.asgi,
+                    http="httptools",
+                    ws="none",
+                    lifespan="off",
+                    log_config=None,
+                    access_log=False,
+                    server_header=False,
+                    timeout_graceful_shutdown=3,
+                )
+            )
+            address, port = listener.getsockname()[:2]
+            typer.echo(f"longhouse serves on http://{address}:{port}")
+            if not settings.llm_base_url:
+                typer.echo(DEMO)
+            await _until_end(app, server.serve(sockets=[listener]))
+
+
+async def _work(settings: Settings) -> None:
+    async with open_app(settings) as app:
+        typer.echo(f"worker ready: {app.worker.id}")
+        await _until_end(app, _signalled())
+
+
+async def _migrate(settings: Settings) -> None:
+    if settings.database_url:
+        async with open_database(settings.database_url.get_secret_value()) as db:
+            applied = await migrations.migrate(db)
+    else:
+        async with (
+            open_postgres(settings.data_dir, binaries=settings.pg_bin) as postgres,
+            open_database(postgres.dsn) as db,
+        ):
+            applied = await migrations.migrate(db)
+    typer.echo("\n".join(f"applied {name}" for name in applied) or "the schema is up to date")
+
+
+async def _until_end(app: App, work: Coroutine[Any, Any, None]) -> None:
+    """Until the work ends; a Postgres that ends before it ends us too, in one sentence."""
+    working = asyncio.create_task(work)
+    if app.postgres is None:
+        await working
+        return
+    leaving = asyncio.create_task(app.postgres.gone.wait())
+    await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+    if not working.done():
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+        raise SetupError("the Postgres of this data folder has ended; start the process that owns it again.")
+    leaving.cancel()
+    await working
+
+
+async def _signalled() -> None:
+    ended = asyncio.Event()
+    for name in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(name, ended.set)
+    await ended.wait()
+
+
+def _refuse_open_doors(host: str) -> None:
+    """Without keys, everybody who reaches the port owns everything."""
+    try:
+        is_local = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_local = host == "localhost"
+    if not is_local:
+        raise SetupError(f"{host} is not a loopback address, and there are no API keys yet: serve on 127.0.0.1.")
+
+
+@contextmanager
+def _listening(host: str, port: int) -> Iterator[socket.socket]:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port))
+        except OSError as error:
+            raise SetupError(
+                f"port {port} on {host} cannot be used ({error.strerror}); choose another with --port."
+            ) from error
+        listener.listen(1024)
+        listener.setblocking(False)
+        yield listener
+
+
+def _set_up_logs(level: str) -> None:
+    """One record a line, whatever is in it: for people on a terminal, as JSON elsewhere."""
+    pretty = sys.stderr.isatty()
+    renderer = structlog.dev.ConsoleRenderer() if pretty else structlog.processors.JSONRenderer()
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            *([] if pretty else [structlog.processors.format_exc_info]),
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+
+
+if __name__ == "__main__":
+    cli()

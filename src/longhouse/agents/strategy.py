@@ -1,0 +1,93 @@
+"""How an agent thinks: a strategy turns a session into a request, and a reply into intents. No I/O anywhere here."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from longhouse.agents.template import Template
+from longhouse.agents.tool import Tool
+from longhouse.journal.events import ProviderCall, Usage
+from longhouse.journal.messages import Message
+from longhouse.journal.session import Session
+
+
+class Intent(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool that the agent wants to use, under its real name."""
+
+    tool: str
+    arguments: str
+    provider_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a reply means: tools to use, or an answer in plain text."""
+
+    intents: tuple[Intent, ...] = ()
+    answer: str | None = None
+
+
+class StreamOptions(msgspec.Struct, frozen=True):
+    include_usage: bool = True
+
+
+class Body(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A Chat Completions request in the order of its fields on the wire."""
+
+    model: str
+    messages: Sequence[Message]
+    tools: tuple[msgspec.Raw, ...] = ()
+    tool_choice: str | dict[str, Any] = ""
+    parallel_tool_calls: bool = False
+    response_format: msgspec.Raw | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    max_tokens: int | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+
+
+@dataclass(frozen=True)
+class Request:
+    """One question to a model."""
+
+    body: Body
+    names: dict[str, str] = field(default_factory=dict)
+    """Name on the wire -> the tool's real name; the way back goes through the request's own table."""
+    text_is: Literal["answer", "thought"] = "answer"
+    """Where a tool call is demanded, text is thinking aloud; otherwise it is the answer itself."""
+    phase: str = ""
+
+    @cached_property
+    def encoded(self) -> bytes:
+        return msgspec.json.encode(self.body)
+
+    @cached_property
+    def digest(self) -> str:
+        return hashlib.sha256(self.encoded).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A model's finished message, added up from its deltas."""
+
+    text: str = ""
+    reasoning: str = ""
+    calls: tuple[ProviderCall, ...] = ()
+    usage: Usage | None = None
+    finish: str = ""
+    model: str = ""
+
+
+class Strategy(Protocol):
+    """A way of thinking. It keeps no state of its own: the journal says what comes next."""
+
+    def propose(self, session: Session, template: Template, offered: Sequence[Tool]) -> Request: ...
+
+    def interpret(self, request: Request, reply: Reply) -> Verdict: ...

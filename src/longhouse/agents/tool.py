@@ -1,0 +1,70 @@
+"""What a tool is to an agent: a name, a schema, an effect, limits. How it runs is not known here."""
+
+import hashlib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import msgspec
+
+from longhouse.journal.events import Effect
+
+_WIRE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_OTHER: Final = re.compile(r"[^A-Za-z0-9_-]")
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A versioned description of an ability."""
+
+    name: str
+    description: str
+    schema: dict[str, Any]
+    version: int = 1
+    effect: Effect = "read"
+    timeout: float = 60.0
+    max_output: int = 40_000
+    inline: bool = False
+    """Pure and instant: its outcome is recorded together with the reply that called it."""
+    finishes: bool = False
+    """May still be offered when a budget is spent: it ends the turn."""
+    asks: bool = False
+    """Its call stays open until a person answers."""
+
+    @property
+    def ref(self) -> str:
+        return f"{self.name}@{self.version}"
+
+    @cached_property
+    def digest(self) -> str:
+        return hashlib.sha256(f"{self.ref}\n".encode() + msgspec.json.encode(self.schema)).hexdigest()
+
+    def spec(self, wire_name: str) -> msgspec.Raw:
+        """The tool as a provider is told of it; encoded once, since it goes out with every step."""
+        if wire_name not in self._specs:
+            function = {"name": wire_name, "description": self.description, "parameters": self.schema}
+            self._specs[wire_name] = msgspec.Raw(msgspec.json.encode({"type": "function", "function": function}))
+        return self._specs[wire_name]
+
+    @cached_property
+    def _specs(self) -> dict[str, msgspec.Raw]:
+        return {}
+
+
+def wire_names(names: Iterable[str]) -> dict[str, str]:
+    """Real name -> the name a provider accepts: as it is where it may be, else encoded without collisions."""
+    names = list(names)
+    plain = {name for name in names if _WIRE_NAME.fullmatch(name)}
+    table = {name: name for name in plain}
+    taken = set(plain)
+    for name in names:
+        if name in table:
+            continue
+        wire = _OTHER.sub("_", name)
+        if wire in taken or len(wire) > 64:
+            wire = f"{wire[:57]}_{hashlib.sha256(name.encode()).hexdigest()[:6]}"
+        table[name] = wire
+        taken.add(wire)
+    return table

@@ -1,0 +1,49 @@
+"""Errors sorted by who can act on them. What a tool does wrong is not here: that is a `Fault`, for the agent."""
+
+
+class LonghouseError(Exception):
+    """The root of all errors that we raise on purpose."""
+
+
+class SetupError(LonghouseError):
+    """The machine or the settings do not let us start; one sentence says what to do."""
+
+
+class CallerError(LonghouseError):
+    """The request cannot be served as asked; the client is told, and nothing was recorded."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 400,
+        kind: str = "invalid_request_error",
+        code: str | None = None,
+        param: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.kind = kind
+        self.code = code
+        self.param = param
+
+
+class Deposed(LonghouseError):  # noqa: N818 - it says what happened to the worker
+    """Another worker holds this session; stop, read nothing, retry nothing."""
+
+
+class AlreadyReturned(LonghouseError):  # noqa: N818
+    """The call has its outcome already; the first one stands."""
+
+
+class ProviderError(LonghouseError):
+    """A model or an endpoint failed; `retryable` and the retry policy decide what follows."""
+
+    def __init__(self, message: str, *, retryable: bool, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retryable = retryable
+        self.retry_after = retry_after
+
+
+class UnknownShape(LonghouseError):  # noqa: N818
+    """A journal holds a shape that this process does not know: it lets the session go, it does not guess."""

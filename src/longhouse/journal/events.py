@@ -1,0 +1,302 @@
+"""The facts of a session's life. Their shapes are for ever: rows stay as written, old ones are lifted while reading."""
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, Final, Literal, get_args
+
+import msgspec
+
+from longhouse.errors import UnknownShape
+from longhouse.journal.messages import Content, Message
+
+Side = Literal["root", "sub"]
+Effect = Literal["read", "idempotent", "once"]
+CallKind = Literal["tool", "agent", "ask"]
+Decision = Literal["approve", "deny", "happened", "did_not_happen", "give_up"]
+
+
+class _Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    pass
+
+
+class Sampling(_Value, frozen=True, kw_only=True):
+    """What the client asked of the model for one turn; None leaves it to the template."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    max_tokens: int | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    response_format: str | None = None
+    """As JSON text, in the client's own key order."""
+
+
+class ReplyTo(_Value, frozen=True, kw_only=True):
+    """The open call of a parent that this prompt answers when its turn ends."""
+
+    session: str
+    call: str
+
+
+class Limits(_Value, frozen=True, kw_only=True):
+    """The budgets of one turn."""
+
+    max_iterations: int
+    max_clarifications: int
+    time_budget: float
+    """Seconds of work; time spent waiting for people does not count."""
+
+
+class ProviderCall(_Value, frozen=True, kw_only=True):
+    """A tool call as the model wrote it."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+class Usage(_Value, frozen=True, kw_only=True):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    total_tokens: int = 0
+    cached_tokens: int = 0
+
+
+class Output(_Value, frozen=True, kw_only=True, tag="Output"):
+    content: str
+
+
+class Fault(_Value, frozen=True, kw_only=True, tag="Fault"):
+    """A failure is an outcome too, for the agent to read."""
+
+    code: str
+    message: str
+
+
+Outcome = Output | Fault
+
+
+class _Fact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind"):
+    pass
+
+
+class Opened(_Fact, frozen=True, kw_only=True, tag="Opened"):
+    """A session began."""
+
+    agent: str
+    version: int
+    owner: str
+    user: str | None = None
+    conversation: str
+    side: Side = "root"
+    label: str = ""
+
+
+class Prompted(_Fact, frozen=True, kw_only=True, tag="Prompted"):
+    """A message for this agent, from the user or from another agent."""
+
+    trace: str
+    content: tuple[Content, ...]
+    sender: str = "user"
+    reply_to: ReplyTo | None = None
+    prior: tuple[Message, ...] = ()
+    system: str | None = None
+    sampling: Sampling | None = None
+    version: int | None = None
+    chain: str = ""
+    """The fingerprint of all that the client had said up to here (see fingerprint.py); empty for agents."""
+
+
+class Started(_Fact, frozen=True, kw_only=True, tag="Started"):
+    """A worker took the prompt: what the turn may use is fixed here."""
+
+    trace: str
+    prompt: int
+    version: int
+    instance: str
+    limits: Limits
+    rights: tuple[str, ...] | None = None
+    date: str
+
+
+class Replied(_Fact, frozen=True, kw_only=True, tag="Replied"):
+    """The model's finished message."""
+
+    text: str = ""
+    reasoning: str = ""
+    calls: tuple[ProviderCall, ...] = ()
+    usage: Usage | None = None
+    phase: str = ""
+    finish: str = ""
+    model: str = ""
+    offered: tuple[str, ...] = ()
+    """Tools (name@version) added to the offered set by this step, in order."""
+    withdrawn: tuple[str, ...] = ()
+    recalled: tuple[str, ...] = ()
+    digest: str = ""
+    """Of the request as sent, so that one composed again can be compared."""
+
+
+class Called(_Fact, frozen=True, kw_only=True, tag="Called"):
+    """The intent to use a tool; written before anything happens."""
+
+    call: str
+    provider_id: str = ""
+    tool: str
+    version: int = 1
+    arguments: str
+    effect: Effect = "read"
+    deadline: datetime | None = None
+    call_kind: CallKind = "tool"
+    question: str = ""
+    """What a call of kind `ask` shows to the person."""
+
+
+class Returned(_Fact, frozen=True, kw_only=True, tag="Returned"):
+    """A call ended; success and failure are both outcomes."""
+
+    call: str
+    outcome: Outcome
+    by: str = ""
+    chain: str = ""
+    """As in `Prompted`: an answer is something the client said."""
+    writes: dict[str, Any] = {}
+    """What the tool wrote to the context."""
+
+
+class Decided(_Fact, frozen=True, kw_only=True, tag="Decided"):
+    """A person decided on a call that stays open."""
+
+    call: str
+    decision: Decision
+    by: str
+    comment: str = ""
+
+
+class Condensed(_Fact, frozen=True, kw_only=True, tag="Condensed"):
+    """History up to and including `upto` is now represented by this summary."""
+
+    upto: int
+    summary: str
+
+
+class Noted(_Fact, frozen=True, kw_only=True, tag="Noted"):
+    """A fact worth keeping."""
+
+    text: str
+    cites: tuple[int, ...] = ()
+
+
+class Stored(_Fact, frozen=True, kw_only=True, tag="Stored"):
+    """A file of this session."""
+
+    path: str
+    digest: str
+    media_type: str
+
+
+class Resumed(_Fact, frozen=True, kw_only=True, tag="Resumed"):
+    """Another worker took over from one that is gone."""
+
+    worker: str
+    previous: str
+
+
+class Finished(_Fact, frozen=True, kw_only=True, tag="Finished"):
+    answer: str
+
+
+class Failed(_Fact, frozen=True, kw_only=True, tag="Failed"):
+    reason: str
+    code: str = "failed"
+
+
+class Cancelled(_Fact, frozen=True, kw_only=True, tag="Cancelled"):
+    trace: str
+    by: str
+
+
+Event = (
+    Opened
+    | Prompted
+    | Started
+    | Replied
+    | Called
+    | Returned
+    | Decided
+    | Condensed
+    | Noted
+    | Stored
+    | Resumed
+    | Finished
+    | Failed
+    | Cancelled
+)
+
+OUTSIDE: Final = (Opened, Prompted, Returned, Decided, Cancelled)
+"""What gateways, parents, approvers and operators may append; they never cost the holder its reply."""
+
+
+class Recorded(msgspec.Struct, frozen=True, kw_only=True):
+    """An event in its place in the journal."""
+
+    seq: int
+    at: datetime
+    event: Event
+    trace: str = ""
+    worker: str = ""
+    fence: int = 0
+
+
+KINDS: Final = {kind.__struct_config__.tag: kind for kind in get_args(Event)}
+VERSION: Final = 1
+Lift = Callable[[dict[str, Any]], dict[str, Any]]
+LIFTS: Final[dict[tuple[str, int], Lift]] = {}
+"""(kind, version) -> a function that reads that old body as the next version."""
+
+_decoder: Final[msgspec.json.Decoder[Event]] = msgspec.json.Decoder(Event)
+_current = b'{"v":%d,' % VERSION
+
+
+def encode(event: Event) -> str:
+    """The body of a journal row, its shape's version first."""
+    return (_current + msgspec.json.encode(event)[1:]).decode()
+
+
+def decode(body: str | bytes) -> Event:
+    """The event of a stored body, lifted to the newest shape."""
+    raw = body.encode() if isinstance(body, str) else body
+    if not raw.startswith(_current):
+        raw = _lifted(raw)
+    try:
+        return _decoder.decode(raw)
+    except msgspec.ValidationError as error:
+        raise UnknownShape(f"this process does not know an event of the journal: {error}") from error
+
+
+def _lifted(raw: bytes) -> bytes:
+    body = msgspec.json.decode(raw, type=dict[str, Any])
+    kind, version = str(body.get("kind")), int(body.get("v", 0))
+    while version < VERSION:
+        lift = LIFTS.get((kind, version))
+        if lift is None:
+            break
+        body = lift(body)
+        version += 1
+    if version != VERSION:
+        raise UnknownShape(f"the journal holds {kind!r} in version {version}; this process knows version {VERSION}")
+    return msgspec.json.encode(body)
+
+
+def kind_of(event: Event) -> str:
+    return type(event).__name__
+
+
+def call_of(event: Event) -> str | None:
+    return event.call if isinstance(event, Called | Returned | Decided) else None
+
+
+def reply_to_of(event: Event) -> str | None:
+    if isinstance(event, Prompted) and event.reply_to:
+        return f"{event.reply_to.session}:{event.reply_to.call}"
+    return None

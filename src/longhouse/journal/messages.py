@@ -1,0 +1,112 @@
+"""The transcript vocabulary: OpenAI messages as frozen values that encode straight to the wire."""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+FILE_SCHEME: Final = "longhouse-file:"
+"""An image in a journal names its file by digest under this scheme; its bytes are put in when a request is sent."""
+
+
+class _Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    pass
+
+
+class TextPart(_Wire, frozen=True, kw_only=True, tag_field="type", tag="text"):
+    text: str
+
+
+class ImageUrl(_Wire, frozen=True, kw_only=True):
+    url: str
+    detail: str | None = None
+
+
+class ImagePart(_Wire, frozen=True, kw_only=True, tag_field="type", tag="image_url"):
+    image_url: ImageUrl
+
+
+Part = TextPart | ImagePart
+Content = str | tuple[Part, ...]
+
+
+class Function(_Wire, frozen=True, kw_only=True):
+    name: str
+    arguments: str
+    """The model's own string: key order is part of what it said."""
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    function: Function
+    type: str = "function"
+
+
+class System(_Wire, frozen=True, kw_only=True, tag_field="role", tag="system"):
+    content: str
+
+
+class User(_Wire, frozen=True, kw_only=True, tag_field="role", tag="user"):
+    content: Content
+
+
+class Assistant(_Wire, frozen=True, kw_only=True, tag_field="role", tag="assistant"):
+    content: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+
+
+class ToolResult(_Wire, frozen=True, kw_only=True, tag_field="role", tag="tool"):
+    tool_call_id: str
+    content: str
+
+
+Message = System | User | Assistant | ToolResult
+
+
+def text_of(content: Content | None) -> str:
+    """The words of a content, images left out."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    return "\n".join(part.text for part in content if isinstance(part, TextPart))
+
+
+def files_in(messages: Iterable[Message]) -> set[str]:
+    """The digests of all files that these messages show."""
+    return {
+        part.image_url.url.removeprefix(FILE_SCHEME)
+        for message in messages
+        if isinstance(message, User) and not isinstance(message.content, str)
+        for part in message.content
+        if isinstance(part, ImagePart) and part.image_url.url.startswith(FILE_SCHEME)
+    }
+
+
+def with_files(messages: Sequence[Message], urls: dict[str, str]) -> list[Message]:
+    """The same messages with every stored image replaced by its data URL."""
+    return [_with_files(message, urls) for message in messages]
+
+
+def _with_files(message: Message, urls: dict[str, str]) -> Message:
+    if not isinstance(message, User) or isinstance(message.content, str):
+        return message
+    return User(content=tuple(_part_with_file(part, urls) for part in message.content))
+
+
+def _part_with_file(part: Part, urls: dict[str, str]) -> Part:
+    if isinstance(part, TextPart):
+        return part
+    url = urls.get(part.image_url.url.removeprefix(FILE_SCHEME), part.image_url.url)
+    return ImagePart(image_url=ImageUrl(url=url, detail=part.image_url.detail))
+
+
+def clean(text: str) -> str:
+    """Text from a model or a tool with what Postgres and JSON cannot carry (NUL, lone surrogates) made visible."""
+    if "\x00" in text:
+        text = text.replace("\x00", "\ufffd")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+    return text

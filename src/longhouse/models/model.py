@@ -1,0 +1,35 @@
+"""Who thinks: the protocol that every model follows, and the fragments it answers with."""
+
+from collections.abc import AsyncGenerator
+from typing import Protocol
+
+import msgspec
+
+from longhouse.agents.strategy import Body
+from longhouse.journal.events import Usage
+
+
+class CallDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """A fragment of one tool call; `id` and `name` come with the first fragment of that index."""
+
+    index: int
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
+class Delta(msgspec.Struct, frozen=True, kw_only=True):
+    """What one network read brought, added up. Fragments are not facts: the engine makes the reply of them."""
+
+    text: str = ""
+    reasoning: str = ""
+    calls: tuple[CallDelta, ...] = ()
+    usage: Usage | None = None
+    finish: str | None = None
+    model: str | None = None
+
+
+class Model(Protocol):
+    """Streams a reply. Raises ProviderError, and nothing else, for whatever goes wrong on the way."""
+
+    def stream(self, body: Body) -> AsyncGenerator[Delta, None]: ...

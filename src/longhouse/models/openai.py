@@ -1,0 +1,310 @@
+"""Any OpenAI-compatible endpoint. Whatever goes wrong on the way becomes a ProviderError of one sentence."""
+
+import asyncio
+import email.utils
+import io
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+import aiohttp
+import msgspec
+from aiohttp.http_exceptions import HttpProcessingError
+from yarl import URL
+
+from longhouse import clock
+from longhouse.agents.strategy import Body, StreamOptions
+from longhouse.errors import ProviderError, SetupError
+from longhouse.models.chunks import Reading, Refused, Unreadable
+from longhouse.models.model import Delta
+
+CONNECT: Final = 10.0
+"""Seconds to find the host and connect to it."""
+HANG: Final = 60.0
+"""Seconds without a single byte after which an answer counts as hung."""
+MOST_BYTES: Final = 32 * 2**20
+"""No honest answer is longer; an endless one ends here."""
+LONGEST_WAIT: Final = 120.0
+"""Seconds; a provider that asks for a longer pause is asked again after this one."""
+
+_LONGEST_MESSAGE: Final = 300
+_LONGEST_COMPLAINT: Final = 16 * 2**10
+_LINGER: Final = 0.1
+_PASSING: Final = frozenset({408, 409, 425, 429})
+_TROUBLE: Final = (aiohttp.ClientError, HttpProcessingError, TimeoutError, OSError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """One provider's address with its connections, which all models of that address share."""
+
+    name: str
+    """Host and port: what errors call it."""
+    url: URL
+    http: aiohttp.ClientSession
+    headers: Mapping[str, str]
+    """Of each request and not of the session: aiohttp would show those of the session, the key too, to a proxy."""
+    secrets: tuple[str, ...] = ()
+    connect: float = CONNECT
+    hang: float = HANG
+
+    def quoted(self, text: str) -> str:
+        """A provider's words in one bounded line, our secrets taken out before anything is cut off."""
+        for secret in self.secrets:
+            text = text.replace(secret, "[secret]")
+        line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+        return line if len(line) <= _LONGEST_MESSAGE else line[:_LONGEST_MESSAGE] + "…"
+
+
+@asynccontextmanager
+async def open_endpoint(
+    base_url: str, api_key: str = "", *, proxy: str | None = None, connect: float = CONNECT, hang: float = HANG
+) -> AsyncIterator[Endpoint]:
+    """Opens the connections to an endpoint such as https://api.openai.com/v1; no request is sent yet."""
+    url, via = _address(base_url, "base URL"), _address(proxy, "proxy") if proxy else None
+    if not api_key.isascii() or not api_key.isprintable():
+        raise SetupError("the model's API key holds characters that no HTTP header can carry")
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        proxy=via,
+        timeout=aiohttp.ClientTimeout(total=None, connect=connect, sock_connect=connect, sock_read=hang),
+    ) as http:
+        yield Endpoint(
+            name=url.host_port_subcomponent or "",
+            url=url.with_user(None).joinpath("chat", "completions").with_query(url.query),
+            http=http,
+            headers=_headers(url, api_key),
+            secrets=tuple(filter(None, (api_key, url.password, via.password if via else None))),
+            connect=connect,
+            hang=hang,
+        )
+
+
+class OpenAIModel:
+    """A model behind an OpenAI-compatible endpoint; the request's body says which one."""
+
+    def __init__(self, endpoint: Endpoint, *, most_bytes: int = MOST_BYTES) -> None:
+        self._endpoint = endpoint
+        self._most_bytes = most_bytes
+
+    async def stream(self, body: Body) -> AsyncGenerator[Delta, None]:
+        """One request. Closing the generator hangs up at once, and the provider stops working for us."""
+        endpoint, reading = self._endpoint, Reading()
+        data = self._encoded(body)
+        try:
+            async with endpoint.http.post(
+                endpoint.url, data=data, headers=endpoint.headers, allow_redirects=False
+            ) as response:
+                await self._accept(response)
+                source = _Source(response.content, self._most_bytes)
+                plain = response.content_type == "application/json"
+                if plain and (delta := reading.whole(await source.rest())):
+                    yield delta
+                while not reading.done and (read := await source.read()):
+                    if delta := reading.feed(read):
+                        yield delta
+                if not reading.finished and (delta := reading.end()):
+                    yield delta
+                await _let_go(response.content)
+        except _TROUBLE as error:
+            if not reading.finished:
+                raise self._trouble(error) from None  # it may hold an address with its password
+        except Refused as refused:
+            raise self._refused(refused.error) from refused
+        except _Endless as error:
+            reason = f"{endpoint.name} sent more than {self._most_bytes} bytes in one answer"
+            raise ProviderError(reason, retryable=False) from error
+        except Unreadable as error:
+            reason = endpoint.quoted(str(error))
+            raise ProviderError(f"{endpoint.name} sent what is no answer: {reason}", retryable=True) from error
+        if not reading.finished:
+            raise ProviderError(f"{endpoint.name} broke off its answer", retryable=True)
+
+    def _encoded(self, body: Body) -> io.BytesIO:
+        if self._endpoint.http.closed:
+            raise ProviderError(f"the connections to {self._endpoint.name} are closed", retryable=True)
+        streamed = msgspec.structs.replace(body, stream=True, stream_options=StreamOptions())
+        try:
+            # As a file, because aiohttp warns of bytes over 1 MB, and of images there may be more.
+            return io.BytesIO(msgspec.json.encode(streamed))
+        except UnicodeEncodeError as error:
+            raise ProviderError("the request holds text that no JSON can carry", retryable=False) from error
+
+    async def _accept(self, response: aiohttp.ClientResponse) -> None:
+        if not 200 <= response.status < 300:
+            raise await self._failure(response)
+        if (
+            response.content_type not in ("text/event-stream", "application/json")
+            and "Content-Type" in response.headers
+        ):
+            # Retryable: it is mostly a proxy's page about a model that is down for the moment.
+            kind = self._endpoint.quoted(response.content_type)
+            raise ProviderError(f"{self._endpoint.name} sent {kind} in place of an answer", retryable=True)
+
+    async def _failure(self, response: aiohttp.ClientResponse) -> ProviderError:
+        status, name = response.status, self._endpoint.name
+        if 300 <= status < 400:
+            return ProviderError(f"{name} answered {status}, a redirect, which is not followed", retryable=False)
+        words = _words(await _complaint(response.content)) or response.reason or "no reason given"
+        retryable = {"true": True, "false": False}.get(response.headers.get("x-should-retry", ""), passes(status))
+        return ProviderError(
+            f"{name} answered {status}: {self._endpoint.quoted(words)}",
+            retryable=retryable,
+            retry_after=_retry_after(response.headers) if retryable else None,
+        )
+
+    def _refused(self, error: Any) -> ProviderError:
+        said = _error(error)
+        words = self._endpoint.quoted(said.message or "") or "no reason given"
+        code = str(said.code)
+        retryable = passes(int(code)) if code.isdecimal() and len(code) == 3 else said.type != "invalid_request_error"
+        return ProviderError(f"{self._endpoint.name} answered with an error: {words}", retryable=retryable)
+
+    def _trouble(self, error: Exception) -> ProviderError:
+        name, retryable = self._endpoint.name, True
+        match error:
+            case aiohttp.ConnectionTimeoutError():
+                reason = f"{name} could not be reached within {self._endpoint.connect:g} s"
+            case TimeoutError():
+                reason = f"{name} sent nothing for {self._endpoint.hang:g} s"
+            case aiohttp.ClientConnectorCertificateError():
+                reason, retryable = f"{name} has no certificate that we trust", False
+            case aiohttp.ClientProxyConnectionError() | aiohttp.ClientHttpProxyError():
+                reason = f"{name} could not be reached through the proxy"
+            case aiohttp.ClientConnectorError():
+                reason = f"{name} could not be reached: {error.os_error.strerror or 'no connection'}"
+            case aiohttp.ServerDisconnectedError() | aiohttp.ClientOSError():
+                reason = f"{name} closed the connection without an answer"
+            case aiohttp.ClientPayloadError():
+                reason = f"{name} broke off its answer"
+            case _:
+                reason = f"the connection to {name} failed ({type(error).__name__})"
+        return ProviderError(reason, retryable=retryable)
+
+
+class _Endless(Exception):  # noqa: N818 - never leaves this module
+    """An answer outgrew its bound."""
+
+
+class _Source:
+    """The bytes of one answer, up to a bound."""
+
+    def __init__(self, content: aiohttp.StreamReader, most: int) -> None:
+        self._content = content
+        self._left = most
+
+    async def read(self) -> bytes:
+        """All that has arrived since the last read; nothing at the end."""
+        read = await self._content.readany()
+        self._left -= len(read)
+        if self._left < 0:
+            raise _Endless
+        return read
+
+    async def rest(self) -> bytes:
+        reads = []
+        while read := await self.read():
+            reads.append(read)
+        return b"".join(reads)
+
+
+class _Error(msgspec.Struct):
+    message: str | None = None
+    type: str | None = None
+    code: str | int | None = None
+
+
+class _Envelope(msgspec.Struct):
+    error: Any = None
+    message: Any = None
+    detail: Any = None
+
+
+def _address(text: str, what: str) -> URL:
+    try:
+        url = URL(text)
+    except ValueError:
+        url = URL()
+    if url.scheme not in ("http", "https") or not url.host:
+        raise SetupError(f"the model's {what} is not an address that starts with http:// or https://")
+    return url
+
+
+def _headers(url: URL, api_key: str) -> dict[str, str]:
+    headers = {
+        "Accept": "text/event-stream, application/json",
+        "Accept-Encoding": "identity",
+        "Content-Type": "application/json",
+        "User-Agent": "longhouse",
+    }
+    if api_key:
+        headers["Authorization"] = f"Bearer {api_key}"
+    elif url.user:
+        headers["Authorization"] = aiohttp.encode_basic_auth(url.user, url.password or "")
+    return headers
+
+
+def passes(status: int) -> bool:
+    """Whether a failure with this status may be gone at the next try."""
+    return status in _PASSING or status >= 500
+
+
+async def _complaint(content: aiohttp.StreamReader) -> bytes:
+    """The beginning of an error's body; a peer that is slow to complain is not waited for."""
+    said = b""
+    with suppress(*_TROUBLE):
+        async with asyncio.timeout(5):
+            while len(said) < _LONGEST_COMPLAINT and (read := await content.readany()):
+                said += read
+    return said[:_LONGEST_COMPLAINT]
+
+
+def _words(complaint: bytes) -> str:
+    """What an error's body says, in whichever of the usual envelopes."""
+    try:
+        found = msgspec.json.decode(complaint, type=_Envelope | list[_Envelope])
+    except (ValueError, RecursionError):
+        text = complaint.decode(errors="replace").strip()
+        return "" if text.startswith("<") else text
+    envelope = found if isinstance(found, _Envelope) else found[0] if found else _Envelope()
+    return _error(envelope.error or envelope.message or envelope.detail).message or ""
+
+
+def _error(error: Any) -> _Error:
+    if isinstance(error, str) or error is None:
+        return _Error(message=error)
+    try:
+        said = msgspec.convert(error, _Error)
+    except msgspec.ValidationError:
+        said = _Error()
+    return said if said.message else _Error(message=json.dumps(error), type=said.type, code=said.code)
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        seconds = _seconds(headers.get(name, ""))
+        if seconds is not None and seconds >= 0:
+            return min(seconds * unit, LONGEST_WAIT)
+    return None
+
+
+def _seconds(text: str) -> float | None:
+    with suppress(ValueError):
+        return float(text)
+    with suppress(ValueError, OverflowError):
+        moment = email.utils.parsedate_to_datetime(text)
+        return max(0.0, moment.timestamp() - clock.now().timestamp())
+    return None
+
+
+async def _let_go(content: aiohttp.StreamReader) -> None:
+    """Reads the few bytes behind the end, so that the connection can be used again."""
+    if content.at_eof():
+        return
+    with suppress(*_TROUBLE):
+        async with asyncio.timeout(_LINGER):
+            while await content.readany():
+                pass

@@ -1,0 +1,232 @@
+"""A model that follows a script, in Python or JSON: for tests, docs and the demo."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from longhouse.agents.strategy import Body
+from longhouse.errors import ProviderError, SetupError
+from longhouse.journal.events import Usage
+from longhouse.journal.messages import Assistant, Message, User, text_of
+from longhouse.models.model import CallDelta, Delta
+from longhouse.models.openai import passes
+
+
+class _Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    pass
+
+
+class Status(_Line, frozen=True, tag_field="kind", tag="status"):
+    """Instead of the reply: an error status."""
+
+    status: int = 500
+    retry_after: float | None = None
+    message: str = "The script says so."
+
+
+class Hang(_Line, frozen=True, tag_field="kind", tag="hang"):
+    """Instead of the reply: nothing, not a single byte. In process the time-out comes after `seconds`, or at once."""
+
+    seconds: float | None = None
+
+
+class Cut(_Line, frozen=True, tag_field="kind", tag="cut"):
+    """The connection dies after so many deltas of the reply."""
+
+    after: int = 1
+
+
+class Garbage(_Line, frozen=True, tag_field="kind", tag="garbage"):
+    """Instead of the reply: a page of HTML with status 200."""
+
+    page: str = "<!doctype html><title>Bad gateway</title>"
+
+
+Fault = Status | Hang | Cut | Garbage
+
+
+class Call(_Line, frozen=True):
+    """A tool call; in a script its arguments are an object, or a string where the model shall write nonsense."""
+
+    name: str
+    arguments: str | dict[str, Any] = "{}"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.arguments, dict):
+            msgspec.structs.force_setattr(self, "arguments", msgspec.json.encode(self.arguments).decode())
+
+    @property
+    def written(self) -> str:
+        """The arguments as the model writes them, keys in the script's order."""
+        assert isinstance(self.arguments, str)
+        return self.arguments
+
+
+class Say(_Line, frozen=True):
+    """One reply: thoughts, then text, then calls."""
+
+    text: str = ""
+    calls: tuple[Call, ...] = ()
+    reasoning: str = ""
+    chunk: int = 0
+    """Characters in a delta; 0: each part of the reply in one."""
+    delay: float = 0.0
+    """Seconds between deltas."""
+    fault: Fault | None = None
+
+
+class Script(_Line, frozen=True):
+    """Replies, taken one after another, or (`step`) by the number of assistant messages since the last user message.
+
+    A script by step keeps no state, so that many sessions can play it at once; its last reply repeats.
+    """
+
+    by: Literal["order", "step"] = "order"
+    replies: tuple[Say, ...] = ()
+
+
+Choose = Callable[[Body], Say]
+Playable = Script | Iterable[Say] | Choose
+
+
+def say(text: str, *, reasoning: str = "", chunk: int = 0, delay: float = 0.0, fault: Fault | None = None) -> Say:
+    """A reply in words."""
+    return Say(text=text, reasoning=reasoning, chunk=chunk, delay=delay, fault=fault)
+
+
+def call(name: str, /, **arguments: Any) -> Say:
+    """A reply that calls one tool."""
+    return Say(calls=(Call(name=name, arguments=arguments),))
+
+
+def calls(*says: Say) -> Say:
+    """One reply with the calls, and the words, of all these."""
+    return Say(
+        text="".join(each.text for each in says),
+        reasoning="".join(each.reasoning for each in says),
+        calls=tuple(itertools.chain.from_iterable(each.calls for each in says)),
+    )
+
+
+def read_script(path: Path) -> Script:
+    """A script from a JSON file."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Script)
+    except OSError as error:
+        raise SetupError(f"the script {path} cannot be read: {error.strerror}") from error
+    except msgspec.DecodeError as error:
+        raise SetupError(f"the script {path} is not understood: {error}") from error
+
+
+class Play:
+    """Chooses the reply to each request: first those of `will`, then what the script says."""
+
+    def __init__(self, script: Playable = ()) -> None:
+        self._queue: list[Say] = []
+        self._choose: Choose = _at_a_loss
+        if callable(script):
+            self._choose = script
+        elif not isinstance(script, Script):
+            self.will(*script)
+        elif script.by == "order":
+            self.will(*script.replies)
+        elif script.replies:
+            self._choose = lambda body: script.replies[min(step_of(body.messages), len(script.replies) - 1)]
+
+    def will(self, *says: Say) -> None:
+        self._queue.extend(says)
+
+    def reply(self, body: Body) -> Say:
+        return self._queue.pop(0) if self._queue else self._choose(body)
+
+
+class ScriptedModel:
+    """A model whose replies are known beforehand; faults are raised as an endpoint's would be."""
+
+    def __init__(self, script: Playable = (), *, remember: bool = True) -> None:
+        self.bodies: list[Body] = []
+        """What it was asked; empty for ever without `remember`."""
+        self._remember = remember
+        self._play = Play(script)
+        self._ids = itertools.count(1)
+
+    def will(self, *says: Say) -> None:
+        """These replies come next, after those already promised."""
+        self._play.will(*says)
+
+    async def stream(self, body: Body) -> AsyncGenerator[Delta, None]:
+        if self._remember:
+            self.bodies.append(body)
+        reply = self._play.reply(body)
+        await _fail_early(reply.fault)
+        ids = [f"call_{next(self._ids)}" for _ in reply.calls]
+        deltas = [*deltas_of(reply, ids), Delta(usage=usage_of(body, reply))]
+        cut = reply.fault.after if isinstance(reply.fault, Cut) else None
+        for number, delta in enumerate(deltas[:cut]):
+            if number and reply.delay:
+                await asyncio.sleep(reply.delay)
+            yield msgspec.structs.replace(delta, model=body.model)
+        if cut is not None:
+            raise ProviderError("the scripted model broke off its answer", retryable=True)
+
+
+async def _fail_early(fault: Fault | None) -> None:
+    match fault:
+        case Status():
+            reason = f"the scripted model answered {fault.status}: {fault.message}"
+            raise ProviderError(reason, retryable=passes(fault.status), retry_after=fault.retry_after)
+        case Hang():
+            await asyncio.sleep(fault.seconds or 0)
+            raise ProviderError("the scripted model sent nothing", retryable=True)
+        case Garbage():
+            raise ProviderError("the scripted model sent text/html in place of an answer", retryable=True)
+
+
+def _at_a_loss(body: Body) -> Say:
+    raise ProviderError(f"the script has no reply left for {body.model!r}", retryable=False)
+
+
+def step_of(messages: Sequence[Message]) -> int:
+    """How many replies the model has given since a person last spoke."""
+    count = 0
+    for message in reversed(messages):
+        if isinstance(message, User):
+            break
+        count += isinstance(message, Assistant)
+    return count
+
+
+def deltas_of(reply: Say, ids: Sequence[str]) -> list[Delta]:
+    """A reply as a stream of deltas, the finish last; `ids` are those of its calls."""
+    size = reply.chunk
+    deltas = [Delta(reasoning=part) for part in _parts(reply.reasoning, size)]
+    deltas += [Delta(text=part) for part in _parts(reply.text, size)]
+    for index, (made, id_) in enumerate(zip(reply.calls, ids, strict=True)):
+        deltas.append(Delta(calls=(CallDelta(index=index, id=id_, name=made.name),)))
+        deltas += [Delta(calls=(CallDelta(index=index, arguments=part),)) for part in _parts(made.written, size)]
+    return [*deltas, Delta(finish="tool_calls" if reply.calls else "stop")]
+
+
+def _parts(text: str, size: int) -> list[str]:
+    if not text:
+        return []
+    return [text[start : start + size] for start in range(0, len(text), size)] if size else [text]
+
+
+def usage_of(body: Body, reply: Say) -> Usage:
+    """A plausible count: a token for every four characters."""
+    prompt = max(1, sum(_length(message) for message in body.messages) // 4)
+    written = sum(len(made.name) + len(made.written) for made in reply.calls)
+    completion = max(1, (len(reply.text) + len(reply.reasoning) + written) // 4)
+    return Usage(prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion)
+
+
+def _length(message: Message) -> int:
+    length = len(text_of(message.content))
+    if isinstance(message, Assistant):
+        length += sum(len(made.function.name) + len(made.function.arguments) for made in message.tool_calls)
+    return length

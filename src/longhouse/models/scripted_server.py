@@ -1,0 +1,273 @@
+"""The scripted model behind a real socket: a small OpenAI-compatible server whose faults are real ones."""
+
+import argparse
+import asyncio
+import itertools
+import signal
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import uvloop
+from aiohttp import web
+
+from longhouse.agents.strategy import Body
+from longhouse.errors import ProviderError, SetupError
+from longhouse.models.model import Delta
+from longhouse.models.scripted import (
+    Cut,
+    Garbage,
+    Hang,
+    Play,
+    Playable,
+    Say,
+    Script,
+    Status,
+    deltas_of,
+    read_script,
+    usage_of,
+)
+
+CREATED: Final = 1_767_225_600
+"""All answers were created at the same second: a script gives the same bytes at each run."""
+
+_json: Final = msgspec.json.Encoder()
+
+
+_asked: Final = msgspec.json.Decoder(Body)
+
+
+class Server:
+    """A running server: where it is, and what it was asked."""
+
+    def __init__(self, script: Playable, *, remember: bool) -> None:
+        self.url = ""
+        self.headers: list[dict[str, str]] = []
+        """Of each chat request, names in lower case."""
+        self._bodies: list[bytes] = []
+        self._remember = remember
+        self._play = Play(script)
+        self._answers = itertools.count(1)
+        self._calls = itertools.count(1)
+
+    @property
+    def requests(self) -> list[Any]:
+        """The body of each chat request, decoded."""
+        return [msgspec.json.decode(body) for body in self._bodies]
+
+    def will(self, *says: Say) -> None:
+        """These replies come next, after those already promised."""
+        self._play.will(*says)
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        match request.method, request.path:
+            case "POST", "/v1/chat/completions":
+                return await self._chat(request)
+            case "GET", "/v1/models":
+                model = {"id": "scripted", "object": "model", "created": CREATED, "owned_by": "longhouse"}
+                return _answer({"object": "list", "data": [model]})
+        return _error(404, f"There is nothing at {request.method} {request.path}.")
+
+    async def _chat(self, request: web.BaseRequest) -> web.StreamResponse:
+        raw = await request.content.read()
+        if self._remember:
+            self._bodies.append(raw)
+            self.headers.append({name.lower(): value for name, value in request.headers.items()})
+        try:
+            body = _asked.decode(raw)
+            reply = self._play.reply(body)
+        except (ValueError, RecursionError, ProviderError) as error:
+            return _error(400, str(error))
+        match reply.fault:
+            case Status() as fault:
+                return _error(fault.status, fault.message, retry_after=fault.retry_after)
+            case Garbage() as fault:
+                return web.Response(text=fault.page, content_type="text/html")
+            case Hang() as fault:
+                await _hang(fault)
+                return _hung_up(request)
+        return await (self._stream(request, body, reply) if body.stream else self._whole(request, body, reply))
+
+    async def _stream(self, request: web.BaseRequest, body: Body, reply: Say) -> web.StreamResponse:
+        counted = body.stream_options is not None and body.stream_options.include_usage
+        ids = [f"call_{next(self._calls)}" for _ in reply.calls]
+        told = _told(body, reply, answer=f"chatcmpl-{next(self._answers)}", ids=ids, counted=counted)
+        if isinstance(reply.fault, Cut):
+            return _hung_up(request, await _sent(request, told[: 1 + reply.fault.after], reply.delay))
+        if reply.delay:
+            return await _sent(request, told, reply.delay)
+        return web.Response(body=b"".join(told), content_type="text/event-stream")
+
+    async def _whole(self, request: web.BaseRequest, body: Body, reply: Say) -> web.StreamResponse:
+        ids = [f"call_{next(self._calls)}" for _ in reply.calls]
+        await asyncio.sleep(reply.delay * len(deltas_of(reply, ids)))
+        if isinstance(reply.fault, Cut):
+            return _hung_up(request)
+        choice = {
+            "index": 0,
+            "message": _message(reply, ids),
+            "logprobs": None,
+            "finish_reason": "tool_calls" if reply.calls else "stop",
+        }
+        return _answer(
+            {
+                "id": f"chatcmpl-{next(self._answers)}",
+                "object": "chat.completion",
+                "created": CREATED,
+                "model": body.model,
+                "choices": [choice],
+                "usage": _usage(body, reply),
+            }
+        )
+
+
+@asynccontextmanager
+async def serve(
+    script: Playable = (), *, host: str = "127.0.0.1", port: int = 0, remember: bool = True
+) -> AsyncIterator[Server]:
+    """Serves a script for as long as the block lasts; without `remember` it may last for days."""
+    server = Server(script, remember=remember)
+    # Without aiohttp's router: it would be a tenth of the work, and the benchmark's peer should cost nothing.
+    runner = web.ServerRunner(
+        web.Server(server.handle, handler_cancellation=True, access_log=None), shutdown_timeout=0.1
+    )
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host, port).start()
+        server.url = f"http://{host}:{runner.addresses[0][1]}/v1"
+        yield server
+    finally:
+        await runner.cleanup()
+
+
+def _told(body: Body, reply: Say, *, answer: str, ids: Sequence[str], counted: bool) -> list[bytes]:
+    """The events of a streamed reply: the prepared ones with this answer's own ids, usage if asked for, the end."""
+    head = _HEAD.replace(b"?id", answer.encode()).replace(b'"?model"', _json.encode(body.model))
+    told = []
+    for frame in _frames(reply, counted):
+        for index, id_ in enumerate(ids):
+            frame = frame.replace(_CALL % index, b'"id":"%b"' % id_.encode())  # noqa: PLW2901 - each takes its ids
+        told.append(frame.replace(_HEAD, head))
+    if counted:
+        told.append(_event({"choices": [], "usage": _usage(body, reply)}).replace(_HEAD, head))
+    return [*told, b"data: [DONE]\n\n"]
+
+
+@lru_cache(maxsize=1024)
+def _frames(reply: Say, counted: bool) -> tuple[bytes, ...]:
+    """A reply's events with blanks for the ids; all in one where nobody can tell the difference.
+
+    The blanks cannot be met by chance: inside a JSON string their quotes would be escaped.
+    """
+    blanks = [f"?{index}" for index in range(len(reply.calls))]
+    pieces: list[tuple[dict[str, Any], str | None]] = [({"role": "assistant", "content": ""}, None)]
+    pieces += [(_piece(delta), delta.finish) for delta in deltas_of(reply, blanks)]
+    unknown = {"usage": None} if counted else {}
+    frames = [
+        _event({"choices": [{"index": 0, "delta": piece, "logprobs": None, "finish_reason": finish}], **unknown})
+        for piece, finish in pieces
+    ]
+    return tuple(frames) if reply.delay or reply.fault else (b"".join(frames),)
+
+
+_HEAD: Final = b'"id":"?id","object":"chat.completion.chunk","created":%d,"model":"?model"' % CREATED
+_CALL: Final = b'"id":"?%d"'
+
+
+def _event(chunk: dict[str, Any]) -> bytes:
+    return b"data: {%b,%b\n\n" % (_HEAD, _json.encode(chunk)[1:])
+
+
+def _piece(delta: Delta) -> dict[str, Any]:
+    if delta.calls:
+        call = delta.calls[0]
+        if call.id:
+            function = {"name": call.name, "arguments": ""}
+            return {"tool_calls": [{"index": call.index, "id": call.id, "type": "function", "function": function}]}
+        return {"tool_calls": [{"index": call.index, "function": {"arguments": call.arguments}}]}
+    if delta.reasoning:
+        return {"reasoning_content": delta.reasoning}
+    return {"content": delta.text} if delta.text else {}
+
+
+def _message(reply: Say, ids: Sequence[str]) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": reply.text or None, "refusal": None}
+    if reply.reasoning:
+        message["reasoning_content"] = reply.reasoning
+    if reply.calls:
+        message["tool_calls"] = [
+            {"id": id_, "type": "function", "function": {"name": call.name, "arguments": call.written}}
+            for call, id_ in zip(reply.calls, ids, strict=True)
+        ]
+    return message
+
+
+def _usage(body: Body, reply: Say) -> dict[str, int]:
+    usage = usage_of(body, reply)
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.total_tokens,
+    }
+
+
+def _answer(answer: dict[str, Any]) -> web.Response:
+    return web.Response(body=_json.encode(answer), content_type="application/json")
+
+
+def _error(status: int, message: str, *, retry_after: float | None = None) -> web.Response:
+    kind = "server_error" if status >= 500 else "rate_limit_error" if status == 429 else "invalid_request_error"
+    error = {"message": message, "type": kind, "param": None, "code": None}
+    headers = {} if retry_after is None else {"Retry-After": f"{retry_after:g}"}
+    return web.Response(
+        status=status, body=_json.encode({"error": error}), content_type="application/json", headers=headers
+    )
+
+
+async def _sent(request: web.BaseRequest, told: Sequence[bytes], delay: float) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    response.enable_chunked_encoding()
+    await response.prepare(request)
+    for number, event in enumerate(told):
+        if number and delay:
+            await asyncio.sleep(delay)
+        await response.write(event)
+    return response
+
+
+def _hung_up(request: web.BaseRequest, response: web.StreamResponse | None = None) -> web.StreamResponse:
+    """Closes the connection under the answer, whose end is then never sent."""
+    if request.transport is not None:
+        request.transport.close()
+    return response or web.Response()
+
+
+async def _hang(fault: Hang) -> None:
+    if fault.seconds is None:
+        await asyncio.Event().wait()
+    else:
+        await asyncio.sleep(fault.seconds)
+
+
+async def main(script: Script, port: int) -> None:
+    """Serves until it is told to stop."""
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with serve(script, port=port, remember=False) as server:
+        print(server.url, flush=True)
+        await stop.wait()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m longhouse.models.scripted_server", description=__doc__)
+    parser.add_argument("script", type=Path)
+    parser.add_argument("--port", type=int, default=0)
+    arguments = parser.parse_args()
+    try:
+        uvloop.run(main(read_script(arguments.script), arguments.port))
+    except (SetupError, OSError) as problem:
+        parser.exit(1, f"{problem}\n")

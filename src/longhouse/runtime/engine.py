@@ -1,0 +1,400 @@
+"""The loop: read the journal, fold it, decide, record, act, record the outcome; until the session rests."""
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import structlog
+
+from longhouse import clock
+from longhouse.agents import rules
+from longhouse.agents.catalog import Catalog
+from longhouse.agents.strategy import Intent, Reply, Request
+from longhouse.agents.template import Template
+from longhouse.agents.tool import Tool
+from longhouse.errors import AlreadyReturned, Deposed, ProviderError
+from longhouse.journal import events, fingerprint
+from longhouse.journal.events import Event, Fault, Recorded
+from longhouse.journal.session import AGENT_FAILED, Open, Session, fold
+from longhouse.runtime.bus import Bus, Facts
+from longhouse.runtime.instance import Instance, Pool
+from longhouse.runtime.listen import listen
+from longhouse.store import journals, leases
+from longhouse.store.database import Database
+from longhouse.store.leases import Lease
+from longhouse.tools.toolbox import Result, Toolbox
+
+log = structlog.get_logger()
+
+MAX_CALLS: Final = 32
+"""Calls of one reply that are made; the model is told about the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long provider trouble is waited out, in seconds."""
+
+    attended: float = 60.0
+    """While a client waits for the answer."""
+    unattended: float = 900.0
+    first: float = 0.5
+    longest: float = 15.0
+
+
+@dataclass(slots=True)
+class Run:
+    """One worker's hold on one session, from claim to rest."""
+
+    lease: Lease
+    session: Session
+    loaded: int
+    rested: bool = False
+    attempts: int = 0
+    troubled_at: datetime | None = None
+
+
+@dataclass
+class Engine:
+    db: Database
+    bus: Bus
+    catalog: Catalog
+    toolbox: Toolbox
+    pool: Pool
+    worker: str
+    patience: Patience = field(default_factory=Patience)
+    is_alive: Callable[[], bool] = lambda: True
+    """Is our own heartbeat fresh? Asked right before an effect that must not happen twice."""
+    background: Callable[[Coroutine[Any, Any, None]], object] = asyncio.ensure_future
+    """Runs what must outlive a deposed run: the report of a `once` call that it had started."""
+    stopping: bool = False
+
+    async def advance(self, lease: Lease) -> Session:
+        """Moves one session until it rests, waits for its provider, or we are shutting down."""
+        session = await journals.load(self.db, lease.session_id, lease.head)
+        run = Run(
+            lease=lease,
+            session=session,
+            loaded=session.head,
+            attempts=lease.attempts,
+            troubled_at=lease.troubled_at,
+        )
+        if lease.previous:
+            await self.record(run, [events.Resumed(worker=self.worker, previous=lease.previous)])
+        while not run.rested:
+            if self.stopping:
+                await leases.let_go(self.db, lease)
+                break
+            await self._move(run)
+        await self._snapshot(run)
+        return run.session
+
+    async def _move(self, run: Run) -> None:
+        """One turn as far as it goes, or the end of the run."""
+        session = run.session
+        if not session.can_move:
+            await self._rest(run)
+            return
+        template = self._template(session)
+        if isinstance(template, str):
+            await self._refuse(run, template)
+            return
+        with self.pool.acquired(template, session.id) as instance:
+            if not session.is_running:
+                await self._start(run, instance)
+            while run.session.is_running and run.session.can_move and not run.rested and not self.stopping:
+                await self._step(run, instance)
+
+    def _template(self, session: Session) -> Template | str:
+        """The template of the running turn, or of the next; in words, why there is none."""
+        if session.turn and session.is_running:
+            version: int | None = session.turn.version
+        else:
+            version = session.queue[0].prompt.version
+        template = self.catalog.find(session.agent, version)
+        return template or f"the agent {session.agent!r} is not known here any more"
+
+    async def _refuse(self, run: Run, reason: str) -> None:
+        """Ends a turn that cannot be worked on; one that had not started is started only to be ended."""
+        end = events.Failed(reason=reason, code="template_not_found")
+        if run.session.is_running:
+            await self.record(run, [*_abandoned(run.session, reason), end])
+            return
+        limits = events.Limits(max_iterations=0, max_clarifications=0, time_budget=0)
+        await self.record(run, [_started(run.session, version=0, instance="", limits=limits), end])
+
+    async def _start(self, run: Run, instance: Instance) -> None:
+        template = instance.template
+        started = _started(
+            run.session, version=template.version, instance=instance.id, limits=template.execution_policy.limits
+        )
+        await self.record(run, [started])
+
+    async def _step(self, run: Run, instance: Instance) -> None:
+        """Perform the calls that are due, or else think."""
+        assert run.session.turn is not None
+        if due := run.session.due_calls:
+            await self._perform(run, due)
+        elif reason := rules.overdue(run.session.turn, clock.now()):
+            await self.record(run, [events.Failed(reason=reason, code="limit_reached")])
+        else:
+            await self._think(run, instance)
+
+    async def _think(self, run: Run, instance: Instance) -> None:
+        session = run.session
+        assert session.turn is not None
+        offered = rules.open_tools(session.turn, instance.tools, clock.now())
+        request = instance.strategy.propose(session, instance.template, offered)
+        try:
+            reply = await listen(self.db, self.bus, instance.model, request, session=session, fence=run.lease.fence)
+            new = await self._read_reply(session, instance, request, reply, offered)
+        except ProviderError as error:
+            await self._endure(run, error)
+            return
+        await self.record(run, new)
+
+    async def _read_reply(
+        self, session: Session, instance: Instance, request: Request, reply: Reply, offered: Sequence[Tool]
+    ) -> list[Event]:
+        """A finished message as events: what was said, what is to be done, what is done already."""
+        verdict = instance.strategy.interpret(request, reply)
+        replied = _replied(session, request, reply, offered)
+        if verdict.answer is not None:
+            if not verdict.answer.strip():
+                raise ProviderError("the model answered with nothing", retryable=True)
+            return [replied, events.Finished(answer=verdict.answer)]
+        new: list[Event] = [replied]
+        by_name = {tool.name: tool for tool in offered}
+        for index, intent in enumerate(verdict.intents):
+            call_id = f"{session.iteration + 1}-action-{index}"
+            if index >= MAX_CALLS:
+                fault = Fault(code="too_many_calls", message=f"only {MAX_CALLS} calls of one reply are made")
+                new += [_called(call_id, intent), events.Returned(call=call_id, outcome=fault)]
+            else:
+                new += await self._called(session, call_id, intent, by_name.get(intent.tool))
+        return new
+
+    async def _called(self, session: Session, call_id: str, intent: Intent, tool: Tool | None) -> list[Event]:
+        """The intent of one call, with its outcome where that is known at once."""
+        if tool is None:
+            message = f"{intent.tool!r} is not among the tools that are open now"
+            return [
+                _called(call_id, intent),
+                events.Returned(call=call_id, outcome=Fault(code="not_offered", message=message)),
+            ]
+        if fault := self.toolbox.check(intent.tool, intent.arguments):
+            return [_called(call_id, intent, tool), events.Returned(call=call_id, outcome=fault)]
+        called = _called(call_id, intent, tool)
+        if not tool.inline:
+            return [called]
+        result = await self.toolbox.perform(_opened(called), session)
+        if tool.asks and isinstance(result.outcome, events.Output):
+            return [_called(call_id, intent, tool, question=result.outcome.content)]
+        return [called, _returned(called.call, result)]
+
+    async def _perform(self, run: Run, due: Sequence[Open]) -> None:
+        """Runs calls side by side; their outcomes pass one recorder, in the order in which they arrive."""
+        if any(call.effect == "once" for call in due) and not self.is_alive():
+            raise Deposed(f"our heartbeat is not fresh: an effect of {run.session.id!r} might happen twice")
+        arrived: asyncio.Queue[events.Returned] = asyncio.Queue()
+        tasks = [asyncio.create_task(self._perform_one(run, call, arrived)) for call in due]
+        try:
+            missing = {call.call for call in due}
+            while missing:
+                returned = [await arrived.get()]
+                while not arrived.empty():
+                    returned.append(arrived.get_nowait())
+                missing -= {one.call for one in returned}
+                await self._record_outcomes(run, returned)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _record_outcomes(self, run: Run, returned: Sequence[events.Returned]) -> None:
+        try:
+            await self.record(run, returned)
+        except AlreadyReturned:
+            # Somebody from outside has settled one of these calls meanwhile: that outcome stands.
+            run.session = await journals.catch_up(self.db, run.session)
+            if still_open := [one for one in returned if one.call in run.session.open]:
+                await self._record_outcomes(run, still_open)
+
+    async def _perform_one(self, run: Run, call: Open, arrived: asyncio.Queue[events.Returned]) -> None:
+        doing = asyncio.create_task(self.toolbox.perform(call, run.session))
+        try:
+            arrived.put_nowait(_returned(call.call, await asyncio.shield(doing)))
+        except asyncio.CancelledError:
+            if call.effect == "once":
+                # The effect is under way and cannot be called back; its outcome is still worth reporting.
+                self.background(self._report(run, call, doing))
+            else:
+                doing.cancel()
+            raise
+
+    async def _report(self, run: Run, call: Open, doing: asyncio.Task[Result]) -> None:
+        """What a `once` call came to, from a worker that no longer holds the session."""
+        returned = _returned(call.call, await doing)
+        trace = run.session.turn.trace if run.session.turn else ""
+        try:
+            placed = await journals.add(self.db, run.session.id, [returned], trace=trace)
+        except AlreadyReturned:
+            return
+        self.bus.appended(run.session.id, placed.seq)
+
+    async def _endure(self, run: Run, error: ProviderError) -> None:
+        """Lets the session sleep until the provider may have recovered; past all patience, ends the turn in words."""
+        now = clock.now()
+        run.troubled_at = run.troubled_at or now
+        attended = self.bus.is_followed(run.session.id)
+        patience = self.patience.attended if attended else self.patience.unattended
+        pause = _pause(self.patience, run.attempts, error.retry_after)
+        if not error.retryable or (now - run.troubled_at).total_seconds() + pause > patience:
+            log.warning("a model failed", session=run.session.id, attempts=run.attempts + 1, error=str(error))
+            await self.record(run, [events.Failed(reason=str(error), code="provider_error")])
+            return
+        log.info("a model is in trouble", session=run.session.id, attempt=run.attempts + 1, error=str(error))
+        run.rested = await leases.wait_out(
+            self.db, run.lease, head=run.session.head, wake_at=now + timedelta(seconds=pause)
+        )
+        if run.rested:
+            # A hint only: the sweeper fires `wake_at` too.
+            asyncio.get_running_loop().call_later(pause + 0.01, self.bus.wake, run.session.id)
+        else:
+            run.session = await journals.catch_up(self.db, run.session)
+
+    async def _rest(self, run: Run) -> None:
+        session = run.session
+        run.rested = await leases.rest(
+            self.db, run.lease, head=session.head, state=session.state, fingerprint=_rest_mark(session)
+        )
+        if run.rested:
+            return
+        run.session = await journals.catch_up(self.db, session)
+        if run.session.head == session.head:
+            # Nothing new, and yet we may not let go: the lease is not ours any more.
+            run.rested = True
+
+    async def record(self, run: Run, new: Sequence[Event]) -> None:
+        """Appends, with what follows from it at once; asks to rest in the same statement when nothing is left to do."""
+        at, before = clock.now(), run.session
+        after, settled = _settled(before, new, at)
+        rest = None if after.can_move else journals.Rest(head=before.head, fingerprint=_rest_mark(after))
+        appended = await journals.append(
+            self.db, after, settled, fence=run.lease.fence, worker=self.worker, at=at, rest=rest
+        )
+        run.attempts, run.troubled_at = 0, None
+        run.rested = appended.rested
+        if appended.recorded[0].seq == before.head + 1:
+            run.session = after
+        else:
+            run.session = await journals.catch_up(self.db, before)
+        self.bus.publish(run.session.id, Facts(appended.recorded))
+
+    async def _snapshot(self, run: Run) -> None:
+        every = journals.SNAPSHOT_EVERY
+        if run.session.head // every > run.loaded // every:
+            await journals.snapshot(self.db, run.session)
+
+
+def _settled(session: Session, new: Sequence[Event], at: datetime) -> tuple[Session, list[Event]]:
+    """The fold with these events; with the end of the turn, once a finishing tool has spoken and all calls are in."""
+    settled = list(new)
+    after = _folded(session, settled, at)
+    turn = after.turn
+    if turn and turn.verdict and not turn.ended and not after.open:
+        answer = turn.answer or ""
+        end: Event = events.Finished(answer=answer)
+        if turn.verdict == "FAILED":
+            end = events.Failed(reason=answer, code=AGENT_FAILED)
+        settled.append(end)
+        after = _folded(session, settled, at)
+    return after, settled
+
+
+def _folded(session: Session, new: Sequence[Event], at: datetime) -> Session:
+    recorded = (Recorded(seq=session.head + 1 + index, at=at, event=event) for index, event in enumerate(new))
+    return fold(recorded, session)
+
+
+def _rest_mark(session: Session) -> str | None:
+    """The fingerprint under which a client that resends everything will find this rest."""
+    turn = session.turn
+    if turn is None or not turn.chain:
+        return None
+    said = session.spoken
+    return None if said is None else fingerprint.grown(turn.chain, [("assistant", said)])
+
+
+def _started(session: Session, *, version: int, instance: str, limits: events.Limits) -> events.Started:
+    waiting = session.queue[0]
+    return events.Started(
+        trace=waiting.prompt.trace,
+        prompt=waiting.seq,
+        version=version,
+        instance=instance,
+        limits=limits,
+        date=clock.now().date().isoformat(),
+    )
+
+
+def _replied(session: Session, request: Request, reply: Reply, offered: Sequence[Tool]) -> events.Replied:
+    refs = [tool.ref for tool in offered]
+    known = set(session.offered)
+    return events.Replied(
+        text=reply.text,
+        reasoning=reply.reasoning,
+        calls=reply.calls,
+        usage=reply.usage,
+        phase=request.phase,
+        finish=reply.finish,
+        model=reply.model,
+        offered=tuple(ref for ref in refs if ref not in known),
+        withdrawn=tuple(ref for ref in session.offered if ref not in refs),
+        digest=request.digest,
+    )
+
+
+def _called(call_id: str, intent: Intent, tool: Tool | None = None, question: str = "") -> events.Called:
+    return events.Called(
+        call=call_id,
+        provider_id=intent.provider_id,
+        tool=intent.tool,
+        version=tool.version if tool else 0,
+        arguments=intent.arguments,
+        effect=tool.effect if tool else "read",
+        deadline=clock.now() + timedelta(seconds=tool.timeout) if tool and not tool.inline else None,
+        call_kind="ask" if question else "tool",
+        question=question,
+    )
+
+
+def _opened(called: events.Called) -> Open:
+    return Open(
+        call=called.call,
+        tool=called.tool,
+        version=called.version,
+        arguments=called.arguments,
+        effect=called.effect,
+        kind=called.call_kind,
+        seq=0,
+    )
+
+
+def _returned(call: str, result: Result) -> events.Returned:
+    return events.Returned(call=call, outcome=result.outcome, writes=result.writes)
+
+
+def _abandoned(session: Session, reason: str) -> list[Event]:
+    """An outcome for every open call, so that history stays paired."""
+    fault = Fault(code="abandoned", message=reason)
+    return [events.Returned(call=call, outcome=fault) for call in session.open]
+
+
+def _pause(patience: Patience, attempts: int, retry_after: float | None) -> float:
+    if retry_after is not None:
+        return retry_after
+    jitter = random.uniform(0.8, 1.2)  # noqa: S311 - spreads retries, keeps no secret
+    return float(min(patience.first * 2**attempts, patience.longest) * jitter)

@@ -1,0 +1,126 @@
+"""Listens to a model: adds up its fragments, and lets those who follow the session read along."""
+
+import asyncio
+from contextlib import aclosing
+from typing import Final
+
+import msgspec
+
+from longhouse.agents.answer import AnswerReader
+from longhouse.agents.strategy import Reply, Request
+from longhouse.errors import ProviderError
+from longhouse.journal.events import ProviderCall, Usage
+from longhouse.journal.messages import clean, files_in, with_files
+from longhouse.journal.session import Session
+from longhouse.models.model import CallDelta, Delta, Model
+from longhouse.runtime.bus import Bus, Draft, Fragment
+from longhouse.store import files
+from longhouse.store.database import Database
+
+MAX_REPLY: Final = 4_000_000
+"""Characters of one reply; a model that says more is not going to stop by itself."""
+REPLY_WITHIN: Final = 900.0
+"""Seconds for one reply, however lively the connection looks."""
+FINAL_ANSWER: Final = "finalanswertool"
+
+
+async def listen(db: Database, bus: Bus, model: Model, request: Request, *, session: Session, fence: int) -> Reply:
+    """Streams one reply to its end."""
+    draft = Draft(after=session.head, fence=fence)
+    ear = _Ear(request, bus, session.id, draft)
+    body = request.body
+    if digests := files_in(body.messages):
+        urls = await files.data_urls(db, digests)
+        body = msgspec.structs.replace(body, messages=with_files(body.messages, urls))
+    try:
+        async with asyncio.timeout(REPLY_WITHIN), aclosing(model.stream(body)) as deltas:
+            with bus.drafting(session.id, draft):
+                async for delta in deltas:
+                    ear.hear(delta)
+    except TimeoutError:
+        raise ProviderError(
+            f"the model did not end its reply within {REPLY_WITHIN:g} seconds", retryable=True
+        ) from None
+    return ear.reply()
+
+
+class _Call:
+    """One tool call as it arrives."""
+
+    def __init__(self) -> None:
+        self.id = ""
+        self.name = ""
+        self.arguments: list[str] = []
+        self.reader: AnswerReader | None = None
+
+
+class _Ear:
+    def __init__(self, request: Request, bus: Bus, session_id: str, draft: Draft) -> None:
+        self._request = request
+        self._bus = bus
+        self._session_id = session_id
+        self._draft = draft
+        self._text: list[str] = []
+        self._reasoning: list[str] = []
+        self._calls: dict[int, _Call] = {}
+        self._usage: Usage | None = None
+        self._finish = ""
+        self._model = ""
+        self._size = 0
+
+    def hear(self, delta: Delta) -> None:
+        if delta.reasoning:
+            self._grow(delta.reasoning)
+            self._reasoning.append(delta.reasoning)
+            self._show("reasoning", delta.reasoning)
+        if delta.text:
+            self._grow(delta.text)
+            self._text.append(delta.text)
+            self._show("content" if self._request.text_is == "answer" else "reasoning", delta.text)
+        for fragment in delta.calls:
+            self._hear_call(fragment)
+        self._usage = delta.usage or self._usage
+        self._finish = delta.finish or self._finish
+        self._model = delta.model or self._model
+
+    def _hear_call(self, fragment: CallDelta) -> None:
+        call = self._calls.setdefault(fragment.index, _Call())
+        call.id = call.id or fragment.id
+        if fragment.name and not call.name:
+            call.name = fragment.name
+            if self._request.names.get(fragment.name, fragment.name) == FINAL_ANSWER:
+                call.reader = AnswerReader()
+        if fragment.arguments:
+            self._grow(fragment.arguments)
+            call.arguments.append(fragment.arguments)
+            if call.reader and (answer := call.reader.feed(fragment.arguments)):
+                self._show("content", answer)
+
+    def _show(self, kind: str, text: str) -> None:
+        text, draft = clean(text), self._draft
+        if kind == "content":
+            fragment = Fragment(draft.after, draft.fence, "content", len(draft.content), text)
+            draft.content += text
+        else:
+            fragment = Fragment(draft.after, draft.fence, "reasoning", len(draft.reasoning), text)
+            draft.reasoning += text
+        self._bus.publish(self._session_id, fragment)
+
+    def _grow(self, text: str) -> None:
+        self._size += len(text)
+        if self._size > MAX_REPLY:
+            raise ProviderError(f"the model's reply is longer than {MAX_REPLY} characters", retryable=False)
+
+    def reply(self) -> Reply:
+        calls = tuple(
+            ProviderCall(id=call.id, name=clean(call.name), arguments=clean("".join(call.arguments)))
+            for _, call in sorted(self._calls.items())
+        )
+        return Reply(
+            text=clean("".join(self._text)),
+            reasoning=clean("".join(self._reasoning)),
+            calls=calls,
+            usage=self._usage,
+            finish=self._finish,
+            model=self._model,
+        )

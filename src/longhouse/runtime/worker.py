@@ -1,0 +1,281 @@
+"""A process's part in the work: it claims sessions, advances them, lets them go, and takes over from the dead."""
+
+import asyncio
+import os
+import socket
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import asyncpg
+import structlog
+
+from longhouse import clock
+from longhouse.errors import Deposed, UnknownShape
+from longhouse.journal import events
+from longhouse.runtime.bus import Bus, Look
+from longhouse.runtime.engine import Engine, Run
+from longhouse.store import journals, leases
+from longhouse.store.database import UNREACHABLE, Database
+from longhouse.store.leases import Lease, Suspect
+
+log = structlog.get_logger()
+
+BEAT_EVERY: Final = 1.0
+SWEEP_EVERY: Final = 1.0
+LOOK_EVERY: Final = 0.25
+"""Between two looks at the locks of other workers: who is missing at both, and has not beaten in between, is dead."""
+QUIET_FOR: Final = 10.0
+"""Seconds that running steps get to reach their next record at shutdown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    slots: int = 32
+    lease: float = 6.0
+
+
+@dataclass(slots=True)
+class Hold:
+    """A session that we are advancing, or about to claim."""
+
+    task: asyncio.Task[None]
+    lease: Lease | None = None
+
+
+def new_id() -> str:
+    return f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+
+
+@asynccontextmanager
+async def _group() -> AsyncIterator[asyncio.TaskGroup]:
+    """A task group out of which a single error comes as itself."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            yield group
+    except BaseExceptionGroup as several:
+        if len(several.exceptions) == 1:
+            raise several.exceptions[0] from None
+        raise
+
+
+class Worker:
+    def __init__(self, db: Database, bus: Bus, engine: Engine, terms: Terms) -> None:
+        self.id = engine.worker
+        self._db = db
+        self._bus = bus
+        self._engine = engine
+        self._terms = terms
+        self._running: dict[str, Hold] = {}
+        self._hinted: asyncio.Queue[str] = asyncio.Queue()
+        self._pending: set[str] = set()
+        self._again: set[str] = set()
+        self._unreadable: set[str] = set()
+        self._slots = asyncio.Semaphore(terms.slots)
+        self._last_beat = 0.0
+        self._beating = asyncio.Event()
+        self._suspected: dict[str, Suspect] = {}
+        self._background: set[asyncio.Task[None]] = set()
+        engine.is_alive = self.is_alive
+        engine.background = self._in_background
+        bus.on_wake(self.hint)
+        bus.on_stop(self._stop)
+
+    @property
+    def busy(self) -> int:
+        return len(self._running)
+
+    def is_alive(self) -> bool:
+        """Have we beaten within half a lease? If not, others may be about to take our sessions."""
+        return asyncio.get_running_loop().time() - self._last_beat < self._terms.lease / 2
+
+    def hint(self, session_id: str) -> None:
+        """This session may be able to move."""
+        if session_id in self._running:
+            self._again.add(session_id)
+        elif session_id not in self._pending and session_id not in self._unreadable:
+            self._pending.add(session_id)
+            self._hinted.put_nowait(session_id)
+
+    @asynccontextmanager
+    async def working(self) -> AsyncIterator[None]:
+        """Works while the block runs; at its end the sessions are let go, to be taken up elsewhere."""
+        async with _group() as group:
+            beating = group.create_task(self._beat())
+            finding = [group.create_task(self._keep(loop)) for loop in (self._dispatch, self._sweep, self._watch)]
+            await self._beating.wait()
+            try:
+                yield
+            finally:
+                for task in finding:
+                    task.cancel()
+                await self._shut_down()
+                beating.cancel()
+        await leases.retire(self._db, self.id)
+
+    async def _shut_down(self) -> None:
+        """Running steps get a while to reach their next record; a reply that is being paid for is worth it."""
+        self._engine.stopping = True
+        running = [hold.task for hold in self._running.values()]
+        if running:
+            log.info("letting go", sessions=len(running))
+            await asyncio.wait(running, timeout=QUIET_FOR)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, *self._background, return_exceptions=True)
+
+    async def _keep(self, loop: Callable[[], Awaitable[None]]) -> None:
+        """Runs a loop for ever, over any absence of Postgres."""
+        while True:
+            try:
+                await loop()
+            except UNREACHABLE as error:
+                log.warning("Postgres is away", error=str(error))
+                await asyncio.sleep(1)
+
+    # Liveness
+
+    async def _beat(self) -> None:
+        """Holds our lock and beats on a connection of its own; reconnects under the same id."""
+        while True:
+            try:
+                async with self._db.connection() as connection:
+                    await self._enlist(connection)
+                    while await leases.beat(connection, self.id):
+                        self._last_beat = asyncio.get_running_loop().time()
+                        self._beating.set()
+                        await asyncio.sleep(BEAT_EVERY)
+                        self._drop_runs_if_late()
+            except (*UNREACHABLE, asyncpg.PostgresError) as error:
+                log.info("the heartbeat lost its connection", error=str(error))
+            self._drop_runs_if_late()
+            await asyncio.sleep(0.1)
+
+    async def _enlist(self, connection: asyncpg.Connection) -> None:
+        await leases.enlist(connection, self.id, node=socket.gethostname(), pid=os.getpid(), slots=self._terms.slots)
+
+    def _drop_runs_if_late(self) -> None:
+        """Without a beat for half a lease, others may be about to take our sessions: we stop before they start."""
+        if self._running and not self.is_alive():
+            log.warning("no heartbeat for half a lease: stopping all runs", sessions=len(self._running))
+            for hold in self._running.values():
+                hold.task.cancel()
+
+    async def _watch(self) -> None:
+        """Buries workers that are dead: unlocked at two looks and silent in between, or silent for a whole lease."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY)
+            suspects = await leases.suspects(self._db, self.id, self._terms.lease)
+            dead = [suspect for suspect in suspects if self._is_dead(suspect)]
+            self._suspected = {suspect.worker: suspect for suspect in suspects if suspect.unlocked}
+            for suspect in dead:
+                log.warning("a worker is gone", worker=suspect.worker)
+                await leases.bury(self._db, suspect)
+            if dead:
+                await self._find_runnable()
+
+    def _is_dead(self, suspect: Suspect) -> bool:
+        if suspect.silent:
+            return True
+        before = self._suspected.get(suspect.worker)
+        return bool(before and suspect.unlocked and not suspect.restarted and before.beat_at == suspect.beat_at)
+
+    # Finding work
+
+    async def _sweep(self) -> None:
+        """Finds every runnable session in Postgres, whatever became of the hints; and those that are ours no more."""
+        while True:
+            await leases.fire(self._db)
+            await self._find_runnable()
+            await self._stop_deposed()
+            await self._tell_followers()
+            self._engine.pool.retire_idle(clock.now())
+            await asyncio.sleep(SWEEP_EVERY)
+
+    async def _find_runnable(self) -> None:
+        for session_id in await leases.runnable(self._db, 4 * self._terms.slots):
+            self.hint(session_id)
+
+    async def _stop_deposed(self) -> None:
+        held = {session_id: hold.lease.fence for session_id, hold in self._running.items() if hold.lease}
+        if not held:
+            return
+        for session_id, fence in (await leases.fences(self._db, list(held))).items():
+            if fence != held[session_id]:
+                self._stop(session_id)
+
+    async def _tell_followers(self) -> None:
+        """Every follower looks at Postgres at least once a second: a hint may have been lost."""
+        followed = self._bus.followed
+        for session_id, head in (await leases.heads(self._db, followed)).items() if followed else ():
+            self._bus.publish(session_id, Look(head))
+
+    def _stop(self, session_id: str) -> None:
+        if session_id in self._running:
+            self._running[session_id].task.cancel()
+
+    # Doing it
+
+    async def _dispatch(self) -> None:
+        while True:
+            session_id = await self._hinted.get()
+            await self._slots.acquire()
+            self._pending.discard(session_id)
+            self._running[session_id] = Hold(task=asyncio.create_task(self._serve(session_id)))
+
+    async def _serve(self, session_id: str) -> None:
+        try:
+            lease = await leases.claim(self._db, session_id, self.id)
+            if lease is not None:
+                self._running[session_id].lease = lease
+                await self._advance(lease)
+        except UNREACHABLE as error:
+            log.warning("Postgres is away", session=session_id, error=str(error))
+        finally:
+            self._served(session_id)
+
+    async def _advance(self, lease: Lease) -> None:
+        try:
+            session = await self._engine.advance(lease)
+            log.debug("session rested", session=session.id, state=session.state)
+        except Deposed as deposed:
+            log.info("deposed", session=lease.session_id, reason=str(deposed))
+        except asyncio.CancelledError:
+            await leases.let_go(self._db, lease)
+        except UnknownShape as error:
+            log.error("a journal cannot be read here", session=lease.session_id, error=str(error))
+            self._unreadable.add(lease.session_id)
+            await leases.let_go(self._db, lease)
+        except UNREACHABLE:
+            raise
+        except Exception as error:
+            log.exception("a defect ended a turn", session=lease.session_id)
+            await self._fail(lease, error)
+
+    def _served(self, session_id: str) -> None:
+        del self._running[session_id]
+        self._slots.release()
+        if session_id in self._again:
+            self._again.discard(session_id)
+            self.hint(session_id)
+
+    async def _fail(self, lease: Lease, error: Exception) -> None:
+        session = await journals.load(self._db, lease.session_id)
+        if not session.is_running:
+            await leases.let_go(self._db, lease)
+            self._unreadable.add(lease.session_id)
+            return
+        fault = events.Fault(code="abandoned", message="the turn ended in an internal error")
+        new: list[events.Event] = [events.Returned(call=call, outcome=fault) for call in session.open]
+        new.append(events.Failed(reason=f"an internal error: {type(error).__name__}", code="internal_error"))
+        try:
+            await self._engine.record(Run(lease=lease, session=session, loaded=session.head), new)
+        except Deposed:
+            return
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)

@@ -1,0 +1,26 @@
+"""What can be set from outside: `LONGHOUSE_*` variables. Only `app` and the command line read this."""
+
+from pathlib import Path
+
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix="LONGHOUSE_", extra="ignore")
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8400, ge=0, le=65535)
+    data_dir: Path = Path(".longhouse")
+    pg_bin: Path | None = None
+    database_url: SecretStr | None = None
+    llm_base_url: str | None = None
+    llm_api_key: SecretStr = SecretStr("")
+    llm_model: str = "gpt-4o-mini"
+    llm_timeout: float = Field(default=60.0, gt=0)
+    """Seconds of silence after which a model's stream counts as dead."""
+    patience: float = Field(default=60.0, ge=0)
+    """Seconds that provider trouble is waited out while a client waits; fifteen times that when none does."""
+    worker_slots: int = Field(default=32, ge=1)
+    lease_seconds: float = Field(default=6.0, ge=1)
+    log_level: str = "info"

@@ -1,0 +1,97 @@
+"""The pool of connections, and the patience to outlive a Postgres that restarts."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, TypeVar
+
+import asyncpg
+
+from longhouse.errors import SetupError
+
+POOL_SIZE: Final = 20
+RETRY_FOR: Final = 15.0
+"""Seconds that a statement is tried again while Postgres cannot be reached."""
+
+T = TypeVar("T")
+
+UNREACHABLE: Final = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.TooManyConnectionsError,
+    OSError,
+)
+
+
+class Connection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg carries no types
+    def get_reset_query(self) -> str:
+        # We leave no session state behind on pooled connections, so a round trip to clean it up is not needed.
+        return ""
+
+
+class Database:
+    """One statement a call. Every statement sent through here may be sent twice: it reads, or it refuses a repeat."""
+
+    def __init__(self, pool: asyncpg.Pool, dsn: str) -> None:
+        self.pool = pool
+        self.dsn = dsn
+
+    async def rows(self, sql: str, *args: object) -> Sequence[asyncpg.Record]:
+        return await self._patiently(lambda: self.pool.fetch(sql, *args))
+
+    async def row(self, sql: str, *args: object) -> asyncpg.Record | None:
+        return await self._patiently(lambda: self.pool.fetchrow(sql, *args))
+
+    async def value(self, sql: str, *args: object) -> Any:
+        return await self._patiently(lambda: self.pool.fetchval(sql, *args))
+
+    async def run(self, sql: str, *args: object) -> str:
+        return str(await self._patiently(lambda: self.pool.execute(sql, *args)))
+
+    async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Asks, and asks again while Postgres is away."""
+        give_up_at = asyncio.get_running_loop().time() + RETRY_FOR
+        pause = 0.01
+        while True:
+            try:
+                return await ask()
+            except UNREACHABLE:
+                if self.pool.is_closing() or asyncio.get_running_loop().time() + pause > give_up_at:
+                    raise
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 0.5)
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[asyncpg.Connection]:
+        """A connection of its own, outside the pool: for locks and for listening."""
+        connection = await connect(self.dsn)
+        try:
+            yield connection
+        finally:
+            connection.terminate()
+
+
+async def connect(dsn: str) -> asyncpg.Connection:
+    return await asyncpg.connect(dsn, connection_class=Connection, server_settings={"application_name": "longhouse"})
+
+
+@asynccontextmanager
+async def open_database(dsn: str, *, pool_size: int = POOL_SIZE) -> AsyncIterator[Database]:
+    try:
+        pool = await asyncpg.create_pool(
+            dsn,
+            min_size=1,
+            max_size=pool_size,
+            connection_class=Connection,
+            max_inactive_connection_lifetime=60,
+            server_settings={"application_name": "longhouse", "idle_in_transaction_session_timeout": "30s"},
+        )
+    except (*UNREACHABLE, asyncpg.PostgresError) as error:
+        raise SetupError(f"Postgres cannot be reached: {error}; check LONGHOUSE_DATABASE_URL.") from error
+    try:
+        yield Database(pool, dsn)
+    finally:
+        pool.terminate()

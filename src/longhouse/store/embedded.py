@@ -1,0 +1,313 @@
+"""The Postgres we start ourselves: the first process on a data folder owns it, the others attach, all end with it."""
+
+import asyncio
+import fcntl
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import asyncpg
+
+from longhouse.errors import SetupError
+from longhouse.store import account as accounts
+from longhouse.store import binaries as programs
+from longhouse.store import cluster as clusters
+from longhouse.store import launcher
+from longhouse.store.account import Account
+from longhouse.store.cluster import Cluster
+
+TICK = 0.01
+# An attached process learns of the end at most this late.
+WATCH_EVERY = 0.2
+# Replaying the log after a crash may take its time; a server that gave up is noticed at once all the same.
+START_WITHIN = 120.0
+STOP_WITHIN = 10.0
+LOG_LIMIT = 5_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Postgres:
+    """A server that answers."""
+
+    dsn: str
+    owned: bool  # we started it and it ends with us
+    fresh: bool  # it was started just now, so no worker of before can be alive
+    gone: asyncio.Event  # set when it has ended
+
+
+@dataclass(frozen=True, slots=True)
+class Postmaster:
+    """What a server says about itself in its own folder."""
+
+    pid: int
+    started: str
+    socket: str
+    status: str
+
+
+def to_stderr(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+@asynccontextmanager
+async def open_postgres(
+    data_dir: Path, *, binaries: Path | None = None, say: Callable[[str], None] = to_stderr
+) -> AsyncIterator[Postgres]:
+    """A Postgres on this data folder: ours if we are the first, else that of the process that was."""
+    data_dir = data_dir.absolute()  # noqa: ASYNC240 - no file is touched
+    with _lock(data_dir) as lock:
+        other = await _other(data_dir, lock)
+        server = _attached(data_dir, other) if other else _owned(data_dir, lock, binaries, say)
+        async with server as postgres:
+            yield postgres
+
+
+# Who is the first
+
+
+@contextmanager
+def _lock(data_dir: Path) -> Iterator[int]:
+    """The open file that the owner locks, and its Postgres with it: free means that both have ended, however."""
+    with _plain_words(data_dir):
+        data_dir.mkdir(mode=accounts.PASSAGE if accounts.is_root() else 0o700, parents=True, exist_ok=True)
+        lock = os.open(data_dir / "postgres.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
+        yield lock
+    finally:
+        os.close(lock)
+
+
+def _is_ours(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+async def _other(data_dir: Path, lock: int) -> Postmaster | None:
+    """The server that another process runs here, once it answers; None once the folder is ours."""
+    deadline = time.monotonic() + START_WITHIN
+    while not _is_ours(lock):
+        with _plain_words(data_dir):
+            server = _postmaster(data_dir / "postgres")
+        if server and server.status == "ready" and await _answers(server):
+            return server
+        if time.monotonic() > deadline:
+            raise SetupError(f"Another process holds {data_dir}, but its Postgres does not answer: end that process.")
+        await asyncio.sleep(TICK)
+    return None
+
+
+async def _answers(server: Postmaster) -> bool:
+    try:
+        connection = await asyncpg.connect(clusters.dsn(server.socket), timeout=10)
+    except (OSError, asyncpg.PostgresError):  # not yet, or no longer
+        return False
+    await connection.close()
+    return True
+
+
+@contextmanager
+def _plain_words(data_dir: Path) -> Iterator[None]:
+    """What the system refuses about files is said in one sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise SetupError(
+            f"The data folder {data_dir} cannot be used ({error.strerror}: {error.filename}): "
+            "start as the account it belongs to, or choose another with LONGHOUSE_DATA_DIR."
+        ) from error
+
+
+# A server of another process
+
+
+@asynccontextmanager
+async def _attached(data_dir: Path, server: Postmaster) -> AsyncIterator[Postgres]:
+    def is_up() -> bool:
+        return _postmaster(data_dir / "postgres") == server and _is_postgres(server.pid)
+
+    async with _watched(is_up) as gone:
+        yield Postgres(dsn=clusters.dsn(server.socket), owned=False, fresh=False, gone=gone)
+
+
+def _postmaster(home: Path) -> Postmaster | None:
+    """The server that serves this data or did so last; its file is written line by line, so some may be missing."""
+    try:
+        lines = (home / "postmaster.pid").read_text("utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return None
+    if not lines or not lines[0].isdecimal():
+        return None
+    lines += [""] * (8 - len(lines))
+    return Postmaster(pid=int(lines[0]), started=lines[2], socket=lines[4], status=lines[7].strip())
+
+
+def _is_postgres(pid: int) -> bool:
+    """Whether a Postgres runs under this number: after a crash it may have gone to another program."""
+    try:
+        return b"postgres" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return not Path("/proc/self").exists() and _exists(pid)  # macOS does not tell: better to wait in vain
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+@asynccontextmanager
+async def _watched(is_up: Callable[[], bool]) -> AsyncIterator[asyncio.Event]:
+    """An event that is set when the server is no longer up."""
+    gone = asyncio.Event()
+
+    async def watch() -> None:
+        await _until(lambda: not is_up(), within=math.inf, every=WATCH_EVERY)
+        gone.set()
+
+    watching = asyncio.create_task(watch())
+    try:
+        yield gone
+    finally:
+        watching.cancel()
+        with suppress(asyncio.CancelledError):
+            await watching
+
+
+# Our own server
+
+
+@asynccontextmanager
+async def _owned(
+    data_dir: Path, lock: int, binaries: Path | None, say: Callable[[str], None]
+) -> AsyncIterator[Postgres]:
+    with _log(data_dir) as log:
+        cluster = await _prepared(data_dir, lock, binaries, say, log)
+        with _launched(cluster.command(), cluster.account, lock, log) as process:
+            try:
+                await _ready(process, cluster, log)
+                await _create_database(cluster)
+                async with _watched(lambda: process.poll() is None) as gone:
+                    yield Postgres(dsn=clusters.dsn(cluster.socket), owned=True, fresh=True, gone=gone)
+            finally:
+                await _stop(process)
+                cluster.tidy()
+
+
+def _launched(
+    command: list[str], account: Account | None, lock: int, log: "Log"
+) -> AbstractContextManager[subprocess.Popen[bytes]]:
+    """A program of Postgres; it holds the lock with us, so nobody else begins while one that we left still works."""
+    return launcher.launched(command, account=account, env=accounts.environment(), log=log.handle, share=(lock,))
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """What Postgres prints, with the place where this start begins."""
+
+    path: Path
+    handle: int
+    start: int
+
+    def reason(self) -> str:
+        """The line that says why a start failed."""
+        with self.path.open("rb") as file:
+            file.seek(self.start)
+            lines = file.read().decode(errors="replace").splitlines() or ["it said nothing"]
+        telling = [line for line in lines if any(word in line for word in ("FATAL", "PANIC", "error:"))]
+        return (telling or lines)[-1]
+
+
+@contextmanager
+def _log(data_dir: Path) -> Iterator[Log]:
+    path = data_dir / "postgres.log"
+    with _plain_words(data_dir):
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+        if os.fstat(handle).st_size > LOG_LIMIT:
+            os.ftruncate(handle, 0)
+    try:
+        yield Log(path=path, handle=handle, start=os.fstat(handle).st_size)
+    finally:
+        os.close(handle)
+
+
+async def _prepared(data_dir: Path, lock: int, binaries: Path | None, say: Callable[[str], None], log: Log) -> Cluster:
+    """Data that only waits to be served; made now if there is none."""
+
+    async def perform(command: list[str], account: Account | None) -> None:
+        with _launched(command, account, lock, log) as process:
+            if not await _until(lambda: process.poll() is not None, within=START_WITHIN) or process.returncode:
+                raise SetupError(f"Postgres could not make its data: {log.reason()} (more in {log.path}).")
+
+    with _plain_words(data_dir):
+        home = clusters.settle(data_dir, say)
+        account = clusters.holder(home)
+        tools = programs.find(binaries, account, say)
+        if not clusters.is_made(home, tools):
+            await clusters.make(home, account, tools, perform)
+        _clear_number(home)
+        return Cluster(home=home, socket=clusters.socket_folder(home, account), account=account, binaries=tools)
+
+
+def _clear_number(home: Path) -> None:
+    """Postgres clears up after a dead server, but takes any program that has its number now for that server."""
+    server = _postmaster(home)
+    if server is None or not _exists(server.pid):
+        return
+    if _is_postgres(server.pid):
+        raise SetupError(
+            f"A Postgres that we did not start (process {server.pid}) serves {home}: stop it, "
+            "or remove postmaster.pid there if it serves something else."
+        )
+    (home / "postmaster.pid").unlink(missing_ok=True)
+
+
+async def _ready(process: subprocess.Popen[bytes], cluster: Cluster, log: Log) -> None:
+    def is_decided() -> bool:
+        server = _postmaster(cluster.home)
+        return process.poll() is not None or (
+            server is not None and (server.pid, server.status) == (process.pid, "ready")
+        )
+
+    if not await _until(is_decided, within=START_WITHIN) or process.poll() is not None:
+        raise SetupError(f"Postgres did not start: {log.reason()} (more in {log.path}).")
+
+
+async def _create_database(cluster: Cluster) -> None:
+    connection = await asyncpg.connect(clusters.dsn(cluster.socket, "postgres"), timeout=10)
+    try:
+        if not await connection.fetch("SELECT FROM pg_database WHERE datname = $1", clusters.DATABASE):
+            await connection.execute(f"CREATE DATABASE {clusters.DATABASE}")
+    finally:
+        await connection.close()
+
+
+async def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Fast, so that the next start has nothing to replay; when that takes too long, at once."""
+    for how in (signal.SIGINT, signal.SIGQUIT):
+        if process.poll() is not None:
+            return
+        process.send_signal(how)
+        await _until(lambda: process.poll() is not None, within=STOP_WITHIN)
+
+
+async def _until(is_done: Callable[[], bool], *, within: float, every: float = TICK) -> bool:
+    deadline = time.monotonic() + within
+    while not is_done():
+        if time.monotonic() > deadline:
+            return False
+        await asyncio.sleep(every)
+    return True

@@ -1,0 +1,409 @@
+"""The journals: appending to them, reading them, following them. One function, one statement."""
+
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import asyncpg
+import msgspec
+
+from longhouse import clock
+from longhouse.errors import AlreadyReturned, Deposed
+from longhouse.journal import events
+from longhouse.journal.events import Event, Recorded
+from longhouse.journal.session import FOLD_VERSION, Session, blank, fold
+from longhouse.store import files
+from longhouse.store.database import Database
+
+BODY_LIMIT: Final = 64 * 1024
+"""A longer body goes to files, by digest."""
+
+SNAPSHOT_EVERY: Final = 200
+PAGE: Final = 5_000
+
+
+class Repeated(Exception):  # noqa: N818
+    """A request with this idempotency key was accepted before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The request that an append answers for, kept so that a repeat finds its turn."""
+
+    owner: str
+    digest: str
+    key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Where an outsider's event went."""
+
+    session_id: str
+    seq: int
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """The holder asks to let go with this append; granted only if nobody appended since it folded `head`."""
+
+    head: int
+    fingerprint: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    recorded: tuple[Recorded, ...]
+    rested: bool
+
+    @property
+    def head(self) -> int:
+        return self.recorded[-1].seq
+
+
+WRITE: Final = """
+    INSERT INTO journal (session_id, seq, conversation_id, trace_id, kind, call_id, reply_to,
+                         worker, fence, append_id, nth, body, body_digest, at)
+"""
+
+APPEND: Final = f"""
+WITH moved AS (
+    UPDATE sessions SET
+        head = head + $3, state = $4, trace_id = $5, version = $6, task = $7, updated_at = $8,
+        due = NOT ($9 AND head = $10),
+        holder = CASE WHEN $9 AND head = $10 THEN NULL ELSE holder END,
+        wake_at = NULL, attempts = 0, troubled_at = NULL
+    WHERE id = $1 AND fence = $2
+    RETURNING id, head, due, fence, conversation_id
+), written AS (
+    {WRITE}
+    SELECT moved.id, moved.head - $3 + new.nth, moved.conversation_id, $5, new.kind, new.call_id, new.reply_to,
+           $11, moved.fence, $12, new.nth, new.body, new.digest, $8
+    FROM moved, unnest($13::text[], $14::text[], $15::text[], $16::json[], $17::text[])
+         WITH ORDINALITY AS new (kind, call_id, reply_to, body, digest, nth)
+), rested AS (
+    INSERT INTO rests (fingerprint, session_id, seq)
+    SELECT $18, moved.id, moved.head FROM moved WHERE $18::text IS NOT NULL
+)
+SELECT head, due FROM moved
+"""
+
+ADD: Final = f"""
+WITH moved AS (
+    UPDATE sessions SET head = head + $2, due = true, state = COALESCE($3, state), updated_at = $4
+    WHERE id = $1
+    RETURNING id, head, conversation_id
+), written AS (
+    {WRITE}
+    SELECT moved.id, moved.head - $2 + new.nth, moved.conversation_id, $5, new.kind, new.call_id, new.reply_to,
+           NULL, NULL, $6, new.nth, new.body, new.digest, $4
+    FROM moved, unnest($7::text[], $8::text[], $9::text[], $10::json[], $11::text[])
+         WITH ORDINALITY AS new (kind, call_id, reply_to, body, digest, nth)
+), accepted AS (
+    INSERT INTO requests (owner, digest, key, session_id, trace_id, seq, at)
+    SELECT $12, $13, $14, moved.id, $5, moved.head, $4 FROM moved WHERE $13::text IS NOT NULL
+)
+SELECT id, head FROM moved
+"""
+
+# A session that exists already keeps its `Opened`: only the prompt is added.
+OPEN: Final = f"""
+WITH moved AS (
+    INSERT INTO sessions (id, owner, "user", conversation_id, side, agent, label, version, parent,
+                          head, due, created_at, updated_at, trace_id, task)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, 2, true, $10, $10, $11, $12)
+    ON CONFLICT (owner, conversation_id, side, agent, label)
+    DO UPDATE SET head = sessions.head + 1, due = true, updated_at = $10
+    RETURNING id, head, conversation_id
+), written AS (
+    {WRITE}
+    SELECT moved.id, moved.head - 2 + new.nth, moved.conversation_id, $11, new.kind, NULL, new.reply_to,
+           NULL, NULL, $13, new.nth, new.body, new.digest, $10
+    FROM moved, unnest($14::text[], $15::text[], $16::json[], $17::text[])
+         WITH ORDINALITY AS new (kind, reply_to, body, digest, nth)
+    WHERE moved.id = $1 OR new.nth = 2
+), accepted AS (
+    INSERT INTO requests (owner, digest, key, session_id, trace_id, seq, at)
+    SELECT $2, $18, $19, moved.id, $11, moved.head, $10 FROM moved WHERE $18::text IS NOT NULL
+)
+SELECT id, head FROM moved
+"""
+
+# Named by its head: a cancel that did not see everything is refused and folds again.
+CANCEL: Final = f"""
+WITH moved AS (
+    UPDATE sessions SET head = head + $3, fence = fence + 1, holder = NULL, due = $4, state = $5, updated_at = $6,
+                        wake_at = NULL, attempts = 0, troubled_at = NULL
+    WHERE id = $1 AND head = $2
+    RETURNING id, head, conversation_id
+), written AS (
+    {WRITE}
+    SELECT moved.id, moved.head - $3 + new.nth, moved.conversation_id, $7, new.kind, new.call_id, new.reply_to,
+           NULL, NULL, $8, new.nth, new.body, new.digest, $6
+    FROM moved, unnest($9::text[], $10::text[], $11::text[], $12::json[], $13::text[])
+         WITH ORDINALITY AS new (kind, call_id, reply_to, body, digest, nth)
+)
+SELECT id, head FROM moved
+"""
+
+READ: Final = """
+    SELECT j.seq, j.at, j.trace_id, j.worker, j.fence, j.body, f.content
+    FROM journal j LEFT JOIN files f ON f.digest = j.body_digest
+    WHERE j.session_id = $1 AND j.seq > $2 ORDER BY j.seq LIMIT $3
+"""
+
+WRITTEN: Final = "SELECT seq FROM journal WHERE session_id = $1 AND append_id = $2 ORDER BY nth"
+DUE: Final = "SELECT due FROM sessions WHERE id = $1"
+FIND: Final = """
+    SELECT id FROM sessions
+    WHERE owner = $1 AND conversation_id = $2 AND side = $3 AND agent = $4 AND label = $5
+"""
+
+LATEST: Final = "SELECT seq, state FROM snapshots WHERE session_id = $1 AND fold_version = $2"
+SNAPSHOT: Final = """
+    INSERT INTO snapshots (session_id, seq, fold_version, state) VALUES ($1, $2, $3, $4)
+    ON CONFLICT (session_id) DO UPDATE SET seq = $2, fold_version = $3, state = $4
+    WHERE snapshots.seq < $2 OR snapshots.fold_version <> $3
+"""
+
+_session_decoder = msgspec.json.Decoder(Session)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Events as columns, the form in which a statement takes them."""
+
+    kinds: list[str]
+    calls: list[str | None]
+    replies: list[str | None]
+    bodies: list[str]
+    digests: list[str | None]
+
+
+async def _rows(db: Database, new: Sequence[Event]) -> _Rows:
+    bodies = [events.encode(event) for event in new]
+    digests: list[str | None] = [None] * len(bodies)
+    for index, body in enumerate(bodies):
+        if len(body) > BODY_LIMIT:
+            digests[index] = await files.put(db, body.encode(), "application/json")
+            bodies[index] = "{}"
+    return _Rows(
+        kinds=[events.kind_of(event) for event in new],
+        calls=[events.call_of(event) for event in new],
+        replies=[events.reply_to_of(event) for event in new],
+        bodies=bodies,
+        digests=digests,
+    )
+
+
+async def append(
+    db: Database, session: Session, new: Sequence[Event], *, fence: int, worker: str, at: datetime, rest: Rest | None
+) -> Appended:
+    """The holder's append. `session` is the fold with `new` in it: its row shows what it says."""
+    append_id, rows, turn = uuid.uuid4(), await _rows(db, new), session.turn
+    args = (
+        session.id,
+        fence,
+        len(new),
+        session.state,
+        turn.trace if turn else None,
+        turn.version if turn else session.opened_version,
+        turn.task if turn else None,
+        at,
+        rest is not None,
+        rest.head if rest else 0,
+        worker,
+        append_id,
+        rows.kinds,
+        rows.calls,
+        rows.replies,
+        rows.bodies,
+        rows.digests,
+        rest.fingerprint if rest else None,
+    )
+    try:
+        row = await db.row(APPEND, *args)
+    except asyncpg.UniqueViolationError as error:
+        row = await _already_there(db, session.id, append_id, error)
+    if row is None:
+        raise Deposed(f"session {session.id!r} is held by another worker")
+    trace, first = turn.trace if turn else "", row["head"] - len(new) + 1
+    recorded = tuple(
+        Recorded(seq=first + index, at=at, event=event, trace=trace, worker=worker, fence=fence)
+        for index, event in enumerate(new)
+    )
+    return Appended(recorded=recorded, rested=not row["due"])
+
+
+async def add(
+    db: Database,
+    session_id: str,
+    new: Sequence[Event],
+    *,
+    trace: str,
+    state: str | None = None,
+    accepted: Accepted | None = None,
+) -> Placed:
+    """An outsider's append: without a fence, so that it never costs the holder its reply."""
+    assert all(isinstance(event, events.OUTSIDE) for event in new)
+    append_id, rows, at = uuid.uuid4(), await _rows(db, new), clock.now()
+    args = (
+        session_id,
+        len(new),
+        state,
+        at,
+        trace,
+        append_id,
+        rows.kinds,
+        rows.calls,
+        rows.replies,
+        rows.bodies,
+        rows.digests,
+        accepted.owner if accepted else None,
+        accepted.digest if accepted else None,
+        accepted.key if accepted else None,
+    )
+    try:
+        row = await db.row(ADD, *args)
+    except asyncpg.UniqueViolationError as error:
+        row = await _already_there(db, session_id, append_id, error)
+    if row is None:
+        raise LookupError(f"there is no session {session_id!r}")
+    return Placed(session_id=session_id, seq=row["head"], at=at)
+
+
+async def open(
+    db: Database,
+    session_id: str,
+    opened: events.Opened,
+    prompted: events.Prompted,
+    *,
+    task: str,
+    parent: str | None = None,
+    accepted: Accepted | None = None,
+) -> Placed:
+    """Opens the session of this conversation, agent and label under the proposed id, or finds it; prompts it."""
+    append_id, rows, at = uuid.uuid4(), await _rows(db, [opened, prompted]), clock.now()
+    args = (
+        session_id,
+        opened.owner,
+        opened.user,
+        opened.conversation,
+        opened.side,
+        opened.agent,
+        opened.label,
+        opened.version,
+        parent,
+        at,
+        prompted.trace,
+        task,
+        append_id,
+        rows.kinds,
+        rows.replies,
+        rows.bodies,
+        rows.digests,
+        accepted.digest if accepted else None,
+        accepted.key if accepted else None,
+    )
+    try:
+        row = await db.row(OPEN, *args)
+    except asyncpg.UniqueViolationError as error:
+        found = await db.value(FIND, opened.owner, opened.conversation, opened.side, opened.agent, opened.label)
+        row = await _already_there(db, found or session_id, append_id, error)
+    assert row is not None
+    return Placed(session_id=row["id"], seq=row["head"], at=at)
+
+
+async def cancel(db: Database, session: Session, new: Sequence[Event], *, after: Session) -> Placed | None:
+    """Ends a turn from outside and deposes its holder; None if the journal moved on since `session` was folded."""
+    rows, at = await _rows(db, new), clock.now()
+    assert session.turn is not None or session.queue
+    trace = next(event.trace for event in new if isinstance(event, events.Cancelled))
+    row = await db.row(
+        CANCEL,
+        session.id,
+        session.head,
+        len(new),
+        after.can_move,
+        after.state,
+        at,
+        trace,
+        uuid.uuid4(),
+        rows.kinds,
+        rows.calls,
+        rows.replies,
+        rows.bodies,
+        rows.digests,
+    )
+    return Placed(session_id=session.id, seq=row["head"], at=at) if row else None
+
+
+async def _already_there(
+    db: Database, session_id: str, append_id: uuid.UUID, error: asyncpg.UniqueViolationError
+) -> dict[str, Any]:
+    """Sorts out a refusal: our own append that had been written after all is a success."""
+    seqs = [row["seq"] for row in await db.rows(WRITTEN, session_id, append_id)]
+    if seqs:
+        return {"id": session_id, "head": seqs[-1], "due": await db.value(DUE, session_id)}
+    match error.constraint_name:
+        case "journal_returned":
+            raise AlreadyReturned(f"a call of session {session_id!r} has its outcome already") from error
+        case "requests_key":
+            raise Repeated from error
+        case _:
+            raise error
+
+
+async def read(db: Database, session_id: str, after: int = 0, limit: int = PAGE) -> list[Recorded]:
+    return [_recorded(row) for row in await db.rows(READ, session_id, after, limit)]
+
+
+def _recorded(row: asyncpg.Record) -> Recorded:
+    seq, at, trace, worker, fence, body, content = row
+    return Recorded(
+        seq=seq,
+        at=at,
+        event=events.decode(content or body),
+        trace=trace or "",
+        worker=worker or "",
+        fence=fence or 0,
+    )
+
+
+async def load(db: Database, session_id: str, head: int | None = None) -> Session:
+    """The session as its journal says it is now. `head`, where known, tells whether a snapshot is worth a look."""
+    session = blank(session_id)
+    if head is None or head > SNAPSHOT_EVERY:
+        row = await db.row(LATEST, session_id, FOLD_VERSION)
+        if row:
+            session = _session_decoder.decode(row["state"])
+    return await catch_up(db, session)
+
+
+async def catch_up(db: Database, session: Session) -> Session:
+    """The same session with everything that was appended since."""
+    while True:
+        page = await read(db, session.id, session.head)
+        session = fold(page, session)
+        if len(page) < PAGE:
+            return session
+
+
+async def snapshot(db: Database, session: Session) -> None:
+    await db.run(SNAPSHOT, session.id, session.head, FOLD_VERSION, msgspec.json.encode(session))
+
+
+async def follow(
+    db: Database, session_id: str, after: int, changed: Callable[[], Awaitable[None]]
+) -> AsyncIterator[Recorded]:
+    """Every event after `after`, once and in order, for ever; `changed` returns when it is worth looking again."""
+    while True:
+        page = await read(db, session_id, after)
+        for record in page:
+            yield record
+            after = record.seq
+        if len(page) < PAGE:
+            await changed()

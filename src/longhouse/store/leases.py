@@ -1,0 +1,185 @@
+"""Who works, and who holds which session. A holder that is not on the roster of workers is gone."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+import asyncpg
+
+from longhouse.store.database import Database
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to advance one session until somebody raises its fence."""
+
+    session_id: str
+    fence: int
+    head: int
+    previous: str | None
+    """The worker that held it and is gone; None after an ordinary rest."""
+    attempts: int
+    troubled_at: datetime | None
+
+
+CLAIM: Final = """
+    UPDATE sessions s SET fence = s.fence + 1, holder = $2, wake_at = NULL
+    FROM (SELECT id, holder FROM sessions WHERE id = $1 FOR UPDATE) old
+    WHERE s.id = old.id AND s.due
+      AND (old.holder IS NULL OR old.holder = $2 OR NOT EXISTS (SELECT FROM workers w WHERE w.id = old.holder))
+    RETURNING s.id, s.fence, s.head, NULLIF(old.holder, $2) AS previous, s.attempts, s.troubled_at
+"""
+
+# Only at the head it folded may the holder say that there is nothing to do.
+REST: Final = """
+WITH moved AS (
+    UPDATE sessions SET holder = NULL, due = false, state = $4
+    WHERE id = $1 AND fence = $2 AND head = $3 RETURNING id, head
+), rested AS (
+    INSERT INTO rests (fingerprint, session_id, seq)
+    SELECT $5, moved.id, moved.head FROM moved WHERE $5::text IS NOT NULL ON CONFLICT DO NOTHING
+)
+SELECT true FROM moved
+"""
+
+WAIT_OUT: Final = """
+    UPDATE sessions SET holder = NULL, due = false, wake_at = $4, attempts = attempts + 1,
+                        troubled_at = COALESCE(troubled_at, now())
+    WHERE id = $1 AND fence = $2 AND head = $3 RETURNING true
+"""
+
+LET_GO: Final = "UPDATE sessions SET holder = NULL, due = true WHERE id = $1 AND fence = $2"
+
+RUNNABLE: Final = """
+    SELECT s.id FROM sessions s
+    WHERE s.due AND (s.holder IS NULL OR NOT EXISTS (SELECT FROM workers w WHERE w.id = s.holder))
+    ORDER BY s.updated_at LIMIT $1
+"""
+
+FIRE: Final = "UPDATE sessions SET due = true, wake_at = NULL WHERE wake_at <= now() RETURNING id"
+
+FENCES: Final = "SELECT id, fence FROM sessions WHERE id = ANY($1)"
+
+HEADS: Final = "SELECT id, head FROM sessions WHERE id = ANY($1)"
+
+ENLIST: Final = """
+    INSERT INTO workers (id, lock_key, node, pid, slots) VALUES ($1, $2, $3, $4, $5)
+    ON CONFLICT (id) DO UPDATE SET beat_at = now()
+"""
+BEAT: Final = "UPDATE workers SET beat_at = now() WHERE id = $1 RETURNING true"
+ALIVE: Final = "SELECT count(*) FROM workers WHERE beat_at > now() - interval '10 seconds'"
+RETIRE: Final = "DELETE FROM workers WHERE id = $1"
+RETIRE_ALL: Final = "DELETE FROM workers"
+
+# A worker whose lock nobody holds. `silent`: no beat for a whole lease. `restarted`: Postgres itself came up after
+# its last beat, so that a missing lock says nothing about the worker, and only the lease counts.
+SUSPECTS: Final = """
+    SELECT w.id, w.beat_at,
+           w.beat_at < now() - make_interval(secs => $2) AS silent,
+           pg_postmaster_start_time() > w.beat_at AS restarted,
+           NOT EXISTS (
+               SELECT FROM pg_locks l
+               WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
+                 AND l.classid::bigint = (w.lock_key >> 32) & 4294967295
+                 AND l.objid::bigint = w.lock_key & 4294967295
+                 AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+           ) AS unlocked
+    FROM workers w WHERE w.id <> $1
+"""
+BURY: Final = "DELETE FROM workers WHERE id = $1 AND beat_at = $2"
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    worker: str
+    beat_at: datetime
+    silent: bool
+    restarted: bool
+    unlocked: bool
+
+
+def lock_key(worker: str) -> int:
+    return int.from_bytes(hashlib.sha256(worker.encode()).digest()[:8], "big", signed=True)
+
+
+async def claim(db: Database, session_id: str, worker: str) -> Lease | None:
+    row = await db.row(CLAIM, session_id, worker)
+    if row is None:
+        return None
+    return Lease(
+        session_id=row["id"],
+        fence=row["fence"],
+        head=row["head"],
+        previous=row["previous"],
+        attempts=row["attempts"],
+        troubled_at=row["troubled_at"],
+    )
+
+
+async def rest(db: Database, lease: Lease, *, head: int, state: str, fingerprint: str | None) -> bool:
+    """Lets go with nothing left to do; False if somebody appended meanwhile, or the lease is lost."""
+    return bool(await db.value(REST, lease.session_id, lease.fence, head, state, fingerprint))
+
+
+async def wait_out(db: Database, lease: Lease, *, head: int, wake_at: datetime) -> bool:
+    """Lets go until `wake_at`, since the provider is in trouble."""
+    return bool(await db.value(WAIT_OUT, lease.session_id, lease.fence, head, wake_at))
+
+
+async def let_go(db: Database, lease: Lease) -> None:
+    """Lets go of a session that can still move, for another worker to take."""
+    await db.run(LET_GO, lease.session_id, lease.fence)
+
+
+async def runnable(db: Database, limit: int) -> list[str]:
+    return [row["id"] for row in await db.rows(RUNNABLE, limit)]
+
+
+async def fire(db: Database) -> list[str]:
+    """Wakes the sessions whose time has come."""
+    return [row["id"] for row in await db.rows(FIRE)]
+
+
+async def fences(db: Database, sessions: Sequence[str]) -> dict[str, int]:
+    return {row["id"]: row["fence"] for row in await db.rows(FENCES, list(sessions))}
+
+
+async def heads(db: Database, sessions: Sequence[str]) -> dict[str, int]:
+    return {row["id"]: row["head"] for row in await db.rows(HEADS, list(sessions))}
+
+
+async def enlist(connection: asyncpg.Connection, worker: str, *, node: str, pid: int, slots: int) -> None:
+    """Takes the worker's own lock on this connection and puts it on the roster."""
+    await connection.execute("SELECT pg_advisory_lock($1)", lock_key(worker))
+    await connection.execute(ENLIST, worker, lock_key(worker), node, pid, slots)
+
+
+async def beat(connection: asyncpg.Connection, worker: str) -> bool:
+    """False: we were buried meanwhile."""
+    return bool(await connection.fetchval(BEAT, worker))
+
+
+async def alive(db: Database) -> int:
+    """How many workers have beaten lately."""
+    return int(await db.value(ALIVE))
+
+
+async def retire(db: Database, worker: str) -> None:
+    await db.run(RETIRE, worker)
+
+
+async def retire_all(db: Database) -> None:
+    """For a Postgres that started with us: no worker of before can be alive."""
+    await db.run(RETIRE_ALL)
+
+
+async def suspects(db: Database, worker: str, lease: float) -> list[Suspect]:
+    rows = await db.rows(SUSPECTS, worker, lease)
+    return [Suspect(row["id"], row["beat_at"], row["silent"], row["restarted"], row["unlocked"]) for row in rows]
+
+
+async def bury(db: Database, suspect: Suspect) -> None:
+    """Strikes a dead worker off the roster, unless it has beaten since."""
+    await db.run(BURY, suspect.worker, suspect.beat_at)

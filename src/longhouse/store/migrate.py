@@ -1,0 +1,91 @@
+"""Numbered SQL files, each run once, checked by digest, under one advisory lock."""
+
+import hashlib
+from dataclasses import dataclass
+from importlib import resources
+from typing import Final
+
+import asyncpg
+
+from longhouse.errors import SetupError
+from longhouse.store.database import Database
+
+LOCK: Final = 0x6C6F6E67  # "long"
+
+TABLE: Final = """
+CREATE TABLE IF NOT EXISTS schema_migrations (
+    number     integer PRIMARY KEY,
+    name       text NOT NULL,
+    digest     text NOT NULL,
+    applied_at timestamptz NOT NULL DEFAULT now()
+)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    number: int
+    name: str
+    sql: str
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.sql.encode()).hexdigest()
+
+
+def known() -> list[Migration]:
+    folder = resources.files("longhouse.store") / "migrations"
+    files = sorted((file for file in folder.iterdir() if file.name.endswith(".sql")), key=lambda file: file.name)
+    return [Migration(int(file.name[:4]), file.name, file.read_text("utf-8")) for file in files]
+
+
+async def migrate(db: Database) -> list[str]:
+    """Brings the schema up to date; returns the names of what was applied."""
+    async with db.connection() as connection:
+        await connection.execute("SELECT pg_advisory_lock($1)", LOCK)
+        await connection.execute(TABLE)
+        done = await _applied(connection)
+        _refuse_foreign(done)
+        pending = [migration for migration in known() if migration.number not in done]
+        for migration in pending:
+            await _apply(connection, migration)
+        return [migration.name for migration in pending]
+
+
+async def check(db: Database) -> None:
+    """Refuses a schema that is not the one this program was written for, in one sentence."""
+    async with db.connection() as connection:
+        there = await connection.fetchval("SELECT to_regclass('schema_migrations') IS NOT NULL")
+        done = await _applied(connection) if there else {}
+    _refuse_foreign(done)
+    missing = [migration.name for migration in known() if migration.number not in done]
+    if missing:
+        raise SetupError(f"The database lacks {', '.join(missing)}: run `longhouse migrate` once, then start again.")
+
+
+async def _applied(connection: asyncpg.Connection) -> dict[int, str]:
+    rows = await connection.fetch("SELECT number, digest FROM schema_migrations")
+    return {row["number"]: row["digest"] for row in rows}
+
+
+def _refuse_foreign(done: dict[int, str]) -> None:
+    ours = {migration.number: migration for migration in known()}
+    for number, digest in sorted(done.items()):
+        if number not in ours:
+            raise SetupError(
+                f"The database has migration {number:04d}, which this version does not know: use a newer Longhouse."
+            )
+        if ours[number].digest != digest:
+            raise SetupError(
+                f"Migration {ours[number].name} was changed after it had been applied: restore the file as it was."
+            )
+
+
+async def _apply(connection: asyncpg.Connection, migration: Migration) -> None:
+    async with connection.transaction():
+        await connection.execute(migration.sql)
+        await connection.execute(
+            "INSERT INTO schema_migrations (number, name, digest) VALUES ($1, $2, $3)",
+            migration.number,
+            migration.name,
+            migration.digest,
+        )

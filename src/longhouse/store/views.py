@@ -1,0 +1,159 @@
+"""Looking things up: sessions as people list them, rests as clients resume them, requests as clients repeat them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+import asyncpg
+
+from longhouse.store.database import Database
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A session as its dispatch row shows it."""
+
+    id: str
+    owner: str
+    user: str | None
+    conversation_id: str
+    agent: str
+    label: str
+    version: int
+    state: str
+    trace_id: str | None
+    task: str | None
+    head: int
+    parent: str | None
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    owner: str
+    state: str | None = None
+    template: str | None = None
+    conversation_id: str | None = None
+    parent: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rested:
+    session_id: str
+    conversation_id: str
+    is_newest: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Turned:
+    """Where an accepted request went."""
+
+    digest: str
+    session_id: str
+    trace_id: str
+    seq: int
+
+
+COLUMNS: Final = """
+    id, owner, "user", conversation_id, agent, label, version, state, trace_id, task, head, parent,
+    created_at, updated_at
+"""
+
+SESSION: Final = f"SELECT {COLUMNS} FROM sessions WHERE id = $1 AND owner = $2"
+
+LIST: Final = f"""
+    SELECT {COLUMNS} FROM sessions
+    WHERE owner = $1
+      AND ($2::text IS NULL OR state = $2)
+      AND ($3::text IS NULL OR agent = $3)
+      AND ($4::text IS NULL OR conversation_id = $4)
+      AND ($5::text IS NULL OR parent = $5)
+      AND ($6::timestamptz IS NULL OR created_at >= $6)
+      AND ($7::timestamptz IS NULL OR created_at < $7)
+      AND ($8::timestamptz IS NULL OR (created_at, id) < ($8, $9))
+    ORDER BY created_at DESC, id DESC LIMIT $10
+"""
+
+RESTED: Final = """
+    SELECT r.session_id, s.conversation_id,
+           r.seq = (SELECT max(seq) FROM rests WHERE session_id = r.session_id) AS is_newest
+    FROM rests r JOIN sessions s ON s.id = r.session_id
+    WHERE r.fingerprint = $1 AND s.owner = $2 AND s.agent = $3
+      AND ($4::text IS NULL OR s.conversation_id = $4)
+    ORDER BY is_newest DESC, s.updated_at DESC, r.seq DESC LIMIT 1
+"""
+
+ROOT: Final = """
+    SELECT id FROM sessions
+    WHERE owner = $1 AND conversation_id = $2 AND side = 'root' AND agent = $3 AND label = ''
+"""
+
+BY_KEY: Final = """
+    SELECT digest, session_id, trace_id, seq FROM requests
+    WHERE owner = $1 AND key = $2 AND at > now() - interval '24 hours'
+"""
+BY_DIGEST: Final = """
+    SELECT digest, session_id, trace_id, seq FROM requests
+    WHERE owner = $1 AND digest = $2 AND at > now() - interval '10 minutes' ORDER BY at DESC LIMIT 1
+"""
+# A key that is old enough may be used again, so the sweep must take it away first.
+FORGET_REQUESTS: Final = "DELETE FROM requests WHERE at < now() - interval '24 hours'"
+
+
+async def session(db: Database, session_id: str, owner: str) -> Row | None:
+    row = await db.row(SESSION, session_id, owner)
+    return _row(row) if row else None
+
+
+async def sessions(db: Database, filters: Filters, *, before: tuple[datetime, str] | None, limit: int) -> Sequence[Row]:
+    """Newest first; `before` is the last row of the page before."""
+    rows = await db.rows(
+        LIST,
+        filters.owner,
+        filters.state,
+        filters.template,
+        filters.conversation_id,
+        filters.parent,
+        filters.since,
+        filters.until,
+        before[0] if before else None,
+        before[1] if before else None,
+        limit,
+    )
+    return [_row(row) for row in rows]
+
+
+async def rested(
+    db: Database, fingerprint: str, *, owner: str, agent: str, conversation_id: str | None
+) -> Rested | None:
+    """The session that rested under this fingerprint; of several, the one where it is the newest rest."""
+    row = await db.row(RESTED, fingerprint, owner, agent, conversation_id)
+    return Rested(row["session_id"], row["conversation_id"], row["is_newest"]) if row else None
+
+
+async def root(db: Database, *, owner: str, conversation_id: str, agent: str) -> str | None:
+    """The id of the conversation's plain root session, if it was opened."""
+    found = await db.value(ROOT, owner, conversation_id, agent)
+    return str(found) if found else None
+
+
+async def request_by_key(db: Database, owner: str, key: str) -> Turned | None:
+    row = await db.row(BY_KEY, owner, key)
+    return Turned(*row) if row else None
+
+
+async def request_by_digest(db: Database, owner: str, digest: str) -> Turned | None:
+    row = await db.row(BY_DIGEST, owner, digest)
+    return Turned(*row) if row else None
+
+
+async def forget_requests(db: Database) -> None:
+    await db.run(FORGET_REQUESTS)
+
+
+def _row(row: asyncpg.Record) -> Row:
+    return Row(*row)

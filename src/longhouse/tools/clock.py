@@ -1,0 +1,22 @@
+"""The time, which no model knows by itself: a harmless tool, and an example of how one is written."""
+
+from datetime import datetime
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import Field
+
+from longhouse.tools.toolbox import BaseTool, ToolContext
+
+
+class ClockTool(BaseTool):
+    """Tell the current date and time in a time zone."""
+
+    timezone: str = Field(default="UTC", description="An IANA time zone such as Europe/Oslo")
+
+    async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
+        try:
+            zone = ZoneInfo(self.timezone)
+        except (ZoneInfoNotFoundError, ValueError) as error:
+            raise ValueError(f"{self.timezone!r} is not a time zone; try one such as Europe/Oslo") from error
+        return datetime.now(zone).isoformat(timespec="seconds")

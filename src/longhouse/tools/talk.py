@@ -1,0 +1,39 @@
+"""Tools that talk to the person: asking a question, giving the answer."""
+
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from longhouse.tools.toolbox import BaseTool, ToolContext
+
+
+class ClarificationTool(BaseTool):
+    """Ask the user when the request cannot be understood or done without an answer from them."""
+
+    inline: ClassVar[bool] = True
+    asks: ClassVar[bool] = True
+
+    reasoning: str = Field(default="", description="Why the answer is needed")
+    unclear_terms: list[str] = Field(default_factory=list, description="Words of the request that are unclear")
+    assumptions: list[str] = Field(default_factory=list, description="What you would assume without an answer")
+    questions: list[str] = Field(min_length=1, description="The questions, each short and specific")
+
+    async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
+        return "\n".join(self.questions)
+
+
+class FinalAnswerTool(BaseTool):
+    """Give the final answer to the user's request and end the work on it."""
+
+    inline: ClassVar[bool] = True
+    finishes: ClassVar[bool] = True
+
+    reasoning: str = Field(default="", description="Why the work is done")
+    completed_steps: list[str] = Field(default_factory=list, description="What was done")
+    answer: str = Field(description="The complete answer, in the language of the user")
+    status: Literal["completed", "failed"] = Field(default="completed", description="Was the request fulfilled?")
+
+    async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
+        context.state = self.status.upper()
+        context.execution_result = self.answer
+        return self.answer

@@ -1,0 +1,87 @@
+"""The paths that users of SGR-Agent Core know: /agents, /agents/{id}/state, /agents/{id}/provide_clarification."""
+
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from pydantic import Field, StrictStr
+
+from longhouse.errors import AlreadyReturned, CallerError
+from longhouse.journal.session import Session, State
+from longhouse.runtime.bus import Bus
+from longhouse.store import views
+from longhouse.store.database import Database
+from longhouse.web import access, wire
+from longhouse.web.chat import Completion, Telling
+from longhouse.web.sessions import MAX_PAGE, Sessions, snapshot_of
+from longhouse.web.stream import EventStream
+
+OLD_STATES = {
+    State.WAITING_FOR_AGENT: State.RESEARCHING,
+    State.WAITING_FOR_APPROVAL: State.WAITING_FOR_CLARIFICATION,
+}
+"""States that the seed does not know, as it would call them."""
+
+
+class Clarifications(wire.Strict):
+    """The seed's body: a text, several texts, or messages of which the user's are taken."""
+
+    clarifications: StrictStr | list[StrictStr] | None = None
+    messages: list[wire.ChatMessage] | None = Field(default=None, min_length=1)
+
+    @property
+    def text(self) -> str:
+        if self.messages:
+            return "\n".join(message.text for message in self.messages if message.role == "user")
+        if isinstance(self.clarifications, list):
+            return "\n".join(self.clarifications)
+        return self.clarifications or ""
+
+
+def routes(db: Database, bus: Bus, sessions: Sessions) -> APIRouter:
+    router = APIRouter(tags=["SGR-Agent Core"])
+
+    @router.get("/agents", response_model=None)
+    async def list_agents() -> Response:
+        """The newest sessions, as the seed lists agents."""
+        rows = await views.sessions(db, views.Filters(owner=access.LOCAL.owner), before=None, limit=MAX_PAGE)
+        agents = [_listed(row) for row in rows]
+        return wire.Json({"agents": agents, "total": len(agents)})
+
+    @router.get("/agents/{agent_id}/state", response_model=None)
+    async def get_state(agent_id: str) -> Response:
+        """The context snapshot of a session."""
+        session = await sessions.load(agent_id)
+        return wire.Json({"agent_id": session.id, "task": _task(session), **_snapshot(session)})
+
+    @router.post("/agents/{agent_id}/provide_clarification", response_model=None)
+    async def provide_clarification(agent_id: str, request: Request) -> Response:
+        """Answers the oldest open question and streams what follows."""
+        given = wire.parse(Clarifications, await wire.read_body(request))
+        if not given.text:
+            raise CallerError("Send the answer under 'clarifications' or 'messages'.", param="clarifications")
+        session = await sessions.load(agent_id)
+        if not session.questions:
+            raise CallerError("There is no open question to answer.", status=409, code="already_settled")
+        try:
+            attached = await sessions.turns.answer(session, session.questions[0].call, given.text)
+        except AlreadyReturned:
+            raise CallerError("This question was answered already.", status=409, code="already_settled") from None
+        return EventStream(Completion(telling=Telling(db, bus, attached), include_usage=False, ignored=[]).chunks())
+
+    return router
+
+
+def _old(state: str) -> str:
+    return OLD_STATES.get(State(state), State(state))
+
+
+def _listed(row: views.Row) -> dict[str, Any]:
+    return {"agent_id": row.id, "task": row.task, "state": _old(row.state), "created_at": row.created_at}
+
+
+def _snapshot(session: Session) -> dict[str, Any]:
+    return {**snapshot_of(session), "state": _old(session.state)}
+
+
+def _task(session: Session) -> str | None:
+    return session.turn.task if session.turn else None

@@ -1,0 +1,315 @@
+"""A turn as Chat Completions shows it: chunks on a stream, or one answer at the end."""
+
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from longhouse.journal import events
+from longhouse.journal.events import Fault, Recorded
+from longhouse.journal.session import AGENT_FAILED, Session, Turn, fold
+from longhouse.runtime.bus import Bus, Fragment, Look
+from longhouse.store.database import Database
+from longhouse.web import stream, wire
+from longhouse.web.follow import follow
+from longhouse.web.turns import Attached
+
+_encode: Final = msgspec.json.encode
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Something for the client to see: text, or an activity in `x_agent`."""
+
+    content: str = ""
+    reasoning: str = ""
+    activity: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How the turn came to rest."""
+
+    session: Session
+    turn: Turn | None
+    """None: the prompt never became a turn."""
+    error: dict[str, Any] | None = None
+
+
+@dataclass
+class Telling:
+    """Follows one turn and turns what happens into pieces; at the end, `ending` says how it ended."""
+
+    db: Database
+    bus: Bus
+    attached: Attached
+    beat: float = stream.HEARTBEAT_EVERY
+    ending: Ending | None = None
+    sent: str = ""
+    """Content that the client has: it cannot be taken back."""
+    _draft: str = ""
+    _draft_of: tuple[int, int] = (0, 0)
+    _session: Session = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._session = self.attached.session
+
+    async def pieces(self) -> AsyncIterator[list[Piece]]:
+        """Batches of pieces; an empty one is a heartbeat."""
+        session = self._session
+        with self.bus.subscribed(session.id) as subscription:
+            self.bus.appended(session.id, session.head)
+            if self.attached.is_repeat:
+                subscription.put(Look())
+            async for batch in follow(self.db, session.id, subscription, after=session.head, beat=self.beat):
+                pieces = [piece for item in batch if self.ending is None for piece in self._see(item)]
+                if self.ending is None and batch:
+                    pieces += self._rest()
+                if pieces or not batch:
+                    yield pieces
+                if self.ending is not None:
+                    return
+
+    @property
+    def _is_ours(self) -> bool:
+        return self._session.turn is not None and self._session.turn.trace == self.attached.trace
+
+    def _see(self, item: Recorded | Fragment) -> list[Piece]:
+        if isinstance(item, Fragment):
+            return self._hear(item) if self._is_ours else []
+        self._session = fold([item], self._session)
+        turn = self._session.turn
+        if self._is_ours and turn and turn.ended:
+            return self._end(turn)
+        if self._was_dropped:
+            self.ending = Ending(self._session, None, _cancelled())
+            return []
+        return self._activity(item.event) if self._is_ours else []
+
+    @property
+    def _was_dropped(self) -> bool:
+        """A prompt that was cancelled while it still waited in the queue."""
+        waits = any(waiting.prompt.trace == self.attached.trace for waiting in self._session.queue)
+        return not waits and not self._is_ours
+
+    def _hear(self, fragment: Fragment) -> list[Piece]:
+        if fragment.kind == "reasoning":
+            return [Piece(reasoning=fragment.text)]
+        step = (fragment.after, fragment.fence)
+        if step != self._draft_of:
+            self._draft, self._draft_of = "", step
+        if fragment.offset != len(self._draft):
+            return []  # a fragment was missed; the finished reply brings the whole text
+        self._draft += fragment.text
+        return self._say(self._draft, is_whole=False)
+
+    def _say(self, text: str, *, is_whole: bool) -> list[Piece]:
+        """Sends what `text` adds to what was sent; text that does not continue it cannot be shown any more."""
+        if text.startswith(self.sent):
+            new, self.sent = text[len(self.sent) :], text
+            return [Piece(content=new)] if new else []
+        if is_whole or not self.sent.startswith(text):
+            self.ending = Ending(self._session, self._session.turn, _step_restarted(self._session))
+        return []
+
+    def _rest(self) -> list[Piece]:
+        """A turn that waits for a person is at rest too: what it waits for is its content."""
+        turn = self._session.turn
+        if not self._is_ours or turn is None or self._session.can_move:
+            return []
+        pieces = self._say(self._session.spoken or "", is_whole=True)
+        self.ending = self.ending or Ending(self._session, turn)
+        return pieces
+
+    def _end(self, turn: Turn) -> list[Piece]:
+        spoken = self._session.spoken
+        if spoken is not None:
+            pieces = self._say(spoken, is_whole=True)
+            self.ending = self.ending or Ending(self._session, turn)
+            return pieces
+        error = _cancelled() if turn.ended == "CANCELLED" else _failed(turn)
+        self.ending = Ending(self._session, turn, error)
+        return []
+
+    def _activity(self, event: events.Event) -> list[Piece]:
+        match event:
+            case events.Started():
+                return [self._act("started")]
+            case events.Called(call_kind="tool"):
+                detail = {"call_id": event.call, "tool": event.tool, "arguments": event.arguments}
+                return [self._act("tool_call", **detail)]
+            case events.Returned():
+                is_fault = isinstance(event.outcome, Fault)
+                content = event.outcome.message if isinstance(event.outcome, Fault) else event.outcome.content
+                status = "error" if is_fault else "ok"
+                return [self._act("tool_result", call_id=event.call, status=status, content=content[:2000])]
+            case events.Resumed():
+                return [self._act("resumed")]
+            case _:
+                return []
+
+    def _act(self, event: str, **detail: Any) -> Piece:
+        return Piece(activity=about(self._session, self.attached.trace, event, **detail))
+
+
+def about(session: Session, trace: str, event: str, **detail: Any) -> dict[str, Any]:
+    """The one schema of `x_agent`."""
+    return {
+        "event": event,
+        "agent": session.agent,
+        "session_id": session.id,
+        "conversation_id": session.conversation,
+        "trace_id": trace,
+        "depth": 0,
+        "state": session.state,
+        **detail,
+    }
+
+
+def _error(message: str, code: str) -> dict[str, Any]:
+    return wire.envelope(message, kind="server_error", code=code)
+
+
+def _failed(turn: Turn) -> dict[str, Any]:
+    return _error(turn.error or "the turn failed", turn.code or "failed")
+
+
+def _cancelled() -> dict[str, Any]:
+    return _error("the turn was cancelled", "cancelled")
+
+
+def _step_restarted(session: Session) -> dict[str, Any]:
+    return _error(
+        f"a step was restarted and its text changed; read the answer from /v1/sessions/{session.id}", "step_restarted"
+    )
+
+
+@dataclass
+class Completion:
+    """One response to one request: the same id, time and model on everything it says."""
+
+    telling: Telling
+    include_usage: bool
+    ignored: list[str]
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def __post_init__(self) -> None:
+        attached = self.telling.attached
+        self.id = f"chatcmpl-{attached.trace}"
+        self.model = attached.session.id
+        usage = b',"usage":null' if self.include_usage else b""
+        self._head = (
+            b'data: {"id":%s,"object":"chat.completion.chunk","created":%d,"model":%s'
+            % (_encode(self.id), self.created, _encode(self.model))
+        ) + usage
+        self._delta = self._head + b',"choices":[{"index":0,"delta":'
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        """The stream, byte for byte."""
+        telling = self.telling
+        session = telling.attached.session
+        extra = {"ignored": self.ignored} if self.ignored else {}
+        opening = about(session, telling.attached.trace, "accepted", **extra)
+        yield self._chunk({"role": "assistant", "content": ""}, activity=opening)
+        async for pieces in telling.pieces():
+            yield b"".join(self._piece(piece) for piece in pieces) if pieces else stream.HEARTBEAT
+        ending = telling.ending
+        assert ending is not None
+        if ending.error:
+            yield stream.data(ending.error)
+            return
+        yield self._chunk({}, finish="stop", activity=closing(ending))
+        if self.include_usage:
+            yield stream.data(
+                {
+                    "id": self.id,
+                    "object": "chat.completion.chunk",
+                    "created": self.created,
+                    "model": self.model,
+                    "choices": [],
+                    "usage": usage_of(ending),
+                }
+            )
+        yield stream.DONE
+
+    def _piece(self, piece: Piece) -> bytes:
+        if piece.content:
+            return (
+                self._delta + b'{"content":' + _encode(piece.content) + b'},"logprobs":null,"finish_reason":null}]}\n\n'
+            )
+        if piece.reasoning:
+            text = _encode(piece.reasoning)
+            return self._delta + b'{"reasoning_content":' + text + b'},"logprobs":null,"finish_reason":null}]}\n\n'
+        return self._chunk({}, activity=piece.activity)
+
+    def _chunk(self, delta: dict[str, Any], *, finish: str | None = None, activity: dict[str, Any] | None) -> bytes:
+        return b"".join(
+            (
+                self._delta,
+                _encode(delta),
+                b',"logprobs":null,"finish_reason":',
+                _encode(finish),
+                b'}],"x_agent":',
+                _encode(activity),
+                b"}\n\n",
+            )
+        )
+
+    async def whole(self) -> wire.Json:
+        """The answer at once, when the turn has come to rest."""
+        reasoning = ""
+        async for pieces in self.telling.pieces():
+            reasoning += "".join(piece.reasoning for piece in pieces)
+        ending = self.telling.ending
+        assert ending is not None
+        if ending.error:
+            # The prompt is in the journal: sending it again would only repeat it.
+            return wire.Json(ending.error, status_code=_status(ending), headers={"x-should-retry": "false"})
+        message: dict[str, Any] = {"role": "assistant", "content": self.telling.sent, "refusal": None}
+        if reasoning:
+            message["reasoning_content"] = reasoning
+        closed = closing(ending)
+        if self.ignored:
+            closed["ignored"] = self.ignored
+        return wire.Json(
+            {
+                "id": self.id,
+                "object": "chat.completion",
+                "created": self.created,
+                "model": self.model,
+                "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}],
+                "usage": usage_of(ending),
+                "x_agent": closed,
+            }
+        )
+
+
+def closing(ending: Ending) -> dict[str, Any]:
+    """The last `x_agent` of a turn that ended or waits."""
+    session, turn = ending.session, ending.turn
+    assert turn is not None
+    if turn.ended:
+        event = "failed" if turn.code == AGENT_FAILED else "completed"
+        return about(session, turn.trace, event, state=turn.ended)
+    open_call = next(iter(session.questions or session.uncertain))
+    kind = "clarification" if session.questions else "approval"
+    return about(session, turn.trace, "waiting", status="waiting", waiting_for=kind, call_id=open_call.call)
+
+
+def usage_of(ending: Ending) -> dict[str, Any]:
+    assert ending.turn is not None
+    usage = ending.turn.usage
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.total_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+    }
+
+
+def _status(ending: Ending) -> int:
+    if ending.turn is None or ending.turn.ended == "CANCELLED":
+        return 409
+    return 502 if ending.turn.code == "provider_error" else 500

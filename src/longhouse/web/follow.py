@@ -1,0 +1,43 @@
+"""Following a session: every fact once and in order, fragments in between, whatever becomes of the hints."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+from longhouse.journal.events import Recorded
+from longhouse.runtime.bus import Facts, Fragment, Look, Subscription
+from longhouse.store import journals
+from longhouse.store.database import Database
+
+Seen = Recorded | Fragment
+
+
+async def follow(
+    db: Database, session_id: str, subscription: Subscription, *, after: int, beat: float
+) -> AsyncGenerator[list[Seen], None]:
+    """Batches of what happened after `after`; an empty one when nothing did for `beat` seconds."""
+    while True:
+        try:
+            async with asyncio.timeout(beat):
+                items = await subscription.take()
+        except TimeoutError:
+            yield []
+            continue
+        batch: list[Seen] = []
+        for item in items:
+            if isinstance(item, Fragment):
+                batch.append(item)
+                continue
+            facts = await _facts(db, session_id, item, after)
+            batch += facts
+            after = facts[-1].seq if facts else after
+        if batch:
+            yield batch
+
+
+async def _facts(db: Database, session_id: str, item: Facts | Look, after: int) -> list[Recorded]:
+    """What this hint adds to what is known: taken from the hint where it joins, else from the journal."""
+    if isinstance(item, Facts) and item.recorded[0].seq <= after + 1:
+        return [record for record in item.recorded if record.seq > after]
+    if isinstance(item, Look) and item.head is not None and item.head <= after:
+        return []
+    return await journals.read(db, session_id, after)

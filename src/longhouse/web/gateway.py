@@ -1,0 +1,66 @@
+"""The OpenAI protocol: /v1/chat/completions and /v1/models."""
+
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from longhouse.agents.catalog import Catalog
+from longhouse.errors import CallerError
+from longhouse.runtime.bus import Bus
+from longhouse.store import views
+from longhouse.store.database import Database
+from longhouse.web import access, wire
+from longhouse.web.chat import Completion, Telling
+from longhouse.web.stream import EventStream
+from longhouse.web.turns import SESSION_ID, Turns, unknown_model
+
+CREATED = 1_767_225_600
+"""When the built-in templates came into being, as far as clients care (2026-01-01)."""
+
+
+def routes(db: Database, bus: Bus, catalog: Catalog, turns: Turns) -> APIRouter:
+    router = APIRouter(tags=["OpenAI"])
+
+    @router.post("/v1/chat/completions", openapi_extra=_body_schema(), response_model=None)
+    async def chat_completions(request: Request) -> Response:
+        """Talk to an agent. `model` is a template, `template@version` or a session id; the answer's is the session."""
+        body = await wire.read_body(request)
+        asked = wire.parse(wire.ChatRequest, body)
+        attached = await turns.attach(access.LOCAL, asked, body, request.headers)
+        completion = Completion(
+            telling=Telling(db, bus, attached), include_usage=asked.include_usage, ignored=asked.ignored
+        )
+        if asked.stream:
+            return EventStream(completion.chunks())
+        return await completion.whole()
+
+    @router.get("/v1/models", response_model=None)
+    async def list_models() -> Response:
+        """The active templates."""
+        return wire.Json({"object": "list", "data": [_model(name) for name in catalog.names()]})
+
+    @router.get("/v1/models/{model:path}", response_model=None)
+    async def get_model(model: str) -> Response:
+        """One template, or a session of yours."""
+        if SESSION_ID.fullmatch(model):
+            row = await views.session(db, model, access.LOCAL.owner)
+            if row:
+                return wire.Json(_model(row.id, created=int(row.created_at.timestamp())))
+        try:
+            turns.template(model)
+        except CallerError:
+            raise unknown_model(model) from None
+        return wire.Json(_model(model))
+
+    return router
+
+
+def _model(name: str, created: int = CREATED) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": created, "owned_by": "longhouse"}
+
+
+def _body_schema() -> dict[str, Any]:
+    schema = wire.ChatRequest.model_json_schema(ref_template="#/components/schemas/{model}")
+    schema.pop("$defs", None)
+    example = {"model": "tool_calling_agent", "messages": [{"role": "user", "content": "Hello"}], "stream": True}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema, "example": example}}}}

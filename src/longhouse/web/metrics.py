@@ -1,0 +1,45 @@
+"""Numbers for those who watch: requests, sessions in work, warm instances."""
+
+from collections import Counter as Tally
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from longhouse.runtime.instance import Instance, Status
+
+CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
+
+
+class Metrics:
+    def __init__(self, busy: Callable[[], int], instances: Callable[[], Iterable[Instance]]) -> None:
+        self._registry = CollectorRegistry()
+        self._requests = Counter(
+            "longhouse_requests", "HTTP requests answered", ["method", "route", "status"], registry=self._registry
+        )
+        self._seconds = Histogram(
+            "longhouse_request_first_byte_seconds", "Time to the headers", ["route"], registry=self._registry
+        )
+        self._busy = busy
+        self._instances = instances
+        self._registry.register(self)
+
+    def answered(self, method: str, route: str, status: int, seconds: float) -> None:
+        self._requests.labels(method, route, status).inc()
+        self._seconds.labels(route).observe(seconds)
+
+    def collect(self) -> Iterator[Metric]:
+        """What is true now, asked when somebody looks."""
+        busy = GaugeMetricFamily("longhouse_sessions_busy", "Sessions that this process is advancing")
+        busy.add_metric([], self._busy())
+        yield busy
+        warm = GaugeMetricFamily("longhouse_instances", "Instances by status", labels=["status"])
+        tally = Tally(instance.status for instance in self._instances())
+        for status in Status:
+            warm.add_metric([status], tally[status])
+        yield warm
+
+    def page(self) -> bytes:
+        return generate_latest(self._registry)

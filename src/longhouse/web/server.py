@@ -1,0 +1,137 @@
+"""The HTTP server: every route in one place, one envelope for every error, one record for every request."""
+
+import time
+import uuid
+from typing import Any
+
+import structlog
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+import longhouse
+from longhouse.agents.catalog import Catalog
+from longhouse.errors import CallerError
+from longhouse.runtime.bus import Bus
+from longhouse.store import leases
+from longhouse.store.database import UNREACHABLE, Database
+from longhouse.web import agents, gateway, metrics, sessions, wire
+from longhouse.web.metrics import Metrics
+from longhouse.web.sessions import Sessions
+from longhouse.web.turns import Turns
+
+log = structlog.get_logger()
+
+
+def build(db: Database, bus: Bus, catalog: Catalog, numbers: Metrics) -> ASGIApp:
+    app = FastAPI(title="Longhouse", version=longhouse.__version__, redoc_url=None)
+    turns = Turns(db, catalog)
+    held = Sessions(db, bus, catalog, turns)
+    app.include_router(gateway.routes(db, bus, catalog, turns))
+    app.include_router(sessions.routes(held))
+    app.include_router(agents.routes(db, bus, held))
+    _add_watching(app, db, numbers)
+    _add_refusals(app)
+    return Border(app, numbers)
+
+
+def _add_watching(app: FastAPI, db: Database, numbers: Metrics) -> None:
+    @app.get("/health", tags=["Watching"], response_model=None)
+    async def health() -> Response:
+        """Is the process there?"""
+        return wire.Json({"status": "ok"})
+
+    @app.get("/ready", tags=["Watching"], response_model=None)
+    async def ready() -> Response:
+        """Can a session be worked on: is Postgres there, and a worker?"""
+        try:
+            workers = await leases.alive(db)
+        except UNREACHABLE:
+            raise CallerError("Postgres cannot be reached.", status=503, kind="server_error") from None
+        if not workers:
+            raise CallerError("No worker is there.", status=503, kind="server_error")
+        return wire.Json({"status": "ready", "workers": workers})
+
+    @app.get("/metrics", tags=["Watching"], response_model=None)
+    async def show_metrics() -> Response:
+        """Prometheus metrics."""
+        return Response(numbers.page(), media_type=metrics.CONTENT_TYPE)
+
+
+def _add_refusals(app: FastAPI) -> None:
+    @app.exception_handler(CallerError)
+    async def refuse(request: Request, error: CallerError) -> Response:
+        return wire.refused(error)
+
+    @app.exception_handler(HTTPException)
+    async def refuse_route(request: Request, error: HTTPException) -> Response:
+        code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
+        message = "There is no such route." if error.status_code == 404 else f"{error.detail}."
+        return wire.refused(CallerError(message, status=error.status_code, code=code))
+
+    @app.exception_handler(RequestValidationError)
+    async def refuse_parameter(request: Request, error: RequestValidationError) -> Response:
+        first: dict[str, Any] = dict(error.errors()[0])
+        param = ".".join(str(part) for part in first.get("loc", ())[1:])
+        return wire.refused(CallerError(f"Invalid value for {param}: {first.get('msg')}.", param=param))
+
+    @app.exception_handler(Exception)
+    async def confess(request: Request, error: Exception) -> Response:
+        content = wire.envelope("Something went wrong on our side.", kind="server_error", code="internal_error")
+        # Whatever was committed must not be sent again by a client that retries by itself.
+        return wire.Json(content, status_code=500, headers={"x-should-retry": "false"})
+
+
+class Border:
+    """Around everything: an id for each request, the headers that clients look for, and one line in the log."""
+
+    def __init__(self, app: ASGIApp, numbers: Metrics) -> None:
+        self._app = app
+        self._numbers = numbers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id, began, status = f"req_{uuid.uuid4().hex}", time.perf_counter(), 0
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                took = time.perf_counter() - began
+                message["headers"] = [*message["headers"], *_headers(request_id, took)]
+                self._numbers.answered(scope["method"], _route(scope), status, took)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_headers)
+        except Exception:
+            # The envelope has been sent by the handler above; what remains is to tell the operator.
+            log.exception("a defect ended a request", request_id=request_id, path=scope["path"])
+            if not status:
+                raise
+        finally:
+            log.info(
+                "request",
+                request_id=request_id,
+                method=scope["method"],
+                path=scope["path"],
+                status=status,
+                seconds=round(time.perf_counter() - began, 4),
+            )
+
+
+def _headers(request_id: str, seconds: float) -> list[tuple[bytes, bytes]]:
+    return [
+        (b"x-request-id", request_id.encode()),
+        (b"openai-processing-ms", str(round(seconds * 1000)).encode()),
+        (b"openai-version", b"2020-10-01"),
+    ]
+
+
+def _route(scope: Scope) -> str:
+    """The pattern that matched, never the path itself: paths hold ids, and would make endless metrics."""
+    route = scope.get("route")
+    return str(getattr(route, "path", "unknown"))

@@ -1,0 +1,305 @@
+"""Whose turn is it: from a chat request to the session it belongs to, and the event it becomes."""
+
+import hashlib
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import msgspec
+
+from longhouse import clock
+from longhouse.agents.catalog import Catalog
+from longhouse.agents.template import Template
+from longhouse.errors import AlreadyReturned, CallerError
+from longhouse.journal import events, fingerprint, messages
+from longhouse.journal.events import Opened, Output, Prompted, Recorded, Returned
+from longhouse.journal.messages import Content, Message
+from longhouse.journal.session import Session, blank, fold
+from longhouse.store import files, journals, views
+from longhouse.store.database import Database
+from longhouse.store.journals import Accepted, Placed, Repeated
+from longhouse.web import wire
+from longhouse.web.access import Caller
+from longhouse.web.wire import ChatMessage, ChatRequest
+
+SESSION_ID: Final = re.compile(r".+_[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+MAX_KEY: Final = 255
+
+NamedBy = Literal["caller", "open_webui"]
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """A request in its place: the turn to follow, and the session as it was right after the request came in."""
+
+    session: Session
+    trace: str
+    is_repeat: bool = False
+    """Placed by an earlier request: much may have happened since."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A request's messages, sorted: what was said before, and what is new."""
+
+    before: tuple[ChatMessage, ...]
+    new: tuple[ChatMessage, ...]
+
+    @property
+    def resends(self) -> bool:
+        return any(message.role == "assistant" for message in self.before)
+
+
+def sort_out(request: ChatRequest) -> Said:
+    """Only what follows our last reply is new."""
+    spoken = [message for message in request.messages if message.role not in ("system", "developer")]
+    _refuse_orphans(request.messages)
+    cut = max((index + 1 for index, message in enumerate(spoken) if message.role != "user"), default=0)
+    if cut == len(spoken):
+        raise CallerError("The last message must come from the user.", param="messages")
+    return Said(before=tuple(spoken[:cut]), new=tuple(spoken[cut:]))
+
+
+def _refuse_orphans(said: Sequence[ChatMessage]) -> None:
+    known: set[str] = set()
+    for index, message in enumerate(said):
+        known.update(call.id for call in message.tool_calls or ())
+        if message.role == "tool" and message.tool_call_id not in known:
+            raise CallerError("A tool message must answer a tool call before it.", param=f"messages[{index}]")
+
+
+@dataclass
+class Turns:
+    db: Database
+    catalog: Catalog
+
+    async def attach(self, caller: Caller, request: ChatRequest, body: bytes, headers: Mapping[str, str]) -> Attached:
+        """Finds or opens the session of this request and gives it what is new."""
+        accepted = Accepted(owner=caller.owner, digest=wire.digest_of(body), key=_key(headers))
+        if repeated := await self._repeated(accepted, headers):
+            return await self._again(repeated)
+        try:
+            return await self._place(caller, request, accepted, headers)
+        except Repeated:
+            repeated = await self._repeated(accepted, headers)
+            assert repeated is not None
+            return await self._again(repeated)
+
+    # The same request once more
+
+    async def _repeated(self, accepted: Accepted, headers: Mapping[str, str]) -> views.Turned | None:
+        if accepted.key:
+            turned = await views.request_by_key(self.db, accepted.owner, accepted.key)
+            if turned and turned.digest != accepted.digest:
+                raise CallerError("This Idempotency-Key was used with another body.", status=422, code="key_reused")
+            return turned
+        if headers.get("x-stainless-retry-count", "0") not in ("", "0"):
+            return await views.request_by_digest(self.db, accepted.owner, accepted.digest)
+        return None
+
+    async def _again(self, turned: views.Turned) -> Attached:
+        """Follows the turn from where the first request placed its event."""
+        past = await journals.read(self.db, turned.session_id, 0, turned.seq)
+        return Attached(session=fold(past, blank(turned.session_id)), trace=turned.trace_id, is_repeat=True)
+
+    # A new request
+
+    async def _place(
+        self, caller: Caller, request: ChatRequest, accepted: Accepted, headers: Mapping[str, str]
+    ) -> Attached:
+        said = sort_out(request)
+        if SESSION_ID.fullmatch(request.model):
+            row = await views.session(self.db, request.model, caller.owner)
+            if row is None:
+                raise unknown_model(request.model)
+            prompt = await self._prompt(caller, request, Said(before=(), new=said.new))
+            return await self._continue(row.id, prompt, request, accepted)
+        template, version = self.template(request.model)
+        prompt = await self._prompt(caller, request, said, version=version)
+        conversation, named_by = _conversation(request, headers)
+        if named_by == "caller" and not said.resends:
+            found = await views.root(
+                self.db, owner=caller.owner, conversation_id=conversation or "", agent=template.name
+            )
+            if found:
+                return await self._continue(found, prompt, request, accepted)
+            return await self._open(caller, request, template, prompt, accepted, conversation=conversation, label="")
+        before = self._chain(caller, request, said.before)
+        rested = await views.rested(
+            self.db, before, owner=caller.owner, agent=template.name, conversation_id=conversation
+        )
+        if rested and rested.is_newest:
+            return await self._continue(rested.session_id, prompt, request, accepted)
+        prior = await self._prior(said.before)
+        prompt = _with_prior(prompt, prior)
+        conversation = rested.conversation_id if rested else conversation
+        label = await self._label(caller, template, conversation, prompt)
+        return await self._open(caller, request, template, prompt, accepted, conversation=conversation, label=label)
+
+    async def _label(self, caller: Caller, template: Template, conversation: str | None, prompt: Prompted) -> str:
+        """A conversation's first session is the plain one; a history that we do not share opens a branch beside it."""
+        if conversation is None:
+            return ""
+        if not await views.root(self.db, owner=caller.owner, conversation_id=conversation, agent=template.name):
+            return ""
+        return f"branch-{hashlib.sha256(f'{prompt.chain}{prompt.trace}'.encode()).hexdigest()[:8]}"
+
+    async def _open(
+        self,
+        caller: Caller,
+        request: ChatRequest,
+        template: Template,
+        prompt: Prompted,
+        accepted: Accepted,
+        *,
+        conversation: str | None,
+        label: str,
+    ) -> Attached:
+        opened = Opened(
+            agent=template.name,
+            version=template.version,
+            owner=caller.owner,
+            user=request.user,
+            conversation=conversation or str(uuid.uuid4()),
+            label=label,
+        )
+        proposed = f"{template.name}_{uuid.uuid4()}"
+        placed = await journals.open(self.db, proposed, opened, prompt, task=_text(prompt.content), accepted=accepted)
+        if placed.session_id == proposed:
+            session = _folded(blank(proposed), 1, placed, opened, prompt)
+        else:
+            session = await journals.load(self.db, placed.session_id)
+        return Attached(session=session, trace=prompt.trace)
+
+    async def _continue(self, session_id: str, prompt: Prompted, request: ChatRequest, accepted: Accepted) -> Attached:
+        """An open question is answered; otherwise the message is the next prompt."""
+        session = await journals.load(self.db, session_id)
+        reply_to = (request.metadata or {}).get("reply_to")
+        asked = [call for call in session.questions if reply_to in (None, call.call)]
+        if reply_to and not asked:
+            raise CallerError(f"No open question has the id {reply_to!r}.", param="metadata.reply_to")
+        if asked:
+            try:
+                attached = await self.answer(
+                    session, asked[0].call, _text(prompt.content), chain=prompt.chain, accepted=accepted
+                )
+            except AlreadyReturned:
+                session = await journals.catch_up(self.db, session)
+            else:
+                return attached
+        placed = await journals.add(self.db, session_id, [prompt], trace=prompt.trace, accepted=accepted)
+        session = await self._with(session, placed, prompt)
+        return Attached(session=session, trace=prompt.trace)
+
+    async def answer(
+        self, session: Session, call: str, text: str, *, chain: str = "", accepted: Accepted | None = None
+    ) -> Attached:
+        """Gives a question its answer; raises AlreadyReturned if somebody was first."""
+        assert session.turn is not None
+        returned = Returned(call=call, outcome=Output(content=text), by="user", chain=chain)
+        after = _folded(session, 0, None, returned)
+        placed = await journals.add(
+            self.db, session.id, [returned], trace=session.turn.trace, state=after.state, accepted=accepted
+        )
+        trace = session.turn.trace
+        return Attached(session=await self._with(session, placed, returned), trace=trace)
+
+    async def _with(self, session: Session, placed: Placed, event: events.Event) -> Session:
+        if placed.seq == session.head + 1:
+            return _folded(session, 0, placed, event)
+        return await journals.catch_up(self.db, session)
+
+    # What the request says
+
+    def template(self, model: str) -> tuple[Template, int | None]:
+        name, _, version = model.partition("@")
+        number = int(version) if version.isdecimal() and len(version) < 10 else None
+        template = self.catalog.find(name, number)
+        if template is None or (version and number is None):
+            raise unknown_model(model)
+        return template, number
+
+    def _chain(self, caller: Caller, request: ChatRequest, said: Sequence[ChatMessage]) -> str:
+        begin = fingerprint.begin(caller.owner, caller.key, request.user, request.model)
+        return fingerprint.grown(begin, ((message.role, message.text) for message in said))
+
+    async def _prompt(self, caller: Caller, request: ChatRequest, said: Said, version: int | None = None) -> Prompted:
+        return Prompted(
+            trace=uuid.uuid4().hex,
+            content=tuple([await self._content(message, index) for index, message in enumerate(said.new)]),
+            system=request.system,
+            sampling=request.sampling,
+            version=version,
+            chain=self._chain(caller, request, (*said.before, *said.new)),
+        )
+
+    async def _content(self, message: ChatMessage, index: int) -> Content:
+        if message.content is None or isinstance(message.content, str):
+            return message.content or ""
+        parts: list[messages.Part] = []
+        for part in message.content:
+            if isinstance(part, wire.ImagePart):
+                media_type, content = wire.image_bytes(part.image_url.url, f"messages[{index}].content")
+                digest = await files.put(self.db, content, media_type)
+                url = messages.ImageUrl(url=f"{messages.FILE_SCHEME}{digest}", detail=part.image_url.detail)
+                parts.append(messages.ImagePart(image_url=url))
+            elif isinstance(part, wire.TextPart):
+                parts.append(messages.TextPart(text=part.text))
+        if all(isinstance(part, messages.TextPart) for part in parts):
+            return messages.text_of(tuple(parts))
+        return tuple(parts)
+
+    async def _prior(self, before: Sequence[ChatMessage]) -> tuple[Message, ...]:
+        """The client's history as messages; what its own tools did is told in words, since they are not ours."""
+        prior: list[Message] = []
+        for index, message in enumerate(before):
+            if message.role == "user":
+                prior.append(messages.User(content=await self._content(message, index)))
+            elif message.role == "assistant" and message.text:
+                prior.append(messages.Assistant(content=message.text))
+            elif message.role in ("tool", "function"):
+                prior.append(messages.Assistant(content=f"(result of a tool: {message.text})"))
+        return tuple(prior)
+
+
+def unknown_model(model: str) -> CallerError:
+    shown = model if len(model) <= 100 else f"{model[:100]}…"
+    return wire.not_found(f"The model {shown!r} does not exist; see GET /v1/models.", code="model_not_found")
+
+
+def _with_prior(prompt: Prompted, prior: tuple[Message, ...]) -> Prompted:
+    return msgspec.structs.replace(prompt, prior=prior)
+
+
+def _conversation(request: ChatRequest, headers: Mapping[str, str]) -> tuple[str | None, NamedBy | None]:
+    if named := headers.get("x-conversation-id"):
+        return wire.checked_id(named, "X-Conversation-Id"), "caller"
+    if named := (request.metadata or {}).get("conversation_id"):
+        return wire.checked_id(named, "metadata.conversation_id"), "caller"
+    if request.chat_id is not None:
+        return wire.checked_id(str(request.chat_id), "chat_id"), "caller"
+    if named := headers.get("x-openwebui-chat-id"):
+        return wire.checked_id(named, "X-OpenWebUI-Chat-Id"), "open_webui"
+    return None, None
+
+
+def _key(headers: Mapping[str, str]) -> str | None:
+    key = headers.get("idempotency-key")
+    if key is not None and not (0 < len(key) <= MAX_KEY and key.isascii() and key.isprintable()):
+        raise CallerError(
+            f"Idempotency-Key must be 1 to {MAX_KEY} printable ASCII characters.", param="Idempotency-Key"
+        )
+    return key
+
+
+def _text(content: Sequence[Content]) -> str:
+    return "\n\n".join(messages.text_of(one) for one in content)
+
+
+def _folded(session: Session, first: int, placed: Placed | None, *new: events.Event) -> Session:
+    """The session with events that were just placed, or that are about to be."""
+    at = placed.at if placed else clock.now()
+    first = first or session.head + 1
+    return fold((Recorded(seq=first + i, at=at, event=event) for i, event in enumerate(new)), session)

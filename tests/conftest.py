@@ -1,0 +1,102 @@
+"""One real Postgres for all tests, a database for each; a Longhouse served over a real socket."""
+
+import asyncio
+import shutil
+import tempfile
+import threading
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from longhouse.store import migrate
+from longhouse.store.database import Database, open_database
+from longhouse.store.embedded import open_postgres
+from support import Serving
+
+TEMPLATE = "longhouse_template"
+
+
+class SharedPostgres:
+    """An embedded Postgres that lives as long as the test run, on a loop in a thread of its own."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="longhouse-tests-"))
+        self.dsn = ""
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+        assert self._ready.wait(60), "Postgres did not start"
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._over.set)
+        self._thread.join(30)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    async def _run(self) -> None:
+        self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
+        async with open_postgres(self.folder) as postgres:
+            connection = await asyncpg.connect(postgres.dsn)
+            await connection.execute(f"CREATE DATABASE {TEMPLATE}")
+            await connection.close()
+            async with open_database(dsn_of(postgres.dsn, TEMPLATE)) as db:
+                await migrate.migrate(db)
+            self.dsn = postgres.dsn
+            self._ready.set()
+            await self._over.wait()
+
+
+def dsn_of(dsn: str, database: str) -> str:
+    return dsn.replace("/longhouse?", f"/{database}?")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):
+        config.shared_dsn = config.workerinput["shared_dsn"]  # type: ignore[attr-defined]
+        return
+    if config.option.collectonly:
+        return
+    config.shared_postgres = SharedPostgres()  # type: ignore[attr-defined]
+    config.shared_postgres.start()  # type: ignore[attr-defined]
+    config.shared_dsn = config.shared_postgres.dsn  # type: ignore[attr-defined]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    node.workerinput["shared_dsn"] = node.config.shared_dsn
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if postgres := getattr(config, "shared_postgres", None):
+        postgres.stop()
+
+
+@pytest.fixture
+async def dsn(request: pytest.FixtureRequest) -> AsyncIterator[str]:
+    """A fresh, migrated database."""
+    shared: str = request.config.shared_dsn  # type: ignore[attr-defined]
+    name = f"test_{uuid.uuid4().hex}"
+    connection = await asyncpg.connect(shared)
+    await connection.execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
+    try:
+        yield dsn_of(shared, name)
+    finally:
+        await connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+        await connection.close()
+
+
+@pytest.fixture
+async def db(dsn: str) -> AsyncIterator[Database]:
+    async with open_database(dsn) as database:
+        yield database
+
+
+@pytest.fixture
+def serving(dsn: str) -> Iterator[Serving]:
+    """Starts Longhouses on this test's database: `async with serving(...) as house:`."""
+    return Serving(dsn)

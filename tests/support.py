@@ -1,0 +1,204 @@
+"""What stories are told with: a Longhouse on a real socket, in this process or in one that can be killed."""
+
+import asyncio
+import os
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import msgspec
+import uvicorn
+from openai import AsyncOpenAI
+
+from longhouse.agents.catalog import BUILT_IN
+from longhouse.agents.template import Template
+from longhouse.app import TOOLS, App, open_app
+from longhouse.journal.events import Recorded
+from longhouse.journal.session import Session
+from longhouse.models.scripted import Playable
+from longhouse.models.scripted_server import Server as ModelServer
+from longhouse.models.scripted_server import serve as serve_model
+from longhouse.settings import Settings
+from longhouse.store import journals
+from longhouse.store.database import Database, open_database
+from longhouse.tools.toolbox import BaseTool
+
+AGENT = "tool_calling_agent"
+
+
+@dataclass
+class House:
+    """A Longhouse that serves on `url`, in this process."""
+
+    app: App
+    url: str
+    http: aiohttp.ClientSession
+    client: AsyncOpenAI
+    model: ModelServer | None
+    """The scripted model behind it, over real HTTP; None: the demo model answers."""
+
+    @property
+    def db(self) -> Database:
+        return self.app.db
+
+    async def say(self, text: str, *, model: str = AGENT, **extra: Any) -> Any:
+        """One message, one answer, not streamed; extra fields go into the body."""
+        body = {"model": model, "messages": [{"role": "user", "content": text}], **extra}
+        async with self.http.post("/v1/chat/completions", json=body) as response:
+            return await response.json()
+
+    async def session(self, session_id: str) -> Any:
+        async with self.http.get(f"/v1/sessions/{session_id}") as response:
+            return await response.json()
+
+    async def journal(self, session_id: str) -> list[Recorded]:
+        return await journals.read(self.db, session_id)
+
+    async def kinds(self, session_id: str) -> list[str]:
+        return [type(record.event).__name__ for record in await self.journal(session_id)]
+
+    async def folded(self, session_id: str) -> Session:
+        return await journals.load(self.db, session_id)
+
+    async def until(self, session_id: str, *states: str, within: float = 10.0) -> Any:
+        """The session once it is in one of these states."""
+        async with asyncio.timeout(within):
+            while (shown := await self.session(session_id))["state"] not in states:
+                await asyncio.sleep(0.02)
+            return shown
+
+
+class Serving:
+    """Starts Longhouses on one database. Several at once share it, as several processes would."""
+
+    def __init__(self, dsn: str) -> None:
+        self.dsn = dsn
+
+    @asynccontextmanager
+    async def __call__(
+        self,
+        script: Playable | None = None,
+        *,
+        templates: Iterable[Template] = BUILT_IN,
+        tools: Sequence[type[BaseTool]] = (),
+        **settings: Any,
+    ) -> AsyncIterator[House]:
+        """In this process; `script` is played by a model server on a socket of its own."""
+        async with AsyncExitStack() as stack:
+            model = None
+            if script is not None:
+                model = await stack.enter_async_context(serve_model(script))
+                settings = {"llm_base_url": model.url, "llm_api_key": "sk-test-canary", **settings}
+            chosen = Settings(database_url=self.dsn, **{"worker_slots": 8, **settings})
+            app = await stack.enter_async_context(open_app(chosen, templates=templates, tools=(*TOOLS, *tools)))
+            url = await stack.enter_async_context(_served(app))
+            http = await stack.enter_async_context(aiohttp.ClientSession(url))
+            client = await stack.enter_async_context(AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0))
+            yield House(app, url, http, client, model)
+
+
+@asynccontextmanager
+async def _served(app: App) -> AsyncIterator[str]:
+    config = uvicorn.Config(
+        app.asgi, host="127.0.0.1", port=0, http="httptools", ws="none", lifespan="off", log_config=None,
+        access_log=False, timeout_graceful_shutdown=1,
+    )  # fmt: skip
+    server = uvicorn.Server(config)
+    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+    task = asyncio.create_task(server.serve())
+    while not server.started:
+        await asyncio.sleep(0.005)
+    try:
+        port = server.servers[0].sockets[0].getsockname()[1]
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        await task
+
+
+@dataclass
+class Process:
+    """A Longhouse in a process of its own, which can be killed."""
+
+    process: asyncio.subprocess.Process
+    url: str
+    said: list[str]
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+
+    async def ended(self, within: float = 20.0) -> int:
+        async with asyncio.timeout(within):
+            return await self.process.wait()
+
+
+@asynccontextmanager
+async def process(*arguments: str, **environment: str) -> AsyncIterator[Process]:
+    """`longhouse serve --port 0` (or other arguments) with LONGHOUSE_* variables; ready when its line is printed."""
+    arguments = arguments or ("serve", "--port", "0")
+    env = {**os.environ, **{f"LONGHOUSE_{name.upper()}": value for name, value in environment.items()}}
+    started = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "longhouse", *arguments,
+        env=env, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, limit=2**20,
+    )  # fmt: skip
+    assert started.stdout is not None
+    said: list[str] = []
+    reading: asyncio.Task[None] | None = None
+    try:
+        url = ""
+        async with asyncio.timeout(30):
+            while line := (await started.stdout.readline()).decode():
+                said.append(line.rstrip())
+                if found := re.search(r"serves on (http://\S+)", line):
+                    url = found[1]
+                    break
+                if "worker ready" in line:
+                    break
+        reading = asyncio.create_task(_drain(started.stdout, said))
+        yield Process(started, url, said)
+    finally:
+        if started.returncode is None:
+            started.kill()
+            await started.wait()
+        if reading:
+            await reading
+
+
+async def _drain(stream: asyncio.StreamReader, said: list[str]) -> None:
+    while line := await stream.readline():
+        said.append(line.decode(errors="replace").rstrip())
+
+
+@dataclass(frozen=True)
+class Sse:
+    """One server-sent event."""
+
+    data: str
+    event: str = ""
+    id: str = ""
+
+    @property
+    def json(self) -> Any:
+        return msgspec.json.decode(self.data)
+
+
+async def sse(response: aiohttp.ClientResponse) -> AsyncIterator[Sse]:
+    """The events of a stream; comments are passed over."""
+    fields: dict[str, str] = {}
+    async for raw in response.content:
+        line = raw.decode().rstrip("\r\n")
+        if not line:
+            if "data" in fields:
+                yield Sse(**fields)
+            fields = {}
+        elif not line.startswith(":"):
+            name, _, value = line.partition(":")
+            fields[name] = value.removeprefix(" ")
+
+
+__all__ = ["AGENT", "House", "Process", "Serving", "Sse", "open_database", "process", "sse"]
