@@ -25,6 +25,8 @@ class SharedPostgres:
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="longhouse-tests-"))
+        # Postgres may run under another account, which must be able to enter.
+        self.folder.chmod(0o711)
         self.dsn = ""
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)

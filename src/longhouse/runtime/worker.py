@@ -5,7 +5,7 @@ import os
 import socket
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -61,6 +61,13 @@ async def _group() -> AsyncIterator[asyncio.TaskGroup]:
         raise
 
 
+async def _set_within(seconds: float, event: asyncio.Event) -> None:
+    """Waits for the event, but not for longer than that."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+
+
 class Worker:
     def __init__(self, db: Database, bus: Bus, engine: Engine, terms: Terms) -> None:
         self.id = engine.worker
@@ -104,8 +111,9 @@ class Worker:
         """Works while the block runs; at its end the sessions are let go, to be taken up elsewhere."""
         async with _group() as group:
             beating = group.create_task(self._beat())
-            finding = [group.create_task(self._keep(loop)) for loop in (self._dispatch, self._sweep, self._watch)]
+            # Only then are we on the roster: a holder that is not on it counts as gone.
             await self._beating.wait()
+            finding = [group.create_task(self._keep(loop)) for loop in (self._dispatch, self._sweep, self._watch)]
             try:
                 yield
             finally:
@@ -124,7 +132,10 @@ class Worker:
             await asyncio.wait(running, timeout=QUIET_FOR)
         for task in running:
             task.cancel()
-        await asyncio.gather(*running, *self._background, return_exceptions=True)
+        await asyncio.gather(*running, return_exceptions=True)
+        # Runs that were just ended may have left the report of an effect behind: it gets the same while.
+        if self._background:
+            await asyncio.wait(self._background, timeout=QUIET_FOR)
 
     async def _keep(self, loop: Callable[[], Awaitable[None]]) -> None:
         """Runs a loop for ever, over any absence of Postgres."""
@@ -142,11 +153,14 @@ class Worker:
         while True:
             try:
                 async with self._db.connection() as connection:
+                    lost = asyncio.Event()
+                    connection.add_termination_listener(lambda _, lost=lost: lost.set())
                     await self._enlist(connection)
                     while await leases.beat(connection, self.id):
                         self._last_beat = asyncio.get_running_loop().time()
                         self._beating.set()
-                        await asyncio.sleep(BEAT_EVERY)
+                        # A lost connection is noticed at once: our lock is free, and others look for it.
+                        await _set_within(BEAT_EVERY, lost)
                         self._drop_runs_if_late()
             except (*UNREACHABLE, asyncpg.PostgresError) as error:
                 log.info("the heartbeat lost its connection", error=str(error))
@@ -195,7 +209,7 @@ class Worker:
             await asyncio.sleep(SWEEP_EVERY)
 
     async def _find_runnable(self) -> None:
-        for session_id in await leases.runnable(self._db, 4 * self._terms.slots):
+        for session_id in await leases.runnable(self._db, self.id, 4 * self._terms.slots, running=list(self._running)):
             self.hint(session_id)
 
     async def _stop_deposed(self) -> None:
@@ -227,6 +241,8 @@ class Worker:
 
     async def _serve(self, session_id: str) -> None:
         try:
+            if not self.is_alive():
+                return  # the sweep finds it again, here or elsewhere
             lease = await leases.claim(self._db, session_id, self.id)
             if lease is not None:
                 self._running[session_id].lease = lease
@@ -243,11 +259,11 @@ class Worker:
         except Deposed as deposed:
             log.info("deposed", session=lease.session_id, reason=str(deposed))
         except asyncio.CancelledError:
-            await leases.let_go(self._db, lease)
+            await leases.break_off(self._db, lease)
         except UnknownShape as error:
             log.error("a journal cannot be read here", session=lease.session_id, error=str(error))
             self._unreadable.add(lease.session_id)
-            await leases.let_go(self._db, lease)
+            await leases.break_off(self._db, lease)
         except UNREACHABLE:
             raise
         except Exception as error:

@@ -319,7 +319,7 @@ async def open(
 
 async def cancel(db: Database, session: Session, new: Sequence[Event], *, after: Session) -> Placed | None:
     """Ends a turn from outside and deposes its holder; None if the journal moved on since `session` was folded."""
-    rows, at = await _rows(db, new), clock.now()
+    append_id, rows, at = uuid.uuid4(), await _rows(db, new), clock.now()
     assert session.turn is not None or session.queue
     trace = next(event.trace for event in new if isinstance(event, events.Cancelled))
     row = await db.row(
@@ -331,14 +331,18 @@ async def cancel(db: Database, session: Session, new: Sequence[Event], *, after:
         after.state,
         at,
         trace,
-        uuid.uuid4(),
+        append_id,
         rows.kinds,
         rows.calls,
         rows.replies,
         rows.bodies,
         rows.digests,
     )
-    return Placed(session_id=session.id, seq=row["head"], at=at) if row else None
+    if row is None:
+        # Refused by its head, perhaps only because it was sent again after it had been written.
+        written = [one["seq"] for one in await db.rows(WRITTEN, session.id, append_id)]
+        return Placed(session_id=session.id, seq=written[-1], at=at) if written else None
+    return Placed(session_id=session.id, seq=row["head"], at=at)
 
 
 async def _already_there(

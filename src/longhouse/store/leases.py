@@ -19,7 +19,7 @@ class Lease:
     fence: int
     head: int
     previous: str | None
-    """The worker that held it and is gone; None after an ordinary rest."""
+    """Who held it and did not let go: a worker that is gone, or a run of our own that was lost; None after a rest."""
     attempts: int
     troubled_at: datetime | None
 
@@ -29,7 +29,7 @@ CLAIM: Final = """
     FROM (SELECT id, holder FROM sessions WHERE id = $1 FOR UPDATE) old
     WHERE s.id = old.id AND s.due
       AND (old.holder IS NULL OR old.holder = $2 OR NOT EXISTS (SELECT FROM workers w WHERE w.id = old.holder))
-    RETURNING s.id, s.fence, s.head, NULLIF(old.holder, $2) AS previous, s.attempts, s.troubled_at
+    RETURNING s.id, s.fence, s.head, old.holder AS previous, s.attempts, s.troubled_at
 """
 
 # Only at the head it folded may the holder say that there is nothing to do.
@@ -52,10 +52,17 @@ WAIT_OUT: Final = """
 
 LET_GO: Final = "UPDATE sessions SET holder = NULL, due = true WHERE id = $1 AND fence = $2"
 
+# The holder's name stays, but as one that is on no roster: whoever claims the session next takes it over.
+BREAK_OFF: Final = """
+    UPDATE sessions SET holder = holder || ' (interrupted)', due = true
+    WHERE id = $1 AND fence = $2 AND holder NOT LIKE '% (interrupted)'
+"""
+
 RUNNABLE: Final = """
     SELECT s.id FROM sessions s
-    WHERE s.due AND (s.holder IS NULL OR NOT EXISTS (SELECT FROM workers w WHERE w.id = s.holder))
-    ORDER BY s.updated_at LIMIT $1
+    WHERE s.due AND s.id <> ALL($3)
+      AND (s.holder IS NULL OR s.holder = $1 OR NOT EXISTS (SELECT FROM workers w WHERE w.id = s.holder))
+    ORDER BY s.updated_at LIMIT $2
 """
 
 FIRE: Final = "UPDATE sessions SET due = true, wake_at = NULL WHERE wake_at <= now() RETURNING id"
@@ -129,12 +136,18 @@ async def wait_out(db: Database, lease: Lease, *, head: int, wake_at: datetime) 
 
 
 async def let_go(db: Database, lease: Lease) -> None:
-    """Lets go of a session that can still move, for another worker to take."""
+    """Lets go between two steps of a session that can still move, for another worker to take."""
     await db.run(LET_GO, lease.session_id, lease.fence)
 
 
-async def runnable(db: Database, limit: int) -> list[str]:
-    return [row["id"] for row in await db.rows(RUNNABLE, limit)]
+async def break_off(db: Database, lease: Lease) -> None:
+    """Lets go in the middle of a step: effects may be under way, so the next holder is to journal a takeover."""
+    await db.run(BREAK_OFF, lease.session_id, lease.fence)
+
+
+async def runnable(db: Database, worker: str, limit: int, *, running: Sequence[str]) -> list[str]:
+    """Sessions that `worker` may claim; its own too, unless it is `running` them: a run may have been lost."""
+    return [row["id"] for row in await db.rows(RUNNABLE, worker, limit, list(running))]
 
 
 async def fire(db: Database) -> list[str]:

@@ -1,0 +1,1 @@
+"""Benchmarks: honest, repeatable, compared in one run. `make bench` runs them all."""

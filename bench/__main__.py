@@ -1,0 +1,53 @@
+"""Runs every benchmark and prints what it measured, with the machine it ran on."""
+
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import uvloop
+from rich.console import Console
+from rich.table import Table
+
+from bench import baseline, spine
+from bench.house import ground, house
+
+console = Console(width=160)
+
+
+def show(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    table = Table(title=title, title_justify="left")
+    for name in rows[0]:
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(*(str(value) for value in row.values()))
+    console.print(table)
+
+
+def machine() -> str:
+    info = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    names = [line.partition(":")[2].strip() for line in info if line.startswith("model name")]
+    model = names[0] if names else platform.processor()
+    return f"{os.cpu_count()} cores of {model}, Python {platform.python_version()}, {datetime.now(UTC):%Y-%m-%d}"
+
+
+async def main() -> None:
+    console.print(machine())
+    async with ground() as under:
+        bare = await baseline.play(under, sessions=60, at_once=20)
+        async with house(under) as served:
+            await spine.play(under, served, sessions=40, at_once=20)  # warm-up
+            rows = []
+            for sessions, at_once in ((60, 1), (300, 20), (400, 100)):
+                played = await spine.play(under, served, sessions=sessions, at_once=at_once)
+                rows.append(played.row())
+            show("a durable ten-step session over HTTP", rows)
+            show("the bare durable loop, for comparison (model calls and fsynced appends, nothing else)", [bare])
+            show("relayed chunks", [await spine.relay(served)])
+            show("idle event streams", [await spine.idle_streams(served)])
+
+
+if __name__ == "__main__":
+    uvloop.run(main())

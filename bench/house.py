@@ -1,0 +1,100 @@
+"""What the benchmarks run against: a Postgres, a model and a Longhouse, each in a process of its own."""
+
+import asyncio
+import os
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from longhouse.store import migrate
+from longhouse.store.database import Database, open_database
+from longhouse.store.embedded import open_postgres
+
+
+@dataclass(frozen=True)
+class Ground:
+    """The machine under the benchmarks."""
+
+    db: Database
+    dsn: str
+    model_url: str
+    postmaster: psutil.Process
+
+    def postgres_cpu(self) -> float:
+        """Seconds of CPU of all Postgres processes, those that ended included."""
+        times = self.postmaster.cpu_times()
+        total = times.user + times.system + times.children_user + times.children_system
+        for child in self.postmaster.children(recursive=True):
+            with_child = child.cpu_times()
+            total += with_child.user + with_child.system
+        return total
+
+    async def written(self) -> tuple[int, int]:
+        """Commits and bytes of WAL so far."""
+        await self.db.run("SELECT pg_stat_force_next_flush()")
+        commits = await self.db.value("SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()")
+        wal = await self.db.value("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")
+        return int(commits), int(wal)
+
+
+@dataclass(frozen=True)
+class House:
+    url: str
+    process: psutil.Process
+
+    def cpu(self) -> float:
+        times = self.process.cpu_times()
+        return times.user + times.system
+
+    def rss(self) -> int:
+        return int(self.process.memory_info().rss)
+
+
+@asynccontextmanager
+async def ground() -> AsyncIterator[Ground]:
+    with tempfile.TemporaryDirectory(prefix="longhouse-bench-") as folder:
+        Path(folder).chmod(0o711)  # noqa: ASYNC240 - Postgres may run under another account, which must enter
+        async with (
+            open_postgres(Path(folder)) as postgres,
+            open_database(postgres.dsn) as db,
+            _printing(sys.executable, "-m", "bench.model") as (_, model_url),
+        ):
+            await migrate.migrate(db)
+            pid = await db.value("SELECT pg_backend_pid()")
+            postmaster = psutil.Process(pid).parent()
+            assert postmaster is not None
+            yield Ground(db, postgres.dsn, model_url, postmaster)
+
+
+@asynccontextmanager
+async def house(under: Ground) -> AsyncIterator[House]:
+    settings = {
+        "LONGHOUSE_DATABASE_URL": under.dsn,
+        "LONGHOUSE_LLM_BASE_URL": under.model_url,
+        "LONGHOUSE_LOG_LEVEL": "warning",
+        "LONGHOUSE_WORKER_SLOTS": "128",
+    }
+    command = (sys.executable, "-m", "longhouse", "serve", "--port", "0")
+    async with _printing(*command, **settings) as (process, line):
+        yield House(line.rpartition(" ")[2], psutil.Process(process.pid))
+
+
+@asynccontextmanager
+async def _printing(*command: str, **settings: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
+    """A process and the first line it prints."""
+    process = await asyncio.create_subprocess_exec(
+        *command, env={**os.environ, **settings}, stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(30):
+            line = (await process.stdout.readline()).decode().strip()
+        yield process, line
+    finally:
+        process.kill()
+        await process.wait()

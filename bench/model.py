@@ -1,0 +1,33 @@
+"""The model of the benchmarks: ten steps at zero latency, then an answer that tells when it was written."""
+
+import asyncio
+import time
+
+from longhouse.agents.strategy import Body
+from longhouse.journal.messages import text_of
+from longhouse.models.scripted import Say, call, say, step_of
+from longhouse.models.scripted_server import serve
+
+STEPS = 10
+CHUNKS = 4_000
+
+
+def reply(body: Body) -> Say:
+    """Nine uses of a tool, then the answer; its first word is the moment at which it was written."""
+    task = text_of(body.messages[1].content)  # type: ignore[union-attr]
+    if task == "stream":
+        return say(f"{time.monotonic_ns()} " + "a word or two, twenty." * CHUNKS, chunk=22, delay=1e-9)
+    if step_of(body.messages) < STEPS - 1:
+        return call("clocktool", timezone="UTC")
+    answer = call("finalanswertool", answer=f"{time.monotonic_ns()} " + "and so it was. " * 10)
+    return Say(calls=answer.calls, chunk=40)
+
+
+async def main() -> None:
+    async with serve(reply, remember=False) as server:
+        print(server.url, flush=True)
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

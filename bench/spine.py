@@ -1,0 +1,120 @@
+"""One durable session of ten steps: what it costs us, what it costs Postgres, how soon a client sees something."""
+
+import asyncio
+import statistics
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from bench.house import Ground, House
+from bench.model import CHUNKS, STEPS
+
+IDLE_STREAMS = 1_000
+
+
+@dataclass(frozen=True)
+class Played:
+    """A batch of sessions that were played side by side."""
+
+    at_once: int
+    sessions: int
+    seconds: float
+    cpu: float
+    postgres_cpu: float
+    commits: int
+    wal: int
+    first_content: list[float]
+
+    @property
+    def steps(self) -> int:
+        return self.sessions * STEPS
+
+    def row(self) -> dict[str, Any]:
+        late = sorted(self.first_content)
+        return {
+            "at once": self.at_once,
+            "sessions": self.sessions,
+            "sessions/s": round(self.sessions / self.seconds, 1),
+            "CPU ms/step": round(self.cpu / self.steps * 1000, 2),
+            "Postgres CPU ms/step": round(self.postgres_cpu / self.steps * 1000, 2),
+            "wall ms/step": round(self.seconds * self.at_once / self.steps * 1000, 2),
+            "first content p50 ms": round(statistics.median(late) * 1000, 1),
+            "first content p95 ms": round(late[int(len(late) * 0.95)] * 1000, 1),
+            "commits/step": round(self.commits / self.steps, 2),
+            "WAL bytes/step": round(self.wal / self.steps),
+        }
+
+
+async def play(ground: Ground, house: House, *, sessions: int, at_once: int) -> Played:
+    """Plays so many ten-step sessions, so many side by side."""
+    left = iter(range(sessions))
+    lateness: list[float] = []
+    async with aiohttp.ClientSession(house.url, connector=aiohttp.TCPConnector(limit=0)) as http:
+
+        async def one_after_another() -> None:
+            for _ in left:
+                lateness.append(await one_session(http))
+
+        commits, wal = await ground.written()
+        cpu, postgres_cpu, began = house.cpu(), ground.postgres_cpu(), time.perf_counter()
+        await asyncio.gather(*(one_after_another() for _ in range(at_once)))
+        seconds = time.perf_counter() - began
+        cpu, postgres_cpu = house.cpu() - cpu, ground.postgres_cpu() - postgres_cpu
+        commits_after, wal_after = await ground.written()
+    return Played(at_once, sessions, seconds, cpu, postgres_cpu, commits_after - commits, wal_after - wal, lateness)
+
+
+async def one_session(http: aiohttp.ClientSession, task: str = "work") -> float:
+    """Seconds between the model writing its answer and the client seeing the first of it."""
+    body = {"model": "tool_calling_agent", "messages": [{"role": "user", "content": task}], "stream": True}
+    first: float | None = None
+    async with http.post("/v1/chat/completions", json=body) as response:
+        assert response.status == 200, await response.text()
+        seen = b""
+        async for piece in response.content.iter_any():
+            if first is not None:
+                continue
+            seen += piece
+            content = seen.partition(b'"delta":{"content":"')[2]
+            if b" " in content:
+                first = (time.monotonic_ns() - int(content.partition(b" ")[0])) / 1e9
+    assert first is not None, seen[-2000:]
+    return first
+
+
+async def relay(house: House) -> dict[str, Any]:
+    """Chunks of one long text through us, each written apart by the model."""
+    async with aiohttp.ClientSession(house.url) as http:
+        await one_session(http, "stream")
+        cpu, began = house.cpu(), time.perf_counter()
+        for _ in range(3):
+            await one_session(http, "stream")
+        cpu, seconds = house.cpu() - cpu, time.perf_counter() - began
+    return {"chunks": 3 * CHUNKS, "chunks/s of CPU": round(3 * CHUNKS / cpu), "chunks/s": round(3 * CHUNKS / seconds)}
+
+
+async def idle_streams(house: House) -> dict[str, Any]:
+    """Memory of a thousand clients that follow a resting session."""
+    async with aiohttp.ClientSession(house.url, connector=aiohttp.TCPConnector(limit=0)) as http:
+        body = {"model": "tool_calling_agent", "messages": [{"role": "user", "content": "work"}]}
+        async with http.post("/v1/chat/completions", json=body) as response:
+            session_id = msgspec.json.decode(await response.read())["model"]
+        before = house.rss()
+        address = f"/v1/sessions/{session_id}/events?until=never&after=0"
+        streams = [await http.get(address) for _ in range(IDLE_STREAMS)]
+        for stream in streams:
+            await stream.content.readany()
+        await asyncio.sleep(2)
+        cpu = house.cpu()
+        await asyncio.sleep(5)
+        result = {
+            "streams": IDLE_STREAMS,
+            "kB each": round((house.rss() - before) / IDLE_STREAMS / 1024, 1),
+            "CPU % of a core while idle": round((house.cpu() - cpu) / 5 * 100, 1),
+        }
+        for stream in streams:
+            stream.close()
+    return result

@@ -1,0 +1,60 @@
+"""The README's examples run as written."""
+
+import asyncio
+import re
+import socket
+import sys
+from pathlib import Path
+
+from support import process
+
+README = Path(__file__).parents[2] / "README.md"
+PORT = "8400"
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
+
+
+def free_port() -> str:
+    """The README's own port where it is free; another where somebody runs a Longhouse beside the tests."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", int(PORT)))
+        except OSError:
+            probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+async def run(*command: str) -> str:
+    started = await asyncio.create_subprocess_exec(
+        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    async with asyncio.timeout(60):
+        output = (await started.communicate())[0].decode()
+    assert started.returncode == 0, output
+    return output
+
+
+async def test_the_examples_of_the_readme_run_as_written(dsn: str) -> None:
+    port = free_port()
+    shell = [block.replace(PORT, port) for block in blocks("bash") if "curl" in block]
+    python = [block.replace(PORT, port) for block in blocks("python")]
+    assert (len(shell), len(python)) == (2, 2)
+    async with process("serve", "--port", port, database_url=dsn):
+        first = await run("bash", "-ec", shell[0])
+        assert "which city are you in?" in first
+        assert first.endswith("data: [DONE]\n\n")
+
+        question, answer = (await run(sys.executable, "-c", python[0])).splitlines()
+        assert question.endswith("which city are you in?")
+        assert "You answered: 'Oslo'" in answer
+
+        lines = (await run(sys.executable, "-c", python[1])).splitlines()
+        assert len({line.partition(" -> ")[0] for line in lines}) == 1, "the same session throughout"
+        assert ["demo model of Longhouse" in line for line in lines] == [False, True, False]
+
+        events = await run("bash", "-ec", shell[1])
+        assert "event: Opened" in events
+        assert "id: 1\n" in events
