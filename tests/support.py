@@ -13,6 +13,7 @@ from typing import Any
 import aiohttp
 import msgspec
 import uvicorn
+from aiohttp import web
 from openai import AsyncOpenAI
 
 from longhouse.agents.catalog import BUILT_IN
@@ -128,6 +129,16 @@ class Process:
     process: asyncio.subprocess.Process
     url: str
     said: list[str]
+    http: aiohttp.ClientSession
+
+    say = House.say
+    session = House.session
+    until = House.until
+
+    async def facts(self, session_id: str) -> list[Any]:
+        """The journal of a session that rests, as clients see it."""
+        async with self.http.get(f"/v1/sessions/{session_id}/events?deltas=false") as response:
+            return [fact.json async for fact in sse(response)]
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
@@ -141,10 +152,16 @@ class Process:
 async def process(*arguments: str, **environment: str) -> AsyncIterator[Process]:
     """`longhouse serve --port 0` (or other arguments) with LONGHOUSE_* variables; ready when its line is printed."""
     arguments = arguments or ("serve", "--port", "0")
+    async with launched(sys.executable, "-m", "longhouse", *arguments, **environment) as started:
+        yield started
+
+
+@asynccontextmanager
+async def launched(*command: str, **environment: str) -> AsyncIterator[Process]:
+    """Any program that says where it serves, as `longhouse serve` does."""
     env = {**os.environ, **{f"LONGHOUSE_{name.upper()}": value for name, value in environment.items()}}
     started = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "longhouse", *arguments,
-        env=env, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, limit=2**20,
+        *command, env=env, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, limit=2**20,
     )  # fmt: skip
     assert started.stdout is not None
     said: list[str] = []
@@ -160,7 +177,8 @@ async def process(*arguments: str, **environment: str) -> AsyncIterator[Process]
                 if "worker ready" in line:
                     break
         reading = asyncio.create_task(_drain(started.stdout, said))
-        yield Process(started, url, said)
+        async with aiohttp.ClientSession(url or None) as http:
+            yield Process(started, url, said, http)
     finally:
         if started.returncode is None:
             started.kill()
@@ -201,4 +219,99 @@ async def sse(response: aiohttp.ClientResponse) -> AsyncIterator[Sse]:
             fields[name] = value.removeprefix(" ")
 
 
-__all__ = ["AGENT", "House", "Process", "Serving", "Sse", "open_database", "process", "sse"]
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def assistant(text: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": text}
+
+
+def content(answer: Any) -> str:
+    """The words of an answer that was not streamed."""
+    assert "choices" in answer, answer
+    return str(answer["choices"][0]["message"]["content"])
+
+
+async def chat(
+    house: House, messages: list[Any], *, model: str = AGENT, headers: dict[str, str] | None = None, **extra: Any
+) -> Any:
+    """The answer to a chat request that is not streamed, whatever its status."""
+    body = {"model": model, "messages": messages, **extra}
+    async with asyncio.timeout(30), house.http.post("/v1/chat/completions", json=body, headers=headers) as response:
+        return await response.json()
+
+
+@dataclass
+class Pen:
+    """One reply of a dictated model: the test writes it, fragment by fragment."""
+
+    body: Any
+    frames: "asyncio.Queue[bytes | None]"
+
+    def write(self, finish: str | None = None, **delta: Any) -> None:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish}
+        self.frames.put_nowait(b"data: %b\n\n" % msgspec.json.encode({"choices": [choice]}))
+
+    def call(self, name: str, arguments: str = "", index: int = 0) -> None:
+        """A tool call begins."""
+        function = {"name": name, "arguments": arguments}
+        self.write(tool_calls=[{"index": index, "id": f"call_{index}", "type": "function", "function": function}])
+
+    def more(self, arguments: str, index: int = 0) -> None:
+        """More of its arguments."""
+        self.write(tool_calls=[{"index": index, "function": {"arguments": arguments}}])
+
+    def end(self, arguments: str = "") -> None:
+        if arguments:
+            self.more(arguments)
+        self.write(finish="tool_calls")
+        self.frames.put_nowait(b"data: [DONE]\n\n")
+        self.frames.put_nowait(b"")
+
+    def cut(self) -> None:
+        """The connection dies."""
+        self.frames.put_nowait(None)
+
+
+class Dictated:
+    """A model on a real socket that says what the test dictates, when the test dictates it."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self._pens: asyncio.Queue[Pen] = asyncio.Queue()
+
+    async def asked(self, within: float = 20.0) -> Pen:
+        """The next request, once it is there."""
+        async with asyncio.timeout(within):
+            return await self._pens.get()
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        pen = Pen(msgspec.json.decode(await request.content.read()), asyncio.Queue())
+        self._pens.put_nowait(pen)
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        while frame := await pen.frames.get():
+            await response.write(frame)
+        if frame is None and request.transport is not None:
+            request.transport.close()
+        return response
+
+
+@asynccontextmanager
+async def dictated() -> AsyncIterator[Dictated]:
+    model = Dictated()
+    runner = web.ServerRunner(
+        web.Server(model.handle, handler_cancellation=True, access_log=None), shutdown_timeout=0.1
+    )
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        model.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+        yield model
+    finally:
+        await runner.cleanup()
+
+
+__all__ = ["AGENT", "House", "Process", "Serving", "Sse", "launched", "open_database", "process", "sse"]

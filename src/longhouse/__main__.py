@@ -88,6 +88,7 @@ async def _serve(settings: Settings) -> None:
                     log_config=None,
                     access_log=False,
                     server_header=False,
+                    proxy_headers=False,
                     timeout_graceful_shutdown=3,
                 )
             )

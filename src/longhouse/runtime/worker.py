@@ -24,7 +24,7 @@ from longhouse.store.leases import Lease, Suspect
 log = structlog.get_logger()
 
 BEAT_EVERY: Final = 1.0
-SWEEP_EVERY: Final = 1.0
+SWEEP_EVERY: Final = 0.5
 LOOK_EVERY: Final = 0.25
 """Between two looks at the locks of other workers: who is missing at both, and has not beaten in between, is dead."""
 QUIET_FOR: Final = 10.0

@@ -51,7 +51,6 @@ class Rest:
     """The holder asks to let go with this append; granted only if nobody appended since it folded `head`."""
 
     head: int
-    fingerprint: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,9 +199,20 @@ async def _rows(db: Database, new: Sequence[Event]) -> _Rows:
 
 
 async def append(
-    db: Database, session: Session, new: Sequence[Event], *, fence: int, worker: str, at: datetime, rest: Rest | None
+    db: Database,
+    session: Session,
+    new: Sequence[Event],
+    *,
+    fence: int,
+    worker: str,
+    at: datetime,
+    rest: Rest | None,
+    fingerprint: str | None = None,
 ) -> Appended:
-    """The holder's append. `session` is the fold with `new` in it: its row shows what it says."""
+    """The holder's append. `session` is the fold with `new` in it: its row shows what it says.
+
+    `fingerprint` is what a client that resends everything will be known by, where this append ends what it is told.
+    """
     append_id, rows, turn = uuid.uuid4(), await _rows(db, new), session.turn
     args = (
         session.id,
@@ -222,7 +232,7 @@ async def append(
         rows.replies,
         rows.bodies,
         rows.digests,
-        rest.fingerprint if rest else None,
+        fingerprint,
     )
     try:
         row = await db.row(APPEND, *args)

@@ -22,7 +22,7 @@ MAX_ARGUMENTS: Final = 1_000_000
 
 @dataclass(slots=True)
 class ToolContext:
-    """What a tool sees of its session. What it writes to the seed's fields is journaled with its outcome."""
+    """What a tool sees of its session. What it writes here is journaled with its outcome."""
 
     session_id: str
     conversation_id: str

@@ -19,11 +19,11 @@ OLD_STATES = {
     State.WAITING_FOR_AGENT: State.RESEARCHING,
     State.WAITING_FOR_APPROVAL: State.WAITING_FOR_CLARIFICATION,
 }
-"""States that the seed does not know, as it would call them."""
+"""States that SGR-Agent Core does not know, as it would call them."""
 
 
 class Clarifications(wire.Strict):
-    """The seed's body: a text, several texts, or messages of which the user's are taken."""
+    """The body it sends: a text, several texts, or messages of which the user's are taken."""
 
     clarifications: StrictStr | list[StrictStr] | None = None
     messages: list[wire.ChatMessage] | None = Field(default=None, min_length=1)
@@ -42,7 +42,7 @@ def routes(db: Database, bus: Bus, sessions: Sessions) -> APIRouter:
 
     @router.get("/agents", response_model=None)
     async def list_agents() -> Response:
-        """The newest sessions, as the seed lists agents."""
+        """The newest sessions, as it lists agents."""
         rows = await views.sessions(db, views.Filters(owner=access.LOCAL.owner), before=None, limit=MAX_PAGE)
         agents = [_listed(row) for row in rows]
         return wire.Json({"agents": agents, "total": len(agents)})

@@ -1,4 +1,4 @@
-"""Sessions as resources: list, read, follow, answer, cancel; and the same under the seed's old paths."""
+"""Sessions as resources: list, read, follow, answer, cancel."""
 
 import base64
 import binascii
@@ -218,7 +218,7 @@ def routes(sessions: Sessions) -> APIRouter:
 
 
 def described(session: Session) -> dict[str, Any]:
-    """A session as the seeds describe one."""
+    """A session in all that a client may want to know of it."""
     turn = session.turn
     counters = {
         "iteration": turn.iteration if turn else 0,

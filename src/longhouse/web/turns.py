@@ -241,7 +241,7 @@ class Turns:
         parts: list[messages.Part] = []
         for part in message.content:
             if isinstance(part, wire.ImagePart):
-                media_type, content = wire.image_bytes(part.image_url.url, f"messages[{index}].content")
+                media_type, content = wire.image_bytes(part.image_url.url)
                 digest = await files.put(self.db, content, media_type)
                 url = messages.ImageUrl(url=f"{messages.FILE_SCHEME}{digest}", detail=part.image_url.detail)
                 parts.append(messages.ImagePart(image_url=url))

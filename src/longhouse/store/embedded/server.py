@@ -16,12 +16,12 @@ from pathlib import Path
 import asyncpg
 
 from longhouse.errors import SetupError
-from longhouse.store import account as accounts
-from longhouse.store import binaries as programs
-from longhouse.store import cluster as clusters
-from longhouse.store import launcher
-from longhouse.store.account import Account
-from longhouse.store.cluster import Cluster
+from longhouse.store.embedded import account as accounts
+from longhouse.store.embedded import binaries as programs
+from longhouse.store.embedded import cluster as clusters
+from longhouse.store.embedded import launcher
+from longhouse.store.embedded.account import Account
+from longhouse.store.embedded.cluster import Cluster
 
 TICK = 0.01
 # An attached process learns of the end at most this late.

@@ -1,0 +1,73 @@
+"""A Longhouse with tools of its own, as a library user would run one: `python tests/stories/house.py`.
+
+It reads the usual LONGHOUSE_* variables. Its tools leave their idempotency key in `ledger` of LONGHOUSE_TEST_FOLDER
+and go on once there is a file `go`, so that a test can kill the process in the middle of an effect.
+"""
+
+import asyncio
+import os
+import sys
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any, ClassVar
+
+import uvicorn
+import uvloop
+
+from longhouse.agents.template import Template
+from longhouse.app import TOOLS, open_app
+from longhouse.journal.events import Effect
+from longhouse.settings import Settings
+from longhouse.tools.toolbox import BaseTool, ToolContext
+
+
+class _Slow(BaseTool):
+    async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
+        folder = Path(os.environ["LONGHOUSE_TEST_FOLDER"])
+        with (folder / "ledger").open("a") as ledger:
+            ledger.write(f"{self.tool_name} {context.key}\n")
+        while not (folder / "go").exists():
+            await asyncio.sleep(0.01)
+        return f"{self.tool_name} is done"
+
+
+class LookTool(_Slow):
+    """Look something up; may be done as often as one likes."""
+
+
+class PayTool(_Slow):
+    """Pay a bill; must not be done twice."""
+
+    effect: ClassVar[Effect] = "once"
+
+
+EXTRA = (LookTool, PayTool)
+CLERK = Template(name="clerk", tools=("clarificationtool", "finalanswertool", "looktool", "paytool"))
+
+
+def ledger(folder: Path) -> list[tuple[str, str]]:
+    """(tool, idempotency key) of every effect that was begun."""
+    path = folder / "ledger"
+    return [tuple(line.split(" ", 1)) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def clerk_house(folder: Path, **environment: str) -> AbstractAsyncContextManager[Any]:
+    """This file in a process of its own; its tools work in `folder`."""
+    from support import launched  # noqa: PLC0415 - the tests' own helpers are not there when this file is the program
+
+    return launched(sys.executable, str(Path(__file__)), test_folder=str(folder), **environment)
+
+
+async def main() -> None:
+    async with open_app(Settings(port=0), templates=[CLERK], tools=(*TOOLS, *EXTRA)) as app:
+        config = uvicorn.Config(app.asgi, port=0, http="httptools", ws="none", lifespan="off", log_config=None)
+        server = uvicorn.Server(config)
+        serving = asyncio.create_task(server.serve())
+        while not server.started:
+            await asyncio.sleep(0.01)
+        print(f"serves on http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}", flush=True)
+        await serving
+
+
+if __name__ == "__main__":
+    uvloop.run(main())

@@ -1,0 +1,260 @@
+"""A session goes on: named by its id or by its conversation, prompted while it works, answered when it asks."""
+
+import asyncio
+from typing import Any, ClassVar
+
+import pytest
+
+from longhouse.agents.strategy import Body
+from longhouse.agents.template import Template
+from longhouse.journal import events
+from longhouse.journal.messages import User, text_of
+from longhouse.models.scripted import Say, call, calls
+from longhouse.tools.toolbox import BaseTool, ToolContext
+from support import AGENT, House, Serving, chat, content, user
+
+TOOLS = ("clarificationtool", "finalanswertool", "clocktool", "gatetool")
+
+
+def echo(body: Body) -> Say:
+    """Answers with everything the user has said so far."""
+    said = [text_of(message.content) for message in body.messages if isinstance(message, User)]
+    return call("finalanswertool", answer=" | ".join(said))
+
+
+def asks(*questions: str) -> Say:
+    return calls(*(call("clarificationtool", questions=[question]) for question in questions))
+
+
+def answers(text: str) -> Say:
+    return call("finalanswertool", answer=text)
+
+
+class GateTool(BaseTool):
+    """Waits until the test opens the gate."""
+
+    opened: ClassVar[asyncio.Event]
+    entered: ClassVar[asyncio.Event]
+
+    async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
+        self.entered.set()
+        await self.opened.wait()
+        return "open"
+
+
+@pytest.fixture
+async def gate() -> type[GateTool]:
+    GateTool.opened, GateTool.entered = asyncio.Event(), asyncio.Event()
+    return GateTool
+
+
+async def prompted(house: House, session_id: str) -> list[str]:
+    """What the journal says people asked, in order."""
+    found = [record.event for record in await house.journal(session_id)]
+    return [str(event.content[0]) for event in found if isinstance(event, events.Prompted)]
+
+
+async def clarify(house: House, session_id: str, **body: Any) -> tuple[int, dict[str, str], Any]:
+    async with house.http.post(f"/v1/sessions/{session_id}/clarification", json=body) as response:
+        return response.status, dict(response.headers), await response.json()
+
+
+async def sessions(house: House) -> list[Any]:
+    async with house.http.get("/v1/sessions") as response:
+        return list((await response.json())["data"])
+
+
+# A finished turn is followed by a new one
+
+
+async def test_a_follow_up_by_session_id_continues_and_remembers(serving: Serving) -> None:
+    async with serving(echo) as house:
+        first = await house.say("My name is Ada.")
+        second = await house.say("What is my name?", model=first["model"])
+        assert second["model"] == first["model"]
+        assert content(second) == "My name is Ada. | What is my name?"
+        one_turn = ["Prompted", "Started", "Replied", "Called", "Returned", "Finished"]
+        assert await house.kinds(first["model"]) == ["Opened", *one_turn, *one_turn]
+        assert (await house.session(first["model"]))["state"] == "COMPLETED"
+        assert house.model is not None
+        roles = [message["role"] for message in house.model.requests[-1]["messages"]]
+        assert roles == ["system", "user", "assistant", "tool", "user"]
+
+
+async def test_only_the_trailing_messages_of_the_user_count_with_a_session_id(serving: Serving) -> None:
+    async with serving(echo) as house:
+        first = await house.say("One.")
+        resent = [user("Something else."), {"role": "assistant", "content": "Never said."}, user("Two."), user("Three.")]
+        second = await chat(house, resent, model=first["model"])
+        assert content(second) == "One. | Two. | Three."
+        assert len(await sessions(house)) == 1
+
+
+async def test_a_conversation_named_in_any_way_continues_its_session(serving: Serving) -> None:
+    names: list[dict[str, Any]] = [
+        {"headers": {"X-Conversation-Id": "by-header"}},
+        {"metadata": {"conversation_id": "by-metadata"}},
+        {"chat_id": 42},
+        {"chat_id": "by-chat-id"},
+        {"headers": {"X-Conversation-Id": "winner"}, "metadata": {"conversation_id": "loser"}, "chat_id": "loser"},
+    ]
+    async with serving(echo) as house:
+        for name in names:
+            first = await chat(house, [user("One.")], **name)
+            second = await chat(house, [user("Two.")], **name)
+            assert second["model"] == first["model"]
+            assert content(second) == "One. | Two."
+        conversations = {session["conversation_id"] for session in await sessions(house)}
+        assert conversations == {"by-header", "by-metadata", "42", "by-chat-id", "winner"}
+        as_text = await chat(house, [user("Three.")], chat_id="42")
+        assert content(as_text) == "One. | Two. | Three."
+
+
+async def test_a_name_that_is_no_id_is_refused_and_leaves_no_trace(serving: Serving) -> None:
+    async with serving(echo) as house:
+        for name in ({"headers": {"X-Conversation-Id": "a b"}}, {"chat_id": "x" * 129}, {"chat_id": ""}):
+            refused = await chat(house, [user("Hello")], **name)
+            assert refused["error"]["type"] == "invalid_request_error"
+        assert await sessions(house) == []
+
+
+# Prompts that arrive together, or while a turn runs
+
+
+async def test_two_prompts_at_once_are_both_answered_in_order_and_each_client_gets_its_own(serving: Serving) -> None:
+    async with serving(echo) as house:
+        session_id = (await house.say("Zero."))["model"]
+        said = [f"Number {index}." for index in range(6)]
+        got = await asyncio.gather(*(house.say(text, model=session_id) for text in said))
+        order = await prompted(house, session_id)
+        assert sorted(order) == sorted(["Zero.", *said])
+        for text, answer in zip(said, got, strict=True):
+            upto = order[: order.index(text) + 1]
+            assert content(answer) == " | ".join(upto)
+        assert (await house.session(session_id))["queued"] == 0
+
+
+async def test_first_prompts_at_once_under_one_name_share_one_session(serving: Serving) -> None:
+    async with serving(echo) as house:
+        said = [f"Number {index}." for index in range(6)]
+        got = await asyncio.gather(*(chat(house, [user(text)], chat_id="new") for text in said))
+        assert len({answer["model"] for answer in got}) == 1
+        order = await prompted(house, got[0]["model"])
+        assert sorted(order) == said
+        for text, answer in zip(said, got, strict=True):
+            assert content(answer) == " | ".join(order[: order.index(text) + 1])
+
+
+async def test_prompts_during_a_running_turn_wait_in_the_queue(serving: Serving, gate: type[GateTool]) -> None:
+    script = [call("gatetool"), answers("First."), answers("Second."), answers("Third.")]
+    async with serving(script, templates=[Template(name=AGENT, tools=TOOLS)], tools=[gate]) as house:
+        first = asyncio.create_task(chat(house, [user("One")], chat_id="c"))
+        await asyncio.wait_for(gate.entered.wait(), 10)
+        [shown] = await sessions(house)
+        session_id, later = shown["session_id"], []
+        for number, text in enumerate(("Two", "Three"), start=1):
+            later.append(asyncio.create_task(house.say(text, model=session_id)))
+            async with asyncio.timeout(10):
+                while (await house.session(session_id))["queued"] < number:
+                    await asyncio.sleep(0.01)
+        assert (await house.session(session_id))["state"] == "RESEARCHING"
+        assert house.model is not None
+        assert len(house.model.requests) == 1
+
+        gate.opened.set()
+        assert [content(await task) for task in (first, *later)] == ["First.", "Second.", "Third."]
+        # What waits in the queue is not shown to the model before its turn.
+        assert [text for text in ("Two", "Three") if text in str(house.model.requests[1])] == []
+        assert [text for text in ("Two", "Three") if text in str(house.model.requests[2])] == ["Two"]
+
+
+# Questions
+
+
+async def test_questions_asked_at_once_are_answered_one_after_the_other(serving: Serving) -> None:
+    async with serving([asks("Which city?", "Which day?"), answers("Rain.")]) as house:
+        asked = await house.say("Will it rain?")
+        session_id = asked["model"]
+        questions = (await house.session(session_id))["questions"]
+        assert [(one["call_id"], one["text"], one["kind"]) for one in questions] == [
+            ("1-action-0", "Which city?", "clarification"),
+            ("1-action-1", "Which day?", "clarification"),
+        ]
+        assert content(asked) == "Which city?"
+        assert asked["x_agent"]["call_id"] == "1-action-0"
+
+        second = await house.say("Oslo", model=session_id)
+        assert content(second) == "Which day?"
+        assert second["x_agent"]["status"] == "waiting"
+        assert second["x_agent"]["call_id"] == "1-action-1"
+        assert content(await house.say("Monday", model=session_id)) == "Rain."
+        assert house.model is not None
+        seen = house.model.requests[-1]["messages"][-4:]
+        assert [message["content"] for message in seen] == ["Which city?", "Which day?", "Oslo", "Monday"]
+
+
+async def test_reply_to_names_a_question(serving: Serving) -> None:
+    async with serving([asks("Which city?", "Which day?"), answers("Rain."), answers("Next.")]) as house:
+        session_id = (await house.say("Will it rain?"))["model"]
+        other = await house.say("Monday", model=session_id, metadata={"reply_to": "1-action-1"})
+        assert content(other) == "Which city?"
+
+        unknown = await house.say("Oslo", model=session_id, metadata={"reply_to": "9-action-9"})
+        assert unknown["error"]["param"] == "metadata.reply_to"
+        assert len((await house.session(session_id))["questions"]) == 1
+
+        assert content(await house.say("Oslo", model=session_id)) == "Rain."
+        # The question has its answer: through chat, a second one is simply the next message.
+        late = await house.say("No, Bergen", model=session_id, metadata={"reply_to": "1-action-0"})
+        assert content(late) == "Next."
+        assert await prompted(house, session_id) == ["Will it rain?", "No, Bergen"]
+
+
+async def test_a_second_answer_is_a_conflict_by_clarification_and_the_next_message_by_chat(serving: Serving) -> None:
+    async with serving([asks("Which city?"), answers("Rain in Oslo."), answers("And sun in Bergen.")]) as house:
+        session_id = (await house.say("Will it rain?"))["model"]
+        status, _, body = await clarify(house, session_id, answer="Oslo", call_id="1-action-0")
+        assert (status, body["session_id"]) == (202, session_id)
+        assert (await house.until(session_id, "COMPLETED"))["result"] == "Rain in Oslo."
+        before = await house.kinds(session_id)
+
+        for again in ({"answer": "Bergen"}, {"answer": "Bergen", "call_id": "1-action-0"}):
+            status, headers, body = await clarify(house, session_id, **again)
+            assert status == 409
+            assert headers["x-should-retry"] == "false"
+            assert body["error"]["code"] == "already_settled"
+        assert await house.kinds(session_id) == before
+
+        assert content(await house.say("Bergen?", model=session_id)) == "And sun in Bergen."
+
+
+async def test_of_two_simultaneous_clarifications_one_wins(serving: Serving) -> None:
+    async with serving([asks("Which city?"), answers("Done.")]) as house:
+        session_id = (await house.say("Will it rain?"))["model"]
+        got = await asyncio.gather(*(clarify(house, session_id, answer=city) for city in ("Oslo", "Bergen", "Voss")))
+        assert sorted(status for status, _, _ in got) == [202, 409, 409]
+        assert all(headers["x-should-retry"] == "false" for status, headers, _ in got if status == 409)
+        await house.until(session_id, "COMPLETED")
+        assert (await house.kinds(session_id)).count("Returned") == 2  # the question's and the final answer's
+
+
+async def test_of_two_simultaneous_answers_by_chat_the_later_is_the_next_message(serving: Serving) -> None:
+    async with serving([asks("Which city?"), answers("First."), answers("Second.")]) as house:
+        session_id = (await house.say("Will it rain?"))["model"]
+        got = await asyncio.gather(*(house.say(city, model=session_id) for city in ("Oslo", "Bergen")))
+        assert sorted(content(one) for one in got) == ["First.", "Second."]
+        journal = [record.event for record in await house.journal(session_id)]
+        [answered] = [event for event in journal if isinstance(event, events.Returned) and event.by == "user"]
+        assert isinstance(answered.outcome, events.Output)
+        assert {answered.outcome.content, (await prompted(house, session_id))[1]} == {"Oslo", "Bergen"}
+
+
+async def test_two_simultaneous_answers_by_chat_answer_two_open_questions(serving: Serving) -> None:
+    async with serving([asks("Which city?", "Which day?"), answers("Done.")]) as house:
+        session_id = (await house.say("Will it rain?"))["model"]
+        got = await asyncio.gather(*(house.say(text, model=session_id) for text in ("One", "Two")))
+        assert sorted(content(one) for one in got)[0] == "Done."
+        assert (await house.until(session_id, "COMPLETED"))["queued"] == 0
+        assert await prompted(house, session_id) == ["Will it rain?"]
+        answered = [record.event for record in await house.journal(session_id) if record.event.__class__ is events.Returned]
+        assert [event.call for event in answered if event.by == "user"] == ["1-action-0", "1-action-1"]

@@ -1,0 +1,328 @@
+"""The whole house dies, kill -9, its Postgres with it; started again on the same folder, it goes on where it was."""
+
+import asyncio
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import asyncpg
+import pytest
+from openai import AsyncOpenAI
+
+from house import CLERK, clerk_house, ledger
+from longhouse.agents.strategy import Body
+from longhouse.journal.messages import Message, User, text_of
+from longhouse.models.scripted import Hang, Say, Status, call, say, step_of
+from longhouse.models.scripted_server import serve as serve_model
+from longhouse.store import journals, migrate
+from longhouse.store.database import Database, open_database
+from longhouse.store.embedded import open_postgres
+from support import AGENT, House, Process, Serving, process
+
+CLERKS = {"model": CLERK.name}
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A data folder that the account of an embedded Postgres may enter."""
+    with tempfile.TemporaryDirectory(prefix="longhouse-test-") as name:
+        Path(name).chmod(0o711)
+        yield Path(name)
+
+
+async def until(is_so: Callable[[], bool], within: float = 20.0) -> None:
+    async with asyncio.timeout(within):
+        while not is_so():
+            await asyncio.sleep(0.01)
+
+
+def task_of(messages: list[Message]) -> str:
+    return next(text_of(message.content) for message in messages if isinstance(message, User))
+
+
+def each_once(facts: list[Any]) -> bool:
+    """Is every event there once, in order, without a gap?"""
+    calls = Counter((fact["event"]["kind"], fact["event"].get("call")) for fact in facts if "call" in fact["event"])
+    return [fact["seq"] for fact in facts] == list(range(1, len(facts) + 1)) and set(calls.values()) <= {1}
+
+
+def kinds(facts: list[Any]) -> list[str]:
+    return [fact["event"]["kind"] for fact in facts]
+
+
+async def content_of(saying: asyncio.Task[Any]) -> str:
+    async with asyncio.timeout(20):
+        return str((await saying)["choices"][0]["message"]["content"])
+
+
+async def left_alone(saying: asyncio.Task[Any]) -> None:
+    """The client of a server that was killed hears of it by its connection."""
+    with pytest.raises(aiohttp.ClientError):
+        async with asyncio.timeout(10):
+            await saying
+
+
+async def session_ids(there: Process) -> dict[str, str]:
+    """Task -> session id."""
+    async with there.http.get("/v1/sessions") as response:
+        return {row["task"]: row["session_id"] for row in (await response.json())["data"]}
+
+
+async def test_sessions_go_on_after_a_kill_of_server_and_postgres(folder: Path) -> None:
+    is_up = False
+
+    def script(body: Body) -> Say:
+        match task_of(list(body.messages)), step_of(body.messages):
+            case "ask", 0 if not any(isinstance(m, User) and m.content == "Oslo" for m in body.messages):
+                return call("clarificationtool", questions=["Which city?"])
+            case "ask", _:
+                return call("finalanswertool", answer="Rain in Oslo.")
+            case "hang", _:
+                return call("finalanswertool", answer="I was asked twice.") if is_up else say("", fault=Hang())
+            case _:
+                return call("finalanswertool", answer="Trouble is over.") if is_up else say("", fault=Status())
+
+    async with serve_model(script) as model:
+        settings = {"data_dir": str(folder), "llm_base_url": model.url, "llm_api_key": "sk-test-canary"}
+        async with process(**settings) as first:
+            asked = await first.say("ask")
+            hanging, troubled = (asyncio.create_task(first.say(task)) for task in ("hang", "trouble"))
+            await until(lambda: {task_of_request(one) for one in model.requests} == {"ask", "hang", "trouble"})
+            ids = await session_ids(first)
+            await waits_for_its_provider(folder, ids["trouble"])
+            first.kill()
+            await left_alone(hanging)
+            await left_alone(troubled)
+            await first.ended()
+        is_up = True
+        async with process(**settings) as second:
+            assert asked["model"] == ids["ask"]
+            assert (await second.session(ids["ask"]))["state"] == "WAITING_FOR_CLARIFICATION"
+            answered = await second.say("Oslo", model=ids["ask"])
+            assert answered["choices"][0]["message"]["content"] == "Rain in Oslo."
+            assert (await second.until(ids["hang"], "COMPLETED"))["result"] == "I was asked twice."
+            assert (await second.until(ids["trouble"], "COMPLETED"))["result"] == "Trouble is over."
+
+            told = await second.facts(ids["ask"])
+            assert each_once(told)
+            assert kinds(told) == [
+                "Opened", "Prompted", "Started", "Replied", "Called", "Returned",
+                "Replied", "Called", "Returned", "Finished",
+            ]  # fmt: skip
+            finished = ["Replied", "Called", "Returned", "Finished"]
+            assert kinds(await second.facts(ids["hang"])) == ["Opened", "Prompted", "Started", "Resumed", *finished]
+            # The retry was in `wake_at` of its row, held by nobody: there was nothing to take over.
+            assert kinds(await second.facts(ids["trouble"])) == ["Opened", "Prompted", "Started", *finished]
+
+
+def task_of_request(request: Any) -> str:
+    return next(str(message["content"]) for message in request["messages"] if message["role"] == "user")
+
+
+async def waits_for_its_provider(folder: Path, session_id: str) -> None:
+    """Between two attempts the session is held by nobody and has the time of the next one in its row."""
+    sql = "SELECT wake_at IS NOT NULL AND holder IS NULL FROM sessions WHERE id = $1"
+    async with open_postgres(folder) as postgres, open_database(postgres.dsn) as db, asyncio.timeout(10):
+        while not await db.value(sql, session_id):
+            await asyncio.sleep(0.005)
+
+
+def clerk(body: Body) -> Say:
+    """The task names the tool to use once; then the turn ends with what the tool said."""
+    task, results = task_of(list(body.messages)), [m for m in body.messages if m.__class__.__name__ == "ToolResult"]
+    if not results:
+        return call(task.split()[0])
+    return call("finalanswertool", answer=text_of(results[-1].content))
+
+
+async def test_a_kill_in_mid_tool_reruns_what_may_be_rerun_and_asks_about_the_rest(folder: Path) -> None:
+    async with serve_model(clerk) as model:
+        settings = {"data_dir": str(folder / "data"), "llm_base_url": model.url}
+        async with clerk_house(folder, **settings) as first:
+            tasks = ["looktool 1", "paytool happened", "paytool did_not_happen", "paytool give_up"]
+            saying = [asyncio.create_task(first.say(task, **CLERKS)) for task in tasks]
+            await until(lambda: len(ledger(folder)) == 4)
+            ids = await session_ids(first)
+            first.kill()
+            for one in saying:
+                await left_alone(one)
+            await first.ended()
+        (folder / "go").touch()
+        async with clerk_house(folder, **settings) as second:
+            assert (await second.until(ids["looktool 1"], "COMPLETED"))["result"] == "looktool is done"
+            for decision in ("happened", "did_not_happen", "give_up"):
+                session_id = ids[f"paytool {decision}"]
+                shown = await second.until(session_id, "WAITING_FOR_APPROVAL")
+                [question] = shown["questions"]
+                assert (question["kind"], question["call_id"]) == ("unknown_outcome", "1-action-0")
+                # A message is never taken for a decision; it waits its turn.
+                verdict = {"call_id": question["call_id"], "decision": decision, "result": "Paid, says the bank."}
+                async with second.http.post(f"/v1/sessions/{session_id}/approval", json=verdict) as response:
+                    assert response.status == 202
+                async with second.http.post(f"/v1/sessions/{session_id}/approval", json=verdict) as response:
+                    assert (response.status, response.headers["x-should-retry"]) == (409, "false")
+            results = {
+                decision: (await second.until(ids[f"paytool {decision}"], "COMPLETED"))["result"]
+                for decision in ("happened", "did_not_happen", "give_up")
+            }
+            assert results["happened"] == "Paid, says the bank."
+            assert results["did_not_happen"] == "paytool is done"
+            assert "given up" in results["give_up"]
+
+            begun = Counter(ledger(folder))
+            assert begun["looktool", f"{ids['looktool 1']}:1-action-0"] == 2
+            # Only the one of which a person said that it had not happened was begun again, under the same key.
+            assert begun["paytool", f"{ids['paytool did_not_happen']}:1-action-0"] == 2
+            assert begun["paytool", f"{ids['paytool happened']}:1-action-0"] == 1
+            assert begun["paytool", f"{ids['paytool give_up']}:1-action-0"] == 1
+            for session_id in ids.values():
+                assert each_once(await second.facts(session_id))
+            assert kinds(await second.facts(ids["paytool give_up"]))[3:] == [
+                "Replied", "Called", "Resumed", "Decided", "Returned", "Replied", "Called", "Returned", "Finished",
+            ]  # fmt: skip
+
+
+class Gate:
+    """A TCP proxy that passes requests on and lets answers through only while it is open."""
+
+    def __init__(self) -> None:
+        self.target = ""
+        self.is_open = False
+        self._clients: list[asyncio.StreamWriter] = []
+
+    @asynccontextmanager
+    async def listening(self) -> Any:
+        server = await asyncio.start_server(self._pass, "127.0.0.1", 0)
+        async with server:
+            yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            self.hang_up()
+
+    def hang_up(self) -> None:
+        for client in self._clients:
+            client.close()
+        self._clients = []
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._clients.append(writer)
+        host, port = self.target.removeprefix("http://").split(":")
+        inner_reader, inner_writer = await asyncio.open_connection(host, int(port))
+        await asyncio.gather(
+            self._pump(reader, inner_writer, is_answer=False), self._pump(inner_reader, writer, is_answer=True)
+        )
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, is_answer: bool) -> None:
+        try:
+            while data := await reader.read(65536):
+                if not is_answer or self.is_open:
+                    writer.write(data)
+                    await writer.drain()
+        except OSError:
+            pass
+        writer.close()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_gateway_killed_before_its_first_byte_has_stored_the_prompt_once(
+    dsn: str, db: Database, stream: bool
+) -> None:
+    gate = Gate()
+    async with serve_model([call("finalanswertool", answer="Here I am.")] * 2) as model, gate.listening() as url:
+        settings = {"database_url": dsn, "llm_base_url": model.url}
+        client = AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=4)
+        async with client, process(**settings) as first:
+            gate.target = first.url
+            asking = asyncio.create_task(
+                client.chat.completions.create(
+                    model=AGENT, messages=[{"role": "user", "content": "Are you there?"}], stream=stream
+                )
+            )
+            async with asyncio.timeout(10):
+                while not await db.value("SELECT count(*) FROM journal WHERE kind = 'Prompted'"):
+                    await asyncio.sleep(0.002)
+            first.kill()
+            await first.ended()
+            async with process(**settings) as second:
+                gate.target, gate.is_open = second.url, True
+                gate.hang_up()
+                async with asyncio.timeout(20):
+                    answered = await asking
+                    text = (
+                        "".join([chunk.choices[0].delta.content or "" async for chunk in answered])
+                        if stream
+                        else answered.choices[0].message.content
+                    )
+                assert text == "Here I am."
+                assert await db.value("SELECT count(*) FROM sessions") == 1
+                assert await db.value("SELECT count(*) FROM journal WHERE kind = 'Prompted'") == 1
+                assert await db.value("SELECT count(*) FROM journal WHERE kind = 'Finished'") == 1
+
+
+def slow_story(tools: int) -> list[Say]:
+    """So many steps, each written slowly, and the answer."""
+    steps = [Say(calls=call("clocktool").calls, chunk=1, delay=0.03) for _ in range(tools)]
+    return [*steps, call("finalanswertool", answer="All through it.")]
+
+
+async def asserts_an_unbroken_turn(house: House, session_id: str, *, steps: int) -> None:
+    told = await house.journal(session_id)
+    assert [record.seq for record in told] == list(range(1, len(told) + 1))
+    per_step = ["Replied", "Called", "Returned"] * (steps + 1)
+    assert await house.kinds(session_id) == ["Opened", "Prompted", "Started", *per_step, "Finished"]
+    assert house.model is not None
+    assert len(house.model.requests) == steps + 1
+
+
+async def test_a_running_session_goes_on_when_all_its_connections_are_cut(serving: Serving, dsn: str) -> None:
+    async with serving(slow_story(6), lease_seconds=20) as house:
+        saying = asyncio.create_task(house.say("Go"))
+        admin = await asyncpg.connect(dsn)
+        cuts = 0
+        while not saying.done():
+            cuts += await admin.fetchval(
+                "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+            await asyncio.sleep(0.05)
+        await admin.close()
+        assert cuts > 3
+        answered = await saying
+        assert answered["choices"][0]["message"]["content"] == "All through it."
+        await asserts_an_unbroken_turn(house, answered["model"], steps=6)
+
+
+async def test_a_running_session_goes_on_when_postgres_is_restarted(folder: Path) -> None:
+    async with open_postgres(folder) as postgres:
+        async with open_database(postgres.dsn) as db:
+            await migrate.migrate(db)
+        restarting = postgres.dsn
+    stop, stopped = asyncio.Event(), asyncio.Event()
+
+    async def run_postgres() -> None:
+        async with open_postgres(folder) as first:
+            assert first.dsn == restarting
+            running.set()
+            await stop.wait()
+        stopped.set()
+        async with open_postgres(folder):
+            await over.wait()
+
+    running, over = asyncio.Event(), asyncio.Event()
+    keeping = asyncio.create_task(run_postgres())
+    await running.wait()
+    async with Serving(restarting)(slow_story(8)) as house:
+        saying = asyncio.create_task(house.say("Go"))
+        assert house.model is not None
+        await until(lambda: len(house.model.requests) >= 3)
+        stop.set()
+        await stopped.wait()
+        assert not saying.done()
+        answered = await saying
+        assert answered["choices"][0]["message"]["content"] == "All through it."
+        await asserts_an_unbroken_turn(house, answered["model"], steps=8)
+        assert (await journals.load(house.db, answered["model"])).state == "COMPLETED"
+    over.set()
+    await keeping
