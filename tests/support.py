@@ -8,6 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import aiohttp
@@ -19,8 +20,9 @@ from openai import AsyncOpenAI
 from longhouse.agents.catalog import BUILT_IN
 from longhouse.agents.template import Template
 from longhouse.app import TOOLS, App, open_app
+from longhouse.journal import events
 from longhouse.journal.events import Recorded
-from longhouse.journal.session import Session
+from longhouse.journal.session import Session, blank, fold
 from longhouse.models.scripted import Playable
 from longhouse.models.scripted_server import Server as ModelServer
 from longhouse.models.scripted_server import serve as serve_model
@@ -315,3 +317,45 @@ async def dictated() -> AsyncIterator[Dictated]:
 
 
 __all__ = ["AGENT", "House", "Process", "Serving", "Sse", "launched", "open_database", "process", "sse"]
+
+
+# Journals written by hand, for what needs no database.
+
+BEGAN = datetime(2026, 1, 31, 12, tzinfo=UTC)
+LIMITS = events.Limits(max_iterations=10, max_clarifications=3, time_budget=600)
+
+
+def told(
+    *new: events.Event,
+    session: Session | None = None,
+    since: datetime | None = None,
+    every: timedelta = timedelta(seconds=1),
+) -> Session:
+    """The session with these events, one every second from noon on, or from where `session` ended."""
+    session = session or blank(f"{AGENT}_1")
+    at = since or (session.updated_at + every if session.updated_at else BEGAN)
+    return fold(
+        (Recorded(seq=session.head + 1 + nth, at=at + nth * every, event=event) for nth, event in enumerate(new)),
+        session,
+    )
+
+
+def opened(agent: str = AGENT) -> events.Opened:
+    return events.Opened(agent=agent, version=1, owner="local", conversation="c")
+
+
+def prompted(text: str, *, trace: str = "t", **extra: Any) -> events.Prompted:
+    return events.Prompted(trace=trace, content=(text,), **extra)
+
+
+def started(prompt: int, *, trace: str = "t", limits: events.Limits = LIMITS) -> events.Started:
+    """A worker took the prompt with this seq."""
+    return events.Started(trace=trace, prompt=prompt, version=1, instance="i", limits=limits, date="2026-01-31")
+
+
+def used(call: str, *, tool: str = "clocktool", arguments: str = "{}", **extra: Any) -> events.Called:
+    return events.Called(call=call, tool=tool, arguments=arguments, **extra)
+
+
+def returned(call: str, content: str = "ok", **extra: Any) -> events.Returned:
+    return events.Returned(call=call, outcome=events.Output(content=content), **extra)

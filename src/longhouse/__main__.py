@@ -6,9 +6,10 @@ import logging
 import signal
 import socket
 import sys
+import traceback
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TextIO
 
 import structlog
 import typer
@@ -170,7 +171,9 @@ def _listening(host: str, port: int) -> Iterator[socket.socket]:
 def _set_up_logs(level: str) -> None:
     """One record a line, whatever is in it: for people on a terminal, as JSON elsewhere."""
     pretty = sys.stderr.isatty()
-    renderer = structlog.dev.ConsoleRenderer() if pretty else structlog.processors.JSONRenderer()
+    # Values in quotes: what a client sends must not speak to the terminal.
+    terminal = structlog.dev.ConsoleRenderer(repr_native_str=True, exception_formatter=_write_traceback)
+    renderer = terminal if pretty else structlog.processors.JSONRenderer()
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
@@ -182,6 +185,21 @@ def _set_up_logs(level: str) -> None:
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
+    logging.basicConfig(handlers=[_Libraries()], level=logging.WARNING, force=True)
+
+
+class _Libraries(logging.Handler):
+    """What libraries log becomes records like ours."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        log = structlog.get_logger()
+        log.log(record.levelno, record.getMessage(), source=record.name, exc_info=record.exc_info)
+
+
+def _write_traceback(out: TextIO, error: Any) -> None:
+    """Without the values of variables, which may be secrets, and without what a terminal would obey."""
+    text = "".join(traceback.format_exception(*error))
+    out.write("\n" + "".join(char if char.isprintable() or char == "\n" else f"\\x{ord(char):02x}" for char in text))
 
 
 if __name__ == "__main__":

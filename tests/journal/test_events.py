@@ -22,7 +22,7 @@ EXAMPLES: list[Event] = [
     ),
     events.Prompted(
         trace="t1",
-        content=("Hello", (TextPart(text="look"), ImagePart(image_url=ImageUrl(url="longhouse-file:ab", detail="low")))),
+        content=("Hello", (TextPart(text="look"), ImagePart(image_url=ImageUrl(url="file:ab", detail="low")))),
         sender="master",
         reply_to=events.ReplyTo(session="master_1", call="3-action-0"),
         prior=(

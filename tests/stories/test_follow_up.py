@@ -84,7 +84,12 @@ async def test_a_follow_up_by_session_id_continues_and_remembers(serving: Servin
 async def test_only_the_trailing_messages_of_the_user_count_with_a_session_id(serving: Serving) -> None:
     async with serving(echo) as house:
         first = await house.say("One.")
-        resent = [user("Something else."), {"role": "assistant", "content": "Never said."}, user("Two."), user("Three.")]
+        resent = [
+            user("Something else."),
+            {"role": "assistant", "content": "Never said."},
+            user("Two."),
+            user("Three."),
+        ]
         second = await chat(house, resent, model=first["model"])
         assert content(second) == "One. | Two. | Three."
         assert len(await sessions(house)) == 1
@@ -256,5 +261,7 @@ async def test_two_simultaneous_answers_by_chat_answer_two_open_questions(servin
         assert sorted(content(one) for one in got)[0] == "Done."
         assert (await house.until(session_id, "COMPLETED"))["queued"] == 0
         assert await prompted(house, session_id) == ["Will it rain?"]
-        answered = [record.event for record in await house.journal(session_id) if record.event.__class__ is events.Returned]
+        answered = [
+            record.event for record in await house.journal(session_id) if record.event.__class__ is events.Returned
+        ]
         assert [event.call for event in answered if event.by == "user"] == ["1-action-0", "1-action-1"]

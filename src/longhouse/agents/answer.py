@@ -61,12 +61,12 @@ class AnswerReader:
         assert self._string is not None
         if self._escaped:
             self._escaped = False
-            self._string.append(char)
+            self._string.append(f"\\{char}")
         elif char == "\\":
             self._escaped = True
         elif char == '"':
             if self._depth == 1 and not self._expects_value:
-                self._key = "".join(self._string)
+                self._key = _decoded("".join(self._string))
             self._string = None
         else:
             self._string.append(char)
@@ -77,4 +77,12 @@ class AnswerReader:
         assert match is not None
         ready, self._held = match[0], self._held[match.end() :]
         self._done = self._held.startswith('"')
-        return str(json.loads(f'"{ready}"', strict=False)) if ready else ""
+        return _decoded(ready)
+
+
+def _decoded(raw: str) -> str:
+    """The inside of a JSON string; a key that is none is no key that we look for."""
+    try:
+        return str(json.loads(f'"{raw}"', strict=False))
+    except ValueError:
+        return ""

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
@@ -31,6 +31,10 @@ class Verdict:
     answer: str | None = None
 
 
+ANY_FORMAT: Final = msgspec.Raw()
+"""No response format; this very value is left out of a request. (A Raw that may be None could not be decoded.)"""
+
+
 class StreamOptions(msgspec.Struct, frozen=True):
     include_usage: bool = True
 
@@ -43,7 +47,7 @@ class Body(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tools: tuple[msgspec.Raw, ...] = ()
     tool_choice: str | dict[str, Any] = ""
     parallel_tool_calls: bool = False
-    response_format: msgspec.Raw | None = None
+    response_format: msgspec.Raw = ANY_FORMAT
     temperature: float | None = None
     top_p: float | None = None
     max_tokens: int | None = None

@@ -37,10 +37,6 @@ class Tool:
     def ref(self) -> str:
         return f"{self.name}@{self.version}"
 
-    @cached_property
-    def digest(self) -> str:
-        return hashlib.sha256(f"{self.ref}\n".encode() + msgspec.json.encode(self.schema)).hexdigest()
-
     def spec(self, wire_name: str) -> msgspec.Raw:
         """The tool as a provider is told of it; encoded once, since it goes out with every step."""
         if wire_name not in self._specs:
@@ -62,9 +58,11 @@ def wire_names(names: Iterable[str]) -> dict[str, str]:
     for name in names:
         if name in table:
             continue
-        wire = _OTHER.sub("_", name)
-        if wire in taken or len(wire) > 64:
-            wire = f"{wire[:57]}_{hashlib.sha256(name.encode()).hexdigest()[:6]}"
+        wire = plain_wire = _OTHER.sub("_", name)
+        digest = name
+        while not wire or wire in taken or len(wire) > 64:
+            digest = hashlib.sha256(digest.encode()).hexdigest()
+            wire = f"{plain_wire[:57]}_{digest[:6]}"
         table[name] = wire
         taken.add(wire)
     return table

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from longhouse.agents import window
-from longhouse.agents.strategy import Body, Intent, Reply, Request, Verdict
+from longhouse.agents.strategy import ANY_FORMAT, Body, Intent, Reply, Request, Verdict
 from longhouse.agents.template import Template
 from longhouse.agents.tool import Tool, wire_names
 from longhouse.journal.events import Sampling
@@ -21,11 +21,11 @@ class ToolCallingAgent:
         policy, asked = template.llm_policy, session.turn.sampling or Sampling()
         body = Body(
             model=policy.model or "",
-            messages=window.compose(session, template, names),
+            messages=window.compose(session, template, offered, names),
             tools=tuple(tool.spec(names[tool.name]) for tool in offered),
             tool_choice="required" if offered else "",
             parallel_tool_calls=bool(offered),
-            response_format=msgspec.Raw(asked.response_format.encode()) if asked.response_format else None,
+            response_format=msgspec.Raw(asked.response_format.encode()) if asked.response_format else ANY_FORMAT,
             temperature=policy.temperature if asked.temperature is None else asked.temperature,
             top_p=asked.top_p,
             max_tokens=asked.max_tokens or policy.max_tokens,

@@ -1,9 +1,10 @@
 """A session as the messages that a model sees."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import assert_never
 
 from longhouse.agents.template import Template, render
+from longhouse.agents.tool import Tool
 from longhouse.journal.events import Fault, Outcome, Output
 from longhouse.journal.messages import (
     Assistant,
@@ -19,10 +20,11 @@ from longhouse.journal.messages import (
 from longhouse.journal.session import Heard, Session, Step, Summary, Told, Turn, Use
 
 
-def compose(session: Session, template: Template, wire_names: dict[str, str]) -> list[Message]:
+def compose(session: Session, template: Template, offered: Sequence[Tool], wire_names: dict[str, str]) -> list[Message]:
     """System prompt, then the whole transcript; tool names as the provider knows them."""
     assert session.turn is not None
-    return [_system(session.turn, template), *history(session, template, wire_names)]
+    lines = (f"{n}. {wire_names[tool.name]}: {tool.description}" for n, tool in enumerate(offered, start=1))
+    return [_system(session.turn, template, "\n".join(lines)), *history(session, template, wire_names)]
 
 
 def history(session: Session, template: Template, wire_names: dict[str, str] | None = None) -> Iterator[Message]:
@@ -41,8 +43,8 @@ def history(session: Session, template: Template, wire_names: dict[str, str] | N
                 assert_never(entry)
 
 
-def _system(turn: Turn, template: Template) -> System:
-    text = render(template.prompt_pack.system_prompt, current_date=turn.date)
+def _system(turn: Turn, template: Template, available_tools: str) -> System:
+    text = render(template.prompt_pack.system_prompt, current_date=turn.date, available_tools=available_tools)
     if turn.system and template.allow_client_system:
         text = f"{text}\n\n{turn.system}"
     return System(content=text)

@@ -1,5 +1,6 @@
 """The transcript vocabulary: OpenAI messages as frozen values that encode straight to the wire."""
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -7,6 +8,12 @@ import msgspec
 
 FILE_SCHEME: Final = "longhouse-file:"
 """An image in a journal names its file by digest under this scheme; its bytes are put in when a request is sent."""
+
+_UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
+# Whole surrogate pairs and all other escapes are passed over; what group 1 finds is NUL, or half a pair.
+_ESCAPE: Final = re.compile(
+    r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|u([dD][89a-fA-F][0-9a-fA-F]{2}|0000)|.)", re.DOTALL
+)
 
 
 class _Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -102,11 +109,18 @@ def _part_with_file(part: Part, urls: dict[str, str]) -> Part:
 
 
 def clean(text: str) -> str:
-    """Text from a model or a tool with what Postgres and JSON cannot carry (NUL, lone surrogates) made visible."""
-    if "\x00" in text:
-        text = text.replace("\x00", "\ufffd")
+    """Text from a model or a tool with what Postgres and JSON cannot carry (NUL, lone surrogates) made visible.
+
+    Character by character, so that the fragments of a text come out as the whole does.
+    """
     try:
         text.encode()
     except UnicodeEncodeError:
-        return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
-    return text
+        return _UNSTORABLE.sub("\ufffd", text)
+    return text.replace("\x00", "\ufffd") if "\x00" in text else text
+
+
+def clean_json(text: str) -> str:
+    """JSON from a model, where the same characters may also hide behind escapes."""
+    text = clean(text)
+    return _ESCAPE.sub(lambda match: "\\ufffd" if match[1] else match[0], text) if "\\u" in text else text

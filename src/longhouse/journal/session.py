@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, assert_never
 
 import msgspec
 
-from longhouse.journal import events
+from longhouse.journal import events, fingerprint
 from longhouse.journal.events import Event, Outcome, Output, Recorded
 from longhouse.journal.messages import Content, Message, text_of
 
@@ -126,7 +126,7 @@ class Turn:
     """Seconds spent at rest, waiting for people: they do not count against the time budget."""
     resting_since: datetime | None = None
     verdict: Literal["", "COMPLETED", "FAILED"] = ""
-    """Set by a finishing tool; the turn ends when its other calls have returned."""
+    """Set by the first finishing tool; the turn ends when its other calls have returned."""
     answer: str | None = None
     ended: Literal["", "COMPLETED", "FAILED", "CANCELLED"] = ""
     error: str | None = None
@@ -197,6 +197,14 @@ class Session:
         if self.turn.ended == "COMPLETED":
             return self.turn.answer
         return self.turn.error if self.turn.code == AGENT_FAILED else None
+
+    @property
+    def rest_mark(self) -> str | None:
+        """The fingerprint under which a client that resends everything finds this rest."""
+        said = self.spoken
+        if said is None or self.turn is None or not self.turn.chain:
+            return None
+        return fingerprint.grown(self.turn.chain, [("assistant", said)])
 
     @property
     def state(self) -> State:
@@ -313,7 +321,7 @@ class _Builder:
                 self._end("FAILED", error=event.reason, code=event.code)
             case events.Cancelled():
                 self.queue = [waiting for waiting in self.queue if waiting.prompt.trace != event.trace]
-                if self.turn and self.turn.trace == event.trace:
+                if self.turn and self.turn.trace == event.trace and not self.turn.ended:
                     self._end("CANCELLED")
             case _:
                 assert_never(event)
@@ -394,7 +402,7 @@ class _Builder:
         assert self.turn is not None
         kept = dict(writes)
         state, result = kept.pop("state", None), kept.pop("execution_result", None)
-        if state in ("COMPLETED", "FAILED"):
+        if state in ("COMPLETED", "FAILED") and not self.turn.verdict:
             self.turn = replace(self.turn, verdict=state, answer=result if result is not None else "")
         if "searches_used" in kept:
             self.turn = replace(self.turn, searches_used=int(kept.pop("searches_used")))

@@ -127,7 +127,8 @@ class Bus:
         try:
             yield
         finally:
-            del self._drafts[session_id]
+            if self._drafts.get(session_id) is draft:
+                del self._drafts[session_id]
 
     def draft(self, session_id: str) -> Draft | None:
         return self._drafts.get(session_id)

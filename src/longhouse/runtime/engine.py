@@ -15,8 +15,8 @@ from longhouse.agents.catalog import Catalog
 from longhouse.agents.strategy import Intent, Reply, Request
 from longhouse.agents.template import Template
 from longhouse.agents.tool import Tool
-from longhouse.errors import AlreadyReturned, Deposed, ProviderError
-from longhouse.journal import events, fingerprint
+from longhouse.errors import AlreadyReturned, ProviderError
+from longhouse.journal import events
 from longhouse.journal.events import Event, Fault, Recorded
 from longhouse.journal.session import AGENT_FAILED, Open, Session, fold
 from longhouse.runtime.bus import Bus, Facts
@@ -133,10 +133,13 @@ class Engine:
         await self.record(run, [started])
 
     async def _step(self, run: Run, instance: Instance) -> None:
-        """Perform the calls that are due, or else think."""
+        """Perform the calls that are due, or end what is over, or else think."""
         assert run.session.turn is not None
         if due := run.session.due_calls:
             await self._perform(run, due)
+        elif run.session.turn.verdict:
+            # The last call beside the finishing one has returned from outside: nothing is left but the end.
+            await self.record(run, [])
         elif reason := rules.overdue(run.session.turn, clock.now()):
             await self.record(run, [events.Failed(reason=reason, code="limit_reached")])
         else:
@@ -145,7 +148,7 @@ class Engine:
     async def _think(self, run: Run, instance: Instance) -> None:
         session = run.session
         assert session.turn is not None
-        offered = rules.open_tools(session.turn, instance.tools, clock.now())
+        offered = _in_order(session, rules.open_tools(session.turn, instance.tools, clock.now()))
         request = instance.strategy.propose(session, instance.template, offered)
         try:
             reply = await listen(self.db, self.bus, instance.model, request, session=session, fence=run.lease.fence)
@@ -197,21 +200,29 @@ class Engine:
     async def _perform(self, run: Run, due: Sequence[Open]) -> None:
         """Runs calls side by side; their outcomes pass one recorder, in the order in which they arrive."""
         if any(call.effect == "once" for call in due) and not self.is_alive():
-            raise Deposed(f"our heartbeat is not fresh: an effect of {run.session.id!r} might happen twice")
-        arrived: asyncio.Queue[events.Returned] = asyncio.Queue()
-        tasks = [asyncio.create_task(self._perform_one(run, call, arrived)) for call in due]
+            # Others may be about to take this session: what must not happen twice is not begun now.
+            await leases.let_go(self.db, run.lease)
+            run.rested = True
+            return
+        doing = {asyncio.create_task(self.toolbox.perform(call, run.session)): call for call in due}
+        unrecorded = list(doing)
         try:
-            missing = {call.call for call in due}
-            while missing:
-                returned = [await arrived.get()]
-                while not arrived.empty():
-                    returned.append(arrived.get_nowait())
-                missing -= {one.call for one in returned}
-                await self._record_outcomes(run, returned)
+            while unrecorded:
+                await asyncio.wait(unrecorded, return_when=asyncio.FIRST_COMPLETED)
+                arrived = [task for task in unrecorded if task.done()]
+                await self._record_outcomes(run, [_returned(doing[task].call, task.result()) for task in arrived])
+                unrecorded = [task for task in unrecorded if task not in arrived]
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._leave(run, {task: doing[task] for task in unrecorded})
+
+    async def _leave(self, run: Run, doing: dict[asyncio.Task[Result], Open]) -> None:
+        """Stops calls that we may not record. An effect cannot be called back: its outcome is still worth reporting."""
+        stopped = [task for task, call in doing.items() if call.effect != "once"]
+        for task in stopped:
+            task.cancel()
+        for task in doing.keys() - stopped:
+            self.background(self._report(run, doing[task], task))
+        await asyncio.gather(*stopped, return_exceptions=True)
 
     async def _record_outcomes(self, run: Run, returned: Sequence[events.Returned]) -> None:
         try:
@@ -221,18 +232,6 @@ class Engine:
             run.session = await journals.catch_up(self.db, run.session)
             if still_open := [one for one in returned if one.call in run.session.open]:
                 await self._record_outcomes(run, still_open)
-
-    async def _perform_one(self, run: Run, call: Open, arrived: asyncio.Queue[events.Returned]) -> None:
-        doing = asyncio.create_task(self.toolbox.perform(call, run.session))
-        try:
-            arrived.put_nowait(_returned(call.call, await asyncio.shield(doing)))
-        except asyncio.CancelledError:
-            if call.effect == "once":
-                # The effect is under way and cannot be called back; its outcome is still worth reporting.
-                self.background(self._report(run, call, doing))
-            else:
-                doing.cancel()
-            raise
 
     async def _report(self, run: Run, call: Open, doing: asyncio.Task[Result]) -> None:
         """What a `once` call came to, from a worker that no longer holds the session."""
@@ -263,19 +262,20 @@ class Engine:
             # A hint only: the sweeper fires `wake_at` too.
             asyncio.get_running_loop().call_later(pause + 0.01, self.bus.wake, run.session.id)
         else:
-            run.session = await journals.catch_up(self.db, run.session)
+            await self._look_again(run)
 
     async def _rest(self, run: Run) -> None:
         session = run.session
         run.rested = await leases.rest(
-            self.db, run.lease, head=session.head, state=session.state, fingerprint=_rest_mark(session)
+            self.db, run.lease, head=session.head, state=session.state, fingerprint=session.rest_mark
         )
-        if run.rested:
-            return
-        run.session = await journals.catch_up(self.db, session)
-        if run.session.head == session.head:
-            # Nothing new, and yet we may not let go: the lease is not ours any more.
-            run.rested = True
+        if not run.rested:
+            await self._look_again(run)
+
+    async def _look_again(self, run: Run) -> None:
+        """We may not let go: somebody appended meanwhile, or else the lease is not ours any more."""
+        before, run.session = run.session, await journals.catch_up(self.db, run.session)
+        run.rested = run.session.head == before.head
 
     async def record(self, run: Run, new: Sequence[Event]) -> None:
         """Appends, with what follows from it at once; asks to rest in the same statement when nothing is left to do."""
@@ -290,7 +290,7 @@ class Engine:
             worker=self.worker,
             at=at,
             rest=rest,
-            fingerprint=_rest_mark(after) if rest or not after.is_running else None,
+            fingerprint=after.rest_mark if rest or not after.is_running else None,
         )
         run.attempts, run.troubled_at = 0, None
         run.rested = appended.rested
@@ -326,15 +326,6 @@ def _folded(session: Session, new: Sequence[Event], at: datetime) -> Session:
     return fold(recorded, session)
 
 
-def _rest_mark(session: Session) -> str | None:
-    """The fingerprint under which a client that resends everything will find this rest."""
-    turn = session.turn
-    if turn is None or not turn.chain:
-        return None
-    said = session.spoken
-    return None if said is None else fingerprint.grown(turn.chain, [("assistant", said)])
-
-
 def _started(session: Session, *, version: int, instance: str, limits: events.Limits) -> events.Started:
     waiting = session.queue[0]
     return events.Started(
@@ -345,6 +336,12 @@ def _started(session: Session, *, version: int, instance: str, limits: events.Li
         limits=limits,
         date=clock.now().date().isoformat(),
     )
+
+
+def _in_order(session: Session, tools: Sequence[Tool]) -> list[Tool]:
+    """As the journal lists them, new ones last: a request can be composed again, and prompt caches keep working."""
+    places = {ref: place for place, ref in enumerate(session.offered)}
+    return sorted(tools, key=lambda tool: places.get(tool.ref, len(places)))
 
 
 def _replied(session: Session, request: Request, reply: Reply, offered: Sequence[Tool]) -> events.Replied:

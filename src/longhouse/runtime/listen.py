@@ -10,7 +10,7 @@ from longhouse.agents.answer import AnswerReader
 from longhouse.agents.strategy import Reply, Request
 from longhouse.errors import ProviderError
 from longhouse.journal.events import ProviderCall, Usage
-from longhouse.journal.messages import clean, files_in, with_files
+from longhouse.journal.messages import clean, clean_json, files_in, with_files
 from longhouse.journal.session import Session
 from longhouse.models.model import CallDelta, Delta, Model
 from longhouse.runtime.bus import Bus, Draft, Fragment
@@ -88,8 +88,9 @@ class _Ear:
         call.id = call.id or fragment.id
         if fragment.name and not call.name:
             call.name = fragment.name
-            if self._request.names.get(fragment.name, fragment.name) == FINAL_ANSWER:
-                call.reader = AnswerReader()
+            is_answer = self._request.names.get(fragment.name, fragment.name) == FINAL_ANSWER
+            if is_answer and not any(one.reader for one in self._calls.values()):
+                call.reader = AnswerReader()  # of several answers the first one stands
         if fragment.arguments:
             self._grow(fragment.arguments)
             call.arguments.append(fragment.arguments)
@@ -113,7 +114,7 @@ class _Ear:
 
     def reply(self) -> Reply:
         calls = tuple(
-            ProviderCall(id=call.id, name=clean(call.name), arguments=clean("".join(call.arguments)))
+            ProviderCall(id=clean(call.id), name=clean(call.name), arguments=clean_json("".join(call.arguments)))
             for _, call in sorted(self._calls.items())
         )
         return Reply(
@@ -121,6 +122,6 @@ class _Ear:
             reasoning=clean("".join(self._reasoning)),
             calls=calls,
             usage=self._usage,
-            finish=self._finish,
-            model=self._model,
+            finish=clean(self._finish),
+            model=clean(self._model),
         )

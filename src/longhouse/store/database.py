@@ -18,6 +18,7 @@ T = TypeVar("T")
 UNREACHABLE: Final = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # a connection that Postgres closed while it lay in the pool
     asyncpg.CannotConnectNowError,
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,

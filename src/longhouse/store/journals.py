@@ -104,6 +104,9 @@ WITH moved AS (
 ), accepted AS (
     INSERT INTO requests (owner, digest, key, session_id, trace_id, seq, at)
     SELECT $12, $13, $14, moved.id, $5, moved.head, $4 FROM moved WHERE $13::text IS NOT NULL
+), rested AS (
+    INSERT INTO rests (fingerprint, session_id, seq)
+    SELECT $15, moved.id, moved.head FROM moved WHERE $15::text IS NOT NULL
 )
 SELECT id, head FROM moved
 """
@@ -186,8 +189,8 @@ async def _rows(db: Database, new: Sequence[Event]) -> _Rows:
     bodies = [events.encode(event) for event in new]
     digests: list[str | None] = [None] * len(bodies)
     for index, body in enumerate(bodies):
-        if len(body) > BODY_LIMIT:
-            digests[index] = await files.put(db, body.encode(), "application/json")
+        if len(body) * 4 > BODY_LIMIT and len(raw := body.encode()) > BODY_LIMIT:
+            digests[index] = await files.put(db, raw, "application/json")
             bodies[index] = "{}"
     return _Rows(
         kinds=[events.kind_of(event) for event in new],
@@ -256,8 +259,12 @@ async def add(
     trace: str,
     state: str | None = None,
     accepted: Accepted | None = None,
+    fingerprint: str | None = None,
 ) -> Placed:
-    """An outsider's append: without a fence, so that it never costs the holder its reply."""
+    """An outsider's append: without a fence, so that it never costs the holder its reply.
+
+    `fingerprint`: of the rest that the session is in with `new`, when there is nothing to do even so.
+    """
     assert all(isinstance(event, events.OUTSIDE) for event in new)
     append_id, rows, at = uuid.uuid4(), await _rows(db, new), clock.now()
     args = (
@@ -275,6 +282,7 @@ async def add(
         accepted.owner if accepted else None,
         accepted.digest if accepted else None,
         accepted.key if accepted else None,
+        fingerprint,
     )
     try:
         row = await db.row(ADD, *args)

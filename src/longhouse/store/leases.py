@@ -25,9 +25,9 @@ class Lease:
 
 
 CLAIM: Final = """
-    UPDATE sessions s SET fence = s.fence + 1, holder = $2, wake_at = NULL
+    UPDATE sessions s SET fence = s.fence + 1, holder = $2, due = true, wake_at = NULL
     FROM (SELECT id, holder FROM sessions WHERE id = $1 FOR UPDATE) old
-    WHERE s.id = old.id AND s.due
+    WHERE s.id = old.id AND (s.due OR s.wake_at <= now())
       AND (old.holder IS NULL OR old.holder = $2 OR NOT EXISTS (SELECT FROM workers w WHERE w.id = old.holder))
     RETURNING s.id, s.fence, s.head, old.holder AS previous, s.attempts, s.troubled_at
 """

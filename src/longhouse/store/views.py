@@ -58,8 +58,9 @@ class Turned:
     seq: int
 
 
+# A task may be as long as a request; a list of two hundred such would be gigabytes.
 COLUMNS: Final = """
-    id, owner, "user", conversation_id, agent, label, version, state, trace_id, task, head, parent,
+    id, owner, "user", conversation_id, agent, label, version, state, trace_id, left(task, 1000) AS task, head, parent,
     created_at, updated_at
 """
 
@@ -105,6 +106,8 @@ FORGET_REQUESTS: Final = "DELETE FROM requests WHERE at < now() - interval '24 h
 
 
 async def session(db: Database, session_id: str, owner: str) -> Row | None:
+    if "\x00" in session_id:
+        return None  # Postgres refuses to look for what it cannot hold
     row = await db.row(SESSION, session_id, owner)
     return _row(row) if row else None
 

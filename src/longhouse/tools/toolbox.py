@@ -2,10 +2,12 @@
 
 import asyncio
 import inspect
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
+import msgspec
 import pydantic
 import structlog
 
@@ -39,7 +41,15 @@ class ToolContext:
     current_step_reasoning: Any = None
 
 
-WRITABLE: Final = ("state", "searches_used", "searches", "sources", "execution_result", "current_step_reasoning")
+class Written(msgspec.Struct, frozen=True):
+    """What a tool may write to its context, in types that a journal can carry."""
+
+    state: str
+    searches_used: int
+    searches: list[Any]
+    sources: dict[str, Any]
+    execution_result: str | None
+    current_step_reasoning: Any
 
 
 class BaseTool(pydantic.BaseModel):
@@ -108,18 +118,22 @@ class Toolbox:
         if isinstance(parsed, Fault):
             return Result(parsed)
         tool, context = self._tools[call.tool], _context(call, session)
-        before = _written(context)
+        before, deadline = _written(context), asyncio.timeout(tool.timeout)
         try:
-            async with asyncio.timeout(tool.timeout):
+            async with deadline:
                 output = await _run(parsed, context)
-        except TimeoutError:
-            return Result(Fault(code="timeout", message=f"{call.tool} did not answer within {tool.timeout:g} seconds"))
-        except Exception as error:  # noqa: BLE001 - a raising tool is an outcome for the agent, never a dead run
+            after = _written(context)
+            writes = {name: value for name, value in after.items() if value != before[name]}
+            return Result(Output(content=_bounded(clean(str(output)), tool.max_output)), writes)
+        except BaseException as error:
+            # A raising tool is an outcome for the agent, never a dead run, whatever it raises.
+            if _is_ours(error):
+                raise
+            if isinstance(error, TimeoutError) and deadline.expired():
+                late = f"{call.tool} did not answer within {tool.timeout:g} seconds"
+                return Result(Fault(code="timeout", message=late))
             log.info("a tool raised", tool=call.tool, session=session.id, call=call.call, error=repr(error))
             return Result(Fault(code="tool_failed", message=clean(f"{type(error).__name__}: {error}")[:2000]))
-        after = _written(context)
-        writes = {name: value for name, value in after.items() if value != before[name]}
-        return Result(Output(content=_bounded(clean(str(output)), tool.max_output)), writes)
 
     def _parse(self, name: str, arguments: str) -> BaseTool | Fault:
         cls = self._classes.get(name)
@@ -137,7 +151,16 @@ async def _run(tool: BaseTool, context: ToolContext) -> Any:
     if inspect.iscoroutinefunction(type(tool).__call__):
         return await tool(context, None)
     # A blocking tool gets a thread, so that the event loop and the heartbeat go on.
-    return await asyncio.to_thread(tool, context, None)
+    output = await asyncio.to_thread(tool, context, None)
+    return await output if inspect.isawaitable(output) else output
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Does this end more than the tool? A cancellation that nobody asked for, or an exit, is the tool's own doing."""
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is None or task.cancelling() > 0
+    return isinstance(error, KeyboardInterrupt | GeneratorExit)
 
 
 def _context(call: Open, session: Session) -> ToolContext:
@@ -151,16 +174,34 @@ def _context(call: Open, session: Session) -> ToolContext:
         iteration=turn.iteration,
         searches_used=turn.searches_used,
         clarifications_used=turn.clarifications_used,
-        searches=list(session.context.get("searches", [])),
-        sources=dict(session.context.get("sources", {})),
-        current_step_reasoning=session.context.get("current_step_reasoning"),
+        # Copies: a session is never edited, neither by us nor by a tool.
+        searches=msgspec.to_builtins(session.context.get("searches", [])),
+        sources=msgspec.to_builtins(session.context.get("sources", {})),
+        current_step_reasoning=msgspec.to_builtins(session.context.get("current_step_reasoning")),
     )
 
 
 def _written(context: ToolContext) -> dict[str, Any]:
-    return {
-        name: value.copy() if isinstance(value := getattr(context, name), list | dict) else value for name in WRITABLE
-    }
+    """The context as a journal will give it back."""
+    values = {name: getattr(context, name) for name in Written.__struct_fields__}
+    plain = msgspec.to_builtins(values, str_keys=True, enc_hook=_plain)
+    return msgspec.structs.asdict(msgspec.convert(_cleaned(plain), Written))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, pydantic.BaseModel):
+        return value.model_dump(mode="json")
+    raise TypeError(f"a tool cannot keep a {type(value).__name__} in its context")
+
+
+def _cleaned(value: Any) -> Any:
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, dict):
+        return {_cleaned(key): _cleaned(item) for key, item in value.items()}
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return [_cleaned(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _bounded(text: str, limit: int) -> str:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from pydantic import Field, StrictStr
 
 from longhouse.errors import AlreadyReturned, CallerError
@@ -25,8 +25,8 @@ OLD_STATES = {
 class Clarifications(wire.Strict):
     """The body it sends: a text, several texts, or messages of which the user's are taken."""
 
-    clarifications: StrictStr | list[StrictStr] | None = None
-    messages: list[wire.ChatMessage] | None = Field(default=None, min_length=1)
+    clarifications: StrictStr | wire.Many[StrictStr] | None = None
+    messages: wire.Many[wire.ChatMessage] | None = Field(default=None, min_length=1, max_length=wire.MAX_MESSAGES)
 
     @property
     def text(self) -> str:
@@ -38,7 +38,7 @@ class Clarifications(wire.Strict):
 
 
 def routes(db: Database, bus: Bus, sessions: Sessions) -> APIRouter:
-    router = APIRouter(tags=["SGR-Agent Core"])
+    router = APIRouter(tags=["SGR-Agent Core"], dependencies=[Depends(wire.no_query)])
 
     @router.get("/agents", response_model=None)
     async def list_agents() -> Response:
@@ -53,7 +53,11 @@ def routes(db: Database, bus: Bus, sessions: Sessions) -> APIRouter:
         session = await sessions.load(agent_id)
         return wire.Json({"agent_id": session.id, "task": _task(session), **_snapshot(session)})
 
-    @router.post("/agents/{agent_id}/provide_clarification", response_model=None)
+    @router.post(
+        "/agents/{agent_id}/provide_clarification",
+        response_model=None,
+        openapi_extra=wire.described(Clarifications, clarifications="Oslo"),
+    )
     async def provide_clarification(agent_id: str, request: Request) -> Response:
         """Answers the oldest open question and streams what follows."""
         given = wire.parse(Clarifications, await wire.read_body(request))

@@ -46,6 +46,8 @@ class Telling:
     bus: Bus
     attached: Attached
     beat: float = stream.HEARTBEAT_EVERY
+    shows_drafts: bool = True
+    """False: the client sees nothing before the end, so nothing has to be taken back when a step restarts."""
     ending: Ending | None = None
     sent: str = ""
     """Content that the client has: it cannot be taken back."""
@@ -61,12 +63,18 @@ class Telling:
         session = self._session
         with self.bus.subscribed(session.id) as subscription:
             self.bus.appended(session.id, session.head)
-            if self.attached.is_repeat:
+            if self.attached.is_behind:
                 subscription.put(Look())
+            pieces = self._rest()  # an answer to one of several questions: the next one is open already
+            if self.ending is not None:
+                yield pieces
+                return
             async for batch in follow(self.db, session.id, subscription, after=session.head, beat=self.beat):
                 pieces = [piece for item in batch if self.ending is None for piece in self._see(item)]
                 if self.ending is None and batch:
                     pieces += self._rest()
+                if self.ending is None and self.attached.is_behind and not self._draft:
+                    pieces += self._join()
                 if pieces or not batch:
                     yield pieces
                 if self.ending is not None:
@@ -97,12 +105,24 @@ class Telling:
     def _hear(self, fragment: Fragment) -> list[Piece]:
         if fragment.kind == "reasoning":
             return [Piece(reasoning=fragment.text)]
+        if not self.shows_drafts:
+            return []
         step = (fragment.after, fragment.fence)
         if step != self._draft_of:
             self._draft, self._draft_of = "", step
-        if fragment.offset != len(self._draft):
-            return []  # a fragment was missed; the finished reply brings the whole text
+        if fragment.offset > len(self._draft):
+            return self._join()
+        if fragment.offset < len(self._draft):
+            return []  # known since we joined
         self._draft += fragment.text
+        return self._say(self._draft, is_whole=False)
+
+    def _join(self) -> list[Piece]:
+        """What the running step has written before we came; where it is not known, the finished reply brings it."""
+        draft = self.bus.draft(self._session.id)
+        if draft is None or not self.shows_drafts or not self._is_ours or draft.after > self._session.head:
+            return []
+        self._draft, self._draft_of = draft.content, (draft.after, draft.fence)
         return self._say(self._draft, is_whole=False)
 
     def _say(self, text: str, *, is_whole: bool) -> list[Piece]:
@@ -197,7 +217,8 @@ class Completion:
 
     def __post_init__(self) -> None:
         attached = self.telling.attached
-        self.id = f"chatcmpl-{attached.trace}"
+        # A turn with questions has several responses: the event that this one follows tells them apart.
+        self.id = f"chatcmpl-{attached.trace}-{attached.session.head}"
         self.model = attached.session.id
         usage = b',"usage":null' if self.include_usage else b""
         self._head = (
@@ -229,7 +250,7 @@ class Completion:
                     "created": self.created,
                     "model": self.model,
                     "choices": [],
-                    "usage": usage_of(ending),
+                    "usage": usage_of(ending, telling.attached),
                 }
             )
         yield stream.DONE
@@ -260,6 +281,7 @@ class Completion:
     async def whole(self) -> wire.Json:
         """The answer at once, when the turn has come to rest."""
         reasoning = ""
+        self.telling.shows_drafts = False
         async for pieces in self.telling.pieces():
             reasoning += "".join(piece.reasoning for piece in pieces)
         ending = self.telling.ending
@@ -280,7 +302,7 @@ class Completion:
                 "created": self.created,
                 "model": self.model,
                 "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}],
-                "usage": usage_of(ending),
+                "usage": usage_of(ending, self.telling.attached),
                 "x_agent": closed,
             }
         )
@@ -298,14 +320,16 @@ def closing(ending: Ending) -> dict[str, Any]:
     return about(session, turn.trace, "waiting", status="waiting", waiting_for=kind, call_id=open_call.call)
 
 
-def usage_of(ending: Ending) -> dict[str, Any]:
+def usage_of(ending: Ending, attached: Attached) -> dict[str, Any]:
+    """What this response has cost; what a turn had cost before its question was answered is not counted again."""
     assert ending.turn is not None
-    usage = ending.turn.usage
+    usage, turn = ending.turn.usage, attached.session.turn
+    before = turn.usage if turn and turn.trace == attached.trace else events.Usage()
     return {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "total_tokens": usage.total_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "prompt_tokens": usage.prompt_tokens - before.prompt_tokens,
+        "completion_tokens": usage.completion_tokens - before.completion_tokens,
+        "total_tokens": usage.total_tokens - before.total_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens - before.cached_tokens},
     }
 
 

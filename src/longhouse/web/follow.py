@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 
 from longhouse.journal.events import Recorded
-from longhouse.runtime.bus import Facts, Fragment, Look, Subscription
+from longhouse.runtime.bus import Facts, Fragment, Item, Look, Subscription
 from longhouse.store import journals
 from longhouse.store.database import Database
 
@@ -14,14 +15,20 @@ Seen = Recorded | Fragment
 async def follow(
     db: Database, session_id: str, subscription: Subscription, *, after: int, beat: float
 ) -> AsyncGenerator[list[Seen], None]:
-    """Batches of what happened after `after`; an empty one when nothing did for `beat` seconds."""
+    """Batches of what happened after `after`; every `beat` seconds an empty one, whatever else happens.
+
+    Hints that bring nothing new, and news that a reader passes over, must not keep its connection silent.
+    """
+    clock = asyncio.get_running_loop().time
+    beats_at = clock() + beat
     while True:
-        try:
-            async with asyncio.timeout(beat):
+        items: list[Item] = []
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(beats_at):
                 items = await subscription.take()
-        except TimeoutError:
+        if clock() >= beats_at:
+            beats_at = clock() + beat
             yield []
-            continue
         batch: list[Seen] = []
         for item in items:
             if isinstance(item, Fragment):

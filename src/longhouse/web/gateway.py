@@ -1,6 +1,6 @@
 """The OpenAI protocol: /v1/chat/completions and /v1/models."""
 
-from typing import Any
+from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
 
@@ -17,11 +17,15 @@ from longhouse.web.turns import SESSION_ID, Turns, unknown_model
 CREATED = 1_767_225_600
 """When the built-in templates came into being, as far as clients care (2026-01-01)."""
 
+BODY: Final = wire.described(
+    wire.ChatRequest, model="tool_calling_agent", messages=[{"role": "user", "content": "Hello"}], stream=True
+)
+
 
 def routes(db: Database, bus: Bus, catalog: Catalog, turns: Turns) -> APIRouter:
     router = APIRouter(tags=["OpenAI"])
 
-    @router.post("/v1/chat/completions", openapi_extra=_body_schema(), response_model=None)
+    @router.post("/v1/chat/completions", openapi_extra=BODY, response_model=None)
     async def chat_completions(request: Request) -> Response:
         """Talk to an agent. `model` is a template, `template@version` or a session id; the answer's is the session."""
         body = await wire.read_body(request)
@@ -57,10 +61,3 @@ def routes(db: Database, bus: Bus, catalog: Catalog, turns: Turns) -> APIRouter:
 
 def _model(name: str, created: int = CREATED) -> dict[str, Any]:
     return {"id": name, "object": "model", "created": created, "owned_by": "longhouse"}
-
-
-def _body_schema() -> dict[str, Any]:
-    schema = wire.ChatRequest.model_json_schema(ref_template="#/components/schemas/{model}")
-    schema.pop("$defs", None)
-    example = {"model": "tool_calling_agent", "messages": [{"role": "user", "content": "Hello"}], "stream": True}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema, "example": example}}}}

@@ -1,8 +1,9 @@
 """The HTTP server: every route in one place, one envelope for every error, one record for every request."""
 
+import asyncio
 import time
 import uuid
-from typing import Any
+from typing import Any, Final
 
 import structlog
 from fastapi import FastAPI, Request, Response
@@ -23,9 +24,14 @@ from longhouse.web.turns import Turns
 
 log = structlog.get_logger()
 
+LOGGED_PATH: Final = 300
+"""Characters of a path that go into the log."""
+READY_WITHIN: Final = 2.0
+"""Seconds; whoever asks whether we are ready does not wait for Postgres to come back."""
+
 
 def build(db: Database, bus: Bus, catalog: Catalog, numbers: Metrics) -> ASGIApp:
-    app = FastAPI(title="Longhouse", version=longhouse.__version__, redoc_url=None)
+    app = FastAPI(title="Longhouse", version=longhouse.__version__, redoc_url=None, redirect_slashes=False)
     turns = Turns(db, catalog)
     held = Sessions(db, bus, catalog, turns)
     app.include_router(gateway.routes(db, bus, catalog, turns))
@@ -46,7 +52,8 @@ def _add_watching(app: FastAPI, db: Database, numbers: Metrics) -> None:
     async def ready() -> Response:
         """Can a session be worked on: is Postgres there, and a worker?"""
         try:
-            workers = await leases.alive(db)
+            async with asyncio.timeout(READY_WITHIN):
+                workers = await leases.alive(db)
         except UNREACHABLE:
             raise CallerError("Postgres cannot be reached.", status=503, kind="server_error") from None
         if not workers:
@@ -68,7 +75,9 @@ def _add_refusals(app: FastAPI) -> None:
     async def refuse_route(request: Request, error: HTTPException) -> Response:
         code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
         message = "There is no such route." if error.status_code == 404 else f"{error.detail}."
-        return wire.refused(CallerError(message, status=error.status_code, code=code))
+        answer = wire.refused(CallerError(message, status=error.status_code, code=code))
+        answer.headers.update(error.headers or {})  # a 405 says what is allowed
+        return answer
 
     @app.exception_handler(RequestValidationError)
     async def refuse_parameter(request: Request, error: RequestValidationError) -> Response:
@@ -109,7 +118,7 @@ class Border:
             await self._app(scope, receive, send_with_headers)
         except Exception:
             # The envelope has been sent by the handler above; what remains is to tell the operator.
-            log.exception("a defect ended a request", request_id=request_id, path=scope["path"])
+            log.exception("a defect ended a request", request_id=request_id, path=scope["path"][:LOGGED_PATH])
             if not status:
                 raise
         finally:
@@ -117,7 +126,7 @@ class Border:
                 "request",
                 request_id=request_id,
                 method=scope["method"],
-                path=scope["path"],
+                path=scope["path"][:LOGGED_PATH],
                 status=status,
                 seconds=round(time.perf_counter() - began, 4),
             )

@@ -1,13 +1,12 @@
 """Sessions as resources: list, read, follow, answer, cancel."""
 
 import base64
-import binascii
 from collections.abc import AsyncGenerator
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 import msgspec
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from pydantic import Field, StrictStr
 
 from longhouse import clock
@@ -117,10 +116,11 @@ class Sessions:
     ) -> AsyncGenerator[bytes, None]:
         """Facts with ids; fragments without. Facts after the id come first, then the draft of the running step."""
         with self.bus.subscribed(session.id) as subscription:
-            while page := await journals.read(self.db, session.id, after):
+            # A draft is shown after the facts that its step was decided at, even if they came while we read.
+            while (page := await journals.read(self.db, session.id, after)) or self._is_ahead(session.id, after):
                 yield b"".join(_fact(session.id, record) for record in page)
                 session = fold((record for record in page if record.seq > session.head), session)
-                after = page[-1].seq
+                after = page[-1].seq if page else after
             if until_rest and not session.can_move:
                 return
             if deltas and (draft := self.bus.draft(session.id)):
@@ -139,20 +139,25 @@ class Sessions:
                 if batch and until_rest and not session.can_move:
                     return
 
+    def _is_ahead(self, session_id: str, seq: int) -> bool:
+        draft = self.bus.draft(session_id)
+        return draft is not None and draft.after > seq
+
 
 def routes(sessions: Sessions) -> APIRouter:
     router = APIRouter(tags=["Sessions"])
+    bare = [Depends(wire.no_query)]
 
     @router.get("/v1/sessions", response_model=None)
     async def list_sessions(request: Request) -> Response:
         """Your sessions, newest first; filtered by state, template, conversation_id, parent, since, until."""
         known = ("state", "template", "conversation_id", "parent", "since", "until", "limit", "before")
-        query = _query(request, known)
+        query = wire.query(request, known)
         filters = views.Filters(
             owner=access.LOCAL.owner,
             state=_state(query.get("state")),
             template=query.get("template"),
-            conversation_id=query.get("conversation_id"),
+            conversation_id=_conversation(query),
             parent=query.get("parent"),
             since=_moment(query, "since"),
             until=_moment(query, "until"),
@@ -165,11 +170,12 @@ def routes(sessions: Sessions) -> APIRouter:
             {"object": "list", "data": [_listed(row) for row in page], "has_more": has_more, "next": following}
         )
 
-    @router.get("/v1/sessions/{session_id}", response_model=None)
+    @router.get("/v1/sessions/{session_id}", response_model=None, dependencies=bare)
     async def get_session(session_id: str) -> Response:
+        """One session: its state, what it is doing, what it waits for, what came of it."""
         return wire.Json(described(await sessions.load(session_id)))
 
-    @router.get("/v1/sessions/{session_id}/messages", response_model=None)
+    @router.get("/v1/sessions/{session_id}/messages", response_model=None, dependencies=bare)
     async def get_messages(session_id: str) -> Response:
         """The session's history as OpenAI messages."""
         session = await sessions.load(session_id)
@@ -180,7 +186,7 @@ def routes(sessions: Sessions) -> APIRouter:
     @router.get("/v1/sessions/{session_id}/events", response_model=None)
     async def get_events(session_id: str, request: Request) -> Response:
         """What happens, as server-sent events; continue with `Last-Event-ID` or `after`."""
-        query = _query(request, ("after", "until", "deltas"))
+        query = wire.query(request, ("after", "until", "deltas"))
         after = request.headers.get("last-event-id") or query.get("after") or "0"
         until = query.get("until", "rest")
         if until not in ("rest", "never"):
@@ -194,23 +200,36 @@ def routes(sessions: Sessions) -> APIRouter:
         pieces = sessions.events(session, int(after), until_rest=until == "rest", deltas=deltas == "true")
         return stream.EventStream(pieces)
 
-    @router.post("/v1/sessions/{session_id}/clarification", response_model=None, status_code=202)
+    @router.post(
+        "/v1/sessions/{session_id}/clarification",
+        response_model=None,
+        status_code=202,
+        dependencies=bare,
+        openapi_extra=wire.described(Answer, answer="Oslo"),
+    )
     async def clarify(session_id: str, request: Request) -> Response:
         """Answers the oldest open question, or the one that `call_id` names."""
         answer = wire.parse(Answer, await wire.read_body(request))
         session = await sessions.answer(session_id, answer.answer, answer.call_id)
         return wire.Json({"session_id": session_id, "state": session.state}, status_code=202)
 
-    @router.post("/v1/sessions/{session_id}/approval", response_model=None, status_code=202)
+    @router.post(
+        "/v1/sessions/{session_id}/approval",
+        response_model=None,
+        status_code=202,
+        dependencies=bare,
+        openapi_extra=wire.described(Approval, call_id="3-action-0", decision="happened", result="paid"),
+    )
     async def approve(session_id: str, request: Request) -> Response:
         """Says what became of a call whose worker was lost: happened (with its result), did_not_happen, give_up."""
         approval = wire.parse(Approval, await wire.read_body(request))
         session = await sessions.decide(session_id, approval)
         return wire.Json({"session_id": session_id, "state": session.state}, status_code=202)
 
-    @router.post("/v1/sessions/{session_id}/cancel", response_model=None, status_code=202)
-    async def cancel(session_id: str) -> Response:
-        """Ends the running turn."""
+    @router.post("/v1/sessions/{session_id}/cancel", response_model=None, status_code=202, dependencies=bare)
+    async def cancel(session_id: str, request: Request) -> Response:
+        """Ends the running turn, or the next one waiting."""
+        await wire.refuse_body(request)
         session = await sessions.cancel(session_id)
         return wire.Json({"session_id": session_id, "state": session.state}, status_code=202)
 
@@ -329,17 +348,8 @@ def _conflict(message: str) -> CallerError:
     return CallerError(message, status=409, code="already_settled")
 
 
-def _query(request: Request, known: tuple[str, ...]) -> dict[str, str]:
-    query = dict(request.query_params)
-    for name in query:
-        if name not in known:
-            raise CallerError(
-                f"There is no query parameter {name[:64]!r} here; known: {', '.join(known)}.", param=name[:64]
-            )
-    for name, value in query.items():
-        if "\x00" in value:
-            raise CallerError(f"{name} holds a NUL character.", param=name)
-    return query
+def _conversation(query: dict[str, str]) -> str | None:
+    return wire.checked_id(query["conversation_id"], "conversation_id") if "conversation_id" in query else None
 
 
 def _state(value: str | None) -> str | None:
@@ -352,12 +362,17 @@ def _moment(query: dict[str, str], name: str) -> datetime | None:
     if name not in query:
         return None
     try:
-        moment = datetime.fromisoformat(query[name])
-    except ValueError:
-        moment = None
-    if moment is None or moment.tzinfo is None:
-        raise CallerError(f"{name} must be ISO 8601 with a zone, such as 2026-01-31T12:00:00Z.", param=name)
-    return moment
+        return _in_utc(query[name])
+    except (ValueError, OverflowError):
+        raise CallerError(f"{name} must be ISO 8601 with a zone, such as 2026-01-31T12:00:00Z.", param=name) from None
+
+
+def _in_utc(text: str) -> datetime:
+    """A moment that Postgres can be asked about: with a zone, and still a year of four digits in UTC."""
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError("a moment needs a zone")
+    return moment.astimezone(UTC)
 
 
 def _number(query: dict[str, str], name: str, *, default: int, least: int, most: int) -> int:
@@ -376,6 +391,8 @@ def _cursor(value: str | None) -> tuple[datetime, str] | None:
         return None
     try:
         moment, _, session_id = base64.urlsafe_b64decode(value).decode().partition(" ")
-        return datetime.fromisoformat(moment), session_id
-    except (binascii.Error, ValueError):
+        if "\x00" in session_id:
+            raise ValueError("no id holds a NUL")
+        return _in_utc(moment), session_id
+    except (ValueError, OverflowError):
         raise CallerError("before must be the `next` of an earlier page.", param="before") from None

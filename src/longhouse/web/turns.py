@@ -16,7 +16,7 @@ from longhouse.errors import AlreadyReturned, CallerError
 from longhouse.journal import events, fingerprint, messages
 from longhouse.journal.events import Opened, Output, Prompted, Recorded, Returned
 from longhouse.journal.messages import Content, Message
-from longhouse.journal.session import Session, blank, fold
+from longhouse.journal.session import Session, Step, blank, fold
 from longhouse.store import files, journals, views
 from longhouse.store.database import Database
 from longhouse.store.journals import Accepted, Placed, Repeated
@@ -36,8 +36,8 @@ class Attached:
 
     session: Session
     trace: str
-    is_repeat: bool = False
-    """Placed by an earlier request: much may have happened since."""
+    is_behind: bool = False
+    """Placed by an earlier request, or among others: more may have happened since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +83,11 @@ class Turns:
         try:
             return await self._place(caller, request, accepted, headers)
         except Repeated:
-            repeated = await self._repeated(accepted, headers)
-            assert repeated is not None
-            return await self._again(repeated)
+            if repeated := await self._repeated(accepted, headers):
+                return await self._again(repeated)
+        # The key is held by a request that is old enough to be forgotten.
+        await views.forget_requests(self.db)
+        return await self._place(caller, request, accepted, headers)
 
     # The same request once more
 
@@ -101,8 +103,8 @@ class Turns:
 
     async def _again(self, turned: views.Turned) -> Attached:
         """Follows the turn from where the first request placed its event."""
-        past = await journals.read(self.db, turned.session_id, 0, turned.seq)
-        return Attached(session=fold(past, blank(turned.session_id)), trace=turned.trace_id, is_repeat=True)
+        session = await self._upto(blank(turned.session_id), turned.seq)
+        return Attached(session=session, trace=turned.trace_id, is_behind=True)
 
     # A new request
 
@@ -115,23 +117,23 @@ class Turns:
             if row is None:
                 raise unknown_model(request.model)
             prompt = await self._prompt(caller, request, Said(before=(), new=said.new))
-            return await self._continue(row.id, prompt, request, accepted)
+            return await self._continue(row.id, prompt, request, accepted, resent=False)
         template, version = self.template(request.model)
-        prompt = await self._prompt(caller, request, said, version=version)
         conversation, named_by = _conversation(request, headers)
+        prompt = await self._prompt(caller, request, said, version=version)
         if named_by == "caller" and not said.resends:
             found = await views.root(
                 self.db, owner=caller.owner, conversation_id=conversation or "", agent=template.name
             )
             if found:
-                return await self._continue(found, prompt, request, accepted)
+                return await self._continue(found, prompt, request, accepted, resent=False)
             return await self._open(caller, request, template, prompt, accepted, conversation=conversation, label="")
         before = self._chain(caller, request, said.before)
         rested = await views.rested(
             self.db, before, owner=caller.owner, agent=template.name, conversation_id=conversation
         )
         if rested and rested.is_newest:
-            return await self._continue(rested.session_id, prompt, request, accepted)
+            return await self._continue(rested.session_id, prompt, request, accepted, resent=True)
         prior = await self._prior(said.before)
         prompt = _with_prior(prompt, prior)
         conversation = rested.conversation_id if rested else conversation
@@ -168,30 +170,31 @@ class Turns:
         proposed = f"{template.name}_{uuid.uuid4()}"
         placed = await journals.open(self.db, proposed, opened, prompt, task=_text(prompt.content), accepted=accepted)
         if placed.session_id == proposed:
-            session = _folded(blank(proposed), 1, placed, opened, prompt)
-        else:
-            session = await journals.load(self.db, placed.session_id)
-        return Attached(session=session, trace=prompt.trace)
+            return Attached(session=_folded(blank(proposed), 1, placed, opened, prompt), trace=prompt.trace)
+        # Somebody opened it at the same moment.
+        session = await self._upto(blank(placed.session_id), placed.seq)
+        return Attached(session=session, trace=prompt.trace, is_behind=True)
 
-    async def _continue(self, session_id: str, prompt: Prompted, request: ChatRequest, accepted: Accepted) -> Attached:
+    async def _continue(
+        self, session_id: str, prompt: Prompted, request: ChatRequest, accepted: Accepted, *, resent: bool
+    ) -> Attached:
         """An open question is answered; otherwise the message is the next prompt."""
         session = await journals.load(self.db, session_id)
+        if not resent:
+            prompt = msgspec.structs.replace(prompt, chain=_continued(session, request))
         reply_to = (request.metadata or {}).get("reply_to")
-        asked = [call for call in session.questions if reply_to in (None, call.call)]
-        if reply_to and not asked:
-            raise CallerError(f"No open question has the id {reply_to!r}.", param="metadata.reply_to")
-        if asked:
+        if reply_to and not _has_asked(session, reply_to):
+            raise CallerError(f"No question has the id {reply_to!r}.", param="metadata.reply_to")
+        while session.questions:
+            named = [call for call in session.questions if call.call == reply_to]
+            call, text = (named or session.questions)[0].call, _text(prompt.content)
             try:
-                attached = await self.answer(
-                    session, asked[0].call, _text(prompt.content), chain=prompt.chain, accepted=accepted
-                )
+                return await self.answer(session, call, text, chain=prompt.chain, accepted=accepted)
             except AlreadyReturned:
+                # Somebody was first: this is simply the next message.
                 session = await journals.catch_up(self.db, session)
-            else:
-                return attached
         placed = await journals.add(self.db, session_id, [prompt], trace=prompt.trace, accepted=accepted)
-        session = await self._with(session, placed, prompt)
-        return Attached(session=session, trace=prompt.trace)
+        return await self._attached(session, placed, prompt, trace=prompt.trace)
 
     async def answer(
         self, session: Session, call: str, text: str, *, chain: str = "", accepted: Accepted | None = None
@@ -201,15 +204,25 @@ class Turns:
         returned = Returned(call=call, outcome=Output(content=text), by="user", chain=chain)
         after = _folded(session, 0, None, returned)
         placed = await journals.add(
-            self.db, session.id, [returned], trace=session.turn.trace, state=after.state, accepted=accepted
+            self.db,
+            session.id,
+            [returned],
+            trace=session.turn.trace,
+            state=after.state,
+            accepted=accepted,
+            # Where another question is still open, the client is asked that one at once.
+            fingerprint=None if after.can_move else after.rest_mark,
         )
-        trace = session.turn.trace
-        return Attached(session=await self._with(session, placed, returned), trace=trace)
+        return await self._attached(session, placed, returned, trace=session.turn.trace)
 
-    async def _with(self, session: Session, placed: Placed, event: events.Event) -> Session:
+    async def _attached(self, session: Session, placed: Placed, event: events.Event, *, trace: str) -> Attached:
         if placed.seq == session.head + 1:
-            return _folded(session, 0, placed, event)
-        return await journals.catch_up(self.db, session)
+            return Attached(session=_folded(session, 0, placed, event), trace=trace)
+        return Attached(session=await self._upto(session, placed.seq), trace=trace, is_behind=True)
+
+    async def _upto(self, session: Session, seq: int) -> Session:
+        """The session as it was with event `seq`, and not a step further."""
+        return fold(await journals.read(self.db, session.id, session.head, seq - session.head), session)
 
     # What the request says
 
@@ -228,14 +241,14 @@ class Turns:
     async def _prompt(self, caller: Caller, request: ChatRequest, said: Said, version: int | None = None) -> Prompted:
         return Prompted(
             trace=uuid.uuid4().hex,
-            content=tuple([await self._content(message, index) for index, message in enumerate(said.new)]),
+            content=tuple([await self._content(message) for message in said.new]),
             system=request.system,
             sampling=request.sampling,
             version=version,
             chain=self._chain(caller, request, (*said.before, *said.new)),
         )
 
-    async def _content(self, message: ChatMessage, index: int) -> Content:
+    async def _content(self, message: ChatMessage) -> Content:
         if message.content is None or isinstance(message.content, str):
             return message.content or ""
         parts: list[messages.Part] = []
@@ -254,9 +267,9 @@ class Turns:
     async def _prior(self, before: Sequence[ChatMessage]) -> tuple[Message, ...]:
         """The client's history as messages; what its own tools did is told in words, since they are not ours."""
         prior: list[Message] = []
-        for index, message in enumerate(before):
+        for message in before:
             if message.role == "user":
-                prior.append(messages.User(content=await self._content(message, index)))
+                prior.append(messages.User(content=await self._content(message)))
             elif message.role == "assistant" and message.text:
                 prior.append(messages.Assistant(content=message.text))
             elif message.role in ("tool", "function"):
@@ -269,6 +282,22 @@ def unknown_model(model: str) -> CallerError:
     return wire.not_found(f"The model {shown!r} does not exist; see GET /v1/models.", code="model_not_found")
 
 
+def _has_asked(session: Session, call: str) -> bool:
+    """Is this a question of the session, open or answered?"""
+    uses = (use for entry in session.transcript if isinstance(entry, Step) for use in entry.uses)
+    return any(use.question and use.call == call for use in uses)
+
+
+def _continued(session: Session, request: ChatRequest) -> str:
+    """The chain of a client that sent only what is new: what was said in the session, and this.
+
+    Empty where it cannot be known: in a running turn, after one that failed.
+    """
+    mark = None if session.can_move else session.rest_mark
+    said = ((message.role, message.text) for message in sort_out(request).new)
+    return fingerprint.grown(mark, said) if mark else ""
+
+
 def _with_prior(prompt: Prompted, prior: tuple[Message, ...]) -> Prompted:
     return msgspec.structs.replace(prompt, prior=prior)
 
@@ -276,7 +305,7 @@ def _with_prior(prompt: Prompted, prior: tuple[Message, ...]) -> Prompted:
 def _conversation(request: ChatRequest, headers: Mapping[str, str]) -> tuple[str | None, NamedBy | None]:
     if named := headers.get("x-conversation-id"):
         return wire.checked_id(named, "X-Conversation-Id"), "caller"
-    if named := (request.metadata or {}).get("conversation_id"):
+    if (named := (request.metadata or {}).get("conversation_id")) is not None:
         return wire.checked_id(named, "metadata.conversation_id"), "caller"
     if request.chat_id is not None:
         return wire.checked_id(str(request.chat_id), "chat_id"), "caller"

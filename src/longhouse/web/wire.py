@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 import pydantic
-from pydantic import FailFast, Field, StrictBool, StrictStr
+from pydantic import Field, StrictBool, StrictStr
 from pydantic_core import PydanticCustomError
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
@@ -22,8 +22,8 @@ MAX_BODY: Final = 8 * 1024 * 1024
 MAX_MESSAGES: Final = 20_000
 MAX_FIELDS: Final = 100
 """Fields of one object on our own routes: each unknown one is a complaint to be written."""
-ID: Final = re.compile(r"[A-Za-z0-9._:@-]{1,128}")
-"""What an id that a client chooses looks like."""
+ID: Final = re.compile(r"(?!\.+$)[A-Za-z0-9._:@-]{1,128}")
+"""What an id that a client chooses looks like; it may become the name of a file, so it is not only dots."""
 _DATA_URL: Final = re.compile(r"data:(image/[a-z0-9.+-]{1,40});base64,", re.IGNORECASE)
 
 _BRANCHES: Final = ("str", "list", "int", "constrained-str")
@@ -54,7 +54,7 @@ class Strict(pydantic.BaseModel):
 
 
 # A list stops at its first bad item: a complaint about each of a million would cost seconds and gigabytes.
-Many = Annotated[list[Item], FailFast()]
+Many = Annotated[list[Item], Field(fail_fast=True)]
 
 
 class TextPart(_Lenient):
@@ -179,11 +179,30 @@ class ChatRequest(_Lenient):
         return "\n\n".join(text for text in texts if text) or None
 
 
+class Nothing(Strict):
+    """The body of a route that takes none."""
+
+
 async def read_body(request: HttpRequest) -> bytes:
     """The body, as far as we read one."""
+    _refuse_other_than_json(request)
+    return await _bytes(request)
+
+
+async def refuse_body(request: HttpRequest) -> None:
+    """For routes that take no body; `{}` is as good as none."""
+    if body := await _bytes(request):
+        _refuse_other_than_json(request)
+        parse(Nothing, body)
+
+
+def _refuse_other_than_json(request: HttpRequest) -> None:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise CallerError("Send JSON with the header 'content-type: application/json'.", status=415)
+
+
+async def _bytes(request: HttpRequest) -> bytes:
     too_long = CallerError(f"The body is longer than {MAX_BODY} bytes.", status=413, code="request_too_large")
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length) > MAX_BODY:
@@ -198,6 +217,23 @@ async def read_body(request: HttpRequest) -> bytes:
     except ClientDisconnect:
         raise CallerError("The body ended before its announced length.") from None
     return b"".join(chunks)
+
+
+def query(request: HttpRequest, known: Sequence[str] = ()) -> dict[str, str]:
+    """The query parameters of one of our own routes, each of them known."""
+    given = dict(request.query_params)
+    for name, value in given.items():
+        if name not in known:
+            here = f"; known: {', '.join(known)}" if known else ""
+            raise CallerError(f"There is no query parameter {name[:64]!r} here{here}.", param=name[:64])
+        if "\x00" in value:
+            raise CallerError(f"{name} holds a NUL character.", param=name)
+    return given
+
+
+async def no_query(request: HttpRequest) -> None:
+    """A dependency of the routes that take no query parameters."""
+    query(request)
 
 
 def parse(model: type[T], body: bytes) -> T:
@@ -266,7 +302,8 @@ def _has_nul(value: Any) -> bool:
 
 def checked_id(value: str, param: str) -> str:
     if not ID.fullmatch(value):
-        raise CallerError(f"{param} must be 1 to 128 of the characters A-Z a-z 0-9 . _ : @ -", param=param)
+        allowed = "1 to 128 of the characters A-Z a-z 0-9 . _ : @ -, and not dots alone"
+        raise CallerError(f"{param} must be {allowed}.", param=param)
     return value
 
 
@@ -285,6 +322,26 @@ def image_bytes(url: str) -> tuple[str, bytes]:
 
 def digest_of(body: bytes) -> str:
     return hashlib.sha256(body).hexdigest()
+
+
+def described(model: type[pydantic.BaseModel], /, **example: Any) -> dict[str, Any]:
+    """The body of a POST for the OpenAPI document, which cannot see it: we read bodies ourselves."""
+    schema = model.model_json_schema()
+    known = schema.pop("$defs", {})
+    content = {"schema": _resolved(schema, known), "example": example}
+    return {"requestBody": {"required": True, "content": {"application/json": content}}}
+
+
+def _resolved(schema: Any, known: dict[str, Any]) -> Any:
+    """The schema with what it refers to put in its place."""
+    if isinstance(schema, list):
+        return [_resolved(item, known) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        return _resolved(known[schema["$ref"].rpartition("/")[2]], known)
+    # The mapping of a discriminator holds references too; the branches themselves name their tags.
+    return {key: _resolved(value, known) for key, value in schema.items() if key != "discriminator"}
 
 
 class Json(Response):

@@ -1,0 +1,342 @@
+"""A session is the sum of its events: what each kind adds, and which state follows."""
+
+from datetime import timedelta
+
+import pytest
+
+from longhouse.journal import events
+from longhouse.journal.events import Fault, Output
+from longhouse.journal.messages import TextPart, User
+from longhouse.journal.session import (
+    AGENT_FAILED,
+    Heard,
+    Session,
+    State,
+    Step,
+    Summary,
+    Told,
+    Turn,
+    Use,
+    blank,
+)
+from support import BEGAN, LIMITS, opened, prompted, returned, started, told, used
+
+RUNNING = (opened(), prompted("Will it rain?"), started(2))
+FAILED = events.Failed(reason="no model answered", code="provider_error")
+
+
+def turn_of(session: Session) -> Turn:
+    assert session.turn is not None
+    return session.turn
+
+
+def asked(call: str = "1-action-0", question: str = "Which city?") -> events.Called:
+    return used(call, tool="clarificationtool", call_kind="ask", question=question)
+
+
+def test_a_blank_session_is_inited_and_has_nothing_to_do() -> None:
+    session = blank("a_1")
+    assert session.state is State.INITED
+    assert not session.can_move
+    assert not session.is_running
+    assert session.spoken is None
+
+
+def test_opened_says_whose_the_session_is() -> None:
+    event = events.Opened(agent="a", version=3, owner="acme", user="ann", conversation="c", side="sub", label="x")
+    session = told(event)
+    assert (session.agent, session.opened_version, session.owner, session.user) == ("a", 3, "acme", "ann")
+    assert (session.conversation, session.side, session.label) == ("c", "sub", "x")
+    assert (session.created_at, session.updated_at, session.head) == (BEGAN, BEGAN, 1)
+    assert session.state is State.INITED
+    assert not session.can_move
+
+
+def test_a_prompt_waits_in_the_queue_until_it_is_started() -> None:
+    session = told(opened(), prompted("Hello"))
+    assert session.state is State.INITED
+    assert session.can_move
+    assert [waiting.seq for waiting in session.queue] == [2]
+    assert session.transcript == ()
+
+
+def test_a_started_prompt_enters_the_transcript_and_opens_a_turn() -> None:
+    prompt = events.Prompted(
+        trace="t1",
+        content=("Hello", (TextPart(text="there"),)),
+        prior=(User(content="before"),),
+        system="Be brief.",
+        sampling=events.Sampling(seed=7),
+        chain="c0",
+        reply_to=events.ReplyTo(session="p", call="1-action-0"),
+    )
+    session = told(opened(), prompt, started(2))
+    turn = turn_of(session)
+    assert session.state is State.RESEARCHING
+    assert session.queue == ()
+    assert session.transcript == (
+        Told(seq=2, messages=(User(content="before"),)),
+        Heard(seq=2, content="Hello", date="2026-01-31"),
+        Heard(seq=2, content=(TextPart(text="there"),), date="2026-01-31"),
+    )
+    assert (turn.task, turn.system, turn.chain, turn.limits) == ("Hello\n\nthere", "Be brief.", "c0", LIMITS)
+    assert turn.sampling == events.Sampling(seed=7)
+    assert turn.reply_to == events.ReplyTo(session="p", call="1-action-0")
+    assert turn.started_at == BEGAN + timedelta(seconds=2)
+
+
+def test_replies_count_steps_tokens_and_offered_tools() -> None:
+    usage = events.Usage(prompt_tokens=10, completion_tokens=2, total_tokens=12, cached_tokens=4)
+    session = told(
+        *RUNNING,
+        events.Replied(text="hm", usage=usage, offered=("a@1", "b@1")),
+        used("1-action-0"),
+        returned("1-action-0"),
+        events.Replied(usage=usage, offered=("c@1",), withdrawn=("a@1",)),
+    )
+    turn = turn_of(session)
+    assert (turn.iteration, session.iteration, turn.tokens) == (2, 2, 24)
+    assert turn.usage == events.Usage(prompt_tokens=20, completion_tokens=4, total_tokens=24, cached_tokens=8)
+    assert session.offered == ("b@1", "c@1")
+
+
+def test_parallel_outcomes_come_in_any_order_and_stay_with_their_calls() -> None:
+    session = told(*RUNNING, events.Replied(text="hm"), used("1-action-0"), used("1-action-1"))
+    assert list(session.open) == ["1-action-0", "1-action-1"]
+    assert [call.call for call in session.due_calls] == ["1-action-0", "1-action-1"]
+    assert session.state is State.RESEARCHING
+    session = told(returned("1-action-1", "B"), session=session)
+    assert list(session.open) == ["1-action-0"]
+    session = told(events.Returned(call="1-action-0", outcome=Fault(code="x", message="A")), session=session)
+    assert session.open == {}
+    step = session.transcript[-1]
+    assert isinstance(step, Step)
+    assert [(use.call, use.outcome) for use in step.uses] == [
+        ("1-action-0", Fault(code="x", message="A")),
+        ("1-action-1", Output(content="B")),
+    ]
+
+
+def test_a_question_waits_for_clarification_and_its_answer_counts() -> None:
+    session = told(*RUNNING, events.Replied(), asked())
+    assert session.state is State.WAITING_FOR_CLARIFICATION
+    assert not session.can_move
+    assert session.is_running
+    assert session.spoken == "Which city?"
+    assert [call.call for call in session.questions] == ["1-action-0"]
+    assert turn_of(session).clarifications_used == 0
+    answer = events.Returned(call="1-action-0", outcome=Output(content="Oslo"), by="user", chain="c2")
+    session = told(answer, session=session)
+    assert session.state is State.RESEARCHING
+    assert (turn_of(session).clarifications_used, turn_of(session).chain) == (1, "c2")
+
+
+def test_a_question_that_ends_in_a_fault_is_no_clarification() -> None:
+    gone = events.Returned(call="1-action-0", outcome=Fault(code="abandoned", message="x"))
+    session = told(opened(), prompted("Hi", chain="c1"), started(2), events.Replied(), asked(), gone)
+    assert (turn_of(session).clarifications_used, turn_of(session).chain) == (0, "c1")
+
+
+def test_while_a_tool_is_due_a_question_does_not_make_the_session_wait() -> None:
+    session = told(*RUNNING, events.Replied(), asked(), used("1-action-1"))
+    assert session.state is State.RESEARCHING
+    assert told(returned("1-action-1"), session=session).state is State.WAITING_FOR_CLARIFICATION
+
+
+def test_an_agent_call_waits_for_the_agent_and_a_question_goes_first() -> None:
+    delegated = used("1-action-0", tool="agent.analytic", call_kind="agent")
+    assert told(*RUNNING, events.Replied(), delegated).state is State.WAITING_FOR_AGENT
+    both = told(*RUNNING, events.Replied(), delegated, asked("1-action-1"))
+    assert both.state is State.WAITING_FOR_CLARIFICATION
+
+
+def test_after_a_takeover_only_once_calls_become_uncertain() -> None:
+    session = told(
+        *RUNNING,
+        events.Replied(),
+        used("1-action-0", tool="pay", effect="once"),
+        used("1-action-1", effect="idempotent"),
+        used("1-action-2"),
+        asked("1-action-3"),
+        events.Resumed(worker="w2", previous="w1"),
+    )
+    assert [call.call for call in session.uncertain] == ["1-action-0"]
+    assert [call.call for call in session.due_calls] == ["1-action-1", "1-action-2"]
+
+
+def test_an_uncertain_call_waits_for_approval_until_somebody_settles_it() -> None:
+    session = told(
+        *RUNNING,
+        events.Replied(),
+        used("1-action-0", tool="pay", effect="once"),
+        events.Resumed(worker="w2", previous="w1"),
+    )
+    assert session.state is State.WAITING_FOR_APPROVAL
+    assert not session.can_move
+    assert session.spoken == "A worker was lost while pay (1-action-0) ran: please say whether it happened."
+    settled = told(returned("1-action-0", "paid"), session=session)
+    assert settled.state is State.RESEARCHING
+    assert settled.uncertain == []
+    again = told(events.Decided(call="1-action-0", decision="did_not_happen", by="ann"), session=session)
+    assert again.state is State.RESEARCHING
+    assert [call.call for call in again.due_calls] == ["1-action-0"]
+
+
+@pytest.mark.parametrize("decision", ["approve", "deny", "happened", "give_up"])
+def test_other_decisions_leave_the_call_open(decision: events.Decision) -> None:
+    session = told(
+        *RUNNING, events.Replied(), used("1-action-0", effect="once"), events.Resumed(worker="w2", previous="w1")
+    )
+    decided = told(events.Decided(call="1-action-0", decision=decision, by="ann"), session=session)
+    assert decided.open == session.open
+
+
+def test_a_decision_on_a_call_that_returned_changes_nothing() -> None:
+    session = told(*RUNNING, events.Replied(), used("1-action-0"), returned("1-action-0"))
+    decided = told(events.Decided(call="1-action-0", decision="did_not_happen", by="ann"), session=session)
+    assert (decided.open, decided.transcript) == (session.open, session.transcript)
+
+
+@pytest.mark.parametrize(
+    ("end", "state", "spoken"),
+    [
+        (events.Finished(answer="Rain."), State.COMPLETED, "Rain."),
+        (FAILED, State.FAILED, None),
+        (events.Failed(reason="I could not", code=AGENT_FAILED), State.FAILED, "I could not"),
+        (events.Cancelled(trace="t", by="user"), State.CANCELLED, None),
+    ],
+)
+def test_a_turn_ends_and_a_new_prompt_begins_another(end: events.Event, state: State, spoken: str | None) -> None:
+    session = told(*RUNNING, events.Replied(text="hm"), end)
+    assert (session.state, session.spoken) == (state, spoken)
+    assert not session.is_running
+    assert not session.can_move
+    session = told(prompted("And tomorrow?", trace="t2"), session=session)
+    assert (session.state, session.can_move) == (state, True)
+    session = told(started(session.head, trace="t2"), session=session)
+    assert (session.state, turn_of(session).trace) == (State.RESEARCHING, "t2")
+    assert (turn_of(session).iteration, session.iteration) == (0, 1)
+
+
+def test_how_a_turn_failed_is_kept() -> None:
+    turn = turn_of(told(*RUNNING, FAILED))
+    assert (turn.error, turn.code, turn.answer) == ("no model answered", "provider_error", None)
+
+
+def test_prompts_that_arrive_during_a_turn_wait_in_order() -> None:
+    session = told(*RUNNING, prompted("second", trace="t2"), prompted("third", trace="t3"))
+    assert session.state is State.RESEARCHING
+    assert [waiting.prompt.trace for waiting in session.queue] == ["t2", "t3"]
+    session = told(events.Finished(answer="1"), started(4, trace="t2"), session=session)
+    assert [waiting.prompt.trace for waiting in session.queue] == ["t3"]
+    assert [entry.content for entry in session.transcript if isinstance(entry, Heard)] == ["Will it rain?", "second"]
+
+
+def test_a_cancelled_prompt_leaves_the_queue_and_the_running_turn_goes_on() -> None:
+    session = told(*RUNNING, prompted("second", trace="t2"), prompted("third", trace="t3"))
+    session = told(events.Cancelled(trace="t2", by="user"), session=session)
+    assert session.state is State.RESEARCHING
+    assert [waiting.prompt.trace for waiting in session.queue] == ["t3"]
+
+
+def test_a_cancel_ends_the_turn_and_the_queued_prompts_of_its_own_trace_only() -> None:
+    session = told(*RUNNING, prompted("again"), prompted("other", trace="t2"), events.Cancelled(trace="t", by="user"))
+    assert session.state is State.CANCELLED
+    assert [waiting.prompt.trace for waiting in session.queue] == ["t2"]
+
+
+def test_a_turn_that_has_ended_is_not_cancelled_with_a_later_prompt_of_its_trace() -> None:
+    session = told(*RUNNING, events.Finished(answer="Rain."), prompted("again"), events.Cancelled(trace="t", by="user"))
+    assert (session.state, session.spoken, session.queue) == (State.COMPLETED, "Rain.", ())
+
+
+def test_a_condensed_history_is_a_summary_and_what_came_after_it() -> None:
+    session = told(
+        *RUNNING,
+        events.Replied(text="old"),
+        events.Finished(answer="Rain."),
+        prompted("And tomorrow?", trace="t2"),
+        started(6, trace="t2"),
+        events.Condensed(upto=5, summary="It rains."),
+        events.Replied(text="new"),
+    )
+    assert session.transcript == (
+        Summary(seq=5, text="It rains."),
+        Heard(seq=6, content="And tomorrow?", date="2026-01-31"),
+        Step(seq=9, text="new"),
+    )
+
+
+def test_an_outcome_of_a_condensed_call_still_closes_it() -> None:
+    session = told(*RUNNING, events.Replied(), used("1-action-0"), events.Condensed(upto=4, summary="s"))
+    session = told(returned("1-action-0"), session=session)
+    assert (session.open, session.transcript) == ({}, (Summary(seq=4, text="s"),))
+
+
+def test_notes_and_files_are_kept() -> None:
+    first = events.Stored(path="a.md", digest="1", media_type="text/markdown")
+    second = events.Stored(path="a.md", digest="2", media_type="text/markdown")
+    session = told(*RUNNING, events.Noted(text="one"), events.Noted(text="two"), first, second)
+    assert session.notes == ("one", "two")
+    assert session.files == {"a.md": second}
+
+
+def test_what_a_tool_wrote_is_added_to_the_context() -> None:
+    session = told(
+        *RUNNING,
+        events.Replied(),
+        used("1-action-0"),
+        used("1-action-1"),
+        returned("1-action-0", writes={"sources": {"u": 1}, "searches_used": 2}),
+        returned("1-action-1", writes={"searches": ["q"], "state": "RESEARCHING"}),
+    )
+    assert session.context == {"sources": {"u": 1}, "searches": ["q"]}
+    assert (turn_of(session).searches_used, turn_of(session).verdict) == (2, "")
+
+
+@pytest.mark.parametrize("verdict", ["COMPLETED", "FAILED"])
+def test_a_finishing_tool_leaves_its_verdict_and_the_first_one_stands(verdict: str) -> None:
+    session = told(
+        *RUNNING,
+        events.Replied(),
+        used("1-action-0"),
+        used("1-action-1"),
+        returned("1-action-0", writes={"state": verdict, "execution_result": "one"}),
+        returned("1-action-1", writes={"state": "COMPLETED", "execution_result": "two"}),
+    )
+    assert (turn_of(session).verdict, turn_of(session).answer) == (verdict, "one")
+    assert session.is_running
+    assert session.context == {}
+
+
+def test_waiting_for_people_does_not_count_as_work() -> None:
+    session = told(*RUNNING, events.Replied(), asked(), every=timedelta(seconds=10))
+    assert turn_of(session).resting_since == BEGAN + timedelta(seconds=40)
+    answered = told(returned("1-action-0"), session=session, since=BEGAN + timedelta(hours=2))
+    assert turn_of(answered).waited == 7200 - 40
+    assert turn_of(answered).resting_since is None
+    twice = told(
+        events.Replied(), asked("2-action-0"), returned("2-action-0"), session=answered,
+        since=BEGAN + timedelta(hours=3), every=timedelta(seconds=5),
+    )  # fmt: skip
+    assert turn_of(twice).waited == 7200 - 40 + 5
+
+
+def test_a_tool_that_runs_beside_a_question_is_work_until_it_returns() -> None:
+    session = told(*RUNNING, events.Replied(), asked(), used("1-action-1"))
+    assert turn_of(session).resting_since is None
+    rested = told(returned("1-action-1"), session=session, since=BEGAN + timedelta(seconds=60))
+    assert turn_of(rested).resting_since == BEGAN + timedelta(seconds=60)
+
+
+def test_an_answer_written_by_a_clock_that_lags_takes_nothing_away() -> None:
+    session = told(*RUNNING, events.Replied(), asked())
+    assert turn_of(told(returned("1-action-0"), session=session, since=BEGAN - timedelta(hours=1))).waited == 0
+
+
+def test_folding_leaves_the_session_it_began_with_as_it_was() -> None:
+    session = told(*RUNNING, events.Replied(), used("1-action-0"))
+    told(returned("1-action-0", writes={"sources": {"u": 1}}), events.Noted(text="x"), session=session)
+    assert list(session.open) == ["1-action-0"]
+    assert (session.context, session.notes, session.head) == ({}, (), 5)
+    assert session.transcript[-1] == Step(seq=4, uses=(Use(call="1-action-0", tool="clocktool", arguments="{}"),))

@@ -1,0 +1,105 @@
+"""Hints in one process: who follows hears, in batches, and nothing is left behind."""
+
+import asyncio
+
+import pytest
+
+from longhouse.journal import events
+from longhouse.journal.events import Recorded
+from longhouse.runtime.bus import Bus, Draft, Facts, Fragment, Item, Look, Subscription
+from support import BEGAN
+
+FACTS = Facts((Recorded(seq=1, at=BEGAN, event=events.Finished(answer="x")),))
+FRAGMENT = Fragment(after=1, fence=1, kind="content", offset=0, text="x")
+
+
+async def taken(subscription: Subscription) -> list[Item]:
+    async with asyncio.timeout(5):
+        return await subscription.take()
+
+
+async def test_a_follower_takes_everything_since_its_last_look_in_one_batch() -> None:
+    bus = Bus()
+    with bus.subscribed("s") as subscription:
+        for item in (FRAGMENT, FACTS, Look(3)):
+            bus.publish("s", item)
+        assert await taken(subscription) == [FRAGMENT, FACTS, Look(3)]
+        bus.publish("s", Look(4))
+        assert await taken(subscription) == [Look(4)]
+
+
+async def test_a_follower_waits_until_there_is_something() -> None:
+    bus = Bus()
+    with bus.subscribed("s") as subscription:
+        waiting = asyncio.create_task(taken(subscription))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        bus.publish("s", Look(1))
+        assert await waiting == [Look(1)]
+
+
+async def test_every_follower_of_a_session_hears_and_no_other() -> None:
+    bus = Bus()
+    with bus.subscribed("s") as one, bus.subscribed("s") as two, bus.subscribed("other") as other:
+        bus.publish("s", Look(1))
+        assert await taken(one) == await taken(two) == [Look(1)]
+        bus.publish("other", Look(2))
+        assert await taken(other) == [Look(2)]
+
+
+async def test_nothing_is_left_behind_when_followers_leave() -> None:
+    bus = Bus()
+    with bus.subscribed("s"):
+        with bus.subscribed("s"):
+            assert bus.is_followed("s")
+        assert bus.followed == ["s"]
+    assert not bus.is_followed("s")
+    with pytest.raises(ValueError, match="gone"), bus.subscribed("s"):
+        raise ValueError("gone")
+    bus.publish("s", FRAGMENT)
+    assert bus.followed == []
+    assert bus == Bus()
+
+
+def test_asking_leaves_nothing_behind_either() -> None:
+    bus = Bus()
+    assert not bus.is_followed("s")
+    assert bus.draft("s") is None
+    bus.publish("s", Look())
+    assert bus == Bus()
+
+
+async def test_an_append_from_outside_wakes_the_worker_and_the_followers() -> None:
+    bus, woken, stopped = Bus(), [], []
+    bus.on_wake(woken.append)
+    bus.on_wake(woken.append)
+    bus.on_stop(stopped.append)
+    with bus.subscribed("s") as subscription:
+        bus.appended("s", 7)
+        assert woken == ["s", "s"]
+        assert await taken(subscription) == [Look(7)]
+    bus.wake("t")
+    bus.stop("u")
+    assert (woken[2:], stopped) == (["t", "t"], ["u"])
+
+
+def test_a_draft_is_there_while_it_is_written() -> None:
+    bus, draft = Bus(), Draft(after=3, fence=1)
+    with bus.drafting("s", draft):
+        draft.content += "Hel"
+        assert bus.draft("s") == Draft(after=3, fence=1, content="Hel")
+        assert bus.draft("t") is None
+    assert bus.draft("s") is None
+    with pytest.raises(ValueError, match="cut"), bus.drafting("s", draft):
+        raise ValueError("cut")
+    assert bus == Bus()
+
+
+def test_a_deposed_draft_does_not_take_the_new_one_with_it() -> None:
+    bus, old, new = Bus(), Draft(after=3, fence=1), Draft(after=3, fence=2)
+    leaving = bus.drafting("s", old)
+    leaving.__enter__()
+    with bus.drafting("s", new):
+        leaving.__exit__(None, None, None)
+        assert bus.draft("s") is new
+    assert bus.draft("s") is None

@@ -1,0 +1,257 @@
+"""What one reply of a model leads to: calls are made, refused, awaited; and every one of them is answered."""
+
+import asyncio
+from typing import Any, ClassVar
+
+from engine_room import Gate, Room
+
+from longhouse.journal import events
+from longhouse.journal.events import Fault, Output
+from longhouse.journal.session import State
+from longhouse.models.scripted import Call, Say, call, calls, say
+from longhouse.runtime.bus import Fragment
+from longhouse.runtime.engine import MAX_CALLS
+from longhouse.runtime.instance import Status
+from longhouse.store.database import Database
+from longhouse.tools.toolbox import BaseTool, ToolContext
+
+FINISH = call("finalanswertool", answer="Done.")
+
+
+async def commits(db: Database, session_id: str, kind: str) -> int:
+    """In how many appends the events of a kind were written."""
+    query = "SELECT count(DISTINCT append_id) FROM journal WHERE session_id = $1 AND kind = $2"
+    return int(await db.value(query, session_id, kind))
+
+
+async def test_a_turn_from_the_prompt_to_its_answer(db: Database) -> None:
+    room = Room(db, [calls(say("Let me see."), call("echo", text="hi")), FINISH])
+    session = await room.run()
+    assert (session.state, session.spoken) == (State.COMPLETED, "Done.")
+    assert await room.kinds(session.id) == [
+        "Opened", "Prompted", "Started", "Replied", "Called", "Returned", "Replied", "Called", "Returned", "Finished",
+    ]  # fmt: skip
+    replied = (await room.found(session.id, events.Replied))[0]
+    assert replied.text == "Let me see."
+    assert replied.offered == ("clarificationtool@1", "finalanswertool@1", "echo@1", "broken@1")
+    assert len(replied.digest) == 64
+    called = (await room.found(session.id, events.Called))[0]
+    assert (called.call, called.provider_id, called.tool) == ("1-action-0", "call_1", "echo")
+    row = await room.row(session.id)
+    assert (row["state"], row["holder"], row["due"], row["head"]) == ("COMPLETED", None, False, 10)
+    assert [one.status for one in room.engine.pool.instances] == [Status.IDLE]
+
+
+async def test_a_step_costs_two_commits_and_the_end_one(db: Database) -> None:
+    room = Room(db, [call("echo"), FINISH])
+    session = await room.run()
+    query = "SELECT count(DISTINCT append_id) FROM journal WHERE session_id = $1 AND seq > 3"
+    assert await db.value(query, session.id) == 3
+
+
+async def test_the_models_arguments_keep_their_order(db: Database) -> None:
+    written = '{"z": 1,  "text": "hi", "a": {"y": 2, "b": 3}}'
+    room = Room(db, [Say(calls=(Call(name="echo", arguments=written),)), FINISH])
+    session = await room.run()
+    assert (await room.found(session.id, events.Called))[0].arguments == written
+    assert room.model.bodies[-1].messages[2].tool_calls[0].function.arguments == written
+
+
+async def test_parallel_calls_are_all_answered_and_shown_in_the_order_of_the_calls(db: Database) -> None:
+    class First(Gate):
+        """Comes last."""
+
+    room = Room(db, [calls(call("first"), call("broken"), call("echo", text="third")), FINISH], [First])
+    session_id = await room.prompt()
+    running = asyncio.create_task(room.advance(session_id))
+    await room.until(session_id, events.Returned, 2)
+    First.passed.set()
+    session = await running
+    assert session.state is State.COMPLETED
+    order = [one.call for one in await room.found(session_id, events.Returned)][:3]
+    assert order[2] == "1-action-0"
+    assert room.results() == ["passed", "Error: ValueError: it is broken", "third"]
+
+
+async def test_outcomes_that_arrive_together_are_one_commit(db: Database) -> None:
+    class One(Gate):
+        """Waits."""
+
+    room = Room(db, [calls(call("one"), call("one"), call("one")), FINISH], [One])
+    session_id = await room.prompt()
+    running = asyncio.create_task(room.advance(session_id))
+    async with asyncio.timeout(10):
+        while len(One.times) < 3:
+            await asyncio.sleep(0.005)
+    One.passed.set()
+    await running
+    assert len(await room.found(session_id, events.Returned)) == 4
+    assert await commits(db, session_id, "Returned") == 2, "three outcomes in one append, the answer in another"
+    assert sorted(One.times) == [f"{session_id}:1-action-{n}" for n in range(3)]
+
+
+async def test_a_raising_tool_is_an_outcome_that_the_model_reads(db: Database) -> None:
+    room = Room(db, [call("broken"), FINISH])
+    session = await room.run()
+    fault = Fault(code="tool_failed", message="ValueError: it is broken")
+    assert (await room.outcomes(session.id))["1-action-0"] == fault
+    assert room.results() == ["Error: ValueError: it is broken"]
+    assert session.state is State.COMPLETED
+
+
+async def test_a_tool_that_tries_to_leave_ends_only_its_call(db: Database) -> None:
+    class Leaving(BaseTool):
+        async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
+            raise asyncio.CancelledError
+
+    class Exiting(BaseTool):
+        async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
+            raise SystemExit
+
+    room = Room(db, [calls(call("leaving"), call("exiting"), call("echo")), FINISH], [Leaving, Exiting])
+    session = await room.run()
+    assert room.results() == ["Error: CancelledError: ", "Error: SystemExit: ", "echo"]
+    assert session.state is State.COMPLETED
+
+
+async def test_each_call_has_its_own_time(db: Database) -> None:
+    class Sleepy(Gate):
+        """Never wakes."""
+
+        timeout: ClassVar[float] = 0.05
+
+    room = Room(db, [calls(call("sleepy"), call("echo")), FINISH], [Sleepy])
+    session = await room.run()
+    assert room.results() == ["Error: sleepy did not answer within 0.05 seconds", "echo"]
+    outcome = (await room.outcomes(session.id))["1-action-0"]
+    assert isinstance(outcome, Fault)
+    assert outcome.code == "timeout"
+
+
+async def test_a_call_that_cannot_be_made_is_refused_and_journaled(db: Database) -> None:
+    refusals = [
+        ("invented", "{}", "not_offered", "'invented' is not among the tools that are open now"),
+        ("clocktool", "{}", "not_offered", "'clocktool' is not among the tools that are open now"),
+        ("", "{}", "not_offered", "'' is not among the tools that are open now"),
+        ("echo", '{"text": 7}', "bad_arguments", "text: Input should be a valid string"),
+        ("echo", '{"text": ', "bad_arguments", "Invalid JSON"),
+        ("clarificationtool", '{"questions": []}', "bad_arguments", "questions: List should have at least 1 item"),
+        ("finalanswertool", "{}", "bad_arguments", "answer: Field required"),
+    ]
+    room = Room(db, [Say(calls=tuple(Call(name=one[0], arguments=one[1]) for one in refusals)), FINISH])
+    session = await room.run()
+    called, outcomes = await room.found(session.id, events.Called), await room.outcomes(session.id)
+    for made, shown, (name, arguments, code, words) in zip(called, room.results(), refusals, strict=False):
+        assert (made.tool, made.arguments) == (name, arguments)
+        outcome = outcomes[made.call]
+        assert isinstance(outcome, Fault)
+        assert outcome.code == code
+        assert words in outcome.message
+        assert words in shown
+    assert (len(called), len(room.results())) == (len(refusals) + 1, len(refusals))
+    assert session.state is State.COMPLETED
+
+
+async def test_of_too_many_calls_the_first_are_made_and_the_others_refused(db: Database) -> None:
+    room = Room(db, [calls(*(call("echo", text=str(n)) for n in range(MAX_CALLS + 8))), FINISH])
+    session = await room.run()
+    refused = f"Error: only {MAX_CALLS} calls of one reply are made"
+    assert room.results() == [*(str(n) for n in range(MAX_CALLS)), *[refused] * 8]
+    assert session.state is State.COMPLETED
+
+
+async def test_the_final_answer_waits_for_the_calls_beside_it(db: Database) -> None:
+    class Last(Gate):
+        """Still running."""
+
+    room = Room(db, [calls(FINISH, call("last"))], [Last])
+    session_id = await room.prompt()
+    running = asyncio.create_task(room.advance(session_id))
+    await asyncio.wait_for(Last.begun.wait(), 10)
+    assert (await room.outcomes(session_id)) == {"1-action-0": Output(content="Done.")}
+    Last.passed.set()
+    session = await running
+    assert (session.state, session.spoken) == (State.COMPLETED, "Done.")
+    assert (await room.kinds(session_id))[3:] == ["Replied", "Called", "Returned", "Called", "Returned", "Finished"]
+    assert len(room.model.bodies) == 1
+
+
+async def test_a_final_answer_beside_a_question_ends_the_turn_once_the_question_is_answered(db: Database) -> None:
+    room = Room(db, [calls(FINISH, call("clarificationtool", questions=["Sure?"]))])
+    session = await room.run()
+    assert session.state is State.WAITING_FOR_CLARIFICATION
+    await room.answer(session.id, "1-action-1", "Yes")
+    session = await room.advance(session.id)
+    assert (session.state, session.spoken) == (State.COMPLETED, "Done.")
+    assert len(room.model.bodies) == 1
+
+
+async def test_of_two_final_answers_the_first_stands_and_only_it_is_shown(db: Database) -> None:
+    room = Room(db, [calls(FINISH, call("finalanswertool", answer="Something else."))])
+    session_id = await room.prompt()
+    with room.bus.subscribed(session_id) as subscription:
+        session = await room.advance(session_id)
+        items = await subscription.take()
+    assert session.spoken == "Done."
+    assert "".join(one.text for one in items if isinstance(one, Fragment) and one.kind == "content") == "Done."
+
+
+async def test_an_agent_that_says_it_failed_has_failed_in_its_own_words(db: Database) -> None:
+    room = Room(db, [call("finalanswertool", answer="I could not.", status="failed")])
+    session = await room.run()
+    assert (session.state, session.spoken) == (State.FAILED, "I could not.")
+    assert (await room.journal(session.id))[-1].event == events.Failed(reason="I could not.", code="agent_failed")
+
+
+async def test_text_without_a_call_is_the_answer(db: Database) -> None:
+    room = Room(db, [say("Just so.")])
+    session = await room.run()
+    assert (session.state, session.spoken) == (State.COMPLETED, "Just so.")
+    assert (await room.kinds(session.id))[2:] == ["Started", "Replied", "Finished"]
+
+
+async def test_an_answer_is_shown_while_it_is_written_and_thoughts_apart_from_it(db: Database) -> None:
+    answer = Say(
+        text="hm", reasoning="deep", calls=(Call(name="finalanswertool", arguments={"answer": "Hello"}),), chunk=4
+    )
+    room = Room(db, [answer])
+    session_id = await room.prompt()
+    with room.bus.subscribed(session_id) as subscription:
+        await room.advance(session_id)
+        fragments = [one for one in await subscription.take() if isinstance(one, Fragment)]
+    assert "".join(one.text for one in fragments if one.kind == "content") == "Hello"
+    assert "".join(one.text for one in fragments if one.kind == "reasoning") == "deephm"
+    assert {(one.after, one.fence) for one in fragments} == {(3, 1)}
+    assert room.bus.draft(session_id) is None
+
+
+async def test_a_question_rests_without_a_holder_and_its_answer_goes_on(db: Database) -> None:
+    ask = calls(call("clarificationtool", questions=["Which city?", "When?"]), call("echo"))
+    room = Room(db, [ask, FINISH])
+    session = await room.run()
+    assert (session.state, session.spoken) == (State.WAITING_FOR_CLARIFICATION, "Which city?\nWhen?")
+    row = await room.row(session.id)
+    assert (row["holder"], row["due"], row["state"]) == (None, False, "WAITING_FOR_CLARIFICATION")
+    await room.answer(session.id, "1-action-0", "Oslo, today")
+    session = await room.advance(session.id)
+    assert session.state is State.COMPLETED
+    assert [message.content for message in room.model.bodies[-1].messages[3:]] == [
+        "Which city?\nWhen?", "echo", "Oslo, today",
+    ]  # fmt: skip
+
+
+async def test_what_a_tool_wrote_is_journaled_and_reaches_the_next_one(db: Database) -> None:
+    class Counting(BaseTool):
+        async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
+            context.searches_used += 1
+            context.sources[f"u{context.searches_used}"] = {"title": "T"}
+            return str(sorted(context.sources))
+
+    room = Room(db, [call("counting"), call("counting"), FINISH], [Counting])
+    session = await room.run()
+    assert room.results() == ["['u1']", "['u1', 'u2']"]
+    assert session.context == {"sources": {"u1": {"title": "T"}, "u2": {"title": "T"}}}
+    assert session.turn is not None
+    assert session.turn.searches_used == 2
+    first = (await room.found(session.id, events.Returned))[0]
+    assert first.writes == {"searches_used": 1, "sources": {"u1": {"title": "T"}}}

@@ -1,0 +1,209 @@
+"""Who may go on with a session, and what becomes of an effect whose worker may not."""
+
+import asyncio
+from typing import ClassVar, Literal
+
+import pytest
+from engine_room import Gate, Room
+
+from longhouse.errors import Deposed
+from longhouse.journal import events
+from longhouse.journal.events import Output
+from longhouse.journal.session import State
+from longhouse.models.scripted import Status, call, calls, say
+from longhouse.runtime.engine import Engine, Patience
+from longhouse.store import leases
+from longhouse.store.database import Database
+
+FINISH = call("finalanswertool", answer="Done.")
+
+
+async def under_way(
+    room: Room, session_id: str, gate: type[Gate], engine: Engine | None = None
+) -> asyncio.Task[object]:
+    """A run that has begun the call of this gate."""
+    running = asyncio.create_task(room.advance(session_id, engine))
+    await asyncio.wait_for(gate.begun.wait(), 10)
+    return running
+
+
+async def taken_over(room: Room, session_id: str, worker: str = "w2") -> None:
+    """w1 is on no roster, so that anybody may take its sessions."""
+    await room.advance(session_id, room.another(worker))
+
+
+async def test_a_deposed_worker_stops_at_its_first_write_and_leaves_no_trace(db: Database) -> None:
+    class Working(Gate):
+        """Reads something."""
+
+    room = Room(db, [call("working"), FINISH], [Working])
+    session_id = await room.prompt()
+    running = await under_way(room, session_id, Working)
+    lease = await room.claim(session_id, "w2")
+    before = await room.journal(session_id)
+    Working.passed.set()
+    with pytest.raises(Deposed):
+        await running
+    assert await room.journal(session_id) == before
+    assert lease.previous == "w1"
+    session = await room.another("w2").advance(lease)
+    assert session.state is State.COMPLETED
+    assert Working.times == [f"{session_id}:1-action-0"] * 2, "what only reads is read again"
+    assert [record.worker for record in await room.journal(session_id)][-5:] == ["w2"] * 5
+    assert all(one.status == "IDLE" for one in room.engine.pool.instances)
+
+
+async def test_after_a_takeover_a_call_that_may_have_happened_is_a_question(db: Database) -> None:
+    class Pay(Gate):
+        """Pays."""
+
+        effect: ClassVar[Literal["once"]] = "once"
+
+    class Look(Gate):
+        """Looks."""
+
+    room = Room(db, [calls(call("pay"), call("look"))], [Pay, Look])
+    session_id = await room.prompt()
+    running = await under_way(room, session_id, Pay)
+    Look.passed.set()
+    await room.until(session_id, events.Returned)
+    lease = await room.claim(session_id, "w2")
+    session = await room.another("w2").advance(lease)
+    assert session.state is State.WAITING_FOR_APPROVAL
+    assert await room.found(session_id, events.Resumed) == [events.Resumed(worker="w2", previous="w1")]
+    assert len(Pay.times) == 1
+    running.cancel()
+    Pay.passed.set()
+    await room.until(session_id, events.Returned, 2)
+
+
+@pytest.mark.parametrize("leaves", ["cancelled", "deposed"])
+async def test_a_deposed_worker_still_reports_the_effect_it_had_begun(db: Database, leaves: str) -> None:
+    class Pay(Gate):
+        """Pays."""
+
+        effect: ClassVar[Literal["once"]] = "once"
+
+    room = Room(db, [call("pay"), FINISH], [Pay])
+    session_id = await room.prompt()
+    running = await under_way(room, session_id, Pay)
+    await taken_over(room, session_id)
+    woken: list[str] = []
+    room.bus.on_wake(woken.append)
+    if leaves == "cancelled":
+        running.cancel()
+        await asyncio.wait([running])
+    Pay.passed.set()
+    await room.until(session_id, events.Returned)
+    assert (await room.outcomes(session_id))["1-action-0"] == Output(content="passed")
+    with pytest.raises(asyncio.CancelledError if leaves == "cancelled" else Deposed):
+        await running
+    async with asyncio.timeout(10):
+        while not woken:
+            await asyncio.sleep(0.005)
+    session = await room.advance(session_id, room.another("w2"))
+    assert (session.state, session.spoken) == (State.COMPLETED, "Done.")
+    assert len(Pay.times) == 1
+
+
+async def test_an_effect_that_was_settled_meanwhile_keeps_its_first_outcome(db: Database) -> None:
+    class Pay(Gate):
+        """Pays."""
+
+        effect: ClassVar[Literal["once"]] = "once"
+
+    reports: list[asyncio.Task[None]] = []
+    room = Room(db, [call("pay"), FINISH], [Pay])
+    room.engine.background = lambda work: reports.append(asyncio.ensure_future(work))
+    session_id = await room.prompt()
+    running = await under_way(room, session_id, Pay)
+    await taken_over(room, session_id)
+    await room.answer(session_id, "1-action-0", "settled by hand")
+    running.cancel()
+    await asyncio.wait([running])
+    Pay.passed.set()
+    await asyncio.wait_for(asyncio.gather(*reports), 10)
+    assert (await room.outcomes(session_id)) == {"1-action-0": Output(content="settled by hand")}
+    assert len(reports) == 1
+
+
+async def test_what_only_reads_is_stopped_with_its_run(db: Database) -> None:
+    class Working(Gate):
+        """Reads something."""
+
+    room = Room(db, [calls(call("working"), call("working"))], [Working])
+    session_id = await room.prompt()
+    before = asyncio.all_tasks()
+    running = await under_way(room, session_id, Working)
+    running.cancel()
+    await asyncio.wait([running])
+    assert asyncio.all_tasks() - before == set()
+    assert await room.found(session_id, events.Returned) == []
+
+
+async def test_without_a_fresh_heartbeat_an_effect_is_not_begun_and_is_not_in_doubt(db: Database) -> None:
+    class Pay(Gate):
+        """Pays."""
+
+        effect: ClassVar[Literal["once"]] = "once"
+
+    room = Room(db, [call("pay"), FINISH], [Pay])
+    room.engine.is_alive = lambda: False
+    Pay.passed.set()
+    session_id = await room.prompt()
+    session = await room.advance(session_id)
+    assert session.state is State.RESEARCHING
+    assert Pay.times == []
+    row = await room.row(session_id)
+    assert (row["holder"], row["due"]) == (None, True)
+    session = await room.advance(session_id, room.another("w2"))
+    assert session.state is State.COMPLETED
+    assert len(Pay.times) == 1
+    assert await room.found(session_id, events.Resumed) == []
+
+
+async def test_what_only_reads_needs_no_heartbeat(db: Database) -> None:
+    room = Room(db, [call("echo"), FINISH])
+    room.engine.is_alive = lambda: False
+    assert (await room.run()).state is State.COMPLETED
+
+
+async def test_a_worker_that_is_stopping_lets_go_between_two_steps(db: Database) -> None:
+    class Working(Gate):
+        """The step that is finished."""
+
+    room = Room(db, [call("working"), FINISH], [Working])
+    session_id = await room.prompt()
+    running = await under_way(room, session_id, Working)
+    room.engine.stopping = True
+    Working.passed.set()
+    session = await asyncio.wait_for(running, 10)
+    assert session.state is State.RESEARCHING  # type: ignore[attr-defined]
+    row = await room.row(session_id)
+    assert (row["holder"], row["due"]) == (None, True)
+    assert (await room.kinds(session_id))[-1] == "Returned"
+    session = await room.advance(session_id, room.another("w2"))
+    assert session.state is State.COMPLETED
+    assert await room.found(session_id, events.Resumed) == [], "nothing was interrupted"
+    assert len(Working.times) == 1
+
+
+async def test_a_deposed_worker_does_not_go_on_asking_a_model_in_trouble(db: Database) -> None:
+    room = Room(db, lambda body: say("x", fault=Status(status=500)))
+    session_id = await room.prompt()
+    stale = await room.claim(session_id, "w1")
+    await room.advance(session_id, room.another("w2", patience=Patience(first=30)))
+    asked = len(room.model.bodies)
+    await asyncio.wait_for(room.engine.advance(stale), 10)
+    assert len(room.model.bodies) <= asked + 1
+    assert {record.worker for record in (await room.journal(session_id))[2:]} == {"w2"}
+
+
+async def test_a_lease_that_was_lost_while_resting_ends_the_run_quietly(db: Database) -> None:
+    room = Room(db, [FINISH])
+    session_id = await room.prompt()
+    await room.advance(session_id)
+    stale = leases.Lease(session_id=session_id, fence=0, head=0, previous=None, attempts=0, troubled_at=None)
+    session = await asyncio.wait_for(room.engine.advance(stale), 10)
+    assert session.state is State.COMPLETED
+    assert len(await room.journal(session_id)) == session.head

@@ -1,0 +1,252 @@
+"""Whole turns under the engine: their limits, their queue, and a model in trouble."""
+
+import asyncio
+from datetime import timedelta
+
+from engine_room import AGENT, Gate, Room
+
+from longhouse import clock
+from longhouse.agents.rules import GRACE
+from longhouse.agents.template import ExecutionPolicy
+from longhouse.agents.tool_calling import ToolCallingAgent
+from longhouse.journal import events
+from longhouse.journal.session import Heard, State, blank, fold
+from longhouse.models.scripted import Call, Cut, Garbage, Say, Status, call, calls, say
+from longhouse.runtime.engine import Patience
+from longhouse.store import journals, leases
+from longhouse.store.database import Database
+
+FINISH = call("finalanswertool", answer="Done.")
+
+
+async def test_at_max_iterations_an_agent_is_left_with_words(db: Database) -> None:
+    room = Room(db, [call("echo"), call("echo"), FINISH], policy=ExecutionPolicy(max_iterations=2))
+    session = await room.run()
+    assert (session.state, session.spoken) == (State.COMPLETED, "Done.")
+    assert "echo" in room.offered(1)
+    assert room.offered(2) == ["finalanswertool"]
+    replied = (await room.found(session.id, events.Replied))[-1]
+    assert replied.withdrawn == ("clarificationtool@1", "echo@1", "broken@1")
+    assert session.offered == ("finalanswertool@1",)
+
+
+async def test_an_agent_that_will_not_finish_is_ended_in_words(db: Database) -> None:
+    room = Room(db, lambda body: call("echo"), policy=ExecutionPolicy(max_iterations=2))
+    session = await room.run()
+    assert session.state is State.FAILED
+    reason = "the agent did not finish within its limit of 2 steps"
+    assert (await room.journal(session.id))[-1].event == events.Failed(reason=reason, code="limit_reached")
+    assert len(room.model.bodies) == 2 + GRACE
+    refused = (await room.outcomes(session.id))["3-action-0"]
+    assert isinstance(refused, events.Fault)
+    assert refused.code == "not_offered"
+
+
+async def begun_before(room: Room, seconds: float) -> str:
+    """A session whose turn was started by a worker so long ago."""
+    session_id = await room.prompt()
+    lease = await room.claim(session_id)
+    session = await journals.load(room.db, session_id)
+    started = events.Started(
+        trace=session.queue[0].prompt.trace,
+        prompt=2,
+        version=1,
+        instance="i",
+        limits=room.policy.limits,
+        date="2026-01-31",
+    )
+    at = clock.now() - timedelta(seconds=seconds)
+    await journals.append(room.db, session, [started], fence=lease.fence, worker="w1", at=at, rest=None)
+    await leases.let_go(room.db, lease)
+    return session_id
+
+
+async def test_a_turn_that_has_used_its_time_can_only_finish(db: Database) -> None:
+    room = Room(db, [FINISH], policy=ExecutionPolicy(time_budget=1000))
+    session = await room.advance(await begun_before(room, 1500))
+    assert (session.state, session.spoken) == (State.COMPLETED, "Done.")
+    assert room.offered() == ["finalanswertool"]
+
+
+async def test_a_turn_that_has_used_twice_its_time_is_ended(db: Database) -> None:
+    room = Room(db, [FINISH], policy=ExecutionPolicy(time_budget=1000))
+    session = await room.advance(await begun_before(room, 2500))
+    assert session.state is State.FAILED
+    assert session.turn is not None
+    assert session.turn.error == "the agent did not finish within its limit of 1000 seconds"
+    assert room.model.bodies == []
+
+
+async def test_after_enough_questions_no_more_are_offered(db: Database) -> None:
+    ask = call("clarificationtool", questions=["Which?"])
+    room = Room(db, [ask, ask, FINISH], policy=ExecutionPolicy(max_clarifications=1))
+    session = await room.run()
+    await room.answer(session.id, "1-action-0", "this")
+    session = await room.advance(session.id)
+    assert "clarificationtool" in room.offered(0)
+    assert "clarificationtool" not in room.offered(1)
+    assert room.results()[1] == "Error: 'clarificationtool' is not among the tools that are open now"
+    assert session.state is State.COMPLETED
+
+
+async def test_call_ids_go_on_counting_over_turns_while_limits_begin_again(db: Database) -> None:
+    room = Room(db, [call("echo"), FINISH, call("echo"), FINISH], policy=ExecutionPolicy(max_iterations=2))
+    session = await room.run()
+    session = await room.advance(await room.prompt("More", session.id))
+    assert list(await room.outcomes(session.id)) == ["1-action-0", "2-action-0", "3-action-0", "4-action-0"]
+    assert session.state is State.COMPLETED
+    assert "echo" in room.offered(2)
+
+
+async def test_several_prompts_are_worked_off_in_one_claim(db: Database) -> None:
+    room = Room(db, [say("one"), say("two"), say("three")])
+    session_id = await room.prompt("first")
+    await room.prompt("second", session_id)
+    await room.prompt("third", session_id)
+    session = await room.advance(session_id)
+    assert [one.answer for one in await room.found(session_id, events.Finished)] == ["one", "two", "three"]
+    heard = [entry.content for entry in session.transcript if isinstance(entry, Heard)]
+    assert heard == ["first", "second", "third"]
+    assert {record.fence for record in await room.journal(session_id) if record.worker} == {1}
+    assert (await room.row(session_id))["due"] is False
+
+
+async def test_a_prompt_that_arrives_in_mid_step_waits_and_costs_nothing(db: Database) -> None:
+    class Working(Gate):
+        """In the middle of it."""
+
+    room = Room(db, [call("working"), say("one"), say("two")], [Working])
+    session_id = await room.prompt("first")
+    running = asyncio.create_task(room.advance(session_id))
+    await asyncio.wait_for(Working.begun.wait(), 10)
+    await room.prompt("second", session_id)
+    Working.passed.set()
+    await running
+    assert [one.answer for one in await room.found(session_id, events.Finished)] == ["one", "two"]
+    assert (await room.kinds(session_id))[4:8] == ["Called", "Prompted", "Returned", "Replied"]
+    assert len(room.model.bodies) == 3
+
+
+async def test_an_answer_from_outside_while_a_tool_runs_is_taken_along(db: Database) -> None:
+    class Working(Gate):
+        """Beside a question."""
+
+    room = Room(db, [calls(call("working"), call("clarificationtool", questions=["Which?"])), FINISH], [Working])
+    session_id = await room.prompt()
+    running = asyncio.create_task(room.advance(session_id))
+    await asyncio.wait_for(Working.begun.wait(), 10)
+    await room.answer(session_id, "1-action-1", "that one")
+    Working.passed.set()
+    session = await running
+    assert session.state is State.COMPLETED
+    assert [message.content for message in room.model.bodies[-1].messages[3:]] == ["passed", "Which?", "that one"]
+
+
+async def test_an_outcome_that_somebody_settled_first_stands(db: Database) -> None:
+    class Working(Gate):
+        """Settled by hand meanwhile."""
+
+    room = Room(db, [calls(call("working"), call("working")), FINISH], [Working])
+    session_id = await room.prompt()
+    running = asyncio.create_task(room.advance(session_id))
+    await asyncio.wait_for(Working.begun.wait(), 10)
+    await room.answer(session_id, "1-action-0", "by hand")
+    Working.passed.set()
+    session = await running
+    assert session.state is State.COMPLETED
+    assert room.results() == ["by hand", "passed"]
+
+
+async def test_a_model_in_trouble_is_waited_out(db: Database) -> None:
+    troubles = [
+        Say(),
+        say(" \n"),
+        say("x", fault=Status(status=500)),
+        say("x", fault=Garbage()),
+        say("half an answer", fault=Cut(after=1)),
+        Say(calls=(Call(name="echo"),), fault=Cut(after=1)),
+    ]
+    room = Room(db, [*troubles, FINISH])
+    room.engine = room.another("w1", patience=Patience(first=0))
+    session_id = await room.prompt()
+    for attempt in range(1, len(troubles) + 1):
+        session = await room.advance(session_id)
+        assert session.state is State.RESEARCHING
+        row = await room.row(session_id)
+        assert (row["holder"], row["due"], row["attempts"]) == (None, False, attempt)
+        assert await leases.fire(db) == [session_id]
+    assert (await room.kinds(session_id))[2:] == ["Started"]
+    session = await room.advance(session_id)
+    assert (session.state, session.spoken) == (State.COMPLETED, "Done.")
+    row = await room.row(session_id)
+    assert (row["attempts"], row["troubled_at"], row["wake_at"]) == (0, None, None)
+
+
+async def test_past_all_patience_the_turn_ends_with_the_reason(db: Database) -> None:
+    room = Room(db, [Say()])
+    room.engine = room.another("w1", patience=Patience(attended=0, unattended=0))
+    session = await room.run()
+    last = (await room.journal(session.id))[-1].event
+    assert last == events.Failed(reason="the model answered with nothing", code="provider_error")
+
+
+async def test_patience_is_shorter_while_somebody_waits(db: Database) -> None:
+    room = Room(db, [Say(), Say()])
+    room.engine = room.another("w1", patience=Patience(attended=0, unattended=900))
+    session = await room.run()
+    assert session.state is State.RESEARCHING
+    session_id = await room.prompt()
+    with room.bus.subscribed(session_id):
+        assert (await room.advance(session_id)).state is State.FAILED
+
+
+async def test_what_a_provider_refuses_is_not_tried_again(db: Database) -> None:
+    room = Room(db, [say("x", fault=Status(status=400, message="no such model"))])
+    session = await room.run()
+    assert session.state is State.FAILED
+    assert session.turn is not None
+    assert session.turn.code == "provider_error"
+    assert "no such model" in (session.turn.error or "")
+
+
+async def test_an_agent_that_is_not_known_any_more_ends_its_prompts_in_words(db: Database) -> None:
+    room = Room(db, [FINISH])
+    session_id = await room.prompt(version=9)
+    session = await room.advance(session_id)
+    assert session.state is State.FAILED
+    assert (await room.kinds(session_id))[2:] == ["Started", "Failed"]
+    assert session.turn is not None
+    assert session.turn.error == f"the agent {AGENT!r} is not known here any more"
+
+
+async def test_a_long_session_is_kept_as_a_snapshot_that_equals_its_journal(db: Database) -> None:
+    many = calls(*(call("echo") for _ in range(32)))
+    room = Room(db, [many, many, many, many, FINISH])
+    session = await room.run()
+    assert session.head > journals.SNAPSHOT_EVERY
+    assert await db.value("SELECT seq FROM snapshots WHERE session_id = $1", session.id) == session.head
+    assert await journals.load(db, session.id) == session
+    await db.run("DELETE FROM snapshots")
+    assert await journals.load(db, session.id) == session
+
+
+async def test_every_request_can_be_composed_again_from_the_journal(db: Database) -> None:
+    ask = call("clarificationtool", questions=["Which?"])
+    script = [calls(say("hm"), call("echo", text="é"), call("broken")), ask, FINISH, ask, FINISH]
+    room = Room(db, script, policy=ExecutionPolicy(max_clarifications=1))
+    session = await room.run()
+    await room.answer(session.id, "2-action-0", "this")
+    await room.advance(session.id)
+    await room.advance(await room.prompt("More", session.id))
+    await room.answer(session.id, "4-action-0", "that")
+    await room.advance(session.id)
+    journal = await room.journal(session.id)
+    replies = [index for index, record in enumerate(journal) if isinstance(record.event, events.Replied)]
+    assert len(replies) == 5
+    for index in replies:
+        replied = journal[index].event
+        offered = [room.toolbox.find(ref.partition("@")[0]) for ref in fold(journal[: index + 1], blank("")).offered]
+        before = fold(journal[:index], blank(session.id))
+        request = ToolCallingAgent().propose(before, room.template, [tool for tool in offered if tool])
+        assert isinstance(replied, events.Replied)
+        assert request.digest == replied.digest

@@ -1,0 +1,151 @@
+"""The pool of warm templates and the life of an instance."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from longhouse import clock
+from longhouse.agents.template import Template
+from longhouse.agents.tool_calling import ToolCallingAgent
+from longhouse.models.scripted import ScriptedModel
+from longhouse.runtime.instance import IDLE_FOR, MOVES, Instance, Pool, Status
+from longhouse.tools.clock import ClockTool
+from longhouse.tools.talk import FinalAnswerTool
+from longhouse.tools.toolbox import Toolbox
+
+TEMPLATE = Template(name="a", tools=("finalanswertool", "clocktool", "unheard_of"))
+NEWER = Template(name="a", tools=(), version=2)
+TOOLBOX = Toolbox([ClockTool, FinalAnswerTool])
+LEGAL = {
+    (Status.IDLE, Status.BUSY),
+    (Status.IDLE, Status.STOPPED),
+    (Status.BUSY, Status.RESETTING),
+    (Status.BUSY, Status.ERROR),
+    (Status.ERROR, Status.RESETTING),
+    (Status.RESETTING, Status.IDLE),
+}
+
+
+def pool() -> Pool:
+    return Pool({"ToolCallingAgent": ToolCallingAgent()}, TOOLBOX, lambda template: ScriptedModel())
+
+
+def instance(status: Status = Status.IDLE) -> Instance:
+    return Instance("i", TEMPLATE, ToolCallingAgent(), [], ScriptedModel(), status=status)
+
+
+def statuses(pool: Pool) -> list[Status]:
+    return [one.status for one in pool.instances]
+
+
+@pytest.mark.parametrize("end", Status)
+@pytest.mark.parametrize("start", Status)
+def test_every_move_is_legal_or_refused(start: Status, end: Status) -> None:
+    one = instance(start)
+    if (start, end) in LEGAL:
+        one.move(end)
+        assert one.status is end
+    else:
+        with pytest.raises(ValueError, match=f"cannot go from {start} to {end}"):
+            one.move(end)
+        assert one.status is start
+
+
+def test_the_table_of_moves_names_every_status() -> None:
+    assert set(MOVES) == set(Status)
+    assert {(start, end) for start, ends in MOVES.items() for end in ends} == LEGAL
+
+
+def test_a_served_session_leaves_the_instance_clean() -> None:
+    one = instance()
+    one.acquire("s")
+    assert (one.status, one.session_id) == (Status.BUSY, "s")
+    one.release()
+    assert (one.status, one.session_id, one.served) == (Status.IDLE, None, 1)
+
+
+def test_an_instance_recovers_after_an_exception() -> None:
+    one = instance()
+    one.acquire("s")
+    one.recover()
+    assert (one.status, one.session_id, one.served) == (Status.IDLE, None, 1)
+
+
+@pytest.mark.parametrize("act", [Instance.release, Instance.recover, Instance.cleanup])
+def test_an_idle_instance_has_nothing_to_leave(act: Callable[[Instance], None]) -> None:
+    one = instance()
+    with pytest.raises(ValueError, match="cannot go"):
+        act(one)
+
+
+def test_a_busy_instance_serves_nobody_else_and_a_stopped_one_nobody() -> None:
+    one = instance()
+    one.acquire("s")
+    with pytest.raises(ValueError, match="BUSY to BUSY"):
+        one.acquire("t")
+    with pytest.raises(ValueError, match="BUSY to STOPPED"):
+        one.stop()
+    one.release()
+    one.stop()
+    with pytest.raises(ValueError, match="STOPPED to BUSY"):
+        one.acquire("t")
+
+
+def test_an_instance_is_built_with_the_tools_that_are_there_in_the_templates_order() -> None:
+    with pool().acquired(TEMPLATE, "s") as one:
+        assert [tool.name for tool in one.tools] == ["finalanswertool", "clocktool"]
+        assert one.id.startswith("a-")
+        assert isinstance(one.strategy, ToolCallingAgent)
+
+
+def test_an_idle_instance_is_used_again() -> None:
+    warm = pool()
+    with warm.acquired(TEMPLATE, "s") as first:
+        pass
+    with warm.acquired(TEMPLATE, "t") as second:
+        assert second is first
+        assert second.session_id == "t"
+    assert first.served == 2
+    assert statuses(warm) == [Status.IDLE]
+
+
+def test_sessions_at_once_have_an_instance_each() -> None:
+    warm = pool()
+    with warm.acquired(TEMPLATE, "s") as one, warm.acquired(TEMPLATE, "t") as two:
+        assert one is not two
+        assert statuses(warm) == [Status.BUSY, Status.BUSY]
+    assert statuses(warm) == [Status.IDLE, Status.IDLE]
+
+
+def test_another_version_is_another_instance() -> None:
+    warm = pool()
+    with warm.acquired(TEMPLATE, "s"):
+        pass
+    with warm.acquired(NEWER, "s") as newer:
+        assert newer.template is NEWER
+    assert len(warm.instances) == 2
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), asyncio.CancelledError(), KeyboardInterrupt()])
+def test_whatever_ends_a_run_the_instance_is_free_again(error: BaseException) -> None:
+    warm = pool()
+    with pytest.raises(type(error)), warm.acquired(TEMPLATE, "s"):
+        raise error
+    assert statuses(warm) == [Status.IDLE]
+    assert warm.instances[0].session_id is None
+
+
+def test_instances_that_nobody_used_for_long_are_retired() -> None:
+    warm = pool()
+    with warm.acquired(TEMPLATE, "s") as idle:
+        pass
+    with warm.acquired(NEWER, "t") as busy:
+        warm.retire_idle(clock.now() + IDLE_FOR - timedelta(seconds=5))
+        assert warm.instances == [idle, busy]
+        warm.retire_idle(clock.now() + IDLE_FOR + timedelta(seconds=5))
+        assert warm.instances == [busy]
+    assert idle.status is Status.STOPPED
+    with warm.acquired(TEMPLATE, "s") as fresh:
+        assert fresh is not idle

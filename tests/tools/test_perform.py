@@ -1,0 +1,294 @@
+"""Whatever a tool does, an outcome comes back."""
+
+import asyncio
+import functools
+import json
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import pydantic
+import pytest
+
+from longhouse.journal import events
+from longhouse.journal.events import Fault, Output
+from longhouse.journal.session import Session
+from longhouse.tools.toolbox import MAX_ARGUMENTS, BaseTool, Result, Toolbox, ToolContext
+from support import opened, prompted, returned, started, told, used
+
+
+class Probe(BaseTool):
+    """Does what the test says."""
+
+    timeout: ClassVar[float] = 20.0
+    max_output: ClassVar[int] = 40
+    do: ClassVar[Callable[[ToolContext], Any]] = staticmethod(lambda context: "done")
+
+    count: int = pydantic.Field(default=1, ge=0)
+    tags: list[str] = pydantic.Field(default_factory=list)
+
+    async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> Any:
+        return type(self).do(context)
+
+
+def probe(do: Callable[[ToolContext], Any]) -> type[BaseTool]:
+    return type("Doing", (Probe,), {"do": staticmethod(do), "tool_name": "probe", "__module__": __name__})
+
+
+class Slow(BaseTool):
+    timeout: ClassVar[float] = 0.02
+
+    async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
+        await asyncio.sleep(30)
+        return "never"
+
+
+def session_of(*tools: str, arguments: str = "{}", before: tuple[events.Event, ...] = ()) -> Session:
+    calls = [used(f"1-action-{nth}", tool=tool, arguments=arguments) for nth, tool in enumerate(tools)]
+    return told(opened(), prompted("x"), started(2), *before, events.Replied(), *calls)
+
+
+async def perform(tool: type[BaseTool], arguments: str = "{}", session: Session | None = None) -> Result:
+    session = session or session_of(tool.tool_name, arguments=arguments)
+    [call] = session.due_calls
+    async with asyncio.timeout(10):
+        return await Toolbox([tool]).perform(call, session)
+
+
+async def failure(tool: type[BaseTool], arguments: str = "{}") -> Fault:
+    result = await perform(tool, arguments)
+    assert isinstance(result.outcome, Fault)
+    assert result.writes == {}
+    return result.outcome
+
+
+async def test_a_tool_gets_its_session_its_counters_and_its_key() -> None:
+    seen: list[ToolContext] = []
+    before = (events.Replied(), used("0-action-0"), returned("0-action-0", writes={"searches_used": 4}))
+    session = session_of("probe", before=before)
+    result = await perform(probe(lambda context: seen.append(context) or "ok"), session=session)
+    assert result == Result(Output(content="ok"))
+    [context] = seen
+    assert (context.session_id, context.conversation_id, context.call) == (session.id, "c", "1-action-0")
+    assert context.key == f"{session.id}:1-action-0"
+    assert (context.state, context.iteration, context.searches_used) == ("RESEARCHING", 2, 4)
+    assert (context.clarifications_used, context.searches, context.sources) == (0, [], {})
+    assert (context.execution_result, context.current_step_reasoning) == (None, None)
+
+
+async def test_what_a_tool_writes_to_its_context_comes_back_to_be_journaled() -> None:
+    def write(context: ToolContext) -> str:
+        context.searches.append({"query": "rain"})
+        context.sources["https://x"] = {"title": "X"}
+        context.searches_used += 1
+        context.current_step_reasoning = {"plan": ("a", "b")}
+        return "ok"
+
+    session = session_of("probe")
+    result = await perform(probe(write), session=session)
+    assert result.writes == {
+        "searches_used": 1,
+        "searches": [{"query": "rain"}],
+        "sources": {"https://x": {"title": "X"}},
+        "current_step_reasoning": {"plan": ["a", "b"]},
+    }
+    told(events.Returned(call="1-action-0", outcome=result.outcome, writes=result.writes), session=session)
+
+
+async def test_a_change_deep_inside_is_noticed_and_leaves_the_session_as_it_was() -> None:
+    kept = {"sources": {"u": {"title": "old"}}, "searches": [["q"]]}
+    before = (events.Replied(), used("0-action-0"), returned("0-action-0", writes=kept))
+    session = session_of("probe", before=before)
+
+    def change(context: ToolContext) -> str:
+        context.sources["u"]["title"] = "new"
+        return "ok"
+
+    result = await perform(probe(change), session=session)
+    assert result.writes == {"sources": {"u": {"title": "new"}}}
+    assert session.context == {"sources": {"u": {"title": "old"}}, "searches": [["q"]]}
+
+
+class Source(pydantic.BaseModel):
+    url: str
+    score: float
+
+
+async def test_models_in_the_context_are_kept_as_plain_json() -> None:
+    def write(context: ToolContext) -> str:
+        context.sources["u"] = Source(url="u", score=0.5)
+        context.searches.append((1, float("nan"), "a\x00b"))
+        return "ok"
+
+    result = await perform(probe(write))
+    assert result.writes == {"searches": [[1, None, "a\ufffdb"]], "sources": {"u": {"url": "u", "score": 0.5}}}
+    assert json.loads(json.dumps(result.writes)) == result.writes
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("execution_result", {"not": "text"}),
+        ("searches_used", "many"),
+        ("searches", None),
+        ("sources", ["a"]),
+        ("state", 3),
+        ("current_step_reasoning", object()),
+    ],
+)
+async def test_what_a_journal_cannot_carry_is_refused_in_words(name: str, value: object) -> None:
+    fault = await failure(probe(lambda context: setattr(context, name, value)))
+    assert fault.code == "tool_failed"
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (ValueError("no such city"), "ValueError: no such city"),
+        (TimeoutError("the far side is slow"), "TimeoutError: the far side is slow"),
+        (asyncio.CancelledError("by itself"), "CancelledError: by itself"),
+        (SystemExit(3), "SystemExit: 3"),
+        (StopIteration(), "RuntimeError: coroutine raised StopIteration"),
+        (RuntimeError("a\x00b\ud800"), "RuntimeError: a\ufffdb\ufffd"),
+    ],
+)
+async def test_whatever_a_tool_raises_becomes_a_fault(error: BaseException, message: str) -> None:
+    def fail(context: ToolContext) -> str:
+        raise error
+
+    assert await failure(probe(fail)) == Fault(code="tool_failed", message=message)
+
+
+async def test_a_long_complaint_is_cut() -> None:
+    def fail(context: ToolContext) -> str:
+        raise ValueError("x" * 100_000)
+
+    assert len((await failure(probe(fail))).message) == 2000
+
+
+async def test_an_output_that_cannot_be_read_is_a_fault() -> None:
+    class Rude:
+        def __str__(self) -> str:
+            raise ValueError("no words")
+
+    assert (await failure(probe(lambda context: Rude()))).message == "ValueError: no words"
+
+
+async def test_a_tool_that_raises_leaves_nothing_in_the_context() -> None:
+    def fail(context: ToolContext) -> str:
+        context.sources["u"] = 1
+        raise ValueError("half done")
+
+    assert (await perform(probe(fail))).writes == {}
+
+
+async def test_a_tool_that_takes_too_long_is_told_apart_from_one_that_fails() -> None:
+    assert await failure(Slow) == Fault(code="timeout", message="slow did not answer within 0.02 seconds")
+
+
+async def test_a_call_that_is_cancelled_from_outside_is_cancelled() -> None:
+    class Endless(Slow):
+        timeout: ClassVar[float] = 30.0
+
+    task = asyncio.create_task(perform(Endless))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_output_is_text_clean_and_bounded() -> None:
+    assert (await perform(probe(lambda context: {"n": 1}))).outcome == Output(content="{'n': 1}")
+    assert (await perform(probe(lambda context: "a\x00\udc00"))).outcome == Output(content="a\ufffd\ufffd")
+    assert (await perform(probe(lambda context: "x" * 40))).outcome == Output(content="x" * 40)
+    long = await perform(probe(lambda context: "x" * 50))
+    assert long.outcome == Output(content="x" * 40 + "\n[cut: 10 of 50 characters left out]")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ('{"count": "many"}', "the arguments of probe do not fit: count: Input should be a valid integer"),
+        ('{"count": -1}', "count: Input should be greater than or equal to 0"),
+        ('{"tags": ["a", 2]}', "tags.1: Input should be a valid string"),
+        ("[]", "arguments: Input should be an object"),
+        ('{"count": 1', "arguments: Invalid JSON: EOF while parsing"),
+        ("nonsense", "Invalid JSON"),
+        (" " * (MAX_ARGUMENTS + 1), f"the arguments are longer than {MAX_ARGUMENTS} characters"),
+    ],
+)
+async def test_bad_arguments_are_explained(arguments: str, message: str) -> None:
+    fault = await failure(Probe, arguments)
+    assert fault.code == "bad_arguments"
+    assert message in fault.message
+    assert Toolbox([Probe]).check("probe", arguments) == fault
+
+
+async def test_no_arguments_at_all_are_an_empty_object() -> None:
+    assert (await perform(Probe, "")).outcome == Output(content="done")
+    assert Toolbox([Probe]).check("probe", "") is None
+
+
+async def test_a_tool_that_is_not_there_is_named() -> None:
+    session = session_of("gone")
+    result = await Toolbox([Probe]).perform(session.due_calls[0], session)
+    assert result.outcome == Fault(
+        code="unknown_tool", message="there is no tool 'gone'; use one of those you are offered"
+    )
+
+
+async def test_a_tool_that_does_not_say_what_it_does_is_a_fault() -> None:
+    class Lazy(BaseTool):
+        """Does nothing."""
+
+    assert "Lazy does not say what it does" in (await failure(Lazy)).message
+
+
+class Blocking(BaseTool):
+    """Blocks, and the loop goes on."""
+
+    release: ClassVar[threading.Event]
+
+    def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
+        assert self.release.wait(10)
+        context.searches_used = 1
+        return threading.current_thread().name
+
+
+async def test_a_blocking_tool_runs_in_a_thread_while_the_loop_goes_on() -> None:
+    Blocking.release = threading.Event()
+    task = asyncio.create_task(perform(Blocking))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not task.done()
+    Blocking.release.set()
+    result = await task
+    assert isinstance(result.outcome, Output)
+    assert result.outcome.content != threading.main_thread().name
+    assert result.writes == {"searches_used": 1}
+
+
+async def test_a_blocking_tool_that_raises_or_exits_is_a_fault() -> None:
+    class Exits(BaseTool):
+        def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
+            sys.exit("enough")
+
+    assert await failure(Exits) == Fault(code="tool_failed", message="SystemExit: enough")
+
+
+async def test_an_async_tool_behind_a_plain_decorator_is_awaited() -> None:
+    def traced(call: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(call)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            return call(*args, **kwargs)
+
+        return wrapper
+
+    class Wrapped(BaseTool):
+        @traced
+        async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
+            await asyncio.sleep(0)
+            return "awaited"
+
+    assert (await perform(Wrapped)).outcome == Output(content="awaited")

@@ -1,0 +1,210 @@
+"""Deciding from outside: what became of a call whose worker was lost, and whether a turn goes on at all."""
+
+import asyncio
+import uuid
+from typing import Any, ClassVar
+
+import pytest
+from hostile import ask, refused
+
+from longhouse import clock
+from longhouse.agents.template import Template
+from longhouse.journal import events
+from longhouse.journal.events import Effect
+from longhouse.journal.session import fold
+from longhouse.models.scripted import Hang, Playable, Say, call
+from longhouse.store import journals, leases
+from longhouse.store.database import Database
+from longhouse.tools.toolbox import BaseTool, ToolContext
+from support import AGENT, House, Serving
+
+
+class PayTool(BaseTool):
+    """Pay somebody."""
+
+    effect: ClassVar[Effect] = "once"
+    paid: ClassVar[list[str]] = []
+
+    async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
+        self.paid.append(context.key)
+        return "paid"
+
+
+PAYING = Template(name=AGENT, tools=("paytool", "clarificationtool", "finalanswertool"))
+DONE = call("finalanswertool", answer="Done.")
+
+
+async def opened(db: Database) -> str:
+    session_id = f"{AGENT}_{uuid.uuid4()}"
+    begin = events.Opened(agent=AGENT, version=1, owner="local", conversation=session_id)
+    prompt = events.Prompted(trace="t1", content=("Pay Ann",))
+    await journals.open(db, session_id, begin, prompt, task="Pay Ann")
+    return session_id
+
+
+async def lost_while_paying(db: Database) -> str:
+    """A session whose worker began to pay, and was never heard of again."""
+    session_id = await opened(db)
+    lease = await leases.claim(db, session_id, "a worker that is gone")
+    assert lease is not None
+    session = await journals.load(db, session_id)
+    limits = PAYING.execution_policy.limits
+    new: list[events.Event] = [
+        events.Started(trace="t1", prompt=2, version=1, instance="i", limits=limits, date="2026-01-31"),
+        events.Replied(calls=(events.ProviderCall(id="x", name="paytool", arguments="{}"),)),
+        events.Called(call="1-action-0", tool="paytool", arguments="{}", effect="once"),
+    ]
+    at = clock.now()
+    after = fold((events.Recorded(seq=3 + n, at=at, event=event) for n, event in enumerate(new)), session)
+    await journals.append(db, after, new, fence=lease.fence, worker="a worker that is gone", at=at, rest=None)
+    return session_id
+
+
+async def posted(house: House, session_id: str, route: str, body: Any = None) -> tuple[int, Any]:
+    async with house.http.post(f"/v1/sessions/{session_id}/{route}", json=body) as response:
+        if response.status == 409:
+            assert response.headers["x-should-retry"] == "false"
+        return response.status, await response.json()
+
+
+def decision(what: str, **more: str) -> dict[str, str]:
+    return {"call_id": "1-action-0", "decision": what, **more}
+
+
+async def test_a_lost_effect_becomes_a_question(serving: Serving, db: Database) -> None:
+    session_id = await lost_while_paying(db)
+    async with serving([DONE], templates=[PAYING], tools=[PayTool]) as house:
+        waiting = await house.until(session_id, "WAITING_FOR_APPROVAL")
+        [question] = waiting["questions"]
+        assert (question["call_id"], question["kind"]) == ("1-action-0", "unknown_outcome")
+        assert "paytool" in question["text"]
+        assert house.model is not None
+        assert house.model.requests == []
+        assert (await house.kinds(session_id))[-1] == "Resumed"
+        assert (await posted(house, session_id, "clarification", {"answer": "yes"}))[0] == 409, "it is no clarification"
+        for what in ("approve", "deny"):
+            found = await refused(house, decision(what), f"/v1/sessions/{session_id}/approval")
+            assert found.param == "decision", "nothing here waits to be approved"
+        status, told = await posted(house, session_id, "approval", {**decision("happened"), "call_id": "2-action-0"})
+        assert (status, told["error"]["code"]) == (409, "already_settled")
+        async with house.http.get(f"/agents/{session_id}/state") as response:
+            assert (await response.json())["state"] == "WAITING_FOR_CLARIFICATION", "the seed knows no other word"
+        async with house.http.get("/agents") as response:
+            assert (await response.json())["agents"][0]["state"] == "WAITING_FOR_CLARIFICATION"
+        async with house.http.get("/v1/sessions", params={"state": "WAITING_FOR_APPROVAL"}) as response:
+            assert [row["session_id"] for row in (await response.json())["data"]] == [session_id]
+
+
+@pytest.mark.parametrize(
+    ("sent", "seen", "times"),
+    [
+        (decision("happened", result="receipt 7", comment="I looked"), "receipt 7", 0),
+        (decision("happened"), "", 0),
+        (decision("did_not_happen"), "paid", 1),
+        (decision("give_up", comment="never mind"), "Error: nobody knows whether it happened", 0),
+    ],
+)
+async def test_a_person_says_what_became_of_it(
+    serving: Serving, db: Database, sent: dict[str, str], seen: str, times: int
+) -> None:
+    PayTool.paid.clear()
+    session_id = await lost_while_paying(db)
+    async with serving([DONE], templates=[PAYING], tools=[PayTool]) as house:
+        await house.until(session_id, "WAITING_FOR_APPROVAL")
+        status, told = await posted(house, session_id, "approval", sent)
+        assert (status, told["session_id"]) == (202, session_id)
+        await house.until(session_id, "COMPLETED")
+        assert house.model is not None
+        [request] = house.model.requests
+        assert request["messages"][-1]["content"].startswith(seen)
+        assert PayTool.paid == [f"{session_id}:1-action-0"] * times
+        decided = next(r.event for r in await house.journal(session_id) if isinstance(r.event, events.Decided))
+        assert (decided.decision, decided.by) == (sent["decision"], "user")
+        assert decided.comment == sent.get("comment", "")
+        assert (await posted(house, session_id, "approval", sent))[0] == 409, "a decision is made once"
+
+
+async def test_of_many_decisions_at_once_one_wins(serving: Serving, db: Database) -> None:
+    session_id = await lost_while_paying(db)
+    async with serving([DONE], templates=[PAYING], tools=[PayTool]) as house:
+        await house.until(session_id, "WAITING_FOR_APPROVAL")
+        tries = [posted(house, session_id, "approval", decision("happened", result=str(n))) for n in range(6)]
+        assert sorted(status for status, _ in await asyncio.gather(*tries)) == [202] + [409] * 5
+        await house.until(session_id, "COMPLETED")
+        assert (await house.kinds(session_id)).count("Decided") == 1
+
+
+async def test_a_lost_effect_can_be_left_behind(serving: Serving, db: Database) -> None:
+    PayTool.paid.clear()
+    session_id = await lost_while_paying(db)
+    async with serving([DONE], templates=[PAYING], tools=[PayTool]) as house:
+        await house.until(session_id, "WAITING_FOR_APPROVAL")
+        assert await posted(house, session_id, "cancel") == (202, {"session_id": session_id, "state": "CANCELLED"})
+        assert (await posted(house, session_id, "approval", decision("did_not_happen")))[0] == 409
+        assert (await house.session(session_id))["questions"] == []
+        assert PayTool.paid == []
+
+
+async def test_a_running_turn_is_cancelled_and_the_next_one_runs(serving: Serving) -> None:
+    def hang_or_answer(body: Any) -> Say:
+        return Say(fault=Hang()) if body.messages[-1].content == "hang" else call("finalanswertool", answer="Here.")
+
+    async with serving(hang_or_answer) as house:
+        first = asyncio.create_task(house.say("hang", chat_id="c"))
+        session_id = await running(house)
+        second = asyncio.create_task(house.say("next", model=session_id))
+        async with asyncio.timeout(10):
+            while not (await house.session(session_id))["queued"]:
+                await asyncio.sleep(0.01)
+        assert (await posted(house, session_id, "cancel"))[0] == 202
+        assert (await first)["error"]["code"] == "cancelled"
+        assert (await second)["choices"][0]["message"]["content"] == "Here."
+        assert (await house.session(session_id))["state"] == "COMPLETED"
+
+
+async def running(house: House) -> str:
+    async with asyncio.timeout(10):
+        while True:
+            async with house.http.get("/v1/sessions", params={"state": "RESEARCHING"}) as response:
+                if rows := (await response.json())["data"]:
+                    return str(rows[0]["session_id"])
+            await asyncio.sleep(0.01)
+
+
+async def test_a_waiting_turn_is_cancelled_with_its_question(serving: Serving) -> None:
+    async with serving(ask) as house:
+        session_id = (await house.say("hi"))["model"]
+        assert await posted(house, session_id, "cancel", {}) == (202, {"session_id": session_id, "state": "CANCELLED"})
+        assert (await posted(house, session_id, "clarification", {"answer": "late"}))[0] == 409
+        kinds = await house.kinds(session_id)
+        assert kinds[-2:] == ["Returned", "Cancelled"], "history stays paired"
+        assert await posted(house, session_id, "cancel") == (202, {"session_id": session_id, "state": "CANCELLED"})
+        assert await house.kinds(session_id) == kinds, "what rests is left alone"
+
+
+async def test_a_completed_session_is_left_alone(serving: Serving) -> None:
+    script: Playable = [call("finalanswertool", answer="Done.")]
+    async with serving(script) as house:
+        session_id = (await house.say("hi"))["model"]
+        before = await house.journal(session_id)
+        assert await posted(house, session_id, "cancel") == (202, {"session_id": session_id, "state": "COMPLETED"})
+        assert await house.journal(session_id) == before
+
+
+async def test_a_prompt_in_the_queue_is_cancelled_before_it_starts(serving: Serving, db: Database) -> None:
+    session_id = await opened(db)
+    async with db.connection() as connection:
+        # Held by a worker that lives and does nothing.
+        await leases.enlist(connection, "slow", node="n", pid=1, slots=1)
+        assert await leases.claim(db, session_id, "slow")
+        async with serving(ask) as house:
+            shown = await house.session(session_id)
+            assert (shown["state"], shown["queued"], shown["task"]) == ("INITED", 1, None)
+            status, told = await posted(house, session_id, "cancel")
+            assert (status, told["state"]) == (202, "INITED")
+            assert await house.kinds(session_id) == ["Opened", "Prompted", "Cancelled"]
+            assert (await house.session(session_id))["queued"] == 0
+            assert (await posted(house, session_id, "cancel"))[0] == 202
+            assert len(await house.journal(session_id)) == 3
+            assert house.model is not None
+            assert house.model.requests == []

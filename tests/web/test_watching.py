@@ -1,0 +1,177 @@
+"""For those who watch: /health, /ready, /metrics, the documents; and what every answer carries."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+from hostile import ask, chat, refusal
+
+from longhouse.agents.catalog import Catalog
+from longhouse.runtime.bus import Bus
+from longhouse.store.database import Database, open_database
+from longhouse.web import server
+from longhouse.web.metrics import Metrics
+from support import House, Serving
+
+ROUTES = {
+    "/v1/chat/completions": {"post"},
+    "/v1/models": {"get"},
+    "/v1/models/{model}": {"get"},
+    "/v1/sessions": {"get"},
+    "/v1/sessions/{session_id}": {"get"},
+    "/v1/sessions/{session_id}/messages": {"get"},
+    "/v1/sessions/{session_id}/events": {"get"},
+    "/v1/sessions/{session_id}/clarification": {"post"},
+    "/v1/sessions/{session_id}/approval": {"post"},
+    "/v1/sessions/{session_id}/cancel": {"post"},
+    "/agents": {"get"},
+    "/agents/{agent_id}/state": {"get"},
+    "/agents/{agent_id}/provide_clarification": {"post"},
+    "/health": {"get"},
+    "/ready": {"get"},
+    "/metrics": {"get"},
+}
+
+
+async def ask_ready(db: Database) -> tuple[int, Any]:
+    """What /ready of a gateway without a worker says."""
+    asgi = server.build(db, Bus(), Catalog(), Metrics(lambda: 0, lambda: ()))
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "GET", "path": "/ready", "query_string": b"", "headers": [], "root_path": ""}
+    async with asyncio.timeout(10):
+        await asgi({**scope, "http_version": "1.1", "scheme": "http", "server": ("x", 1)}, receive, send)
+    return sent[0]["status"], msgspec.json.decode(sent[1]["body"])
+
+
+async def test_health_says_nothing_but_that_we_are_here(serving: Serving) -> None:
+    async with serving() as house, house.http.get("/health") as response:
+        assert (response.status, await response.json()) == (200, {"status": "ok"})
+
+
+async def test_ready_means_that_a_worker_is_there(serving: Serving, db: Database) -> None:
+    status, told = await ask_ready(db)
+    assert (status, told["error"]["type"]) == (503, "server_error")
+    assert "worker" in told["error"]["message"]
+    async with serving() as house:
+        async with house.http.get("/ready") as response:
+            assert (response.status, await response.json()) == (200, {"status": "ready", "workers": 1})
+        assert (await ask_ready(db))[0] == 200, "the worker may be another's"
+    assert (await ask_ready(db))[0] == 503, "a worker that leaves says goodbye"
+
+
+async def test_ready_does_not_wait_for_a_postgres_that_is_away(dsn: str) -> None:
+    async with open_database(dsn, pool_size=1) as db, db.pool.acquire():
+        status, told = await ask_ready(db)
+        assert (status, told["error"]["message"]) == (503, "Postgres cannot be reached.")
+    status, told = await ask_ready(db)
+    assert (status, told["error"]["type"]) == (503, "server_error")
+
+
+async def metrics(house: House) -> str:
+    async with house.http.get("/metrics") as response:
+        assert response.headers["content-type"].startswith("text/plain")
+        return await response.text()
+
+
+async def test_requests_are_counted_by_pattern_and_never_by_path(serving: Serving) -> None:
+    async with serving(ask) as house:
+        session_id = (await house.say("hi"))["model"]
+        for _ in range(2):
+            await house.session(session_id)
+        paths = [f"/v1/sessions/x{n}" for n in range(20)] + [f"/nowhere/{n}" for n in range(20)] + ["/v1/models/zzz"]
+        for path in paths:
+            async with house.http.get(path) as response:
+                assert response.status == 404
+        async with house.http.delete(f"/v1/sessions/{session_id}/messages") as response:
+            assert response.status == 405
+        async with house.http.request("PROPFIND", "/nowhere") as response:
+            assert response.status == 404
+        page = await metrics(house)
+        counted = {line.rpartition(" ")[0]: line.rpartition(" ")[2] for line in page.splitlines() if line[0] != "#"}
+
+        def requests(method: str, route: str, status: int) -> str | None:
+            labels = f'method="{method}",route="{route}",status="{status}"'
+            return counted.get(f"longhouse_requests_total{{{labels}}}")
+
+        assert requests("POST", "/v1/chat/completions", 200) == "1.0"
+        assert requests("GET", "/v1/sessions/{session_id}", 200) == "2.0"
+        assert requests("GET", "/v1/sessions/{session_id}", 404) == "20.0"
+        assert requests("GET", "unknown", 404) == "20.0"
+        assert requests("DELETE", "/v1/sessions/{session_id}/messages", 405) == "1.0"
+        assert requests("GET", "/v1/models/{model:path}", 404) == "1.0"
+        assert session_id not in page
+        assert not any(word in page for word in ("nowhere", "x19", "zzz"))
+        assert counted["longhouse_sessions_busy"] == "0.0"
+        assert counted['longhouse_instances{status="IDLE"}'] == "1.0"
+        assert 'longhouse_request_first_byte_seconds_count{route="/v1/chat/completions"}' in counted
+        size = len(page)
+        for n in range(50):
+            async with house.http.get(f"/somewhere/else/{n}"):
+                pass
+        assert len(await metrics(house)) < size + 3_000, "new paths make no new series"
+
+
+async def test_the_openapi_document_has_every_route_and_every_body(serving: Serving) -> None:
+    async with serving() as house:
+        async with house.http.get("/openapi.json") as response:
+            document = await response.json()
+        async with house.http.get("/docs") as response:
+            assert response.status == 200
+            assert response.headers["content-type"].startswith("text/html")
+            assert "/openapi.json" in await response.text()
+    paths = document["paths"]
+    assert {path: set(operations) for path, operations in paths.items()} == ROUTES
+    assert "$ref" not in str([operation.get("requestBody") for path in paths.values() for operation in path.values()])
+    assert all(operation.get("description") for path in paths.values() for operation in path.values())
+    bodies = {path: _body(operations["post"]) for path, operations in paths.items() if "post" in operations}
+    assert bodies["/v1/chat/completions"]["required"] == ["model", "messages"]
+    message = bodies["/v1/chat/completions"]["properties"]["messages"]["items"]
+    assert {"role", "content", "tool_calls"} <= set(message["properties"])
+    assert set(bodies["/v1/sessions/{session_id}/clarification"]["properties"]) == {"answer", "call_id"}
+    approval = bodies["/v1/sessions/{session_id}/approval"]["properties"]
+    assert approval["decision"]["enum"] == ["happened", "did_not_happen", "give_up"]
+    assert set(bodies["/agents/{agent_id}/provide_clarification"]["properties"]) == {"clarifications", "messages"}
+    assert bodies["/v1/sessions/{session_id}/cancel"] is None
+
+
+def _body(operation: Any) -> Any:
+    if "requestBody" not in operation:
+        return None
+    described = operation["requestBody"]["content"]["application/json"]
+    assert described["example"]
+    return described["schema"]
+
+
+async def test_every_answer_carries_an_id_of_its_own(serving: Serving) -> None:
+    async with serving(ask) as house:
+        seen = []
+        for method, path in (("GET", "/health"), ("GET", "/metrics"), ("GET", "/nowhere"), ("POST", "/health")):
+            async with house.http.request(method, path, headers={"x-request-id": "mine"}) as response:
+                seen.append(response.headers["x-request-id"])
+                assert response.headers["openai-version"] == "2020-10-01"
+                assert response.headers["openai-processing-ms"].isdecimal()
+        async with house.http.post("/v1/chat/completions", json=chat(stream=True)) as response:
+            seen.append(response.headers["x-request-id"])
+            await response.read()
+        assert len(set(seen)) == 5
+        assert all(one.startswith("req_") for one in seen)
+
+
+async def test_an_unknown_route_or_method_is_refused_in_the_envelope(serving: Serving) -> None:
+    async with serving() as house:
+        for path in ("/", "/v1", "/v1/chat", "/admin/keys", "/v1/responses", "/redoc", "/v1/sessions/"):
+            async with house.http.get(path) as response:
+                found = await refusal(response)
+                assert (found.status, found.error["code"]) == (404, "not_found"), path
+        for method, path in (("DELETE", "/v1/models"), ("GET", "/v1/chat/completions"), ("PUT", "/health")):
+            async with house.http.request(method, path) as response:
+                found = await refusal(response)
+                assert (found.status, found.error["code"]) == (405, "method_not_allowed"), path
+                assert response.headers["allow"]
