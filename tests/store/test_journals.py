@@ -7,6 +7,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+from unsteady import unsteady
 
 from longhouse import clock
 from longhouse.errors import AlreadyReturned, Deposed, UnknownShape
@@ -17,7 +18,6 @@ from longhouse.models.scripted import Call, Say, call
 from longhouse.store import journals, leases
 from longhouse.store.database import Database, open_database
 from support import AGENT, Serving
-from unsteady import unsteady
 
 LIMITS = events.Limits(max_iterations=1000, max_clarifications=3, time_budget=1800)
 
@@ -221,7 +221,7 @@ async def test_arguments_come_back_in_the_models_own_words(serving: Serving) -> 
 
 
 @pytest.mark.parametrize("text", ["x" * 70_000, "é" * 40_000], ids=["ascii", "two bytes a character"])
-async def test_a_body_over_64_kB_goes_to_files(db: Database, text: str) -> None:
+async def test_a_body_over_64_kilobytes_goes_to_files(db: Database, text: str) -> None:
     lease = await held(db)
     await append(db, lease, [started(), *stepped("1", output=text), *stepped("2", output="short")])
     rows = await db.rows("SELECT kind, body::text, body_digest FROM journal WHERE kind = 'Returned' ORDER BY seq")

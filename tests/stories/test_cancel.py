@@ -1,4 +1,4 @@
-"""Cancel ends a running turn at once, wherever it is worked on, and leaves a history that the next turn can build on."""
+"""Cancel ends a running turn, wherever it is worked on, and leaves a history that the next turn can build on."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

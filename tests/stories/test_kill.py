@@ -11,9 +11,9 @@ from typing import Any
 import aiohttp
 import asyncpg
 import pytest
+from house import CLERK, clerk_house, ledger
 from openai import AsyncOpenAI
 
-from house import CLERK, clerk_house, ledger
 from longhouse.agents.strategy import Body
 from longhouse.journal.messages import Message, User, text_of
 from longhouse.models.scripted import Hang, Say, Status, call, say, step_of

@@ -1,4 +1,4 @@
-"""A model in trouble is waited for by nobody but the clock; past all patience the turn ends in words, never in silence."""
+"""A model in trouble is waited for by nobody but the clock; past all patience the turn ends in words."""
 
 import asyncio
 from typing import Any
@@ -136,7 +136,9 @@ async def test_a_prompt_does_not_wait_for_the_clock(serving: Serving) -> None:
         async with asyncio.timeout(10):
             while not await house.db.value("SELECT wake_at IS NOT NULL FROM sessions"):
                 await asyncio.sleep(0.01)
-        second = await asyncio.wait_for(house.say("Good day", model=await house.db.value("SELECT id FROM sessions")), 20)
+        second = await asyncio.wait_for(
+            house.say("Good day", model=await house.db.value("SELECT id FROM sessions")), 20
+        )
         assert second["choices"][0]["message"]["content"] == "And to you."
         assert (await first)["choices"][0]["message"]["content"] == "Here at last."
 

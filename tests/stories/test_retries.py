@@ -139,6 +139,18 @@ async def test_a_key_may_be_used_again_after_a_day(serving: Serving) -> None:
         assert await prompts(house) == 2
 
 
+async def test_requests_are_not_kept_for_longer_than_a_day(serving: Serving) -> None:
+    async with serving(echo) as house:
+        for text in ("Old", "New"):
+            await chat(house, [user(text)])
+        oldest = "SELECT session_id FROM requests ORDER BY at LIMIT 1"
+        await house.db.run(f"UPDATE requests SET at = at - interval '25 hours' WHERE session_id = ({oldest})")
+    async with serving(echo) as house, asyncio.timeout(10):
+        while await house.db.value("SELECT count(*) FROM requests") > 1:
+            await asyncio.sleep(0.02)
+        assert await house.db.value("SELECT count(*) FROM requests") == 1
+
+
 async def test_without_a_retry_count_an_equal_request_is_a_new_one(serving: Serving) -> None:
     async with serving(echo) as house:
         headers: list[dict[str, str]] = [{}, {}, FIRST_TRY]

@@ -250,7 +250,7 @@ def told(house: House, where: Attached, beat: float) -> AsyncIterator[bytes]:
 
 async def test_a_silent_stream_beats_although_the_session_is_looked_at_every_second(serving: Serving) -> None:
     async with dictated() as model, serving(llm_base_url=model.url) as house:
-        chunks = told(house, await attached(house, "Hello"), beat=1.3)
+        chunks = told(house, await attached(house, "Hello"), beat=2.0)
         read: list[bytes] = []
         async with asyncio.timeout(30):
             while stream.HEARTBEAT not in read:

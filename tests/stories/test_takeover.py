@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from house import CLERK, EXTRA, clerk_house, ledger
+
 from longhouse.agents.catalog import BUILT_IN, Catalog
 from longhouse.agents.strategy import Body
 from longhouse.agents.tool_calling import ToolCallingAgent
@@ -81,30 +81,32 @@ async def test_the_sessions_of_a_dead_worker_go_on_elsewhere(
 ) -> None:
     monkeypatch.setenv("LONGHOUSE_TEST_FOLDER", str(tmp_path))
     script = Clerk()
-    async with serve_model(script) as model:
-        async with clerk_house(tmp_path, database_url=dsn, llm_base_url=model.url) as doomed:
-            tasks = ("think", "looktool", "paytool")
-            saying = [asyncio.create_task(doomed.say(task, model=CLERK.name)) for task in tasks]
-            await eventually(lambda: len(ledger(tmp_path)) == 2 and len(model.requests) == 3)
-            ids = await session_ids(doomed)
-            # A lease far longer than the test: the dead are found by their lock, not by their silence.
-            async with serving(llm_base_url=model.url, lease_seconds=600, **CLERKS) as heir:
-                script.is_stuck = False
-                doomed.kill()
-                await doomed.ended()
-                (tmp_path / "go").touch()
-                thought = await heir.until(ids["think"], "COMPLETED")
-                looked = await heir.until(ids["looktool"], "COMPLETED")
-                paid = await heir.until(ids["paytool"], "WAITING_FOR_APPROVAL")
-                assert (thought["result"], looked["result"]) == ("thought twice", "looktool is done")
-                assert Counter(tool for tool, _ in ledger(tmp_path))["paytool"] == 1
-                assert [question["kind"] for question in paid["questions"]] == ["unknown_outcome"]
-                for session_id in ids.values():
-                    assert_one_writer(await heir.journal(session_id))
-                kinds = await heir.kinds(ids["think"])
-                assert kinds[2:5] == ["Started", "Resumed", "Replied"]
-                assert not await heir.db.value("SELECT count(*) FROM workers WHERE id <> $1", heir.app.worker.id)
-            await asyncio.gather(*saying, return_exceptions=True)
+    async with (
+        serve_model(script) as model,
+        clerk_house(tmp_path, database_url=dsn, llm_base_url=model.url) as doomed,
+    ):
+        tasks = ("think", "looktool", "paytool")
+        saying = [asyncio.create_task(doomed.say(task, model=CLERK.name)) for task in tasks]
+        await eventually(lambda: len(ledger(tmp_path)) == 2 and len(model.requests) == 3)
+        ids = await session_ids(doomed)
+        # A lease far longer than the test: the dead are found by their lock, not by their silence.
+        async with serving(llm_base_url=model.url, lease_seconds=600, **CLERKS) as heir:
+            script.is_stuck = False
+            doomed.kill()
+            await doomed.ended()
+            (tmp_path / "go").touch()
+            thought = await heir.until(ids["think"], "COMPLETED")
+            looked = await heir.until(ids["looktool"], "COMPLETED")
+            paid = await heir.until(ids["paytool"], "WAITING_FOR_APPROVAL")
+            assert (thought["result"], looked["result"]) == ("thought twice", "looktool is done")
+            assert Counter(tool for tool, _ in ledger(tmp_path))["paytool"] == 1
+            assert [question["kind"] for question in paid["questions"]] == ["unknown_outcome"]
+            for session_id in ids.values():
+                assert_one_writer(await heir.journal(session_id))
+            kinds = await heir.kinds(ids["think"])
+            assert kinds[2:5] == ["Started", "Resumed", "Replied"]
+            assert not await heir.db.value("SELECT count(*) FROM workers WHERE id <> $1", heir.app.worker.id)
+        await asyncio.gather(*saying, return_exceptions=True)
 
 
 async def test_a_frozen_worker_wakes_up_deposed_and_doubles_nothing(
@@ -146,6 +148,29 @@ async def test_a_frozen_worker_wakes_up_deposed_and_doubles_nothing(
                 assert [answer["choices"][0]["message"]["content"] for answer in answers[:2]] == [
                     "thought twice", "looktool is done",
                 ]  # fmt: skip
+
+
+async def test_a_run_that_is_broken_off_in_mid_effect_does_not_begin_it_again(
+    serving: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker lives on and takes its own session up again; what it had begun is a question until it reports."""
+    monkeypatch.setenv("LONGHOUSE_TEST_FOLDER", str(tmp_path))
+    async with serving(Clerk(), **CLERKS) as house:
+        saying = asyncio.create_task(house.say("paytool", model=CLERK.name))
+        await eventually(lambda: len(ledger(tmp_path)) == 1)
+        session_id = await house.db.value("SELECT id FROM sessions")
+        house.app.bus.stop(session_id)
+        shown = await house.until(session_id, "WAITING_FOR_APPROVAL")
+        assert [question["kind"] for question in shown["questions"]] == ["unknown_outcome"]
+        assert (await saying)["x_agent"]["waiting_for"] == "approval"
+        (tmp_path / "go").touch()
+        paid = await house.until(session_id, "COMPLETED")
+        assert paid["result"] == "paytool is done"
+        assert len(ledger(tmp_path)) == 1
+        assert await house.kinds(session_id) == [
+            "Opened", "Prompted", "Started", "Replied", "Called", "Resumed", "Returned",
+            "Replied", "Called", "Returned", "Finished",
+        ]  # fmt: skip
 
 
 async def two_workers(db: Database) -> bool:

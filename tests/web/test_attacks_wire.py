@@ -126,13 +126,15 @@ async def test_bytes_that_are_no_text_are_refused_in_paths_and_headers(serving: 
             "/%2e%2e/etc/passwd",
         ]  # fmt: skip
         for path in paths:
-            received = await raw(house.url, f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+            received = await raw(
+                house.url, f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()
+            )
             assert answers(received)[0] in (400, 404), path
             assert b'{"error":{' in received
         for path in ("/v1/sessions/%00/cancel", "/v1/sessions/%00/clarification", "/agents/%00/provide_clarification"):
             body = b'{"answer": "x"}' if path.endswith("/clarification") else b'{"clarifications": "x"}'
             body = b"" if path.endswith("cancel") else body
-            head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             head += f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
             assert answers(await raw(house.url, head.encode() + body)) == [404], path
         for name in (b"X-Conversation-Id", b"X-OpenWebUI-Chat-Id", b"Idempotency-Key"):
@@ -161,7 +163,9 @@ async def test_no_value_becomes_a_header(serving: Serving) -> None:
                 "/v1/models/a%0d%0aX-Evil:%201",
                 "/v1/sessions?a%0d%0aX-Evil=1",
             ):
-                received = await raw(house.url, f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+                received = await raw(
+                    house.url, f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()
+                )
                 assert answers(received)[0] in (400, 404)
                 assert b"x-evil" not in received.partition(b"\r\n\r\n")[0].lower()
 
@@ -169,11 +173,12 @@ async def test_no_value_becomes_a_header(serving: Serving) -> None:
 async def test_the_host_that_a_client_names_is_sent_nowhere(serving: Serving) -> None:
     async with serving(ask) as house, leaves_no_trace(house):
         for path in ("/v1/sessions/", "/agents/", "/v1/models/", "/health/", "/docs/", "//evil.example/"):
-            host = "Host: evil.example\r\nX-Forwarded-Host: evil.example\r\nX-Forwarded-Prefix: //evil.example\r\n"
-            received = await raw(house.url, f"GET {path} HTTP/1.1\r\n{host}Connection: close\r\n\r\n".encode())
-            assert answers(received) == [404], path
-            assert b"evil.example" not in received
-            assert b"location:" not in received.lower()
+            for host, status in (("evil.example", 421), ("localhost", 404)):
+                head = f"Host: {host}\r\nX-Forwarded-Host: evil.example\r\nX-Forwarded-Prefix: //evil.example\r\n"
+                received = await raw(house.url, f"GET {path} HTTP/1.1\r\n{head}Connection: close\r\n\r\n".encode())
+                assert answers(received) == [status], path
+                assert b"evil.example" not in received
+                assert b"location:" not in received.lower()
 
 
 def _has_only_our_headers(response: aiohttp.ClientResponse) -> None:
@@ -188,3 +193,30 @@ async def _logged(logs: list[structlog.typing.EventDict], event: str, times: int
     async with asyncio.timeout(10):
         while sum(line["event"] == event for line in logs) < times:
             await asyncio.sleep(0.01)
+
+
+async def test_a_name_of_elsewhere_that_was_bound_to_us_is_misdirected(serving: Serving) -> None:
+    async with serving() as house:
+        for host in (
+            "evil.example",
+            "evil.example:8400",
+            "127.0.0.1.evil.example",
+            "localhost.evil.example",
+            "a@127.0.0.1",
+        ):
+            async with house.http.get("/v1/sessions", headers={"Host": host}) as response:
+                assert response.status == 421, host
+                assert (await response.json())["error"]["type"] == "invalid_request_error"
+        for host in ("localhost:8400", "127.0.0.1", "[::1]:8400"):
+            async with house.http.get("/v1/sessions", headers={"Host": host}) as response:
+                assert response.status == 200, host
+
+
+async def test_the_docs_load_nothing_from_elsewhere(serving: Serving) -> None:
+    async with serving() as house:
+        async with house.http.get("/docs") as response:
+            page = await response.text()
+        assert "http://" not in page
+        assert "https://" not in page
+        async with house.http.get("/docs/static/swagger-ui-bundle.js") as response:
+            assert response.status == 200

@@ -44,7 +44,8 @@ async def ask_ready(db: Database) -> tuple[int, Any]:
     async def send(message: Any) -> None:
         sent.append(message)
 
-    scope = {"type": "http", "method": "GET", "path": "/ready", "query_string": b"", "headers": [], "root_path": ""}
+    host = (b"host", b"localhost")
+    scope = {"type": "http", "method": "GET", "path": "/ready", "query_string": b"", "headers": [host], "root_path": ""}
     async with asyncio.timeout(10):
         await asgi({**scope, "http_version": "1.1", "scheme": "http", "server": ("x", 1)}, receive, send)
     return sent[0]["status"], msgspec.json.decode(sent[1]["body"])

@@ -17,7 +17,7 @@ from longhouse.errors import Deposed, UnknownShape
 from longhouse.journal import events
 from longhouse.runtime.bus import Bus, Look
 from longhouse.runtime.engine import Engine, Run
-from longhouse.store import journals, leases
+from longhouse.store import journals, leases, views
 from longhouse.store.database import UNREACHABLE, Database
 from longhouse.store.leases import Lease, Suspect
 
@@ -25,6 +25,8 @@ log = structlog.get_logger()
 
 BEAT_EVERY: Final = 1.0
 SWEEP_EVERY: Final = 0.5
+FORGET_EVERY: Final = 600.0
+"""Seconds between two clearings of requests that are too old to be repeated."""
 LOOK_EVERY: Final = 0.25
 """Between two looks at the locks of other workers: who is missing at both, and has not beaten in between, is dead."""
 QUIET_FOR: Final = 10.0
@@ -113,7 +115,7 @@ class Worker:
             beating = group.create_task(self._beat())
             # Only then are we on the roster: a holder that is not on it counts as gone.
             await self._beating.wait()
-            finding = [group.create_task(self._keep(loop)) for loop in (self._dispatch, self._sweep, self._watch)]
+            finding = [group.create_task(self._keep(loop)) for loop in self._loops()]
             try:
                 yield
             finally:
@@ -122,6 +124,9 @@ class Worker:
                 await self._shut_down()
                 beating.cancel()
         await leases.retire(self._db, self.id)
+
+    def _loops(self) -> tuple[Callable[[], Awaitable[None]], ...]:
+        return self._dispatch, self._sweep, self._watch, self._forget
 
     async def _shut_down(self) -> None:
         """Running steps get a while to reach their next record; a reply that is being paid for is worth it."""
@@ -207,6 +212,11 @@ class Worker:
             await self._tell_followers()
             self._engine.pool.retire_idle(clock.now())
             await asyncio.sleep(SWEEP_EVERY)
+
+    async def _forget(self) -> None:
+        while True:
+            await views.forget_requests(self._db)
+            await asyncio.sleep(FORGET_EVERY)
 
     async def _find_runnable(self) -> None:
         for session_id in await leases.runnable(self._db, self.id, 4 * self._terms.slots, running=list(self._running)):

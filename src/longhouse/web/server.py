@@ -1,6 +1,7 @@
 """The HTTP server: every route in one place, one envelope for every error, one record for every request."""
 
 import asyncio
+import re
 import time
 import uuid
 from typing import Any, Final
@@ -8,6 +9,7 @@ from typing import Any, Final
 import structlog
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -29,9 +31,18 @@ LOGGED_PATH: Final = 300
 READY_WITHIN: Final = 2.0
 """Seconds; whoever asks whether we are ready does not wait for Postgres to come back."""
 
+LOCAL_HOST: Final = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d{1,5})?", re.IGNORECASE)
+"""Without keys we listen on loopback addresses only; whoever comes by another name was sent by somebody else."""
+
 
 def build(db: Database, bus: Bus, catalog: Catalog, numbers: Metrics) -> ASGIApp:
-    app = FastAPI(title="Longhouse", version=longhouse.__version__, redoc_url=None, redirect_slashes=False)
+    app = FastAPIOffline(
+        title="Longhouse",
+        version=longhouse.__version__,
+        redoc_url=None,
+        redirect_slashes=False,
+        static_url="/docs/static",  # the page's scripts are ours too: it works without a network
+    )
     turns = Turns(db, catalog)
     held = Sessions(db, bus, catalog, turns)
     app.include_router(gateway.routes(db, bus, catalog, turns))
@@ -104,6 +115,7 @@ class Border:
             await self._app(scope, receive, send)
             return
         request_id, began, status = f"req_{uuid.uuid4().hex}", time.perf_counter(), 0
+        app = self._app if _is_local(scope) else misdirected
 
         async def send_with_headers(message: Message) -> None:
             nonlocal status
@@ -115,7 +127,7 @@ class Border:
             await send(message)
 
         try:
-            await self._app(scope, receive, send_with_headers)
+            await app(scope, receive, send_with_headers)
         except Exception:
             # The envelope has been sent by the handler above; what remains is to tell the operator.
             log.exception("a defect ended a request", request_id=request_id, path=scope["path"][:LOGGED_PATH])
@@ -130,6 +142,17 @@ class Border:
                 status=status,
                 seconds=round(time.perf_counter() - began, 4),
             )
+
+
+def _is_local(scope: Scope) -> bool:
+    """Does the client call us by a local name? A page of elsewhere whose name was bound to us does not."""
+    host = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
+    return LOCAL_HOST.fullmatch(host) is not None
+
+
+async def misdirected(scope: Scope, receive: Receive, send: Send) -> None:
+    error = CallerError("This server answers to local names only, such as 127.0.0.1 and localhost.", status=421)
+    await wire.refused(error)(scope, receive, send)
 
 
 def _headers(request_id: str, seconds: float) -> list[tuple[bytes, bytes]]:

@@ -1,0 +1,172 @@
+"""Who holds which session, who is alive, who is gone."""
+
+import asyncio
+from datetime import timedelta
+
+import asyncpg
+import pytest
+from unsteady import unsteady
+
+from longhouse import clock
+from longhouse.journal import events
+from longhouse.store import journals, leases
+from longhouse.store.database import Database, connect
+from longhouse.store.leases import Lease
+
+
+async def opened(db: Database, session_id: str = "s") -> str:
+    about = events.Opened(agent="a", version=1, owner="local", conversation=session_id)
+    await journals.open(db, session_id, about, events.Prompted(trace="t", content=("Hello",)), task="Hello")
+    return session_id
+
+
+async def claimed(db: Database, worker: str, session_id: str = "s") -> Lease:
+    lease = await leases.claim(db, session_id, worker)
+    assert lease is not None
+    return lease
+
+
+async def on_the_roster(dsn: str, worker: str) -> asyncpg.Connection:
+    """The connection on which this worker lives."""
+    connection = await connect(dsn)
+    await leases.enlist(connection, worker, node="n", pid=1, slots=1)
+    return connection
+
+
+async def suspect(db: Database, worker: str, *, lease: float = 600) -> leases.Suspect:
+    [found] = [one for one in await leases.suspects(db, "me", lease) if one.worker == worker]
+    return found
+
+
+async def test_a_session_is_claimed_by_one_of_many(dsn: str, db: Database) -> None:
+    await opened(db)
+    names = [f"w{number}" for number in range(6)]
+    lives = [await on_the_roster(dsn, name) for name in names]
+    won = [lease for lease in await asyncio.gather(*(leases.claim(db, "s", name) for name in names)) if lease]
+    assert len(won) == 1
+    assert (won[0].fence, won[0].previous, won[0].head) == (1, None, 2)
+    for life in lives:
+        life.terminate()
+
+
+async def test_a_session_at_rest_is_nobodys_and_not_runnable(db: Database) -> None:
+    lease = await claimed(db, "w", await opened(db))
+    assert await leases.rest(db, lease, head=2, state="COMPLETED", fingerprint="f")
+    assert await leases.claim(db, "s", "w") is None
+    assert await leases.runnable(db, "w", 10, running=[]) == []
+    assert await db.value("SELECT seq FROM rests WHERE fingerprint = 'f'") == 2
+
+
+async def test_only_at_the_head_it_knows_may_a_holder_rest(db: Database) -> None:
+    lease = await claimed(db, "w", await opened(db))
+    await journals.add(db, "s", [events.Prompted(trace="t2", content=("More",))], trace="t2")
+    assert not await leases.rest(db, lease, head=2, state="COMPLETED", fingerprint="f")
+    assert not await leases.wait_out(db, lease, head=2, wake_at=clock.now())
+    assert await db.value("SELECT due AND holder = 'w' FROM sessions")
+    assert await db.value("SELECT count(*) FROM rests") == 0
+
+
+async def test_a_session_waits_out_trouble_without_a_holder(db: Database) -> None:
+    lease = await claimed(db, "w", await opened(db))
+    assert await leases.wait_out(db, lease, head=2, wake_at=clock.now() + timedelta(hours=1))
+    assert await leases.fire(db) == []
+    assert await leases.claim(db, "s", "w") is None
+    await db.run("UPDATE sessions SET wake_at = now() - interval '1 second'")
+    again = await claimed(db, "w")
+    assert (again.attempts, again.previous, again.fence) == (1, None, 2)
+    assert again.troubled_at is not None
+    assert await leases.wait_out(db, again, head=2, wake_at=clock.now() - timedelta(seconds=1))
+    assert await leases.fire(db) == ["s"]
+    assert await leases.runnable(db, "w", 10, running=[]) == ["s"]
+    last = await claimed(db, "w")
+    assert (last.attempts, last.troubled_at) == (2, again.troubled_at)
+
+
+async def test_a_session_let_go_between_steps_is_taken_up_as_if_nothing_had_been(db: Database) -> None:
+    await leases.let_go(db, await claimed(db, "w", await opened(db)))
+    assert (await claimed(db, "w2")).previous is None
+
+
+async def test_a_session_let_go_in_mid_step_is_taken_over(dsn: str, db: Database) -> None:
+    life = await on_the_roster(dsn, "w")
+    lease = await claimed(db, "w", await opened(db))
+    await leases.break_off(db, lease)
+    await leases.break_off(db, lease)
+    assert await leases.runnable(db, "w2", 10, running=[]) == ["s"]
+    assert (await claimed(db, "w2")).previous == "w (interrupted)"
+    # One who lost it cannot let go of it.
+    await leases.break_off(db, lease)
+    await leases.let_go(db, lease)
+    assert await db.value("SELECT holder FROM sessions") == "w2"
+    life.terminate()
+
+
+async def test_a_takeover_whose_reply_is_lost_is_still_a_takeover(dsn: str, db: Database) -> None:
+    """Otherwise an effect that the dead worker had begun would be begun again."""
+    await claimed(db, "dead", await opened(db))
+    async with unsteady(dsn) as (shaky, line):
+        line.lose_reply()
+        lease = await claimed(shaky, "heir")
+        assert line.cuts == 1
+    assert (lease.previous, lease.fence) == ("heir", 3)
+
+
+async def test_a_worker_finds_its_own_lost_runs_but_not_those_that_run(dsn: str, db: Database) -> None:
+    life = await on_the_roster(dsn, "w")
+    await claimed(db, "w", await opened(db))
+    assert await leases.runnable(db, "w", 10, running=["s"]) == []
+    assert await leases.runnable(db, "other", 10, running=[]) == []
+    assert await leases.runnable(db, "w", 10, running=[]) == ["s"]
+    assert (await claimed(db, "w")).previous == "w"
+    life.terminate()
+
+
+async def test_a_worker_whose_connection_is_gone_is_unlocked_at_once(dsn: str, db: Database) -> None:
+    life = await on_the_roster(dsn, "w")
+    alive = await suspect(db, "w")
+    assert (alive.unlocked, alive.silent, alive.restarted) == (False, False, False)
+    life.terminate()
+    async with asyncio.timeout(10):
+        while not (gone := await suspect(db, "w")).unlocked:
+            await asyncio.sleep(0.01)
+    assert not gone.silent
+    lease = await claimed(db, "w", await opened(db))
+    assert await leases.claim(db, "s", "heir") is None
+    await leases.bury(db, gone)
+    heir = await claimed(db, "heir")
+    assert (heir.previous, heir.fence) == ("w", lease.fence + 1)
+
+
+async def test_a_worker_that_beats_again_is_not_buried(dsn: str, db: Database) -> None:
+    life = await on_the_roster(dsn, "w")
+    seen = await suspect(db, "w")
+    assert await leases.beat(life, "w")
+    await leases.bury(db, seen)
+    assert await leases.alive(db) == 1
+    await leases.bury(db, await suspect(db, "w"))
+    assert await leases.alive(db) == 0
+    assert not await leases.beat(life, "w")
+    life.terminate()
+
+
+async def test_silence_for_a_whole_lease_is_death_whatever_the_lock_says(dsn: str, db: Database) -> None:
+    life = await on_the_roster(dsn, "w")
+    await db.run("UPDATE workers SET beat_at = now() - interval '7 seconds'")
+    frozen = await suspect(db, "w", lease=6)
+    assert (frozen.silent, frozen.unlocked) == (True, False)
+    assert not (await suspect(db, "w", lease=8)).silent
+    life.terminate()
+
+
+async def test_after_a_restart_of_postgres_a_missing_lock_says_nothing(dsn: str, db: Database) -> None:
+    life = await on_the_roster(dsn, "w")
+    await db.run("UPDATE workers SET beat_at = pg_postmaster_start_time() - interval '1 second'")
+    assert (await suspect(db, "w")).restarted
+    life.terminate()
+
+
+@pytest.mark.parametrize("worker", ["w", "host-1-abcdef", "ü" * 40, ""])
+async def test_locks_of_workers_are_found_by_their_keys(dsn: str, db: Database, worker: str) -> None:
+    life = await on_the_roster(dsn, worker)
+    assert not (await suspect(db, worker)).unlocked
+    life.terminate()
