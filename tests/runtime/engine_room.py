@@ -20,9 +20,10 @@ from longhouse.runtime.instance import Pool
 from longhouse.store import journals, leases
 from longhouse.store.database import Database
 from longhouse.store.leases import Lease
+from longhouse.tools import BaseTool, ToolContext
 from longhouse.tools.clock import ClockTool
 from longhouse.tools.talk import ClarificationTool, FinalAnswerTool
-from longhouse.tools.toolbox import BaseTool, Toolbox, ToolContext
+from longhouse.tools.toolbox import Toolbox
 
 AGENT = "worker_bee"
 

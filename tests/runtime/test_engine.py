@@ -10,10 +10,10 @@ from longhouse.journal.events import Fault, Output
 from longhouse.journal.session import State
 from longhouse.models.scripted import Call, Say, call, calls, say
 from longhouse.runtime.bus import Fragment
-from longhouse.runtime.engine import MAX_CALLS
 from longhouse.runtime.instance import Status
+from longhouse.runtime.reading import MAX_CALLS
 from longhouse.store.database import Database
-from longhouse.tools.toolbox import BaseTool, ToolContext
+from longhouse.tools import BaseTool, ToolContext
 
 FINISH = call("finalanswertool", answer="Done.")
 
@@ -176,13 +176,13 @@ async def test_the_final_answer_waits_for_the_calls_beside_it(db: Database) -> N
     assert len(room.model.bodies) == 1
 
 
-async def test_a_final_answer_beside_a_question_ends_the_turn_once_the_question_is_answered(db: Database) -> None:
-    room = Room(db, [calls(FINISH, call("clarificationtool", questions=["Sure?"]))])
+async def test_a_question_beside_the_final_answer_is_refused_since_nobody_would_wait_for_it(db: Database) -> None:
+    room = Room(db, [calls(call("clarificationtool", questions=["Sure?"]), FINISH)])
     session = await room.run()
-    assert session.state is State.WAITING_FOR_CLARIFICATION
-    await room.answer(session.id, "1-action-1", "Yes")
-    session = await room.advance(session.id)
     assert (session.state, session.spoken) == (State.COMPLETED, "Done.")
+    outcome = (await room.outcomes(session.id))["1-action-0"]
+    assert isinstance(outcome, Fault)
+    assert outcome.code == "answered"
     assert len(room.model.bodies) == 1
 
 
@@ -254,4 +254,4 @@ async def test_what_a_tool_wrote_is_journaled_and_reaches_the_next_one(db: Datab
     assert session.turn is not None
     assert session.turn.searches_used == 2
     first = (await room.found(session.id, events.Returned))[0]
-    assert first.writes == {"searches_used": 1, "sources": {"u1": {"title": "T"}}}
+    assert first.adds == {"searches_used": 1, "sources": {"u1": {"title": "T"}}}

@@ -40,6 +40,8 @@ LIMITS = events.Limits(max_iterations=100, max_clarifications=100, time_budget=1
 workers = st.sampled_from(WORKERS)
 losses = st.sampled_from([0, 0, 0, 1])
 """How many replies of the next statement are lost."""
+interruptions = st.sampled_from([False, False, False, True])
+"""Does a prompt arrive in mid-step, after the holder has decided and before it writes?"""
 
 
 @dataclass
@@ -136,18 +138,28 @@ class StoreMachine(RuleBasedStateMachine):
 
     # What holders do, and those who believe that they are
 
-    @precondition(lambda self: self.holds)
-    @rule(data=st.data())
-    def append_quietly(self, data: st.DataObject) -> None:
-        """The same once more, so that it is what happens most."""
-        self.append(data, 0)
+    @rule(data=st.data(), worker=workers, steps=st.integers(1, 8))
+    def work(self, data: st.DataObject, worker: str, steps: int) -> None:
+        """Several steps on end, as workers do; a session that nobody holds is claimed first."""
+        if self.expected.holder is None:
+            self.claim(worker, 0)
+        for _ in range(steps):
+            if self.expected.holder not in self.holds:
+                break
+            self._append(self.expected.holder, data, 0, data.draw(interruptions))
+            self.row_and_journal_are_as_expected()
 
     @precondition(lambda self: self.holds)
-    @rule(data=st.data(), lost=losses)
-    def append(self, data: st.DataObject, lost: int) -> None:
-        worker = data.draw(st.sampled_from(sorted(self.holds)))
+    @rule(data=st.data(), lost=losses, is_interrupted=interruptions)
+    def append(self, data: st.DataObject, lost: int, is_interrupted: bool) -> None:
+        """One step of anybody who has, or had, a lease."""
+        self._append(data.draw(st.sampled_from(sorted(self.holds))), data, lost, is_interrupted)
+
+    def _append(self, worker: str, data: st.DataObject, lost: int, is_interrupted: bool) -> None:
         hold = self.holds[worker]
         new = self._next(hold, data)
+        if is_interrupted:
+            self.prompt(0)
         if not new:
             self._rest(hold, lost)
             return
@@ -218,11 +230,13 @@ class StoreMachine(RuleBasedStateMachine):
         hold.session = self.run(journals.catch_up(self.db, session))
 
     @precondition(lambda self: self.holds)
-    @rule(data=st.data(), lost=losses, seconds=st.sampled_from([-1, 3600]))
-    def wait_out(self, data: st.DataObject, lost: int, seconds: int) -> None:
+    @rule(data=st.data(), lost=losses, is_interrupted=interruptions, seconds=st.sampled_from([-1, 3600]))
+    def wait_out(self, data: st.DataObject, lost: int, is_interrupted: bool, seconds: int) -> None:
         hold = self.holds[data.draw(st.sampled_from(sorted(self.holds)))]
         if hold.owes_resumed or not hold.session.can_move:
             return
+        if is_interrupted:
+            self.prompt(0)
         wake_at, head = clock.now() + timedelta(seconds=seconds), hold.session.head
         may = self._is_current(hold) and head == len(self.expected.told)
         assert self._lossy(lost, leases.wait_out(self.db, hold.lease, head=head, wake_at=wake_at)) == may

@@ -18,7 +18,7 @@ from longhouse.agents.template import Template
 from longhouse.app import TOOLS, open_app
 from longhouse.journal.events import Effect
 from longhouse.settings import Settings
-from longhouse.tools.toolbox import BaseTool, ToolContext
+from longhouse.tools import BaseTool, ToolContext
 
 
 class _Slow(BaseTool):

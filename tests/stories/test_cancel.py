@@ -12,7 +12,7 @@ from longhouse.journal import events
 from longhouse.journal.events import Effect, Fault
 from longhouse.models.scripted import Hang, Say, Status, call, calls, say
 from longhouse.models.scripted_server import serve as serve_model
-from longhouse.tools.toolbox import BaseTool, ToolContext
+from longhouse.tools import BaseTool, ToolContext
 from support import House, Serving, sse
 
 

@@ -10,7 +10,7 @@ from longhouse.agents.template import Template
 from longhouse.journal import events
 from longhouse.journal.messages import User, text_of
 from longhouse.models.scripted import Say, call, calls
-from longhouse.tools.toolbox import BaseTool, ToolContext
+from longhouse.tools import BaseTool, ToolContext
 from support import AGENT, House, Serving, chat, content, user
 
 TOOLS = ("clarificationtool", "finalanswertool", "clocktool", "gatetool")

@@ -14,7 +14,8 @@ import pytest
 from longhouse.journal import events
 from longhouse.journal.events import Fault, Output
 from longhouse.journal.session import Session
-from longhouse.tools.toolbox import MAX_ARGUMENTS, BaseTool, Result, Toolbox, ToolContext
+from longhouse.tools import BaseTool, ToolContext
+from longhouse.tools.toolbox import MAX_ARGUMENTS, Result, Toolbox
 from support import opened, prompted, returned, started, told, used
 
 
@@ -65,7 +66,7 @@ async def failure(tool: type[BaseTool], arguments: str = "{}") -> Fault:
 
 async def test_a_tool_gets_its_session_its_counters_and_its_key() -> None:
     seen: list[ToolContext] = []
-    before = (events.Replied(), used("0-action-0"), returned("0-action-0", writes={"searches_used": 4}))
+    before = (events.Replied(), used("0-action-0"), returned("0-action-0", adds={"searches_used": 4}))
     session = session_of("probe", before=before)
     result = await perform(probe(lambda context: seen.append(context) or "ok"), session=session)
     assert result == Result(Output(content="ok"))
@@ -87,13 +88,35 @@ async def test_what_a_tool_writes_to_its_context_comes_back_to_be_journaled() ->
 
     session = session_of("probe")
     result = await perform(probe(write), session=session)
-    assert result.writes == {
+    assert result.writes == {"current_step_reasoning": {"plan": ["a", "b"]}}
+    assert result.adds == {
         "searches_used": 1,
         "searches": [{"query": "rain"}],
         "sources": {"https://x": {"title": "X"}},
-        "current_step_reasoning": {"plan": ["a", "b"]},
     }
-    told(events.Returned(call="1-action-0", outcome=result.outcome, writes=result.writes), session=session)
+    kept = events.Returned(call="1-action-0", outcome=result.outcome, writes=result.writes, adds=result.adds)
+    session = told(kept, session=session)
+    assert session.context == {
+        "current_step_reasoning": {"plan": ["a", "b"]},
+        "searches": [{"query": "rain"}],
+        "sources": {"https://x": {"title": "X"}},
+    }
+    assert session.turn is not None
+    assert session.turn.searches_used == 1
+
+
+async def test_what_a_tool_takes_away_is_set_not_added() -> None:
+    kept = {"sources": {"u": 1, "v": 2}, "searches": ["a", "b"]}
+    session = session_of("probe", before=(events.Replied(), used("0-action-0"), returned("0-action-0", writes=kept)))
+
+    def take_away(context: ToolContext) -> str:
+        del context.sources["u"]
+        context.searches.pop(0)
+        return "ok"
+
+    result = await perform(probe(take_away), session=session)
+    assert result.writes == {"sources": {"v": 2}, "searches": ["b"]}
+    assert result.adds == {}
 
 
 async def test_a_change_deep_inside_is_noticed_and_leaves_the_session_as_it_was() -> None:
@@ -106,7 +129,7 @@ async def test_a_change_deep_inside_is_noticed_and_leaves_the_session_as_it_was(
         return "ok"
 
     result = await perform(probe(change), session=session)
-    assert result.writes == {"sources": {"u": {"title": "new"}}}
+    assert result.adds == {"sources": {"u": {"title": "new"}}}
     assert session.context == {"sources": {"u": {"title": "old"}}, "searches": [["q"]]}
 
 
@@ -122,8 +145,8 @@ async def test_models_in_the_context_are_kept_as_plain_json() -> None:
         return "ok"
 
     result = await perform(probe(write))
-    assert result.writes == {"searches": [[1, None, "a\ufffdb"]], "sources": {"u": {"url": "u", "score": 0.5}}}
-    assert json.loads(json.dumps(result.writes)) == result.writes
+    assert result.adds == {"searches": [[1, None, "a\ufffdb"]], "sources": {"u": {"url": "u", "score": 0.5}}}
+    assert json.loads(json.dumps(result.adds)) == result.adds
 
 
 @pytest.mark.parametrize(
@@ -266,7 +289,7 @@ async def test_a_blocking_tool_runs_in_a_thread_while_the_loop_goes_on() -> None
     result = await task
     assert isinstance(result.outcome, Output)
     assert result.outcome.content != threading.main_thread().name
-    assert result.writes == {"searches_used": 1}
+    assert result.adds == {"searches_used": 1}
 
 
 async def test_a_blocking_tool_that_raises_or_exits_is_a_fault() -> None:

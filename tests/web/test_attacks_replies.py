@@ -9,7 +9,7 @@ from hostile import chat
 
 from longhouse.agents.template import Template
 from longhouse.models.scripted import call
-from longhouse.tools.toolbox import BaseTool, ToolContext
+from longhouse.tools import BaseTool, ToolContext
 from support import AGENT, Dictated, Pen, Serving, Sse, content, dictated, sse
 
 SHOWN = "a\ufffdb\ufffdc"

@@ -15,7 +15,7 @@ from longhouse.journal.session import fold
 from longhouse.models.scripted import Hang, Playable, Say, call
 from longhouse.store import journals, leases
 from longhouse.store.database import Database
-from longhouse.tools.toolbox import BaseTool, ToolContext
+from longhouse.tools import BaseTool, ToolContext
 from support import AGENT, House, Serving
 
 

@@ -161,7 +161,9 @@ class Returned(_Fact, frozen=True, kw_only=True, tag="Returned"):
     chain: str = ""
     """As in `Prompted`: an answer is something the client said."""
     writes: dict[str, Any] = {}
-    """What the tool wrote to the context."""
+    """What the tool set in the context."""
+    adds: dict[str, Any] = {}
+    """What it added there: items of a list, entries of a mapping, counts. Calls side by side do not undo each other."""
 
 
 class Decided(_Fact, frozen=True, kw_only=True, tag="Decided"):
@@ -248,41 +250,40 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
     fence: int = 0
 
 
-KINDS: Final = {kind.__struct_config__.tag: kind for kind in get_args(Event)}
-VERSION: Final = 1
+KINDS: Final[dict[str, type[Event]]] = {kind.__name__: kind for kind in get_args(Event)}
+VERSIONS: Final = dict.fromkeys(KINDS, 1)
+"""The newest version of each kind's shape; a kind that changes raises its own, and says how the old one is lifted."""
 Lift = Callable[[dict[str, Any]], dict[str, Any]]
 LIFTS: Final[dict[tuple[str, int], Lift]] = {}
 """(kind, version) -> a function that reads that old body as the next version."""
 
 _decoder: Final[msgspec.json.Decoder[Event]] = msgspec.json.Decoder(Event)
-_current = b'{"v":%d,' % VERSION
+_current: Final = {f'{{"v":{version},"kind":"{kind}"'.encode() for kind, version in VERSIONS.items()}
 
 
 def encode(event: Event) -> str:
     """The body of a journal row, its shape's version first."""
-    return (_current + msgspec.json.encode(event)[1:]).decode()
+    return f'{{"v":{VERSIONS[kind_of(event)]},{msgspec.json.encode(event)[1:].decode()}'
 
 
 def decode(body: str | bytes) -> Event:
     """The event of a stored body, lifted to the newest shape."""
     raw = body.encode() if isinstance(body, str) else body
+    is_current = raw[: raw.find(b",", 7)] in _current
     try:
-        return _decoder.decode(raw if raw.startswith(_current) else _lifted(raw))
+        return _decoder.decode(raw if is_current else _lifted(raw))
     except msgspec.DecodeError as error:
         raise UnknownShape(f"this process does not know an event of the journal: {error}") from error
 
 
 def _lifted(raw: bytes) -> bytes:
     body = msgspec.json.decode(raw, type=dict[str, Any])
-    kind, version = str(body.get("kind")), body.get("v", 0)
-    while isinstance(version, int) and version < VERSION:
-        lift = LIFTS.get((kind, version))
-        if lift is None:
-            break
-        body = lift(body)
-        version += 1
-    if version != VERSION:
-        raise UnknownShape(f"the journal holds {kind!r} in version {version!r}; this process knows version {VERSION}")
+    kind, version = str(body.get("kind")), body.get("v")
+    newest = VERSIONS.get(kind)
+    while type(version) is int and version != newest and (lift := LIFTS.get((kind, version))):
+        body, version = lift(body), version + 1
+    if version is None or version != newest:
+        raise UnknownShape(f"the journal holds {kind!r} in version {version!r}; this process knows version {newest}")
     return msgspec.json.encode(body)
 
 

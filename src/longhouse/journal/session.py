@@ -395,18 +395,20 @@ class _Builder:
             return
         if call.kind == "ask" and isinstance(event.outcome, Output):
             self.turn = replace(self.turn, clarifications_used=self.turn.clarifications_used + 1, chain=event.chain)
-        if event.writes:
-            self._write(event.writes)
+        if event.writes or event.adds:
+            self._write(event.writes, event.adds)
 
-    def _write(self, writes: dict[str, Any]) -> None:
+    def _write(self, writes: dict[str, Any], adds: dict[str, Any]) -> None:
         assert self.turn is not None
-        kept = dict(writes)
-        state, result = kept.pop("state", None), kept.pop("execution_result", None)
+        context = {**self.context, **writes}
+        for name, added in adds.items():
+            context[name] = _added(context.get(name), added)
+        state, result = context.pop("state", None), context.pop("execution_result", None)
         if state in ("COMPLETED", "FAILED") and not self.turn.verdict:
             self.turn = replace(self.turn, verdict=state, answer=result if result is not None else "")
-        if "searches_used" in kept:
-            self.turn = replace(self.turn, searches_used=int(kept.pop("searches_used")))
-        self.context = {**self.context, **kept}
+        if searches := context.pop("searches_used", 0):
+            self.turn = replace(self.turn, searches_used=self.turn.searches_used + searches)
+        self.context = context
 
     def _decide(self, event: events.Decided) -> None:
         call = self.open.get(event.call)
@@ -429,6 +431,14 @@ class _Builder:
     ) -> None:
         assert self.turn is not None
         self.turn = replace(self.turn, ended=ended, answer=answer, error=error, code=code)
+
+
+def _added(there: Any, added: Any) -> Any:
+    if isinstance(added, list):
+        return [*(there or ()), *added]
+    if isinstance(added, dict):
+        return {**(there or {}), **added}
+    return (there or 0) + added
 
 
 def _task_of(prompt: events.Prompted) -> str:

@@ -5,16 +5,14 @@ import random
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any
 
 import structlog
 
 from longhouse import clock
 from longhouse.agents import rules
 from longhouse.agents.catalog import Catalog
-from longhouse.agents.strategy import Intent, Reply, Request
 from longhouse.agents.template import Template
-from longhouse.agents.tool import Tool
 from longhouse.errors import AlreadyReturned, ProviderError
 from longhouse.journal import events
 from longhouse.journal.events import Event, Fault, Recorded
@@ -22,15 +20,13 @@ from longhouse.journal.session import AGENT_FAILED, Open, Session, fold
 from longhouse.runtime.bus import Bus, Facts
 from longhouse.runtime.instance import Instance, Pool
 from longhouse.runtime.listen import listen
+from longhouse.runtime.reading import Reading, in_order, returned
 from longhouse.store import journals, leases
 from longhouse.store.database import Database
 from longhouse.store.leases import Lease
 from longhouse.tools.toolbox import Result, Toolbox
 
 log = structlog.get_logger()
-
-MAX_CALLS: Final = 32
-"""Calls of one reply that are made; the model is told about the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +95,7 @@ class Engine:
             return
         template = self._template(session)
         if isinstance(template, str):
-            await self._refuse(run, template)
+            await self.give_up(run, template, "template_not_found")
             return
         with self.pool.acquired(template, session.id) as instance:
             if not session.is_running:
@@ -116,9 +112,9 @@ class Engine:
         template = self.catalog.find(session.agent, version)
         return template or f"the agent {session.agent!r} is not known here any more"
 
-    async def _refuse(self, run: Run, reason: str) -> None:
+    async def give_up(self, run: Run, reason: str, code: str) -> None:
         """Ends a turn that cannot be worked on; one that had not started is started only to be ended."""
-        end = events.Failed(reason=reason, code="template_not_found")
+        end = events.Failed(reason=reason, code=code)
         if run.session.is_running:
             await self.record(run, [*_abandoned(run.session, reason), end])
             return
@@ -148,54 +144,15 @@ class Engine:
     async def _think(self, run: Run, instance: Instance) -> None:
         session = run.session
         assert session.turn is not None
-        offered = _in_order(session, rules.open_tools(session.turn, instance.tools, clock.now()))
+        offered = in_order(session, rules.open_tools(session.turn, instance.tools, clock.now()))
         request = instance.strategy.propose(session, instance.template, offered)
         try:
             reply = await listen(self.db, self.bus, instance.model, request, session=session, fence=run.lease.fence)
-            new = await self._read_reply(session, instance, request, reply, offered)
+            new = await Reading(self.toolbox, session, request, offered).read(instance.strategy, reply)
         except ProviderError as error:
             await self._endure(run, error)
             return
         await self.record(run, new)
-
-    async def _read_reply(
-        self, session: Session, instance: Instance, request: Request, reply: Reply, offered: Sequence[Tool]
-    ) -> list[Event]:
-        """A finished message as events: what was said, what is to be done, what is done already."""
-        verdict = instance.strategy.interpret(request, reply)
-        replied = _replied(session, request, reply, offered)
-        if verdict.answer is not None:
-            if not verdict.answer.strip():
-                raise ProviderError("the model answered with nothing", retryable=True)
-            return [replied, events.Finished(answer=verdict.answer)]
-        new: list[Event] = [replied]
-        by_name = {tool.name: tool for tool in offered}
-        for index, intent in enumerate(verdict.intents):
-            call_id = f"{session.iteration + 1}-action-{index}"
-            if index >= MAX_CALLS:
-                fault = Fault(code="too_many_calls", message=f"only {MAX_CALLS} calls of one reply are made")
-                new += [_called(call_id, intent), events.Returned(call=call_id, outcome=fault)]
-            else:
-                new += await self._called(session, call_id, intent, by_name.get(intent.tool))
-        return new
-
-    async def _called(self, session: Session, call_id: str, intent: Intent, tool: Tool | None) -> list[Event]:
-        """The intent of one call, with its outcome where that is known at once."""
-        if tool is None:
-            message = f"{intent.tool!r} is not among the tools that are open now"
-            return [
-                _called(call_id, intent),
-                events.Returned(call=call_id, outcome=Fault(code="not_offered", message=message)),
-            ]
-        if fault := self.toolbox.check(intent.tool, intent.arguments):
-            return [_called(call_id, intent, tool), events.Returned(call=call_id, outcome=fault)]
-        called = _called(call_id, intent, tool)
-        if not tool.inline:
-            return [called]
-        result = await self.toolbox.perform(_opened(called), session)
-        if tool.asks and isinstance(result.outcome, events.Output):
-            return [_called(call_id, intent, tool, question=result.outcome.content)]
-        return [called, _returned(called.call, result)]
 
     async def _perform(self, run: Run, due: Sequence[Open]) -> None:
         """Runs calls side by side; their outcomes pass one recorder, in the order in which they arrive."""
@@ -210,7 +167,7 @@ class Engine:
             while unrecorded:
                 await asyncio.wait(unrecorded, return_when=asyncio.FIRST_COMPLETED)
                 arrived = [task for task in unrecorded if task.done()]
-                await self._record_outcomes(run, [_returned(doing[task].call, task.result()) for task in arrived])
+                await self._record_outcomes(run, [returned(doing[task].call, task.result()) for task in arrived])
                 unrecorded = [task for task in unrecorded if task not in arrived]
         finally:
             await self._leave(run, {task: doing[task] for task in unrecorded})
@@ -224,21 +181,21 @@ class Engine:
             self.background(self._report(run, doing[task], task))
         await asyncio.gather(*stopped, return_exceptions=True)
 
-    async def _record_outcomes(self, run: Run, returned: Sequence[events.Returned]) -> None:
+    async def _record_outcomes(self, run: Run, outcomes: Sequence[events.Returned]) -> None:
         try:
-            await self.record(run, returned)
+            await self.record(run, outcomes)
         except AlreadyReturned:
             # Somebody from outside has settled one of these calls meanwhile: that outcome stands.
             run.session = await journals.catch_up(self.db, run.session)
-            if still_open := [one for one in returned if one.call in run.session.open]:
+            if still_open := [one for one in outcomes if one.call in run.session.open]:
                 await self._record_outcomes(run, still_open)
 
     async def _report(self, run: Run, call: Open, doing: asyncio.Task[Result]) -> None:
         """What a `once` call came to, from a worker that no longer holds the session."""
-        returned = _returned(call.call, await doing)
+        outcome = returned(call.call, await doing)
         trace = run.session.turn.trace if run.session.turn else ""
         try:
-            placed = await journals.add(self.db, run.session.id, [returned], trace=trace)
+            placed = await journals.add(self.db, run.session.id, [outcome], trace=trace)
         except AlreadyReturned:
             return
         self.bus.appended(run.session.id, placed.seq)
@@ -336,59 +293,6 @@ def _started(session: Session, *, version: int, instance: str, limits: events.Li
         limits=limits,
         date=clock.now().date().isoformat(),
     )
-
-
-def _in_order(session: Session, tools: Sequence[Tool]) -> list[Tool]:
-    """As the journal lists them, new ones last: a request can be composed again, and prompt caches keep working."""
-    places = {ref: place for place, ref in enumerate(session.offered)}
-    return sorted(tools, key=lambda tool: places.get(tool.ref, len(places)))
-
-
-def _replied(session: Session, request: Request, reply: Reply, offered: Sequence[Tool]) -> events.Replied:
-    refs = [tool.ref for tool in offered]
-    known = set(session.offered)
-    return events.Replied(
-        text=reply.text,
-        reasoning=reply.reasoning,
-        calls=reply.calls,
-        usage=reply.usage,
-        phase=request.phase,
-        finish=reply.finish,
-        model=reply.model,
-        offered=tuple(ref for ref in refs if ref not in known),
-        withdrawn=tuple(ref for ref in session.offered if ref not in refs),
-        digest=request.digest,
-    )
-
-
-def _called(call_id: str, intent: Intent, tool: Tool | None = None, question: str = "") -> events.Called:
-    return events.Called(
-        call=call_id,
-        provider_id=intent.provider_id,
-        tool=intent.tool,
-        version=tool.version if tool else 0,
-        arguments=intent.arguments,
-        effect=tool.effect if tool else "read",
-        deadline=clock.now() + timedelta(seconds=tool.timeout) if tool and not tool.inline else None,
-        call_kind="ask" if question else "tool",
-        question=question,
-    )
-
-
-def _opened(called: events.Called) -> Open:
-    return Open(
-        call=called.call,
-        tool=called.tool,
-        version=called.version,
-        arguments=called.arguments,
-        effect=called.effect,
-        kind=called.call_kind,
-        seq=0,
-    )
-
-
-def _returned(call: str, result: Result) -> events.Returned:
-    return events.Returned(call=call, outcome=result.outcome, writes=result.writes)
 
 
 def _abandoned(session: Session, reason: str) -> list[Event]:

@@ -1,0 +1,6 @@
+"""What can be done. Those who write tools need two names of it."""
+
+from longhouse.tools.context import ToolContext
+from longhouse.tools.toolbox import BaseTool
+
+__all__ = ["BaseTool", "ToolContext"]

@@ -6,7 +6,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import Field
 
-from longhouse.tools.toolbox import BaseTool, ToolContext
+from longhouse.tools.context import ToolContext
+from longhouse.tools.toolbox import BaseTool
 
 
 class ClockTool(BaseTool):

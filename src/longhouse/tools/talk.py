@@ -4,7 +4,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from longhouse.tools.toolbox import BaseTool, ToolContext
+from longhouse.tools.context import ToolContext
+from longhouse.tools.toolbox import BaseTool
 
 
 class ClarificationTool(BaseTool):

@@ -1,13 +1,11 @@
-"""BaseTool, what a tool is given, and how a call becomes an outcome."""
+"""BaseTool, and how a call becomes an outcome."""
 
 import asyncio
 import inspect
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
-import msgspec
 import pydantic
 import structlog
 
@@ -15,41 +13,12 @@ from longhouse.agents.tool import Tool
 from longhouse.journal.events import Effect, Fault, Outcome, Output
 from longhouse.journal.messages import clean
 from longhouse.journal.session import Open, Session
+from longhouse.tools.context import ToolContext, changes, context_of, written
 
 log = structlog.get_logger()
 
 MAX_ARGUMENTS: Final = 1_000_000
 """Characters of arguments that we read at all."""
-
-
-@dataclass(slots=True)
-class ToolContext:
-    """What a tool sees of its session. What it writes here is journaled with its outcome."""
-
-    session_id: str
-    conversation_id: str
-    call: str
-    key: str
-    """The idempotency key of this call: the same over all attempts."""
-    state: str = "RESEARCHING"
-    iteration: int = 0
-    searches_used: int = 0
-    clarifications_used: int = 0
-    searches: list[Any] = field(default_factory=list)
-    sources: dict[str, Any] = field(default_factory=dict)
-    execution_result: str | None = None
-    current_step_reasoning: Any = None
-
-
-class Written(msgspec.Struct, frozen=True):
-    """What a tool may write to its context, in types that a journal can carry."""
-
-    state: str
-    searches_used: int
-    searches: list[Any]
-    sources: dict[str, Any]
-    execution_result: str | None
-    current_step_reasoning: Any
 
 
 class BaseTool(pydantic.BaseModel):
@@ -95,6 +64,7 @@ class Result:
 
     outcome: Outcome
     writes: dict[str, Any] = field(default_factory=dict)
+    adds: dict[str, Any] = field(default_factory=dict)
 
 
 class Toolbox:
@@ -117,14 +87,13 @@ class Toolbox:
         parsed = self._parse(call.tool, call.arguments)
         if isinstance(parsed, Fault):
             return Result(parsed)
-        tool, context = self._tools[call.tool], _context(call, session)
-        before, deadline = _written(context), asyncio.timeout(tool.timeout)
+        tool, context = self._tools[call.tool], context_of(call, session)
+        before, deadline = written(context), asyncio.timeout(tool.timeout)
         try:
             async with deadline:
                 output = await _run(parsed, context)
-            after = _written(context)
-            writes = {name: value for name, value in after.items() if value != before[name]}
-            return Result(Output(content=_bounded(clean(str(output)), tool.max_output)), writes)
+            writes, adds = changes(before, written(context))
+            return Result(Output(content=_bounded(clean(str(output)), tool.max_output)), writes, adds)
         except BaseException as error:
             # A raising tool is an outcome for the agent, never a dead run, whatever it raises.
             if _is_ours(error):
@@ -161,47 +130,6 @@ def _is_ours(error: BaseException) -> bool:
         task = asyncio.current_task()
         return task is None or task.cancelling() > 0
     return isinstance(error, KeyboardInterrupt | GeneratorExit)
-
-
-def _context(call: Open, session: Session) -> ToolContext:
-    turn = session.turn
-    assert turn is not None
-    return ToolContext(
-        session_id=session.id,
-        conversation_id=session.conversation,
-        call=call.call,
-        key=f"{session.id}:{call.call}",
-        iteration=turn.iteration,
-        searches_used=turn.searches_used,
-        clarifications_used=turn.clarifications_used,
-        # Copies: a session is never edited, neither by us nor by a tool.
-        searches=msgspec.to_builtins(session.context.get("searches", [])),
-        sources=msgspec.to_builtins(session.context.get("sources", {})),
-        current_step_reasoning=msgspec.to_builtins(session.context.get("current_step_reasoning")),
-    )
-
-
-def _written(context: ToolContext) -> dict[str, Any]:
-    """The context as a journal will give it back."""
-    values = {name: getattr(context, name) for name in Written.__struct_fields__}
-    plain = msgspec.to_builtins(values, str_keys=True, enc_hook=_plain)
-    return msgspec.structs.asdict(msgspec.convert(_cleaned(plain), Written))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, pydantic.BaseModel):
-        return value.model_dump(mode="json")
-    raise TypeError(f"a tool cannot keep a {type(value).__name__} in its context")
-
-
-def _cleaned(value: Any) -> Any:
-    if isinstance(value, str):
-        return clean(value)
-    if isinstance(value, dict):
-        return {_cleaned(key): _cleaned(item) for key, item in value.items()}
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return [_cleaned(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _bounded(text: str, limit: int) -> str:

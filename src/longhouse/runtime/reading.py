@@ -1,0 +1,128 @@
+"""A finished reply as events: what was said, what is to be done, what is done already."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from longhouse import clock
+from longhouse.agents.strategy import Intent, Reply, Request, Strategy
+from longhouse.agents.tool import Tool
+from longhouse.errors import ProviderError
+from longhouse.journal import events
+from longhouse.journal.events import Called, Event, Fault, Output, Returned
+from longhouse.journal.session import Open, Session
+from longhouse.tools.toolbox import Result, Toolbox
+
+MAX_CALLS: Final = 32
+"""Calls of one reply that are made; the model is told about the others."""
+MAX_TOLD: Final = 256
+"""Calls of one reply that are recorded at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How one reply to one request is read."""
+
+    toolbox: Toolbox
+    session: Session
+    request: Request
+    offered: Sequence[Tool]
+
+    async def read(self, strategy: Strategy, reply: Reply) -> list[Event]:
+        verdict = strategy.interpret(self.request, reply)
+        replied = self._replied(reply)
+        if verdict.answer is not None:
+            if not verdict.answer.strip():
+                raise ProviderError("the model answered with nothing", retryable=True)
+            return [replied, events.Finished(answer=verdict.answer)]
+        new: list[Event] = [replied]
+        intents = verdict.intents[:MAX_TOLD]
+        finishes = any(self._finishes(intent) for intent in intents)
+        for index, intent in enumerate(intents):
+            new += await self._call(f"{self.session.iteration + 1}-action-{index}", index, intent, finishes)
+        return new
+
+    def _tool(self, intent: Intent) -> Tool | None:
+        return next((tool for tool in self.offered if tool.name == intent.tool), None)
+
+    def _finishes(self, intent: Intent) -> bool:
+        tool = self._tool(intent)
+        return tool is not None and tool.finishes and self.toolbox.check(intent.tool, intent.arguments) is None
+
+    async def _call(self, call_id: str, index: int, intent: Intent, finishes: bool) -> list[Event]:
+        """The intent of one call, with its outcome where that is known at once."""
+        tool = self._tool(intent)
+        called = _called(call_id, intent, tool)
+        if fault := self._refusal(index, intent, tool, finishes):
+            return [called, Returned(call=call_id, outcome=fault)]
+        assert tool is not None
+        if not tool.inline:
+            return [called]
+        result = await self.toolbox.perform(_opened(called), self.session)
+        if tool.asks and isinstance(result.outcome, Output):
+            return [_called(call_id, intent, tool, question=result.outcome.content)]
+        return [called, returned(call_id, result)]
+
+    def _refusal(self, index: int, intent: Intent, tool: Tool | None, finishes: bool) -> Fault | None:
+        """Why a call is not made, in words that the model can act on."""
+        if index >= MAX_CALLS:
+            return Fault(code="too_many_calls", message=f"only {MAX_CALLS} calls of one reply are made")
+        if tool is None:
+            return Fault(code="not_offered", message=f"{intent.tool!r} is not among the tools that are open now")
+        if tool.asks and finishes:
+            # The answer may be on its way to the client already; nobody would wait for the question.
+            return Fault(code="answered", message="a reply that gives the final answer cannot ask as well")
+        return self.toolbox.check(intent.tool, intent.arguments)
+
+    def _replied(self, reply: Reply) -> events.Replied:
+        refs = [tool.ref for tool in self.offered]
+        known = set(self.session.offered)
+        return events.Replied(
+            text=reply.text,
+            reasoning=reply.reasoning,
+            calls=reply.calls[:MAX_TOLD],
+            usage=reply.usage,
+            phase=self.request.phase,
+            finish=reply.finish,
+            model=reply.model,
+            offered=tuple(ref for ref in refs if ref not in known),
+            withdrawn=tuple(ref for ref in self.session.offered if ref not in refs),
+            digest=self.request.digest,
+        )
+
+
+def in_order(session: Session, tools: Sequence[Tool]) -> list[Tool]:
+    """As the journal lists them, new ones last: a request can be composed again, and prompt caches keep working."""
+    places = {ref: place for place, ref in enumerate(session.offered)}
+    return sorted(tools, key=lambda tool: places.get(tool.ref, len(places)))
+
+
+def returned(call: str, result: Result) -> Returned:
+    return Returned(call=call, outcome=result.outcome, writes=result.writes, adds=result.adds)
+
+
+def _called(call_id: str, intent: Intent, tool: Tool | None, question: str = "") -> Called:
+    return Called(
+        call=call_id,
+        provider_id=intent.provider_id,
+        tool=intent.tool,
+        version=tool.version if tool else 0,
+        arguments=intent.arguments,
+        effect=tool.effect if tool else "read",
+        deadline=clock.now() + timedelta(seconds=tool.timeout) if tool and not tool.inline else None,
+        call_kind="ask" if question else "tool",
+        question=question,
+    )
+
+
+def _opened(called: Called) -> Open:
+    return Open(
+        call=called.call,
+        tool=called.tool,
+        version=called.version,
+        arguments=called.arguments,
+        effect=called.effect,
+        kind=called.call_kind,
+        seq=0,
+    )

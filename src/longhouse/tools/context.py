@@ -1,0 +1,108 @@
+"""What a tool sees of its session, and what it changed there."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pydantic
+
+from longhouse.journal.messages import clean
+from longhouse.journal.session import Open, Session
+
+
+@dataclass(slots=True)
+class ToolContext:
+    """What a tool sees of its session. What it writes here is journaled with its outcome."""
+
+    session_id: str
+    conversation_id: str
+    call: str
+    key: str
+    """The idempotency key of this call: the same over all attempts."""
+    state: str = "RESEARCHING"
+    iteration: int = 0
+    searches_used: int = 0
+    clarifications_used: int = 0
+    searches: list[Any] = field(default_factory=list)
+    sources: dict[str, Any] = field(default_factory=dict)
+    execution_result: str | None = None
+    current_step_reasoning: Any = None
+
+
+class Written(msgspec.Struct, frozen=True):
+    """What a tool may write to its context, in types that a journal can carry."""
+
+    state: str
+    searches_used: int
+    searches: list[Any]
+    sources: dict[str, Any]
+    execution_result: str | None
+    current_step_reasoning: Any
+
+
+def context_of(call: Open, session: Session) -> ToolContext:
+    turn = session.turn
+    assert turn is not None
+    return ToolContext(
+        session_id=session.id,
+        conversation_id=session.conversation,
+        call=call.call,
+        key=f"{session.id}:{call.call}",
+        iteration=turn.iteration,
+        searches_used=turn.searches_used,
+        clarifications_used=turn.clarifications_used,
+        # Copies: a session is never edited, neither by us nor by a tool.
+        searches=msgspec.to_builtins(session.context.get("searches", [])),
+        sources=msgspec.to_builtins(session.context.get("sources", {})),
+        current_step_reasoning=msgspec.to_builtins(session.context.get("current_step_reasoning")),
+    )
+
+
+def written(context: ToolContext) -> dict[str, Any]:
+    """The context as a journal will give it back."""
+    values = {name: getattr(context, name) for name in Written.__struct_fields__}
+    plain = msgspec.to_builtins(values, str_keys=True, enc_hook=_plain)
+    return msgspec.structs.asdict(msgspec.convert(_cleaned(plain), Written))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, pydantic.BaseModel):
+        return value.model_dump(mode="json")
+    raise TypeError(f"a tool cannot keep a {type(value).__name__} in its context")
+
+
+def _cleaned(value: Any) -> Any:
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, dict):
+        return {_cleaned(key): _cleaned(item) for key, item in value.items()}
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return [_cleaned(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def changes(before: dict[str, Any], after: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What was set, and what was only added to; calls side by side may add without undoing each other."""
+    writes, adds = {}, {}
+    for name, value in after.items():
+        was = before[name]
+        if value == was:
+            continue
+        added = _added(was, value)
+        if added is None:
+            writes[name] = value
+        else:
+            adds[name] = added
+    return writes, adds
+
+
+def _added(was: Any, value: Any) -> Any:
+    """The difference, where `value` holds all of `was`; None where it does not."""
+    if isinstance(was, list) and isinstance(value, list) and value[: len(was)] == was:
+        return value[len(was) :]
+    if isinstance(was, dict) and isinstance(value, dict) and was.keys() <= value.keys():
+        return {key: item for key, item in value.items() if key not in was or was[key] != item}
+    if isinstance(was, int) and isinstance(value, int) and not isinstance(value, bool):
+        return value - was
+    return None
