@@ -11,6 +11,7 @@ from starlette.types import ASGIApp
 from longhouse.agents.catalog import BUILT_IN, Catalog
 from longhouse.agents.template import Template
 from longhouse.agents.tool_calling import ToolCallingAgent
+from longhouse.errors import SetupError
 from longhouse.models.demo import scene
 from longhouse.models.model import Model
 from longhouse.models.openai import OpenAIModel, open_endpoint
@@ -55,6 +56,7 @@ async def open_app(
     async with open_store(settings) as (db, postgres), open_model(settings) as model_for:
         catalog = Catalog(_with_model(template, settings.llm_model) for template in templates)
         bus, toolbox = Bus(), Toolbox(tools)
+        _check(catalog, toolbox)
         pool = Pool(STRATEGIES, toolbox, model_for)
         patience = Patience(attended=settings.patience, unattended=15 * settings.patience)
         engine = Engine(db, bus, catalog, toolbox, pool, worker=new_id(), patience=patience)
@@ -95,6 +97,17 @@ async def open_model(settings: Settings) -> AsyncIterator[Callable[[Template], M
     async with open_endpoint(settings.llm_base_url, key, hang=settings.llm_timeout) as endpoint:
         model = OpenAIModel(endpoint)
         yield lambda template: model
+
+
+def _check(catalog: Catalog, toolbox: Toolbox) -> None:
+    """Refuses templates that name what is not there, all of them at once."""
+    wrong = []
+    for template in catalog.templates():
+        wrong += [f"{template.ref}: no tool {name!r}" for name in template.tools if not toolbox.find(name)]
+        if template.base_agent_class not in STRATEGIES:
+            wrong.append(f"{template.ref}: no agent class {template.base_agent_class!r}")
+    if wrong:
+        raise SetupError(f"Some templates name what is not there: {'; '.join(wrong)}.")
 
 
 def _with_model(template: Template, model: str) -> Template:

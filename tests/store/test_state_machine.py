@@ -111,8 +111,20 @@ class StoreMachine(RuleBasedStateMachine):
         self.roster.add(worker)
         self.run(self.db.run(leases.ENLIST, worker, leases.lock_key(worker), "node", 1, 8))
 
-    @rule(worker=workers)
-    def bury_or_enlist(self, worker: str) -> None:
+    @rule(data=st.data(), worker=workers, lost=losses)
+    def fate(self, data: st.DataObject, worker: str, lost: int) -> None:
+        """What happens less often; in one rule, so that most of what happens is work."""
+        match data.draw(st.sampled_from(["roster", "fire", "let go", "snapshot"])):
+            case "roster":
+                self._bury_or_enlist(worker)
+            case "fire":
+                self._fire(lost)
+            case "let go" if worker in self.holds:
+                self._let_go(worker, lost, is_rough=data.draw(st.booleans()))
+            case "snapshot":
+                self._snapshot(lost)
+
+    def _bury_or_enlist(self, worker: str) -> None:
         """The worker goes on in either case: it may only be frozen, and knows nothing of its burial."""
         if worker not in self.roster:
             self._enlist(worker)
@@ -159,7 +171,7 @@ class StoreMachine(RuleBasedStateMachine):
         hold = self.holds[worker]
         new = self._next(hold, data)
         if is_interrupted:
-            self.prompt(0)
+            self._prompt(0)
         if not new:
             self._rest(hold, lost)
             return
@@ -236,7 +248,7 @@ class StoreMachine(RuleBasedStateMachine):
         if hold.owes_resumed or not hold.session.can_move:
             return
         if is_interrupted:
-            self.prompt(0)
+            self._prompt(0)
         wake_at, head = clock.now() + timedelta(seconds=seconds), hold.session.head
         may = self._is_current(hold) and head == len(self.expected.told)
         assert self._lossy(lost, leases.wait_out(self.db, hold.lease, head=head, wake_at=wake_at)) == may
@@ -244,16 +256,13 @@ class StoreMachine(RuleBasedStateMachine):
             attempts = self.expected.attempts + 1 + lost
             self.expected = replace(self.expected, holder=None, due=False, wake=wake_at, attempts=attempts)
 
-    @rule(lost=losses)
-    def fire(self, lost: int) -> None:
+    def _fire(self, lost: int) -> None:
         self._lossy(lost, leases.fire(self.db))
         if self.expected.wake and self.expected.wake <= clock.now():
             self.expected = replace(self.expected, due=True, wake=None)
 
-    @precondition(lambda self: self.holds and self.number % 2)
-    @rule(data=st.data(), lost=losses, is_rough=st.booleans())
-    def let_go(self, data: st.DataObject, lost: int, is_rough: bool) -> None:
-        hold = self.holds.pop(data.draw(st.sampled_from(sorted(self.holds))))
+    def _let_go(self, worker: str, lost: int, *, is_rough: bool) -> None:
+        hold = self.holds.pop(worker)
         held = self._is_current(hold) and self.expected.holder in WORKERS
         self._lossy(lost, (leases.break_off if is_rough else leases.let_go)(self.db, hold.lease))
         if held:
@@ -269,35 +278,50 @@ class StoreMachine(RuleBasedStateMachine):
         assert placed.seq == len(self.expected.told) + len(new)
         self.expected = replace(self.expected, told=[*self.expected.told, *new], due=True)
 
-    @rule(lost=losses)
-    def prompt(self, lost: int) -> None:
+    @rule(data=st.data(), lost=losses)
+    def outside(self, data: st.DataObject, lost: int) -> None:
+        """A client, a person or a deposed worker says something, of what there is to say."""
+        now, may = self.now, ["prompt"]
+        if now.questions or now.uncertain:
+            may += ["answer", "answer"]
+        if now.uncertain:
+            may.append("decide")
+        if any(call.effect == "once" for call in now.open.values()):
+            may.append("report")
+        if now.is_running or now.queue:
+            may.append("cancel")
+        match data.draw(st.sampled_from(may)):
+            case "prompt":
+                self._prompt(lost)
+            case "answer":
+                asked = [one.call for one in (*now.questions, *now.uncertain)]
+                self._answer(data.draw(st.sampled_from(asked)), lost)
+            case "decide":
+                self._decide(lost)
+            case "report":
+                self._report(lost)
+            case "cancel":
+                self._cancel(lost, is_late=data.draw(st.booleans()))
+
+    def _prompt(self, lost: int) -> None:
         self._add(lost, [self._prompted()])
 
-    @precondition(lambda self: self.now.questions or self.now.uncertain)
-    @rule(lost=losses, data=st.data())
-    def answer(self, lost: int, data: st.DataObject) -> None:
+    def _answer(self, call: str, lost: int) -> None:
         """A person answers a question, or says that an effect of a lost worker happened; a second word is refused."""
-        call = data.draw(st.sampled_from([one.call for one in (*self.now.questions, *self.now.uncertain)]))
         returned = events.Returned(call=call, outcome=Output(content="yes"), by="user")
         self._add(lost, [returned])
         with pytest.raises(AlreadyReturned):
             self._lossy(lost, journals.add(self.db, self.id, [returned], trace="t"))
 
-    @precondition(lambda self: self.now.uncertain)
-    @rule(lost=losses)
-    def decide(self, lost: int) -> None:
+    def _decide(self, lost: int) -> None:
         self._add(lost, [events.Decided(call=self.now.uncertain[0].call, decision="did_not_happen", by="user")])
 
-    @precondition(lambda self: any(call.effect == "once" for call in self.now.open.values()))
-    @rule(lost=losses)
-    def report(self, lost: int) -> None:
+    def _report(self, lost: int) -> None:
         """A deposed worker says what became of an effect that it had begun."""
         call = next(call.call for call in self.now.open.values() if call.effect == "once")
         self._add(lost, [events.Returned(call=call, outcome=Output(content="sent"))])
 
-    @precondition(lambda self: self.now.is_running or self.now.queue)
-    @rule(lost=losses, is_late=st.booleans())
-    def cancel(self, lost: int, is_late: bool) -> None:
+    def _cancel(self, lost: int, *, is_late: bool) -> None:
         session = self.run(journals.load(self.db, self.id))
         trace = session.turn.trace if session.turn and session.is_running else session.queue[0].prompt.trace
         fault = Fault(code="cancelled", message="")
@@ -306,7 +330,7 @@ class StoreMachine(RuleBasedStateMachine):
         at = clock.now()
         after = fold((Recorded(seq=session.head + 1 + i, at=at, event=e) for i, e in enumerate(new)), session)
         if is_late:
-            self.prompt(0)
+            self._prompt(0)
         placed = self._lossy(lost, journals.cancel(self.db, session, new, after=after))
         assert (placed is None) == is_late
         if placed:
@@ -314,8 +338,7 @@ class StoreMachine(RuleBasedStateMachine):
                 told=[*self.expected.told, *new], fence=self.expected.fence + 1, due=after.can_move
             )
 
-    @rule(lost=losses)
-    def snapshot(self, lost: int) -> None:
+    def _snapshot(self, lost: int) -> None:
         session = self.run(journals.catch_up(self.db, blank(self.id)))
         self._lossy(lost, journals.snapshot(self.db, session))
 

@@ -16,6 +16,9 @@ class Catalog:
             if template.version >= self._active.get(template.name, template).version:
                 self._active[template.name] = template
 
+    def templates(self) -> list[Template]:
+        return list(self._versions.values())
+
     def names(self) -> list[str]:
         return list(self._active)
 

@@ -51,7 +51,7 @@ class Tool:
 
 def wire_names(names: Iterable[str]) -> dict[str, str]:
     """Real name -> the name a provider accepts: as it is where it may be, else encoded without collisions."""
-    names = list(names)
+    names = sorted(set(names))  # a name's encoding does not depend on who else came first
     plain = {name for name in names if _WIRE_NAME.fullmatch(name)}
     table = {name: name for name in plain}
     taken = set(plain)

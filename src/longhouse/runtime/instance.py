@@ -120,12 +120,11 @@ class Pool:
         return next((one for one in self._instances.get(template.ref, ()) if one.status is Status.IDLE), None)
 
     def _build(self, template: Template) -> Instance:
-        tools = [tool for name in template.tools if (tool := self._toolbox.find(name))]
         instance = Instance(
             id=f"{template.name}-{uuid.uuid4()}",
             template=template,
             strategy=self._strategies[template.base_agent_class],
-            tools=tools,
+            tools=[self._toolbox.get(name) for name in template.tools],
             model=self._model_for(template),
         )
         self._instances[template.ref].append(instance)

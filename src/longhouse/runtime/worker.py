@@ -13,8 +13,7 @@ import asyncpg
 import structlog
 
 from longhouse import clock
-from longhouse.errors import Deposed, UnknownShape
-from longhouse.journal import events
+from longhouse.errors import AlreadyReturned, Deposed, UnknownShape
 from longhouse.runtime.bus import Bus, Look
 from longhouse.runtime.engine import Engine, Run
 from longhouse.store import journals, leases, views
@@ -288,18 +287,23 @@ class Worker:
             self.hint(session_id)
 
     async def _fail(self, lease: Lease, error: Exception) -> None:
-        session = await journals.load(self._db, lease.session_id)
-        if not session.is_running:
-            await leases.let_go(self._db, lease)
-            self._unreadable.add(lease.session_id)
-            return
-        fault = events.Fault(code="abandoned", message="the turn ended in an internal error")
-        new: list[events.Event] = [events.Returned(call=call, outcome=fault) for call in session.open]
-        new.append(events.Failed(reason=f"an internal error: {type(error).__name__}", code="internal_error"))
+        """Says in the journal that the turn ended; a session that cannot even be told so is left alone."""
+        reason = f"an internal error: {type(error).__name__}"
         try:
-            await self._engine.record(Run(lease=lease, session=session, loaded=session.head), new)
-        except Deposed:
+            session = await journals.load(self._db, lease.session_id)
+            run = Run(lease=lease, session=session, loaded=session.head)
+            await self._engine.give_up(run, reason, "internal_error")
+        except (Deposed, AlreadyReturned):
             return
+        except UNREACHABLE:
+            raise
+        except Exception:
+            log.exception("a session cannot be advanced here", session=lease.session_id)
+            self._unreadable.add(lease.session_id)
+            await leases.break_off(self._db, lease)
+            return
+        if not run.rested:
+            await leases.let_go(self._db, lease)
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

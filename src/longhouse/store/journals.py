@@ -93,7 +93,7 @@ SELECT head, due FROM moved
 ADD: Final = f"""
 WITH moved AS (
     UPDATE sessions SET head = head + $2, due = true, state = COALESCE($3, state), updated_at = $4
-    WHERE id = $1
+    WHERE id = $1 AND head = COALESCE($16::bigint, head)
     RETURNING id, head, conversation_id
 ), written AS (
     {WRITE}
@@ -260,10 +260,12 @@ async def add(
     state: str | None = None,
     accepted: Accepted | None = None,
     fingerprint: str | None = None,
+    head: int | None = None,
 ) -> Placed:
     """An outsider's append: without a fence, so that it never costs the holder its reply.
 
     `fingerprint`: of the rest that the session is in with `new`, when there is nothing to do even so.
+    `head`: where it matters that nothing has happened since; if something has, LookupError.
     """
     assert all(isinstance(event, events.OUTSIDE) for event in new)
     append_id, rows, at = uuid.uuid4(), await _rows(db, new), clock.now()
@@ -283,13 +285,14 @@ async def add(
         accepted.digest if accepted else None,
         accepted.key if accepted else None,
         fingerprint,
+        head,
     )
     try:
         row = await db.row(ADD, *args)
     except asyncpg.UniqueViolationError as error:
         row = await _already_there(db, session_id, append_id, error)
     if row is None:
-        raise LookupError(f"there is no session {session_id!r}")
+        raise LookupError(f"there is no session {session_id!r}, or not at this head")
     return Placed(session_id=session_id, seq=row["head"], at=at)
 
 

@@ -77,6 +77,9 @@ class Toolbox:
     def find(self, name: str) -> Tool | None:
         return self._tools.get(name)
 
+    def get(self, name: str) -> Tool:
+        return self._tools[name]
+
     def check(self, name: str, arguments: str) -> Fault | None:
         """Why a call with these arguments cannot be made, in words that the model can act on."""
         parsed = self._parse(name, arguments)

@@ -10,7 +10,7 @@ from longhouse.journal.session import Session, State
 from longhouse.runtime.bus import Bus
 from longhouse.store import views
 from longhouse.store.database import Database
-from longhouse.web import access, wire
+from longhouse.web import access, query, wire
 from longhouse.web.chat import Completion, Telling
 from longhouse.web.sessions import MAX_PAGE, Sessions, snapshot_of
 from longhouse.web.stream import EventStream
@@ -38,7 +38,7 @@ class Clarifications(wire.Strict):
 
 
 def routes(db: Database, bus: Bus, sessions: Sessions) -> APIRouter:
-    router = APIRouter(tags=["SGR-Agent Core"], dependencies=[Depends(wire.no_query)])
+    router = APIRouter(tags=["SGR-Agent Core"], dependencies=[Depends(query.none)])
 
     @router.get("/agents", response_model=None)
     async def list_agents() -> Response:

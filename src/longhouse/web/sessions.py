@@ -1,8 +1,5 @@
 """Sessions as resources: list, read, follow, answer, cancel."""
 
-import base64
-from collections.abc import AsyncGenerator
-from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 import msgspec
@@ -15,13 +12,13 @@ from longhouse.agents.catalog import Catalog
 from longhouse.agents.template import Template
 from longhouse.errors import AlreadyReturned, CallerError
 from longhouse.journal import events
-from longhouse.journal.events import Event, Fault, Output, Recorded
+from longhouse.journal.events import Event, Fault, Outcome, Output, Recorded
 from longhouse.journal.session import Open, Session, State, fold
-from longhouse.runtime.bus import Bus, Draft, Fragment
+from longhouse.runtime.bus import Bus
 from longhouse.store import journals, views
 from longhouse.store.database import Database
-from longhouse.web import access, stream, wire
-from longhouse.web.follow import follow
+from longhouse.web import access, query, stream, wire
+from longhouse.web.events import events_of
 from longhouse.web.turns import Turns
 
 MAX_PAGE: Final = 200
@@ -50,10 +47,14 @@ class Sessions:
         self.catalog = catalog
         self.turns = turns
 
-    async def load(self, session_id: str) -> Session:
+    async def find(self, session_id: str) -> views.Row:
         row = await views.session(self.db, session_id, access.LOCAL.owner)
         if row is None:
             raise wire.not_found("There is no such session.", code="session_not_found")
+        return row
+
+    async def load(self, session_id: str) -> Session:
+        row = await self.find(session_id)
         return await journals.load(self.db, session_id, row.head)
 
     async def answer(self, session_id: str, text: str, call_id: str | None) -> Session:
@@ -69,25 +70,19 @@ class Sessions:
         return attached.session
 
     async def decide(self, session_id: str, approval: Approval) -> Session:
-        """Settles a call whose outcome nobody knows."""
-        session = await self.load(session_id)
-        if not any(call.call == approval.call_id for call in session.uncertain):
-            raise _conflict("There is no open decision on this call: it was settled already, or never asked.")
-        new: list[Event] = [
-            events.Decided(call=approval.call_id, decision=approval.decision, by="user", comment=approval.comment)
-        ]
-        if approval.decision == "happened":
-            new.append(events.Returned(call=approval.call_id, outcome=Output(content=approval.result or ""), by="user"))
-        if approval.decision == "give_up":
-            fault = Fault(code="given_up", message="nobody knows whether it happened, and it was given up")
-            new.append(events.Returned(call=approval.call_id, outcome=fault, by="user"))
-        trace = session.turn.trace if session.turn else ""
-        try:
-            placed = await journals.add(self.db, session_id, new, trace=trace)
-        except AlreadyReturned:
-            raise _conflict("This call was settled already.") from None
-        self.bus.appended(session_id, placed.seq)
-        return await journals.catch_up(self.db, session)
+        """Settles a call whose outcome nobody knows, as it stands now: a decision on an older try settles nothing."""
+        for _ in range(RACES):
+            session = await self.load(session_id)
+            if not any(call.call == approval.call_id for call in session.uncertain):
+                raise _conflict("There is no open decision on this call: it was settled already, or never asked.")
+            trace = session.turn.trace if session.turn else ""
+            try:
+                placed = await journals.add(self.db, session_id, _settling(approval), trace=trace, head=session.head)
+            except LookupError:
+                continue
+            self.bus.appended(session_id, placed.seq)
+            return await journals.catch_up(self.db, session)
+        raise CallerError("The session moved on each time; try again.", status=409, code="busy")
 
     async def cancel(self, session_id: str) -> Session:
         """Ends the running turn, or the next one waiting; a session that rests stays as it is."""
@@ -111,61 +106,29 @@ class Sessions:
                 return after
         raise CallerError("The session moved on each time; try again.", status=409, code="busy")
 
-    async def events(
-        self, session: Session, after: int, *, until_rest: bool, deltas: bool
-    ) -> AsyncGenerator[bytes, None]:
-        """Facts with ids; fragments without. Facts after the id come first, then the draft of the running step."""
-        with self.bus.subscribed(session.id) as subscription:
-            # A draft is shown after the facts that its step was decided at, even if they came while we read.
-            while (page := await journals.read(self.db, session.id, after)) or self._is_ahead(session.id, after):
-                yield b"".join(_fact(session.id, record) for record in page)
-                session = fold((record for record in page if record.seq > session.head), session)
-                after = page[-1].seq if page else after
-            if until_rest and not session.can_move:
-                return
-            if deltas and (draft := self.bus.draft(session.id)):
-                yield _snapshot(draft)
-            beat = stream.HEARTBEAT_EVERY
-            async for batch in follow(self.db, session.id, subscription, after=after, beat=beat):
-                pieces = []
-                for item in batch:
-                    if isinstance(item, Recorded):
-                        session = fold([item], session)
-                        pieces.append(_fact(session.id, item))
-                    elif deltas:
-                        pieces.append(_delta(item))
-                if pieces or not batch:
-                    yield b"".join(pieces) or stream.HEARTBEAT
-                if batch and until_rest and not session.can_move:
-                    return
-
-    def _is_ahead(self, session_id: str, seq: int) -> bool:
-        draft = self.bus.draft(session_id)
-        return draft is not None and draft.after > seq
-
 
 def routes(sessions: Sessions) -> APIRouter:
     router = APIRouter(tags=["Sessions"])
-    bare = [Depends(wire.no_query)]
+    bare = [Depends(query.none)]
 
     @router.get("/v1/sessions", response_model=None)
     async def list_sessions(request: Request) -> Response:
         """Your sessions, newest first; filtered by state, template, conversation_id, parent, since, until."""
         known = ("state", "template", "conversation_id", "parent", "since", "until", "limit", "before")
-        query = wire.query(request, known)
+        asked = query.Query(request, known)
         filters = views.Filters(
             owner=access.LOCAL.owner,
-            state=_state(query.get("state")),
-            template=query.get("template"),
-            conversation_id=_conversation(query),
-            parent=query.get("parent"),
-            since=_moment(query, "since"),
-            until=_moment(query, "until"),
+            state=asked.choice("state", State),
+            template=asked.text("template"),
+            conversation_id=asked.id("conversation_id"),
+            parent=asked.text("parent"),
+            since=asked.moment("since"),
+            until=asked.moment("until"),
         )
-        limit = _number(query, "limit", default=50, least=1, most=MAX_PAGE)
-        rows = await views.sessions(sessions.db, filters, before=_cursor(query.get("before")), limit=limit + 1)
+        limit = asked.number("limit", default=50, least=1, most=MAX_PAGE)
+        rows = await views.sessions(sessions.db, filters, before=asked.cursor("before"), limit=limit + 1)
         page, has_more = rows[:limit], len(rows) > limit
-        following = _cursor_of(page[-1]) if has_more else None
+        following = query.cursor_of(page[-1]) if has_more else None
         return wire.Json(
             {"object": "list", "data": [_listed(row) for row in page], "has_more": has_more, "next": following}
         )
@@ -186,18 +149,15 @@ def routes(sessions: Sessions) -> APIRouter:
     @router.get("/v1/sessions/{session_id}/events", response_model=None)
     async def get_events(session_id: str, request: Request) -> Response:
         """What happens, as server-sent events; continue with `Last-Event-ID` or `after`."""
-        query = wire.query(request, ("after", "until", "deltas"))
-        after = request.headers.get("last-event-id") or query.get("after") or "0"
-        until = query.get("until", "rest")
-        if until not in ("rest", "never"):
-            raise CallerError("until must be 'rest' or 'never'.", param="until")
-        deltas = query.get("deltas", "true")
-        if deltas not in ("true", "false"):
-            raise CallerError("deltas must be 'true' or 'false'.", param="deltas")
-        session = await sessions.load(session_id)
-        if not (after.isascii() and after.isdecimal() and len(after) < 19 and int(after) <= session.head):
+        asked = query.Query(request, ("after", "until", "deltas"))
+        until = asked.choice("until", ("rest", "never")) or "rest"
+        deltas = (asked.choice("deltas", ("true", "false")) or "true") == "true"
+        row = await sessions.find(session_id)
+        after = request.headers.get("last-event-id") or asked.text("after") or "0"
+        if not (after.isascii() and after.isdecimal() and len(after) < 19 and int(after) <= row.head):
             raise CallerError("The event id to continue from is not one of this session.", param="after")
-        pieces = sessions.events(session, int(after), until_rest=until == "rest", deltas=deltas == "true")
+        resting = await journals.load(sessions.db, row.id, row.head) if until == "rest" else None
+        pieces = events_of(sessions.db, sessions.bus, row.id, int(after), until_rest_of=resting, deltas=deltas)
         return stream.EventStream(pieces)
 
     @router.post(
@@ -234,6 +194,19 @@ def routes(sessions: Sessions) -> APIRouter:
         return wire.Json({"session_id": session_id, "state": session.state}, status_code=202)
 
     return router
+
+
+def _settling(approval: Approval) -> list[Event]:
+    call = approval.call_id
+    decided = events.Decided(call=call, decision=approval.decision, by="user", comment=approval.comment)
+    match approval.decision:
+        case "happened":
+            outcome: Outcome = Output(content=approval.result or "")
+        case "give_up":
+            outcome = Fault(code="given_up", message="nobody knows whether it happened, and it was given up")
+        case "did_not_happen":
+            return [decided]
+    return [decided, events.Returned(call=call, outcome=outcome, by="user")]
 
 
 def described(session: Session) -> dict[str, Any]:
@@ -310,89 +283,5 @@ def _listed(row: views.Row) -> dict[str, Any]:
     }
 
 
-def _fact(session_id: str, record: Recorded) -> bytes:
-    value = {
-        "seq": record.seq,
-        "at": record.at,
-        "session_id": session_id,
-        "trace_id": record.trace,
-        "worker": record.worker,
-        "fence": record.fence,
-        "event": record.event,
-    }
-    return stream.named(events.kind_of(record.event), value, record.seq)
-
-
-def _delta(fragment: Fragment) -> bytes:
-    value = {
-        "after": fragment.after,
-        "fence": fragment.fence,
-        "offset": fragment.offset,
-        "kind": fragment.kind,
-        "text": fragment.text,
-    }
-    return stream.named("delta", value)
-
-
-def _snapshot(draft: Draft) -> bytes:
-    value = {
-        "after": draft.after,
-        "fence": draft.fence,
-        "content": draft.content,
-        "reasoning": draft.reasoning,
-    }
-    return stream.named("delta.snapshot", value)
-
-
 def _conflict(message: str) -> CallerError:
     return CallerError(message, status=409, code="already_settled")
-
-
-def _conversation(query: dict[str, str]) -> str | None:
-    return wire.checked_id(query["conversation_id"], "conversation_id") if "conversation_id" in query else None
-
-
-def _state(value: str | None) -> str | None:
-    if value is not None and value not in State.__members__:
-        raise CallerError(f"state must be one of {', '.join(State)}.", param="state")
-    return value
-
-
-def _moment(query: dict[str, str], name: str) -> datetime | None:
-    if name not in query:
-        return None
-    try:
-        return _in_utc(query[name])
-    except (ValueError, OverflowError):
-        raise CallerError(f"{name} must be ISO 8601 with a zone, such as 2026-01-31T12:00:00Z.", param=name) from None
-
-
-def _in_utc(text: str) -> datetime:
-    """A moment that Postgres can be asked about: with a zone, and still a year of four digits in UTC."""
-    moment = datetime.fromisoformat(text)
-    if moment.tzinfo is None:
-        raise ValueError("a moment needs a zone")
-    return moment.astimezone(UTC)
-
-
-def _number(query: dict[str, str], name: str, *, default: int, least: int, most: int) -> int:
-    value = query.get(name, str(default))
-    if not (value.isascii() and value.isdecimal() and len(value) < 10 and least <= int(value) <= most):
-        raise CallerError(f"{name} must be a number from {least} to {most}.", param=name)
-    return int(value)
-
-
-def _cursor_of(row: views.Row) -> str:
-    return base64.urlsafe_b64encode(f"{row.created_at.isoformat()} {row.id}".encode()).decode()
-
-
-def _cursor(value: str | None) -> tuple[datetime, str] | None:
-    if value is None:
-        return None
-    try:
-        moment, _, session_id = base64.urlsafe_b64decode(value).decode().partition(" ")
-        if "\x00" in session_id:
-            raise ValueError("no id holds a NUL")
-        return _in_utc(moment), session_id
-    except (ValueError, OverflowError):
-        raise CallerError("before must be the `next` of an earlier page.", param="before") from None

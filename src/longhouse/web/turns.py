@@ -77,7 +77,8 @@ class Turns:
 
     async def attach(self, caller: Caller, request: ChatRequest, body: bytes, headers: Mapping[str, str]) -> Attached:
         """Finds or opens the session of this request and gives it what is new."""
-        accepted = Accepted(owner=caller.owner, digest=wire.digest_of(body), key=_key(headers))
+        digest = wire.digest_of(body, headers.get("x-conversation-id"), headers.get("x-openwebui-chat-id"))
+        accepted = Accepted(owner=caller.owner, digest=digest, key=_key(headers))
         if repeated := await self._repeated(accepted, headers):
             return await self._again(repeated)
         try:

@@ -219,23 +219,6 @@ async def _bytes(request: HttpRequest) -> bytes:
     return b"".join(chunks)
 
 
-def query(request: HttpRequest, known: Sequence[str] = ()) -> dict[str, str]:
-    """The query parameters of one of our own routes, each of them known."""
-    given = dict(request.query_params)
-    for name, value in given.items():
-        if name not in known:
-            here = f"; known: {', '.join(known)}" if known else ""
-            raise CallerError(f"There is no query parameter {name[:64]!r} here{here}.", param=name[:64])
-        if "\x00" in value:
-            raise CallerError(f"{name} holds a NUL character.", param=name)
-    return given
-
-
-async def no_query(request: HttpRequest) -> None:
-    """A dependency of the routes that take no query parameters."""
-    query(request)
-
-
 def parse(model: type[T], body: bytes) -> T:
     """The body as a checked value, or a 400 that names the field."""
     try:
@@ -320,8 +303,9 @@ def image_bytes(url: str) -> tuple[str, bytes]:
         raise PydanticCustomError("image", "The image is not valid base64") from None
 
 
-def digest_of(body: bytes) -> str:
-    return hashlib.sha256(body).hexdigest()
+def digest_of(body: bytes, *named: str | None) -> str:
+    """Of a request as it can be repeated: its body, and the headers that name its conversation."""
+    return hashlib.sha256(b"\x00".join([body, *((name or "").encode() for name in named)])).hexdigest()
 
 
 def described(model: type[pydantic.BaseModel], /, **example: Any) -> dict[str, Any]:

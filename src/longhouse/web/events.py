@@ -1,0 +1,93 @@
+"""A session's journal as server-sent events: facts with ids, fragments without."""
+
+from collections.abc import AsyncGenerator, Iterable
+
+from longhouse.journal import events
+from longhouse.journal.events import Recorded
+from longhouse.journal.session import Session, fold
+from longhouse.runtime.bus import Bus, Draft, Fragment
+from longhouse.store import journals
+from longhouse.store.database import Database
+from longhouse.web import stream
+from longhouse.web.follow import Seen, follow
+
+
+async def events_of(
+    db: Database, bus: Bus, session_id: str, after: int, *, until_rest_of: Session | None, deltas: bool
+) -> AsyncGenerator[bytes, None]:
+    """Facts after the id come first, then the draft of the running step, then whatever happens.
+
+    `until_rest_of`: the session as it was just now, to tell when it rests; without it the stream never ends by itself,
+    and a client that only listens costs no fold.
+    """
+    watch = _Watch(until_rest_of)
+    with bus.subscribed(session_id) as subscription:
+        # A draft is shown after the facts that its step was decided at, even if they came while we read.
+        while (page := await journals.read(db, session_id, after)) or _is_ahead(bus.draft(session_id), after):
+            yield b"".join(_fact(session_id, record) for record in page)
+            watch.see(page)
+            after = page[-1].seq if page else after
+        if watch.is_over:
+            return
+        if deltas and (draft := bus.draft(session_id)):
+            yield _snapshot(draft)
+        async for batch in follow(db, session_id, subscription, after=after, beat=stream.HEARTBEAT_EVERY):
+            pieces = [_piece(session_id, item) for item in batch if deltas or isinstance(item, Recorded)]
+            if pieces or not batch:
+                yield b"".join(pieces) or stream.HEARTBEAT
+            watch.see(item for item in batch if isinstance(item, Recorded))
+            if watch.is_over:
+                return
+
+
+class _Watch:
+    """Folds along until the session rests; without a session it has nothing to do."""
+
+    def __init__(self, session: Session | None) -> None:
+        self._session = session
+
+    def see(self, records: Iterable[Recorded]) -> None:
+        if self._session:
+            head = self._session.head
+            self._session = fold((record for record in records if record.seq > head), self._session)
+
+    @property
+    def is_over(self) -> bool:
+        return self._session is not None and not self._session.can_move
+
+
+def _is_ahead(draft: Draft | None, seq: int) -> bool:
+    return draft is not None and draft.after > seq
+
+
+def _piece(session_id: str, item: Seen) -> bytes:
+    return _fact(session_id, item) if isinstance(item, Recorded) else _delta(item)
+
+
+def _fact(session_id: str, record: Recorded) -> bytes:
+    value = {
+        "seq": record.seq,
+        "at": record.at,
+        "session_id": session_id,
+        "trace_id": record.trace,
+        "worker": record.worker,
+        "fence": record.fence,
+        "event": record.event,
+    }
+    return stream.named(events.kind_of(record.event), value, record.seq)
+
+
+def _delta(fragment: Fragment) -> bytes:
+    value = {
+        "after": fragment.after,
+        "fence": fragment.fence,
+        "offset": fragment.offset,
+        "kind": fragment.kind,
+        "text": fragment.text,
+    }
+    return stream.named("delta", value)
+
+
+def _snapshot(draft: Draft) -> bytes:
+    value = {"after": draft.after, "fence": draft.fence, "content": draft.content, "reasoning": draft.reasoning}
+    return stream.named("delta.snapshot", value)
