@@ -1,0 +1,17 @@
+"""The composition root refuses what cannot work, before anything is served."""
+
+import pytest
+from support import Serving
+
+from longhouse.agents.template import Template
+from longhouse.errors import SetupError
+
+
+async def test_templates_that_name_what_is_not_there_are_refused_all_at_once(serving: Serving) -> None:
+    templates = [
+        Template(name="a", tools=("finalanswertool", "unheard_of")),
+        Template(name="b", tools=("finalanswertool",), base_agent_class="Dreamer"),
+    ]
+    with pytest.raises(SetupError, match="a@1: no tool 'unheard_of'; b@1: no agent class 'Dreamer'"):
+        async with serving([], templates=templates):
+            raise AssertionError("it started")
