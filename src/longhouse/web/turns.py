@@ -52,6 +52,21 @@ class Said:
         return any(message.role == "assistant" for message in self.before)
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request: who sends it, what it says, and under which mark it is kept."""
+
+    caller: Caller
+    request: ChatRequest
+    said: Said
+    accepted: Accepted
+
+    def chain(self, said: Sequence[ChatMessage]) -> str:
+        """The fingerprint of these messages from this client."""
+        begin = fingerprint.begin(self.caller.owner, self.caller.key, self.request.user, self.request.model)
+        return fingerprint.grown(begin, ((message.role, message.text) for message in said))
+
+
 def sort_out(request: ChatRequest) -> Said:
     """Only what follows our last reply is new."""
     spoken = [message for message in request.messages if message.role not in ("system", "developer")]
@@ -81,14 +96,15 @@ class Turns:
         accepted = Accepted(owner=caller.owner, digest=digest, key=_key(headers))
         if repeated := await self._repeated(accepted, headers):
             return await self._again(repeated)
+        asked = Asked(caller, request, sort_out(request), accepted)
         try:
-            return await self._place(caller, request, accepted, headers)
+            return await self._place(asked, headers)
         except Repeated:
             if repeated := await self._repeated(accepted, headers):
                 return await self._again(repeated)
         # The key is held by a request that is old enough to be forgotten.
         await views.forget_requests(self.db)
-        return await self._place(caller, request, accepted, headers)
+        return await self._place(asked, headers)
 
     # The same request once more
 
@@ -109,92 +125,77 @@ class Turns:
 
     # A new request
 
-    async def _place(
-        self, caller: Caller, request: ChatRequest, accepted: Accepted, headers: Mapping[str, str]
-    ) -> Attached:
-        said = sort_out(request)
+    async def _place(self, asked: Asked, headers: Mapping[str, str]) -> Attached:
+        owner, request, said = asked.caller.owner, asked.request, asked.said
         if SESSION_ID.fullmatch(request.model):
-            row = await views.session(self.db, request.model, caller.owner)
+            row = await views.session(self.db, request.model, owner)
             if row is None:
                 raise unknown_model(request.model)
-            prompt = await self._prompt(caller, request, Said(before=(), new=said.new))
-            return await self._continue(row.id, prompt, request, accepted, resent=False)
+            return await self._continue(asked, row.id, await self._prompt(asked), resent=False)
         template, version = self.template(request.model)
         conversation, named_by = _conversation(request, headers)
-        prompt = await self._prompt(caller, request, said, version=version)
+        prompt = await self._prompt(asked, version=version)
         if named_by == "caller" and not said.resends:
-            found = await views.root(
-                self.db, owner=caller.owner, conversation_id=conversation or "", agent=template.name
-            )
+            found = await views.root(self.db, owner=owner, conversation_id=conversation or "", agent=template.name)
             if found:
-                return await self._continue(found, prompt, request, accepted, resent=False)
-            return await self._open(caller, request, template, prompt, accepted, conversation=conversation, label="")
-        before = self._chain(caller, request, said.before)
+                return await self._continue(asked, found, prompt, resent=False)
+            return await self._open(asked, template, prompt, conversation=conversation, label="")
         rested = await views.rested(
-            self.db, before, owner=caller.owner, agent=template.name, conversation_id=conversation
+            self.db, asked.chain(said.before), owner=owner, agent=template.name, conversation_id=conversation
         )
         if rested and rested.is_newest:
-            return await self._continue(rested.session_id, prompt, request, accepted, resent=True)
-        prior = await self._prior(said.before)
-        prompt = _with_prior(prompt, prior)
+            return await self._continue(asked, rested.session_id, prompt, resent=True)
+        prompt = msgspec.structs.replace(prompt, prior=await self._prior(said.before))
         conversation = rested.conversation_id if rested else conversation
-        label = await self._label(caller, template, conversation, prompt)
-        return await self._open(caller, request, template, prompt, accepted, conversation=conversation, label=label)
+        label = await self._label(owner, template, conversation, prompt)
+        return await self._open(asked, template, prompt, conversation=conversation, label=label)
 
-    async def _label(self, caller: Caller, template: Template, conversation: str | None, prompt: Prompted) -> str:
+    async def _label(self, owner: str, template: Template, conversation: str | None, prompt: Prompted) -> str:
         """A conversation's first session is the plain one; a history that we do not share opens a branch beside it."""
         if conversation is None:
             return ""
-        if not await views.root(self.db, owner=caller.owner, conversation_id=conversation, agent=template.name):
+        if not await views.root(self.db, owner=owner, conversation_id=conversation, agent=template.name):
             return ""
         return f"branch-{hashlib.sha256(f'{prompt.chain}{prompt.trace}'.encode()).hexdigest()[:8]}"
 
     async def _open(
-        self,
-        caller: Caller,
-        request: ChatRequest,
-        template: Template,
-        prompt: Prompted,
-        accepted: Accepted,
-        *,
-        conversation: str | None,
-        label: str,
+        self, asked: Asked, template: Template, prompt: Prompted, *, conversation: str | None, label: str
     ) -> Attached:
         opened = Opened(
             agent=template.name,
             version=template.version,
-            owner=caller.owner,
-            user=request.user,
+            owner=asked.caller.owner,
+            user=asked.request.user,
             conversation=conversation or str(uuid.uuid4()),
             label=label,
         )
         proposed = f"{template.name}_{uuid.uuid4()}"
-        placed = await journals.open(self.db, proposed, opened, prompt, task=_text(prompt.content), accepted=accepted)
+        placed = await journals.open(
+            self.db, proposed, opened, prompt, task=_text(prompt.content), accepted=asked.accepted
+        )
         if placed.session_id == proposed:
             return Attached(session=_folded(blank(proposed), 1, placed, opened, prompt), trace=prompt.trace)
         # Somebody opened it at the same moment.
         session = await self._upto(blank(placed.session_id), placed.seq)
         return Attached(session=session, trace=prompt.trace, is_behind=True)
 
-    async def _continue(
-        self, session_id: str, prompt: Prompted, request: ChatRequest, accepted: Accepted, *, resent: bool
-    ) -> Attached:
+    async def _continue(self, asked: Asked, session_id: str, prompt: Prompted, *, resent: bool) -> Attached:
         """An open question is answered; otherwise the message is the next prompt."""
         session = await journals.load(self.db, session_id)
         if not resent:
-            prompt = msgspec.structs.replace(prompt, chain=_continued(session, request))
-        reply_to = (request.metadata or {}).get("reply_to")
+            prompt = msgspec.structs.replace(prompt, chain=_continued(session, asked.request))
+        reply_to = (asked.request.metadata or {}).get("reply_to")
         if reply_to and not _has_asked(session, reply_to):
             raise CallerError(f"No question has the id {reply_to!r}.", param="metadata.reply_to")
         while session.questions:
             named = [call for call in session.questions if call.call == reply_to]
             call, text = (named or session.questions)[0].call, _text(prompt.content)
             try:
-                return await self.answer(session, call, text, chain=prompt.chain, accepted=accepted)
+                return await self.answer(session, call, text, chain=prompt.chain, accepted=asked.accepted)
             except AlreadyReturned:
                 # Somebody was first: this is simply the next message.
                 session = await journals.catch_up(self.db, session)
-        placed = await journals.add(self.db, session_id, [prompt], trace=prompt.trace, accepted=accepted)
+        placed = await journals.add(self.db, session_id, [prompt], trace=prompt.trace, accepted=asked.accepted)
         return await self._attached(session, placed, prompt, trace=prompt.trace)
 
     async def answer(
@@ -235,18 +236,15 @@ class Turns:
             raise unknown_model(model)
         return template, number
 
-    def _chain(self, caller: Caller, request: ChatRequest, said: Sequence[ChatMessage]) -> str:
-        begin = fingerprint.begin(caller.owner, caller.key, request.user, request.model)
-        return fingerprint.grown(begin, ((message.role, message.text) for message in said))
-
-    async def _prompt(self, caller: Caller, request: ChatRequest, said: Said, version: int | None = None) -> Prompted:
+    async def _prompt(self, asked: Asked, version: int | None = None) -> Prompted:
+        said, request = asked.said, asked.request
         return Prompted(
             trace=uuid.uuid4().hex,
             content=tuple([await self._content(message) for message in said.new]),
             system=request.system,
             sampling=request.sampling,
             version=version,
-            chain=self._chain(caller, request, (*said.before, *said.new)),
+            chain=asked.chain((*said.before, *said.new)),
         )
 
     async def _content(self, message: ChatMessage) -> Content:
@@ -297,10 +295,6 @@ def _continued(session: Session, request: ChatRequest) -> str:
     mark = None if session.can_move else session.rest_mark
     said = ((message.role, message.text) for message in sort_out(request).new)
     return fingerprint.grown(mark, said) if mark else ""
-
-
-def _with_prior(prompt: Prompted, prior: tuple[Message, ...]) -> Prompted:
-    return msgspec.structs.replace(prompt, prior=prior)
 
 
 def _conversation(request: ChatRequest, headers: Mapping[str, str]) -> tuple[str | None, NamedBy | None]:
