@@ -1,6 +1,7 @@
 """The command line: serve, work, migrate, chat."""
 
 import asyncio
+import gc
 import ipaddress
 import logging
 import signal
@@ -80,6 +81,7 @@ async def _serve(settings: Settings) -> None:
     _refuse_open_doors(settings.host)
     with _listening(settings.host, settings.port) as listener:
         async with open_app(settings) as app:
+            settle()
             server = uvicorn.Server(
                 uvicorn.Config(
                     app.asgi,
@@ -102,8 +104,15 @@ async def _serve(settings: Settings) -> None:
 
 async def _work(settings: Settings) -> None:
     async with open_app(settings) as app:
+        settle()
         typer.echo(f"worker ready: {app.worker.id}")
         await _until_end(app, _signalled())
+
+
+def settle() -> None:
+    """What start-up built stays for good. A full collection that walked it would cost a long session's wake 50 ms."""
+    gc.collect()
+    gc.freeze()
 
 
 async def _migrate(settings: Settings) -> None:

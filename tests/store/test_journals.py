@@ -1,7 +1,7 @@
 """The journal: each event once, in order, in the words in which it was said; folded fast, however long."""
 
 import asyncio
-import time
+import sys
 from datetime import timedelta
 from typing import Any
 
@@ -299,21 +299,40 @@ async def from_scratch(db: Database) -> Session:
     return await journals.catch_up(db, blank("s"))
 
 
-async def test_a_session_of_20_000_events_wakes_in_under_50_ms_of_cpu(db: Database) -> None:
+# A process as `longhouse serve` and `longhouse work` are once they have started; prints the dearest wake of many.
+WAKER = """
+import asyncio, sys, time
+from longhouse.__main__ import settle
+from longhouse.store import journals
+from longhouse.store.database import open_database
+
+async def main():
+    async with open_database(sys.argv[1]) as db:
+        settle()
+        spent = []
+        for _ in range(30):
+            before = time.process_time()
+            await journals.load(db, "s", int(sys.argv[2]))
+            spent.append(time.process_time() - before)
+        print(max(spent))
+
+asyncio.run(main())
+"""
+
+
+async def test_a_session_of_20_000_events_wakes_in_under_50_ms_of_cpu(dsn: str, db: Database) -> None:
+    """Every time, collections of garbage included; with as many events after the snapshot as there may be."""
     await written(db, turns=318, steps=20)
     session = await from_scratch(db)
     assert session.head > 20_000
-    # The worst case: as many events after the snapshot as there may be.
     told = await journals.read(db, "s", 0, session.head)
     await journals.snapshot(db, fold(told[:-199], blank("s")))
-
-    spent = []
-    for _ in range(7):
-        before = time.process_time()
-        woken = await journals.load(db, "s", session.head)
-        spent.append(time.process_time() - before)
-    assert woken == session
-    assert min(spent) < 0.050
+    assert await journals.load(db, "s", session.head) == session
+    waking = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", WAKER, dsn, str(session.head), stdout=asyncio.subprocess.PIPE
+    )
+    said, _ = await asyncio.wait_for(waking.communicate(), 60)
+    assert float(said) < 0.050
 
 
 async def test_snapshot_and_tail_equal_the_fold_from_scratch(db: Database) -> None:

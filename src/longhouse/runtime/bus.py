@@ -53,10 +53,14 @@ class Subscription:
     """What a follower has not read yet. It reads in batches, so a slow one costs no more than a long one."""
 
     def __init__(self) -> None:
+        self.seen = 0
+        """The last event that the follower knows; a look at no more than that is not worth waking it."""
         self._items: list[Item] = []
         self._ready = asyncio.Event()
 
     def put(self, item: Item) -> None:
+        if isinstance(item, Look) and item.head is not None and item.head <= self.seen:
+            return
         self._items.append(item)
         self._ready.set()
 

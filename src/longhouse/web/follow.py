@@ -22,6 +22,7 @@ async def follow(
     clock = asyncio.get_running_loop().time
     beats_at = clock() + beat
     while True:
+        subscription.seen = after
         items: list[Item] = []
         with suppress(TimeoutError):
             async with asyncio.timeout_at(beats_at):
