@@ -1,10 +1,10 @@
 """The composition root refuses what cannot work, before anything is served."""
 
 import pytest
-from support import Serving
 
 from longhouse.agents.template import Template
 from longhouse.errors import SetupError
+from support import Serving
 
 
 async def test_templates_that_name_what_is_not_there_are_refused_all_at_once(serving: Serving) -> None:

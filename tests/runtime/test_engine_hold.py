@@ -1,19 +1,20 @@
 """Who may go on with a session, and what becomes of an effect whose worker may not."""
 
 import asyncio
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import pytest
 from engine_room import Gate, Room
 
 from longhouse.errors import Deposed
 from longhouse.journal import events
-from longhouse.journal.events import Output
+from longhouse.journal.events import Fault, Output
 from longhouse.journal.session import State
 from longhouse.models.scripted import Status, call, calls, say
 from longhouse.runtime.engine import Engine, Patience
 from longhouse.store import leases
 from longhouse.store.database import Database
+from longhouse.tools import BaseTool, ToolContext
 
 FINISH = call("finalanswertool", answer="Done.")
 
@@ -207,3 +208,23 @@ async def test_a_lease_that_was_lost_while_resting_ends_the_run_quietly(db: Data
     session = await asyncio.wait_for(room.engine.advance(stale), 10)
     assert session.state is State.COMPLETED
     assert len(await room.journal(session_id)) == session.head
+
+
+async def test_a_once_call_that_was_held_up_past_its_deadline_is_not_begun(db: Database) -> None:
+    began: list[str] = []
+
+    class Pay(BaseTool):
+        """Pays."""
+
+        effect: ClassVar[Any] = "once"
+        timeout: ClassVar[float] = 0.0
+
+        async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
+            began.append(context.call)
+            return "paid"
+
+    room = Room(db, [call("pay"), FINISH], tools=[Pay])
+    session = await room.run()
+    outcome = (await room.outcomes(session.id))["1-action-0"]
+    assert isinstance(outcome, Fault)
+    assert (outcome.code, began) == ("too_late", [])

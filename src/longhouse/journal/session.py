@@ -413,7 +413,7 @@ class _Builder:
     def _decide(self, event: events.Decided) -> None:
         call = self.open.get(event.call)
         if call and event.decision == "did_not_happen":
-            self.open[event.call] = msgspec.structs.replace(call, uncertain=False)
+            self.open[event.call] = msgspec.structs.replace(call, uncertain=False, deadline=None)
 
     def _resume(self) -> None:
         """What a vanished worker may have begun, and must not be begun again, is now a question."""

@@ -161,7 +161,7 @@ class Engine:
             await leases.let_go(self.db, run.lease)
             run.rested = True
             return
-        doing = {asyncio.create_task(self.toolbox.perform(call, run.session)): call for call in due}
+        doing = {asyncio.create_task(self._perform_one(run, call)): call for call in due}
         unrecorded = list(doing)
         try:
             while unrecorded:
@@ -171,6 +171,12 @@ class Engine:
                 unrecorded = [task for task in unrecorded if task not in arrived]
         finally:
             await self._leave(run, {task: doing[task] for task in unrecorded})
+
+    async def _perform_one(self, run: Run, call: Open) -> Result:
+        if call.effect == "once" and call.deadline and call.deadline < clock.now():
+            # We were held up between intent and effect: whoever waited for it may have drawn conclusions.
+            return Result(Fault(code="too_late", message=f"{call.tool} was not begun in time; nothing happened"))
+        return await self.toolbox.perform(call, run.session)
 
     async def _leave(self, run: Run, doing: dict[asyncio.Task[Result], Open]) -> None:
         """Stops calls that we may not record. An effect cannot be called back: its outcome is still worth reporting."""

@@ -65,7 +65,12 @@ RUNNABLE: Final = """
     ORDER BY s.updated_at LIMIT $2
 """
 
-FIRE: Final = "UPDATE sessions SET due = true, wake_at = NULL WHERE wake_at <= now() RETURNING id"
+# Rows that somebody else holds are left for the next sweep: two sweepers never wait for each other.
+FIRE: Final = """
+    UPDATE sessions SET due = true, wake_at = NULL
+    WHERE id IN (SELECT id FROM sessions WHERE wake_at <= now() FOR UPDATE SKIP LOCKED)
+    RETURNING id
+"""
 
 FENCES: Final = "SELECT id, fence FROM sessions WHERE id = ANY($1)"
 
