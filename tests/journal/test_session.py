@@ -278,7 +278,8 @@ def test_notes_and_files_are_kept() -> None:
     second = events.Stored(path="a.md", digest="2", media_type="text/markdown")
     session = told(*RUNNING, events.Noted(text="one"), events.Noted(text="two"), first, second)
     assert session.notes == ("one", "two")
-    assert session.files == {"a.md": second}
+    assert [artifact.file for artifact in session.files] == [first, second]
+    assert session.files[0].seq + 1 == session.files[1].seq == session.head
 
 
 def test_what_a_tool_wrote_is_added_to_the_context() -> None:

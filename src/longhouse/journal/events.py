@@ -195,6 +195,9 @@ class Stored(_Fact, frozen=True, kw_only=True, tag="Stored"):
     path: str
     digest: str
     media_type: str
+    size: int = 0
+    call: str = ""
+    """The call that made it."""
 
 
 class Resumed(_Fact, frozen=True, kw_only=True, tag="Resumed"):

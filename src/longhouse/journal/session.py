@@ -12,7 +12,7 @@ from longhouse.journal import events, fingerprint
 from longhouse.journal.events import Event, Outcome, Output, Recorded
 from longhouse.journal.messages import Content, Message, text_of
 
-FOLD_VERSION: Final = 1
+FOLD_VERSION: Final = 2
 """Part of every snapshot; a change of what `fold` computes raises it, and old snapshots are ignored."""
 
 AGENT_FAILED: Final = "agent_failed"
@@ -95,6 +95,14 @@ class Open(_Entry, frozen=True, kw_only=True):
         return self.kind == "tool" and not self.uncertain
 
 
+class Artifact(_Entry, frozen=True, kw_only=True):
+    """A file that the session made; its seq is its id."""
+
+    seq: int
+    at: datetime
+    file: events.Stored
+
+
 class Waiting(_Entry, frozen=True, kw_only=True):
     """A prompt in the queue."""
 
@@ -159,7 +167,7 @@ class Session:
     context: dict[str, Any] = field(default_factory=dict)
     """What tools wrote to their context: searches, sources, reasoning."""
     notes: tuple[str, ...] = ()
-    files: dict[str, events.Stored] = field(default_factory=dict)
+    files: tuple[Artifact, ...] = ()
 
     @property
     def is_running(self) -> bool:
@@ -245,7 +253,7 @@ class _Builder:
         self.offered = list(session.offered)
         self.context = session.context
         self.notes = list(session.notes)
-        self.files = dict(session.files)
+        self.files = list(session.files)
         self.iteration = session.iteration
         self.head = session.head
         self.updated_at = session.updated_at
@@ -260,7 +268,7 @@ class _Builder:
             offered=tuple(self.offered),
             context=self.context,
             notes=tuple(self.notes),
-            files=self.files,
+            files=tuple(self.files),
             iteration=self.iteration,
             head=self.head,
             updated_at=self.updated_at,
@@ -312,7 +320,7 @@ class _Builder:
             case events.Noted():
                 self.notes.append(event.text)
             case events.Stored():
-                self.files[event.path] = event
+                self.files.append(Artifact(seq=seq, at=at, file=event))
             case events.Resumed():
                 self._resume()
             case events.Finished():

@@ -21,7 +21,7 @@ from longhouse.runtime.bus import Bus, Facts
 from longhouse.runtime.instance import Instance, Pool
 from longhouse.runtime.listen import listen
 from longhouse.runtime.reading import Reading, in_order, returned
-from longhouse.store import journals, leases
+from longhouse.store import files, journals, leases
 from longhouse.store.database import Database
 from longhouse.store.leases import Lease
 from longhouse.tools.toolbox import Result, Toolbox
@@ -167,7 +167,8 @@ class Engine:
             while unrecorded:
                 await asyncio.wait(unrecorded, return_when=asyncio.FIRST_COMPLETED)
                 arrived = [task for task in unrecorded if task.done()]
-                await self._record_outcomes(run, [returned(doing[task].call, task.result()) for task in arrived])
+                outcomes = [event for task in arrived for event in await self._kept(doing[task], task.result())]
+                await self._record_outcomes(run, outcomes)
                 unrecorded = [task for task in unrecorded if task not in arrived]
         finally:
             await self._leave(run, {task: doing[task] for task in unrecorded})
@@ -187,7 +188,18 @@ class Engine:
             self.background(self._report(run, doing[task], task))
         await asyncio.gather(*stopped, return_exceptions=True)
 
-    async def _record_outcomes(self, run: Run, outcomes: Sequence[events.Returned]) -> None:
+    async def _kept(self, call: Open, result: Result) -> list[events.Stored | events.Returned]:
+        """An outcome as events, the files that came with it kept first."""
+        stored = []
+        for made in result.made:
+            digest = await files.put(self.db, made.content, made.media_type)
+            fact = events.Stored(
+                path=made.path, digest=digest, media_type=made.media_type, size=len(made.content), call=call.call
+            )
+            stored.append(fact)
+        return [*stored, returned(call.call, result)]
+
+    async def _record_outcomes(self, run: Run, outcomes: Sequence[events.Stored | events.Returned]) -> None:
         try:
             await self.record(run, outcomes)
         except AlreadyReturned:

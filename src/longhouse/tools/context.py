@@ -11,15 +11,35 @@ from longhouse.journal.messages import clean
 from longhouse.journal.session import Open, Session
 
 
+@dataclass(frozen=True, slots=True)
+class MadeFile:
+    """A file that a tool made; it is kept as an artifact of the session, together with the outcome."""
+
+    path: str
+    content: bytes
+    media_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What the composition root lends to tools; each is there only if it was set up."""
+
+
 @dataclass(slots=True)
 class ToolContext:
     """What a tool sees of its session. What it writes here is journaled with its outcome."""
 
     session_id: str
     conversation_id: str
+    owner: str
+    user: str | None
+    agent: str
     call: str
     key: str
     """The idempotency key of this call: the same over all attempts."""
+    services: Services = field(default_factory=Services)
+    made: list[MadeFile] = field(default_factory=list)
+    """Files to keep; append to it."""
     state: str = "RESEARCHING"
     iteration: int = 0
     searches_used: int = 0
@@ -41,14 +61,18 @@ class Written(msgspec.Struct, frozen=True):
     current_step_reasoning: Any
 
 
-def context_of(call: Open, session: Session) -> ToolContext:
+def context_of(call: Open, session: Session, services: Services) -> ToolContext:
     turn = session.turn
     assert turn is not None
     return ToolContext(
         session_id=session.id,
         conversation_id=session.conversation,
+        owner=session.owner,
+        user=session.user,
+        agent=session.agent,
         call=call.call,
         key=f"{session.id}:{call.call}",
+        services=services,
         iteration=turn.iteration,
         searches_used=turn.searches_used,
         clarifications_used=turn.clarifications_used,

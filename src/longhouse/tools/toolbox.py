@@ -2,9 +2,9 @@
 
 import asyncio
 import inspect
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Protocol
 
 import pydantic
 import structlog
@@ -13,7 +13,8 @@ from longhouse.agents.tool import Tool
 from longhouse.journal.events import Effect, Fault, Outcome, Output
 from longhouse.journal.messages import clean
 from longhouse.journal.session import Open, Session
-from longhouse.tools.context import ToolContext, changes, context_of, written
+from longhouse.tools.config import ToolConfig
+from longhouse.tools.context import MadeFile, Services, ToolContext, changes, context_of, written
 
 log = structlog.get_logger()
 
@@ -58,45 +59,97 @@ class BaseTool(pydantic.BaseModel):
         )
 
 
+Work = Callable[[ToolContext, ToolConfig], Awaitable[Any]]
+"""A call that is ready to be made."""
+
+
+class Binding(Protocol):
+    """A tool and the way from its arguments to the work: a class of ours, an MCP server, a remote endpoint."""
+
+    @property
+    def tool(self) -> Tool: ...
+
+    def bind(self, arguments: str) -> Work | Fault:
+        """The work, or why these arguments do not fit, in words that the model can act on. Nothing happens yet."""
+        ...
+
+
+class ClassBinding:
+    """A subclass of BaseTool."""
+
+    def __init__(self, cls: type[BaseTool]) -> None:
+        self.tool = cls.described()
+        self._cls = cls
+
+    def bind(self, arguments: str) -> Work | Fault:
+        try:
+            parsed = self._cls.model_validate_json(arguments or "{}")
+        except pydantic.ValidationError as error:
+            return Fault(code="bad_arguments", message=f"the arguments of {self.tool.name} do not fit: {_why(error)}")
+        if inspect.iscoroutinefunction(type(parsed).__call__):
+            return parsed.__call__
+        return lambda context, config: _in_thread(parsed, context, config)
+
+
+async def _in_thread(tool: BaseTool, context: ToolContext, config: ToolConfig) -> Any:
+    """A blocking tool gets a thread, so that the event loop and the heartbeat go on."""
+    output = await asyncio.to_thread(tool, context, config)
+    return await output if inspect.isawaitable(output) else output
+
+
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The outcome of a call and what the tool wrote to its context."""
+    """The outcome of a call, and what the tool changed and made beside it."""
 
     outcome: Outcome
     writes: dict[str, Any] = field(default_factory=dict)
     adds: dict[str, Any] = field(default_factory=dict)
+    made: tuple[MadeFile, ...] = ()
 
 
 class Toolbox:
     """The tools that this process can run, by name."""
 
-    def __init__(self, classes: Iterable[type[BaseTool]]) -> None:
-        self._classes = {cls.tool_name: cls for cls in classes}
-        self._tools = {name: cls.described() for name, cls in self._classes.items()}
+    def __init__(
+        self,
+        classes: Iterable[type[BaseTool]],
+        *,
+        config: ToolConfig | None = None,
+        services: Services | None = None,
+    ) -> None:
+        self._bindings: dict[str, Binding] = {cls.tool_name: ClassBinding(cls) for cls in classes}
+        self._config = config or ToolConfig()
+        self._services = services or Services()
+
+    def add(self, binding: Binding) -> None:
+        """Takes up a tool that became known later, or a newer description of one."""
+        self._bindings[binding.tool.name] = binding
 
     def find(self, name: str) -> Tool | None:
-        return self._tools.get(name)
+        binding = self._bindings.get(name)
+        return binding.tool if binding else None
 
     def get(self, name: str) -> Tool:
-        return self._tools[name]
+        return self._bindings[name].tool
 
     def check(self, name: str, arguments: str) -> Fault | None:
-        """Why a call with these arguments cannot be made, in words that the model can act on."""
-        parsed = self._parse(name, arguments)
-        return parsed if isinstance(parsed, Fault) else None
+        """Why a call with these arguments cannot be made."""
+        work = self._bind(name, arguments)
+        return work if isinstance(work, Fault) else None
 
     async def perform(self, call: Open, session: Session) -> Result:
         """Runs one call. Whatever the tool does, an outcome comes back."""
-        parsed = self._parse(call.tool, call.arguments)
-        if isinstance(parsed, Fault):
-            return Result(parsed)
-        tool, context = self._tools[call.tool], context_of(call, session)
+        work = self._bind(call.tool, call.arguments)
+        if isinstance(work, Fault):
+            return Result(work)
+        tool, context = self.get(call.tool), context_of(call, session, self._services)
         before, deadline = written(context), asyncio.timeout(tool.timeout)
         try:
             async with deadline:
-                output = await _run(parsed, context)
+                output = await work(context, self._config)
             writes, adds = changes(before, written(context))
-            return Result(Output(content=_bounded(clean(str(output)), tool.max_output)), writes, adds)
+            content = _bounded(clean(str(output)), tool.max_output)
+            return Result(Output(content=content), writes, adds, tuple(context.made))
         except BaseException as error:
             # A raising tool is an outcome for the agent, never a dead run, whatever it raises.
             if _is_ours(error):
@@ -107,24 +160,13 @@ class Toolbox:
             log.info("a tool raised", tool=call.tool, session=session.id, call=call.call, error=repr(error))
             return Result(Fault(code="tool_failed", message=clean(f"{type(error).__name__}: {error}")[:2000]))
 
-    def _parse(self, name: str, arguments: str) -> BaseTool | Fault:
-        cls = self._classes.get(name)
-        if cls is None:
+    def _bind(self, name: str, arguments: str) -> Work | Fault:
+        binding = self._bindings.get(name)
+        if binding is None:
             return Fault(code="unknown_tool", message=f"there is no tool {name!r}; use one of those you are offered")
         if len(arguments) > MAX_ARGUMENTS:
             return Fault(code="bad_arguments", message=f"the arguments are longer than {MAX_ARGUMENTS} characters")
-        try:
-            return cls.model_validate_json(arguments or "{}")
-        except pydantic.ValidationError as error:
-            return Fault(code="bad_arguments", message=f"the arguments of {name} do not fit: {_why(error)}")
-
-
-async def _run(tool: BaseTool, context: ToolContext) -> Any:
-    if inspect.iscoroutinefunction(type(tool).__call__):
-        return await tool(context, None)
-    # A blocking tool gets a thread, so that the event loop and the heartbeat go on.
-    output = await asyncio.to_thread(tool, context, None)
-    return await output if inspect.isawaitable(output) else output
+        return binding.bind(arguments)
 
 
 def _is_ours(error: BaseException) -> bool:
