@@ -1,6 +1,6 @@
 """The only composition root: opens every resource, wires it, and closes it again."""
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Final
@@ -8,7 +8,11 @@ from typing import Final
 import structlog
 from starlette.types import ASGIApp
 
+from longhouse.agents.base import AgentRegistry
 from longhouse.agents.catalog import BUILT_IN, Catalog
+from longhouse.agents.hybrid import SGRToolCallingAgent
+from longhouse.agents.strategy import Strategy
+from longhouse.agents.structured import SGRAgent
 from longhouse.agents.template import Template
 from longhouse.agents.tool_calling import ToolCallingAgent
 from longhouse.errors import SetupError
@@ -19,21 +23,44 @@ from longhouse.models.scripted import ScriptedModel
 from longhouse.runtime.bus import Bus
 from longhouse.runtime.engine import Engine, Patience
 from longhouse.runtime.instance import Pool
+from longhouse.runtime.log_file import LogFolder
 from longhouse.runtime.worker import Terms, Worker, new_id
 from longhouse.settings import Settings
 from longhouse.store import leases, migrate
 from longhouse.store.database import Database, open_database
 from longhouse.store.embedded import Postgres, open_postgres
+from longhouse.store.memories import Memories
 from longhouse.tools.clock import ClockTool
+from longhouse.tools.config import ExecutionConfig, SearchConfig, ToolConfig
+from longhouse.tools.context import Services
+from longhouse.tools.mcp import belongs, open_mcp
+from longhouse.tools.mcp_config import McpServer, read_servers
+from longhouse.tools.plan import AdaptPlanTool, GeneratePlanTool, ReasoningTool
+from longhouse.tools.report import CreateReportTool
+from longhouse.tools.research import ExtractPageContentTool, WebSearchTool
 from longhouse.tools.talk import ClarificationTool, FinalAnswerTool
+from longhouse.tools.tavily import BASE_URL, open_search
 from longhouse.tools.toolbox import BaseTool, Toolbox
+from longhouse.tools.workspace import MEMORY_TOOLS
 from longhouse.web import server
 from longhouse.web.metrics import Metrics
 
 log = structlog.get_logger()
 
-STRATEGIES: Final = {ToolCallingAgent.name: ToolCallingAgent()}
-TOOLS: Final = (ClarificationTool, FinalAnswerTool, ClockTool)
+AGENTS: Final = (SGRAgent, ToolCallingAgent, SGRToolCallingAgent)
+"""Our own strategies; whatever else is defined by the time an app opens is registered beside them."""
+TOOLS: Final = (
+    ReasoningTool,
+    ClarificationTool,
+    FinalAnswerTool,
+    GeneratePlanTool,
+    AdaptPlanTool,
+    WebSearchTool,
+    ExtractPageContentTool,
+    CreateReportTool,
+    ClockTool,
+    *MEMORY_TOOLS,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +80,25 @@ class App:
 async def open_app(
     settings: Settings, *, templates: Iterable[Template] = BUILT_IN, tools: Iterable[type[BaseTool]] = TOOLS
 ) -> AsyncIterator[App]:
-    async with open_store(settings) as (db, postgres), open_model(settings) as model_for:
-        catalog = Catalog(_with_model(template, settings.llm_model) for template in templates)
-        bus, toolbox = Bus(), Toolbox(tools)
-        _check(catalog, toolbox)
-        pool = Pool(STRATEGIES, toolbox, model_for)
+    servers = read_servers(settings.mcp_config)
+    async with (
+        open_store(settings) as (db, postgres),
+        open_model(settings) as model_for,
+        open_services(settings, db) as services,
+    ):
+        catalog = Catalog(_completed(template, settings.llm_model) for template in templates)
+        bus, toolbox = Bus(), Toolbox(tools, config=tool_config(settings), services=services)
+        _check(catalog, toolbox, servers)
+        strategies = _strategies(catalog)
+        pool = Pool(strategies, toolbox, model_for)
         patience = Patience(attended=settings.patience, unattended=15 * settings.patience)
         engine = Engine(db, bus, catalog, toolbox, pool, worker=new_id(), patience=patience)
         terms = Terms(slots=settings.worker_slots, lease=settings.lease_seconds)
-        worker = Worker(db, bus, engine, terms)
+        logs = LogFolder(db, catalog, settings.logs_dir).keep if settings.logs_dir else None
+        worker = Worker(db, bus, engine, terms, keep_log=logs)
         numbers = Metrics(lambda: worker.busy, lambda: pool.instances)
-        async with worker.working():
-            asgi = server.build(db, bus, catalog, numbers)
+        async with open_mcp(servers, toolbox), worker.working():
+            asgi = server.build(db, bus, catalog, numbers, toolbox=toolbox, strategies=strategies)
             yield App(db=db, bus=bus, worker=worker, pool=pool, asgi=asgi, postgres=postgres)
 
 
@@ -99,17 +133,44 @@ async def open_model(settings: Settings) -> AsyncIterator[Callable[[Template], M
         yield lambda template: model
 
 
-def _check(catalog: Catalog, toolbox: Toolbox) -> None:
-    """Refuses templates that name what is not there, all of them at once."""
+@asynccontextmanager
+async def open_services(settings: Settings, db: Database) -> AsyncIterator[Services]:
+    """What tools are lent; nothing is called before a tool needs it."""
+    memory, key = Memories(db), settings.tavily_api_key.get_secret_value()
+    if not key and not settings.tavily_base_url:
+        yield Services(memory=memory)
+        return
+    async with open_search(settings.tavily_base_url or BASE_URL, key) as search:
+        yield Services(search=search, memory=memory)
+
+
+def tool_config(settings: Settings) -> ToolConfig:
+    key, url = settings.tavily_api_key.get_secret_value(), settings.tavily_base_url or BASE_URL
+    reports = str(settings.reports_dir) if settings.reports_dir else None
+    return ToolConfig(
+        search=SearchConfig(tavily_api_key=key, tavily_api_base_url=url),
+        execution=ExecutionConfig(reports_dir=reports),
+    )
+
+
+def _check(catalog: Catalog, toolbox: Toolbox, servers: Sequence[McpServer]) -> None:
+    """Refuses templates that name what is not there, all of them at once. Tools of MCP servers may come and go."""
     wrong = []
     for template in catalog.templates():
-        wrong += [f"{template.ref}: no tool {name!r}" for name in template.tools if not toolbox.find(name)]
-        if template.base_agent_class not in STRATEGIES:
+        unknown = [name for name in template.tools if not toolbox.find(name) and not belongs(name, servers)]
+        wrong += [f"{template.ref}: no tool {name!r}" for name in unknown]
+        if AgentRegistry.get(template.base_agent_class) is None:
             wrong.append(f"{template.ref}: no agent class {template.base_agent_class!r}")
     if wrong:
         raise SetupError(f"Some templates name what is not there: {'; '.join(wrong)}.")
 
 
-def _with_model(template: Template, model: str) -> Template:
+def _strategies(catalog: Catalog) -> dict[str, Strategy]:
+    """One of each agent class that a template names."""
+    named = {template.base_agent_class for template in catalog.templates()}
+    return {name: cls() for name in sorted(named) if (cls := AgentRegistry.get(name))}
+
+
+def _completed(template: Template, model: str) -> Template:
     policy = template.llm_policy
     return replace(template, llm_policy=replace(policy, model=policy.model or model))

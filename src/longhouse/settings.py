@@ -23,4 +23,9 @@ class Settings(BaseSettings):
     """Seconds that provider trouble is waited out while a client waits; fifteen times that when none does."""
     worker_slots: int = Field(default=32, ge=1)
     lease_seconds: float = Field(default=6.0, ge=1)
+    tavily_api_key: SecretStr = SecretStr("")
+    tavily_base_url: str | None = None
+    reports_dir: Path | None = None
+    mcp_config: Path | None = None
+    logs_dir: Path | None = None
     log_level: str = "info"

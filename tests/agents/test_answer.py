@@ -100,4 +100,13 @@ def test_an_escape_that_json_does_not_have_ends_the_reading_quietly() -> None:
 
 
 def test_another_field_can_be_read() -> None:
-    assert AnswerReader("question").feed('{"answer": "a", "question": "b"}') == "b"
+    assert AnswerReader(("question",)).feed('{"answer": "a", "question": "b"}') == "b"
+
+
+def test_an_answer_inside_a_structure_is_read_only_for_the_tool_that_gives_it() -> None:
+    given = (("function", "tool"), "final")
+    said = '{"answer": "no", "steps": ["answer", {"answer": "no"}], "function": {"tool": "%s", "answer": "yes"}}'
+    for size in (1, 3, 1000):
+        for tool, answer in (("final", "yes"), ("other", "")):
+            text, reader = said % tool, AnswerReader(("function", "answer"), given=given)
+            assert "".join(reader.feed(text[at : at + size]) for at in range(0, len(text), size)) == answer

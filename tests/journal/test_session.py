@@ -75,9 +75,9 @@ def test_a_started_prompt_enters_the_transcript_and_opens_a_turn() -> None:
     assert session.state is State.RESEARCHING
     assert session.queue == ()
     assert session.transcript == (
-        Told(seq=2, messages=(User(content="before"),)),
-        Heard(seq=2, content="Hello", date="2026-01-31"),
-        Heard(seq=2, content=(TextPart(text="there"),), date="2026-01-31"),
+        Told(seq=3, messages=(User(content="before"),)),
+        Heard(seq=3, content="Hello", date="2026-01-31"),
+        Heard(seq=3, content=(TextPart(text="there"),), date="2026-01-31"),
     )
     assert (turn.task, turn.system, turn.chain, turn.limits) == ("Hello\n\nthere", "Be brief.", "c0", LIMITS)
     assert turn.sampling == events.Sampling(seed=7)
@@ -262,7 +262,7 @@ def test_a_condensed_history_is_a_summary_and_what_came_after_it() -> None:
     )
     assert session.transcript == (
         Summary(seq=5, text="It rains."),
-        Heard(seq=6, content="And tomorrow?", date="2026-01-31"),
+        Heard(seq=7, content="And tomorrow?", date="2026-01-31"),
         Step(seq=9, text="new"),
     )
 

@@ -11,6 +11,8 @@ from longhouse.store.database import Database, open_database
 NAME = ".s.PGSQL.5432"
 BIND = b"B"
 """The type of the message that begins the execution of a prepared statement."""
+COMMIT = b"Q\x00\x00\x00\x0cCOMMIT;"
+"""The message that ends a transaction."""
 
 
 class Line:
@@ -19,18 +21,19 @@ class Line:
     def __init__(self, socket: str) -> None:
         self._socket = socket
         self._armed = 0
+        self._at = BIND
         self.cuts = 0
 
-    def lose_reply(self, times: int = 1) -> None:
-        """The next statements are executed, but nobody hears of it."""
-        self._armed = times
+    def lose_reply(self, times: int = 1, *, at: bytes = BIND) -> None:
+        """The next messages that begin so are carried out, but nobody hears of it."""
+        self._armed, self._at = times, at
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         inner_reader, inner_writer = await asyncio.open_unix_connection(self._socket)
         answers = asyncio.create_task(self._copy(inner_reader, writer))
         try:
             while data := await reader.read(2**16):
-                if self._armed and data.startswith(BIND):
+                if self._armed and data.startswith(self._at):
                     self._armed -= 1
                     answers.cancel()
                     await asyncio.gather(answers, return_exceptions=True)

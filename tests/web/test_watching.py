@@ -9,6 +9,7 @@ from hostile import ask, chat, refusal
 from longhouse.agents.catalog import Catalog
 from longhouse.runtime.bus import Bus
 from longhouse.store.database import Database, open_database
+from longhouse.tools.toolbox import Toolbox
 from longhouse.web import server
 from longhouse.web.metrics import Metrics
 from support import House, Serving
@@ -22,6 +23,8 @@ ROUTES = {
     "/v1/sessions/{session_id}/messages": {"get"},
     "/v1/sessions/{session_id}/events": {"get"},
     "/v1/sessions/{session_id}/clarification": {"post"},
+    "/v1/sessions/{session_id}/steps/{step}/request": {"get"},
+    "/v1/sessions/{session_id}/log": {"get"},
     "/v1/sessions/{session_id}/approval": {"post"},
     "/v1/sessions/{session_id}/cancel": {"post"},
     "/agents": {"get"},
@@ -35,7 +38,7 @@ ROUTES = {
 
 async def ask_ready(db: Database) -> tuple[int, Any]:
     """What /ready of a gateway without a worker says."""
-    asgi = server.build(db, Bus(), Catalog(), Metrics(lambda: 0, lambda: ()))
+    asgi = server.build(db, Bus(), Catalog(), Metrics(lambda: 0, lambda: ()), toolbox=Toolbox(()), strategies={})
     sent: list[Any] = []
 
     async def receive() -> Any:

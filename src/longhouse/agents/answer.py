@@ -14,16 +14,28 @@ _DECODABLE: Final = re.compile(
 )
 
 
-class AnswerReader:
-    """Feed it fragments of a JSON object; it gives back what they add to the string under `field` at the top level."""
+class _Level:
+    """An object or a list that is open."""
 
-    def __init__(self, field: str = "answer") -> None:
-        self._field = field
-        self._depth = 0
+    def __init__(self, is_object: bool) -> None:
+        self.is_object = is_object
+        self.key = ""
+        self.expects_value = not is_object
+
+
+class AnswerReader:
+    """Feed it fragments of a JSON object; it gives back what they add to the string at `path`.
+
+    `given` names another string that must have come before with a certain value: in structured output, the tool.
+    """
+
+    def __init__(self, path: tuple[str, ...] = ("answer",), given: tuple[tuple[str, ...], str] | None = None) -> None:
+        self._path = path
+        self._given = given
+        self._is_given = given is None
+        self._levels: list[_Level] = []
         self._string: list[str] | None = None
         self._escaped = False
-        self._key = ""
-        self._expects_value = False
         self._inside = False
         self._done = False
         self._held = ""
@@ -39,23 +51,30 @@ class AnswerReader:
                 return self._read(fragment[index + 1 :])
         return ""
 
+    @property
+    def _here(self) -> tuple[str, ...]:
+        return tuple(level.key for level in self._levels)
+
     def _scan(self, char: str) -> None:
         """One character on the way to the field."""
         if self._string is not None:
             self._scan_string(char)
         elif char == '"':
-            if self._depth == 1 and self._expects_value and self._key == self._field:
-                self._inside = True
-            else:
-                self._string = []
+            self._begin_string()
         elif char in "{[":
-            self._depth += 1
+            self._levels.append(_Level(char == "{"))
         elif char in "}]":
-            self._depth -= 1
-        elif char == ":" and self._depth == 1:
-            self._expects_value = True
-        elif char == "," and self._depth == 1:
-            self._expects_value = False
+            if self._levels:
+                self._levels.pop()
+        elif self._levels and self._levels[-1].is_object and char in ":,":
+            self._levels[-1].expects_value = char == ":"
+
+    def _begin_string(self) -> None:
+        is_value = bool(self._levels) and self._levels[-1].expects_value
+        if is_value and self._is_given and self._here == self._path and all(one.is_object for one in self._levels):
+            self._inside = True
+        else:
+            self._string = []
 
     def _scan_string(self, char: str) -> None:
         assert self._string is not None
@@ -65,11 +84,18 @@ class AnswerReader:
         elif char == "\\":
             self._escaped = True
         elif char == '"':
-            if self._depth == 1 and not self._expects_value:
-                self._key = _decoded("".join(self._string))
+            self._end_string(_decoded("".join(self._string)))
             self._string = None
         else:
             self._string.append(char)
+
+    def _end_string(self, text: str) -> None:
+        if not self._levels:
+            return
+        if not self._levels[-1].expects_value:
+            self._levels[-1].key = text
+        elif self._given and self._here == self._given[0]:
+            self._is_given = text == self._given[1]
 
     def _read(self, fragment: str) -> str:
         self._held += fragment

@@ -25,10 +25,14 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a reply means: tools to use, or an answer in plain text."""
+    """What a reply means: tools to use, an answer in plain text, a thought on the way, or nothing that can be read."""
 
     intents: tuple[Intent, ...] = ()
     answer: str | None = None
+    thought: str = ""
+    """Structured reasoning as JSON, in the model's own key order."""
+    problem: str = ""
+    """Why the reply cannot be read; the model is told, and asked again."""
 
 
 ANY_FORMAT: Final = msgspec.Raw()
@@ -64,9 +68,12 @@ class Request:
     body: Body
     names: dict[str, str] = field(default_factory=dict)
     """Name on the wire -> the tool's real name; the way back goes through the request's own table."""
-    text_is: Literal["answer", "thought"] = "answer"
-    """Where a tool call is demanded, text is thinking aloud; otherwise it is the answer itself."""
+    text_is: Literal["answer", "thought", "structure"] = "answer"
+    """Where a tool call is demanded, text is thinking aloud; in structured output it is JSON that holds the choice."""
     phase: str = ""
+    offered: tuple[Tool, ...] = ()
+    only: str | None = None
+    """The one tool that may be called in this phase; another one is refused in words."""
 
     @cached_property
     def encoded(self) -> bytes:

@@ -15,9 +15,9 @@ _WIRE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _OTHER: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Tool:
-    """A versioned description of an ability."""
+    """A versioned description of an ability. Each is itself only, so that what is built from one can be kept by it."""
 
     name: str
     description: str
@@ -29,7 +29,9 @@ class Tool:
     inline: bool = False
     """Pure and instant: its outcome is recorded together with the reply that called it."""
     finishes: bool = False
-    """May still be offered when a budget is spent: it ends the turn."""
+    """Ends the turn."""
+    closing: bool = False
+    """Still open when a budget is spent: it helps to come to an end."""
     asks: bool = False
     """Its call stays open until a person answers."""
 

@@ -1,8 +1,14 @@
-"""A session as the messages that a model sees."""
+"""A session as the messages that a model sees, within a budget of tokens.
 
+What is left out depends on the session and its template alone: the same request can be composed again from the journal.
+"""
+
+from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import assert_never
+from dataclasses import dataclass
+from typing import Final, assert_never
 
+from longhouse.agents import tokens
 from longhouse.agents.template import Template, render
 from longhouse.agents.tool import Tool
 from longhouse.journal.events import Fault, Outcome, Output
@@ -17,36 +23,112 @@ from longhouse.journal.messages import (
     ToolResult,
     User,
 )
-from longhouse.journal.session import Heard, Session, Step, Summary, Told, Turn, Use
+from longhouse.journal.session import Entry, Heard, Session, Step, Summary, Told, Turn, Use
+
+ROOM: Final = 0.7
+"""Once over its budget, a window is cut down to this part of it. The next cut is then many steps away, and until it
+comes each request begins as the one before did: the provider's prompt cache keeps working."""
+LEAST: Final = 400
+"""Characters; a shorter result stays, since its stub would save next to nothing."""
+REASONING: Final = "reasoningtool"
 
 
-def compose(session: Session, template: Template, offered: Sequence[Tool], wire_names: dict[str, str]) -> list[Message]:
-    """System prompt, then the whole transcript; tool names as the provider knows them."""
+def compose(
+    session: Session,
+    template: Template,
+    offered: Sequence[Tool],
+    wire_names: dict[str, str],
+    extra_system: str = "",
+) -> list[Message]:
+    """System prompt, then the transcript, the oldest results left out where it is too long; names as on the wire."""
     assert session.turn is not None
     lines = (f"{n}. {wire_names[tool.name]}: {tool.description}" for n, tool in enumerate(offered, start=1))
-    return [_system(session.turn, template, "\n".join(lines)), *history(session, template, wire_names)]
+    system = _system(session.turn, template, "\n".join(lines), extra_system)
+    blocks = [_block(entry, template, wire_names) for entry in session.transcript]
+    return [system, *_fitted(blocks, tokens.of(system), template.llm_policy.context_tokens)]
 
 
 def history(session: Session, template: Template, wire_names: dict[str, str] | None = None) -> Iterator[Message]:
-    names = wire_names or {}
+    """The whole transcript, nothing left out."""
     for entry in session.transcript:
-        match entry:
-            case Heard():
-                yield User(content=_task(entry, template))
-            case Step():
-                yield from _step(entry, template, names)
-            case Told():
-                yield from entry.messages
-            case Summary():
-                yield User(content=f"Summary of the conversation so far:\n{entry.text}")
-            case _:
-                assert_never(entry)
+        yield from _messages(entry, template, wire_names or {})
 
 
-def _system(turn: Turn, template: Template, available_tools: str) -> System:
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """The messages of one entry, and by their places the stubs that may stand for some of them."""
+
+    messages: list[Message]
+    stubs: dict[int, ToolResult]
+    is_thought: bool = False
+    """Reasoning between some results and what is done about them."""
+
+
+def _block(entry: Entry, template: Template, names: dict[str, str]) -> _Block:
+    messages = list(_messages(entry, template, names))
+    if not isinstance(entry, Step):
+        return _Block(messages, {})
+    uses = {use.call: use for use in entry.uses}
+    stubs = {
+        place: _stub(uses[message.tool_call_id], message, names)
+        for place, message in enumerate(messages)
+        if isinstance(message, ToolResult) and len(message.content) >= LEAST and not uses[message.tool_call_id].question
+    }
+    return _Block(messages, stubs, is_thought=all(use.tool == REASONING for use in entry.uses))
+
+
+def _stub(use: Use, result: ToolResult, names: dict[str, str]) -> ToolResult:
+    # What has an effect is not to be repeated only to read its result once more.
+    again = "; call it again if you need it" if use.effect == "read" else ""
+    name = names.get(use.tool, use.tool)
+    content = f"[result of {name} left out: {len(result.content)} characters{again}]"
+    return ToolResult(tool_call_id=result.tool_call_id, content=content)
+
+
+def _fitted(blocks: Sequence[_Block], used: int, budget: int) -> Iterator[Message]:
+    """The blocks' messages, the oldest results as stubs where all of them are too many.
+
+    The transcript is walked as it grew, so every request finds the cuts where those before it had made them. Results
+    that have not led to anything yet, those of the last step, are never left out.
+    """
+    whole: deque[tuple[int, int]] = deque()
+    cut: set[tuple[int, int]] = set()
+    fresh = 0
+    for nth, block in enumerate(blocks):
+        fresh = fresh if block.is_thought else nth
+        used += tokens.total(block.messages)
+        whole.extend((nth, place) for place in block.stubs)
+        if used <= budget:
+            continue
+        while used > ROOM * budget and whole and whole[0][0] < fresh:
+            oldest, place = whole.popleft()
+            used -= tokens.of(blocks[oldest].messages[place]) - tokens.of(blocks[oldest].stubs[place])
+            cut.add((oldest, place))
+    for nth, block in enumerate(blocks):
+        for place, message in enumerate(block.messages):
+            yield block.stubs[place] if (nth, place) in cut else message
+
+
+def _messages(entry: Entry, template: Template, names: dict[str, str]) -> Iterator[Message]:
+    match entry:
+        case Heard():
+            yield User(content=_task(entry, template))
+        case Step():
+            yield from _step(entry, template, names)
+        case Told():
+            yield from entry.messages
+        case Summary():
+            yield User(content=f"Summary of the conversation so far:\n{entry.text}")
+        case _:
+            assert_never(entry)
+
+
+def _system(turn: Turn, template: Template, available_tools: str, extra: str) -> System:
     text = render(template.prompt_pack.system_prompt, current_date=turn.date, available_tools=available_tools)
     if turn.system and template.allow_client_system:
         text = f"{text}\n\n{turn.system}"
+    if extra:
+        text = f"{text}\n\n{extra}"
     return System(content=text)
 
 
@@ -67,6 +149,8 @@ def _step(step: Step, template: Template, names: dict[str, str]) -> Iterator[Mes
         for use in step.uses
     )
     yield Assistant(content=step.text or (None if calls else ""), tool_calls=calls)
+    if step.problem:
+        yield User(content=f"Your last reply could not be read: {step.problem}. Reply again in the form asked for.")
     for use in step.uses:
         yield ToolResult(tool_call_id=use.call, content=_result(use))
     for use in step.uses:

@@ -45,6 +45,10 @@ class Limits(_Value, frozen=True, kw_only=True):
     max_clarifications: int
     time_budget: float
     """Seconds of work; time spent waiting for people does not count."""
+    max_searches: int | None = None
+    tool_budget: int | None = None
+    """Calls of tools that are not for finishing."""
+    token_budget: int | None = None
 
 
 class ProviderCall(_Value, frozen=True, kw_only=True):
@@ -127,6 +131,10 @@ class Replied(_Fact, frozen=True, kw_only=True, tag="Replied"):
     calls: tuple[ProviderCall, ...] = ()
     usage: Usage | None = None
     phase: str = ""
+    thought: str = ""
+    """Structured reasoning, where the reply held it beside the choice of a tool."""
+    problem: str = ""
+    """Why the reply could not be read; the model is told so."""
     finish: str = ""
     model: str = ""
     offered: tuple[str, ...] = ()

@@ -1,6 +1,6 @@
 """A session is the sum of its events: `fold` adds them up, nothing edits it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
@@ -12,7 +12,7 @@ from longhouse.journal import events, fingerprint
 from longhouse.journal.events import Event, Outcome, Output, Recorded
 from longhouse.journal.messages import Content, Message, text_of
 
-FOLD_VERSION: Final = 2
+FOLD_VERSION: Final = 3
 """Part of every snapshot; a change of what `fold` computes raises it, and old snapshots are ignored."""
 
 AGENT_FAILED: Final = "agent_failed"
@@ -38,6 +38,7 @@ class Heard(_Entry, frozen=True, kw_only=True, tag="Heard"):
     """A prompt as it entered the transcript: the task of a turn, on the day the turn started."""
 
     seq: int
+    """Of its `Started`: a prompt may have waited behind a turn, and the transcript is in the order of its seqs."""
     content: Content
     date: str
 
@@ -50,6 +51,7 @@ class Use(_Entry, frozen=True, kw_only=True):
     arguments: str
     outcome: Outcome | None = None
     question: str = ""
+    effect: events.Effect = "read"
 
 
 class Step(_Entry, frozen=True, kw_only=True, tag="Step"):
@@ -58,6 +60,8 @@ class Step(_Entry, frozen=True, kw_only=True, tag="Step"):
     seq: int
     text: str = ""
     uses: tuple[Use, ...] = ()
+    phase: str = ""
+    problem: str = ""
 
 
 class Told(_Entry, frozen=True, kw_only=True, tag="Told"):
@@ -130,6 +134,9 @@ class Turn:
     searches_used: int = 0
     clarifications_used: int = 0
     tokens: int = 0
+    calls: int = 0
+    unreadable: int = 0
+    """Replies in a row that could not be read."""
     waited: float = 0.0
     """Seconds spent at rest, waiting for people: they do not count against the time budget."""
     resting_since: datetime | None = None
@@ -191,6 +198,35 @@ class Session:
         if self.is_running:
             return not self.open or bool(self.due_calls)
         return bool(self.queue)
+
+    @property
+    def has_just_thought(self) -> bool:
+        """Was the last thing that happened a phase of reasoning?"""
+        return _is_thought(self.transcript)
+
+    @property
+    def stage(self) -> Literal["plan", "research", "synthesize"]:
+        """How far the work on the task is: a plan, then sources, then the answer."""
+        thought = self.context.get("current_step_reasoning")
+        if isinstance(thought, dict) and thought.get("enough_data"):
+            return "synthesize"
+        if self._has_used("generateplantool") or self.context.get("sources"):
+            return "research"
+        return "plan"
+
+    def _has_used(self, tool: str) -> bool:
+        return any(use.tool == tool and isinstance(use.outcome, Output) for step in self.steps for use in step.uses)
+
+    @property
+    def steps(self) -> list[Step]:
+        """The steps of the present turn, the newest first."""
+        found = []
+        for entry in reversed(self.transcript):
+            if isinstance(entry, Heard):
+                break
+            if isinstance(entry, Step):
+                found.append(entry)
+        return found
 
     @property
     def spoken(self) -> str | None:
@@ -305,7 +341,7 @@ class _Builder:
             case events.Prompted():
                 self.queue.append(Waiting(seq=seq, prompt=event))
             case events.Started():
-                self._start(event, at)
+                self._start(event, seq, at)
             case events.Replied():
                 self._reply(event, seq)
             case events.Called():
@@ -334,13 +370,13 @@ class _Builder:
             case _:
                 assert_never(event)
 
-    def _start(self, event: events.Started, at: datetime) -> None:
+    def _start(self, event: events.Started, seq: int, at: datetime) -> None:
         waiting = next(waiting for waiting in self.queue if waiting.seq == event.prompt)
         self.queue.remove(waiting)
         prompt = waiting.prompt
         if prompt.prior:
-            self.transcript.append(Told(seq=event.prompt, messages=prompt.prior))
-        self.transcript += [Heard(seq=event.prompt, content=content, date=event.date) for content in prompt.content]
+            self.transcript.append(Told(seq=seq, messages=prompt.prior))
+        self.transcript += [Heard(seq=seq, content=content, date=event.date) for content in prompt.content]
         self.turn = Turn(
             trace=event.trace,
             prompt=event.prompt,
@@ -358,22 +394,36 @@ class _Builder:
 
     def _reply(self, event: events.Replied, seq: int) -> None:
         assert self.turn is not None
-        self.iteration += 1
+        # An action belongs to the iteration of the thought before it.
+        step = 0 if event.phase == "action" and _is_thought(self.transcript) else 1
+        self.iteration += step
         usage = event.usage or events.Usage()
         self.turn = replace(
             self.turn,
-            iteration=self.turn.iteration + 1,
+            iteration=self.turn.iteration + step,
             tokens=self.turn.tokens + usage.total_tokens,
+            unreadable=self.turn.unreadable + 1 if event.problem else 0,
             usage=_sum(self.turn.usage, usage),
         )
+        if event.thought:
+            self.context = {**self.context, "current_step_reasoning": _thought(event.thought)}
         gone = set(event.withdrawn)
         self.offered = [ref for ref in self.offered if ref not in gone] + list(event.offered)
-        self.transcript.append(Step(seq=seq, text=event.text))
+        text = event.thought or event.text
+        self.transcript.append(Step(seq=seq, text=text, phase=event.phase, problem=event.problem))
 
     def _call(self, event: events.Called, seq: int) -> None:
+        if self.turn:
+            self.turn = replace(self.turn, calls=self.turn.calls + 1)
         step = self.transcript[-1]
         assert isinstance(step, Step)
-        use = Use(call=event.call, tool=event.tool, arguments=event.arguments, question=event.question)
+        use = Use(
+            call=event.call,
+            tool=event.tool,
+            arguments=event.arguments,
+            question=event.question,
+            effect=event.effect,
+        )
         self.transcript[-1] = msgspec.structs.replace(step, uses=(*step.uses, use))
         self.open[event.call] = Open(
             call=event.call,
@@ -439,6 +489,19 @@ class _Builder:
     ) -> None:
         assert self.turn is not None
         self.turn = replace(self.turn, ended=ended, answer=answer, error=error, code=code)
+
+
+def _is_thought(transcript: Sequence[Entry]) -> bool:
+    last = transcript[-1] if transcript else None
+    return isinstance(last, Step) and last.phase == "reasoning"
+
+
+def _thought(text: str) -> Any:
+    """Structured reasoning as a value; a thought in plain words stays words."""
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
 
 
 def _added(there: Any, added: Any) -> Any:

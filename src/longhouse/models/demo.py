@@ -1,11 +1,13 @@
 """The model that answers when none is set: it plays a short scene for any task, and says that it is the demo."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from longhouse.agents.strategy import Body
 from longhouse.journal.messages import Assistant, Message, ToolResult, User, text_of
-from longhouse.models.scripted import Say, call
+from longhouse.models.scripted import Say, call, say
 
 QUESTION: Final = "This is the built-in demo model. Before it plays its scene: which city are you in?"
 HOW_TO: Final = (
@@ -15,20 +17,50 @@ HOW_TO: Final = (
 
 
 def scene(body: Body) -> Say:
-    """Asks one question, uses one tool, answers."""
+    """Asks one question, uses one tool, answers; in the form that the request asks for."""
     turn = _this_turn(body.messages)
     used = [one.function.name for message in turn if isinstance(message, Assistant) for one in message.tool_calls]
+    tool, arguments = _choice(turn, used)
+    thought = _thought(used)
+    if isinstance(body.tool_choice, dict):
+        return call("reasoningtool", **thought)
+    if bytes(body.response_format):
+        function = {"tool_name_discriminator": tool, **arguments}
+        return say(msgspec.json.encode({**thought, "function": function}).decode())
+    return call(tool, **arguments)
+
+
+def _choice(turn: Sequence[Message], used: list[str]) -> tuple[str, dict[str, Any]]:
     if "clarificationtool" not in used:
-        return call("clarificationtool", questions=[QUESTION])
+        return "clarificationtool", {"questions": [QUESTION]}
     if "clocktool" not in used:
-        return call("clocktool", timezone="UTC")
+        return "clocktool", {"timezone": "UTC"}
     said = [text_of(message.content) for message in turn if isinstance(message, User)]
-    time = next((message.content for message in reversed(turn) if isinstance(message, ToolResult)), "unknown")
     answer = (
         f"I am the demo model of Longhouse and follow a script. You asked: {said[0]!r}. You answered: {said[-1]!r}. "
-        f"The clock tool says it is {time}. This session is in Postgres now and will outlive me. {HOW_TO}"
+        f"The clock tool says it is {_time(turn)}. This session is in Postgres now and will outlive me. {HOW_TO}"
     )
-    return call("finalanswertool", answer=answer, status="completed")
+    return "finalanswertool", {"answer": answer, "status": "completed"}
+
+
+def _time(turn: Sequence[Message]) -> str:
+    calls = [one for message in turn if isinstance(message, Assistant) for one in message.tool_calls]
+    asked = [one.id for one in calls if one.function.name == "clocktool"]
+    told = (message.content for message in turn if isinstance(message, ToolResult) and message.tool_call_id in asked)
+    return next(told, "unknown")
+
+
+def _thought(used: list[str]) -> dict[str, Any]:
+    """Where the scene stands, as the structured strategies want it."""
+    knows = "clocktool" in used
+    return {
+        "reasoning_steps": ["This is a scene.", "It has three steps."],
+        "current_situation": "The demo model plays its scene.",
+        "plan_status": "as planned",
+        "enough_data": knows,
+        "remaining_steps": ["answer"] if knows else ["ask", "look at the clock", "answer"],
+        "task_completed": knows,
+    }
 
 
 def _this_turn(messages: Sequence[Message]) -> Sequence[Message]:

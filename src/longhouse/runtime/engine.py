@@ -18,6 +18,7 @@ from longhouse.journal import events
 from longhouse.journal.events import Event, Fault, Recorded
 from longhouse.journal.session import AGENT_FAILED, Open, Session, fold
 from longhouse.runtime.bus import Bus, Facts
+from longhouse.runtime.condense import condensed
 from longhouse.runtime.instance import Instance, Pool
 from longhouse.runtime.listen import listen
 from longhouse.runtime.reading import Reading, in_order, returned
@@ -132,21 +133,25 @@ class Engine:
         """Perform the calls that are due, or end what is over, or else think."""
         assert run.session.turn is not None
         if due := run.session.due_calls:
-            await self._perform(run, due)
+            await self._perform(run, due, instance.template.memory_scope)
         elif run.session.turn.verdict:
             # The last call beside the finishing one has returned from outside: nothing is left but the end.
             await self.record(run, [])
-        elif reason := rules.overdue(run.session.turn, clock.now()):
-            await self.record(run, [events.Failed(reason=reason, code="limit_reached")])
+        elif end := rules.overdue(run.session.turn, clock.now()):
+            code, reason = end
+            await self.record(run, [events.Failed(reason=reason, code=code)])
         else:
             await self._think(run, instance)
 
     async def _think(self, run: Run, instance: Instance) -> None:
         session = run.session
         assert session.turn is not None
-        offered = in_order(session, rules.open_tools(session.turn, instance.tools, clock.now()))
+        offered = in_order(session, rules.open_tools(session, instance.tools, clock.now()))
         request = instance.strategy.propose(session, instance.template, offered)
         try:
+            if summary := await condensed(session, instance.template, instance.model, request.body):
+                await self.record(run, [summary])
+                return
             reply = await listen(self.db, self.bus, instance.model, request, session=session, fence=run.lease.fence)
             new = await Reading(self.toolbox, session, request, offered).read(instance.strategy, reply)
         except ProviderError as error:
@@ -154,14 +159,14 @@ class Engine:
             return
         await self.record(run, new)
 
-    async def _perform(self, run: Run, due: Sequence[Open]) -> None:
+    async def _perform(self, run: Run, due: Sequence[Open], memory_scope: str) -> None:
         """Runs calls side by side; their outcomes pass one recorder, in the order in which they arrive."""
         if any(call.effect == "once" for call in due) and not self.is_alive():
             # Others may be about to take this session: what must not happen twice is not begun now.
             await leases.let_go(self.db, run.lease)
             run.rested = True
             return
-        doing = {asyncio.create_task(self._perform_one(run, call)): call for call in due}
+        doing = {asyncio.create_task(self._perform_one(run, call, memory_scope)): call for call in due}
         unrecorded = list(doing)
         try:
             while unrecorded:
@@ -173,11 +178,14 @@ class Engine:
         finally:
             await self._leave(run, {task: doing[task] for task in unrecorded})
 
-    async def _perform_one(self, run: Run, call: Open) -> Result:
+    async def _perform_one(self, run: Run, call: Open, memory_scope: str) -> Result:
         if call.effect == "once" and call.deadline and call.deadline < clock.now():
             # We were held up between intent and effect: whoever waited for it may have drawn conclusions.
             return Result(Fault(code="too_late", message=f"{call.tool} was not begun in time; nothing happened"))
-        return await self.toolbox.perform(call, run.session)
+        result = await self.toolbox.perform(call, run.session, memory_scope=memory_scope)
+        if isinstance(result.outcome, Fault):
+            return Result(rules.told(run.session, call.tool, call.arguments, result.outcome))
+        return result
 
     async def _leave(self, run: Run, doing: dict[asyncio.Task[Result], Open]) -> None:
         """Stops calls that we may not record. An effect cannot be called back: its outcome is still worth reporting."""

@@ -8,6 +8,7 @@ import msgspec
 
 from longhouse.agents.answer import AnswerReader
 from longhouse.agents.strategy import Reply, Request
+from longhouse.agents.structured import DISCRIMINATOR
 from longhouse.errors import ProviderError
 from longhouse.journal.events import ProviderCall, Usage
 from longhouse.journal.messages import clean, clean_json, files_in, with_files
@@ -63,6 +64,7 @@ class _Ear:
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._calls: dict[int, _Call] = {}
+        self._structure = AnswerReader(("function", "answer"), given=(("function", DISCRIMINATOR), FINAL_ANSWER))
         self._usage: Usage | None = None
         self._finish = ""
         self._model = ""
@@ -76,12 +78,20 @@ class _Ear:
         if delta.text:
             self._grow(delta.text)
             self._text.append(delta.text)
-            self._show("content" if self._request.text_is == "answer" else "reasoning", delta.text)
+            self._hear_text(delta.text)
         for fragment in delta.calls:
             self._hear_call(fragment)
         self._usage = delta.usage or self._usage
         self._finish = delta.finish or self._finish
         self._model = delta.model or self._model
+
+    def _hear_text(self, text: str) -> None:
+        if self._request.text_is == "answer":
+            self._show("content", text)
+        elif self._request.text_is == "thought":
+            self._show("reasoning", text)
+        elif answer := self._structure.feed(text):
+            self._show("content", answer)
 
     def _hear_call(self, fragment: CallDelta) -> None:
         call = self._calls.setdefault(fragment.index, _Call())

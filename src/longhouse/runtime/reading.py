@@ -6,7 +6,8 @@ from datetime import timedelta
 from typing import Final
 
 from longhouse import clock
-from longhouse.agents.strategy import Intent, Reply, Request, Strategy
+from longhouse.agents import rules
+from longhouse.agents.strategy import Intent, Reply, Request, Strategy, Verdict
 from longhouse.agents.tool import Tool
 from longhouse.errors import ProviderError
 from longhouse.journal import events
@@ -31,7 +32,7 @@ class Reading:
 
     async def read(self, strategy: Strategy, reply: Reply) -> list[Event]:
         verdict = strategy.interpret(self.request, reply)
-        replied = self._replied(reply)
+        replied = self._replied(reply, verdict)
         if verdict.answer is not None:
             if not verdict.answer.strip():
                 raise ProviderError("the model answered with nothing", retryable=True)
@@ -40,8 +41,17 @@ class Reading:
         intents = verdict.intents[:MAX_TOLD]
         finishes = any(self._finishes(intent) for intent in intents)
         for index, intent in enumerate(intents):
-            new += await self._call(f"{self.session.iteration + 1}-action-{index}", index, intent, finishes)
+            new += await self._call(self._call_id(index), index, intent, finishes)
         return new
+
+    def _call_id(self, index: int) -> str:
+        """Thought and action of one iteration share its number."""
+        iteration = self.session.iteration + 1
+        if self.request.phase == "reasoning":
+            return f"{iteration}-reasoning" if index == 0 else f"{iteration}-reasoning-{index}"
+        if self.request.phase == "action" and self.session.has_just_thought:
+            iteration -= 1
+        return f"{iteration}-action-{index}"
 
     def _tool(self, intent: Intent) -> Tool | None:
         return next((tool for tool in self.offered if tool.name == intent.tool), None)
@@ -55,6 +65,7 @@ class Reading:
         tool = self._tool(intent)
         called = _called(call_id, intent, tool)
         if fault := self._refusal(index, intent, tool, finishes):
+            fault = rules.told(self.session, intent.tool, intent.arguments, fault)
             return [called, Returned(call=call_id, outcome=fault)]
         assert tool is not None
         if not tool.inline:
@@ -68,6 +79,8 @@ class Reading:
         """Why a call is not made, in words that the model can act on."""
         if index >= MAX_CALLS:
             return Fault(code="too_many_calls", message=f"only {MAX_CALLS} calls of one reply are made")
+        if self.request.only and intent.tool != self.request.only:
+            return Fault(code="reason_first", message=f"reason first: call {self.request.only}, then act")
         if tool is None:
             return Fault(code="not_offered", message=f"{intent.tool!r} is not among the tools that are open now")
         if tool.asks and finishes:
@@ -75,7 +88,7 @@ class Reading:
             return Fault(code="answered", message="a reply that gives the final answer cannot ask as well")
         return self.toolbox.check(intent.tool, intent.arguments)
 
-    def _replied(self, reply: Reply) -> events.Replied:
+    def _replied(self, reply: Reply, verdict: Verdict) -> events.Replied:
         refs = [tool.ref for tool in self.offered]
         known = set(self.session.offered)
         return events.Replied(
@@ -84,6 +97,8 @@ class Reading:
             calls=reply.calls[:MAX_TOLD],
             usage=reply.usage,
             phase=self.request.phase,
+            thought=verdict.thought,
+            problem=verdict.problem,
             finish=reply.finish,
             model=reply.model,
             offered=tuple(ref for ref in refs if ref not in known),

@@ -14,6 +14,7 @@ import structlog
 
 from longhouse import clock
 from longhouse.errors import AlreadyReturned, Deposed, UnknownShape
+from longhouse.journal.session import Session
 from longhouse.runtime.bus import Bus, Look
 from longhouse.runtime.engine import Engine, Run
 from longhouse.store import journals, leases, views
@@ -70,12 +71,20 @@ async def _set_within(seconds: float, event: asyncio.Event) -> None:
 
 
 class Worker:
-    def __init__(self, db: Database, bus: Bus, engine: Engine, terms: Terms) -> None:
+    def __init__(
+        self,
+        db: Database,
+        bus: Bus,
+        engine: Engine,
+        terms: Terms,
+        keep_log: Callable[[Session], Awaitable[None]] | None = None,
+    ) -> None:
         self.id = engine.worker
         self._db = db
         self._bus = bus
         self._engine = engine
         self._terms = terms
+        self._keep_log = keep_log
         self._running: dict[str, Hold] = {}
         self._hinted: asyncio.Queue[str] = asyncio.Queue()
         self._pending: set[str] = set()
@@ -255,16 +264,20 @@ class Worker:
             lease = await leases.claim(self._db, session_id, self.id)
             if lease is not None:
                 self._running[session_id].lease = lease
-                await self._advance(lease)
+                session = await self._advance(lease)
+                if session and self._keep_log:
+                    await self._keep_log(session)
         except UNREACHABLE as error:
             log.warning("Postgres is away", session=session_id, error=str(error))
         finally:
             self._served(session_id)
 
-    async def _advance(self, lease: Lease) -> None:
+    async def _advance(self, lease: Lease) -> Session | None:
+        """The session as we left it; None where it was taken from us."""
         try:
             session = await self._engine.advance(lease)
             log.debug("session rested", session=session.id, state=session.state)
+            return session
         except Deposed as deposed:
             log.info("deposed", session=lease.session_id, reason=str(deposed))
         except asyncio.CancelledError:
@@ -277,7 +290,8 @@ class Worker:
             raise
         except Exception as error:
             log.exception("a defect ended a turn", session=lease.session_id)
-            await self._fail(lease, error)
+            return await self._fail(lease, error)
+        return None
 
     def _served(self, session_id: str) -> None:
         del self._running[session_id]
@@ -286,7 +300,7 @@ class Worker:
             self._again.discard(session_id)
             self.hint(session_id)
 
-    async def _fail(self, lease: Lease, error: Exception) -> None:
+    async def _fail(self, lease: Lease, error: Exception) -> Session | None:
         """Says in the journal that the turn ended; a session that cannot even be told so is left alone."""
         reason = f"an internal error: {type(error).__name__}"
         try:
@@ -294,16 +308,17 @@ class Worker:
             run = Run(lease=lease, session=session, loaded=session.head)
             await self._engine.give_up(run, reason, "internal_error")
         except (Deposed, AlreadyReturned):
-            return
+            return None
         except UNREACHABLE:
             raise
         except Exception:
             log.exception("a session cannot be advanced here", session=lease.session_id)
             self._unreadable.add(lease.session_id)
             await leases.break_off(self._db, lease)
-            return
+            return None
         if not run.rested:
             await leases.let_go(self._db, lease)
+        return run.session
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -52,6 +52,17 @@ class Database:
     async def run(self, sql: str, *args: object) -> str:
         return str(await self._patiently(lambda: self.pool.execute(sql, *args)))
 
+    async def alone(self, lock: tuple[int, int], sql: str, *args: object) -> asyncpg.Record | None:
+        """One statement under an advisory lock: what it reads stays true until what it writes is there."""
+
+        async def ask() -> asyncpg.Record | None:
+            async with self.pool.acquire() as connection, connection.transaction(isolation="read_committed"):
+                # A statement sees what was there when it began, so the lock must be held before.
+                await connection.execute("SELECT pg_advisory_xact_lock($1, $2)", *lock)
+                return await connection.fetchrow(sql, *args)
+
+        return await self._patiently(ask)
+
     async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Asks, and asks again while Postgres is away."""
         give_up_at = asyncio.get_running_loop().time() + RETRY_FOR

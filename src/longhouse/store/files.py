@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from longhouse.store.database import Database
 
 PUT = "INSERT INTO files (digest, media_type, content) VALUES ($1, $2, $3) ON CONFLICT (digest) DO NOTHING"
+CONTENT = "SELECT content FROM files WHERE digest = $1"
 GET = "SELECT digest, media_type, content FROM files WHERE digest = ANY($1)"
 
 
@@ -18,6 +19,11 @@ async def put(db: Database, content: bytes, media_type: str) -> str:
     digest = digest_of(content)
     await db.run(PUT, digest, media_type, content)
     return digest
+
+
+async def content(db: Database, digest: str) -> bytes | None:
+    found: bytes | None = await db.value(CONTENT, digest)
+    return found
 
 
 async def data_urls(db: Database, digests: Iterable[str]) -> dict[str, str]:

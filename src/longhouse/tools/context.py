@@ -9,6 +9,8 @@ import pydantic
 
 from longhouse.journal.messages import clean
 from longhouse.journal.session import Open, Session
+from longhouse.tools.memory import Memory
+from longhouse.tools.tavily import Search
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,9 @@ class MadeFile:
 class Services:
     """What the composition root lends to tools; each is there only if it was set up."""
 
+    search: Search | None = None
+    memory: Memory | None = None
+
 
 @dataclass(slots=True)
 class ToolContext:
@@ -38,6 +43,7 @@ class ToolContext:
     key: str
     """The idempotency key of this call: the same over all attempts."""
     services: Services = field(default_factory=Services)
+    memory_scope: str = "agent"
     made: list[MadeFile] = field(default_factory=list)
     """Files to keep; append to it."""
     state: str = "RESEARCHING"
@@ -61,7 +67,7 @@ class Written(msgspec.Struct, frozen=True):
     current_step_reasoning: Any
 
 
-def context_of(call: Open, session: Session, services: Services) -> ToolContext:
+def context_of(call: Open, session: Session, services: Services, memory_scope: str) -> ToolContext:
     turn = session.turn
     assert turn is not None
     return ToolContext(
@@ -73,6 +79,7 @@ def context_of(call: Open, session: Session, services: Services) -> ToolContext:
         call=call.call,
         key=f"{session.id}:{call.call}",
         services=services,
+        memory_scope=memory_scope,
         iteration=turn.iteration,
         searches_used=turn.searches_used,
         clarifications_used=turn.clarifications_used,

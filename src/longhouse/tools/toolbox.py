@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Final, Protocol
 import pydantic
 import structlog
 
+from longhouse.agents.registry import Registry
 from longhouse.agents.tool import Tool
 from longhouse.journal.events import Effect, Fault, Outcome, Output
 from longhouse.journal.messages import clean
@@ -22,6 +23,10 @@ MAX_ARGUMENTS: Final = 1_000_000
 """Characters of arguments that we read at all."""
 
 
+class ToolRegistry(Registry[type["BaseTool"]]):
+    """Every tool class, from the moment it is defined."""
+
+
 class BaseTool(pydantic.BaseModel):
     """The contract of a tool: its fields are the arguments, its docstring the description, `__call__` the work."""
 
@@ -32,12 +37,14 @@ class BaseTool(pydantic.BaseModel):
     max_output: ClassVar[int] = 40_000
     inline: ClassVar[bool] = False
     finishes: ClassVar[bool] = False
+    closing: ClassVar[bool] = False
     asks: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.tool_name = cls.__dict__.get("tool_name") or cls.__name__.lower()
         cls.description = cls.__dict__.get("description") or inspect.cleandoc(cls.__doc__ or "")
+        ToolRegistry.register(cls, name=cls.tool_name)
 
     async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
         raise NotImplementedError(f"{type(self).__name__} does not say what it does: define `async def __call__`")
@@ -55,6 +62,7 @@ class BaseTool(pydantic.BaseModel):
             max_output=cls.max_output,
             inline=cls.inline,
             finishes=cls.finishes,
+            closing=cls.closing,
             asks=cls.asks,
         )
 
@@ -125,6 +133,20 @@ class Toolbox:
         """Takes up a tool that became known later, or a newer description of one."""
         self._bindings[binding.tool.name] = binding
 
+    def remove(self, name: str) -> None:
+        """A tool that is not there any more."""
+        self._bindings.pop(name, None)
+
+    def offered(self, names: Iterable[str]) -> list[Tool]:
+        """The tools of these names that are there now; `<server>.*` stands for all of a server, in their order."""
+        found: dict[str, Tool] = {}
+        for name in names:
+            known = (
+                sorted(one for one in self._bindings if one.startswith(name[:-1])) if name.endswith(".*") else [name]
+            )
+            found |= {one: self._bindings[one].tool for one in known if one in self._bindings}
+        return list(found.values())
+
     def find(self, name: str) -> Tool | None:
         binding = self._bindings.get(name)
         return binding.tool if binding else None
@@ -137,12 +159,12 @@ class Toolbox:
         work = self._bind(name, arguments)
         return work if isinstance(work, Fault) else None
 
-    async def perform(self, call: Open, session: Session) -> Result:
+    async def perform(self, call: Open, session: Session, *, memory_scope: str = "agent") -> Result:
         """Runs one call. Whatever the tool does, an outcome comes back."""
         work = self._bind(call.tool, call.arguments)
         if isinstance(work, Fault):
             return Result(work)
-        tool, context = self.get(call.tool), context_of(call, session, self._services)
+        tool, context = self.get(call.tool), context_of(call, session, self._services, memory_scope)
         before, deadline = written(context), asyncio.timeout(tool.timeout)
         try:
             async with deadline:

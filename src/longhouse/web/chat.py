@@ -157,6 +157,10 @@ class Telling:
         match event:
             case events.Started():
                 return [self._act("started")]
+            case events.Replied() if event.thought:
+                return [Piece(reasoning=event.thought)]
+            case events.Called(tool="reasoningtool"):
+                return [Piece(reasoning=event.arguments)]
             case events.Called(call_kind="tool"):
                 detail = {"call_id": event.call, "tool": event.tool, "arguments": event.arguments}
                 return [self._act("tool_call", **detail)]

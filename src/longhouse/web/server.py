@@ -4,6 +4,7 @@ import asyncio
 import re
 import time
 import uuid
+from collections.abc import Mapping
 from typing import Any, Final
 
 import structlog
@@ -15,11 +16,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import longhouse
 from longhouse.agents.catalog import Catalog
+from longhouse.agents.strategy import Strategy
 from longhouse.errors import CallerError
 from longhouse.runtime.bus import Bus
 from longhouse.store import leases
 from longhouse.store.database import UNREACHABLE, Database
-from longhouse.web import agents, gateway, metrics, sessions, wire
+from longhouse.tools.toolbox import Toolbox
+from longhouse.web import agent_log, agents, artifacts, gateway, metrics, sessions, steps, wire
 from longhouse.web.metrics import Metrics
 from longhouse.web.sessions import Sessions
 from longhouse.web.turns import Turns
@@ -35,7 +38,15 @@ LOCAL_HOST: Final = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d{1,5})
 """Without keys we listen on loopback addresses only; whoever comes by another name was sent by somebody else."""
 
 
-def build(db: Database, bus: Bus, catalog: Catalog, numbers: Metrics) -> ASGIApp:
+def build(
+    db: Database,
+    bus: Bus,
+    catalog: Catalog,
+    numbers: Metrics,
+    *,
+    toolbox: Toolbox,
+    strategies: Mapping[str, Strategy],
+) -> ASGIApp:
     app = FastAPIOffline(
         title="Longhouse",
         version=longhouse.__version__,
@@ -47,6 +58,9 @@ def build(db: Database, bus: Bus, catalog: Catalog, numbers: Metrics) -> ASGIApp
     held = Sessions(db, bus, catalog, turns)
     app.include_router(gateway.routes(db, bus, catalog, turns))
     app.include_router(sessions.routes(held))
+    app.include_router(artifacts.routes(held))
+    app.include_router(steps.routes(held, toolbox, strategies))
+    app.include_router(agent_log.routes(held))
     app.include_router(agents.routes(db, bus, held))
     _add_watching(app, db, numbers)
     _add_refusals(app)

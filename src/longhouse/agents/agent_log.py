@@ -1,0 +1,123 @@
+"""The agent log that users of SGR-Agent Core know, made from the journal: what was thought and done, step by step."""
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+
+from longhouse.agents.template import Template
+from longhouse.journal import events
+from longhouse.journal.events import Called, Outcome, Output, Recorded
+from longhouse.journal.messages import text_of
+
+REASONING: Final = "reasoningtool"
+
+
+def agent_log(session_id: str, recorded: Iterable[Recorded], template: Template | None) -> dict[str, Any]:
+    """The log of a whole session; `template` is that of its last turn, None if it is not known any more."""
+    writer = _Writer()
+    log = [entry for record in recorded for entry in writer.write(record)]
+    return {
+        "id": session_id,
+        "model_config": _model_config(template),
+        "task": writer.task,
+        "toolkit": list(template.tools) if template else [],
+        "log": log,
+    }
+
+
+def _model_config(template: Template | None) -> dict[str, Any]:
+    """How the model is asked. Keys and proxies are no part of a template, and so cannot be shown."""
+    if template is None:
+        return {}
+    policy = template.llm_policy
+    return {"model": policy.model, "max_tokens": policy.max_tokens, "temperature": policy.temperature}
+
+
+class _Writer:
+    """Follows the journal and says what each event adds to the log."""
+
+    def __init__(self) -> None:
+        self.task: str | None = None
+        """The first one; later ones are entries of the log."""
+        self._step = 0
+        self._has_thought = False
+        self._prompts: dict[int, events.Prompted] = {}
+        self._called: dict[str, tuple[int, Called]] = {}
+
+    def write(self, record: Recorded) -> Iterator[dict[str, Any]]:
+        event, at = record.event, record.at
+        match event:
+            case events.Prompted():
+                self._prompts[record.seq] = event
+            case events.Started():
+                yield from self._begin(self._prompts.pop(event.prompt), at)
+            case events.Replied():
+                yield from self._reply(event, at)
+            case events.Called():
+                self._called[event.call] = (self._step, event)
+            case events.Returned():
+                yield _used(*self._called.pop(event.call), event.outcome, at)
+            case events.Condensed():
+                yield _entry(self._step, at, "condensed", summary=event.summary)
+            case events.Finished():
+                yield _entry(self._step, at, "finished", answer=event.answer)
+            case events.Failed():
+                yield _entry(self._step, at, "failed", error=event.reason, code=event.code)
+            case events.Cancelled():
+                yield _entry(self._step, at, "cancelled", by=event.by)
+
+    def _begin(self, prompt: events.Prompted, at: datetime) -> Iterator[dict[str, Any]]:
+        self._has_thought = False
+        task = "\n\n".join(text_of(content) for content in prompt.content)
+        if self.task is None:
+            self.task = task
+        else:
+            yield _entry(self._step, at, "task", task=task)
+
+    def _reply(self, event: events.Replied, at: datetime) -> Iterator[dict[str, Any]]:
+        # An action belongs to the step of the thought before it.
+        self._step += 0 if event.phase == "action" and self._has_thought else 1
+        self._has_thought = event.phase == "reasoning"
+        if event.thought:
+            yield _entry(self._step, at, "reasoning", agent_reasoning=_value(event.thought))
+        elif thought := event.reasoning or (event.text if event.calls or self._has_thought else ""):
+            yield _entry(self._step, at, "reasoning", agent_reasoning=thought)
+
+
+def _used(step: int, called: Called, outcome: Outcome, at: datetime) -> dict[str, Any]:
+    arguments = _value(called.arguments)
+    if called.tool == REASONING and isinstance(outcome, Output):
+        return _entry(step, at, "reasoning", agent_reasoning=arguments)
+    result = outcome.content if isinstance(outcome, Output) else f"Error: {outcome.message}"
+    if called.call_kind == "ask" and isinstance(outcome, Output):
+        return _entry(
+            step,
+            at,
+            "clarification",
+            tool_name=called.tool,
+            agent_tool_context=arguments,
+            agent_tool_execution_result=called.question,
+            clarification=result,
+        )
+    return _entry(
+        step,
+        at,
+        "tool_execution",
+        tool_name=called.tool,
+        agent_tool_context=arguments,
+        agent_tool_execution_result=result,
+    )
+
+
+def _entry(step: int, at: datetime, kind: str, **more: Any) -> dict[str, Any]:
+    return {"step_number": step, "timestamp": at.isoformat(), "step_type": kind, **more}
+
+
+def _value(text: str) -> Any:
+    """JSON as a value; what is none stays as the model wrote it."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return text

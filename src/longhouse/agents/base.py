@@ -1,0 +1,100 @@
+"""BaseAgent: what every strategy is made from. A subclass is known by its `name` as soon as it is defined."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+import msgspec
+
+from longhouse.agents import window
+from longhouse.agents.registry import Registry
+from longhouse.agents.strategy import ANY_FORMAT, Body, Intent, Reply, Request, Verdict
+from longhouse.agents.template import Template
+from longhouse.agents.tool import Tool, wire_names
+from longhouse.journal.events import Sampling
+from longhouse.journal.session import Session, Step
+
+
+class AgentRegistry(Registry[type["BaseAgent"]]):
+    """The strategies that templates may name as their `base_agent_class`."""
+
+    _old_names: ClassVar[dict[str, str]] = {
+        "SGRAutoToolCallingAgent": "SGRToolCallingAgent",
+        "SGRSOToolCallingAgent": "SGRAgent",
+    }
+
+
+class BaseAgent:
+    """A way of thinking: `propose` a request from what happened, `interpret` the reply. It keeps nothing in between."""
+
+    name: ClassVar[str] = ""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.name = cls.__dict__.get("name") or cls.__name__
+        AgentRegistry.register(cls, name=cls.name)
+
+    def propose(self, session: Session, template: Template, offered: Sequence[Tool]) -> Request:
+        raise NotImplementedError(f"{type(self).__name__} does not say what it asks: define `propose`")
+
+    def interpret(self, request: Request, reply: Reply) -> Verdict:
+        """Calls are intents, text without a call is the answer."""
+        if not reply.calls:
+            return Verdict(answer=reply.text)
+        return Verdict(intents=intents(request, reply))
+
+    def request(
+        self,
+        session: Session,
+        template: Template,
+        offered: Sequence[Tool],
+        *,
+        tools: Sequence[Tool] = (),
+        force: str | None = None,
+        response_format: msgspec.Raw = ANY_FORMAT,
+        text_is: Literal["answer", "thought", "structure"] = "answer",
+        phase: str = "",
+        extra_system: str = "",
+    ) -> Request:
+        """The session as a request: `offered` are open to the agent, `tools` are sent as functions."""
+        assert session.turn is not None
+        names = wire_names(_names(session, offered))
+        policy, asked = template.llm_policy, session.turn.sampling or Sampling()
+        if asked.response_format and response_format is ANY_FORMAT:
+            response_format = msgspec.Raw(asked.response_format.encode())
+        body = Body(
+            model=policy.model or "",
+            messages=window.compose(session, template, offered, names, extra_system),
+            tools=tuple(tool.spec(names[tool.name]) for tool in tools),
+            tool_choice=_tool_choice(template, tools, names.get(force or "")),
+            parallel_tool_calls=bool(tools) and policy.can.parallel_tool_calls and force is None,
+            response_format=response_format,
+            temperature=policy.temperature if asked.temperature is None else asked.temperature,
+            top_p=asked.top_p,
+            max_tokens=asked.max_tokens or policy.max_tokens,
+            seed=asked.seed,
+            stop=asked.stop,
+        )
+        back = {wire: name for name, wire in names.items()}
+        return Request(body, names=back, text_is=text_is, phase=phase, offered=tuple(offered), only=force)
+
+
+def intents(request: Request, reply: Reply) -> tuple[Intent, ...]:
+    """The calls of a reply, under the tools' real names."""
+    return tuple(
+        Intent(tool=request.names.get(call.name, call.name), arguments=call.arguments, provider_id=call.id)
+        for call in reply.calls
+    )
+
+
+def _tool_choice(template: Template, tools: Sequence[Tool], force: str | None) -> str | dict[str, Any]:
+    if not tools:
+        return ""
+    if not template.llm_policy.can.forced_tool_choice:
+        return "auto"
+    return {"type": "function", "function": {"name": force}} if force else "required"
+
+
+def _names(session: Session, offered: Sequence[Tool]) -> list[str]:
+    """Every tool that the request names: those offered now and those that the history shows."""
+    used = (use.tool for entry in session.transcript if isinstance(entry, Step) for use in entry.uses)
+    return list(dict.fromkeys([*(tool.name for tool in offered), *used]))

@@ -1,0 +1,43 @@
+"""SGRToolCallingAgent: first a forced reasoning call, then a call of the tool that follows from it."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from longhouse.agents.base import BaseAgent, intents
+from longhouse.agents.strategy import Reply, Request, Verdict
+from longhouse.agents.template import Template
+from longhouse.agents.tool import Tool
+from longhouse.journal.events import Output
+from longhouse.journal.session import Session, Step
+
+REASONING: Final = "reasoningtool"
+
+
+class SGRToolCallingAgent(BaseAgent):
+    """The journal says which phase is next: after a thought comes an action, after anything else a thought."""
+
+    def propose(self, session: Session, template: Template, offered: Sequence[Tool]) -> Request:
+        reasoning = [tool for tool in offered if tool.name == REASONING]
+        if not reasoning or has_thought(session):
+            return self.request(session, template, offered, tools=offered, text_is="thought", phase="action")
+        # The same tools in both phases, so that the provider's prompt cache keeps working; where none can be forced,
+        # reasoning is the only one to choose.
+        tools = offered if template.llm_policy.can.forced_tool_choice else reasoning
+        return self.request(
+            session, template, offered, tools=tools, force=REASONING, text_is="thought", phase="reasoning"
+        )
+
+    def interpret(self, request: Request, reply: Reply) -> Verdict:
+        if reply.calls:
+            return Verdict(intents=intents(request, reply))
+        if request.phase == "reasoning" and reply.text.strip():
+            return Verdict(thought=reply.text)
+        return Verdict(answer=reply.text)
+
+
+def has_thought(session: Session) -> bool:
+    """Was the last thing that happened a thought that stands?"""
+    last = session.transcript[-1] if session.transcript else None
+    if not isinstance(last, Step) or last.phase != "reasoning":
+        return False
+    return not last.uses or any(use.tool == REASONING and isinstance(use.outcome, Output) for use in last.uses)

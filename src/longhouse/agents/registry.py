@@ -1,0 +1,50 @@
+"""Classes known by name: what a template names, this finds."""
+
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """One registry for each subclass; names are those of the classes, or given."""
+
+    _items: ClassVar[dict[str, Any]]
+    _old_names: ClassVar[dict[str, str]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls._items = {}
+
+    @classmethod
+    def register(cls, item: T | None = None, *, name: str | None = None) -> Any:
+        """`register(cls)`, `register(cls, name="…")`, or as a decorator with a name."""
+        if item is None:
+            return _decorator(lambda given: cls.register(given, name=name))
+        cls._items[name or str(getattr(item, "__name__", item))] = item
+        return item
+
+    @classmethod
+    def get(cls, name: str) -> T | None:
+        newer = cls._old_names.get(name)
+        if newer:
+            warnings.warn(f"{name} is deprecated; use {newer}", DeprecationWarning, stacklevel=2)
+        found: T | None = cls._items.get(newer or name)
+        return found
+
+    @classmethod
+    def list_items(cls) -> list[T]:
+        return list(cls._items.values())
+
+    @classmethod
+    def resolve(cls, names: Iterable[str]) -> list[T]:
+        """The items of these names; a name that is not known is a KeyError."""
+        found = {name: cls.get(name) for name in names}
+        if missing := [name for name, item in found.items() if item is None]:
+            raise KeyError(f"not registered: {', '.join(missing)}")
+        return [item for item in found.values() if item is not None]
+
+
+def _decorator(register: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return register

@@ -1,0 +1,62 @@
+"""Reading JSON that a model wrote by hand: a few known slips are mended, everything else is said to be unreadable."""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+MOST: Final = 1_000_000
+"""Characters that we try to mend."""
+_FENCE: Final = re.compile(r"```(?:json)?\s*(.*?)```", re.DOTALL | re.IGNORECASE)
+_TRAILING_COMMA: Final = re.compile(r",(\s*[}\]])")
+
+
+def read_object(text: str) -> dict[str, Any] | str:
+    """The JSON object in a text; or, in words, why there is none."""
+    if not text.strip():
+        return "it is empty"
+    if len(text) > MOST:
+        return f"it is longer than {MOST} characters"
+    problem = "it holds no JSON object"
+    for candidate in _candidates(text):
+        try:
+            value = json.loads(candidate, strict=False)
+        except (ValueError, RecursionError) as error:
+            problem = f"it is not valid JSON: {error}"
+            continue
+        if isinstance(value, dict):
+            return value
+        problem = "it is JSON, but not an object"
+    return problem
+
+
+def _candidates(text: str) -> Iterator[str]:
+    """As it is; out of its fence; from the first brace to the last; without trailing commas; with its end put on."""
+    yield text
+    fenced = _FENCE.search(text)
+    inner = fenced[1] if fenced else text
+    if fenced:
+        yield inner
+    start, end = inner.find("{"), inner.rfind("}")
+    if start < 0:
+        return
+    if end > start:
+        yield inner[start : end + 1]
+        yield _TRAILING_COMMA.sub(r"\1", inner[start : end + 1])
+    yield _closed(_TRAILING_COMMA.sub(r"\1", inner[start:]))
+
+
+def _closed(text: str) -> str:
+    """A text that was cut off, with the quotes and brackets that it still owes."""
+    owed: list[str] = []
+    in_string = escaped = False
+    for char in text:
+        if in_string:
+            in_string, escaped = (escaped or char != '"'), (char == "\\" and not escaped)
+        elif char == '"':
+            in_string = True
+        elif char in "{[":
+            owed.append("}" if char == "{" else "]")
+        elif char in "}]" and owed:
+            owed.pop()
+    return text + ('"' if in_string else "") + "".join(reversed(owed))

@@ -1,0 +1,116 @@
+"""SGRAgent: reasoning and the chosen tool in one structured reply."""
+
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+import msgspec
+
+from longhouse.agents.base import BaseAgent
+from longhouse.agents.repair import read_object
+from longhouse.agents.strategy import ANY_FORMAT, Intent, Reply, Request, Verdict
+from longhouse.agents.strict import strict, without_nulls
+from longhouse.agents.template import Template
+from longhouse.agents.tool import Tool
+from longhouse.journal.session import Session
+
+DISCRIMINATOR: Final = "tool_name_discriminator"
+MOST_TOOLS: Final = 12
+"""Branches of the union: models lose their way in more, and grammars get slow."""
+
+REASONING: Final[dict[str, dict[str, Any]]] = {
+    "reasoning_steps": {
+        "type": "array",
+        "items": {"type": "string"},
+        "description": "The steps of your reasoning, short",
+    },
+    "current_situation": {"type": "string", "description": "Where the work stands"},
+    "plan_status": {"type": "string", "description": "How far the plan is done"},
+    "enough_data": {"type": "boolean", "description": "Is there enough to answer?"},
+    "remaining_steps": {"type": "array", "items": {"type": "string"}, "description": "What remains to be done"},
+    "task_completed": {"type": "boolean", "description": "Is the task done?"},
+}
+
+
+class NextStepToolsBuilder:
+    """Builds the schema of a step: the reasoning, then under `function` one branch for each tool."""
+
+    @staticmethod
+    def build_NextStepTools(tools: Sequence[Tool]) -> dict[str, Any]:  # noqa: N802 - the name people know
+        properties = {**REASONING, "function": {"anyOf": [_branch(tool) for tool in tools]}}
+        return {
+            "type": "object",
+            "properties": properties,
+            "required": list(properties),
+            "additionalProperties": False,
+        }
+
+
+class SGRAgent(BaseAgent):
+    def propose(self, session: Session, template: Template, offered: Sequence[Tool]) -> Request:
+        union = _union(tuple(_capped(offered)))
+        if template.llm_policy.can.json_schema:
+            return self.request(session, template, offered, response_format=union.response_format, text_is="structure")
+        return self.request(
+            session,
+            template,
+            offered,
+            response_format=ANY_FORMAT,
+            text_is="structure",
+            extra_system=f"Answer with one JSON object and nothing else. It must fit this JSON Schema:\n{union.text}",
+        )
+
+    def interpret(self, request: Request, reply: Reply) -> Verdict:
+        said = read_object(reply.text)
+        if isinstance(said, str):
+            return Verdict(problem=said)
+        function = said.pop("function", None)
+        if not isinstance(function, dict) or not isinstance(function.get(DISCRIMINATOR), str):
+            return Verdict(problem=f"it has no `function` with a `{DISCRIMINATOR}`")
+        name = function.pop(DISCRIMINATOR)
+        tool = next((one for one in request.offered if one.name == name), None)
+        arguments = json.dumps(without_nulls(function, tool.schema) if tool else function, ensure_ascii=False)
+        return Verdict(
+            intents=(Intent(tool=name, arguments=arguments),),
+            thought=json.dumps(said, ensure_ascii=False),
+        )
+
+
+class _Union:
+    """The schema of one set of tools, built and encoded once."""
+
+    def __init__(self, tools: tuple[Tool, ...]) -> None:
+        schema = NextStepToolsBuilder.build_NextStepTools(tools)
+        self.text = json.dumps(schema, ensure_ascii=False)
+        described = {"name": "NextStepTools", "strict": True, "schema": schema}
+        self.response_format = msgspec.Raw(msgspec.json.encode({"type": "json_schema", "json_schema": described}))
+
+
+@lru_cache(maxsize=256)
+def _union(tools: tuple[Tool, ...]) -> _Union:
+    return _Union(tools)
+
+
+def _branch(tool: Tool) -> dict[str, Any]:
+    """A tool's arguments with its own name in front, as a literal."""
+    arguments = strict(tool.schema)
+    name = {DISCRIMINATOR: {"type": "string", "const": tool.name}}
+    properties = {**name, **arguments.get("properties", {})}
+    return {
+        "type": "object",
+        "description": tool.description,
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+def _capped(offered: Sequence[Tool]) -> list[Tool]:
+    """At most so many tools, those that end the turn always among them; in the order in which they are offered."""
+    if len(offered) <= MOST_TOOLS:
+        return list(offered)
+    ending = [tool for tool in offered if tool.finishes]
+    others = [tool for tool in offered if not tool.finishes][: MOST_TOOLS - len(ending)]
+    chosen = {tool.name for tool in (*ending, *others)}
+    return [tool for tool in offered if tool.name in chosen]

@@ -1,0 +1,341 @@
+"""One MCP server while Longhouse runs: connected, listed, called, lost, connected again."""
+
+import asyncio
+import hashlib
+import logging
+import os
+import shutil
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final, TextIO
+
+import mcp_types
+import structlog
+from fastmcp.client import Client
+from fastmcp.client.logging import LogMessage
+from fastmcp.client.transports import ClientTransport, StdioTransport, StreamableHttpTransport
+from mcp import MCPError
+from mcp.client.subscriptions import listen
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from longhouse.journal.messages import clean
+from longhouse.tools.context import ToolContext
+from longhouse.tools.mcp_config import Http, McpServer, Secrets, Stdio
+from longhouse.tools.mcp_tool import McpBinding, Unusable
+from longhouse.tools.toolbox import Toolbox
+
+log = structlog.get_logger()
+
+CONNECT_WITHIN: Final = 20.0
+PING_WITHIN: Final = 5.0
+FIRST_PAUSE: Final = 1.0
+LONGEST_PAUSE: Final = 60.0
+MAX_TOOLS: Final = 1_000
+MAX_LINE: Final = 2_000
+KEY: Final = "longhouse/idempotency-key"
+
+# Ties a server's life to ours and becomes it: one that does not watch its standard input would outlive our SIGKILL.
+LEASH: Final = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit("the parent is gone")
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+LIBRARIES: Final = ("fastmcp", "mcp", "httpx2", "httpcore2")
+
+
+class McpServerAway(Exception):  # noqa: N818 - the agent reads the name
+    """The server could not be reached, or was lost; the next call tries to reach it again."""
+
+
+@asynccontextmanager
+async def running(servers: Sequence[McpServer], toolbox: Toolbox, start_within: float) -> AsyncIterator[None]:
+    kept = [Server(server, toolbox) for server in servers]
+    everything = Secrets(tuple(value for server in servers for value in server.secrets.values))
+    with _quiet_libraries(everything):
+        tasks = [asyncio.create_task(server.keep(), name=f"mcp {server.name}") for server in kept]
+        try:
+            await asyncio.wait([server.tried for server in kept], timeout=start_within)
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@dataclass(slots=True)
+class Connection:
+    """A client that is connected, and what became known of it since."""
+
+    client: Client[Any]
+    stirred: asyncio.Event = field(default_factory=asyncio.Event)
+    changed: bool = False
+    lost: bool = False
+
+    def tell(self, *, changed: bool = False, lost: bool = False) -> None:
+        self.changed |= changed
+        self.lost |= lost
+        self.stirred.set()
+
+
+Attempt = asyncio.Future[Connection | str]
+"""A connection, or in words why there is none."""
+
+
+class Server:
+    """Keeps one server. `keep` alone connects and lists; calls only ask for it."""
+
+    def __init__(self, server: McpServer, toolbox: Toolbox) -> None:
+        self.name = server.name
+        self._server = server
+        self._toolbox = toolbox
+        self._names: set[str] = set()
+        self._attempt: Attempt = asyncio.get_running_loop().create_future()
+        self._wanted = asyncio.Event()
+        self._wanted.set()
+        self.tried: Attempt = self._attempt
+        """The first attempt, which the start of Longhouse waits for."""
+
+    async def keep(self) -> None:
+        pause = FIRST_PAUSE
+        while True:
+            # Tools that nobody knows of cannot be called: only time leads to the next attempt.
+            await self._wait_for_want(None if self._names else pause)
+            pause = min(pause * 2, LONGEST_PAUSE)
+            try:
+                async with self._connected() as connection:
+                    pause = FIRST_PAUSE
+                    await self._attend(connection)
+            except Exception as error:  # noqa: BLE001 - whatever a server or the library does, we go on
+                reason = self._words(error)
+            else:
+                reason = "the connection was lost"
+            log.warning("an MCP server is away", server=self.name, reason=reason)
+            if not self._attempt.done():
+                self._attempt.set_result(reason)
+
+    async def call(self, name: str, arguments: dict[str, Any], context: ToolContext) -> mcp_types.CallToolResult:
+        connection = await asyncio.shield(self._current())
+        if isinstance(connection, str):
+            raise McpServerAway(f"the MCP server {self.name!r} cannot be reached: {connection}")
+        if f"{self.name}.{name}" not in self._names:
+            raise McpServerAway(f"the MCP server {self.name!r} does not offer {name!r} any more")
+        # A digest: the server has no use for the ids of our sessions.
+        key = hashlib.sha256(context.key.encode()).hexdigest()[:32]
+        try:
+            return await connection.client.call_tool_mcp(name, arguments, meta={KEY: key})
+        except MCPError as error:
+            if not _is_lost(error):
+                raise McpServerAway(f"the MCP server {self.name!r} refused: {self._words(error)}") from None
+            reason = self._words(error)
+        except Exception as error:  # noqa: BLE001 - the library raises what its transports raise
+            reason = self._words(error)
+        connection.tell(lost=True)
+        raise McpServerAway(
+            f"the MCP server {self.name!r} was lost during the call ({reason}); it is not known whether it took effect"
+        )
+
+    def _current(self) -> Attempt:
+        """The attempt that is under way or stands; a new one where the last failed or was lost."""
+        attempt = self._attempt
+        if attempt.done():
+            result = attempt.result()
+            if isinstance(result, str) or result.lost:
+                self._attempt = asyncio.get_running_loop().create_future()
+                self._wanted.set()
+        return self._attempt
+
+    async def _wait_for_want(self, pause: float | None) -> None:
+        try:
+            async with asyncio.timeout(pause):
+                await self._wanted.wait()
+        except TimeoutError:
+            self._current()
+        self._wanted.clear()
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[Connection]:
+        async with AsyncExitStack() as stack:
+            async with asyncio.timeout(CONNECT_WITHIN):
+                connection = await self._reached(stack)
+                await self._list(connection)
+            if _announces(connection.client):
+                changes = asyncio.create_task(self._listen(connection))
+                stack.callback(changes.cancel)
+            self._attempt.set_result(connection)
+            log.info("an MCP server is connected", server=self.name, tools=len(self._names))
+            yield connection
+
+    async def _reached(self, stack: AsyncExitStack) -> Connection:
+        reach = self._server.reach
+        if isinstance(reach, Http):
+            connection = self._connection(StreamableHttpTransport(reach.url, headers=dict(reach.headers)))
+            await stack.enter_async_context(connection.client)
+            return connection
+        command, args = _leashed(reach)
+        errors, reading = await stack.enter_async_context(_reading(self._note))
+        connection = self._connection(
+            StdioTransport(command, args, env=dict(reach.env), cwd=reach.cwd, keep_alive=False, log_file=errors)
+        )
+        await stack.enter_async_context(connection.client)
+        errors.close()  # the server alone holds it now, and it ends with the server
+        watching = asyncio.create_task(self._ended(connection, reading))
+        stack.callback(watching.cancel)
+        return connection
+
+    def _connection(self, transport: ClientTransport) -> Connection:
+        async def hears(message: Any) -> None:
+            if isinstance(message, mcp_types.ToolListChangedNotification):
+                connection.tell(changed=True)
+
+        client = Client(
+            transport, name=self.name, log_handler=self._says, message_handler=hears, init_timeout=CONNECT_WITHIN
+        )
+        connection = Connection(client)
+        return connection
+
+    async def _attend(self, connection: Connection) -> None:
+        """Lists again when the server says that its tools changed; returns when it is lost."""
+        while not connection.lost:
+            await connection.stirred.wait()
+            connection.stirred.clear()
+            if connection.changed and not connection.lost:
+                connection.changed = False
+                async with asyncio.timeout(CONNECT_WITHIN):
+                    await self._list(connection)
+
+    async def _list(self, connection: Connection) -> None:
+        told = await connection.client.list_tools()
+        names = set[str]()
+        for tool in told[:MAX_TOOLS]:
+            try:
+                binding = McpBinding(
+                    self.name, tool, self.call, timeout=self._server.timeout, secrets=self._server.secrets
+                )
+            except Unusable as error:
+                log.warning("a tool of an MCP server is left out", server=self.name, tool=tool.name, reason=str(error))
+                continue
+            if binding.tool.name in names or (
+                binding.tool.name not in self._names and self._toolbox.find(binding.tool.name)
+            ):
+                log.warning("a tool of an MCP server is left out", server=self.name, tool=tool.name, reason="twice")
+                continue
+            self._toolbox.add(binding)
+            names.add(binding.tool.name)
+        for gone in self._names - names:
+            self._toolbox.remove(gone)
+        self._names = names
+
+    async def _listen(self, connection: Connection) -> None:
+        """Servers of the newest protocol tell changes only to those who ask for them."""
+        try:
+            async with listen(connection.client.session, tools_list_changed=True) as changes:
+                async for _ in changes:
+                    connection.tell(changed=True)
+        except Exception as error:  # noqa: BLE001 - without it, the next connection lists again
+            log.info("an MCP server does not tell changes", server=self.name, reason=self._words(error))
+
+    async def _says(self, message: LogMessage) -> None:
+        self._note(f"{message.level}: {message.data}")
+
+    def _note(self, line: str) -> None:
+        if line := clean(self._server.secrets.hide(line)).strip()[:MAX_LINE]:
+            log.info("an MCP server says", server=self.name, line=line)
+
+    def _words(self, error: BaseException) -> str:
+        if isinstance(error, TimeoutError):
+            return f"it did not answer within {CONNECT_WITHIN:g} seconds"
+        text = str(error).removeprefix("Client failed to connect: ") or type(error).__name__
+        return clean(self._server.secrets.hide(text))[:500]
+
+    async def _ended(self, connection: Connection, reading: asyncio.Task[None]) -> None:
+        """When nobody holds the server's standard error any more, it is gone, unless it still answers."""
+        await asyncio.wait([reading])
+        try:
+            async with asyncio.timeout(PING_WITHIN):
+                await connection.client.ping()
+        except MCPError as error:
+            connection.tell(lost=_is_lost(error))
+        except Exception:  # noqa: BLE001 - the library raises what its transports raise
+            connection.tell(lost=True)
+
+
+def _leashed(reach: Stdio) -> tuple[str, list[str]]:
+    path = reach.env.get("PATH", os.environ.get("PATH"))
+    if shutil.which(reach.command, path=path) is None:
+        raise McpServerAway(f"there is no command {reach.command!r}")
+    if sys.platform != "linux":
+        return reach.command, list(reach.args)
+    return sys.executable, ["-I", "-S", "-c", LEASH, str(os.getpid()), reach.command, *reach.args]
+
+
+def _is_lost(error: MCPError) -> bool:
+    """Does this end the connection, and not only the call?"""
+    return error.code == mcp_types.CONNECTION_CLOSED or "Session terminated" in str(error)
+
+
+def _announces(client: Client[Any]) -> bool:
+    tools = client.server_capabilities and client.server_capabilities.tools
+    return bool(tools and tools.list_changed and client.protocol_version in MODERN_PROTOCOL_VERSIONS)
+
+
+@asynccontextmanager
+async def _reading(note: Callable[[str], None]) -> AsyncIterator[tuple[TextIO, asyncio.Task[None]]]:
+    """A file to write lines to, which are noted one by one, and the task that ends when all writers have closed it."""
+    theirs, ours = os.pipe()
+    with os.fdopen(theirs, "rb", 0) as source, os.fdopen(ours, "w") as sink:
+        reader = asyncio.StreamReader()
+        loop = asyncio.get_running_loop()
+        pipe, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), source)
+        task = asyncio.create_task(_note_lines(reader, note))
+        try:
+            yield sink, task
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            pipe.close()
+
+
+async def _note_lines(reader: asyncio.StreamReader, note: Callable[[str], None]) -> None:
+    rest = b""
+    while chunk := await reader.read(65_536):
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            note(line.decode(errors="replace"))
+        if len(rest) > 4 * MAX_LINE:
+            # No line of anybody grows without end.
+            note(rest.decode(errors="replace"))
+            rest = b""
+    note(rest.decode(errors="replace"))
+
+
+@contextmanager
+def _quiet_libraries(secrets: Secrets) -> Iterator[None]:
+    """What the libraries below log becomes records like ours, without secrets, and never reaches a terminal."""
+    handler = _Hiding(secrets)
+    loggers = [logging.getLogger(name) for name in LIBRARIES]
+    before = [(logger, logger.handlers, logger.propagate, logger.level) for logger in loggers]
+    for logger in loggers:
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        for logger, handlers, propagate, level in before:
+            logger.handlers, logger.propagate = handlers, propagate
+            logger.setLevel(level)
+
+
+class _Hiding(logging.Handler):
+    def __init__(self, secrets: Secrets) -> None:
+        super().__init__()
+        self._secrets = secrets
+
+    def emit(self, record: logging.LogRecord) -> None:
+        # Without the traceback: its last line is all that concerns us, and it may quote a server.
+        reason = repr(record.exc_info[1]) if record.exc_info and record.exc_info[1] else None
+        text = self._secrets.hide(f"{record.getMessage()}: {reason}" if reason else record.getMessage())
+        log.log(record.levelno, clean(text)[:MAX_LINE], source=record.name)

@@ -1,0 +1,190 @@
+"""A tool of an MCP server: what it is to an agent, what its arguments must be, what its result says."""
+
+import hashlib
+import math
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import jsonschema
+import jsonschema_specifications
+import mcp_types
+import msgspec
+from referencing.exceptions import Unresolvable
+
+from longhouse.agents.tool import Tool
+from longhouse.journal.events import Effect, Fault
+from longhouse.journal.messages import clean
+from longhouse.tools.config import ToolConfig
+from longhouse.tools.context import ToolContext
+from longhouse.tools.mcp_config import Secrets
+from longhouse.tools.toolbox import Work
+
+MAX_DESCRIPTION: Final = 4_000
+MAX_SCHEMA: Final = 100_000
+"""Bytes of a schema; a tool with more is not taken up."""
+NO_LIMIT: Final = 100_000_000
+"""`mcp_context_limit` bounds what a result says, and is known only when the tool is called."""
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_./-]{1,128}")
+
+Call = Callable[[str, dict[str, Any], ToolContext], Awaitable[mcp_types.CallToolResult]]
+"""Calls a tool of the server by its own name."""
+
+
+class Unusable(Exception):  # noqa: N818 - it says what the tool is
+    """A tool that cannot be offered, and why."""
+
+
+class McpToolError(Exception):
+    """The tool says that it failed; the agent reads its words."""
+
+
+class McpBinding:
+    def __init__(self, server: str, told: mcp_types.Tool, call: Call, *, timeout: float, secrets: Secrets) -> None:
+        self.tool = _described(server, told, timeout, secrets)
+        self._name = told.name
+        self._call = call
+        self._secrets = secrets
+        self._check = _checker(told.input_schema)
+
+    def bind(self, arguments: str) -> Work | Fault:
+        try:
+            given = msgspec.json.decode(arguments or "{}")
+        except (msgspec.DecodeError, RecursionError) as error:
+            return self._misfit(f"they are not JSON: {error}")
+        if not isinstance(given, dict):
+            return self._misfit("they must be a JSON object")
+        if problem := self._check(given):
+            return self._misfit(problem)
+
+        async def work(context: ToolContext, config: ToolConfig) -> str:
+            result = await self._call(self._name, given, context)
+            text = self._secrets.hide(text_of(result))
+            if result.is_error:
+                raise McpToolError(text or f"{self.tool.name} failed and did not say why")
+            return bounded(text, config.execution.mcp_context_limit)
+
+        return work
+
+    def _misfit(self, problem: str) -> Fault:
+        message = f"the arguments of {self.tool.name} do not fit: {problem}"
+        return Fault(code="bad_arguments", message=clean(message)[:2000])
+
+
+def _described(server: str, told: mcp_types.Tool, timeout: float, secrets: Secrets) -> Tool:
+    if not _NAME.fullmatch(told.name):
+        raise Unusable("its name is not made of letters, digits, _, -, . and /")
+    schema = told.input_schema
+    encoded = msgspec.json.encode(schema, order="sorted")
+    if len(encoded) > MAX_SCHEMA:
+        raise Unusable(f"its schema has more than {MAX_SCHEMA} bytes")
+    if schema.get("type") != "object":
+        raise Unusable("its schema does not describe an object")
+    description = clean(secrets.hide(told.description or told.title or ""))[:MAX_DESCRIPTION]
+    return Tool(
+        name=f"{server}.{told.name}",
+        description=description,
+        schema=schema,
+        version=_version(encoded, description),
+        effect=_effect(told),
+        timeout=timeout,
+        max_output=NO_LIMIT,
+    )
+
+
+def _version(schema: bytes, description: str) -> int:
+    """MCP has no versions of tools. One made from the content is the same in every process, and new when that is."""
+    digest = hashlib.sha256(schema + b"\0" + description.encode()).digest()
+    return int.from_bytes(digest[:3], "big") + 1
+
+
+def _effect(told: mcp_types.Tool) -> Effect:
+    hints = told.annotations
+    if hints and hints.read_only_hint:
+        return "read"
+    return "idempotent" if hints and hints.idempotent_hint else "once"
+
+
+def _checker(schema: dict[str, Any]) -> Callable[[dict[str, Any]], str | None]:
+    """What is wrong with arguments, in words. Nothing is fetched, and no pattern of a stranger is ever run."""
+    kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
+    try:
+        kind.check_schema(schema)
+    except (jsonschema.SchemaError, RecursionError) as error:
+        raise Unusable("its schema is not valid") from error
+    closed = kind.VALIDATORS.get("additionalProperties")
+
+    def additional(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
+        return closed(validator, value, instance, schema) if closed and "patternProperties" not in schema else ()
+
+    # A pattern may take forever on arguments made for it; the server checks its own patterns.
+    passed = dict.fromkeys(("pattern", "patternProperties", "unevaluatedProperties"), lambda *_: ())
+    patient = jsonschema.validators.extend(kind, {**passed, "additionalProperties": additional})
+    validator = patient(schema, registry=jsonschema_specifications.REGISTRY)
+
+    def check(given: dict[str, Any]) -> str | None:
+        problems = []
+        try:
+            for error in validator.iter_errors(given):
+                where = ".".join(str(part) for part in error.absolute_path)
+                problems.append(f"{where}: {error.message[:300]}" if where else error.message[:300])
+                if len(problems) == 5:
+                    break
+        except Unresolvable as error:
+            return f"its schema points outside of itself ({error.ref[:200]!r}), and nothing is fetched"
+        except RecursionError:
+            return "its schema or the arguments are nested without end"
+        return "; ".join(problems) or None
+
+    return check
+
+
+def text_of(result: mcp_types.CallToolResult) -> str:
+    """What the result says: its text, other content in words, and structured content unless the text is the same."""
+    text = "\n".join(_words(block) for block in result.content)
+    structured = result.structured_content
+    if structured is None or _repeats(text, structured):
+        return text
+    return "\n".join(part for part in (text, msgspec.json.encode(structured).decode()) if part)
+
+
+def _repeats(text: str, structured: Any) -> bool:
+    same = [structured]
+    if isinstance(structured, dict) and set(structured) == {"result"}:
+        same.append(structured["result"])
+    if text in same:
+        return True
+    try:
+        return msgspec.json.decode(text) in same
+    except (msgspec.DecodeError, RecursionError):
+        return False
+
+
+def _words(block: mcp_types.ContentBlock) -> str:
+    match block.type:
+        case "text":
+            return block.text
+        case "image" | "audio":
+            return f"[{block.type} {block.mime_type}, {_size(block.data)}]"
+        case "resource_link":
+            return f"[link to {block.name}: {block.uri}]"
+        case _:
+            return _embedded(block.resource)
+
+
+def _embedded(resource: mcp_types.TextResourceContents | mcp_types.BlobResourceContents) -> str:
+    text = getattr(resource, "text", None)
+    if text is not None:
+        return str(text)
+    return f"[file {resource.uri}, {resource.mime_type or 'of unknown type'}, {_size(getattr(resource, 'blob', ''))}]"
+
+
+def _size(base64: str) -> str:
+    return f"{math.ceil(len(base64) * 3 / 4 / 1000)} kB"
+
+
+def bounded(text: str, limit: int) -> str:
+    if len(text) <= limit:
+        return text
+    return f"{text[:limit]}\n[cut: {len(text) - limit} of {len(text)} characters left out]"

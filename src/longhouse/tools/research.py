@@ -1,0 +1,182 @@
+"""Tools for research: searching, reading pages, writing a report. What they find is kept as numbered sources."""
+
+import ipaddress
+import re
+import socket
+from typing import Any, Final
+
+from pydantic import Field
+from yarl import URL
+
+from longhouse import clock
+from longhouse.tools.config import SearchConfig, ToolConfig
+from longhouse.tools.context import ToolContext
+from longhouse.tools.tavily import Page, Search, SearchError
+from longhouse.tools.toolbox import BaseTool
+
+MOST_URLS: Final = 10
+LONGEST_URL: Final = 2_000
+LONGEST_TITLE: Final = 300
+LONGEST_PAGE: Final = 100_000
+"""Characters of a page that are kept with its source."""
+
+_PRIVATE_NAMES: Final = ("localhost", "local", "internal", "home.arpa")
+
+
+class WebSearchTool(BaseTool):
+    """Search the web. The results have numbers: cite them in the answer as [1], [2]."""
+
+    query: str = Field(min_length=1, max_length=1_000, description="What to look for, in a few specific words")
+    max_results: int | None = Field(default=None, ge=1, description="How many results, if fewer than usual are enough")
+
+    async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
+        setup = _setup(config)
+        most = min(self.max_results or setup.max_results, setup.max_results)
+        found = await _service(context).search(self.query, max_results=most)
+        numbers, shown = Numbers(context, setup), []
+        for hit in found.results[:most]:
+            if not _is_link(hit.url):
+                continue
+            snippet = (hit.content or "")[: setup.content_limit]
+            shown.append(_keep(context, hit.url, numbers, title=_line(hit.title or ""), snippet=snippet))
+        cited = [{name: one[name] for name in ("number", "title", "url", "snippet")} for one in shown]
+        search = {
+            "query": self.query,
+            "answer": found.answer,
+            "citations": cited,
+            "timestamp": clock.now().isoformat(timespec="seconds"),
+        }
+        context.searches.append(search)
+        context.searches_used += 1
+        results = [f"[{one['number']}] {one['title'] or 'Untitled'}\n{one['url']}\n{one['snippet']}" for one in cited]
+        return "\n\n".join([f"Search query: {self.query}", *(results or ["Nothing was found."])])
+
+
+class ExtractPageContentTool(BaseTool):
+    """Read web pages that a search has found, when their snippets are not enough."""
+
+    urls: list[str] = Field(min_length=1, max_length=MOST_URLS, description="The addresses of the pages")
+
+    async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
+        setup, asked = _setup(config), list(dict.fromkeys(self.urls))
+        unread = {url: why for url in asked if (why := refusal(url))}
+        wanted = [url for url in asked if url not in unread]
+        read = await _read(_service(context), wanted, unread) if wanted else {}
+        if not read:
+            raise SearchError("; ".join(f"{url[:LONGEST_URL]}: {why}" for url, why in unread.items()))
+        numbers, said = Numbers(context, setup), []
+        for url, text in read.items():
+            source = _keep(context, url, numbers)
+            source["full_content"] = text[:LONGEST_PAGE]
+            said.append(_page(source, text, setup.content_limit))
+        return "\n\n".join([*said, *(f"{url[:LONGEST_URL]}\n[not read: {why}]" for url, why in unread.items())])
+
+
+async def _read(service: Search, wanted: list[str], unread: dict[str, str]) -> dict[str, str]:
+    """The text of each page that could be read; why each other could not goes to `unread`."""
+    answer = await service.extract(wanted)
+    pages: dict[str, Page] = {page.url.rstrip("/"): page for page in answer.results}
+    reasons = {failed.url.rstrip("/"): failed.error for failed in answer.failed_results}
+    read = {}
+    for url in wanted:
+        page = pages.get(url.rstrip("/"))
+        if page and page.raw_content:
+            read[url] = page.raw_content
+        else:
+            unread[url] = _line(reasons.get(url.rstrip("/")) or "the page could not be read")
+    return read
+
+
+def _page(source: dict[str, Any], text: str, limit: int) -> str:
+    cut = f"\n[cut: {len(text) - limit} of {len(text)} characters left out]" if len(text) > limit else ""
+    return f"[{source['number']}] {source['title'] or 'Untitled'}\n{source['url']}\n{text[:limit]}{cut}"
+
+
+class Numbers:
+    """Numbers for the sources that a call finds.
+
+    Calls of one reply run side by side and do not see each other's sources. So each takes its numbers from a range of
+    its own, which begins above all that were ever given; the place of the call in its reply says which range.
+    """
+
+    def __init__(self, context: ToolContext, setup: SearchConfig) -> None:
+        given = known(context)
+        place = context.call.rpartition("-")[2]
+        nth = int(place) if place.isascii() and place.isdecimal() else 0
+        self._there = {source["url"]: number for number, source in given.items()}
+        self._next = max(given, default=0) + 1 + nth * max(setup.max_results, MOST_URLS)
+
+    def of(self, url: str) -> int:
+        if url not in self._there:
+            self._there[url], self._next = self._next, self._next + 1
+        return self._there[url]
+
+
+def _keep(context: ToolContext, url: str, numbers: Numbers, *, title: str = "", snippet: str = "") -> dict[str, Any]:
+    """The source of this address, in the context; what was known of it before stays."""
+    new = {"number": numbers.of(url), "title": title, "url": url, "snippet": snippet, "full_content": ""}
+    there = context.sources.get(url)
+    was = {name: value for name, value in there.items() if value} if isinstance(there, dict) else {}
+    context.sources[url] = source = {**new, **was}
+    return source
+
+
+def known(context: ToolContext) -> dict[int, dict[str, Any]]:
+    """Every number that the agent was ever shown, and its source.
+
+    Two searches side by side may have found the same page, each under a number of its own: `sources` keeps one of
+    them, `searches` has both.
+    """
+    cited = [one for search in context.searches if isinstance(search, dict) for one in search.get("citations", ())]
+    every = [one for one in (*cited, *context.sources.values()) if isinstance(one, dict)]
+    return {one["number"]: one for one in every if isinstance(one.get("number"), int) and one.get("url")}
+
+
+def refusal(url: str) -> str | None:
+    """Why a page is not asked for: what no public address is would lead a search service inside a network."""
+    if not _is_link(url):
+        return "it is not an address that starts with http:// or https://"
+    host = (URL(url).host or "").rstrip(".").lower()
+    address = _address(host)
+    if address is None:
+        is_public = "." in host and not any(host == name or host.endswith(f".{name}") for name in _PRIVATE_NAMES)
+    else:
+        is_public = address.is_global and not address.is_multicast
+    return None if is_public else "it is not a public address"
+
+
+def _is_link(url: str) -> bool:
+    if len(url) > LONGEST_URL or not url.isprintable() or any(c in url for c in ' \\"<>`'):
+        return False
+    try:
+        parsed = URL(url)
+    except ValueError:
+        return False
+    return bool(parsed.scheme in ("http", "https") and parsed.host and not parsed.user and not parsed.password)
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The host as an IP address, in whichever of the ways that resolvers understand (127.1, 0x7f.1, 2130706433)."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        try:
+            return ipaddress.IPv4Address(socket.inet_aton(host))
+        except OSError:
+            return None
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return mapped or address
+
+
+def _service(context: ToolContext) -> Search:
+    if context.services.search is None:
+        raise SearchError("no search service is set up here; go on without, or say that it is missing")
+    return context.services.search
+
+
+def _setup(config: Any) -> SearchConfig:
+    return config.search if isinstance(config, ToolConfig) else SearchConfig()
+
+
+def _line(text: str) -> str:
+    return re.sub(r"\s+", " ", text).strip()[:LONGEST_TITLE]

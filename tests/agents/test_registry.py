@@ -1,0 +1,49 @@
+"""Agents and tools are known by name from the moment they are defined."""
+
+import pytest
+
+from longhouse.agents.base import AgentRegistry, BaseAgent
+from longhouse.agents.hybrid import SGRToolCallingAgent
+from longhouse.agents.structured import SGRAgent
+from longhouse.tools import BaseTool
+from longhouse.tools.toolbox import ToolRegistry
+
+
+def test_a_subclass_registers_under_its_name() -> None:
+    class Dreamer(BaseAgent):
+        """Thinks in dreams."""
+
+    class Sleeper(BaseAgent):
+        name = "deep_sleeper"
+
+    class NapTool(BaseTool):
+        """Sleep."""
+
+    assert AgentRegistry.get("Dreamer") is Dreamer
+    assert AgentRegistry.get("deep_sleeper") is Sleeper
+    assert ToolRegistry.get("naptool") is NapTool
+    assert Dreamer in AgentRegistry.list_items()
+    assert AgentRegistry.resolve(["SGRAgent", "Dreamer"]) == [SGRAgent, Dreamer]
+    with pytest.raises(KeyError, match="Nobody"):
+        AgentRegistry.resolve(["SGRAgent", "Nobody"])
+
+
+def test_old_names_are_accepted_with_a_warning() -> None:
+    with pytest.warns(DeprecationWarning, match="use SGRToolCallingAgent"):
+        assert AgentRegistry.get("SGRAutoToolCallingAgent") is SGRToolCallingAgent
+    with pytest.warns(DeprecationWarning, match="use SGRAgent"):
+        assert AgentRegistry.get("SGRSOToolCallingAgent") is SGRAgent
+
+
+def test_registering_by_hand_and_as_a_decorator() -> None:
+    class StrayTool(BaseTool):
+        """Strays."""
+
+    ToolRegistry.register(StrayTool, name="stray")
+    assert ToolRegistry.get("stray") is StrayTool
+
+    @AgentRegistry.register(name="decorated")
+    class Decorated(BaseAgent):
+        """Known by two names."""
+
+    assert AgentRegistry.get("decorated") is Decorated

@@ -1,0 +1,275 @@
+"""Tools of real MCP servers, over stdio and HTTP, which die, hang, change and say too much."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from structlog.testing import capture_logs
+
+from longhouse.journal import events
+from longhouse.journal.events import Fault, Output
+from longhouse.tools.config import ExecutionConfig, ToolConfig
+from longhouse.tools.mcp import open_mcp
+from longhouse.tools.mcp_config import read_servers
+from longhouse.tools.talk import FinalAnswerTool
+from longhouse.tools.toolbox import Toolbox
+from support import opened, prompted, started, told, used
+
+SCRIPT = str(Path(__file__).with_name("mcp_server.py"))
+TOKEN = "canary-token-4711"
+
+
+@dataclass
+class Tried:
+    """A server that is configured, and the toolbox that its tools are in."""
+
+    toolbox: Toolbox
+    notes: Path
+    logs: list[Any]
+
+    async def call(self, tool: str, **arguments: Any) -> str | Fault:
+        return await self.call_raw(tool, json.dumps(arguments))
+
+    async def call_raw(self, tool: str, arguments: str) -> str | Fault:
+        name = f"tried.{tool}"
+        session = told(
+            opened(), prompted("x"), started(2), events.Replied(), used("1-action-0", tool=name, arguments=arguments)
+        )
+        [call] = session.due_calls
+        async with asyncio.timeout(40):
+            outcome = (await self.toolbox.perform(call, session)).outcome
+        return outcome.content if isinstance(outcome, Output) else outcome
+
+    def noted(self, line: str) -> int:
+        return self.notes.read_text().splitlines().count(line)
+
+    def pids(self) -> list[int]:
+        return [int(line.split()[1]) for line in self.notes.read_text().splitlines() if line.startswith("pid ")]
+
+    def said(self, event: str) -> int:
+        return sum(record["event"] == event for record in self.logs)
+
+
+@pytest.fixture
+def logs() -> Iterator[list[Any]]:
+    with capture_logs() as records:
+        yield records
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    (tmp_path / "notes").touch()
+    return tmp_path / "notes"
+
+
+async def until(condition: Callable[[], object], within: float = 30.0) -> None:
+    async with asyncio.timeout(within):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+def written(notes: Path, entry: dict[str, Any], name: str = "tried") -> Path:
+    path = notes.with_name("mcp.json")
+    path.write_text(json.dumps({"mcpServers": {name: entry}}))
+    return path
+
+
+def stdio(notes: Path, **extra: Any) -> dict[str, Any]:
+    env = {"NOTES": str(notes), "TOKEN": "${MCP_TEST_TOKEN}"}
+    return {"command": sys.executable, "args": [SCRIPT, "stdio"], "env": env, **extra}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@asynccontextmanager
+async def served(notes: Path, port: int) -> AsyncIterator[asyncio.subprocess.Process]:
+    env = {**os.environ, "NOTES": str(notes), "TOKEN": TOKEN}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, SCRIPT, "http", str(port), env=env, stderr=asyncio.subprocess.DEVNULL
+    )
+    try:
+        await until(lambda: answers(port) or process.returncode is not None)
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@asynccontextmanager
+async def trying(
+    notes: Path, entry: dict[str, Any], logs: list[Any], *, limit: int = 15_000, start_within: float = 25.0
+) -> AsyncIterator[Tried]:
+    servers = read_servers(written(notes, entry), {"MCP_TEST_TOKEN": TOKEN})
+    toolbox = Toolbox([FinalAnswerTool], config=ToolConfig(execution=ExecutionConfig(mcp_context_limit=limit)))
+    async with open_mcp(servers, toolbox, start_within=start_within):
+        yield Tried(toolbox, notes, logs)
+
+
+@asynccontextmanager
+async def trying_over(kind: str, notes: Path, logs: list[Any], **extra: Any) -> AsyncIterator[Tried]:
+    async with AsyncExitStack() as stack:
+        entry = stdio(notes)
+        if kind == "http":
+            port = free_port()
+            await stack.enter_async_context(served(notes, port))
+            entry = {"url": f"http://127.0.0.1:{port}/mcp", "headers": {"Authorization": "Bearer ${MCP_TEST_TOKEN}"}}
+        yield await stack.enter_async_context(trying(notes, {**entry, **extra}, logs, limit=1000))
+
+
+def fault(outcome: str | Fault) -> Fault:
+    assert isinstance(outcome, Fault), outcome
+    return outcome
+
+
+@pytest.mark.parametrize("kind", ["stdio", "http"])
+async def test_tools_are_listed_once_and_called_often(kind: str, notes: Path, logs: list[Any]) -> None:
+    async with trying_over(kind, notes, logs, timeout=2) as tried:
+        add = tried.toolbox.get("tried.add")
+        assert (add.description, add.effect) == ("Add two numbers.", "read")
+        assert add.schema["required"] == ["a"]
+        assert tried.toolbox.get("tried.put").effect == "idempotent"
+        assert tried.toolbox.get("tried.send").effect == "once"
+        sums = await asyncio.gather(*(tried.call("add", a=nth) for nth in range(10)))
+        assert sums == [str(nth + 1) for nth in range(10)]
+        assert json.loads(str(await tried.call("put", name="x"))) == {"name": "x", "kept": True}
+        picture = str(await tried.call("picture"))
+        assert picture == "Here:\n[image image/png, 3 kB]\n[link to notes: file:///notes.txt]"
+        assert await tried.call("huge", size=50_000) == f"{'x' * 1000}\n[cut: 49000 of 50000 characters left out]"
+        failed = fault(await tried.call("fail"))
+        assert failed.code == "tool_failed"
+        assert "no luck with [hidden]" in failed.message
+        assert fault(await tried.call("hang")).code == "timeout"
+        assert await tried.call("add", a=1) == "2", "a hanging call holds nobody else up"
+        assert tried.noted("list") == 1
+    assert TOKEN not in repr(logs)
+
+
+async def test_arguments_are_checked_before_the_call(notes: Path, logs: list[Any]) -> None:
+    async with trying_over("stdio", notes, logs) as tried:
+        for arguments, words in [
+            ('{"a": "one"}', "a: 'one' is not of type 'integer'"),
+            ("{}", "'a' is a required property"),
+            ('{"a": 1, "c": 2}', "'c' was unexpected"),
+            ("[1]", "must be a JSON object"),
+            ("{", "not JSON"),
+        ]:
+            refused = fault(await tried.call_raw("add", arguments))
+            assert refused.code == "bad_arguments"
+            assert words in refused.message
+        assert tried.noted("call add") == 0
+        assert fault(await tried.call("nothing")).code == "unknown_tool"
+        await until(lambda: tried.said("an MCP server is connected"))
+    [pid] = tried.pids()
+    await until(lambda: not psutil.pid_exists(pid))
+
+
+async def test_a_server_that_dies_in_a_call_is_a_fault_and_is_back_at_the_next(notes: Path, logs: list[Any]) -> None:
+    async with trying_over("stdio", notes, logs) as tried:
+        died = fault(await tried.call("die"))
+        assert died.code == "tool_failed"
+        assert "'tried' was lost during the call" in died.message
+        assert "not known whether it took effect" in died.message
+        assert await tried.call("add", a=1) == "2"
+        [_, second] = tried.pids()
+        # Between calls nothing was under way, so that the next call finds a new server and no fault.
+        os.kill(second, signal.SIGKILL)
+        await until(lambda: tried.said("an MCP server is away") == 2)
+        assert await tried.call("send", to="Oslo") == "sent to Oslo"
+        assert tried.noted("list") == 3
+
+
+async def test_an_http_server_that_was_away_is_reached_again(notes: Path, logs: list[Any]) -> None:
+    port = free_port()
+    entry = {"url": f"http://127.0.0.1:{port}/mcp"}
+    async with trying(notes, entry, logs) as tried:
+        assert tried.said("an MCP server is away") == 1, "a dead server keeps nobody from starting"
+        assert tried.toolbox.offered(["tried.*", "finalanswertool"]) == [tried.toolbox.get("finalanswertool")]
+        async with served(notes, port):
+            await until(lambda: tried.toolbox.find("tried.add"))
+            assert await tried.call("add", a=1) == "2"
+            assert "'tried'" in fault(await tried.call("die")).message
+            gone = fault(await tried.call("add", a=1))
+            assert "cannot be reached" in gone.message
+        async with served(notes, port):
+            assert await tried.call("add", a=1) == "2"
+
+
+@pytest.mark.parametrize("kind", ["stdio", "http"])
+async def test_tools_that_change_are_listed_again_once(kind: str, notes: Path, logs: list[Any]) -> None:
+    async with trying_over(kind, notes, logs) as tried:
+        assert tried.toolbox.find("tried.later") is None
+        assert await tried.call("grow", name="later") == "grown"
+        await until(lambda: tried.toolbox.find("tried.later") and not tried.toolbox.find("tried.send"))
+        assert await tried.call("later", word="loud") == "LOUD"
+        assert fault(await tried.call("send", to="x")).code == "unknown_tool"
+        names = [tool.name for tool in tried.toolbox.offered(["tried.*"])]
+        assert names == sorted(names)
+        assert "tried.later" in names
+        assert tried.noted("list") == 2
+
+
+async def test_secrets_stay_between_the_configuration_and_the_server(
+    notes: Path, logs: list[Any], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LONGHOUSE_LLM_API_KEY", "canary-of-ours")
+    async with trying_over("stdio", notes, logs) as tried:
+        answer = str(await tried.call("tell"))
+        assert answer.startswith("TOKEN=[hidden] LONGHOUSE=None"), "servers get no secrets of ours"
+        await until(lambda: any(record.get("line") == "my token is [hidden]" for record in logs))
+    assert TOKEN not in repr(logs)
+    assert TOKEN not in "".join(capfd.readouterr())
+
+
+async def test_a_command_that_is_not_there_is_told_in_words(notes: Path, logs: list[Any]) -> None:
+    async with trying(notes, {"command": "no-such-command-here"}, logs):
+        pass
+    [record] = [record for record in logs if record["event"] == "an MCP server is away"]
+    assert record["reason"] == "there is no command 'no-such-command-here'"
+
+
+LONGHOUSE = """
+import asyncio, sys
+from pathlib import Path
+from longhouse.tools.mcp import open_mcp
+from longhouse.tools.mcp_config import read_servers
+from longhouse.tools.toolbox import Toolbox
+
+async def main():
+    async with open_mcp(read_servers(Path(sys.argv[1])), Toolbox([]), start_within=0.1):
+        await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_killed_longhouse_leaves_no_server_behind(notes: Path) -> None:
+    stubborn = {"command": "sh", "args": ["-c", f"echo pid $$ >> {notes}; exec sleep 600"]}
+    path = written(notes, stubborn)
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", LONGHOUSE, str(path))
+    try:
+        await until(lambda: notes.read_text().endswith("\n"))
+    finally:
+        process.kill()
+        await process.wait()
+    pid = int(notes.read_text().split()[1])
+    await until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
