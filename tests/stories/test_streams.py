@@ -8,7 +8,8 @@ from typing import Any
 from longhouse.agents.catalog import Catalog
 from longhouse.models.scripted import Say, call, calls, say
 from longhouse.web import access, stream, wire
-from longhouse.web.chat import Completion, Telling
+from longhouse.web.chat import Completion
+from longhouse.web.telling import Telling
 from longhouse.web.turns import Attached, Turns
 from support import AGENT, House, Pen, Serving, Sse, chat, dictated, sse, user
 

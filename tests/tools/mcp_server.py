@@ -13,6 +13,9 @@ import mcp_types
 from fastmcp import Context, FastMCP
 from fastmcp.server.middleware import Middleware, MiddlewareContext
 from fastmcp.tools import ToolResult
+from starlette.middleware import Middleware as ASGIMiddleware
+
+OVER = sys.argv[1]
 
 server = FastMCP("tried")
 
@@ -24,12 +27,27 @@ def note(line: str) -> None:
 
 class Notes(Middleware):
     async def on_list_tools(self, context: MiddlewareContext[Any], call_next: Any) -> Any:
-        note("list")
+        if OVER == "stdio":  # over HTTP the library lists for itself too; there, Wire counts what clients ask for
+            note("list")
         return await call_next(context)
 
     async def on_call_tool(self, context: MiddlewareContext[Any], call_next: Any) -> Any:
         note(f"call {context.message.name}")
         return await call_next(context)
+
+
+class Wire:
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def heard() -> Any:
+            message = await receive()
+            if b'"tools/list"' in message.get("body", b""):
+                note("list")
+            return message
+
+        await self.app(scope, heard, send)
 
 
 server.add_middleware(Notes())
@@ -104,7 +122,14 @@ async def grow(name: str, context: Context) -> str:
 
 if __name__ == "__main__":
     note(f"pid {os.getpid()}")
-    if sys.argv[1] == "http":
-        server.run(transport="http", host="127.0.0.1", port=int(sys.argv[2]), show_banner=False, log_level="ERROR")
+    if OVER == "http":
+        server.run(
+            transport="http",
+            host="127.0.0.1",
+            port=int(sys.argv[2]),
+            middleware=[ASGIMiddleware(Wire)],
+            show_banner=False,
+            log_level="ERROR",
+        )
     else:
         server.run(show_banner=False, log_level="ERROR")

@@ -53,9 +53,6 @@ class Tried:
     def noted(self, line: str) -> int:
         return self.notes.read_text().splitlines().count(line)
 
-    def pids(self) -> list[int]:
-        return [int(line.split()[1]) for line in self.notes.read_text().splitlines() if line.startswith("pid ")]
-
     def said(self, event: str) -> int:
         return sum(record["event"] == event for record in self.logs)
 
@@ -76,6 +73,11 @@ async def until(condition: Callable[[], object], within: float = 30.0) -> None:
     async with asyncio.timeout(within):
         while not condition():
             await asyncio.sleep(0.02)
+
+
+def pids(notes: Path) -> list[int]:
+    """The processes that the server ran in, the latest last."""
+    return [int(line.split()[1]) for line in notes.read_text().splitlines() if line.startswith("pid ")]
 
 
 def written(notes: Path, entry: dict[str, Any], name: str = "tried") -> Path:
@@ -179,7 +181,7 @@ async def test_arguments_are_checked_before_the_call(notes: Path, logs: list[Any
         assert tried.noted("call add") == 0
         assert fault(await tried.call("nothing")).code == "unknown_tool"
         await until(lambda: tried.said("an MCP server is connected"))
-    [pid] = tried.pids()
+    [pid] = pids(notes)
     await until(lambda: not psutil.pid_exists(pid))
 
 
@@ -190,7 +192,7 @@ async def test_a_server_that_dies_in_a_call_is_a_fault_and_is_back_at_the_next(n
         assert "'tried' was lost during the call" in died.message
         assert "not known whether it took effect" in died.message
         assert await tried.call("add", a=1) == "2"
-        [_, second] = tried.pids()
+        [_, second] = pids(notes)
         # Between calls nothing was under way, so that the next call finds a new server and no fault.
         os.kill(second, signal.SIGKILL)
         await until(lambda: tried.said("an MCP server is away") == 2)
@@ -267,9 +269,9 @@ async def test_a_killed_longhouse_leaves_no_server_behind(notes: Path) -> None:
     path = written(notes, stubborn)
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", LONGHOUSE, str(path))
     try:
-        await until(lambda: notes.read_text().endswith("\n"))
+        await until(lambda: pids(notes))
     finally:
         process.kill()
         await process.wait()
-    pid = int(notes.read_text().split()[1])
+    [pid] = pids(notes)
     await until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)

@@ -44,6 +44,11 @@ def parts(result: Result) -> tuple[dict[str, Any], MadeFile]:
     return json.loads(result.outcome.content), made
 
 
+def names(folder: Path) -> list[str]:
+    """Every file below a folder."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir())
+
+
 async def test_a_report_ends_with_the_sources_that_it_cites() -> None:
     sources = (source(1, RAIN, "Rain"), source(2, SNOW, "Snow"), source(3, "https://example.org/fog", "Fog"))
     session = session_with(*sources, title="Weather in Oslo", content="It rains [1], and it snows [3, 1].")
@@ -107,7 +112,7 @@ async def test_the_same_call_makes_the_same_file_and_another_call_another(tmp_pa
     call = used("3-action-0", tool="createreporttool", arguments='{"title": "T", "content": "x"}')
     later = parts(await reported(told(call, session=other), tmp_path))[1]
     assert later.path != first.path
-    assert sorted(f"reports/{path.name}" for path in tmp_path.iterdir()) == sorted([first.path, later.path])
+    assert [f"reports/{name}" for name in names(tmp_path)] == sorted([first.path, later.path])
     assert (tmp_path / Path(first.path).name).read_bytes() == first.content
 
 
@@ -129,10 +134,9 @@ async def test_the_same_call_makes_the_same_file_and_another_call_another(tmp_pa
 async def test_a_title_never_leads_out_of_the_folder(title: str, slug: str, tmp_path: Path) -> None:
     folder = tmp_path / "made" / "for" / "it"
     _, made = parts(await reported(session_with(title=title, content="x"), folder))
-    [file] = folder.iterdir()
-    assert made.path == f"reports/{file.name}"
-    assert file.name.startswith(f"{slug}-")
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [file]
+    [name] = names(tmp_path)
+    assert name == f"made/for/it/{made.path.removeprefix('reports/')}"
+    assert name.startswith(f"made/for/it/{slug}-")
 
 
 async def test_a_link_laid_into_the_folder_is_replaced_not_followed(tmp_path: Path) -> None:

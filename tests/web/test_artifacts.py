@@ -37,6 +37,10 @@ class MakeTool(BaseTool):
 MAKER = Template(name="maker", tools=("maketool", "finalanswertool"))
 
 
+def files_in(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
 async def read(house: House, path: str) -> Any:
     async with house.http.get(path) as response:
         assert response.status == 200, await response.text()
@@ -55,7 +59,7 @@ async def test_a_research_leaves_a_report_and_its_sources(serving: Serving, tmp_
         call("createreporttool", title="Погода: Oslo", content="It rains [1] and snows [11]."),
         call("finalanswertool", answer="Done."),
     ]
-    async with tavily(KNOWN, {RAIN: "All about rain."}, together=0) as stand_in:
+    async with tavily(KNOWN, {RAIN: "All about rain."}) as stand_in:
         setup = {"tavily_base_url": stand_in.url, "tavily_api_key": KEY, "reports_dir": tmp_path}
         async with serving(script, templates=[SCOUT], **setup) as house:
             answer = await house.say("Weather?", model="scout")
@@ -84,7 +88,7 @@ async def test_a_research_leaves_a_report_and_its_sources(serving: Serving, tmp_
     disposition = response.headers["content-disposition"]
     assert disposition.startswith('attachment; filename="______-oslo-')
     assert "filename*=UTF-8''%D0%BF%D0%BE" in disposition
-    assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [(Path(told["path"]).name, report)]
+    assert files_in(tmp_path) == {Path(told["path"]).name: report}
     assert KEY not in journal
 
 
@@ -105,8 +109,12 @@ async def test_whatever_a_tool_calls_its_file_a_browser_only_saves_it(serving: S
         ("x/..", "application/json"),
     ]
     types = [
-        "text/html; charset=utf-8", "application/octet-stream", "application/octet-stream", "image/png", "application/json",
-    ]  # fmt: skip
+        "text/html; charset=utf-8",
+        "application/octet-stream",
+        "application/octet-stream",
+        "image/png",
+        "application/json",
+    ]
     script = [call("maketool", files=files), call("finalanswertool", answer="Done.")]
     async with serving(script, templates=[MAKER], tools=[MakeTool]) as house:
         answer = await house.say("Make.", model="maker")

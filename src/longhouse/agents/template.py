@@ -35,6 +35,15 @@ class Abilities:
 
 
 @dataclass(frozen=True, slots=True)
+class Streaming:
+    """What a client sees beside the answer."""
+
+    reasoning: bool = True
+    tool_activity: Literal["x_agent", "content", "tool_calls"] = "x_agent"
+    """`content` and `tool_calls` are what SGR-Agent Core did; some clients refuse tool calls that are not theirs."""
+
+
+@dataclass(frozen=True, slots=True)
 class LLMPolicy:
     model: str | None = None
     """None: the model of the settings."""
@@ -43,6 +52,7 @@ class LLMPolicy:
     context_tokens: int = 120_000
     """Estimated tokens of messages that a request shows at most."""
     can: Abilities = field(default_factory=Abilities)
+    streaming: Streaming = field(default_factory=Streaming)
 
 
 @dataclass(frozen=True, slots=True)

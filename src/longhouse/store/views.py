@@ -88,6 +88,8 @@ RESTED: Final = """
     ORDER BY is_newest DESC, s.updated_at DESC, r.seq DESC LIMIT 1
 """
 
+MARK: Final = "INSERT INTO rests (fingerprint, session_id, seq) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING"
+
 ROOT: Final = """
     SELECT id FROM sessions
     WHERE owner = $1 AND conversation_id = $2 AND side = 'root' AND agent = $3 AND label = ''
@@ -136,6 +138,11 @@ async def rested(
     """The session that rested under this fingerprint; of several, the one where it is the newest rest."""
     row = await db.row(RESTED, fingerprint, owner, agent, conversation_id)
     return Rested(row["session_id"], row["conversation_id"], row["is_newest"]) if row else None
+
+
+async def mark_rest(db: Database, fingerprint: str, session_id: str, seq: int) -> None:
+    """Makes a rest known under one more fingerprint."""
+    await db.run(MARK, fingerprint, session_id, seq)
 
 
 async def root(db: Database, *, owner: str, conversation_id: str, agent: str) -> str | None:

@@ -104,18 +104,19 @@ class Server:
         while True:
             # Tools that nobody knows of cannot be called: only time leads to the next attempt.
             await self._wait_for_want(None if self._names else pause)
-            pause = min(pause * 2, LONGEST_PAUSE)
+            pause, attempt = min(pause * 2, LONGEST_PAUSE), self._attempt
             try:
                 async with self._connected() as connection:
                     pause = FIRST_PAUSE
+                    attempt.set_result(connection)
                     await self._attend(connection)
             except Exception as error:  # noqa: BLE001 - whatever a server or the library does, we go on
                 reason = self._words(error)
             else:
                 reason = "the connection was lost"
             log.warning("an MCP server is away", server=self.name, reason=reason)
-            if not self._attempt.done():
-                self._attempt.set_result(reason)
+            if not attempt.done():
+                attempt.set_result(reason)
 
     async def call(self, name: str, arguments: dict[str, Any], context: ToolContext) -> mcp_types.CallToolResult:
         connection = await asyncio.shield(self._current())
@@ -165,7 +166,6 @@ class Server:
             if _announces(connection.client):
                 changes = asyncio.create_task(self._listen(connection))
                 stack.callback(changes.cancel)
-            self._attempt.set_result(connection)
             log.info("an MCP server is connected", server=self.name, tools=len(self._names))
             yield connection
 

@@ -11,9 +11,10 @@ from longhouse.runtime.bus import Bus
 from longhouse.store import views
 from longhouse.store.database import Database
 from longhouse.web import access, query, wire
-from longhouse.web.chat import Completion, Telling
+from longhouse.web.chat import Completion
 from longhouse.web.sessions import MAX_PAGE, Sessions, snapshot_of
 from longhouse.web.stream import EventStream
+from longhouse.web.telling import Telling
 
 OLD_STATES = {
     State.WAITING_FOR_AGENT: State.RESEARCHING,

@@ -1,213 +1,22 @@
 """A turn as Chat Completions shows it: chunks on a stream, or one answer at the end."""
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
 
-from longhouse.journal import events
-from longhouse.journal.events import Fault, Recorded
-from longhouse.journal.session import AGENT_FAILED, Session, Turn, fold
-from longhouse.runtime.bus import Bus, Fragment, Look
-from longhouse.store.database import Database
+from longhouse.agents.template import Streaming
+from longhouse.journal import events, fingerprint
+from longhouse.journal.session import AGENT_FAILED
+from longhouse.store import views
 from longhouse.web import stream, wire
-from longhouse.web.follow import follow
+from longhouse.web.telling import Ending, Piece, Telling, about
 from longhouse.web.turns import Attached
 
 _encode: Final = msgspec.json.encode
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Something for the client to see: text, or an activity in `x_agent`."""
-
-    content: str = ""
-    reasoning: str = ""
-    activity: dict[str, Any] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How the turn came to rest."""
-
-    session: Session
-    turn: Turn | None
-    """None: the prompt never became a turn."""
-    error: dict[str, Any] | None = None
-
-
-@dataclass
-class Telling:
-    """Follows one turn and turns what happens into pieces; at the end, `ending` says how it ended."""
-
-    db: Database
-    bus: Bus
-    attached: Attached
-    beat: float = stream.HEARTBEAT_EVERY
-    shows_drafts: bool = True
-    """False: the client sees nothing before the end, so nothing has to be taken back when a step restarts."""
-    ending: Ending | None = None
-    sent: str = ""
-    """Content that the client has: it cannot be taken back."""
-    _draft: str = ""
-    _draft_of: tuple[int, int] = (0, 0)
-    _session: Session = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._session = self.attached.session
-
-    async def pieces(self) -> AsyncIterator[list[Piece]]:
-        """Batches of pieces; an empty one is a heartbeat."""
-        session = self._session
-        with self.bus.subscribed(session.id) as subscription:
-            self.bus.appended(session.id, session.head)
-            if self.attached.is_behind:
-                subscription.put(Look())
-            pieces = self._rest()  # an answer to one of several questions: the next one is open already
-            if self.ending is not None:
-                yield pieces
-                return
-            async for batch in follow(self.db, session.id, subscription, after=session.head, beat=self.beat):
-                pieces = [piece for item in batch if self.ending is None for piece in self._see(item)]
-                if self.ending is None and batch:
-                    pieces += self._rest()
-                if self.ending is None and self.attached.is_behind and not self._draft:
-                    pieces += self._join()
-                if pieces or not batch:
-                    yield pieces
-                if self.ending is not None:
-                    return
-
-    @property
-    def _is_ours(self) -> bool:
-        return self._session.turn is not None and self._session.turn.trace == self.attached.trace
-
-    def _see(self, item: Recorded | Fragment) -> list[Piece]:
-        if isinstance(item, Fragment):
-            return self._hear(item) if self._is_ours else []
-        self._session = fold([item], self._session)
-        turn = self._session.turn
-        if self._is_ours and turn and turn.ended:
-            return self._end(turn)
-        if self._was_dropped:
-            self.ending = Ending(self._session, None, _cancelled())
-            return []
-        return self._activity(item.event) if self._is_ours else []
-
-    @property
-    def _was_dropped(self) -> bool:
-        """A prompt that was cancelled while it still waited in the queue."""
-        waits = any(waiting.prompt.trace == self.attached.trace for waiting in self._session.queue)
-        return not waits and not self._is_ours
-
-    def _hear(self, fragment: Fragment) -> list[Piece]:
-        if fragment.kind == "reasoning":
-            return [Piece(reasoning=fragment.text)]
-        if not self.shows_drafts:
-            return []
-        step = (fragment.after, fragment.fence)
-        if step != self._draft_of:
-            self._draft, self._draft_of = "", step
-        if fragment.offset > len(self._draft):
-            return self._join()
-        if fragment.offset < len(self._draft):
-            return []  # known since we joined
-        self._draft += fragment.text
-        return self._say(self._draft, is_whole=False)
-
-    def _join(self) -> list[Piece]:
-        """What the running step has written before we came; where it is not known, the finished reply brings it."""
-        draft = self.bus.draft(self._session.id)
-        if draft is None or not self.shows_drafts or not self._is_ours or draft.after > self._session.head:
-            return []
-        self._draft, self._draft_of = draft.content, (draft.after, draft.fence)
-        return self._say(self._draft, is_whole=False)
-
-    def _say(self, text: str, *, is_whole: bool) -> list[Piece]:
-        """Sends what `text` adds to what was sent; text that does not continue it cannot be shown any more."""
-        if text.startswith(self.sent):
-            new, self.sent = text[len(self.sent) :], text
-            return [Piece(content=new)] if new else []
-        if is_whole or not self.sent.startswith(text):
-            self.ending = Ending(self._session, self._session.turn, _step_restarted(self._session))
-        return []
-
-    def _rest(self) -> list[Piece]:
-        """A turn that waits for a person is at rest too: what it waits for is its content."""
-        turn = self._session.turn
-        if not self._is_ours or turn is None or self._session.can_move:
-            return []
-        pieces = self._say(self._session.spoken or "", is_whole=True)
-        self.ending = self.ending or Ending(self._session, turn)
-        return pieces
-
-    def _end(self, turn: Turn) -> list[Piece]:
-        spoken = self._session.spoken
-        if spoken is not None:
-            pieces = self._say(spoken, is_whole=True)
-            self.ending = self.ending or Ending(self._session, turn)
-            return pieces
-        error = _cancelled() if turn.ended == "CANCELLED" else _failed(turn)
-        self.ending = Ending(self._session, turn, error)
-        return []
-
-    def _activity(self, event: events.Event) -> list[Piece]:
-        match event:
-            case events.Started():
-                return [self._act("started")]
-            case events.Replied() if event.thought:
-                return [Piece(reasoning=event.thought)]
-            case events.Called(tool="reasoningtool"):
-                return [Piece(reasoning=event.arguments)]
-            case events.Called(call_kind="tool"):
-                detail = {"call_id": event.call, "tool": event.tool, "arguments": event.arguments}
-                return [self._act("tool_call", **detail)]
-            case events.Returned():
-                is_fault = isinstance(event.outcome, Fault)
-                content = event.outcome.message if isinstance(event.outcome, Fault) else event.outcome.content
-                status = "error" if is_fault else "ok"
-                return [self._act("tool_result", call_id=event.call, status=status, content=content[:2000])]
-            case events.Resumed():
-                return [self._act("resumed")]
-            case _:
-                return []
-
-    def _act(self, event: str, **detail: Any) -> Piece:
-        return Piece(activity=about(self._session, self.attached.trace, event, **detail))
-
-
-def about(session: Session, trace: str, event: str, **detail: Any) -> dict[str, Any]:
-    """The one schema of `x_agent`."""
-    return {
-        "event": event,
-        "agent": session.agent,
-        "session_id": session.id,
-        "conversation_id": session.conversation,
-        "trace_id": trace,
-        "depth": 0,
-        "state": session.state,
-        **detail,
-    }
-
-
-def _error(message: str, code: str) -> dict[str, Any]:
-    return wire.envelope(message, kind="server_error", code=code)
-
-
-def _failed(turn: Turn) -> dict[str, Any]:
-    return _error(turn.error or "the turn failed", turn.code or "failed")
-
-
-def _cancelled() -> dict[str, Any]:
-    return _error("the turn was cancelled", "cancelled")
-
-
-def _step_restarted(session: Session) -> dict[str, Any]:
-    return _error(
-        f"a step was restarted and its text changed; read the answer from /v1/sessions/{session.id}", "step_restarted"
-    )
+_REST_OF_CHUNK: Final = b',"logprobs":null,"finish_reason":null}]}\n\n'
 
 
 @dataclass
@@ -217,6 +26,7 @@ class Completion:
     telling: Telling
     include_usage: bool
     ignored: list[str]
+    streaming: Streaming = field(default_factory=Streaming)
     created: int = field(default_factory=lambda: int(time.time()))
 
     def __post_init__(self) -> None:
@@ -230,6 +40,9 @@ class Completion:
             % (_encode(self.id), self.created, _encode(self.model))
         ) + usage
         self._delta = self._head + b',"choices":[{"index":0,"delta":'
+        self._calls = 0
+        self._aloud = ""
+        """Content beside the answer: what tools returned, where that is to be shown as content."""
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
         """The stream, byte for byte."""
@@ -245,6 +58,7 @@ class Completion:
         if ending.error:
             yield stream.data(ending.error)
             return
+        await self._mark(ending)
         yield self._chunk({}, finish="stop", activity=closing(ending))
         if self.include_usage:
             yield stream.data(
@@ -259,15 +73,34 @@ class Completion:
             )
         yield stream.DONE
 
+    async def _mark(self, ending: Ending) -> None:
+        """Content that was more than the answer is what the client will resend: it is known by that as well."""
+        if self._aloud and ending.turn and ending.turn.chain:
+            mark = fingerprint.grown(ending.turn.chain, [("assistant", self._aloud + self.telling.sent)])
+            await views.mark_rest(self.telling.db, mark, ending.session.id, ending.session.head)
+
     def _piece(self, piece: Piece) -> bytes:
         if piece.content:
-            return (
-                self._delta + b'{"content":' + _encode(piece.content) + b'},"logprobs":null,"finish_reason":null}]}\n\n'
-            )
+            return self._delta + b'{"content":' + _encode(piece.content) + b"}" + _REST_OF_CHUNK
         if piece.reasoning:
-            text = _encode(piece.reasoning)
-            return self._delta + b'{"reasoning_content":' + text + b'},"logprobs":null,"finish_reason":null}]}\n\n'
-        return self._chunk({}, activity=piece.activity)
+            if not self.streaming.reasoning:
+                return b""
+            return self._delta + b'{"reasoning_content":' + _encode(piece.reasoning) + b"}" + _REST_OF_CHUNK
+        return self._activity(piece.activity or {})
+
+    def _activity(self, activity: dict[str, Any]) -> bytes:
+        """What the agent does, where the template wants it: beside the text, in it, or as tool calls."""
+        event, mode = activity.get("event"), self.streaming.tool_activity
+        if mode == "tool_calls" and event == "tool_call":
+            function = {"name": activity["tool"], "arguments": activity["arguments"]}
+            call = {"index": self._calls, "id": activity["call_id"], "type": "function", "function": function}
+            self._calls += 1
+            return self._delta + _encode({"tool_calls": [call]}) + _REST_OF_CHUNK
+        if mode == "content" and event == "tool_result" and activity["tool"] != "finalanswertool":
+            text = f"{activity['content']}\n"
+            self._aloud += text
+            return self._delta + _encode({"content": text}) + _REST_OF_CHUNK
+        return self._chunk({}, activity=activity)
 
     def _chunk(self, delta: dict[str, Any], *, finish: str | None = None, activity: dict[str, Any] | None) -> bytes:
         return b"".join(

@@ -5,13 +5,15 @@ from typing import Any, Final
 from fastapi import APIRouter, Request, Response
 
 from longhouse.agents.catalog import Catalog
+from longhouse.agents.template import Streaming
 from longhouse.errors import CallerError
 from longhouse.runtime.bus import Bus
 from longhouse.store import views
 from longhouse.store.database import Database
 from longhouse.web import access, wire
-from longhouse.web.chat import Completion, Telling
+from longhouse.web.chat import Completion
 from longhouse.web.stream import EventStream
+from longhouse.web.telling import Telling
 from longhouse.web.turns import SESSION_ID, Turns, unknown_model
 
 CREATED = 1_767_225_600
@@ -31,8 +33,12 @@ def routes(db: Database, bus: Bus, catalog: Catalog, turns: Turns) -> APIRouter:
         body = await wire.read_body(request)
         asked = wire.parse(wire.ChatRequest, body)
         attached = await turns.attach(access.LOCAL, asked, body, request.headers)
+        template = catalog.active(attached.session.agent)
         completion = Completion(
-            telling=Telling(db, bus, attached), include_usage=asked.include_usage, ignored=asked.ignored
+            telling=Telling(db, bus, attached),
+            include_usage=asked.include_usage,
+            ignored=asked.ignored,
+            streaming=template.llm_policy.streaming if template else Streaming(),
         )
         if asked.stream:
             return EventStream(completion.chunks())

@@ -1,0 +1,45 @@
+"""An agent works with a tool of an MCP server as with its own, and outlives the server."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from longhouse.agents.template import Template
+from longhouse.models.scripted import call
+from support import Serving, content
+
+SERVER = str(Path(__file__).parents[1] / "tools" / "mcp_server.py")
+TEMPLATE = Template(name="counter", tools=("tried.add", "tried.die", "finalanswertool"))
+
+
+def configured(folder: Path) -> Path:
+    env = {"NOTES": str(folder / "notes")}
+    servers: dict[str, Any] = {"tried": {"command": sys.executable, "args": [SERVER, "stdio"], "env": env}}
+    path = folder / "mcp.json"
+    path.write_text(json.dumps({"mcpServers": servers}))
+    return path
+
+
+async def test_an_agent_calls_a_tool_of_an_mcp_server_that_dies_and_comes_back(
+    serving: Serving, tmp_path: Path
+) -> None:
+    script = [
+        call("tried_add", a=20, b=22),
+        call("tried_die"),
+        call("tried_add", a=1, b=1),
+        call("finalanswertool", answer="42, then 2."),
+    ]
+    async with serving(script, templates=[TEMPLATE], mcp_config=configured(tmp_path)) as house:
+        answer = await house.say("Add", model="counter")
+        assert content(answer) == "42, then 2."
+        assert house.model is not None
+        first, *_, last = house.model.requests
+        [add, *_] = first["tools"]
+        assert add["function"]["name"] == "tried_add", "a name that providers accept"
+        assert add["function"]["description"] == "Add two numbers."
+        told = [message["content"] for message in last["messages"] if message["role"] == "tool"]
+        assert (told[0], told[2]) == ("42", "2")
+        assert "was lost during the call" in told[1]
+        called = [record.event for record in await house.journal(answer["model"]) if hasattr(record.event, "arguments")]
+        assert [event.tool for event in called] == ["tried.add", "tried.die", "tried.add", "finalanswertool"]

@@ -1,0 +1,62 @@
+"""Where a client sees what the agent does is the template's choice."""
+
+from typing import Any
+
+import pytest
+
+from longhouse.agents.template import LLMPolicy, Streaming, Template
+from longhouse.models.scripted import Say, call
+from support import Serving
+
+SCRIPT = [call("clocktool", timezone="Mars"), call("finalanswertool", answer="Nobody knows.")]
+
+
+def template(**streaming: Any) -> Template:
+    policy = LLMPolicy(streaming=Streaming(**streaming))
+    return Template(name="shower", tools=("clocktool", "finalanswertool"), llm_policy=policy)
+
+
+async def streamed(house: Any) -> list[Any]:
+    stream = await house.client.chat.completions.create(
+        model="shower", messages=[{"role": "user", "content": "What time is it on Mars?"}], stream=True
+    )
+    return [chunk async for chunk in stream]
+
+
+async def test_as_tool_calls(serving: Serving) -> None:
+    async with serving(SCRIPT, templates=[template(tool_activity="tool_calls")]) as house:
+        chunks = await streamed(house)
+        calls = [one for chunk in chunks for one in chunk.choices[0].delta.tool_calls or ()]
+        assert [(one.index, one.id, one.function.name) for one in calls] == [
+            (0, "1-action-0", "clocktool"), (1, "2-action-0", "finalanswertool"),
+        ]  # fmt: skip
+        assert calls[0].function.arguments == '{"timezone":"Mars"}'
+        assert chunks[-1].choices[0].finish_reason == "stop"
+
+
+async def test_as_content_and_the_client_is_still_known_by_what_it_was_sent(serving: Serving) -> None:
+    script = [*SCRIPT, call("finalanswertool", answer="Still nobody.")]
+    async with serving(script, templates=[template(tool_activity="content")]) as house:
+        chunks = await streamed(house)
+        text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+        assert text.startswith("ValueError: 'Mars' is not a time zone")
+        assert text.endswith("\nNobody knows.")
+        again = await house.client.chat.completions.create(
+            model="shower",
+            messages=[
+                {"role": "user", "content": "What time is it on Mars?"},
+                {"role": "assistant", "content": text},
+                {"role": "user", "content": "And now?"},
+            ],
+        )
+        assert again.model == chunks[0].model
+        assert again.choices[0].message.content == "Still nobody."
+
+
+@pytest.mark.parametrize("reasoning", [True, False])
+async def test_reasoning_is_sent_or_kept_back(serving: Serving, reasoning: bool) -> None:
+    script = [Say(text="", reasoning="Hm.", calls=SCRIPT[1].calls)]
+    async with serving(script, templates=[template(reasoning=reasoning)]) as house:
+        chunks = await streamed(house)
+        seen = "".join(getattr(chunk.choices[0].delta, "reasoning_content", None) or "" for chunk in chunks)
+        assert seen == ("Hm." if reasoning else "")
