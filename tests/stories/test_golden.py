@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from thinking import offered, written
 
+from longhouse.agents.catalog import BUILT_IN
 from longhouse.journal import events
-from longhouse.models.scripted import Say, call, say
 from support import House, Serving, content
 from tavily import KEY, hit, tavily
 
@@ -43,35 +44,7 @@ AFTER = (
     ("createreporttool", {"title": "Rain in Bergen", "content": "It rains on 240 days: 2,495 mm [1]."}),
     ("finalanswertool", {"answer": "The report is written: 2,495 mm a year [1].", "status": "completed"}),
 )
-Action = tuple[str, dict[str, Any]]
-
-
-def thought(action: Action) -> dict[str, Any]:
-    is_last = action[0] == "finalanswertool"
-    return {
-        "reasoning_steps": ["Look at what is there.", f"Next is {action[0]}."],
-        "current_situation": "In the middle of it.",
-        "plan_status": "as planned",
-        "enough_data": is_last,
-        "remaining_steps": [action[0]],
-        "task_completed": is_last,
-    }
-
-
-def native(action: Action) -> list[Say]:
-    return [call(action[0], **action[1])]
-
-
-def hybrid(action: Action) -> list[Say]:
-    return [call("reasoningtool", **thought(action)), *native(action)]
-
-
-def structured(action: Action) -> list[Say]:
-    function = {"tool_name_discriminator": action[0], **action[1]}
-    return [say(json.dumps({**thought(action), "function": function}))]
-
-
-STRATEGIES = {"tool_calling_agent": native, "sgr_tool_calling_agent": hybrid, "sgr_agent": structured}
+AGENTS = {one.name: one.base_agent_class for one in BUILT_IN}
 
 PLACEHOLDERS = (
     # A session or an instance: the template's name, then a random id. Other random ids (traces) stand alone.
@@ -112,13 +85,10 @@ def steps(requests: list[Any]) -> list[dict[str, Any]]:
 
 def shown(request: dict[str, Any]) -> dict[str, Any]:
     """The request beside its messages; of tools and of a union's branches the names, their schemas are tested apart."""
-    if tools := request.pop("tools", None):
-        request["tools"] = [tool["function"]["name"] for tool in tools]
-    if form := request.get("response_format"):
-        branches = form["json_schema"]["schema"]["properties"]["function"]["anyOf"]
-        names = [branch["properties"]["tool_name_discriminator"]["const"] for branch in branches]
-        request["response_format"] = {form["json_schema"]["name"]: names}
-    return request
+    names = offered(request)
+    if "tools" in request:
+        return {**request, "tools": names}
+    return {**request, "response_format": {request["response_format"]["json_schema"]["name"]: names}}
 
 
 async def composed_again(house: House, session_id: str, count: int) -> list[Any]:
@@ -132,17 +102,16 @@ async def composed_again(house: House, session_id: str, count: int) -> list[Any]
     return composed
 
 
-@pytest.mark.parametrize("agent", STRATEGIES)
+@pytest.mark.parametrize("agent", AGENTS)
 async def test_a_research_task_is_told_word_for_word(serving: Serving, agent: str) -> None:
-    write = STRATEGIES[agent]
     async with tavily(FOUND, PAGES) as stand_in:
         setup = {"tavily_base_url": stand_in.url, "tavily_api_key": KEY}
-        async with serving([one for action in BEFORE for one in write(action)], **setup) as house:
+        async with serving(written(AGENTS[agent], *BEFORE), **setup) as house:
             asked = await house.say(TASK, model=agent)
             assert content(asked) == "Which city is yours?"
             assert house.model is not None
             requests = house.model.requests
-        async with serving([one for action in AFTER for one in write(action)], **setup) as house:
+        async with serving(written(AGENTS[agent], *AFTER), **setup) as house:
             answered = await house.say("Bergen", model=asked["model"])
             assert content(answered) == "The report is written: 2,495 mm a year [1]."
             assert house.model is not None

@@ -46,7 +46,7 @@ class Tried:
             opened(), prompted("x"), started(2), events.Replied(), used("1-action-0", tool=name, arguments=arguments)
         )
         [call] = session.due_calls
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(60):
             outcome = (await self.toolbox.perform(call, session)).outcome
         return outcome.content if isinstance(outcome, Output) else outcome
 
@@ -119,7 +119,7 @@ def answers(port: int) -> bool:
 
 @asynccontextmanager
 async def trying(
-    notes: Path, entry: dict[str, Any], logs: list[Any], *, limit: int = 15_000, start_within: float = 25.0
+    notes: Path, entry: dict[str, Any], logs: list[Any], *, limit: int = 15_000, start_within: float = 45.0
 ) -> AsyncIterator[Tried]:
     servers = read_servers(written(notes, entry), {"MCP_TEST_TOKEN": TOKEN})
     toolbox = Toolbox([FinalAnswerTool], config=ToolConfig(execution=ExecutionConfig(mcp_context_limit=limit)))
@@ -145,7 +145,8 @@ def fault(outcome: str | Fault) -> Fault:
 
 @pytest.mark.parametrize("kind", ["stdio", "http"])
 async def test_tools_are_listed_once_and_called_often(kind: str, notes: Path, logs: list[Any]) -> None:
-    async with trying_over(kind, notes, logs, timeout=2) as tried:
+    async with trying_over(kind, notes, logs, timeout=5) as tried:
+        hanging = asyncio.create_task(tried.call("hang"))
         add = tried.toolbox.get("tried.add")
         assert (add.description, add.effect) == ("Add two numbers.", "read")
         assert add.schema["required"] == ["a"]
@@ -160,13 +161,16 @@ async def test_tools_are_listed_once_and_called_often(kind: str, notes: Path, lo
         failed = fault(await tried.call("fail"))
         assert failed.code == "tool_failed"
         assert "no luck with [hidden]" in failed.message
-        assert fault(await tried.call("hang")).code == "timeout"
-        assert await tried.call("add", a=1) == "2", "a hanging call holds nobody else up"
+        assert fault(await hanging).code == "timeout"
+        assert await tried.call("add", a=1) == "2"
         assert tried.noted("list") == 1
     assert TOKEN not in repr(logs)
 
 
-async def test_arguments_are_checked_before_the_call(notes: Path, logs: list[Any]) -> None:
+async def test_arguments_are_checked_before_the_call_and_secrets_stay_with_the_server(
+    notes: Path, logs: list[Any], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LONGHOUSE_LLM_API_KEY", "canary-of-ours")
     async with trying_over("stdio", notes, logs) as tried:
         for arguments, words in [
             ('{"a": "one"}', "a: 'one' is not of type 'integer'"),
@@ -180,7 +184,11 @@ async def test_arguments_are_checked_before_the_call(notes: Path, logs: list[Any
             assert words in refused.message
         assert tried.noted("call add") == 0
         assert fault(await tried.call("nothing")).code == "unknown_tool"
-        await until(lambda: tried.said("an MCP server is connected"))
+        answer = str(await tried.call("tell"))
+        assert answer.startswith("TOKEN=[hidden] LONGHOUSE=None"), "servers get no secrets of ours"
+        await until(lambda: any(record.get("line") == "my token is [hidden]" for record in logs))
+    assert TOKEN not in repr(logs)
+    assert TOKEN not in "".join(capfd.readouterr())
     [pid] = pids(notes)
     await until(lambda: not psutil.pid_exists(pid))
 
@@ -230,16 +238,29 @@ async def test_tools_that_change_are_listed_again_once(kind: str, notes: Path, l
         assert tried.noted("list") == 2
 
 
-async def test_secrets_stay_between_the_configuration_and_the_server(
-    notes: Path, logs: list[Any], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LONGHOUSE_LLM_API_KEY", "canary-of-ours")
-    async with trying_over("stdio", notes, logs) as tried:
-        answer = str(await tried.call("tell"))
-        assert answer.startswith("TOKEN=[hidden] LONGHOUSE=None"), "servers get no secrets of ours"
-        await until(lambda: any(record.get("line") == "my token is [hidden]" for record in logs))
-    assert TOKEN not in repr(logs)
-    assert TOKEN not in "".join(capfd.readouterr())
+MODERN = """
+from mcp.server import MCPServer
+from mcp.server.mcpserver import Context
+
+server = MCPServer("modern")
+
+@server.tool()
+async def grow(context: Context) -> str:
+    def later(word: str) -> str:
+        return word.upper()
+    server.add_tool(later)
+    await context.notify_tools_changed()
+    return "grown"
+
+server.run()
+"""
+
+
+async def test_a_server_that_tells_changes_only_when_asked_is_asked(notes: Path, logs: list[Any]) -> None:
+    async with trying(notes, {"command": sys.executable, "args": ["-c", MODERN]}, logs) as tried:
+        assert await tried.call("grow") == "grown"
+        await until(lambda: tried.toolbox.find("tried.later"))
+        assert await tried.call("later", word="loud") == "LOUD"
 
 
 async def test_a_command_that_is_not_there_is_told_in_words(notes: Path, logs: list[Any]) -> None:

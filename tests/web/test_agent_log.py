@@ -143,8 +143,12 @@ async def until_written(house: House, session_id: str, file: Path) -> None:
     """Waits until the file says what the route says."""
     log = await log_of(house, session_id)
     async with asyncio.timeout(10):
-        while not (file.exists() and msgspec.json.decode(file.read_bytes()) == log):
+        while said(file) != log:
             await asyncio.sleep(0.01)
+
+
+def said(file: Path) -> Any:
+    return msgspec.json.decode(file.read_bytes()) if file.exists() else None
 
 
 async def test_a_folder_that_cannot_be_written_to_costs_the_log_only(serving: Serving, tmp_path: Path) -> None:

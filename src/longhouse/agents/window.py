@@ -44,8 +44,11 @@ def compose(
     assert session.turn is not None
     lines = (f"{n}. {wire_names[tool.name]}: {tool.description}" for n, tool in enumerate(offered, start=1))
     system = _system(session.turn, template, "\n".join(lines), extra_system)
+    whole, budget = [system, *history(session, template, wire_names)], template.llm_policy.context_tokens
+    if tokens.total(whole) <= budget:
+        return whole  # a transcript only grows: what fits now has fitted all the time
     blocks = [_block(entry, template, wire_names) for entry in session.transcript]
-    return [system, *_fitted(blocks, tokens.of(system), template.llm_policy.context_tokens)]
+    return [system, *_fitted(blocks, tokens.of(system), budget)]
 
 
 def history(session: Session, template: Template, wire_names: dict[str, str] | None = None) -> Iterator[Message]:

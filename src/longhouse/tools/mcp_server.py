@@ -17,7 +17,7 @@ from fastmcp.client import Client
 from fastmcp.client.logging import LogMessage
 from fastmcp.client.transports import ClientTransport, StdioTransport, StreamableHttpTransport
 from mcp import MCPError
-from mcp.client.subscriptions import listen
+from mcp.client.subscriptions import Subscription, SubscriptionLost, listen
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from longhouse.journal.messages import clean
@@ -28,7 +28,8 @@ from longhouse.tools.toolbox import Toolbox
 
 log = structlog.get_logger()
 
-CONNECT_WITHIN: Final = 20.0
+CONNECT_WITHIN: Final = 45.0
+"""Seconds; a first start may have to fetch the server's program."""
 PING_WITHIN: Final = 5.0
 FIRST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 60.0
@@ -162,10 +163,8 @@ class Server:
         async with AsyncExitStack() as stack:
             async with asyncio.timeout(CONNECT_WITHIN):
                 connection = await self._reached(stack)
+                await self._listen(connection, stack)
                 await self._list(connection)
-            if _announces(connection.client):
-                changes = asyncio.create_task(self._listen(connection))
-                stack.callback(changes.cancel)
             log.info("an MCP server is connected", server=self.name, tools=len(self._names))
             yield connection
 
@@ -229,14 +228,24 @@ class Server:
             self._toolbox.remove(gone)
         self._names = names
 
-    async def _listen(self, connection: Connection) -> None:
+    async def _listen(self, connection: Connection, stack: AsyncExitStack) -> None:
         """Servers of the newest protocol tell changes only to those who ask for them."""
+        if not _announces(connection.client):
+            return
         try:
-            async with listen(connection.client.session, tools_list_changed=True) as changes:
-                async for _ in changes:
-                    connection.tell(changed=True)
-        except Exception as error:  # noqa: BLE001 - without it, the next connection lists again
+            changes = await stack.enter_async_context(listen(connection.client.session, tools_list_changed=True))
+        except MCPError as error:
             log.info("an MCP server does not tell changes", server=self.name, reason=self._words(error))
+            return
+        hearing = asyncio.create_task(self._hear(connection, changes))
+        stack.callback(hearing.cancel)
+
+    async def _hear(self, connection: Connection, changes: Subscription) -> None:
+        try:
+            async for _ in changes:
+                connection.tell(changed=True)
+        except SubscriptionLost as error:
+            log.info("an MCP server tells no more changes", server=self.name, reason=self._words(error))
 
     async def _says(self, message: LogMessage) -> None:
         self._note(f"{message.level}: {message.data}")

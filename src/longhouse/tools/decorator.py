@@ -1,0 +1,91 @@
+"""`@tool`: a function as a tool. Its parameters are the arguments, its docstring is what the model reads."""
+
+import inspect
+import types
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, get_type_hints, overload
+
+import pydantic
+
+from longhouse.errors import SetupError
+from longhouse.journal.events import Effect
+from longhouse.tools.context import ToolContext
+from longhouse.tools.toolbox import BaseTool
+
+Function = Callable[..., Awaitable[Any]]
+
+CONTEXT: Final = "context"
+"""A parameter of this name is no argument: it is given the ToolContext."""
+_FIELD: Final = "argument_"
+"""In front of each field, so that an argument may be called `timeout`, `json` or `_x`; models never see it."""
+_NAMED: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+@overload
+def tool(function: Function, /) -> type[BaseTool]: ...
+@overload
+def tool(
+    *,
+    name: str = ...,
+    description: str = ...,
+    effect: Effect = ...,
+    timeout: float = ...,
+    max_output: int = ...,
+) -> Callable[[Function], type[BaseTool]]: ...
+def tool(
+    function: Function | None = None,
+    /,
+    *,
+    name: str = "",
+    description: str = "",
+    effect: Effect = BaseTool.effect,
+    timeout: float = BaseTool.timeout,
+    max_output: int = BaseTool.max_output,
+) -> Any:
+    """Makes a BaseTool of an async function: `@tool`, or `@tool(effect="once", timeout=5)`."""
+    said = {"description": description, "effect": effect, "timeout": timeout, "max_output": max_output}
+    if function is None:
+        return lambda given: _made(given, {"tool_name": name or given.__name__, **said})
+    return _made(function, {"tool_name": function.__name__, **said})
+
+
+def _made(function: Function, said: dict[str, Any]) -> type[BaseTool]:
+    if not inspect.iscoroutinefunction(function):
+        raise SetupError(f"{_name(function)} cannot be a tool: it is not an async function.")
+    arguments = _arguments(function)
+    takes_context = CONTEXT in inspect.signature(function).parameters
+
+    async def call(self: BaseTool, context: ToolContext, config: Any = None, **kwargs: Any) -> Any:
+        given = {name: getattr(self, f"{_FIELD}{name}") for name in arguments}
+        return await function(**given, **({CONTEXT: context} if takes_context else {}))
+
+    hints = get_type_hints(function, include_extras=True)
+    namespace = {
+        "__module__": function.__module__,
+        "__qualname__": function.__qualname__,
+        "__doc__": function.__doc__,
+        "__annotations__": {f"{_FIELD}{name}": hints[name] for name in arguments},
+        "__call__": call,
+        "model_config": pydantic.ConfigDict(alias_generator=lambda field: field.removeprefix(_FIELD)),
+        **{f"{_FIELD}{name}": default for name, default in arguments.items() if default is not inspect.Parameter.empty},
+        **said,
+    }
+    return types.new_class(function.__name__, (BaseTool,), exec_body=lambda body: body.update(namespace))
+
+
+def _arguments(function: Function) -> dict[str, Any]:
+    """The names of a function's parameters and their defaults; refuses those that a model could not be told of."""
+    found = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind not in _NAMED:
+            raise SetupError(f"{_name(function)} cannot be a tool: its parameter {name!r} cannot be given by name.")
+        if name == CONTEXT:
+            continue
+        if parameter.annotation is inspect.Parameter.empty:
+            raise SetupError(f"{_name(function)} cannot be a tool: its parameter {name!r} has no annotation.")
+        found[name] = parameter.default
+    return found
+
+
+def _name(function: Any) -> str:
+    return str(getattr(function, "__qualname__", function))

@@ -1,0 +1,130 @@
+"""`@tool` makes a tool of an async function, with all that a tool of its own class has."""
+
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import BaseModel, Field
+
+from longhouse.agents.template import Template
+from longhouse.errors import SetupError
+from longhouse.journal import events
+from longhouse.journal.events import Fault, Output
+from longhouse.models.scripted import call
+from longhouse.tools import BaseTool, ToolContext, tool
+from longhouse.tools.toolbox import Toolbox, ToolRegistry
+from support import Serving, content, opened, prompted, started, told, used
+
+
+class Place(BaseModel):
+    city: str
+    country: str = "NO"
+
+
+@tool
+async def weather(place: Place, days: Annotated[int, Field(ge=1, description="How many days")] = 1) -> str:
+    """Tell the weather.
+
+    In one place at a time.
+    """
+    return f"{days} of rain in {place.city}, {place.country}"
+
+
+@tool(name="bank.pay", description="Pay a bill.", effect="once", timeout=5, max_output=10)
+async def pay(amount: float, *, context: ToolContext, unit: Literal["EUR", "NOK"] = "EUR") -> str:
+    """Not what the model reads."""
+    context.sources["receipt"] = {"key": context.key}
+    return f"paid {amount:g} {unit} and a lot more to say"
+
+
+@tool
+async def awkward(timeout: int, model_config: str, json: bool, description: str = "d", _x: int = 0) -> str:
+    """Every argument has the name of something else."""
+    return f"{timeout} {model_config} {json} {description} {_x}"
+
+
+async def performed(cls: type[BaseTool], arguments: str) -> Any:
+    session = told(opened(), prompted("x"), started(2))
+    session = told(events.Replied(), used("1-action-0", tool=cls.tool_name, arguments=arguments), session=session)
+    return await Toolbox([cls]).perform(session.open["1-action-0"], session)
+
+
+def test_a_function_becomes_a_tool_that_is_registered() -> None:
+    assert issubclass(weather, BaseTool)
+    assert ToolRegistry.get("weather") is weather
+    described = weather.described()
+    assert (described.name, described.description) == ("weather", "Tell the weather.\n\nIn one place at a time.")
+    assert described.schema["properties"]["days"] == {
+        "type": "integer", "minimum": 1, "default": 1, "description": "How many days",
+    }  # fmt: skip
+    assert list(described.schema["properties"]) == ["place", "days"]
+    assert described.schema["required"] == ["place"]
+    assert (described.effect, described.timeout) == ("read", 60.0)
+
+
+def test_the_decorator_says_how_the_tool_behaves() -> None:
+    described = pay.described()
+    assert (described.name, described.description, described.effect) == ("bank.pay", "Pay a bill.", "once")
+    assert (described.timeout, described.max_output) == (5, 10)
+    assert list(described.schema["properties"]) == ["amount", "unit"], "the context is no argument"
+
+
+async def test_arguments_are_parsed_as_annotated() -> None:
+    result = await performed(weather, '{"place": {"city": "Oslo"}, "days": 3}')
+    assert result.outcome == Output(content="3 of rain in Oslo, NO")
+
+
+async def test_arguments_that_do_not_fit_are_told_by_their_own_names() -> None:
+    outcome = (await performed(weather, '{"place": {}, "days": 0}')).outcome
+    assert isinstance(outcome, Fault)
+    assert outcome.message == (
+        "the arguments of weather do not fit: place.city: Field required; "
+        "days: Input should be greater than or equal to 1"
+    )
+
+
+async def test_what_is_written_to_the_context_is_kept() -> None:
+    result = await performed(pay, '{"amount": 2.5, "unit": "NOK"}')
+    assert result.outcome.content.startswith("paid 2.5 N\n[cut:")
+    assert result.adds["sources"]["receipt"]["key"].endswith(":1-action-0")
+
+
+async def test_an_argument_may_have_any_name() -> None:
+    result = await performed(awkward, '{"timeout": 1, "model_config": "m", "json": true, "_x": 2}')
+    assert result.outcome == Output(content="1 m True d 2")
+    assert awkward.timeout == 60.0
+    assert list(awkward.described().schema["properties"]) == ["timeout", "model_config", "json", "description", "_x"]
+
+
+async def test_a_function_that_raises_is_a_fault() -> None:
+    @tool
+    async def broken() -> str:
+        """Break."""
+        raise LookupError("nothing there")
+
+    outcome = (await performed(broken, "{}")).outcome
+    assert outcome == Fault(code="tool_failed", message="LookupError: nothing there")
+
+
+def test_what_cannot_be_a_tool_is_refused_where_it_is_defined() -> None:
+    async def bare(city) -> str:  # type: ignore[no-untyped-def]
+        return "x"
+
+    async def loose(*cities: str) -> str:
+        return "x"
+
+    def blocking(city: str) -> str:
+        return "x"
+
+    for function, why in ((bare, "'city' has no annotation"), (loose, "by name"), (blocking, "not an async function")):
+        with pytest.raises(SetupError, match=why):
+            tool(function)  # type: ignore[call-overload]
+
+
+async def test_an_agent_uses_it_like_any_other(serving: Serving) -> None:
+    script = [call("weather", place={"city": "Bergen"}), call("finalanswertool", answer="Rain.")]
+    chosen = Template(name="forecaster", tools=("weather", "finalanswertool"))
+    async with serving(script, templates=[chosen], tools=[weather]) as house:
+        answered = await house.say("Weather?", model="forecaster")
+        assert content(answered) == "Rain."
+        assert house.model is not None
+        assert house.model.requests[1]["messages"][-1]["content"] == "1 of rain in Bergen, NO"
