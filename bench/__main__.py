@@ -11,7 +11,7 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from bench import baseline, spine
+from bench import baseline, spine, thinking
 from bench.house import ground, house
 
 console = Console(width=160)
@@ -35,6 +35,7 @@ def machine() -> str:
 
 async def main() -> None:
     console.print(machine())
+    show("building the request of a step", thinking.requests())
     async with ground() as under:
         bare = await baseline.play(under, sessions=60, at_once=20)
         async with house(under) as served:
@@ -45,6 +46,7 @@ async def main() -> None:
                 rows.append(played.row())
             show("a durable ten-step session over HTTP", rows)
             show("the bare durable loop, for comparison (model calls and fsynced appends, nothing else)", [bare])
+            show("two ways to think", await thinking.sides(under, served, sessions=100, at_once=20))
             show("relayed chunks", [await spine.relay(served)])
             show("idle event streams", [await spine.idle_streams(served)])
 

@@ -4,12 +4,20 @@ import asyncio
 import time
 
 from longhouse.agents.strategy import Body
-from longhouse.journal.messages import text_of
+from longhouse.journal.messages import Assistant, text_of
 from longhouse.models.scripted import Say, call, say, step_of
 from longhouse.models.scripted_server import serve
 
 STEPS = 10
 CHUNKS = 4_000
+THOUGHT = {
+    "reasoning_steps": ["Look at the clock.", "Then answer."],
+    "current_situation": "The time is not known yet.",
+    "plan_status": "as planned",
+    "enough_data": False,
+    "remaining_steps": ["look at the clock", "answer"],
+    "task_completed": False,
+}
 
 
 def reply(body: Body) -> Say:
@@ -17,10 +25,19 @@ def reply(body: Body) -> Say:
     task = text_of(body.messages[1].content)  # type: ignore[union-attr]
     if task == "stream":
         return say(f"{time.monotonic_ns()} " + "a word or two, twenty." * CHUNKS, chunk=22, delay=1e-9)
-    if step_of(body.messages) < STEPS - 1:
+    if isinstance(body.tool_choice, dict):
+        return call("reasoningtool", **THOUGHT)
+    if _step(body) < STEPS - 1:
         return call("clocktool", timezone="UTC")
     answer = call("finalanswertool", answer=f"{time.monotonic_ns()} " + "and so it was. " * 10)
     return Say(calls=answer.calls, chunk=40)
+
+
+def _step(body: Body) -> int:
+    """How many steps are done; where the agent thinks first, each has two replies."""
+    last = next((one for one in reversed(body.messages) if isinstance(one, Assistant)), None)
+    has_thought = bool(last and last.tool_calls and last.tool_calls[0].function.name == "reasoningtool")
+    return step_of(body.messages) // (2 if has_thought else 1)
 
 
 async def main() -> None:

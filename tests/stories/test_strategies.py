@@ -178,3 +178,15 @@ async def test_parallel_calls_are_all_made_also_beside_a_question(serving: Servi
         assert house.model is not None
         roles = [message["role"] for message in house.model.requests[-1]["messages"]]
         assert roles == ["system", "user", "assistant", "tool", "tool", "tool", "user"]
+
+
+async def test_searches_side_by_side_do_not_pass_their_budget(serving: Serving) -> None:
+    searcher = Template(
+        name="thinker", tools=("websearchtool", "finalanswertool"), execution_policy=ExecutionPolicy(max_searches=1)
+    )
+    script = [calls(*[call("websearchtool", query=str(n)) for n in range(3)]), call("finalanswertool", answer="Done.")]
+    async with serving(script, templates=[searcher]) as house:
+        await house.say("Search", model="thinker")
+        assert house.model is not None
+        told = [message["content"] for message in house.model.requests[-1]["messages"] if message["role"] == "tool"]
+        assert told[1:] == ["Error: all 1 searches of this turn are used"] * 2

@@ -60,7 +60,7 @@ def _uses(session: Session) -> Iterator[Use]:
 def spent(turn: Turn, now: datetime) -> str | None:
     """Which budget of the turn is used up, in words."""
     limits = turn.limits
-    if turn.iteration >= limits.max_iterations:
+    if taken(turn) >= limits.max_iterations:
         return f"its limit of {limits.max_iterations} steps"
     if worked(turn, now) >= limits.time_budget:
         return f"its limit of {limits.time_budget:g} seconds"
@@ -76,7 +76,7 @@ def overdue(turn: Turn, now: datetime) -> tuple[str, str] | None:
     limits = turn.limits
     if turn.unreadable >= UNREADABLE:
         return "unreadable_reply", f"the model's replies could not be read, {turn.unreadable} times in a row"
-    if turn.iteration >= limits.max_iterations + GRACE:
+    if taken(turn) >= limits.max_iterations + GRACE:
         return "limit_reached", f"the agent did not finish within its limit of {limits.max_iterations} steps"
     if worked(turn, now) >= 2 * limits.time_budget:
         return "limit_reached", f"the agent did not finish within its limit of {limits.time_budget:g} seconds"
@@ -85,6 +85,11 @@ def overdue(turn: Turn, now: datetime) -> tuple[str, str] | None:
     if limits.token_budget is not None and turn.tokens >= 2 * limits.token_budget:
         return "limit_reached", f"the agent did not finish within its limit of {limits.token_budget} tokens"
     return None
+
+
+def taken(turn: Turn) -> int:
+    """Steps that were taken to their end: a thought does not close the tools to the action that follows from it."""
+    return turn.iteration - turn.is_thinking
 
 
 def worked(turn: Turn, now: datetime) -> float:

@@ -12,7 +12,7 @@ from longhouse.journal import events, fingerprint
 from longhouse.journal.events import Event, Outcome, Output, Recorded
 from longhouse.journal.messages import Content, Message, text_of
 
-FOLD_VERSION: Final = 3
+FOLD_VERSION: Final = 4
 """Part of every snapshot; a change of what `fold` computes raises it, and old snapshots are ignored."""
 
 AGENT_FAILED: Final = "agent_failed"
@@ -131,10 +131,13 @@ class Turn:
     chain: str = ""
     reply_to: events.ReplyTo | None = None
     iteration: int = 0
+    is_thinking: bool = False
+    """Has the iteration brought a thought so far, and its action not yet?"""
     searches_used: int = 0
     clarifications_used: int = 0
     tokens: int = 0
     calls: int = 0
+    """Of tools; those by which a thought is written are not counted."""
     unreadable: int = 0
     """Replies in a row that could not be read."""
     waited: float = 0.0
@@ -401,6 +404,7 @@ class _Builder:
         self.turn = replace(
             self.turn,
             iteration=self.turn.iteration + step,
+            is_thinking=event.phase == "reasoning",
             tokens=self.turn.tokens + usage.total_tokens,
             unreadable=self.turn.unreadable + 1 if event.problem else 0,
             usage=_sum(self.turn.usage, usage),
@@ -413,7 +417,7 @@ class _Builder:
         self.transcript.append(Step(seq=seq, text=text, phase=event.phase, problem=event.problem))
 
     def _call(self, event: events.Called, seq: int) -> None:
-        if self.turn:
+        if self.turn and not self.turn.is_thinking:
             self.turn = replace(self.turn, calls=self.turn.calls + 1)
         step = self.transcript[-1]
         assert isinstance(step, Step)

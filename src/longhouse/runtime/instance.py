@@ -99,6 +99,8 @@ class Pool:
     def acquired(self, template: Template, session_id: str) -> Iterator[Instance]:
         instance = self._idle(template) or self._build(template)
         instance.acquire(session_id)
+        # Tools of MCP servers come and go: what is there now is what this run is offered.
+        instance.tools = self._toolbox.offered(template.tools)
         try:
             yield instance
         except Exception:
@@ -124,7 +126,7 @@ class Pool:
             id=f"{template.name}-{uuid.uuid4()}",
             template=template,
             strategy=self._strategies[template.base_agent_class],
-            tools=[self._toolbox.get(name) for name in template.tools],
+            tools=[],
             model=self._model_for(template),
         )
         self._instances[template.ref].append(instance)

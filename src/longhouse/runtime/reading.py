@@ -17,6 +17,7 @@ from longhouse.tools.toolbox import Result, Toolbox
 
 MAX_CALLS: Final = 32
 """Calls of one reply that are made; the model is told about the others."""
+SEARCH: Final = "websearchtool"
 MAX_TOLD: Final = 256
 """Calls of one reply that are recorded at all."""
 
@@ -41,7 +42,8 @@ class Reading:
         intents = verdict.intents[:MAX_TOLD]
         finishes = any(self._finishes(intent) for intent in intents)
         for index, intent in enumerate(intents):
-            new += await self._call(self._call_id(index), index, intent, finishes)
+            fault = self._too_much(intents, index) or self._refusal(intent, finishes)
+            new += await self._call(self._call_id(index), intent, fault)
         return new
 
     def _call_id(self, index: int) -> str:
@@ -60,14 +62,14 @@ class Reading:
         tool = self._tool(intent)
         return tool is not None and tool.finishes and self.toolbox.check(intent.tool, intent.arguments) is None
 
-    async def _call(self, call_id: str, index: int, intent: Intent, finishes: bool) -> list[Event]:
+    async def _call(self, call_id: str, intent: Intent, fault: Fault | None) -> list[Event]:
         """The intent of one call, with its outcome where that is known at once."""
         tool = self._tool(intent)
         called = _called(call_id, intent, tool)
-        if fault := self._refusal(index, intent, tool, finishes):
+        if fault or tool is None:
+            assert fault is not None
             fault = rules.told(self.session, intent.tool, intent.arguments, fault)
             return [called, Returned(call=call_id, outcome=fault)]
-        assert tool is not None
         if not tool.inline:
             return [called]
         result = await self.toolbox.perform(_opened(called), self.session)
@@ -75,10 +77,21 @@ class Reading:
             return [_called(call_id, intent, tool, question=result.outcome.content)]
         return [called, returned(call_id, result)]
 
-    def _refusal(self, index: int, intent: Intent, tool: Tool | None, finishes: bool) -> Fault | None:
-        """Why a call is not made, in words that the model can act on."""
+    def _too_much(self, intents: Sequence[Intent], index: int) -> Fault | None:
+        """Budgets hold within one reply too, where many calls stand side by side."""
         if index >= MAX_CALLS:
             return Fault(code="too_many_calls", message=f"only {MAX_CALLS} calls of one reply are made")
+        turn = self.session.turn
+        if intents[index].tool != SEARCH or turn is None or turn.limits.max_searches is None:
+            return None
+        earlier = sum(1 for intent in intents[:index] if intent.tool == SEARCH)
+        if turn.searches_used + earlier < turn.limits.max_searches:
+            return None
+        return Fault(code="no_more_searches", message=f"all {turn.limits.max_searches} searches of this turn are used")
+
+    def _refusal(self, intent: Intent, finishes: bool) -> Fault | None:
+        """Why a call is not made, in words that the model can act on."""
+        tool = self._tool(intent)
         if self.request.only and intent.tool != self.request.only:
             return Fault(code="reason_first", message=f"reason first: call {self.request.only}, then act")
         if tool is None:

@@ -1,0 +1,86 @@
+"""What thinking costs: building the request of a step, and a step of the hybrid beside one of tool calling."""
+
+import statistics
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+from bench import spine
+from bench.house import Ground, House
+from bench.model import STEPS
+from longhouse.agents.strategy import Strategy
+from longhouse.agents.template import Template
+from longhouse.app import AGENTS, TOOLS
+from longhouse.journal import events
+from longhouse.journal.events import Recorded
+from longhouse.journal.session import Session, blank, fold
+
+MANY = 12
+BUILDS = 2_000
+DONE = 5
+"""Steps that the session has behind it."""
+SIDES = ("tool_calling_agent", "sgr_tool_calling_agent")
+
+
+def requests() -> list[dict[str, Any]]:
+    """Microseconds to build and encode the request of a step, schemas cached; and the first time, when they are not."""
+    return [_request(cls()) for cls in AGENTS]
+
+
+def _request(strategy: Strategy) -> dict[str, Any]:
+    tools, session = [cls.described() for cls in TOOLS[:MANY]], _session()
+    template = Template(name="thinker", tools=tuple(tool.name for tool in tools))
+    spent = []
+    for _ in range(BUILDS + 1):
+        began = time.perf_counter()
+        size = len(strategy.propose(session, template, tools).encoded)
+        spent.append((time.perf_counter() - began) * 1e6)
+    return {
+        "strategy": type(strategy).__name__,
+        "tools": len(tools),
+        "steps before": DONE,
+        "bytes": size,
+        "median µs": round(statistics.median(spent[1:]), 1),
+        "p99 µs": round(statistics.quantiles(spent[1:], n=100)[98], 1),
+        "the first time µs": round(spent[0]),
+    }
+
+
+def _session() -> Session:
+    limits = events.Limits(max_iterations=20, max_clarifications=3, time_budget=1800)
+    journal: list[events.Event] = [
+        events.Opened(agent="thinker", version=1, owner="local", conversation="c"),
+        events.Prompted(trace="t", content=("What time is it in Oslo?",)),
+        events.Started(trace="t", prompt=2, version=1, instance="i", limits=limits, date="2026-01-31"),
+    ]
+    for number in range(1, DONE + 1):
+        call = f"{number}-action-0"
+        journal += [
+            events.Replied(),
+            events.Called(call=call, tool="clocktool", arguments='{"timezone":"Europe/Oslo"}'),
+            events.Returned(call=call, outcome=events.Output(content="It is noon. " * 40)),
+        ]
+    at = datetime(2026, 1, 31, tzinfo=UTC)
+    return fold((Recorded(seq=seq, at=at, event=event) for seq, event in enumerate(journal, 1)), blank("thinker_1"))
+
+
+async def sides(under: Ground, served: House, *, sessions: int, at_once: int) -> list[dict[str, Any]]:
+    """The same ten steps in two ways to think, by turns, so that both see the same machine."""
+    cpu = dict.fromkeys(SIDES, 0.0)
+    rounds = 3
+    for agent in SIDES:
+        await spine.play(under, served, sessions=at_once, at_once=at_once, agent=agent)  # warm-up
+    for _ in range(rounds):
+        for agent in SIDES:
+            cpu[agent] += (await spine.play(under, served, sessions=sessions, at_once=at_once, agent=agent)).cpu
+    steps = rounds * sessions * STEPS
+    return [
+        {
+            "agent": agent,
+            "at once": at_once,
+            "steps": steps,
+            "CPU ms/step": round(spent / steps * 1000, 2),
+            "times tool calling": round(spent / cpu[SIDES[0]], 2),
+        }
+        for agent, spent in cpu.items()
+    ]
