@@ -13,7 +13,8 @@ from longhouse.agents.template import Template
 from longhouse.app import AGENTS, TOOLS
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
-from longhouse.journal.session import Session, blank, fold
+from longhouse.journal.fold import blank, fold
+from longhouse.journal.session import Session
 
 MANY = 12
 BUILDS = 2_000

@@ -22,7 +22,8 @@ from longhouse.agents.template import Template
 from longhouse.app import TOOLS, App, open_app
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
-from longhouse.journal.session import Session, blank, fold
+from longhouse.journal.fold import blank, fold
+from longhouse.journal.session import Session
 from longhouse.models.scripted import Playable
 from longhouse.models.scripted_server import Server as ModelServer
 from longhouse.models.scripted_server import serve as serve_model

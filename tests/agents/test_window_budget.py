@@ -9,7 +9,8 @@ from longhouse.agents import tokens, window
 from longhouse.agents.template import LLMPolicy, PromptPack, Template
 from longhouse.journal import events
 from longhouse.journal.messages import Assistant, ImagePart, ImageUrl, Message, System, TextPart, ToolResult, User
-from longhouse.journal.session import Session, Step
+from longhouse.journal.session import Session
+from longhouse.journal.transcript import Step
 from support import opened, prompted, returned, started, told, used
 
 BUDGET = 2_000

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from longhouse.journal import events
 from longhouse.journal.events import Event, Recorded
-from longhouse.journal.session import Session, State, Step, blank, fold
+from longhouse.journal.fold import blank, fold
+from longhouse.journal.session import Session, State
+from longhouse.journal.transcript import Step
 from support import BEGAN, opened, prompted, returned, started, used
 
 OUTCOMES: list[events.Outcome] = [events.Output(content="é"), events.Fault(code="x", message="y")]

@@ -6,19 +6,10 @@ import pytest
 
 from longhouse.journal import events
 from longhouse.journal.events import Fault, Output
+from longhouse.journal.fold import blank
 from longhouse.journal.messages import TextPart, User
-from longhouse.journal.session import (
-    AGENT_FAILED,
-    Heard,
-    Session,
-    State,
-    Step,
-    Summary,
-    Told,
-    Turn,
-    Use,
-    blank,
-)
+from longhouse.journal.session import AGENT_FAILED, Session, State, Turn
+from longhouse.journal.transcript import Heard, Step, Summary, Told, Use
 from support import BEGAN, LIMITS, opened, prompted, returned, started, told, used
 
 RUNNING = (opened(), prompted("Will it rain?"), started(2))

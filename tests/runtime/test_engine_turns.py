@@ -10,7 +10,9 @@ from longhouse.agents.rules import GRACE
 from longhouse.agents.template import ExecutionPolicy
 from longhouse.agents.tool_calling import ToolCallingAgent
 from longhouse.journal import events
-from longhouse.journal.session import Heard, State, blank, fold
+from longhouse.journal.fold import blank, fold
+from longhouse.journal.session import State
+from longhouse.journal.transcript import Heard
 from longhouse.models.scripted import Call, Cut, Garbage, Say, Status, call, calls, say
 from longhouse.runtime.engine import Patience
 from longhouse.store import journals, leases

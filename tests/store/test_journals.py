@@ -13,7 +13,8 @@ from longhouse import clock
 from longhouse.errors import AlreadyReturned, Deposed, UnknownShape
 from longhouse.journal import events
 from longhouse.journal.events import Event, Output, Recorded
-from longhouse.journal.session import FOLD_VERSION, Session, State, blank, fold
+from longhouse.journal.fold import FOLD_VERSION, blank, fold
+from longhouse.journal.session import Session, State
 from longhouse.models.scripted import Call, Say, call
 from longhouse.store import journals, leases
 from longhouse.store.database import Database, open_database

@@ -29,7 +29,8 @@ from longhouse import clock
 from longhouse.errors import AlreadyReturned, Deposed
 from longhouse.journal import events
 from longhouse.journal.events import Event, Fault, Output, Recorded
-from longhouse.journal.session import Session, blank, fold
+from longhouse.journal.fold import blank, fold
+from longhouse.journal.session import Session
 from longhouse.store import journals, leases
 from longhouse.store.database import Database
 from longhouse.store.leases import Lease

@@ -116,7 +116,7 @@ from longhouse.agents.catalog import BUILT_IN
 from longhouse.agents.tool import Tool
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
-from longhouse.journal.session import blank, fold
+from longhouse.journal.fold import blank, fold
 from longhouse.tools import clock, plan, report, research, talk
 from longhouse.tools.toolbox import Toolbox, ToolRegistry
 

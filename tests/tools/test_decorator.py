@@ -1,5 +1,7 @@
 """`@tool` makes a tool of an async function, with all that a tool of its own class has."""
 
+import re
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -118,6 +120,18 @@ def test_what_cannot_be_a_tool_is_refused_where_it_is_defined() -> None:
     for function, why in ((bare, "'city' has no annotation"), (loose, "by name"), (blocking, "not an async function")):
         with pytest.raises(SetupError, match=why):
             tool(function)  # type: ignore[call-overload]
+
+
+async def test_the_example_of_the_docs_runs_as_written() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "tools.md").read_text("utf-8")
+    [example] = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "@tool\n" in block]
+    made: dict[str, Any] = {"__name__": "docs"}
+    exec(example, made)
+    outcome = (await performed(made["weather"], '{"city": "Oslo", "days": 2}')).outcome
+    assert outcome == Output(content="It rains in Oslo for 2 days.")
+    assert made["pay"].described().effect == "once"
+    outcome = (await performed(made["pay"], '{"amount": 2}')).outcome
+    assert outcome.content.startswith("paid 2.0 under ")
 
 
 async def test_an_agent_uses_it_like_any_other(serving: Serving) -> None:

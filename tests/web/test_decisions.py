@@ -11,7 +11,7 @@ from longhouse import clock
 from longhouse.agents.template import Template
 from longhouse.journal import events
 from longhouse.journal.events import Effect
-from longhouse.journal.session import fold
+from longhouse.journal.fold import fold
 from longhouse.models.scripted import Hang, Playable, Say, call
 from longhouse.store import journals, leases
 from longhouse.store.database import Database

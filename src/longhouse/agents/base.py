@@ -11,7 +11,8 @@ from longhouse.agents.strategy import ANY_FORMAT, Body, Intent, Reply, Request, 
 from longhouse.agents.template import Template
 from longhouse.agents.tool import Tool, wire_names
 from longhouse.journal.events import Sampling
-from longhouse.journal.session import Session, Step
+from longhouse.journal.session import Session
+from longhouse.journal.transcript import Step
 
 
 class AgentRegistry(Registry[type["BaseAgent"]]):

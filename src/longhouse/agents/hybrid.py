@@ -8,7 +8,8 @@ from longhouse.agents.strategy import Reply, Request, Verdict
 from longhouse.agents.template import Template
 from longhouse.agents.tool import Tool
 from longhouse.journal.events import Output
-from longhouse.journal.session import Session, Step
+from longhouse.journal.session import Session
+from longhouse.journal.transcript import Step
 
 REASONING: Final = "reasoningtool"
 

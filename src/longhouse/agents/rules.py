@@ -7,7 +7,8 @@ from typing import Final
 
 from longhouse.agents.tool import Tool
 from longhouse.journal.events import Fault
-from longhouse.journal.session import Session, Turn, Use
+from longhouse.journal.session import Session, Turn
+from longhouse.journal.transcript import Use
 
 GRACE: Final = 2
 """Steps that an agent gets to finish after its budget is spent, before the turn is ended for it."""

@@ -23,7 +23,8 @@ from longhouse.journal.messages import (
     ToolResult,
     User,
 )
-from longhouse.journal.session import Entry, Heard, Session, Step, Summary, Told, Turn, Use
+from longhouse.journal.session import Session, Turn
+from longhouse.journal.transcript import Entry, Heard, Step, Summary, Told, Use
 
 ROOM: Final = 0.7
 """Once over its budget, a window is cut down to this part of it. The next cut is then many steps away, and until it

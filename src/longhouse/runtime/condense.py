@@ -12,7 +12,8 @@ from longhouse.agents.template import Template
 from longhouse.errors import ProviderError
 from longhouse.journal.events import Condensed
 from longhouse.journal.messages import Assistant, Message, System, User, clean, text_of
-from longhouse.journal.session import Entry, Heard, Session, Summary, Told
+from longhouse.journal.session import Session
+from longhouse.journal.transcript import Entry, Heard, Summary, Told
 from longhouse.models.model import Model
 
 KEPT: Final = 0.5

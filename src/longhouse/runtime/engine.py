@@ -16,7 +16,8 @@ from longhouse.agents.template import Template
 from longhouse.errors import AlreadyReturned, ProviderError
 from longhouse.journal import events
 from longhouse.journal.events import Event, Fault, Recorded
-from longhouse.journal.session import AGENT_FAILED, Open, Session, fold
+from longhouse.journal.fold import fold
+from longhouse.journal.session import AGENT_FAILED, Open, Session
 from longhouse.runtime.bus import Bus, Facts
 from longhouse.runtime.condense import condensed
 from longhouse.runtime.instance import Instance, Pool

@@ -13,7 +13,8 @@ from longhouse import clock
 from longhouse.errors import AlreadyReturned, Deposed
 from longhouse.journal import events
 from longhouse.journal.events import Event, Recorded
-from longhouse.journal.session import FOLD_VERSION, Session, blank, fold
+from longhouse.journal.fold import FOLD_VERSION, blank, fold
+from longhouse.journal.session import Session
 from longhouse.store import files
 from longhouse.store.database import Database
 

@@ -4,7 +4,8 @@ from collections.abc import AsyncGenerator, Iterable
 
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
-from longhouse.journal.session import Session, fold
+from longhouse.journal.fold import fold
+from longhouse.journal.session import Session
 from longhouse.runtime.bus import Bus, Draft, Fragment
 from longhouse.store import journals
 from longhouse.store.database import Database

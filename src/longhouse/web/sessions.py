@@ -13,7 +13,8 @@ from longhouse.agents.template import Template
 from longhouse.errors import AlreadyReturned, CallerError
 from longhouse.journal import events
 from longhouse.journal.events import Event, Fault, Outcome, Output, Recorded
-from longhouse.journal.session import Open, Session, State, fold
+from longhouse.journal.fold import fold
+from longhouse.journal.session import Open, Session, State
 from longhouse.runtime.bus import Bus
 from longhouse.store import journals, views
 from longhouse.store.database import Database

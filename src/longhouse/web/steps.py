@@ -9,7 +9,8 @@ from longhouse.agents import replay
 from longhouse.agents.strategy import Strategy
 from longhouse.errors import CallerError
 from longhouse.journal.events import Replied
-from longhouse.journal.session import Session, blank, fold
+from longhouse.journal.fold import blank, fold
+from longhouse.journal.session import Session
 from longhouse.store import journals
 from longhouse.store.database import Database
 from longhouse.tools.toolbox import Toolbox

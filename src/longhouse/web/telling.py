@@ -6,7 +6,8 @@ from typing import Any, Final
 
 from longhouse.journal import events
 from longhouse.journal.events import Fault, Recorded
-from longhouse.journal.session import Session, Turn, fold
+from longhouse.journal.fold import fold
+from longhouse.journal.session import Session, Turn
 from longhouse.runtime.bus import Bus, Fragment, Look
 from longhouse.store.database import Database
 from longhouse.web import stream, wire

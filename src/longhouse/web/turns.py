@@ -15,8 +15,10 @@ from longhouse.agents.template import Template
 from longhouse.errors import AlreadyReturned, CallerError
 from longhouse.journal import events, fingerprint, messages
 from longhouse.journal.events import Opened, Output, Prompted, Recorded, Returned
+from longhouse.journal.fold import blank, fold
 from longhouse.journal.messages import Content, Message
-from longhouse.journal.session import Session, Step, blank, fold
+from longhouse.journal.session import Session
+from longhouse.journal.transcript import Step
 from longhouse.store import files, journals, views
 from longhouse.store.database import Database
 from longhouse.store.journals import Accepted, Placed, Repeated
