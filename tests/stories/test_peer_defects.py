@@ -139,21 +139,28 @@ for template in BUILT_IN:
 """
 
 
-async def composed(seed: str) -> bytes:
-    env = {**os.environ, "PYTHONHASHSEED": seed}
+async def composed(seed: str) -> tuple[int | None, bytes]:
+    """What a process of its own composes: its exit code, and all it said."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", COMPOSE, env=env, stdout=asyncio.subprocess.PIPE
-    )
-    async with asyncio.timeout(60):
-        said, _ = await process.communicate()
-    assert process.returncode == 0
-    return said
+        sys.executable, "-c", COMPOSE, env={**os.environ, "PYTHONHASHSEED": seed},
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    try:
+        async with asyncio.timeout(60):
+            said, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    return process.returncode, said
 
 
 async def test_two_processes_compose_the_same_bytes() -> None:
     one, other = await asyncio.gather(composed("1"), composed("2"))
-    assert one.count(b"\n") == 3
     assert one == other
+    code, said = one
+    assert code == 0, said.decode()
+    assert said.count(b"\n") == 3
 
 
 # Names of a schema's inside that leak into what people and models read.

@@ -11,14 +11,17 @@ _FENCE: Final = re.compile(r"```(?:json)?\s*(.*?)```", re.DOTALL | re.IGNORECASE
 _TRAILING_COMMA: Final = re.compile(r",(\s*[}\]])")
 
 
-def read_object(text: str) -> dict[str, Any] | str:
-    """The JSON object in a text; or, in words, why there is none."""
+def read_object(text: str, *, whole: bool = False) -> dict[str, Any] | str:
+    """The JSON object in a text; or, in words, why there is none.
+
+    `whole` takes it only if nothing is missing: what a limit has cut off must not be acted on as if it were meant so.
+    """
     if not text.strip():
         return "it is empty"
     if len(text) > MOST:
         return f"it is longer than {MOST} characters"
     problem = "it holds no JSON object"
-    for candidate in _candidates(text):
+    for candidate in (text,) if whole else _candidates(text):
         try:
             value = json.loads(candidate, strict=False)
         except (ValueError, RecursionError) as error:
@@ -27,7 +30,7 @@ def read_object(text: str) -> dict[str, Any] | str:
         if isinstance(value, dict):
             return value
         problem = "it is JSON, but not an object"
-    return problem
+    return "it was cut off at the limit of its length; say it in fewer words" if whole else problem
 
 
 def _candidates(text: str) -> Iterator[str]:

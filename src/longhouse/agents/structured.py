@@ -49,6 +49,8 @@ class NextStepToolsBuilder:
 
 class SGRAgent(BaseAgent):
     def propose(self, session: Session, template: Template, offered: Sequence[Tool]) -> Request:
+        if not offered:
+            return self.request(session, template, offered)  # a union of nothing fits nothing: words are left
         union = _union(tuple(_capped(offered)))
         if template.llm_policy.can.json_schema:
             return self.request(session, template, offered, response_format=union.response_format, text_is="structure")
@@ -62,7 +64,9 @@ class SGRAgent(BaseAgent):
         )
 
     def interpret(self, request: Request, reply: Reply) -> Verdict:
-        said = read_object(reply.text)
+        if request.text_is == "answer":
+            return Verdict(answer=reply.text)
+        said = read_object(reply.text, whole=reply.finish == "length")
         if isinstance(said, str):
             return Verdict(problem=said)
         function = said.pop("function", None)

@@ -1,0 +1,42 @@
+"""Structured replies that a limit has cut off, and steps in which no tool is open."""
+
+import json
+
+from longhouse.agents.strategy import Reply
+from longhouse.agents.structured import SGRAgent
+from longhouse.agents.template import Template
+from longhouse.agents.tool import Tool
+from support import opened, prompted, started, told
+
+SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}, "content": {"type": "string"}}}
+WRITE = Tool(name="createfiletool", description="Write a file.", schema=SCHEMA, effect="idempotent")
+END = Tool(name="finalanswertool", description="End.", schema={"type": "object", "properties": {}}, finishes=True)
+TEMPLATE = Template(name="thinker", base_agent_class="SGRAgent", tools=("createfiletool", "finalanswertool"))
+SESSION = told(opened(), prompted("Write it down"), started(2))
+WHOLE = json.dumps(
+    {"function": {"tool_name_discriminator": "createfiletool", "path": "a.md", "content": "a long text " * 20}}
+)
+
+
+def test_a_reply_cut_off_by_a_limit_is_never_acted_on() -> None:
+    agent = SGRAgent()
+    request = agent.propose(SESSION, TEMPLATE, [WRITE, END])
+    for end in range(1, len(WHOLE)):
+        verdict = agent.interpret(request, Reply(text=WHOLE[:end], finish="length"))
+        assert verdict.intents == ()
+        assert verdict.problem == "it was cut off at the limit of its length; say it in fewer words"
+
+
+def test_a_reply_that_is_complete_at_the_limit_is_taken() -> None:
+    agent = SGRAgent()
+    request = agent.propose(SESSION, TEMPLATE, [WRITE, END])
+    verdict = agent.interpret(request, Reply(text=WHOLE, finish="length"))
+    assert [intent.tool for intent in verdict.intents] == ["createfiletool"]
+
+
+def test_without_an_open_tool_words_are_the_answer() -> None:
+    agent = SGRAgent()
+    request = agent.propose(SESSION, TEMPLATE, [])
+    assert request.text_is == "answer"
+    assert not bytes(request.body.response_format)
+    assert agent.interpret(request, Reply(text="Done.", finish="stop")).answer == "Done."
