@@ -37,4 +37,5 @@ async def test_the_demo_model_plays_its_scene(serving: Serving) -> None:
         assert "'Bergen'" in text
         assert "LONGHOUSE_LLM_BASE_URL" in text
         async with house.http.get("/v1/models") as response:
-            assert [model["id"] for model in (await response.json())["data"]] == [AGENT]
+            models = [model["id"] for model in (await response.json())["data"]]
+            assert models == ["sgr_agent", AGENT, "sgr_tool_calling_agent"]
