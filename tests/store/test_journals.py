@@ -240,32 +240,6 @@ async def test_an_unknown_shape_is_not_guessed(db: Database) -> None:
         await journals.load(db, "s")
 
 
-async def test_followers_get_every_event_once_and_in_order(db: Database) -> None:
-    lease = await held(db)
-    changed = asyncio.Event()
-
-    async def wait() -> None:
-        await changed.wait()
-        changed.clear()
-
-    async def first(number: int) -> list[int]:
-        seen = []
-        async for record in journals.follow(db, "s", 1, wait):
-            seen.append(record.seq)
-            if len(seen) == number:
-                break
-        return seen
-
-    following = asyncio.create_task(first(13))
-    await append(db, lease, [started()])
-    for name in ("1", "2", "3"):
-        await append(db, lease, stepped(name))
-        changed.set()
-    await append(db, lease, [events.Noted(text="so it is"), events.Finished(answer="done")])
-    changed.set()
-    assert await asyncio.wait_for(following, 10) == list(range(2, 15))
-
-
 # Long lives
 
 

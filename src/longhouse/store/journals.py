@@ -1,7 +1,7 @@
-"""The journals: appending to them, reading them, following them. One function, one statement."""
+"""The journals: appending to them, reading them. One function, one statement."""
 
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -420,16 +420,3 @@ async def catch_up(db: Database, session: Session) -> Session:
 
 async def snapshot(db: Database, session: Session) -> None:
     await db.run(SNAPSHOT, session.id, session.head, FOLD_VERSION, msgspec.json.encode(session))
-
-
-async def follow(
-    db: Database, session_id: str, after: int, changed: Callable[[], Awaitable[None]]
-) -> AsyncIterator[Recorded]:
-    """Every event after `after`, once and in order, for ever; `changed` returns when it is worth looking again."""
-    while True:
-        page = await read(db, session_id, after)
-        for record in page:
-            yield record
-            after = record.seq
-        if len(page) < PAGE:
-            await changed()
