@@ -6,8 +6,8 @@ from typing import Any
 
 import jsonschema
 import pytest
-from conftest import Llama
 
+from conftest import Llama
 from longhouse.agents.strategy import Body
 from longhouse.agents.structured import MOST_TOOLS, SGRAgent
 from longhouse.agents.template import Abilities, ExecutionPolicy, LLMPolicy, PromptPack, Template
