@@ -64,3 +64,10 @@ async def serving() -> AsyncIterator[Serving]:
             yield Serving(postgres.dsn)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _folder() -> Path:
+    """Postgres may run under another account, which must be able to enter."""
+    folder = Path(tempfile.mkdtemp(prefix="longhouse-tests-"))
+    folder.chmod(0o711)
+    return folder

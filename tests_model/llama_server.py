@@ -21,7 +21,7 @@ def model() -> Path:
     return next(Path(package.origin).parent.glob("*.gguf"))
 
 
-def main(key: str, template: str = "") -> None:
+def main(key: str) -> None:
     params = xllamacpp.CommonParams()
     params.model.path = str(model())
     params.n_ctx = CONTEXT
@@ -31,8 +31,9 @@ def main(key: str, template: str = "") -> None:
     params.hostnames = ["127.0.0.1"]
     params.port = 0
     params.api_keys = [key]
-    if template:
-        params.chat_template = Path(template).read_text()
+    # A grammar sets no end to lists and strings, and a small model repeats itself in them for ever.
+    params.sampling.penalty_repeat = 1.5
+    params.sampling.penalty_last_n = 512
     server = xllamacpp.Server(params)
     print(f"llama.cpp serves on {server.listening_address}/v1", flush=True)
     sys.stdin.read()

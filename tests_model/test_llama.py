@@ -36,7 +36,7 @@ def template(agent: str, *tools: str, steps: int, can: Abilities = CAN) -> Templ
         base_agent_class=agent,
         tools=(*tools, "finalanswertool"),
         prompt_pack=PROMPT,
-        llm_policy=LLMPolicy(temperature=0.2, max_tokens=1500, context_tokens=4000, can=can),
+        llm_policy=LLMPolicy(temperature=0.4, max_tokens=1500, context_tokens=4000, can=can),
         execution_policy=ExecutionPolicy(max_iterations=steps, max_clarifications=0),
     )
 
@@ -69,9 +69,9 @@ async def schema_of(house: House, session_id: str, step: int) -> Any:
 async def test_every_step_of_a_structured_session_is_valid_json_and_each_turn_ends(
     serving: Serving, llama: Llama
 ) -> None:
-    thinker = template("SGRAgent", "generateplantool", "adaptplantool", "clocktool", steps=3)
+    thinker = template("SGRAgent", "clocktool", "readfiletool", steps=3)
     async with serving(templates=[thinker], **on(llama)) as house:
-        shown, _ = await ask(house, "What time is it in Oslo? Make a plan first.")
+        shown, _ = await ask(house, "What time is it in Oslo?")
         replies: list[Replied] = []
         while True:
             events = [record.event for record in await house.journal(shown["session_id"])]

@@ -1,4 +1,4 @@
-"""Structured replies that a limit has cut off, and steps in which no tool is open."""
+"""Structured replies that a limit has cut off or that hold no text, and steps in which no tool is open."""
 
 import json
 
@@ -40,3 +40,13 @@ def test_without_an_open_tool_words_are_the_answer() -> None:
     assert request.text_is == "answer"
     assert not bytes(request.body.response_format)
     assert agent.interpret(request, Reply(text="Done.", finish="stop")).answer == "Done."
+
+
+def test_characters_that_no_journal_can_keep_are_made_visible_also_behind_escapes() -> None:
+    agent = SGRAgent()
+    request = agent.propose(SESSION, TEMPLATE, [WRITE, END])
+    text = WHOLE.replace("a.md", r"\ud800").replace("{", r'{"current_situation": "\udcea \u0000 \ud83d\ude00", ', 1)
+    verdict = agent.interpret(request, Reply(text=text, finish="stop"))
+    assert json.loads(verdict.thought) == {"current_situation": "\ufffd \ufffd \U0001f600"}
+    assert json.loads(verdict.intents[0].arguments)["path"] == "\ufffd"
+    verdict.thought.encode()

@@ -13,6 +13,7 @@ from longhouse.agents.strategy import ANY_FORMAT, Intent, Reply, Request, Verdic
 from longhouse.agents.strict import strict, without_nulls
 from longhouse.agents.template import Template
 from longhouse.agents.tool import Tool
+from longhouse.journal.messages import clean_json
 from longhouse.journal.session import Session
 
 DISCRIMINATOR: Final = "tool_name_discriminator"
@@ -66,7 +67,7 @@ class SGRAgent(BaseAgent):
     def interpret(self, request: Request, reply: Reply) -> Verdict:
         if request.text_is == "answer":
             return Verdict(answer=reply.text)
-        said = read_object(reply.text, whole=reply.finish == "length")
+        said = read_object(clean_json(reply.text), whole=reply.finish == "length")
         if isinstance(said, str):
             return Verdict(problem=said)
         function = said.pop("function", None)
