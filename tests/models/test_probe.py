@@ -10,7 +10,7 @@ from longhouse.agents.template import Abilities
 from longhouse.errors import ProviderError
 from longhouse.models.openai import OpenAIModel, open_endpoint
 from longhouse.models.probe import Finding, abilities, probe, told
-from longhouse.models.scripted import Playable, Say, Status, call, calls, say
+from longhouse.models.scripted import Cut, Playable, Say, Status, call, calls, say
 from longhouse.models.scripted_server import Server, serve
 from support import launched_words
 
@@ -105,11 +105,15 @@ async def test_json_outside_the_schema_is_not_strict_output(text: str) -> None:
 
 
 async def test_trouble_that_may_pass_is_not_taken_for_an_answer() -> None:
-    async with serve([Say(fault=Status(status=503)), BOTH, say(FITS)]) as server:
+    async with serve([Say(fault=Status(status=503))] * 2 + [BOTH, say(FITS)]) as server:
         findings = await found(server)
     assert [finding.holds for finding in findings] == [None, True, True]
     assert abilities(findings) == Abilities()
     assert told(findings).endswith("Not judged, probe again later: forced_tool_choice.")
+
+
+async def test_a_connection_that_dies_once_costs_nothing() -> None:
+    assert await holds([Say(fault=Cut(after=0)), FORCED, BOTH, Say(fault=Status(status=503)), say(FITS)]) == [True] * 3
 
 
 async def test_an_endpoint_that_answers_nothing_says_nothing_of_its_abilities() -> None:

@@ -44,7 +44,7 @@ async def probe(model: Model, name: str) -> list[Finding]:
     errors: list[ProviderError] = []
     for ability, body, judge in _trials(name):
         try:
-            findings.append(Finding(ability, *judge(await _heard(model, body))))
+            findings.append(Finding(ability, *judge(await _answer(model, body))))
         except ProviderError as error:
             errors.append(error)
             # What may pass says nothing about the request; a refusal does.
@@ -86,7 +86,7 @@ def _trials(model: str) -> list[tuple[str, Body, Judge]]:
 
     # No text asks for the form that is wanted: an endpoint that passes over a field does not get there by chance.
     force = {"type": "function", "function": {"name": "note_mood"}}
-    cities = "What is the weather in Oslo, and what is it in Lima? Look up both cities at once."
+    cities = "What is the weather in Oslo, and what is it in Lima? Look up both cities at once. Be brief."
     return [
         ("forced_tool_choice", body("Say hello.", tools=_TOOLS, tool_choice=force), _forced),
         ("parallel_tool_calls", body(cities, tools=_TOOLS, tool_choice="auto", parallel_tool_calls=True), _parallel),
@@ -123,6 +123,16 @@ def _structured(heard: _Heard) -> tuple[bool, str]:
     if said.function.get(DISCRIMINATOR) not in _BRANCHES or said.function.get("city") not in CITIES:
         return False, "it wrote JSON, but not within the schema"
     return True, "its reply fits the schema"
+
+
+async def _answer(model: Model, body: Body) -> _Heard:
+    """A second try for what may pass: some servers close a connection that they had promised to keep."""
+    try:
+        return await _heard(model, body)
+    except ProviderError as error:
+        if not error.retryable:
+            raise
+        return await _heard(model, body)
 
 
 async def _heard(model: Model, body: Body) -> _Heard:
