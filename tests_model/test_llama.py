@@ -30,13 +30,13 @@ STEPS = 5
 ENDS = ("COMPLETED", "FAILED")
 
 
-def template(agent: str, *tools: str, steps: int, can: Abilities = CAN) -> Template:
+def template(agent: str, *tools: str, steps: int, max_tokens: int = 1500) -> Template:
     return Template(
         name="small",
         base_agent_class=agent,
         tools=(*tools, "finalanswertool"),
         prompt_pack=PROMPT,
-        llm_policy=LLMPolicy(temperature=0.4, max_tokens=1500, context_tokens=4000, can=can),
+        llm_policy=LLMPolicy(temperature=0.4, max_tokens=max_tokens, context_tokens=4000, can=CAN),
         execution_policy=ExecutionPolicy(max_iterations=steps, max_clarifications=0),
     )
 
@@ -111,7 +111,7 @@ async def test_at_the_limit_the_grammar_itself_forces_the_end(serving: Serving, 
 async def test_agents_that_call_tools_get_through_where_none_can_be_forced(
     serving: Serving, llama: Llama, agent: str
 ) -> None:
-    caller = template(agent, "reasoningtool", "clocktool", steps=3)
+    caller = template(agent, "reasoningtool", "clocktool", steps=3, max_tokens=200)
     async with serving(templates=[caller], **on(llama)) as house:
         shown, answered = await ask(house, "What is the capital of Norway?")
         assert shown["state"] == "COMPLETED"
