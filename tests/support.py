@@ -5,14 +5,18 @@ import os
 import re
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import msgspec
+import psutil
 import uvicorn
 from aiohttp import web
 from openai import AsyncOpenAI
@@ -149,6 +153,33 @@ class Process:
     async def ended(self, within: float = 20.0) -> int:
         async with asyncio.timeout(within):
             return await self.process.wait()
+
+
+@contextmanager
+def data_folder() -> Iterator[Path]:
+    """A data folder that the account of an embedded Postgres may enter; removed once that Postgres has left it."""
+    with tempfile.TemporaryDirectory(prefix="longhouse-test-") as name:
+        folder = Path(name)
+        folder.chmod(0o711)
+        try:
+            yield folder
+        finally:
+            _await_postgres(folder)
+
+
+def _await_postgres(folder: Path, within: float = 20.0) -> None:
+    """A Postgres whose owner was killed writes everything down before it ends, and takes its pid file with it."""
+    give_up_at = time.monotonic() + within
+    while running := [file for file in folder.rglob("postmaster.pid") if _is_running(file)]:
+        assert time.monotonic() < give_up_at, f"Postgres did not end: {running}"
+        time.sleep(0.02)
+
+
+def _is_running(pid_file: Path) -> bool:
+    try:
+        return psutil.pid_exists(int(pid_file.read_text().split()[0]))
+    except (FileNotFoundError, IndexError):
+        return False
 
 
 @asynccontextmanager

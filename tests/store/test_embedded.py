@@ -22,6 +22,7 @@ import pytest
 from longhouse.errors import SetupError
 from longhouse.store.embedded import Postgres, launcher, open_postgres
 from longhouse.store.embedded import account as accounts
+from support import data_folder
 
 ROOT = os.geteuid() == 0
 SITE = Path(asyncpg.__file__).parents[1]
@@ -65,9 +66,7 @@ def test_temporary_folders_of_root_are_closed_to_others(tmp_path: Path) -> None:
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
     """A folder that other accounts can pass through, unlike pytest's own."""
-    with tempfile.TemporaryDirectory(prefix="longhouse-test-") as name:
-        folder = Path(name)
-        folder.chmod(0o711)
+    with data_folder() as folder:
         yield folder
 
 

@@ -1,7 +1,6 @@
 """The whole house dies, kill -9, its Postgres with it; started again on the same folder, it goes on where it was."""
 
 import asyncio
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import asynccontextmanager
@@ -21,17 +20,15 @@ from longhouse.models.scripted_server import serve as serve_model
 from longhouse.store import journals, migrate
 from longhouse.store.database import Database, open_database
 from longhouse.store.embedded import open_postgres
-from support import AGENT, House, Process, Serving, process
+from support import AGENT, House, Process, Serving, data_folder, process
 
 CLERKS = {"model": CLERK.name}
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A data folder that the account of an embedded Postgres may enter."""
-    with tempfile.TemporaryDirectory(prefix="longhouse-test-") as name:
-        Path(name).chmod(0o711)
-        yield Path(name)
+    with data_folder() as folder:
+        yield folder
 
 
 async def until(is_so: Callable[[], bool], within: float = 20.0) -> None:
