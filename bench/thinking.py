@@ -9,7 +9,7 @@ from bench import spine
 from bench.house import Ground, House
 from bench.model import STEPS
 from longhouse.agents.strategy import Strategy
-from longhouse.agents.template import Template
+from longhouse.agents.template import Template, ToolPolicy
 from longhouse.app import AGENTS, TOOLS
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
@@ -30,7 +30,7 @@ def requests() -> list[dict[str, Any]]:
 
 def _request(strategy: Strategy) -> dict[str, Any]:
     tools, session = [cls.described() for cls in TOOLS[:MANY]], _session()
-    template = Template(name="thinker", tools=tuple(tool.name for tool in tools))
+    template = Template(name="thinker", tool_policy=ToolPolicy(allowlist=tuple(tool.name for tool in tools)))
     spent = []
     for _ in range(BUILDS + 1):
         began = time.perf_counter()

@@ -21,7 +21,7 @@ import uvicorn
 from aiohttp import web
 from openai import AsyncOpenAI
 
-from longhouse.agents.catalog import BUILT_IN
+from longhouse.agents.built_in import BUILT_IN
 from longhouse.agents.template import Template
 from longhouse.app import TOOLS, App, open_app
 from longhouse.journal import events

@@ -2,15 +2,15 @@
 
 import pytest
 
-from longhouse.agents.template import Template
+from longhouse.agents.template import Template, ToolPolicy
 from longhouse.errors import SetupError
 from support import Serving
 
 
 async def test_templates_that_name_what_is_not_there_are_refused_all_at_once(serving: Serving) -> None:
     templates = [
-        Template(name="a", tools=("finalanswertool", "unheard_of")),
-        Template(name="b", tools=("finalanswertool",), base_agent_class="Dreamer"),
+        Template(name="a", tool_policy=ToolPolicy(allowlist=("finalanswertool", "unheard_of"))),
+        Template(name="b", tool_policy=ToolPolicy(allowlist=("finalanswertool",)), base_agent_class="Dreamer"),
     ]
     with pytest.raises(SetupError, match="a@1: no tool 'unheard_of'; b@1: no agent class 'Dreamer'"):
         async with serving([], templates=templates):

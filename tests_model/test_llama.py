@@ -10,7 +10,7 @@ import pytest
 from conftest import Llama
 from longhouse.agents.strategy import Body
 from longhouse.agents.structured import MOST_TOOLS, SGRAgent
-from longhouse.agents.template import Abilities, ExecutionPolicy, LLMPolicy, PromptPack, Template
+from longhouse.agents.template import Abilities, ExecutionPolicy, LLMPolicy, PromptPack, Template, ToolPolicy
 from longhouse.app import TOOLS
 from longhouse.journal.events import Called, Fault, Replied, Returned
 from longhouse.models.openai import OpenAIModel, open_endpoint
@@ -34,7 +34,7 @@ def template(agent: str, *tools: str, steps: int, max_tokens: int = 1500) -> Tem
     return Template(
         name="small",
         base_agent_class=agent,
-        tools=(*tools, "finalanswertool"),
+        tool_policy=ToolPolicy(allowlist=(*tools, "finalanswertool")),
         prompt_pack=PROMPT,
         llm_policy=LLMPolicy(temperature=0.4, max_tokens=max_tokens, context_tokens=4000, can=CAN),
         execution_policy=ExecutionPolicy(max_iterations=steps, max_clarifications=0),

@@ -1,4 +1,4 @@
-"""The command line: serve, work, migrate, chat, probe."""
+"""The command line: serve, work, migrate, chat, probe, keys."""
 
 import asyncio
 import gc
@@ -18,6 +18,7 @@ import uvicorn
 import uvloop
 
 from longhouse.app import App, open_app
+from longhouse.commands import keys
 from longhouse.errors import LonghouseError, SetupError
 from longhouse.models import probe as probing
 from longhouse.models.openai import OpenAIModel, open_endpoint
@@ -26,10 +27,15 @@ from longhouse.store import migrate as migrations
 from longhouse.store.database import open_database
 from longhouse.store.embedded import open_postgres
 from longhouse.terminal import talk
+from longhouse.web.access import Door
 
 cli = typer.Typer(help="A server for AI agents that live long and forget nothing.", no_args_is_help=True)
 
 DEMO: Final = "no model is set: the built-in demo model answers (set LONGHOUSE_LLM_BASE_URL, _API_KEY, _MODEL)"
+OPEN: Final = "no API key is set: whoever reaches this port may do everything (set LONGHOUSE_ADMIN_KEY)"
+WELL_KNOWN: Final = ("password", "changeme", "change-me", "change_me", "secret", "admin", "longhouse", "your-", "your_")
+"""What keys in examples are made of."""
+LEAST_KEY: Final = 16
 
 Host = Annotated[str | None, typer.Option(help="Address to listen on.")]
 Port = Annotated[int | None, typer.Option(help="Port to listen on.")]
@@ -61,9 +67,10 @@ def migrate() -> None:
 def chat(
     model: Annotated[str, typer.Option(help="Template or session id.")] = "tool_calling_agent",
     url: Annotated[str, typer.Option(help="Where Longhouse serves.")] = "http://127.0.0.1:8400",
+    key: Annotated[str, typer.Option(help="An API key, where one is needed.", envvar="LONGHOUSE_API_KEY")] = "",
 ) -> None:
     """Talk to an agent in the terminal."""
-    _run(Settings(log_level="warning"), lambda: talk(url, model))
+    _run(Settings(log_level="warning"), lambda: talk(url, model, key))
 
 
 @cli.command()
@@ -87,9 +94,10 @@ def _run(settings: Settings, main: Callable[[], Coroutine[Any, Any, None]]) -> N
 
 
 async def _serve(settings: Settings) -> None:
-    _refuse_open_doors(settings.host)
+    _refuse_easy_key(settings.host, settings.admin_key.get_secret_value().strip())
     with _listening(settings.host, settings.port) as listener:
         async with open_app(settings) as app:
+            await _refuse_open_doors(settings.host, app.door)
             settle()
             server = uvicorn.Server(
                 uvicorn.Config(
@@ -106,6 +114,8 @@ async def _serve(settings: Settings) -> None:
             )
             address, port = listener.getsockname()[:2]
             typer.echo(f"longhouse serves on http://{address}:{port}")
+            if await app.door.is_open():
+                structlog.get_logger().warning(OPEN)
             if not settings.llm_base_url:
                 typer.echo(DEMO)
             await _until_end(app, server.serve(sockets=[listener]))
@@ -169,14 +179,30 @@ async def _signalled() -> None:
     await ended.wait()
 
 
-def _refuse_open_doors(host: str) -> None:
+def _refuse_easy_key(host: str, key: str) -> None:
+    """What others can reach they will try to guess."""
+    is_easy = len(key) < LEAST_KEY or len(set(key)) < LEAST_KEY / 2 or any(word in key.lower() for word in WELL_KNOWN)
+    if key and is_easy and not _is_local(host):
+        raise SetupError(
+            f"LONGHOUSE_ADMIN_KEY is easy to guess, and {host} can be reached by others: "
+            f"choose {LEAST_KEY} random characters or more, none of them well known."
+        )
+
+
+async def _refuse_open_doors(host: str, door: Door) -> None:
     """Without keys, everybody who reaches the port owns everything."""
+    if not _is_local(host) and await door.is_open():
+        raise SetupError(
+            f"{host} is not a loopback address, and no API key is set: set LONGHOUSE_ADMIN_KEY, "
+            f"make a key with `longhouse keys create`, or serve on 127.0.0.1."
+        )
+
+
+def _is_local(host: str) -> bool:
     try:
-        is_local = ipaddress.ip_address(host).is_loopback
+        return ipaddress.ip_address(host).is_loopback
     except ValueError:
-        is_local = host == "localhost"
-    if not is_local:
-        raise SetupError(f"{host} is not a loopback address, and there are no API keys yet: serve on 127.0.0.1.")
+        return host == "localhost"
 
 
 @contextmanager
@@ -227,6 +253,9 @@ def _write_traceback(out: TextIO, error: Any) -> None:
     """Without the values of variables, which may be secrets, and without what a terminal would obey."""
     text = "".join(traceback.format_exception(*error))
     out.write("\n" + "".join(char if char.isprintable() or char == "\n" else f"\\x{ord(char):02x}" for char in text))
+
+
+cli.add_typer(keys.commands(_run), name="keys")
 
 
 if __name__ == "__main__":

@@ -1,32 +1,34 @@
 """The only composition root: opens every resource, wires it, and closes it again."""
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
 from starlette.types import ASGIApp
 
 from longhouse.agents.base import AgentRegistry
-from longhouse.agents.catalog import BUILT_IN, Catalog
+from longhouse.agents.built_in import BUILT_IN
 from longhouse.agents.hybrid import SGRToolCallingAgent
-from longhouse.agents.strategy import Strategy
 from longhouse.agents.structured import SGRAgent
 from longhouse.agents.template import Template
 from longhouse.agents.tool_calling import ToolCallingAgent
 from longhouse.errors import SetupError
 from longhouse.models.demo import scene
+from longhouse.models.endpoints import open_endpoints
 from longhouse.models.model import Model
 from longhouse.models.openai import OpenAIModel, open_endpoint
 from longhouse.models.scripted import ScriptedModel
 from longhouse.runtime.bus import Bus
 from longhouse.runtime.engine import Engine, Patience
-from longhouse.runtime.instance import Pool
+from longhouse.runtime.instance import ModelFor, Pool
 from longhouse.runtime.log_file import LogFolder
 from longhouse.runtime.worker import Terms, Worker, new_id
+from longhouse.secrets import Secrets
 from longhouse.settings import Settings
 from longhouse.store import leases, migrate
+from longhouse.store.catalog import Catalog
 from longhouse.store.database import Database, open_database
 from longhouse.store.embedded import Postgres, open_postgres
 from longhouse.store.memories import Memories
@@ -35,7 +37,9 @@ from longhouse.tools.config import ExecutionConfig, SearchConfig, ToolConfig
 from longhouse.tools.context import Services
 from longhouse.tools.mcp import belongs, open_mcp
 from longhouse.tools.mcp_config import McpServer, read_servers
+from longhouse.tools.offering import Offering
 from longhouse.tools.plan import AdaptPlanTool, GeneratePlanTool, ReasoningTool
+from longhouse.tools.publishing import publish_classes, publish_templates
 from longhouse.tools.report import CreateReportTool
 from longhouse.tools.research import ExtractPageContentTool, WebSearchTool
 from longhouse.tools.talk import ClarificationTool, FinalAnswerTool
@@ -43,6 +47,8 @@ from longhouse.tools.tavily import BASE_URL, open_search
 from longhouse.tools.toolbox import BaseTool, Toolbox
 from longhouse.tools.workspace import MEMORY_TOOLS
 from longhouse.web import server
+from longhouse.web.access import LOCAL, Door, open_door
+from longhouse.web.limits import Limits
 from longhouse.web.metrics import Metrics
 
 log = structlog.get_logger()
@@ -71,6 +77,7 @@ class App:
     bus: Bus
     worker: Worker
     pool: Pool
+    door: Door
     asgi: ASGIApp
     postgres: Postgres | None
     """None with a Postgres of somebody else."""
@@ -83,23 +90,23 @@ async def open_app(
     servers = read_servers(settings.mcp_config)
     async with (
         open_store(settings) as (db, postgres),
-        open_model(settings) as model_for,
+        open_model(settings, Secrets()) as model_for,
         open_services(settings, db) as services,
     ):
-        catalog = Catalog(_completed(template, settings.llm_model) for template in templates)
-        bus, toolbox = Bus(), Toolbox(tools, config=tool_config(settings), services=services)
-        _check(catalog, toolbox, servers)
-        strategies = _strategies(catalog)
-        pool = Pool(strategies, toolbox, model_for)
+        catalog, bus = Catalog(db, model=settings.llm_model), Bus()
+        toolbox = Toolbox(tools, config=tool_config(settings), services=services, catalog=catalog)
+        await publish_classes(catalog, toolbox.classes)
+        await publish_templates(catalog, await _checked(templates, catalog, servers))
+        pool, offering = Pool(model_for), Offering(catalog, toolbox)
         patience = Patience(attended=settings.patience, unattended=15 * settings.patience)
-        engine = Engine(db, bus, catalog, toolbox, pool, worker=new_id(), patience=patience)
+        engine = Engine(db, bus, catalog, toolbox, offering, pool, worker=new_id(), patience=patience)
         terms = Terms(slots=settings.worker_slots, lease=settings.lease_seconds)
         logs = LogFolder(db, catalog, settings.logs_dir).keep if settings.logs_dir else None
         worker = Worker(db, bus, engine, terms, keep_log=logs)
         numbers = Metrics(lambda: worker.busy, lambda: pool.instances)
-        async with open_mcp(servers, toolbox), worker.working():
-            asgi = server.build(db, bus, catalog, numbers, toolbox=toolbox, strategies=strategies)
-            yield App(db=db, bus=bus, worker=worker, pool=pool, asgi=asgi, postgres=postgres)
+        async with open_mcp(servers, toolbox), worker.working(), open_entrance(settings, db) as door:
+            asgi = server.build(db, bus, catalog, numbers, door=door, toolbox=toolbox)
+            yield App(db=db, bus=bus, worker=worker, pool=pool, door=door, asgi=asgi, postgres=postgres)
 
 
 @asynccontextmanager
@@ -121,16 +128,17 @@ async def open_store(settings: Settings) -> AsyncIterator[tuple[Database, Postgr
 
 
 @asynccontextmanager
-async def open_model(settings: Settings) -> AsyncIterator[Callable[[Template], Model]]:
+async def open_model(settings: Settings, secrets: Secrets) -> AsyncIterator[ModelFor]:
     """Who thinks for a template."""
-    if not settings.llm_base_url:
-        demo = ScriptedModel(scene, remember=False)
-        yield lambda template: demo
-        return
-    key = settings.llm_api_key.get_secret_value()
-    async with open_endpoint(settings.llm_base_url, key, hang=settings.llm_timeout) as endpoint:
-        model = OpenAIModel(endpoint)
-        yield lambda template: model
+    async with AsyncExitStack() as stack:
+        default: Model = ScriptedModel(scene, remember=False)
+        if settings.llm_base_url:
+            key, hang = settings.llm_api_key.get_secret_value(), settings.llm_timeout
+            opening = open_endpoint(settings.llm_base_url, key, proxy=settings.llm_proxy, hang=hang)
+            default = OpenAIModel(await stack.enter_async_context(opening))
+        opened = open_endpoints(default, secrets.find, hang=settings.llm_timeout)
+        endpoints = await stack.enter_async_context(opened)
+        yield endpoints.model_for
 
 
 @asynccontextmanager
@@ -144,6 +152,15 @@ async def open_services(settings: Settings, db: Database) -> AsyncIterator[Servi
         yield Services(search=search, memory=memory)
 
 
+def open_entrance(settings: Settings, db: Database) -> AbstractAsyncContextManager[Door]:
+    limits = Limits(
+        rate_limit=settings.rate_limit,
+        max_concurrent=settings.max_concurrent,
+        sessions_per_hour=settings.sessions_per_hour,
+    )
+    return open_door(db, admin_key=settings.admin_key.get_secret_value().strip(), limits=limits)
+
+
 def tool_config(settings: Settings) -> ToolConfig:
     key, url = settings.tavily_api_key.get_secret_value(), settings.tavily_base_url or BASE_URL
     reports = str(settings.reports_dir) if settings.reports_dir else None
@@ -153,24 +170,16 @@ def tool_config(settings: Settings) -> ToolConfig:
     )
 
 
-def _check(catalog: Catalog, toolbox: Toolbox, servers: Sequence[McpServer]) -> None:
+async def _checked(templates: Iterable[Template], catalog: Catalog, servers: Sequence[McpServer]) -> list[Template]:
     """Refuses templates that name what is not there, all of them at once. Tools of MCP servers may come and go."""
-    wrong = []
-    for template in catalog.templates():
-        unknown = [name for name in template.tools if not toolbox.find(name) and not belongs(name, servers)]
+    templates, wrong = list(templates), []
+    named = {name for template in templates for name in template.tool_policy.named}
+    known = await catalog.active_tools(named, LOCAL.owner)
+    for template in templates:
+        unknown = [name for name in template.tool_policy.named if name not in known and not belongs(name, servers)]
         wrong += [f"{template.ref}: no tool {name!r}" for name in unknown]
         if AgentRegistry.get(template.base_agent_class) is None:
             wrong.append(f"{template.ref}: no agent class {template.base_agent_class!r}")
     if wrong:
         raise SetupError(f"Some templates name what is not there: {'; '.join(wrong)}.")
-
-
-def _strategies(catalog: Catalog) -> dict[str, Strategy]:
-    """One of each agent class that a template names."""
-    named = {template.base_agent_class for template in catalog.templates()}
-    return {name: cls() for name in sorted(named) if (cls := AgentRegistry.get(name))}
-
-
-def _completed(template: Template, model: str) -> Template:
-    policy = template.llm_policy
-    return replace(template, llm_policy=replace(policy, model=policy.model or model))
+    return templates

@@ -20,12 +20,15 @@ class CallerError(LonghouseError):
         kind: str = "invalid_request_error",
         code: str | None = None,
         param: str | None = None,
+        retry_after: int | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
         self.kind = kind
         self.code = code
         self.param = param
+        self.retry_after = retry_after
+        """Seconds after which the same request may be served."""
 
 
 class Deposed(LonghouseError):  # noqa: N818 - it says what happened to the worker

@@ -17,6 +17,7 @@ class Settings(BaseSettings):
     llm_base_url: str | None = None
     llm_api_key: SecretStr = SecretStr("")
     llm_model: str = "gpt-4o-mini"
+    llm_proxy: str | None = None
     llm_timeout: float = Field(default=60.0, gt=0)
     """Seconds of silence after which a model's stream counts as dead."""
     patience: float = Field(default=60.0, ge=0)
@@ -29,3 +30,9 @@ class Settings(BaseSettings):
     mcp_config: Path | None = None
     logs_dir: Path | None = None
     log_level: str = "info"
+    admin_key: SecretStr = SecretStr("")
+    """Empty: the only keys are those in the database; with none there either, everybody is let in."""
+    rate_limit: int = Field(default=600, ge=1)
+    """Requests a minute for each key; like the next two, a key may have its own."""
+    max_concurrent: int = Field(default=100, ge=1)
+    sessions_per_hour: int = Field(default=1_000, ge=1)

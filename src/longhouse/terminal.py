@@ -11,10 +11,11 @@ from rich.console import Console
 from longhouse.errors import SetupError
 
 
-async def talk(url: str, model: str) -> None:
+async def talk(url: str, model: str, key: str = "") -> None:
     """Reads lines until the end of input; each is a message, and the answer is written as it comes."""
     console = Console()
-    async with aiohttp.ClientSession(url) as http:
+    headers = {"authorization": f"Bearer {key}"} if key else None
+    async with aiohttp.ClientSession(url, headers=headers) as http:
         while True:
             try:
                 line = await asyncio.to_thread(console.input, "[bold]you> [/]")

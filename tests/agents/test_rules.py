@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from longhouse.agents import rules
+from longhouse.agents.template import Template
 from longhouse.agents.tool import Tool
 from longhouse.journal import events
 from longhouse.journal.session import Session, Turn
@@ -15,6 +16,7 @@ WORK = Tool(name="work", description="", schema={})
 ASK = Tool(name="ask", description="", schema={}, asks=True)
 FINISH = Tool(name="finish", description="", schema={}, finishes=True)
 TOOLS = [WORK, ASK, FINISH]
+TEMPLATE = Template(name="t")
 STARTED_AT = BEGAN + timedelta(seconds=2)
 
 
@@ -46,17 +48,17 @@ def question(answer: events.Outcome) -> list[events.Event]:
 
 
 def test_within_its_limits_a_turn_has_all_its_tools_in_their_order() -> None:
-    assert rules.open_tools(session_of(*steps(2)), TOOLS, STARTED_AT) == TOOLS
+    assert rules.open_tools(session_of(*steps(2)), TEMPLATE, TOOLS, STARTED_AT) == TOOLS
     assert rules.spent(turn(*steps(2)), STARTED_AT) is None
 
 
 def test_at_max_iterations_only_finishing_tools_are_left() -> None:
-    assert rules.open_tools(session_of(*steps(3)), TOOLS, STARTED_AT) == [FINISH]
+    assert rules.open_tools(session_of(*steps(3)), TEMPLATE, TOOLS, STARTED_AT) == [FINISH]
     assert rules.spent(turn(*steps(3)), STARTED_AT) == "its limit of 3 steps"
 
 
 def test_a_turn_without_finishing_tools_is_left_with_words() -> None:
-    assert rules.open_tools(session_of(*steps(3)), [WORK, ASK], STARTED_AT) == []
+    assert rules.open_tools(session_of(*steps(3)), TEMPLATE, [WORK, ASK], STARTED_AT) == []
 
 
 def test_after_its_limit_an_agent_has_a_few_steps_to_finish() -> None:
@@ -72,7 +74,7 @@ def test_after_its_limit_an_agent_has_a_few_steps_to_finish() -> None:
 def test_time_closes_tools_and_twice_the_time_ends_the_turn(seconds: float, is_spent: bool, is_overdue: bool) -> None:
     now = STARTED_AT + timedelta(seconds=seconds)
     assert (rules.spent(turn(), now) == "its limit of 100 seconds") == is_spent
-    assert (rules.open_tools(session_of(), TOOLS, now) == [FINISH]) == is_spent
+    assert (rules.open_tools(session_of(), TEMPLATE, TOOLS, now) == [FINISH]) == is_spent
     end = ("limit_reached", "the agent did not finish within its limit of 100 seconds")
     assert (rules.overdue(turn(), now) == end) == is_overdue
 
@@ -92,13 +94,16 @@ def test_waiting_for_a_person_costs_no_time() -> None:
 
 
 def test_after_enough_clarifications_no_more_are_offered() -> None:
-    assert rules.open_tools(session_of(*question(events.Output(content="Oslo"))), TOOLS, STARTED_AT) == [WORK, FINISH]
-    assert rules.open_tools(session_of(max_clarifications=0), TOOLS, STARTED_AT) == [WORK, FINISH]
+    assert rules.open_tools(session_of(*question(events.Output(content="Oslo"))), TEMPLATE, TOOLS, STARTED_AT) == [
+        WORK,
+        FINISH,
+    ]
+    assert rules.open_tools(session_of(max_clarifications=0), TEMPLATE, TOOLS, STARTED_AT) == [WORK, FINISH]
 
 
 def test_a_question_nobody_answered_is_not_counted() -> None:
     unanswered = question(events.Fault(code="abandoned", message="x"))
-    assert rules.open_tools(session_of(*unanswered), TOOLS, STARTED_AT) == TOOLS
+    assert rules.open_tools(session_of(*unanswered), TEMPLATE, TOOLS, STARTED_AT) == TOOLS
 
 
 def test_limits_belong_to_the_turn_and_not_to_the_session() -> None:
@@ -108,7 +113,7 @@ def test_limits_belong_to_the_turn_and_not_to_the_session() -> None:
     session = told(started(session.head, trace="t2", limits=limits), session=session)
     assert session.turn is not None
     assert session.iteration == 3
-    assert rules.open_tools(session, TOOLS, session.turn.started_at) == TOOLS
+    assert rules.open_tools(session, TEMPLATE, TOOLS, session.turn.started_at) == TOOLS
 
 
 def failing(times: int, arguments: str = "{}") -> list[events.Event]:
@@ -126,8 +131,8 @@ def failing(times: int, arguments: str = "{}") -> list[events.Event]:
 
 def test_the_same_failing_call_closes_its_tool_at_the_third_time_and_the_agent_is_told() -> None:
     patient = {"max_iterations": 10}
-    assert rules.open_tools(session_of(*failing(2), **patient), TOOLS, STARTED_AT) == TOOLS
-    assert rules.open_tools(session_of(*failing(3), **patient), TOOLS, STARTED_AT) == [ASK, FINISH]
+    assert rules.open_tools(session_of(*failing(2), **patient), TEMPLATE, TOOLS, STARTED_AT) == TOOLS
+    assert rules.open_tools(session_of(*failing(3), **patient), TEMPLATE, TOOLS, STARTED_AT) == [ASK, FINISH]
     fault = events.Fault(code="tool_failed", message="no")
     assert rules.told(session_of(*failing(1), **patient), "work", "{}", fault) == fault
     told_so = rules.told(session_of(*failing(2), **patient), "work", "{}", fault)
@@ -140,8 +145,11 @@ def test_searches_tools_and_tokens_have_budgets_too() -> None:
     searched = [events.Replied(), used("1-action-0"), events.Returned(
         call="1-action-0", outcome=events.Output(content=""), adds={"searches_used": 2}
     )]  # fmt: skip
-    assert rules.open_tools(session_of(*searched, max_searches=3), [search, FINISH], STARTED_AT) == [search, FINISH]
-    assert rules.open_tools(session_of(*searched, max_searches=2), [search, FINISH], STARTED_AT) == [FINISH]
+    assert rules.open_tools(session_of(*searched, max_searches=3), TEMPLATE, [search, FINISH], STARTED_AT) == [
+        search,
+        FINISH,
+    ]
+    assert rules.open_tools(session_of(*searched, max_searches=2), TEMPLATE, [search, FINISH], STARTED_AT) == [FINISH]
     assert rules.spent(turn(*steps(2), tool_budget=2), STARTED_AT) == "its limit of 2 tool calls"
     costly = events.Replied(usage=events.Usage(total_tokens=500))
     assert rules.spent(turn(costly, token_budget=500), STARTED_AT) == "its limit of 500 tokens"

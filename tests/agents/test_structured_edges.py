@@ -4,14 +4,16 @@ import json
 
 from longhouse.agents.strategy import Reply
 from longhouse.agents.structured import SGRAgent
-from longhouse.agents.template import Template
+from longhouse.agents.template import Template, ToolPolicy
 from longhouse.agents.tool import Tool
 from support import opened, prompted, started, told
 
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}, "content": {"type": "string"}}}
 WRITE = Tool(name="createfiletool", description="Write a file.", schema=SCHEMA, effect="idempotent")
 END = Tool(name="finalanswertool", description="End.", schema={"type": "object", "properties": {}}, finishes=True)
-TEMPLATE = Template(name="thinker", base_agent_class="SGRAgent", tools=("createfiletool", "finalanswertool"))
+TEMPLATE = Template(
+    name="thinker", base_agent_class="SGRAgent", tool_policy=ToolPolicy(allowlist=("createfiletool", "finalanswertool"))
+)
 SESSION = told(opened(), prompted("Write it down"), started(2))
 WHOLE = json.dumps(
     {"function": {"tool_name_discriminator": "createfiletool", "path": "a.md", "content": "a long text " * 20}}

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longhouse.agents.catalog import Catalog
 from longhouse.agents.strategy import Intent, Reply, Request, Verdict
-from longhouse.agents.template import LLMPolicy, PromptPack, Template
+from longhouse.agents.template import LLMPolicy, PromptPack, Template, ToolPolicy
 from longhouse.agents.tool import Tool, wire_names
 from longhouse.agents.tool_calling import ToolCallingAgent
 from longhouse.journal import events
@@ -22,7 +21,7 @@ CLOCK = Tool(name="clocktool", description="Tell the time.", schema={"type": "ob
 ANALYTIC = Tool(name="agent.analytic", description="Ask the analyst.", schema={"type": "object"})
 TEMPLATE = Template(
     name="t",
-    tools=(),
+    tool_policy=ToolPolicy(allowlist=()),
     prompt_pack=PromptPack(system_prompt="Today is {current_date}. Tools:\n{available_tools}"),
     llm_policy=LLMPolicy(model="m", temperature=0.4, max_tokens=100),
 )
@@ -192,14 +191,3 @@ def test_names_on_the_wire_are_acceptable_reversible_and_stable(names: list[str]
     back = {wire: name for name, wire in table.items()}
     assert [back[table[name]] for name in names] == names
     assert wire_names(names) == table
-
-
-def test_the_catalog_finds_the_newest_version_or_the_one_asked_for() -> None:
-    catalog = Catalog([Template(name="a", tools=(), version=2), Template(name="a", tools=()), TEMPLATE])
-    assert catalog.names() == ["a", "t"]
-    found = catalog.find("a")
-    assert found is not None
-    assert found.ref == "a@2"
-    assert catalog.find("a", 1) == Template(name="a", tools=())
-    assert catalog.find("a", 3) is None
-    assert catalog.active("b") is None

@@ -4,14 +4,14 @@ import msgspec
 import pytest
 
 from longhouse.agents import window
-from longhouse.agents.template import PromptPack, Template, render
+from longhouse.agents.template import PromptPack, Template, ToolPolicy, render
 from longhouse.agents.tool import Tool
 from longhouse.journal import events
 from longhouse.journal.messages import ImagePart, ImageUrl, TextPart, User
 from longhouse.journal.session import Session
 from support import opened, prompted, returned, started, told, used
 
-TEMPLATE = Template(name="t", tools=(), prompt_pack=PromptPack(system_prompt="Be kind."))
+TEMPLATE = Template(name="t", tool_policy=ToolPolicy(allowlist=()), prompt_pack=PromptPack(system_prompt="Be kind."))
 ATTACKS = ["{available_tools.__class__}", "{{7*7}}", "{0}", "{task}", "{current_date}", "{clarifications}", "%s", "{"]
 
 
@@ -128,7 +128,9 @@ def test_several_turns_are_one_transcript() -> None:
 def test_the_clients_system_text_is_added_where_the_template_allows_it() -> None:
     session = session_of(system="Answer in {current_date} words.")
     assert seen(session)[0]["content"] == "Be kind.\n\nAnswer in {current_date} words."
-    closed = Template(name="t", tools=(), prompt_pack=TEMPLATE.prompt_pack, allow_client_system=False)
+    closed = Template(
+        name="t", tool_policy=ToolPolicy(allowlist=()), prompt_pack=TEMPLATE.prompt_pack, allow_client_system=False
+    )
     assert seen(session, closed)[0]["content"] == "Be kind."
 
 
@@ -138,7 +140,7 @@ def test_prompts_are_filled_with_date_task_tools_and_answers() -> None:
         initial_user_request="Task: {task} ({current_date})",
         clarification_response="Answer: {clarifications}",
     )
-    template = Template(name="t", tools=(), prompt_pack=pack)
+    template = Template(name="t", tool_policy=ToolPolicy(allowlist=()), prompt_pack=pack)
     session = session_of(events.Replied(), ask(), returned("1-action-0", "Oslo"))
     tools = [Tool(name="a.b", description="Does {task}", schema={}), Tool(name="c", description="C", schema={})]
     composed = window.compose(session, template, tools, {"a.b": "a_b", "c": "c"})
@@ -157,7 +159,7 @@ def test_what_people_and_tools_say_is_never_read_as_a_template(attack: str) -> N
         initial_user_request="T {task} {current_date}",
         clarification_response="C {clarifications}",
     )
-    template = Template(name="t", tools=(), prompt_pack=pack)
+    template = Template(name="t", tool_policy=ToolPolicy(allowlist=()), prompt_pack=pack)
     session = session_of(
         events.Replied(text=attack), used("1-action-0"), returned("1-action-0", attack),
         events.Replied(), ask("2-action-0", attack), returned("2-action-0", attack),
@@ -171,7 +173,9 @@ def test_what_people_and_tools_say_is_never_read_as_a_template(attack: str) -> N
 def test_the_words_around_an_image_are_the_task_and_the_image_stays() -> None:
     picture = ImagePart(image_url=ImageUrl(url="longhouse-file:ab"))
     prompt = events.Prompted(trace="t", content=((TextPart(text="{0} see"), picture),))
-    template = Template(name="t", tools=(), prompt_pack=PromptPack(initial_user_request="T {task}"))
+    template = Template(
+        name="t", tool_policy=ToolPolicy(allowlist=()), prompt_pack=PromptPack(initial_user_request="T {task}")
+    )
     composed = window.compose(told(opened(), prompt, started(2)), template, [], {})
     assert composed[1] == User(content=(TextPart(text="T {0} see"), picture))
 

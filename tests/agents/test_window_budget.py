@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longhouse.agents import tokens, window
-from longhouse.agents.template import LLMPolicy, PromptPack, Template
+from longhouse.agents.template import LLMPolicy, PromptPack, Template, ToolPolicy
 from longhouse.journal import events
 from longhouse.journal.messages import Assistant, ImagePart, ImageUrl, Message, System, TextPart, ToolResult, User
 from longhouse.journal.session import Session
@@ -18,7 +18,9 @@ BUDGET = 2_000
 
 def template_of(budget: int = BUDGET) -> Template:
     pack = PromptPack(system_prompt="Be kind.")
-    return Template(name="t", tools=(), prompt_pack=pack, llm_policy=LLMPolicy(context_tokens=budget))
+    return Template(
+        name="t", tool_policy=ToolPolicy(allowlist=()), prompt_pack=pack, llm_policy=LLMPolicy(context_tokens=budget)
+    )
 
 
 def begun(text: str = "Go", *, session: Session | None = None, trace: str = "t") -> Session:

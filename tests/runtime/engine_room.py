@@ -6,9 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from longhouse.agents.catalog import Catalog
-from longhouse.agents.template import ExecutionPolicy, LLMPolicy, Template
-from longhouse.agents.tool_calling import ToolCallingAgent
+from longhouse.agents.template import ExecutionPolicy, LLMPolicy, Template, ToolPolicy
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
 from longhouse.journal.messages import ToolResult
@@ -18,10 +16,13 @@ from longhouse.runtime.bus import Bus
 from longhouse.runtime.engine import Engine
 from longhouse.runtime.instance import Pool
 from longhouse.store import journals, leases
+from longhouse.store.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.store.leases import Lease
 from longhouse.tools import BaseTool, ToolContext
 from longhouse.tools.clock import ClockTool
+from longhouse.tools.offering import Offering
+from longhouse.tools.publishing import publish_classes, publish_templates
 from longhouse.tools.talk import ClarificationTool, FinalAnswerTool
 from longhouse.tools.toolbox import Toolbox
 
@@ -77,20 +78,26 @@ class Room:
         classes = [*BUILT_IN, *self.tools]
         self.template = Template(
             name=AGENT,
-            tools=tuple(cls.tool_name for cls in classes if cls is not ClockTool),
+            tool_policy=ToolPolicy(allowlist=tuple(cls.tool_name for cls in classes if cls is not ClockTool)),
             llm_policy=LLMPolicy(model="m"),
             execution_policy=self.policy,
         )
-        self.bus, self.model, self.toolbox = Bus(), ScriptedModel(self.script), Toolbox(classes)
+        self.bus, self.model, self.catalog = Bus(), ScriptedModel(self.script), Catalog(self.db)
+        self.toolbox = Toolbox(classes, catalog=self.catalog)
         self.engine = self.another("w1")
 
     def another(self, worker: str, **parts: Any) -> Engine:
         """An engine of another worker, in the same room."""
-        pool = Pool({ToolCallingAgent.name: ToolCallingAgent()}, self.toolbox, lambda template: self.model)
-        return Engine(self.db, self.bus, Catalog([self.template]), self.toolbox, pool, worker=worker, **parts)
+        offering, pool = Offering(self.catalog, self.toolbox), Pool(self._model_for)
+        return Engine(self.db, self.bus, self.catalog, self.toolbox, offering, pool, worker=worker, **parts)
+
+    async def _model_for(self, template: Template) -> ScriptedModel:
+        return self.model
 
     async def prompt(self, text: str = "Go", session_id: str | None = None, **extra: Any) -> str:
         """A message for a new session, or for this one."""
+        await publish_classes(self.catalog, self.toolbox.classes)
+        await publish_templates(self.catalog, [self.template])
         prompted = events.Prompted(trace=uuid.uuid4().hex, content=(text,), **extra)
         if session_id:
             await journals.add(self.db, session_id, [prompted], trace=prompted.trace)

@@ -7,17 +7,13 @@ from datetime import timedelta
 import pytest
 
 from longhouse import clock
-from longhouse.agents.template import Template
+from longhouse.agents.template import Template, ToolPolicy
 from longhouse.agents.tool_calling import ToolCallingAgent
 from longhouse.models.scripted import ScriptedModel
 from longhouse.runtime.instance import IDLE_FOR, MOVES, Instance, Pool, Status
-from longhouse.tools.clock import ClockTool
-from longhouse.tools.talk import FinalAnswerTool
-from longhouse.tools.toolbox import Toolbox
 
-TEMPLATE = Template(name="a", tools=("finalanswertool", "clocktool"))
-NEWER = Template(name="a", tools=(), version=2)
-TOOLBOX = Toolbox([ClockTool, FinalAnswerTool])
+TEMPLATE = Template(name="a", tool_policy=ToolPolicy(allowlist=("finalanswertool", "clocktool")))
+NEWER = Template(name="a", tool_policy=ToolPolicy(allowlist=()), version=2)
 LEGAL = {
     (Status.IDLE, Status.BUSY),
     (Status.IDLE, Status.STOPPED),
@@ -29,11 +25,14 @@ LEGAL = {
 
 
 def pool() -> Pool:
-    return Pool({"ToolCallingAgent": ToolCallingAgent()}, TOOLBOX, lambda template: ScriptedModel())
+    async def model_for(template: Template) -> ScriptedModel:
+        return ScriptedModel()
+
+    return Pool(model_for)
 
 
 def instance(status: Status = Status.IDLE) -> Instance:
-    return Instance("i", TEMPLATE, ToolCallingAgent(), [], ScriptedModel(), status=status)
+    return Instance("i", TEMPLATE, ToolCallingAgent(), ScriptedModel(), status=status)
 
 
 def statuses(pool: Pool) -> list[Status]:
@@ -93,59 +92,59 @@ def test_a_busy_instance_serves_nobody_else_and_a_stopped_one_nobody() -> None:
         one.acquire("t")
 
 
-def test_an_instance_is_built_with_its_tools_in_the_order_of_the_template() -> None:
-    with pool().acquired(TEMPLATE, "s") as one:
-        assert [tool.name for tool in one.tools] == ["finalanswertool", "clocktool"]
+async def test_an_instance_is_built_with_its_strategy() -> None:
+    async with pool().acquired(TEMPLATE, "s") as one:
         assert one.id.startswith("a-")
         assert isinstance(one.strategy, ToolCallingAgent)
 
 
-def test_an_idle_instance_is_used_again() -> None:
+async def test_an_idle_instance_is_used_again() -> None:
     warm = pool()
-    with warm.acquired(TEMPLATE, "s") as first:
+    async with warm.acquired(TEMPLATE, "s") as first:
         pass
-    with warm.acquired(TEMPLATE, "t") as second:
+    async with warm.acquired(TEMPLATE, "t") as second:
         assert second is first
         assert second.session_id == "t"
     assert first.served == 2
     assert statuses(warm) == [Status.IDLE]
 
 
-def test_sessions_at_once_have_an_instance_each() -> None:
+async def test_sessions_at_once_have_an_instance_each() -> None:
     warm = pool()
-    with warm.acquired(TEMPLATE, "s") as one, warm.acquired(TEMPLATE, "t") as two:
+    async with warm.acquired(TEMPLATE, "s") as one, warm.acquired(TEMPLATE, "t") as two:
         assert one is not two
         assert statuses(warm) == [Status.BUSY, Status.BUSY]
     assert statuses(warm) == [Status.IDLE, Status.IDLE]
 
 
-def test_another_version_is_another_instance() -> None:
+async def test_another_version_is_another_instance() -> None:
     warm = pool()
-    with warm.acquired(TEMPLATE, "s"):
+    async with warm.acquired(TEMPLATE, "s"):
         pass
-    with warm.acquired(NEWER, "s") as newer:
+    async with warm.acquired(NEWER, "s") as newer:
         assert newer.template is NEWER
     assert len(warm.instances) == 2
 
 
 @pytest.mark.parametrize("error", [ValueError("x"), asyncio.CancelledError(), KeyboardInterrupt()])
-def test_whatever_ends_a_run_the_instance_is_free_again(error: BaseException) -> None:
+async def test_whatever_ends_a_run_the_instance_is_free_again(error: BaseException) -> None:
     warm = pool()
-    with pytest.raises(type(error)), warm.acquired(TEMPLATE, "s"):
-        raise error
+    with pytest.raises(type(error)):
+        async with warm.acquired(TEMPLATE, "s"):
+            raise error
     assert statuses(warm) == [Status.IDLE]
     assert warm.instances[0].session_id is None
 
 
-def test_instances_that_nobody_used_for_long_are_retired() -> None:
+async def test_instances_that_nobody_used_for_long_are_retired() -> None:
     warm = pool()
-    with warm.acquired(TEMPLATE, "s") as idle:
+    async with warm.acquired(TEMPLATE, "s") as idle:
         pass
-    with warm.acquired(NEWER, "t") as busy:
+    async with warm.acquired(NEWER, "t") as busy:
         warm.retire_idle(clock.now() + IDLE_FOR - timedelta(seconds=5))
         assert warm.instances == [idle, busy]
         warm.retire_idle(clock.now() + IDLE_FOR + timedelta(seconds=5))
         assert warm.instances == [busy]
     assert idle.status is Status.STOPPED
-    with warm.acquired(TEMPLATE, "s") as fresh:
+    async with warm.acquired(TEMPLATE, "s") as fresh:
         assert fresh is not idle

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import uvicorn
 import uvloop
 
-from longhouse.agents.template import Template
+from longhouse.agents.template import Template, ToolPolicy
 from longhouse.app import TOOLS, open_app
 from longhouse.journal.events import Effect
 from longhouse.settings import Settings
@@ -42,7 +42,9 @@ class PayTool(_Slow):
 
 
 EXTRA = (LookTool, PayTool)
-CLERK = Template(name="clerk", tools=("clarificationtool", "finalanswertool", "looktool", "paytool"))
+CLERK = Template(
+    name="clerk", tool_policy=ToolPolicy(allowlist=("clarificationtool", "finalanswertool", "looktool", "paytool"))
+)
 
 
 def ledger(folder: Path) -> list[tuple[str, str]]:

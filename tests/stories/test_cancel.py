@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from longhouse.agents.template import Template
+from longhouse.agents.template import Template, ToolPolicy
 from longhouse.journal import events
 from longhouse.journal.events import Effect, Fault
 from longhouse.models.scripted import Hang, Say, Status, call, calls, say
@@ -48,7 +48,9 @@ class Send(BaseTool):
 
 
 AGENT = "waiter"
-TEMPLATE = Template(name=AGENT, tools=("clarificationtool", "finalanswertool", "clocktool", "wait", "send"))
+TEMPLATE = Template(
+    name=AGENT, tool_policy=ToolPolicy(allowlist=("clarificationtool", "finalanswertool", "clocktool", "wait", "send"))
+)
 HOUSE: Any = {"templates": [TEMPLATE], "tools": (Wait, Send)}
 THINKS = say("", fault=Hang())
 ANSWER = call("finalanswertool", answer="Now I can.")

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import pytest
 
 from longhouse.agents.strategy import Body
-from longhouse.agents.template import Template
+from longhouse.agents.template import Template, ToolPolicy
 from longhouse.journal import events
 from longhouse.journal.messages import User, text_of
 from longhouse.models.scripted import Say, call, calls
@@ -152,7 +152,9 @@ async def test_first_prompts_at_once_under_one_name_share_one_session(serving: S
 
 async def test_prompts_during_a_running_turn_wait_in_the_queue(serving: Serving, gate: type[GateTool]) -> None:
     script = [call("gatetool"), answers("First."), answers("Second."), answers("Third.")]
-    async with serving(script, templates=[Template(name=AGENT, tools=TOOLS)], tools=[gate]) as house:
+    async with serving(
+        script, templates=[Template(name=AGENT, tool_policy=ToolPolicy(allowlist=TOOLS))], tools=[gate]
+    ) as house:
         first = asyncio.create_task(chat(house, [user("One")], chat_id="c"))
         await asyncio.wait_for(gate.entered.wait(), 10)
         [shown] = await sessions(house)

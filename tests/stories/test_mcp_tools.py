@@ -5,12 +5,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from longhouse.agents.template import Template
+from longhouse.agents.template import Template, ToolPolicy
 from longhouse.models.scripted import call
 from support import Serving, content
 
 SERVER = str(Path(__file__).parents[1] / "tools" / "mcp_server.py")
-TEMPLATE = Template(name="counter", tools=("tried.*", "finalanswertool"))
+TEMPLATE = Template(name="counter", tool_policy=ToolPolicy(allowlist=("tried.*", "finalanswertool")))
 
 
 def configured(folder: Path) -> Path:
@@ -49,7 +49,7 @@ async def test_a_server_that_is_away_keeps_nobody_from_starting_or_answering(ser
     servers = {"gone": {"command": "/no/such/program"}, "silent": {"url": "http://127.0.0.1:9/mcp"}}
     path = tmp_path / "mcp.json"
     path.write_text(json.dumps({"mcpServers": servers}))
-    template = Template(name="patient", tools=("gone.tool", "silent.*", "finalanswertool"))
+    template = Template(name="patient", tool_policy=ToolPolicy(allowlist=("gone.tool", "silent.*", "finalanswertool")))
     script = [call("finalanswertool", answer="Without them.")]
     async with serving(script, templates=[template], mcp_config=path) as house:
         assert content(await house.say("Go", model="patient")) == "Without them."

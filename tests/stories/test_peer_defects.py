@@ -11,7 +11,7 @@ import pytest
 from thinking import WRITE, offered, written
 
 from longhouse.agents.base import AgentRegistry
-from longhouse.agents.template import ExecutionPolicy, PromptPack, Template
+from longhouse.agents.template import ExecutionPolicy, PromptPack, Template, ToolPolicy
 from longhouse.journal import events
 from longhouse.models.scripted import Say, call, calls
 from longhouse.tools import ToolContext, tool
@@ -51,7 +51,13 @@ def template(agent: str, prompts: PromptPack | None = None, **limits: Any) -> Te
     tools = TOOLS if agent == "SGRToolCallingAgent" else TOOLS[1:]
     policy = ExecutionPolicy(**limits)
     pack = prompts or PromptPack()
-    return Template(name="thinker", base_agent_class=agent, tools=tools, execution_policy=policy, prompt_pack=pack)
+    return Template(
+        name="thinker",
+        base_agent_class=agent,
+        tool_policy=ToolPolicy(allowlist=tools),
+        execution_policy=policy,
+        prompt_pack=pack,
+    )
 
 
 def thinking(serving: Serving, script: Any, chosen: Template, **settings: Any) -> Any:
@@ -112,7 +118,7 @@ COMPOSE = """
 import sys
 from datetime import UTC, datetime
 from longhouse.agents import AgentRegistry, hybrid, rules, structured, tool_calling
-from longhouse.agents.catalog import BUILT_IN
+from longhouse.agents.built_in import BUILT_IN
 from longhouse.agents.tool import Tool
 from longhouse.journal import events
 from longhouse.journal.events import Recorded

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from longhouse.agents.template import Abilities, ExecutionPolicy, LLMPolicy, Template
+from longhouse.agents.template import Abilities, ExecutionPolicy, LLMPolicy, Template, ToolPolicy
 from longhouse.models.scripted import Say, call, calls, say
 from support import Serving, content
 
@@ -26,7 +26,9 @@ def structured(tool: str, **arguments: Any) -> Say:
 
 def template(agent: str, *tools: str, **can: bool) -> Template:
     policy = LLMPolicy(can=Abilities(**can))
-    return Template(name="thinker", base_agent_class=agent, tools=(*tools, *TOOLS), llm_policy=policy)
+    return Template(
+        name="thinker", base_agent_class=agent, tool_policy=ToolPolicy(allowlist=(*tools, *TOOLS)), llm_policy=policy
+    )
 
 
 @pytest.mark.parametrize("name", ["sgr_agent", "tool_calling_agent", "sgr_tool_calling_agent"])
@@ -155,7 +157,7 @@ async def test_no_strategy_ignores_its_limit_of_steps(serving: Serving, agent: s
         return call("clocktool")
 
     chosen = Template(
-        name="thinker", base_agent_class=agent, tools=("reasoningtool", *TOOLS),
+        name="thinker", base_agent_class=agent, tool_policy=ToolPolicy(allowlist=("reasoningtool", *TOOLS)),
         execution_policy=ExecutionPolicy(max_iterations=3),
     )  # fmt: skip
     async with serving(never_done, templates=[chosen]) as house:
@@ -182,7 +184,9 @@ async def test_parallel_calls_are_all_made_also_beside_a_question(serving: Servi
 
 async def test_searches_side_by_side_do_not_pass_their_budget(serving: Serving) -> None:
     searcher = Template(
-        name="thinker", tools=("websearchtool", "finalanswertool"), execution_policy=ExecutionPolicy(max_searches=1)
+        name="thinker",
+        tool_policy=ToolPolicy(allowlist=("websearchtool", "finalanswertool")),
+        execution_policy=ExecutionPolicy(max_searches=1),
     )
     script = [calls(*[call("websearchtool", query=str(n)) for n in range(3)]), call("finalanswertool", answer="Done.")]
     async with serving(script, templates=[searcher]) as house:

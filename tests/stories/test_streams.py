@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
-from longhouse.agents.catalog import Catalog
 from longhouse.models.scripted import Say, call, calls, say
+from longhouse.store.catalog import Catalog
 from longhouse.web import access, stream, wire
 from longhouse.web.chat import Completion
 from longhouse.web.telling import Telling
@@ -241,7 +241,7 @@ async def test_a_question_ends_a_stream_until_rest(serving: Serving) -> None:
 
 async def attached(house: House, text: str, model: str = AGENT) -> Attached:
     request = wire.ChatRequest.model_validate({"model": model, "messages": [user(text)]})
-    return await Turns(house.db, Catalog()).attach(access.LOCAL, request, text.encode(), {})
+    return await Turns(house.db, Catalog(house.db)).attach(access.LOCAL, request, text.encode(), {})
 
 
 def told(house: House, where: Attached, beat: float) -> AsyncIterator[bytes]:

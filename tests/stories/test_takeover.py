@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from house import CLERK, EXTRA, clerk_house, ledger
 
-from longhouse.agents.catalog import BUILT_IN, Catalog
+from longhouse.agents.built_in import BUILT_IN
 from longhouse.agents.strategy import Body
-from longhouse.agents.tool_calling import ToolCallingAgent
+from longhouse.agents.template import Template
 from longhouse.app import TOOLS
 from longhouse.errors import Deposed
 from longhouse.journal import events
@@ -26,7 +26,10 @@ from longhouse.runtime.bus import Bus
 from longhouse.runtime.engine import Engine
 from longhouse.runtime.instance import Pool
 from longhouse.store import journals, leases
+from longhouse.store.catalog import Catalog
 from longhouse.store.database import Database
+from longhouse.tools.offering import Offering
+from longhouse.tools.publishing import publish_classes, publish_templates
 from longhouse.tools.toolbox import Toolbox
 from support import AGENT, Process, Serving
 
@@ -187,10 +190,16 @@ async def opened(db: Database, session_id: str = "s") -> str:
     return session_id
 
 
-def engine(db: Database, worker: str, *script: Say) -> tuple[Engine, ScriptedModel]:
-    model, toolbox = ScriptedModel(script), Toolbox(TOOLS)
-    pool = Pool({ToolCallingAgent.name: ToolCallingAgent()}, toolbox, lambda template: model)
-    return Engine(db, Bus(), Catalog(BUILT_IN), toolbox, pool, worker=worker), model
+async def engine(db: Database, worker: str, *script: Say) -> tuple[Engine, ScriptedModel]:
+    model, catalog = ScriptedModel(script), Catalog(db)
+    toolbox = Toolbox(TOOLS, catalog=catalog)
+
+    async def model_for(template: Template) -> ScriptedModel:
+        return model
+
+    await publish_classes(catalog, toolbox.classes)
+    await publish_templates(catalog, BUILT_IN)
+    return Engine(db, Bus(), catalog, toolbox, Offering(catalog, toolbox), Pool(model_for), worker=worker), model
 
 
 async def claimed(db: Database, session_id: str, worker: str) -> leases.Lease:
@@ -201,8 +210,8 @@ async def claimed(db: Database, session_id: str, worker: str) -> leases.Lease:
 
 async def test_of_two_workers_one_holds_and_the_other_is_deposed_at_its_first_write(db: Database) -> None:
     session_id = await opened(db)
-    old, old_model = engine(db, "old", call("finalanswertool", answer="from the old one"))
-    new, _ = engine(db, "new", call("finalanswertool", answer="from the new one"))
+    old, old_model = await engine(db, "old", call("finalanswertool", answer="from the old one"))
+    new, _ = await engine(db, "new", call("finalanswertool", answer="from the new one"))
     lease = await claimed(db, session_id, "old")
     newer = await claimed(db, session_id, "new")
     assert (newer.fence, newer.previous) == (lease.fence + 1, "old")
@@ -225,8 +234,8 @@ async def test_of_two_workers_one_holds_and_the_other_is_deposed_at_its_first_wr
 async def test_a_worker_deposed_in_mid_step_drops_its_reply_and_is_silent(db: Database) -> None:
     session_id = await opened(db)
     answer = Say(calls=call("finalanswertool", answer="too late").calls, chunk=1, delay=0.01)
-    old, old_model = engine(db, "old", answer)
-    new, _ = engine(db, "new", call("finalanswertool", answer="in time"))
+    old, old_model = await engine(db, "old", answer)
+    new, _ = await engine(db, "new", call("finalanswertool", answer="in time"))
     advancing = asyncio.create_task(old.advance(await claimed(db, session_id, "old")))
     await eventually(lambda: len(old_model.bodies) == 1)
     session = await new.advance(await claimed(db, session_id, "new"))
@@ -244,7 +253,7 @@ async def test_a_worker_deposed_in_mid_step_drops_its_reply_and_is_silent(db: Da
 async def test_a_prompt_in_mid_step_never_costs_the_reply(db: Database) -> None:
     session_id = await opened(db)
     first = Say(calls=call("finalanswertool", answer="to the first").calls, chunk=1, delay=0.01)
-    only, model = engine(db, "only", first, call("finalanswertool", answer="to the second"))
+    only, model = await engine(db, "only", first, call("finalanswertool", answer="to the second"))
     advancing = asyncio.create_task(only.advance(await claimed(db, session_id, "only")))
     await eventually(lambda: len(model.bodies) == 1)
     await journals.add(db, session_id, [events.Prompted(trace="t2", content=("And now?",))], trace="t2")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from longhouse.agents.template import LLMPolicy, Streaming, Template
+from longhouse.agents.template import LLMPolicy, Streaming, Template, ToolPolicy
 from longhouse.models.scripted import Say, call
 from support import Serving
 
@@ -13,7 +13,9 @@ SCRIPT = [call("clocktool", timezone="Mars"), call("finalanswertool", answer="No
 
 def template(**streaming: Any) -> Template:
     policy = LLMPolicy(streaming=Streaming(**streaming))
-    return Template(name="shower", tools=("clocktool", "finalanswertool"), llm_policy=policy)
+    return Template(
+        name="shower", tool_policy=ToolPolicy(allowlist=("clocktool", "finalanswertool")), llm_policy=policy
+    )
 
 
 async def streamed(house: Any) -> list[Any]:

@@ -44,7 +44,7 @@ def test_a_clarification_thinks_before_it_asks_and_needs_a_question() -> None:
 
 
 async def test_no_question_is_no_clarification() -> None:
-    fault = TOOLBOX.check("clarificationtool", '{"questions": []}')
+    fault = TOOLBOX.check(TOOLBOX.get("clarificationtool"), '{"questions": []}')
     assert fault is not None
     assert fault.code == "bad_arguments"
 
@@ -64,7 +64,7 @@ def test_the_final_answer_is_offered_to_the_end_and_has_its_names() -> None:
     assert (tool.finishes, tool.inline, tool.asks) == (True, True, False)
     assert list(tool.schema["properties"]) == ["reasoning", "completed_steps", "answer", "status"]
     assert tool.schema["properties"]["status"]["enum"] == ["completed", "failed"]
-    fault = TOOLBOX.check("finalanswertool", '{"answer": "x", "status": "done"}')
+    fault = TOOLBOX.check(TOOLBOX.get("finalanswertool"), '{"answer": "x", "status": "done"}')
     assert fault is not None
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, Field
 
-from longhouse.agents.template import Template
+from longhouse.agents.template import Template, ToolPolicy
 from longhouse.errors import SetupError
 from longhouse.journal import events
 from longhouse.journal.events import Fault, Output
@@ -136,7 +136,7 @@ async def test_the_example_of_the_docs_runs_as_written() -> None:
 
 async def test_an_agent_uses_it_like_any_other(serving: Serving) -> None:
     script = [call("weather", place={"city": "Bergen"}), call("finalanswertool", answer="Rain.")]
-    chosen = Template(name="forecaster", tools=("weather", "finalanswertool"))
+    chosen = Template(name="forecaster", tool_policy=ToolPolicy(allowlist=("weather", "finalanswertool")))
     async with serving(script, templates=[chosen], tools=[weather]) as house:
         answered = await house.say("Weather?", model="forecaster")
         assert content(answered) == "Rain."

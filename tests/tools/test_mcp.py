@@ -213,7 +213,7 @@ async def test_an_http_server_that_was_away_is_reached_again(notes: Path, logs: 
     entry = {"url": f"http://127.0.0.1:{port}/mcp"}
     async with trying(notes, entry, logs) as tried:
         assert tried.said("an MCP server is away") == 1, "a dead server keeps nobody from starting"
-        assert tried.toolbox.offered(["tried.*", "finalanswertool"]) == [tried.toolbox.get("finalanswertool")]
+        assert tried.toolbox.find("tried.add") is None
         async with served(notes, port):
             await until(lambda: tried.toolbox.find("tried.add"))
             assert await tried.call("add", a=1) == "2"
@@ -232,9 +232,6 @@ async def test_tools_that_change_are_listed_again_once(kind: str, notes: Path, l
         await until(lambda: tried.toolbox.find("tried.later") and not tried.toolbox.find("tried.send"))
         assert await tried.call("later", word="loud") == "LOUD"
         assert fault(await tried.call("send", to="x")).code == "unknown_tool"
-        names = [tool.name for tool in tried.toolbox.offered(["tried.*"])]
-        assert names == sorted(names)
-        assert "tried.later" in names
         assert tried.noted("list") == 2
 
 

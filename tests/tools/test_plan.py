@@ -90,7 +90,7 @@ async def test_a_plan_is_returned_without_its_reasoning(tool: str, arguments: di
     ],
 )
 def test_a_plan_without_steps_or_a_thought_without_sense_is_explained(tool: str, arguments: dict[str, Any]) -> None:
-    fault = TOOLBOX.check(tool, json.dumps(arguments))
+    fault = TOOLBOX.check(TOOLBOX.get(tool), json.dumps(arguments))
     assert fault is not None
     assert fault.code == "bad_arguments"
 

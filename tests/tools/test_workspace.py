@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from longhouse.agents.template import Template
+from longhouse.agents.template import MemoryPolicy, Template, ToolPolicy
 from longhouse.journal import events
 from longhouse.journal.events import Output
 from longhouse.journal.session import Session
@@ -317,8 +317,9 @@ async def test_a_scope_that_nobody_knows_is_refused(db: Database) -> None:
 
 async def test_a_template_says_whose_files_its_agent_sees(serving: Serving) -> None:
     tools = ("finalanswertool", "createfiletool", "readfiletool")
-    keeper, sharer = (Template(name=name, tools=tools, memory_scope=scope) for name, scope in
-                      (("keeper", "agent"), ("sharer", "owner")))  # fmt: skip
+    policy = ToolPolicy(allowlist=tools)
+    keeper = Template(name="keeper", tool_policy=policy, memory_policy=MemoryPolicy(scope="agent"))
+    sharer = Template(name="sharer", tool_policy=policy, memory_policy=MemoryPolicy(scope="owner"))
     script: list[Any] = []
     asked = [("keeper", "ann", "a"), ("keeper", "ann", "b"), ("keeper", "bob", "c"), ("sharer", "ann", "d"),
              ("sharer", None, "e")]  # fmt: skip

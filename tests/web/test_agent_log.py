@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from longhouse.agents.agent_log import agent_log
-from longhouse.agents.template import LLMPolicy, Template
+from longhouse.agents.template import LLMPolicy, Template, ToolPolicy
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
 from longhouse.models.scripted import Status, call, calls, say
@@ -19,9 +19,15 @@ from longhouse.runtime.log_file import file_name
 from support import BEGAN, House, Serving, opened, prompted, returned, started, used
 
 TEMPLATE = Template(
-    name="logger", tools=("clarificationtool", "clocktool", "finalanswertool"), llm_policy=LLMPolicy(temperature=0.2)
+    name="logger",
+    tool_policy=ToolPolicy(allowlist=("clarificationtool", "clocktool", "finalanswertool")),
+    llm_policy=LLMPolicy(temperature=0.2),
 )
-HYBRID = replace(TEMPLATE, base_agent_class="SGRToolCallingAgent", tools=("reasoningtool", *TEMPLATE.tools))
+HYBRID = replace(
+    TEMPLATE,
+    base_agent_class="SGRToolCallingAgent",
+    tool_policy=ToolPolicy(allowlist=("reasoningtool", *TEMPLATE.tool_policy.named)),
+)
 THOUGHT = {"reasoning_steps": ["a", "b"], "current_situation": "s", "plan_status": "p", "enough_data": True,
            "remaining_steps": ["r"], "task_completed": False}  # fmt: skip
 
@@ -62,7 +68,7 @@ async def test_the_log_has_its_names_its_steps_and_no_secrets(serving: Serving) 
         assert list(log) == ["id", "model_config", "task", "toolkit", "log"]
         assert (log["id"], log["task"]) == (session_id, "Will it rain?")
         assert log["model_config"] == {"model": "gpt-4o-mini", "max_tokens": 8000, "temperature": 0.2}
-        assert log["toolkit"] == list(TEMPLATE.tools)
+        assert log["toolkit"] == list(TEMPLATE.tool_policy.named)
         assert "sk-test-canary" not in msgspec.json.encode(log).decode()
         first, thought, tried, said, finished, task, said_again, finished_again = plain(log)
         assert first == {

@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 from hostile import refusal
 
-from longhouse.agents.template import Template
+from longhouse.agents.template import Template, ToolPolicy
 from longhouse.models.scripted import call, calls
 from longhouse.tools import BaseTool, ToolContext
 from longhouse.tools.context import MadeFile
@@ -19,7 +19,15 @@ RAIN, SNOW = "https://example.org/rain", "https://example.org/snow"
 KNOWN = {"rain": [hit(RAIN, "Rain", "It rains.")], "snow": [hit(SNOW, "Snow", "It snows.")]}
 SCOUT = Template(
     name="scout",
-    tools=("websearchtool", "extractpagecontenttool", "createreporttool", "clarificationtool", "finalanswertool"),
+    tool_policy=ToolPolicy(
+        allowlist=(
+            "websearchtool",
+            "extractpagecontenttool",
+            "createreporttool",
+            "clarificationtool",
+            "finalanswertool",
+        )
+    ),
 )
 
 
@@ -34,7 +42,7 @@ class MakeTool(BaseTool):
         return "made"
 
 
-MAKER = Template(name="maker", tools=("maketool", "finalanswertool"))
+MAKER = Template(name="maker", tool_policy=ToolPolicy(allowlist=("maketool", "finalanswertool")))
 
 
 def files_in(folder: Path) -> dict[str, bytes]:

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from hostile import chat
 
-from longhouse.agents.template import Template
+from longhouse.agents.template import Template, ToolPolicy
 from longhouse.models.scripted import call
 from longhouse.tools import BaseTool, ToolContext
 from support import AGENT, Dictated, Pen, Serving, Sse, content, dictated, sse
@@ -159,7 +159,7 @@ class LeakTool(BaseTool):
 @pytest.mark.parametrize("fail", [False, True])
 async def test_what_cannot_be_kept_in_a_tools_output_is_made_visible(serving: Serving, fail: bool) -> None:
     script = [call("leaktool", fail=fail), call("finalanswertool", answer="done")]
-    template = Template(name=AGENT, tools=("leaktool", "finalanswertool"))
+    template = Template(name=AGENT, tool_policy=ToolPolicy(allowlist=("leaktool", "finalanswertool")))
     async with serving(script, templates=[template], tools=[LeakTool]) as house:
         answer = await house.say("leak")
         assert content(answer) == "done"

@@ -11,14 +11,19 @@ import pytest
 from aiohttp import web
 from hostile import canary
 
-from longhouse.agents.template import Template
+from longhouse.agents.template import Template, ToolPolicy
 from longhouse.errors import SetupError
 from longhouse.models.scripted import call
 from longhouse.tools.tavily import Search, SearchError, open_search
 from support import Serving, content, sse
 from tavily import KEY, Answer, hit, tavily
 
-SCOUT = Template(name="scout", tools=("websearchtool", "extractpagecontenttool", "createreporttool", "finalanswertool"))
+SCOUT = Template(
+    name="scout",
+    tool_policy=ToolPolicy(
+        allowlist=("websearchtool", "extractpagecontenttool", "createreporttool", "finalanswertool")
+    ),
+)
 FINE = json.dumps({"results": [hit("https://example.org/", "Fine", "fine")]}).encode()
 
 

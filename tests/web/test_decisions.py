@@ -8,7 +8,7 @@ import pytest
 from hostile import ask, refused
 
 from longhouse import clock
-from longhouse.agents.template import Template
+from longhouse.agents.template import Template, ToolPolicy
 from longhouse.journal import events
 from longhouse.journal.events import Effect
 from longhouse.journal.fold import fold
@@ -30,7 +30,7 @@ class PayTool(BaseTool):
         return "paid"
 
 
-PAYING = Template(name=AGENT, tools=("paytool", "clarificationtool", "finalanswertool"))
+PAYING = Template(name=AGENT, tool_policy=ToolPolicy(allowlist=("paytool", "clarificationtool", "finalanswertool")))
 DONE = call("finalanswertool", answer="Done.")
 
 

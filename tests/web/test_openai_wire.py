@@ -8,7 +8,7 @@ from typing import Any
 import openai
 import pytest
 
-from longhouse.agents.template import PromptPack, Template
+from longhouse.agents.template import PromptPack, Template, ToolPolicy
 from longhouse.models.scripted import call, calls, say
 from support import AGENT, House, Serving, Sse, chat, content, sse, user
 
@@ -130,8 +130,11 @@ async def test_what_a_turn_cost_before_its_question_is_not_counted_again(serving
 
 
 async def test_templates_and_sessions_are_models(serving: Serving) -> None:
-    templates = [Template(name=AGENT, tools=TOOLS, version=version) for version in (1, 2)]
-    async with serving([ANSWER], templates=[*templates, Template(name="other", tools=TOOLS)]) as house:
+    policy = ToolPolicy(allowlist=TOOLS)
+    templates = [Template(name=AGENT, tool_policy=policy, allow_client_system=allowed) for allowed in (False, True)]
+    async with serving(
+        [ANSWER], templates=[*templates, Template(name="other", tool_policy=ToolPolicy(allowlist=TOOLS))]
+    ) as house:
         listed = await house.client.models.list()
         assert [model.id for model in listed.data] == [AGENT, "other"]
         async with house.http.get("/v1/models") as response:
@@ -152,7 +155,12 @@ async def test_templates_and_sessions_are_models(serving: Serving) -> None:
 
 async def test_a_version_may_be_named_and_holds_for_its_turn(serving: Serving) -> None:
     templates = [
-        Template(name=AGENT, tools=TOOLS, version=version, prompt_pack=PromptPack(system_prompt=f"Version {version}."))
+        Template(
+            name=AGENT,
+            tool_policy=ToolPolicy(allowlist=TOOLS),
+            version=version,
+            prompt_pack=PromptPack(system_prompt=f"Version {version}."),
+        )
         for version in (1, 2)
     ]
     async with serving([ANSWER] * 3, templates=templates) as house:
@@ -239,14 +247,16 @@ async def test_the_tools_of_the_client_are_not_run_and_are_listed_as_ignored(ser
 
 async def test_system_texts_of_the_client_follow_the_prompt_of_the_template(serving: Serving) -> None:
     pack = PromptPack(system_prompt="You are careful.")
-    deaf = Template(name="deaf", tools=TOOLS, prompt_pack=pack, allow_client_system=False)
+    deaf = Template(name="deaf", tool_policy=ToolPolicy(allowlist=TOOLS), prompt_pack=pack, allow_client_system=False)
     said = [
         {"role": "system", "content": "Be brief."},
         user("Hello"),
         {"role": "developer", "content": [{"type": "text", "text": "Speak {current_date} Norwegian."}]},
         user("Who am I?"),
     ]
-    async with serving([ANSWER] * 3, templates=[Template(name=AGENT, tools=TOOLS, prompt_pack=pack), deaf]) as house:
+    async with serving(
+        [ANSWER] * 3, templates=[Template(name=AGENT, tool_policy=ToolPolicy(allowlist=TOOLS), prompt_pack=pack), deaf]
+    ) as house:
         answer = await chat(house, said, custom_system_prompt="Be kind.")
         messages = (await last_request(house))["messages"]
         system = {

@@ -6,14 +6,14 @@ from typing import Any
 
 from hostile import ask, leaves_no_trace, refusal, refused
 
-from longhouse.agents.template import Template
+from longhouse.agents.template import Template, ToolPolicy
 from longhouse.journal.events import Opened, Prompted
 from longhouse.models.scripted import Hang, Say, call, calls
 from longhouse.store import journals
 from support import AGENT, House, Serving, content
 
-OTHER = Template(name="other_agent", tools=("clarificationtool", "finalanswertool"))
-PLAIN = Template(name=AGENT, tools=("clarificationtool", "finalanswertool", "clocktool"))
+OTHER = Template(name="other_agent", tool_policy=ToolPolicy(allowlist=("clarificationtool", "finalanswertool")))
+PLAIN = Template(name=AGENT, tool_policy=ToolPolicy(allowlist=("clarificationtool", "finalanswertool", "clocktool")))
 
 FIELDS = {
     "session_id", "template_id", "template", "version", "instance_id", "conversation_id", "trace_id", "state", "task",

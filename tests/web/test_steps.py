@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from longhouse.agents.template import ExecutionPolicy, LLMPolicy, PromptPack, Template
+from longhouse.agents.template import ExecutionPolicy, LLMPolicy, PromptPack, Template, ToolPolicy
 from longhouse.journal.events import Replied
 from longhouse.models.scripted import call, calls, say
 from longhouse.tools import BaseTool, ToolContext
@@ -16,7 +16,7 @@ from support import House, Serving, dictated
 TOOLS = ("clarificationtool", "clocktool", "lines", "finalanswertool")
 TEMPLATE = Template(
     name="stepper",
-    tools=TOOLS,
+    tool_policy=ToolPolicy(allowlist=TOOLS),
     prompt_pack=PromptPack(system_prompt="{current_date}\n{available_tools}", initial_user_request="Task: {task}"),
     execution_policy=ExecutionPolicy(max_iterations=3, max_clarifications=1),
 )
@@ -125,7 +125,9 @@ async def test_steps_with_stubs_and_summaries_are_composed_again(serving: Servin
 
 
 async def test_thoughts_and_actions_are_steps_alike(serving: Serving) -> None:
-    hybrid = replace(TEMPLATE, base_agent_class="SGRToolCallingAgent", tools=("reasoningtool", *TOOLS))
+    hybrid = replace(
+        TEMPLATE, base_agent_class="SGRToolCallingAgent", tool_policy=ToolPolicy(allowlist=("reasoningtool", *TOOLS))
+    )
     thought = {"reasoning_steps": ["a", "b"], "current_situation": "s", "plan_status": "p", "enough_data": False,
                "remaining_steps": ["r"], "task_completed": False}  # fmt: skip
     script = [

@@ -6,11 +6,13 @@ from typing import Any
 import msgspec
 from hostile import ask, chat, refusal
 
-from longhouse.agents.catalog import Catalog
 from longhouse.runtime.bus import Bus
+from longhouse.store.catalog import Catalog
 from longhouse.store.database import Database, open_database
 from longhouse.tools.toolbox import Toolbox
 from longhouse.web import server
+from longhouse.web.access import Door
+from longhouse.web.limits import Limits
 from longhouse.web.metrics import Metrics
 from support import House, Serving
 
@@ -36,12 +38,15 @@ ROUTES = {
     "/health": {"get"},
     "/ready": {"get"},
     "/metrics": {"get"},
+    "/admin/keys": {"get", "post"},
+    "/admin/keys/{key_id}": {"delete"},
 }
 
 
 async def ask_ready(db: Database) -> tuple[int, Any]:
     """What /ready of a gateway without a worker says."""
-    asgi = server.build(db, Bus(), Catalog(), Metrics(lambda: 0, lambda: ()), toolbox=Toolbox(()), strategies={})
+    door = Door(db, admin_key="", limits=Limits())
+    asgi = server.build(db, Bus(), Catalog(db), Metrics(lambda: 0, lambda: ()), door=door, toolbox=Toolbox(()))
     sent: list[Any] = []
 
     async def receive() -> Any:
@@ -173,7 +178,7 @@ async def test_every_answer_carries_an_id_of_its_own(serving: Serving) -> None:
 
 async def test_an_unknown_route_or_method_is_refused_in_the_envelope(serving: Serving) -> None:
     async with serving() as house:
-        for path in ("/", "/v1", "/v1/chat", "/admin/keys", "/v1/responses", "/redoc", "/v1/sessions/"):
+        for path in ("/", "/v1", "/v1/chat", "/admin", "/v1/responses", "/redoc", "/v1/sessions/"):
             async with house.http.get(path) as response:
                 found = await refusal(response)
                 assert (found.status, found.error["code"]) == (404, "not_found"), path

@@ -22,7 +22,7 @@ def agent_log(session_id: str, recorded: Iterable[Recorded], template: Template 
         "id": session_id,
         "model_config": _model_config(template),
         "task": writer.task,
-        "toolkit": list(template.tools) if template else [],
+        "toolkit": list(template.tool_policy.named) if template else [],
         "log": log,
     }
 

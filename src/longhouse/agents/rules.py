@@ -3,8 +3,10 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
+from longhouse.agents import conditions
+from longhouse.agents.template import Availability, Template
 from longhouse.agents.tool import Tool
 from longhouse.journal.events import Fault
 from longhouse.journal.session import Session, Turn
@@ -16,19 +18,72 @@ PATIENCE: Final = 3
 """So often may the same call fail before its tool is closed for the turn."""
 UNREADABLE: Final = 3
 """So many replies in a row that cannot be read end the turn."""
-SEARCHING: Final = frozenset({"websearchtool", "extractpagecontenttool"})
+ASKING: Final = "clarificationtool"
+"""A rule that names it means every tool that asks."""
 
 
-def open_tools(session: Session, tools: Sequence[Tool], now: datetime) -> list[Tool]:
+def open_tools(session: Session, template: Template, tools: Sequence[Tool], now: datetime) -> list[Tool]:
+    """Those of `tools` that the template's rules, the turn's budgets and the agent's own failures leave open."""
     turn = session.turn
     assert turn is not None
-    if spent(turn, now):
+    if spent(turn, now) or stopped(session, template, now):
         return [tool for tool in tools if tool.finishes or tool.closing]
-    shut = closed(session)
-    if turn.limits.max_searches is not None and turn.searches_used >= turn.limits.max_searches:
-        shut |= SEARCHING
-    asks = turn.clarifications_used < turn.limits.max_clarifications
-    return [tool for tool in tools if tool.name not in shut and (asks or not tool.asks)]
+    facts, shut = facts_of(session, template, now), closed(session)
+    rules = [rule for rule in template.rules.availability if conditions.parse(rule.when).holds(facts)]
+    return [tool for tool in tools if tool.name not in shut and all(_leaves_open(rule, tool) for rule in rules)]
+
+
+def _leaves_open(rule: Availability, tool: Tool) -> bool:
+    if tool.finishes:
+        return True
+    if rule.keep_only is not None and not _names(rule.keep_only, tool):
+        return False
+    return not _names(rule.exclude, tool)
+
+
+def _names(names: Sequence[str], tool: Tool) -> bool:
+    return tool.name in names or (tool.asks and ASKING in names)
+
+
+def stopped(session: Session, template: Template, now: datetime) -> str | None:
+    """The stop condition of the template that holds, if any."""
+    stops = template.execution_policy.stop_conditions
+    facts = facts_of(session, template, now) if stops else {}
+    return next((stop for stop in stops if conditions.parse(stop).holds(facts)), None)
+
+
+def stage(session: Session, template: Template) -> str:
+    """How far the work is, by the template's own rules."""
+    facts = _facts(session)
+    for rule in template.rules.stages:
+        if rule.when is None or conditions.parse(rule.when).holds(facts):
+            return rule.stage
+    return session.stage
+
+
+def facts_of(session: Session, template: Template, now: datetime) -> conditions.Facts:
+    """What conditions may ask about, and the limits that they compare with."""
+    assert session.turn is not None
+    facts = _facts(session)
+    return {**facts, "seconds": worked(session.turn, now), "stage": stage(session, template)}
+
+
+def _facts(session: Session) -> dict[str, Any]:
+    turn = session.turn
+    assert turn is not None
+    return {
+        **{name: getattr(turn.limits, name) for name in conditions.LIMITS},
+        "iteration": taken(turn),
+        "searches_used": turn.searches_used,
+        "clarifications_used": turn.clarifications_used,
+        "calls": turn.calls,
+        "tokens": turn.tokens,
+        "seconds": 0.0,
+        "sources_found": len(session.context.get("sources") or ()),
+        "plan_made": session.plan_made,
+        "enough_data": session.enough_data,
+        "stage": session.stage,
+    }
 
 
 def closed(session: Session) -> frozenset[str]:

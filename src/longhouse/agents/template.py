@@ -1,10 +1,14 @@
-"""A versioned description of an agent: its prompts, its model, its limits, its tools."""
+"""A versioned description of an agent: its prompts, its model, its limits, its tools, its rules."""
 
 import re
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Annotated, Final, Literal, get_args
 
-from longhouse.journal.events import Limits
+from pydantic import AfterValidator, ConfigDict, Field
+
+from longhouse.agents import conditions
+from longhouse.agents.tool import RiskLevel, ToolType
+from longhouse.journal.events import Cleanable, Limits
 
 SYSTEM_PROMPT: Final = """\
 You are a careful assistant that works step by step with tools.
@@ -14,20 +18,38 @@ When you know enough, end with finalanswertool, in the language of the user.
 Today is {current_date}."""
 
 MemoryScope = Literal["conversation", "agent", "owner"]
+SelectionStrategy = Literal["static", "retrieval_per_step", "retrieval_sticky"]
 
 _PLACEHOLDER: Final = re.compile(r"\{(\w+)\}")
+_STRICT: Final = ConfigDict(extra="forbid")
+"""A field that is not known is refused: a policy that does nothing would be a lie."""
+
+_Prompt = Annotated[str, Field(max_length=100_000)]
+_Name = Annotated[str, Field(min_length=1, max_length=160)]
+
+
+def _condition(text: str) -> str:
+    conditions.parse(text)
+    return text
+
+
+When = Annotated[str, AfterValidator(_condition)]
 
 
 @dataclass(frozen=True, slots=True)
 class PromptPack:
-    system_prompt: str = SYSTEM_PROMPT
-    initial_user_request: str = "{task}"
-    clarification_response: str = "{clarifications}"
+    __pydantic_config__ = _STRICT
+
+    system_prompt: _Prompt = SYSTEM_PROMPT
+    initial_user_request: _Prompt = "{task}"
+    clarification_response: _Prompt = "{clarifications}"
 
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
     """What the endpoint can do; where it can less, a strategy falls back to the next best form."""
+
+    __pydantic_config__ = _STRICT
 
     forced_tool_choice: bool = True
     parallel_tool_calls: bool = True
@@ -38,6 +60,8 @@ class Abilities:
 class Streaming:
     """What a client sees beside the answer."""
 
+    __pydantic_config__ = _STRICT
+
     reasoning: bool = True
     tool_activity: Literal["x_agent", "content", "tool_calls"] = "x_agent"
     """`content` and `tool_calls` are what SGR-Agent Core did; some clients refuse tool calls that are not theirs."""
@@ -45,11 +69,18 @@ class Streaming:
 
 @dataclass(frozen=True, slots=True)
 class LLMPolicy:
-    model: str | None = None
+    __pydantic_config__ = _STRICT
+
+    base_url: Annotated[str, Field(pattern=r"^https?://[^\s@\\]+$", max_length=2000)] | None = None
+    """None: the endpoint of the settings."""
+    api_key_ref: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:-]{1,128}$")] | None = None
+    """The name of a secret that each process is given; never a key. Without one, another endpoint gets none."""
+    proxy: Annotated[str, Field(pattern=r"^https?://[^\s@\\]+$", max_length=2000)] | None = None
+    model: _Name | None = None
     """None: the model of the settings."""
-    temperature: float | None = 0.4
-    max_tokens: int | None = 8000
-    context_tokens: int = 120_000
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = 0.4
+    max_tokens: Annotated[int, Field(ge=1)] | None = 8000
+    context_tokens: Annotated[int, Field(ge=500)] = 120_000
     """Estimated tokens of messages that a request shows at most."""
     can: Abilities = field(default_factory=Abilities)
     streaming: Streaming = field(default_factory=Streaming)
@@ -57,12 +88,16 @@ class LLMPolicy:
 
 @dataclass(frozen=True, slots=True)
 class ExecutionPolicy:
-    max_iterations: int = 20
-    max_clarifications: int = 3
-    max_searches: int = 4
-    time_budget: float = 1800.0
-    tool_budget: int | None = None
-    token_budget: int | None = None
+    __pydantic_config__ = _STRICT
+
+    max_iterations: Annotated[int, Field(ge=1, le=10_000)] = 20
+    max_clarifications: Annotated[int, Field(ge=0, le=1000)] = 3
+    max_searches: Annotated[int, Field(ge=0, le=10_000)] = 4
+    time_budget: Annotated[float, Field(gt=0)] = 1800.0
+    tool_budget: Annotated[int, Field(ge=0)] | None = None
+    token_budget: Annotated[int, Field(ge=0)] | None = None
+    stop_conditions: tuple[When, ...] = ()
+    """When one of them holds, only tools that finish are open."""
 
     @property
     def limits(self) -> Limits:
@@ -77,18 +112,126 @@ class ExecutionPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolPolicy:
+    """Which tools the agent may have, and how the few that it is offered are chosen."""
+
+    __pydantic_config__ = _STRICT
+
+    required: tuple[_Name, ...] = ()
+    """Offered in every step."""
+    allowlist: tuple[_Name, ...] | None = None
+    """The only other ones; `<server>.*` stands for all of a server. None: whatever the catalog has."""
+    denylist: tuple[_Name, ...] = ()
+    tool_types: tuple[ToolType, ...] = ()
+    """Empty: every type."""
+    tags: tuple[_Name, ...] = ()
+    """Tools with any of these; empty: all."""
+    max_risk_level: RiskLevel = "high"
+    max_tools_in_prompt: Annotated[int, Field(ge=1, le=128)] = 12
+    selection_strategy: SelectionStrategy = "retrieval_sticky"
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The tools that the policy itself names, those in every step first."""
+        return tuple(dict.fromkeys((*self.required, *(self.allowlist or ()))))
+
+
+@dataclass(frozen=True, slots=True)
+class Availability:
+    """Tools that are open only, or closed, while a condition holds. What finishes a turn is never closed."""
+
+    __pydantic_config__ = _STRICT
+
+    when: When
+    keep_only: tuple[_Name, ...] | None = None
+    exclude: tuple[_Name, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StageRule:
+    __pydantic_config__ = _STRICT
+
+    stage: Annotated[str, Field(pattern=r"^\w{1,64}$")]
+    when: When | None = None
+    """None: always."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    __pydantic_config__ = _STRICT
+
+    availability: tuple[Availability, ...] = (
+        Availability(
+            when="iteration >= max_iterations",
+            keep_only=("finalanswertool", "createreporttool", "reasoningtool"),
+        ),
+        Availability(when="searches_used >= max_searches", exclude=("websearchtool", "extractpagecontenttool")),
+        Availability(when="clarifications_used >= max_clarifications", exclude=("clarificationtool",)),
+    )
+    stages: tuple[StageRule, ...] = (
+        StageRule(stage="synthesize", when="enough_data"),
+        StageRule(stage="research", when="plan_made or sources_found > 0"),
+        StageRule(stage="plan"),
+    )
+    """The first that holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResetPolicy:
+    """What of a session a new turn begins without: what is to be cleaned, and what is not to be kept."""
+
+    __pydantic_config__ = _STRICT
+
+    clean: tuple[Cleanable, ...] = ()
+    keep: tuple[Literal["conversation", "context", "artifacts", "long_term_memory"], ...] | None = None
+    """None: whatever is not cleaned. Long-term memory is always kept."""
+
+    @property
+    def cleaned(self) -> tuple[Cleanable, ...]:
+        parts: tuple[Cleanable, ...] = get_args(Cleanable)
+        return tuple(part for part in parts if part in self.clean or (self.keep is not None and part not in self.keep))
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPolicy:
+    __pydantic_config__ = _STRICT
+
+    scope: MemoryScope = "agent"
+    """Whose files the memory tools see: this conversation's, this agent's with this user, or all of the owner's."""
+
+
+@dataclass(frozen=True, slots=True)
+class MultiAgentMeta:
+    """How others find this agent."""
+
+    __pydantic_config__ = _STRICT
+
+    capabilities: Annotated[str, Field(max_length=10_000)] = ""
+    tags: tuple[_Name, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Template:
+    __pydantic_config__ = _STRICT
+
     name: str
-    tools: tuple[str, ...]
     version: int = 1
-    base_agent_class: str = "ToolCallingAgent"
+    """Given by the catalog."""
+    base_agent_class: _Name = "ToolCallingAgent"
     prompt_pack: PromptPack = field(default_factory=PromptPack)
     llm_policy: LLMPolicy = field(default_factory=LLMPolicy)
     execution_policy: ExecutionPolicy = field(default_factory=ExecutionPolicy)
-    memory_scope: MemoryScope = "agent"
-    """Whose files the memory tools see: this conversation's, this agent's with this user, or all of the owner's."""
+    tool_policy: ToolPolicy = field(default_factory=ToolPolicy)
+    rules: Rules = field(default_factory=Rules)
+    reset_policy: ResetPolicy = field(default_factory=ResetPolicy)
+    memory_policy: MemoryPolicy = field(default_factory=MemoryPolicy)
+    multi_agent_meta: MultiAgentMeta = field(default_factory=MultiAgentMeta)
+    follow: Literal["active", "pinned"] = "active"
+    """Which version a new turn takes: the active one, or the one that the session was opened with."""
     allow_client_system: bool = True
     """May a client add its own system text to a turn?"""
+    owner: Annotated[str, Field(pattern=r"^[A-Za-z0-9._:@-]{1,128}$")] | None = None
+    """Who alone sees it; None: everybody."""
 
     @property
     def ref(self) -> str:

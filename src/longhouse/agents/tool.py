@@ -5,11 +5,14 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
 from longhouse.journal.events import Effect
+
+ToolType = Literal["system", "aux", "domain", "meta"]
+RiskLevel = Literal["low", "medium", "high"]
 
 _WIRE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _OTHER: Final = re.compile(r"[^A-Za-z0-9_-]")
@@ -34,6 +37,12 @@ class Tool:
     """Still open when a budget is spent: it helps to come to an end."""
     asks: bool = False
     """Its call stays open until a person answers."""
+    needs_approval: bool = False
+    """Its calls begin only after a person has approved them."""
+    approval_timeout: float = 86_400.0
+    """Seconds after which a call that nobody approved is denied."""
+    per_minute: int | None = None
+    """Calls of one owner that are made in a minute."""
 
     @property
     def ref(self) -> str:

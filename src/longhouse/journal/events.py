@@ -12,6 +12,7 @@ from longhouse.journal.messages import Content, Message
 Side = Literal["root", "sub"]
 Effect = Literal["read", "idempotent", "once"]
 CallKind = Literal["tool", "agent", "ask"]
+Cleanable = Literal["conversation", "context", "artifacts"]
 Decision = Literal["approve", "deny", "happened", "did_not_happen", "give_up"]
 
 
@@ -120,6 +121,8 @@ class Started(_Fact, frozen=True, kw_only=True, tag="Started"):
     instance: str
     limits: Limits
     rights: tuple[str, ...] | None = None
+    cleaned: tuple[Cleanable, ...] = ()
+    """What of the session so far this turn begins without."""
     date: str
 
 
@@ -158,6 +161,8 @@ class Called(_Fact, frozen=True, kw_only=True, tag="Called"):
     call_kind: CallKind = "tool"
     question: str = ""
     """What a call of kind `ask` shows to the person."""
+    approve_by: datetime | None = None
+    """Set: a person must approve the call before it begins; past this moment it is denied."""
 
 
 class Returned(_Fact, frozen=True, kw_only=True, tag="Returned"):

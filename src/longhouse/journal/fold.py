@@ -10,10 +10,10 @@ import msgspec
 from longhouse.journal import events
 from longhouse.journal.events import Event, Output, Recorded
 from longhouse.journal.messages import text_of
-from longhouse.journal.session import Artifact, Open, Session, Turn, Waiting, is_thought
+from longhouse.journal.session import AGENT_FAILED, Artifact, Open, Session, Turn, Waiting, is_thought
 from longhouse.journal.transcript import Heard, Step, Summary, Told, Use
 
-FOLD_VERSION: Final = 4
+FOLD_VERSION: Final = 5
 """Part of every snapshot; a change of what `fold` computes raises it, and old snapshots are ignored."""
 
 
@@ -126,6 +126,7 @@ class _Builder:
         waiting = next(waiting for waiting in self.queue if waiting.seq == event.prompt)
         self.queue.remove(waiting)
         prompt = waiting.prompt
+        self._clean(event.cleaned)
         if prompt.prior:
             self.transcript.append(Told(seq=seq, messages=prompt.prior))
         self.transcript += [Heard(seq=seq, content=content, date=event.date) for content in prompt.content]
@@ -143,6 +144,14 @@ class _Builder:
             chain=prompt.chain,
             reply_to=prompt.reply_to,
         )
+
+    def _clean(self, parts: tuple[events.Cleanable, ...]) -> None:
+        if "conversation" in parts:
+            self.transcript = []
+        if "context" in parts:
+            self.context = {}
+        if "artifacts" in parts:
+            self.files = []
 
     def _reply(self, event: events.Replied, seq: int) -> None:
         assert self.turn is not None
@@ -163,7 +172,8 @@ class _Builder:
         gone = set(event.withdrawn)
         self.offered = [ref for ref in self.offered if ref not in gone] + list(event.offered)
         text = event.thought or event.text
-        self.transcript.append(Step(seq=seq, text=text, phase=event.phase, problem=event.problem))
+        thought = bool(event.thought)
+        self.transcript.append(Step(seq=seq, text=text, phase=event.phase, problem=event.problem, thought=thought))
 
     def _call(self, event: events.Called, seq: int) -> None:
         if self.turn and not self.turn.is_thinking:
@@ -188,6 +198,7 @@ class _Builder:
             seq=seq,
             question=event.question,
             deadline=event.deadline,
+            approve_by=event.approve_by,
         )
 
     def _return(self, event: events.Returned) -> None:
@@ -225,11 +236,13 @@ class _Builder:
         call = self.open.get(event.call)
         if call and event.decision == "did_not_happen":
             self.open[event.call] = msgspec.structs.replace(call, uncertain=False, deadline=None)
+        if call and event.decision == "approve":
+            self.open[event.call] = msgspec.structs.replace(call, approve_by=None)
 
     def _resume(self) -> None:
         """What a vanished worker may have begun, and must not be begun again, is now a question."""
         for call in list(self.open.values()):
-            if call.kind == "tool" and call.effect == "once":
+            if call.is_due and call.effect == "once":
                 self.open[call.call] = msgspec.structs.replace(call, uncertain=True)
 
     def _end(
@@ -242,6 +255,9 @@ class _Builder:
     ) -> None:
         assert self.turn is not None
         self.turn = replace(self.turn, ended=ended, answer=answer, error=error, code=code)
+        words = error if code == AGENT_FAILED else answer
+        if words and self.transcript and isinstance(step := self.transcript[-1], Step):
+            self.transcript[-1] = msgspec.structs.replace(step, answer=words)
 
 
 def _thought(text: str) -> Any:

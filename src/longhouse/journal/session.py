@@ -45,10 +45,12 @@ class Open(_Value, frozen=True, kw_only=True):
     deadline: datetime | None = None
     uncertain: bool = False
     """Begun by a worker that is gone, and not to be begun twice: a person must say what became of it."""
+    approve_by: datetime | None = None
+    """Not begun: a person must approve it by then. None: it needs no approval, or has it."""
 
     @property
     def is_due(self) -> bool:
-        return self.kind == "tool" and not self.uncertain
+        return self.kind == "tool" and not self.uncertain and self.approve_by is None
 
 
 class Artifact(_Value, frozen=True, kw_only=True):
@@ -148,6 +150,15 @@ class Session:
         return [call for call in self.open.values() if call.uncertain]
 
     @property
+    def unapproved(self) -> list[Open]:
+        return [call for call in self.open.values() if call.approve_by]
+
+    @property
+    def wake_at(self) -> datetime | None:
+        """When something happens by itself: the first approval that nobody gave is denied."""
+        return min((call.approve_by for call in self.unapproved if call.approve_by), default=None)
+
+    @property
     def can_move(self) -> bool:
         """Is there anything to do without waiting for somebody?"""
         if self.is_running:
@@ -162,12 +173,20 @@ class Session:
     @property
     def stage(self) -> Literal["plan", "research", "synthesize"]:
         """How far the work on the task is: a plan, then sources, then the answer."""
-        thought = self.context.get("current_step_reasoning")
-        if isinstance(thought, dict) and thought.get("enough_data"):
+        if self.enough_data:
             return "synthesize"
-        if self._has_used("generateplantool") or self.context.get("sources"):
+        if self.plan_made or self.context.get("sources"):
             return "research"
         return "plan"
+
+    @property
+    def enough_data(self) -> bool:
+        thought = self.context.get("current_step_reasoning")
+        return isinstance(thought, dict) and bool(thought.get("enough_data"))
+
+    @property
+    def plan_made(self) -> bool:
+        return self._has_used("generateplantool")
 
     def _has_used(self, tool: str) -> bool:
         return any(use.tool == tool and isinstance(use.outcome, Output) for step in self.steps for use in step.uses)
@@ -190,6 +209,9 @@ class Session:
             return None
         if self.state is State.WAITING_FOR_CLARIFICATION:
             return self.questions[0].question
+        if self.state is State.WAITING_FOR_APPROVAL and self.unapproved:
+            call = self.unapproved[0]
+            return f"{call.tool} ({call.call}) needs your approval before it begins. Its arguments: {call.arguments}"
         if self.state is State.WAITING_FOR_APPROVAL:
             call = self.uncertain[0]
             return f"A worker was lost while {call.tool} ({call.call}) ran: please say whether it happened."
@@ -215,7 +237,7 @@ class Session:
             return State.RESEARCHING
         if self.questions:
             return State.WAITING_FOR_CLARIFICATION
-        if self.uncertain:
+        if self.uncertain or self.unapproved:
             return State.WAITING_FOR_APPROVAL
         return State.WAITING_FOR_AGENT
 

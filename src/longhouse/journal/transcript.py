@@ -39,6 +39,10 @@ class Step(_Entry, frozen=True, kw_only=True, tag="Step"):
     uses: tuple[Use, ...] = ()
     phase: str = ""
     problem: str = ""
+    thought: bool = False
+    """Is the text structured reasoning, not words?"""
+    answer: str = ""
+    """What the turn ended with, where it ended with this step."""
 
 
 class Told(_Entry, frozen=True, kw_only=True, tag="Told"):

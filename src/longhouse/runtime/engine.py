@@ -11,7 +11,6 @@ import structlog
 
 from longhouse import clock
 from longhouse.agents import rules
-from longhouse.agents.catalog import Catalog
 from longhouse.agents.template import Template
 from longhouse.errors import AlreadyReturned, ProviderError
 from longhouse.journal import events
@@ -24,8 +23,10 @@ from longhouse.runtime.instance import Instance, Pool
 from longhouse.runtime.listen import listen
 from longhouse.runtime.reading import Reading, in_order, returned
 from longhouse.store import files, journals, leases
+from longhouse.store.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.store.leases import Lease
+from longhouse.tools.offering import Offering
 from longhouse.tools.toolbox import Result, Toolbox
 
 log = structlog.get_logger()
@@ -60,6 +61,7 @@ class Engine:
     bus: Bus
     catalog: Catalog
     toolbox: Toolbox
+    offering: Offering
     pool: Pool
     worker: str
     patience: Patience = field(default_factory=Patience)
@@ -93,26 +95,33 @@ class Engine:
         """One turn as far as it goes, or the end of the run."""
         session = run.session
         if not session.can_move:
-            await self._rest(run)
+            if late := _unapproved(session, clock.now()):
+                await self.record(run, late)
+            else:
+                await self._rest(run)
             return
-        template = self._template(session)
-        if isinstance(template, str):
-            await self.give_up(run, template, "template_not_found")
+        template = await self._template(session)
+        if template is None:
+            reason = f"the agent {session.agent!r} is not known here any more"
+            await self.give_up(run, reason, "template_not_found")
             return
-        with self.pool.acquired(template, session.id) as instance:
+        async with self.pool.acquired(template, session.id) as instance:
             if not session.is_running:
                 await self._start(run, instance)
             while run.session.is_running and run.session.can_move and not run.rested and not self.stopping:
                 await self._step(run, instance)
 
-    def _template(self, session: Session) -> Template | str:
-        """The template of the running turn, or of the next; in words, why there is none."""
+    async def _template(self, session: Session) -> Template | None:
+        """The template of the running turn, or of the next: what was asked for, what is pinned, or what is active."""
+        shelf = self.catalog.templates
         if session.turn and session.is_running:
-            version: int | None = session.turn.version
-        else:
-            version = session.queue[0].prompt.version
-        template = self.catalog.find(session.agent, version)
-        return template or f"the agent {session.agent!r} is not known here any more"
+            return await shelf.find(session.agent, session.turn.version)
+        if asked := session.queue[0].prompt.version:
+            return await shelf.find(session.agent, asked)
+        opened = await shelf.find(session.agent, session.opened_version)
+        if opened and opened.follow == "pinned":
+            return opened
+        return await shelf.find(session.agent)
 
     async def give_up(self, run: Run, reason: str, code: str) -> None:
         """Ends a turn that cannot be worked on; one that had not started is started only to be ended."""
@@ -126,7 +135,11 @@ class Engine:
     async def _start(self, run: Run, instance: Instance) -> None:
         template = instance.template
         started = _started(
-            run.session, version=template.version, instance=instance.id, limits=template.execution_policy.limits
+            run.session,
+            version=template.version,
+            instance=instance.id,
+            limits=template.execution_policy.limits,
+            cleaned=template.reset_policy.cleaned,
         )
         await self.record(run, [started])
 
@@ -134,7 +147,7 @@ class Engine:
         """Perform the calls that are due, or end what is over, or else think."""
         assert run.session.turn is not None
         if due := run.session.due_calls:
-            await self._perform(run, due, instance.template.memory_scope)
+            await self._perform(run, due, instance.template.memory_policy.scope)
         elif run.session.turn.verdict:
             # The last call beside the finishing one has returned from outside: nothing is left but the end.
             await self.record(run, [])
@@ -147,10 +160,12 @@ class Engine:
     async def _think(self, run: Run, instance: Instance) -> None:
         session = run.session
         assert session.turn is not None
-        offered = in_order(session, rules.open_tools(session, instance.tools, clock.now()))
-        request = instance.strategy.propose(session, instance.template, offered)
+        template = instance.template
+        tools = await self.offering.tools(session, template)
+        offered = in_order(session, rules.open_tools(session, template, tools, clock.now()))
+        request = instance.strategy.propose(session, template, offered)
         try:
-            if summary := await condensed(session, instance.template, instance.model, request.body):
+            if summary := await condensed(session, template, instance.model, request.body):
                 await self.record(run, [summary])
                 return
             reply = await listen(self.db, self.bus, instance.model, request, session=session, fence=run.lease.fence)
@@ -251,7 +266,12 @@ class Engine:
     async def _rest(self, run: Run) -> None:
         session = run.session
         run.rested = await leases.rest(
-            self.db, run.lease, head=session.head, state=session.state, fingerprint=session.rest_mark
+            self.db,
+            run.lease,
+            head=session.head,
+            state=session.state,
+            fingerprint=session.rest_mark,
+            wake_at=session.wake_at,
         )
         if not run.rested:
             await self._look_again(run)
@@ -265,7 +285,7 @@ class Engine:
         """Appends, with what follows from it at once; asks to rest in the same statement when nothing is left to do."""
         at, before = clock.now(), run.session
         after, settled = _settled(before, new, at)
-        rest = None if after.can_move else journals.Rest(head=before.head)
+        rest = None if after.can_move else journals.Rest(head=before.head, wake_at=after.wake_at)
         appended = await journals.append(
             self.db,
             after,
@@ -310,7 +330,14 @@ def _folded(session: Session, new: Sequence[Event], at: datetime) -> Session:
     return fold(recorded, session)
 
 
-def _started(session: Session, *, version: int, instance: str, limits: events.Limits) -> events.Started:
+def _started(
+    session: Session,
+    *,
+    version: int,
+    instance: str,
+    limits: events.Limits,
+    cleaned: tuple[events.Cleanable, ...] = (),
+) -> events.Started:
     waiting = session.queue[0]
     return events.Started(
         trace=waiting.prompt.trace,
@@ -318,8 +345,18 @@ def _started(session: Session, *, version: int, instance: str, limits: events.Li
         version=version,
         instance=instance,
         limits=limits,
+        cleaned=cleaned,
         date=clock.now().date().isoformat(),
     )
+
+
+def _unapproved(session: Session, now: datetime) -> list[Event]:
+    """The calls that nobody approved in time are denied."""
+    return [
+        events.Returned(call=call.call, outcome=Fault(code="denied", message=f"nobody approved {call.tool} in time"))
+        for call in session.unapproved
+        if call.approve_by and call.approve_by <= now
+    ]
 
 
 def _abandoned(session: Session, reason: str) -> list[Event]:

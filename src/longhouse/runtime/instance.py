@@ -1,22 +1,28 @@
 """The pool of warm templates: a template version with its strategy, its tools and its model, ready for a session."""
 
 import uuid
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import cache
 from typing import Final
 
 from longhouse import clock
+from longhouse.agents.base import AgentRegistry
 from longhouse.agents.strategy import Strategy
 from longhouse.agents.template import Template
-from longhouse.agents.tool import Tool
+from longhouse.errors import SetupError
 from longhouse.models.model import Model
-from longhouse.tools.toolbox import Toolbox
 
 IDLE_FOR: Final = timedelta(minutes=10)
+REMEMBERED: Final = 20
+"""States of an instance that are kept."""
+
+ModelFor = Callable[[Template], Awaitable[Model]]
+"""Who thinks for a template."""
 
 
 class Status(StrEnum):
@@ -43,17 +49,23 @@ class Instance:
     id: str
     template: Template
     strategy: Strategy
-    tools: list[Tool]
     model: Model
     status: Status = Status.IDLE
     session_id: str | None = None
     last_used_at: datetime = field(default_factory=clock.now)
     served: int = 0
+    failed: int = 0
+    history: deque[tuple[Status, datetime]] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    """The states it has been in lately; some last too short to be met."""
+
+    def __post_init__(self) -> None:
+        self.history.append((self.status, clock.now()))
 
     def move(self, status: Status) -> None:
         if status not in MOVES[self.status]:
             raise ValueError(f"an instance cannot go from {self.status} to {status}")
         self.status = status
+        self.history.append((status, clock.now()))
 
     def acquire(self, session_id: str) -> None:
         self.move(Status.BUSY)
@@ -67,6 +79,7 @@ class Instance:
     def recover(self) -> None:
         """The session ended in an exception: what it left behind is cleaned up before the next one."""
         self.move(Status.ERROR)
+        self.failed += 1
         self.move(Status.RESETTING)
         self.cleanup()
 
@@ -83,24 +96,21 @@ class Instance:
 class Pool:
     """Instances by template version, built on demand, kept while they are used."""
 
-    def __init__(
-        self, strategies: Mapping[str, Strategy], toolbox: Toolbox, model_for: Callable[[Template], Model]
-    ) -> None:
-        self._strategies = strategies
-        self._toolbox = toolbox
+    def __init__(self, model_for: ModelFor, *, strategy_for: Callable[[str], Strategy] | None = None) -> None:
         self._model_for = model_for
+        self._strategy_for = strategy_for or strategy_of
         self._instances: dict[str, list[Instance]] = defaultdict(list)
+        self.stopped: list[Instance] = []
+        """Those that were retired, until somebody has written that down."""
 
     @property
     def instances(self) -> list[Instance]:
         return [instance for group in self._instances.values() for instance in group]
 
-    @contextmanager
-    def acquired(self, template: Template, session_id: str) -> Iterator[Instance]:
-        instance = self._idle(template) or self._build(template)
+    @asynccontextmanager
+    async def acquired(self, template: Template, session_id: str) -> AsyncIterator[Instance]:
+        instance = self._idle(template) or await self._build(template)
         instance.acquire(session_id)
-        # Tools of MCP servers come and go: what is there now is what this run is offered.
-        instance.tools = self._toolbox.offered(template.tools)
         try:
             yield instance
         except Exception:
@@ -113,21 +123,39 @@ class Pool:
     def retire_idle(self, now: datetime) -> None:
         for ref, group in list(self._instances.items()):
             for instance in [one for one in group if one.status is Status.IDLE and now - one.last_used_at > IDLE_FOR]:
-                instance.stop()
-                group.remove(instance)
-            if not group:
+                self._stop(instance)
+            if not self._instances[ref]:
                 del self._instances[ref]
+
+    def drain(self) -> None:
+        """Stops every instance that serves nobody: the process ends."""
+        for instance in self.instances:
+            if instance.status is Status.IDLE:
+                self._stop(instance)
+
+    def _stop(self, instance: Instance) -> None:
+        instance.stop()
+        self._instances[instance.template.ref].remove(instance)
+        self.stopped.append(instance)
 
     def _idle(self, template: Template) -> Instance | None:
         return next((one for one in self._instances.get(template.ref, ()) if one.status is Status.IDLE), None)
 
-    def _build(self, template: Template) -> Instance:
+    async def _build(self, template: Template) -> Instance:
         instance = Instance(
             id=f"{template.name}-{uuid.uuid4()}",
             template=template,
-            strategy=self._strategies[template.base_agent_class],
-            tools=[],
-            model=self._model_for(template),
+            strategy=self._strategy_for(template.base_agent_class),
+            model=await self._model_for(template),
         )
         self._instances[template.ref].append(instance)
         return instance
+
+
+@cache
+def strategy_of(agent_class: str) -> Strategy:
+    """One of each agent class: strategies keep nothing."""
+    cls = AgentRegistry.get(agent_class)
+    if cls is None:
+        raise SetupError(f"There is no agent class {agent_class!r} in this process.")
+    return cls()

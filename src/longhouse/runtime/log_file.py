@@ -13,10 +13,10 @@ import msgspec
 import structlog
 
 from longhouse.agents.agent_log import agent_log
-from longhouse.agents.catalog import Catalog
 from longhouse.journal.events import Recorded
 from longhouse.journal.session import Session
 from longhouse.store import journals
+from longhouse.store.catalog import Catalog
 from longhouse.store.database import Database
 
 log = structlog.get_logger()
@@ -43,7 +43,7 @@ class LogFolder:
 
 async def log_of(db: Database, catalog: Catalog, session: Session) -> dict[str, Any]:
     turn = session.turn
-    template = catalog.find(session.agent, turn.version if turn else session.opened_version)
+    template = await catalog.templates.find(session.agent, turn.version if turn else session.opened_version)
     recorded: list[Recorded] = []
     while page := await journals.read(db, session.id, recorded[-1].seq if recorded else 0):
         recorded += page

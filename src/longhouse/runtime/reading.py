@@ -60,7 +60,7 @@ class Reading:
 
     def _finishes(self, intent: Intent) -> bool:
         tool = self._tool(intent)
-        return tool is not None and tool.finishes and self.toolbox.check(intent.tool, intent.arguments) is None
+        return tool is not None and tool.finishes and self.toolbox.check(tool, intent.arguments) is None
 
     async def _call(self, call_id: str, intent: Intent, fault: Fault | None) -> list[Event]:
         """The intent of one call, with its outcome where that is known at once."""
@@ -70,7 +70,7 @@ class Reading:
             assert fault is not None
             fault = rules.told(self.session, intent.tool, intent.arguments, fault)
             return [called, Returned(call=call_id, outcome=fault)]
-        if not tool.inline:
+        if not tool.inline or tool.needs_approval:
             return [called]
         result = await self.toolbox.perform(_opened(called), self.session)
         if tool.asks and isinstance(result.outcome, Output):
@@ -99,7 +99,7 @@ class Reading:
         if tool.asks and finishes:
             # The answer may be on its way to the client already; nobody would wait for the question.
             return Fault(code="answered", message="a reply that gives the final answer cannot ask as well")
-        return self.toolbox.check(intent.tool, intent.arguments)
+        return self.toolbox.check(tool, intent.arguments)
 
     def _replied(self, reply: Reply, verdict: Verdict) -> events.Replied:
         refs = [tool.ref for tool in self.offered]
@@ -131,6 +131,8 @@ def returned(call: str, result: Result) -> Returned:
 
 
 def _called(call_id: str, intent: Intent, tool: Tool | None, question: str = "") -> Called:
+    waits = bool(tool and tool.needs_approval and not question)
+    now = clock.now()
     return Called(
         call=call_id,
         provider_id=intent.provider_id,
@@ -138,9 +140,10 @@ def _called(call_id: str, intent: Intent, tool: Tool | None, question: str = "")
         version=tool.version if tool else 0,
         arguments=intent.arguments,
         effect=tool.effect if tool else "read",
-        deadline=clock.now() + timedelta(seconds=tool.timeout) if tool and not tool.inline else None,
+        deadline=now + timedelta(seconds=tool.timeout) if tool and not tool.inline and not waits else None,
         call_kind="ask" if question else "tool",
         question=question,
+        approve_by=now + timedelta(seconds=tool.approval_timeout) if tool and waits else None,
     )
 
 

@@ -52,6 +52,8 @@ class Rest:
     """The holder asks to let go with this append; granted only if nobody appended since it folded `head`."""
 
     head: int
+    wake_at: datetime | None = None
+    """When there will be something to do by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ WITH moved AS (
         head = head + $3, state = $4, trace_id = $5, version = $6, task = $7, updated_at = $8,
         due = NOT ($9 AND head = $10),
         holder = CASE WHEN $9 AND head = $10 THEN NULL ELSE holder END,
-        wake_at = NULL, attempts = 0, troubled_at = NULL
+        wake_at = CASE WHEN $9 AND head = $10 THEN $19::timestamptz END, attempts = 0, troubled_at = NULL
     WHERE id = $1 AND fence = $2
     RETURNING id, head, due, fence, conversation_id
 ), written AS (
@@ -237,6 +239,7 @@ async def append(
         rows.bodies,
         rows.digests,
         fingerprint,
+        rest.wake_at if rest else None,
     )
     try:
         row = await db.row(APPEND, *args)

@@ -35,7 +35,7 @@ CLAIM: Final = """
 # Only at the head it folded may the holder say that there is nothing to do.
 REST: Final = """
 WITH moved AS (
-    UPDATE sessions SET holder = NULL, due = false, state = $4
+    UPDATE sessions SET holder = NULL, due = false, state = $4, wake_at = $6
     WHERE id = $1 AND fence = $2 AND head = $3 RETURNING id, head
 ), rested AS (
     INSERT INTO rests (fingerprint, session_id, seq)
@@ -130,9 +130,11 @@ async def claim(db: Database, session_id: str, worker: str) -> Lease | None:
     )
 
 
-async def rest(db: Database, lease: Lease, *, head: int, state: str, fingerprint: str | None) -> bool:
-    """Lets go with nothing left to do; False if somebody appended meanwhile, or the lease is lost."""
-    return bool(await db.value(REST, lease.session_id, lease.fence, head, state, fingerprint))
+async def rest(
+    db: Database, lease: Lease, *, head: int, state: str, fingerprint: str | None, wake_at: datetime | None = None
+) -> bool:
+    """Lets go with nothing left to do before `wake_at`; False if somebody appended meanwhile, or the lease is lost."""
+    return bool(await db.value(REST, lease.session_id, lease.fence, head, state, fingerprint, wake_at))
 
 
 async def wait_out(db: Database, lease: Lease, *, head: int, wake_at: datetime) -> bool:

@@ -103,7 +103,7 @@ def _server(name: str, raw: dict[str, Any], environ: Mapping[str, str]) -> McpSe
         raise SetupError(f"{where} needs either a command or a url.")
     if entry.timeout <= 0:
         raise SetupError(f"{where}: the timeout must be more than 0 seconds.")
-    secrets = _secrets([*used, *entry.headers.values()])
+    secrets = secrets_of([*used, *entry.headers.values()])
     if entry.url is None:
         assert entry.command is not None
         reach: Stdio | Http = Stdio(entry.command, tuple(entry.args), entry.env, entry.cwd)
@@ -137,7 +137,7 @@ def _filled(value: Any, environ: Mapping[str, str], where: str, used: list[str])
     return [_filled(item, environ, where, used) for item in value] if isinstance(value, list) else value
 
 
-def _secrets(values: Iterable[str]) -> Secrets:
+def secrets_of(values: Iterable[str]) -> Secrets:
     """In the forms in which they may turn up, the longest first: one may be a part of another."""
     forms = set[str]()
     for value in values:

@@ -208,7 +208,7 @@ class Server:
 
     async def _list(self, connection: Connection) -> None:
         told = await connection.client.list_tools()
-        names = set[str]()
+        taken: dict[str, McpBinding] = {}
         for tool in told[:MAX_TOOLS]:
             try:
                 binding = McpBinding(
@@ -217,16 +217,16 @@ class Server:
             except Unusable as error:
                 log.warning("a tool of an MCP server is left out", server=self.name, tool=tool.name, reason=str(error))
                 continue
-            if binding.tool.name in names or (
+            if binding.tool.name in taken or (
                 binding.tool.name not in self._names and self._toolbox.find(binding.tool.name)
             ):
                 log.warning("a tool of an MCP server is left out", server=self.name, tool=tool.name, reason="twice")
                 continue
-            self._toolbox.add(binding)
-            names.add(binding.tool.name)
-        for gone in self._names - names:
+            taken[binding.tool.name] = binding
+        await self._toolbox.announce(self.name, list(taken.values()))
+        for gone in self._names - taken.keys():
             self._toolbox.remove(gone)
-        self._names = names
+        self._names = set(taken)
 
     async def _listen(self, connection: Connection, stack: AsyncExitStack) -> None:
         """Servers of the newest protocol tell changes only to those who ask for them."""

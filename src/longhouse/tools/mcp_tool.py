@@ -6,15 +6,13 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-import jsonschema
-import jsonschema_specifications
 import mcp_types
 import msgspec
-from referencing.exceptions import Unresolvable
 
 from longhouse.agents.tool import Tool
 from longhouse.journal.events import Effect, Fault
 from longhouse.journal.messages import clean
+from longhouse.tools.arguments import BadSchema, Check, checker, read
 from longhouse.tools.config import ToolConfig
 from longhouse.tools.context import ToolContext
 from longhouse.tools.mcp_config import Secrets
@@ -46,17 +44,12 @@ class McpBinding:
         self._name = told.name
         self._call = call
         self._secrets = secrets
-        self._check = _checker(told.input_schema)
+        self._check = _check(told.input_schema)
 
     def bind(self, arguments: str) -> Work | Fault:
-        try:
-            given = msgspec.json.decode(arguments or "{}")
-        except (msgspec.DecodeError, RecursionError) as error:
-            return self._misfit(f"they are not JSON: {error}")
-        if not isinstance(given, dict):
-            return self._misfit("they must be a JSON object")
-        if problem := self._check(given):
-            return self._misfit(problem)
+        given = read(self.tool.name, arguments, self._check)
+        if isinstance(given, Fault):
+            return given
 
         async def work(context: ToolContext, config: ToolConfig) -> str:
             result = await self._call(self._name, given, context)
@@ -67,9 +60,12 @@ class McpBinding:
 
         return work
 
-    def _misfit(self, problem: str) -> Fault:
-        message = f"the arguments of {self.tool.name} do not fit: {problem}"
-        return Fault(code="bad_arguments", message=clean(message)[:2000])
+
+def _check(schema: dict[str, Any]) -> Check:
+    try:
+        return checker(schema)
+    except BadSchema as error:
+        raise Unusable("its schema is not valid") from error
 
 
 def _described(server: str, told: mcp_types.Tool, timeout: float, secrets: Secrets) -> Tool:
@@ -104,40 +100,6 @@ def _effect(told: mcp_types.Tool) -> Effect:
     if hints and hints.read_only_hint:
         return "read"
     return "idempotent" if hints and hints.idempotent_hint else "once"
-
-
-def _checker(schema: dict[str, Any]) -> Callable[[dict[str, Any]], str | None]:
-    """What is wrong with arguments, in words. Nothing is fetched, and no pattern of a stranger is ever run."""
-    kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
-    try:
-        kind.check_schema(schema)
-    except (jsonschema.SchemaError, RecursionError) as error:
-        raise Unusable("its schema is not valid") from error
-    closed = kind.VALIDATORS.get("additionalProperties")
-
-    def additional(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
-        return closed(validator, value, instance, schema) if closed and "patternProperties" not in schema else ()
-
-    # A pattern may take forever on arguments made for it; the server checks its own patterns.
-    passed = dict.fromkeys(("pattern", "patternProperties", "unevaluatedProperties"), lambda *_: ())
-    patient = jsonschema.validators.extend(kind, {**passed, "additionalProperties": additional})
-    validator = patient(schema, registry=jsonschema_specifications.REGISTRY)
-
-    def check(given: dict[str, Any]) -> str | None:
-        problems = []
-        try:
-            for error in validator.iter_errors(given):
-                where = ".".join(str(part) for part in error.absolute_path)
-                problems.append(f"{where}: {error.message[:300]}" if where else error.message[:300])
-                if len(problems) == 5:
-                    break
-        except Unresolvable as error:
-            return f"its schema points outside of itself ({error.ref[:200]!r}), and nothing is fetched"
-        except RecursionError:
-            return "its schema or the arguments are nested without end"
-        return "; ".join(problems) or None
-
-    return check
 
 
 def text_of(result: mcp_types.CallToolResult) -> str:

@@ -4,6 +4,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
+from longhouse.agents.tool import ToolType
 from longhouse.tools.context import ToolContext
 from longhouse.tools.toolbox import BaseTool
 
@@ -11,6 +12,7 @@ from longhouse.tools.toolbox import BaseTool
 class ReasoningTool(BaseTool):
     """Think before acting: say where the work stands and what comes next. Keep every text short."""
 
+    tool_type: ClassVar[ToolType] = "system"
     inline: ClassVar[bool] = True
     closing: ClassVar[bool] = True
 
@@ -29,6 +31,7 @@ class ReasoningTool(BaseTool):
 class GeneratePlanTool(BaseTool):
     """Make a plan: split a complex request into steps that can be done one by one."""
 
+    tool_type: ClassVar[ToolType] = "system"
     inline: ClassVar[bool] = True
 
     reasoning: str = Field(default="", description="Why this approach")
@@ -43,6 +46,7 @@ class GeneratePlanTool(BaseTool):
 class AdaptPlanTool(BaseTool):
     """Change the plan when what was found does not fit it."""
 
+    tool_type: ClassVar[ToolType] = "system"
     inline: ClassVar[bool] = True
 
     reasoning: str = Field(default="", description="What was found that changes the plan")

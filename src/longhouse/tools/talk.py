@@ -4,6 +4,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
+from longhouse.agents.tool import ToolType
 from longhouse.tools.context import ToolContext
 from longhouse.tools.toolbox import BaseTool
 
@@ -11,6 +12,7 @@ from longhouse.tools.toolbox import BaseTool
 class ClarificationTool(BaseTool):
     """Ask the user when the request cannot be understood or done without an answer from them."""
 
+    tool_type: ClassVar[ToolType] = "system"
     inline: ClassVar[bool] = True
     asks: ClassVar[bool] = True
 
@@ -26,6 +28,7 @@ class ClarificationTool(BaseTool):
 class FinalAnswerTool(BaseTool):
     """Give the final answer to the user's request and end the work on it."""
 
+    tool_type: ClassVar[ToolType] = "system"
     inline: ClassVar[bool] = True
     finishes: ClassVar[bool] = True
 

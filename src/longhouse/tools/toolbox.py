@@ -2,18 +2,20 @@
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, Protocol
 
 import pydantic
 import structlog
 
+from longhouse.agents.descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.agents.registry import Registry
-from longhouse.agents.tool import Tool
+from longhouse.agents.tool import Tool, ToolType
 from longhouse.journal.events import Effect, Fault, Outcome, Output
 from longhouse.journal.messages import clean
 from longhouse.journal.session import Open, Session
+from longhouse.store.catalog import Catalog
 from longhouse.tools.config import ToolConfig
 from longhouse.tools.context import MadeFile, Services, ToolContext, changes, context_of, written
 
@@ -21,6 +23,8 @@ log = structlog.get_logger()
 
 MAX_ARGUMENTS: Final = 1_000_000
 """Characters of arguments that we read at all."""
+MOST_BOUND: Final = 2048
+"""Versions of tools that are kept ready."""
 
 
 class ToolRegistry(Registry[type["BaseTool"]]):
@@ -39,6 +43,9 @@ class BaseTool(pydantic.BaseModel):
     finishes: ClassVar[bool] = False
     closing: ClassVar[bool] = False
     asks: ClassVar[bool] = False
+    tool_type: ClassVar[ToolType] = "domain"
+    tool_tags: ClassVar[tuple[str, ...]] = ()
+    needs_approval: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -50,21 +57,32 @@ class BaseTool(pydantic.BaseModel):
         raise NotImplementedError(f"{type(self).__name__} does not say what it does: define `async def __call__`")
 
     @classmethod
-    def described(cls) -> Tool:
+    def described(cls, descriptor: ToolDescriptor | None = None) -> Tool:
+        """The class as an agent meets it; under another description of the catalog, where one is given."""
+        tool = (descriptor or cls.descriptor()).tool
+        return replace(tool, inline=cls.inline, finishes=cls.finishes, closing=cls.closing, asks=cls.asks)
+
+    @classmethod
+    def descriptor(cls) -> ToolDescriptor:
+        """The class as the catalog describes it."""
         schema = _without_titles(cls.model_json_schema())
         schema.pop("description", None)
-        return Tool(
+        return ToolDescriptor(
             name=cls.tool_name,
-            description=cls.description,
-            schema=schema,
+            type=cls.tool_type,
+            tags=cls.tool_tags,
+            description_short=cls.description,
+            input_schema=schema,
+            runtime_binding=RuntimeBinding(python_entrypoint=entrypoint_of(cls)),
             effect=cls.effect,
             timeout=cls.timeout,
             max_output=cls.max_output,
-            inline=cls.inline,
-            finishes=cls.finishes,
-            closing=cls.closing,
-            asks=cls.asks,
+            needs_approval=cls.needs_approval,
         )
+
+
+def entrypoint_of(cls: type[BaseTool]) -> str:
+    return f"{cls.__module__}:{cls.__qualname__}"
 
 
 Work = Callable[[ToolContext, ToolConfig], Awaitable[Any]]
@@ -83,10 +101,10 @@ class Binding(Protocol):
 
 
 class ClassBinding:
-    """A subclass of BaseTool."""
+    """A subclass of BaseTool, as one version of the catalog describes it."""
 
-    def __init__(self, cls: type[BaseTool]) -> None:
-        self.tool = cls.described()
+    def __init__(self, cls: type[BaseTool], descriptor: ToolDescriptor | None = None) -> None:
+        self.tool = cls.described(descriptor)
         self._cls = cls
 
     def bind(self, arguments: str) -> Work | Fault:
@@ -115,8 +133,12 @@ class Result:
     made: tuple[MadeFile, ...] = ()
 
 
+Binder = Callable[[ToolDescriptor], Binding | None]
+"""Binds a tool of the catalog to what runs it; None where this process cannot."""
+
+
 class Toolbox:
-    """The tools that this process can run, by name."""
+    """The tools that this process can run: its own classes, those of MCP servers, and what the catalog binds."""
 
     def __init__(
         self,
@@ -124,47 +146,88 @@ class Toolbox:
         *,
         config: ToolConfig | None = None,
         services: Services | None = None,
+        catalog: Catalog | None = None,
+        binder: Binder = lambda descriptor: None,
     ) -> None:
-        self._bindings: dict[str, Binding] = {cls.tool_name: ClassBinding(cls) for cls in classes}
+        self._classes = {entrypoint_of(cls): cls for cls in classes}
+        self._here: dict[str, Binding] = {cls.tool_name: ClassBinding(cls) for cls in self._classes.values()}
+        self._bound: dict[tuple[str, int], Binding] = {}
         self._config = config or ToolConfig()
         self._services = services or Services()
+        self._catalog = catalog
+        self._binder = binder
+
+    @property
+    def classes(self) -> list[type[BaseTool]]:
+        return list(self._classes.values())
 
     def add(self, binding: Binding) -> None:
         """Takes up a tool that became known later, or a newer description of one."""
-        self._bindings[binding.tool.name] = binding
+        self.remove(binding.tool.name)
+        self._here[binding.tool.name] = binding
+
+    async def announce(self, server: str, bindings: Sequence[Binding]) -> None:
+        """Takes up the tools of a server; the catalog learns of them, so that they are found like any other."""
+        if self._catalog:
+            await self._catalog.tools.publish(
+                [_served(server, binding.tool) for binding in bindings], by=f"mcp:{server}", again=False
+            )
+        for binding in bindings:
+            self.add(binding)
 
     def remove(self, name: str) -> None:
         """A tool that is not there any more."""
-        self._bindings.pop(name, None)
-
-    def offered(self, names: Iterable[str]) -> list[Tool]:
-        """The tools of these names that are there now; `<server>.*` stands for all of a server, in their order."""
-        found: dict[str, Tool] = {}
-        for name in names:
-            known = (
-                sorted(one for one in self._bindings if one.startswith(name[:-1])) if name.endswith(".*") else [name]
-            )
-            found |= {one: self._bindings[one].tool for one in known if one in self._bindings}
-        return list(found.values())
+        self._here.pop(name, None)
+        for ref in [ref for ref in self._bound if ref[0] == name]:
+            del self._bound[ref]
 
     def find(self, name: str) -> Tool | None:
-        binding = self._bindings.get(name)
+        """A tool of this process, as it is now."""
+        binding = self._here.get(name)
         return binding.tool if binding else None
 
     def get(self, name: str) -> Tool:
-        return self._bindings[name].tool
+        return self._here[name].tool
 
-    def check(self, name: str, arguments: str) -> Fault | None:
+    async def taken(self, name: str, version: int) -> Tool | None:
+        """This version of a tool, ready to be called here; None where it cannot be."""
+        if (name, version) not in self._bound:
+            descriptor = await self._catalog.tools.find(name, version) if self._catalog else None
+            binding = self._binding_of(descriptor) if descriptor else self._here.get(name)
+            if binding is None:
+                return None
+            if len(self._bound) >= MOST_BOUND:
+                del self._bound[next(iter(self._bound))]
+            self._bound[name, version] = binding
+        return self._bound[name, version].tool
+
+    def _binding_of(self, descriptor: ToolDescriptor) -> Binding | None:
+        way = descriptor.runtime_binding
+        if way.mcp:
+            return self._of_server(descriptor)
+        if way.python_entrypoint and (cls := self._classes.get(way.python_entrypoint)):
+            return ClassBinding(cls, descriptor)
+        return self._binder(descriptor)
+
+    def _of_server(self, descriptor: ToolDescriptor) -> Binding | None:
+        """What the server has now, under the version that was asked for."""
+        live = self._here.get(descriptor.name)
+        return Versioned(live, descriptor.tool) if live else None
+
+    def check(self, tool: Tool, arguments: str) -> Fault | None:
         """Why a call with these arguments cannot be made."""
-        work = self._bind(name, arguments)
+        work = self._bind(tool.name, tool.version, arguments)
         return work if isinstance(work, Fault) else None
 
     async def perform(self, call: Open, session: Session, *, memory_scope: str = "agent") -> Result:
         """Runs one call. Whatever the tool does, an outcome comes back."""
-        work = self._bind(call.tool, call.arguments)
-        if isinstance(work, Fault):
-            return Result(work)
-        tool, context = self.get(call.tool), context_of(call, session, self._services, memory_scope)
+        tool = await self.taken(call.tool, call.version)
+        work = self._bind(call.tool, call.version, call.arguments)
+        if isinstance(work, Fault) or tool is None:
+            return Result(work if isinstance(work, Fault) else _unknown(call.tool))
+        if full := await self._is_full(tool, session.owner):
+            return Result(full)
+        context = context_of(call, session, self._services, memory_scope)
         before, deadline = written(context), asyncio.timeout(tool.timeout)
         try:
             async with deadline:
@@ -182,13 +245,48 @@ class Toolbox:
             log.info("a tool raised", tool=call.tool, session=session.id, call=call.call, error=repr(error))
             return Result(Fault(code="tool_failed", message=clean(f"{type(error).__name__}: {error}")[:2000]))
 
-    def _bind(self, name: str, arguments: str) -> Work | Fault:
-        binding = self._bindings.get(name)
+    async def _is_full(self, tool: Tool, owner: str) -> Fault | None:
+        if tool.per_minute is None or self._catalog is None:
+            return None
+        if await self._catalog.may_use(owner, tool.name, tool.per_minute):
+            return None
+        return Fault(code="rate_limited", message=f"{tool.name} is used {tool.per_minute} times a minute at most; wait")
+
+    def _bind(self, name: str, version: int, arguments: str) -> Work | Fault:
+        binding = self._bound.get((name, version)) or self._here.get(name)
         if binding is None:
-            return Fault(code="unknown_tool", message=f"there is no tool {name!r}; use one of those you are offered")
+            return _unknown(name)
         if len(arguments) > MAX_ARGUMENTS:
             return Fault(code="bad_arguments", message=f"the arguments are longer than {MAX_ARGUMENTS} characters")
         return binding.bind(arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class Versioned:
+    """A binding under the description that an agent was shown."""
+
+    binding: Binding
+    tool: Tool
+
+    def bind(self, arguments: str) -> Work | Fault:
+        return self.binding.bind(arguments)
+
+
+def _served(server: str, tool: Tool) -> ToolDescriptor:
+    return ToolDescriptor(
+        name=tool.name,
+        tags=(server,),
+        description_short=tool.description,
+        input_schema=tool.schema,
+        runtime_binding=RuntimeBinding(mcp=tool.name),
+        effect=tool.effect,
+        timeout=tool.timeout,
+        max_output=tool.max_output,
+    )
+
+
+def _unknown(name: str) -> Fault:
+    return Fault(code="unknown_tool", message=f"there is no tool {name!r}; use one of those you are offered")
 
 
 def _is_ours(error: BaseException) -> bool:

@@ -39,19 +39,19 @@ class Clarifications(wire.Strict):
 
 
 def routes(db: Database, bus: Bus, sessions: Sessions) -> APIRouter:
-    router = APIRouter(tags=["SGR-Agent Core"], dependencies=[Depends(query.none)])
+    router = APIRouter(tags=["SGR-Agent Core"], dependencies=[Depends(access.user), Depends(query.none)])
 
     @router.get("/agents", response_model=None)
-    async def list_agents() -> Response:
+    async def list_agents(caller: access.User) -> Response:
         """The newest sessions, as it lists agents."""
-        rows = await views.sessions(db, views.Filters(owner=access.LOCAL.owner), before=None, limit=MAX_PAGE)
+        rows = await views.sessions(db, views.Filters(owner=caller.owner), before=None, limit=MAX_PAGE)
         agents = [_listed(row) for row in rows]
         return wire.Json({"agents": agents, "total": len(agents)})
 
     @router.get("/agents/{agent_id}/state", response_model=None)
-    async def get_state(agent_id: str) -> Response:
+    async def get_state(caller: access.User, agent_id: str) -> Response:
         """The context snapshot of a session."""
-        session = await sessions.load(agent_id)
+        session = await sessions.load(caller, agent_id)
         return wire.Json({"agent_id": session.id, "task": _task(session), **_snapshot(session)})
 
     @router.post(
@@ -59,12 +59,12 @@ def routes(db: Database, bus: Bus, sessions: Sessions) -> APIRouter:
         response_model=None,
         openapi_extra=wire.described(Clarifications, clarifications="Oslo"),
     )
-    async def provide_clarification(agent_id: str, request: Request) -> Response:
+    async def provide_clarification(caller: access.User, agent_id: str, request: Request) -> Response:
         """Answers the oldest open question and streams what follows."""
         given = wire.parse(Clarifications, await wire.read_body(request))
         if not given.text:
             raise CallerError("Send the answer under 'clarifications' or 'messages'.", param="clarifications")
-        session = await sessions.load(agent_id)
+        session = await sessions.load(caller, agent_id)
         if not session.questions:
             raise CallerError("There is no open question to answer.", status=409, code="already_settled")
         try:

@@ -9,25 +9,25 @@ from fastapi import APIRouter, Depends, Response
 
 from longhouse.journal.session import Artifact, Session
 from longhouse.store import files
-from longhouse.web import query, wire
+from longhouse.web import access, query, wire
 from longhouse.web.sessions import Sessions
 
 _MEDIA_TYPE: Final = re.compile(r"[a-z0-9][a-z0-9.+-]{0,63}/[a-z0-9][a-z0-9.+-]{0,63}")
 
 
 def routes(sessions: Sessions) -> APIRouter:
-    router = APIRouter(tags=["Sessions"], dependencies=[Depends(query.none)])
+    router = APIRouter(tags=["Sessions"], dependencies=[Depends(access.user), Depends(query.none)])
 
     @router.get("/v1/sessions/{session_id}/artifacts", response_model=None)
-    async def list_artifacts(session_id: str) -> Response:
+    async def list_artifacts(caller: access.User, session_id: str) -> Response:
         """The files that the session's tools made, oldest first."""
-        session = await sessions.load(session_id)
+        session = await sessions.load(caller, session_id)
         return _list([_described(session, artifact) for artifact in session.files])
 
     @router.get("/v1/sessions/{session_id}/artifacts/{artifact_id}", response_model=None)
-    async def get_artifact(session_id: str, artifact_id: str) -> Response:
+    async def get_artifact(caller: access.User, session_id: str, artifact_id: str) -> Response:
         """One of these files, to download."""
-        session = await sessions.load(session_id)
+        session = await sessions.load(caller, session_id)
         found = next((artifact for artifact in session.files if str(artifact.seq) == artifact_id), None)
         content = await files.content(sessions.db, found.file.digest) if found else None
         if found is None or content is None:
@@ -35,9 +35,9 @@ def routes(sessions: Sessions) -> APIRouter:
         return Response(content, headers=_headers(found))
 
     @router.get("/v1/sessions/{session_id}/sources", response_model=None)
-    async def list_sources(session_id: str) -> Response:
+    async def list_sources(caller: access.User, session_id: str) -> Response:
         """The sources that the session's tools found, in the order of their numbers."""
-        session = await sessions.load(session_id)
+        session = await sessions.load(caller, session_id)
         sources = [_source(url, source) for url, source in session.context.get("sources", {}).items()]
         return _list(sorted(sources, key=lambda source: (source["number"] is None, source["number"])))
 

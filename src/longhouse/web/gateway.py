@@ -2,13 +2,13 @@
 
 from typing import Any, Final
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 
-from longhouse.agents.catalog import Catalog
 from longhouse.agents.template import Streaming
 from longhouse.errors import CallerError
 from longhouse.runtime.bus import Bus
 from longhouse.store import views
+from longhouse.store.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.web import access, wire
 from longhouse.web.chat import Completion
@@ -25,15 +25,15 @@ BODY: Final = wire.described(
 
 
 def routes(db: Database, bus: Bus, catalog: Catalog, turns: Turns) -> APIRouter:
-    router = APIRouter(tags=["OpenAI"])
+    router = APIRouter(tags=["OpenAI"], dependencies=[Depends(access.user)])
 
     @router.post("/v1/chat/completions", openapi_extra=BODY, response_model=None)
-    async def chat_completions(request: Request) -> Response:
+    async def chat_completions(caller: access.User, request: Request) -> Response:
         """Talk to an agent. `model` is a template, `template@version` or a session id; the answer's is the session."""
         body = await wire.read_body(request)
         asked = wire.parse(wire.ChatRequest, body)
-        attached = await turns.attach(access.LOCAL, asked, body, request.headers)
-        template = catalog.active(attached.session.agent)
+        attached = await turns.attach(caller, asked, body, request.headers)
+        template = await catalog.templates.find(attached.session.agent)
         completion = Completion(
             telling=Telling(db, bus, attached),
             include_usage=asked.include_usage,
@@ -45,19 +45,20 @@ def routes(db: Database, bus: Bus, catalog: Catalog, turns: Turns) -> APIRouter:
         return await completion.whole()
 
     @router.get("/v1/models", response_model=None)
-    async def list_models() -> Response:
+    async def list_models(caller: access.User) -> Response:
         """The active templates."""
-        return wire.Json({"object": "list", "data": [_model(name) for name in catalog.names()]})
+        names = await catalog.templates.names(owner=caller.owner)
+        return wire.Json({"object": "list", "data": [_model(name) for name in names]})
 
     @router.get("/v1/models/{model:path}", response_model=None)
-    async def get_model(model: str) -> Response:
+    async def get_model(caller: access.User, model: str) -> Response:
         """One template, or a session of yours."""
         if SESSION_ID.fullmatch(model):
-            row = await views.session(db, model, access.LOCAL.owner)
+            row = await views.session(db, model, caller.owner)
             if row:
                 return wire.Json(_model(row.id, created=int(row.created_at.timestamp())))
         try:
-            turns.template(model)
+            await turns.template(model, caller.owner)
         except CallerError:
             raise unknown_model(model) from None
         return wire.Json(_model(model))

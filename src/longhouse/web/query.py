@@ -3,12 +3,24 @@
 import base64
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from typing import Any, Final, Protocol
 
 from starlette.requests import Request
 
 from longhouse.errors import CallerError
-from longhouse.store import views
 from longhouse.web import wire
+
+MAX_PAGE: Final = 200
+
+
+class Listed(Protocol):
+    """A row of a list that is shown newest first."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def created_at(self) -> datetime: ...
 
 
 class Query:
@@ -64,12 +76,30 @@ class Query:
             raise CallerError(f"{name} must be the `next` of an earlier page.", param=name) from None
 
 
+def parameter(name: str, description: str, *, where: str = "query", **schema: Any) -> dict[str, Any]:
+    """A parameter for the OpenAPI document; a text, unless its schema says otherwise."""
+    shown = {"type": "string", **schema}
+    return {"name": name, "in": where, "required": False, "description": description, "schema": shown}
+
+
+def described(*parameters: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of a route for the OpenAPI document, which cannot see them: we read queries ourselves."""
+    return {"parameters": list(parameters)}
+
+
+PAGED: Final = (
+    parameter("limit", "How many at most", type="integer", minimum=1, maximum=MAX_PAGE, default=50),
+    parameter("before", "The `next` of the page before"),
+)
+MOMENT: Final = {"format": "date-time", "example": "2026-01-31T12:00:00Z"}
+
+
 async def none(request: Request) -> None:
     """A dependency of the routes that take no query parameters."""
     Query(request)
 
 
-def cursor_of(row: views.Row) -> str:
+def cursor_of(row: Listed) -> str:
     return base64.urlsafe_b64encode(f"{row.created_at.isoformat()} {row.id}".encode()).decode()
 
 

@@ -4,28 +4,27 @@ import asyncio
 import re
 import time
 import uuid
-from collections.abc import Mapping
 from typing import Any, Final
 
 import structlog
-from fastapi import FastAPI, Request, Response
+from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import longhouse
-from longhouse.agents.catalog import Catalog
-from longhouse.agents.strategy import Strategy
 from longhouse.errors import CallerError
 from longhouse.runtime.bus import Bus
 from longhouse.store import leases
+from longhouse.store.catalog import Catalog
 from longhouse.store.database import UNREACHABLE, Database
 from longhouse.tools.toolbox import Toolbox
-from longhouse.web import agent_log, agents, artifacts, gateway, metrics, sessions, steps, wire
+from longhouse.web import access, agent_log, agents, artifacts, docs, gateway, keys, metrics, sessions, steps, wire
+from longhouse.web.access import Door
 from longhouse.web.metrics import Metrics
 from longhouse.web.sessions import Sessions
 from longhouse.web.turns import Turns
+from longhouse.web.visits import Porter
 
 log = structlog.get_logger()
 
@@ -36,6 +35,8 @@ READY_WITHIN: Final = 2.0
 
 LOCAL_HOST: Final = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d{1,5})?", re.IGNORECASE)
 """Without keys we listen on loopback addresses only; whoever comes by another name was sent by somebody else."""
+ANY_HOST: Final = re.compile(r"([A-Za-z0-9_-][A-Za-z0-9._-]{0,252}|\[[0-9A-Fa-f:.]{2,45}\])(:\d{1,5})?")
+"""With keys any name will do, if it is one."""
 
 
 def build(
@@ -44,27 +45,27 @@ def build(
     catalog: Catalog,
     numbers: Metrics,
     *,
+    door: Door,
     toolbox: Toolbox,
-    strategies: Mapping[str, Strategy],
 ) -> ASGIApp:
-    app = FastAPIOffline(
-        title="Longhouse",
-        version=longhouse.__version__,
-        redoc_url=None,
-        redirect_slashes=False,
-        static_url="/docs/static",  # the page's scripts are ours too: it works without a network
+    # Its own pages would be open to everybody: ours come with `docs`.
+    app = FastAPI(
+        title="Longhouse", version=longhouse.__version__, openapi_url=None, docs_url=None, redirect_slashes=False
     )
+    app.state.door = door
     turns = Turns(db, catalog)
     held = Sessions(db, bus, catalog, turns)
     app.include_router(gateway.routes(db, bus, catalog, turns))
     app.include_router(sessions.routes(held))
     app.include_router(artifacts.routes(held))
-    app.include_router(steps.routes(held, toolbox, strategies))
+    app.include_router(steps.routes(held, toolbox))
     app.include_router(agent_log.routes(held))
     app.include_router(agents.routes(db, bus, held))
+    app.include_router(keys.routes(door))
+    app.include_router(docs.routes(app))
     _add_watching(app, db, numbers)
     _add_refusals(app)
-    return Border(app, numbers)
+    return Border(Porter(app, door.visits), numbers, door)
 
 
 def _add_watching(app: FastAPI, db: Database, numbers: Metrics) -> None:
@@ -85,7 +86,7 @@ def _add_watching(app: FastAPI, db: Database, numbers: Metrics) -> None:
             raise CallerError("No worker is there.", status=503, kind="server_error")
         return wire.Json({"status": "ready", "workers": workers})
 
-    @app.get("/metrics", tags=["Watching"], response_model=None)
+    @app.get("/metrics", tags=["Watching"], response_model=None, dependencies=[Depends(access.admin)])
     async def show_metrics() -> Response:
         """Prometheus metrics."""
         return Response(numbers.page(), media_type=metrics.CONTENT_TYPE)
@@ -120,16 +121,17 @@ def _add_refusals(app: FastAPI) -> None:
 class Border:
     """Around everything: an id for each request, the headers that clients look for, and one line in the log."""
 
-    def __init__(self, app: ASGIApp, numbers: Metrics) -> None:
-        self._app = app
+    def __init__(self, app: ASGIApp, numbers: Metrics, door: Door) -> None:
+        self.app = app
         self._numbers = numbers
+        self._door = door
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
         request_id, began, status = f"req_{uuid.uuid4().hex}", time.perf_counter(), 0
-        app = self._app if _is_local(scope) else misdirected
+        app = self.app if await self._answers_to(_host(scope)) else misdirected
 
         async def send_with_headers(message: Message) -> None:
             nonlocal status
@@ -157,16 +159,23 @@ class Border:
                 seconds=round(time.perf_counter() - began, 4),
             )
 
+    async def _answers_to(self, host: str) -> bool:
+        """Without keys only to local names: a page of elsewhere whose name was bound to us has another."""
+        if LOCAL_HOST.fullmatch(host):
+            return True
+        try:
+            return ANY_HOST.fullmatch(host) is not None and not await self._door.is_open()
+        except UNREACHABLE:
+            return False
 
-def _is_local(scope: Scope) -> bool:
-    """Does the client call us by a local name? A page of elsewhere whose name was bound to us does not."""
-    host = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
-    return LOCAL_HOST.fullmatch(host) is not None
+
+def _host(scope: Scope) -> str:
+    return next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
 
 
 async def misdirected(scope: Scope, receive: Receive, send: Send) -> None:
-    error = CallerError("This server answers to local names only, such as 127.0.0.1 and localhost.", status=421)
-    await wire.refused(error)(scope, receive, send)
+    message = "This server does not answer to that name; without API keys only to local ones, such as localhost."
+    await wire.refused(CallerError(message, status=421))(scope, receive, send)
 
 
 def _headers(request_id: str, seconds: float) -> list[tuple[bytes, bytes]]:

@@ -1,6 +1,6 @@
 """Sessions as resources: list, read, follow, answer, cancel."""
 
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 from fastapi import APIRouter, Depends, Request, Response
@@ -8,7 +8,6 @@ from pydantic import Field, StrictStr
 
 from longhouse import clock
 from longhouse.agents import window
-from longhouse.agents.catalog import Catalog
 from longhouse.agents.template import Template
 from longhouse.errors import AlreadyReturned, CallerError
 from longhouse.journal import events
@@ -17,14 +16,32 @@ from longhouse.journal.fold import fold
 from longhouse.journal.session import Open, Session, State
 from longhouse.runtime.bus import Bus
 from longhouse.store import journals, views
+from longhouse.store.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.web import access, query, stream, wire
+from longhouse.web.access import Caller
 from longhouse.web.events import events_of
 from longhouse.web.turns import Turns
 
-MAX_PAGE: Final = 200
+MAX_PAGE: Final = query.MAX_PAGE
 RACES: Final = 20
 """How often a cancel folds again because the session moved on meanwhile."""
+
+LISTING: Final = query.described(
+    query.parameter("state", "In this state", enum=[state.value for state in State]),
+    query.parameter("template", "Of this template"),
+    query.parameter("conversation_id", "Of this conversation", pattern=f"^{wire.ID.pattern}$"),
+    query.parameter("parent", "Started by this session"),
+    query.parameter("since", "Opened at this moment or later", **query.MOMENT),
+    query.parameter("until", "Opened before this moment", **query.MOMENT),
+    *query.PAGED,
+)
+FOLLOWING: Final = query.described(
+    query.parameter("after", "Continue after the event with this id", type="integer", minimum=0, default=0),
+    query.parameter("Last-Event-ID", "The same, as browsers say it; it wins over `after`", where="header", type="integer", minimum=0),
+    query.parameter("until", "Close when the session rests, or never", enum=["rest", "never"], default="rest"),
+    query.parameter("deltas", "Also what is being written", enum=["true", "false"], default="true"),
+)
 
 
 class Answer(wire.Strict):
@@ -34,7 +51,7 @@ class Answer(wire.Strict):
 
 class Approval(wire.Strict):
     call_id: StrictStr
-    decision: Literal["happened", "did_not_happen", "give_up"]
+    decision: events.Decision
     result: StrictStr | None = None
     comment: StrictStr = ""
 
@@ -48,18 +65,19 @@ class Sessions:
         self.catalog = catalog
         self.turns = turns
 
-    async def find(self, session_id: str) -> views.Row:
-        row = await views.session(self.db, session_id, access.LOCAL.owner)
+    async def find(self, caller: Caller, session_id: str) -> views.Row:
+        """The caller's own; that of another owner is as good as none."""
+        row = await views.session(self.db, session_id, caller.owner)
         if row is None:
             raise wire.not_found("There is no such session.", code="session_not_found")
         return row
 
-    async def load(self, session_id: str) -> Session:
-        row = await self.find(session_id)
+    async def load(self, caller: Caller, session_id: str) -> Session:
+        row = await self.find(caller, session_id)
         return await journals.load(self.db, session_id, row.head)
 
-    async def answer(self, session_id: str, text: str, call_id: str | None) -> Session:
-        session = await self.load(session_id)
+    async def answer(self, caller: Caller, session_id: str, text: str, call_id: str | None) -> Session:
+        session = await self.load(caller, session_id)
         asked = [call for call in session.questions if call_id in (None, call.call)]
         if not asked:
             raise _conflict("There is no open question to answer: it was answered already, or never asked.")
@@ -70,12 +88,12 @@ class Sessions:
         self.bus.appended(session_id, attached.session.head)
         return attached.session
 
-    async def decide(self, session_id: str, approval: Approval) -> Session:
-        """Settles a call whose outcome nobody knows, as it stands now: a decision on an older try settles nothing."""
+    async def decide(self, caller: Caller, session_id: str, approval: Approval) -> Session:
+        """Approves or denies a call, or settles one whose outcome nobody knows, as it stands now."""
         for _ in range(RACES):
-            session = await self.load(session_id)
-            if not any(call.call == approval.call_id for call in session.uncertain):
-                raise _conflict("There is no open decision on this call: it was settled already, or never asked.")
+            session = await self.load(caller, session_id)
+            if not any(call.call == approval.call_id for call in _decidable(session, approval.decision)):
+                raise _conflict("There is no such open decision on this call: it was settled already, or never asked.")
             trace = session.turn.trace if session.turn else ""
             try:
                 placed = await journals.add(self.db, session_id, _settling(approval), trace=trace, head=session.head)
@@ -85,10 +103,10 @@ class Sessions:
             return await journals.catch_up(self.db, session)
         raise CallerError("The session moved on each time; try again.", status=409, code="busy")
 
-    async def cancel(self, session_id: str) -> Session:
+    async def cancel(self, caller: Caller, session_id: str) -> Session:
         """Ends the running turn, or the next one waiting; a session that rests stays as it is."""
         for _ in range(RACES):
-            session = await self.load(session_id)
+            session = await self.load(caller, session_id)
             if session.turn and session.is_running:
                 trace = session.turn.trace
             elif session.queue:
@@ -109,16 +127,16 @@ class Sessions:
 
 
 def routes(sessions: Sessions) -> APIRouter:
-    router = APIRouter(tags=["Sessions"])
+    router = APIRouter(tags=["Sessions"], dependencies=[Depends(access.user)])
     bare = [Depends(query.none)]
 
-    @router.get("/v1/sessions", response_model=None)
-    async def list_sessions(request: Request) -> Response:
+    @router.get("/v1/sessions", response_model=None, openapi_extra=LISTING)
+    async def list_sessions(caller: access.User, request: Request) -> Response:
         """Your sessions, newest first; filtered by state, template, conversation_id, parent, since, until."""
         known = ("state", "template", "conversation_id", "parent", "since", "until", "limit", "before")
         asked = query.Query(request, known)
         filters = views.Filters(
-            owner=access.LOCAL.owner,
+            owner=caller.owner,
             state=asked.choice("state", State),
             template=asked.text("template"),
             conversation_id=asked.id("conversation_id"),
@@ -135,25 +153,25 @@ def routes(sessions: Sessions) -> APIRouter:
         )
 
     @router.get("/v1/sessions/{session_id}", response_model=None, dependencies=bare)
-    async def get_session(session_id: str) -> Response:
+    async def get_session(caller: access.User, session_id: str) -> Response:
         """One session: its state, what it is doing, what it waits for, what came of it."""
-        return wire.Json(described(await sessions.load(session_id)))
+        return wire.Json(described(await sessions.load(caller, session_id)))
 
     @router.get("/v1/sessions/{session_id}/messages", response_model=None, dependencies=bare)
-    async def get_messages(session_id: str) -> Response:
+    async def get_messages(caller: access.User, session_id: str) -> Response:
         """The session's history as OpenAI messages."""
-        session = await sessions.load(session_id)
-        template = sessions.catalog.active(session.agent) or Template(name=session.agent, tools=())
+        session = await sessions.load(caller, session_id)
+        template = await sessions.catalog.templates.find(session.agent) or Template(name=session.agent)
         history = list(window.history(session, template))
         return wire.Json({"object": "list", "data": history, "has_more": False, "next": None})
 
-    @router.get("/v1/sessions/{session_id}/events", response_model=None)
-    async def get_events(session_id: str, request: Request) -> Response:
+    @router.get("/v1/sessions/{session_id}/events", response_model=None, openapi_extra=FOLLOWING)
+    async def get_events(caller: access.User, session_id: str, request: Request) -> Response:
         """What happens, as server-sent events; continue with `Last-Event-ID` or `after`."""
         asked = query.Query(request, ("after", "until", "deltas"))
         until = asked.choice("until", ("rest", "never")) or "rest"
         deltas = (asked.choice("deltas", ("true", "false")) or "true") == "true"
-        row = await sessions.find(session_id)
+        row = await sessions.find(caller, session_id)
         after = request.headers.get("last-event-id") or asked.text("after") or "0"
         if not (after.isascii() and after.isdecimal() and len(after) < 19 and int(after) <= row.head):
             raise CallerError("The event id to continue from is not one of this session.", param="after")
@@ -168,10 +186,10 @@ def routes(sessions: Sessions) -> APIRouter:
         dependencies=bare,
         openapi_extra=wire.described(Answer, answer="Oslo"),
     )
-    async def clarify(session_id: str, request: Request) -> Response:
+    async def clarify(caller: access.User, session_id: str, request: Request) -> Response:
         """Answers the oldest open question, or the one that `call_id` names."""
         answer = wire.parse(Answer, await wire.read_body(request))
-        session = await sessions.answer(session_id, answer.answer, answer.call_id)
+        session = await sessions.answer(caller, session_id, answer.answer, answer.call_id)
         return wire.Json({"session_id": session_id, "state": session.state}, status_code=202)
 
     @router.post(
@@ -181,20 +199,25 @@ def routes(sessions: Sessions) -> APIRouter:
         dependencies=bare,
         openapi_extra=wire.described(Approval, call_id="3-action-0", decision="happened", result="paid"),
     )
-    async def approve(session_id: str, request: Request) -> Response:
-        """Says what became of a call whose worker was lost: happened (with its result), did_not_happen, give_up."""
+    async def approve(caller: access.User, session_id: str, request: Request) -> Response:
+        """Approves or denies a call that waits for it; or says what became of one whose worker was lost:
+        happened (with its result), did_not_happen, give_up."""
         approval = wire.parse(Approval, await wire.read_body(request))
-        session = await sessions.decide(session_id, approval)
+        session = await sessions.decide(caller, session_id, approval)
         return wire.Json({"session_id": session_id, "state": session.state}, status_code=202)
 
     @router.post("/v1/sessions/{session_id}/cancel", response_model=None, status_code=202, dependencies=bare)
-    async def cancel(session_id: str, request: Request) -> Response:
+    async def cancel(caller: access.User, session_id: str, request: Request) -> Response:
         """Ends the running turn, or the next one waiting."""
         await wire.refuse_body(request)
-        session = await sessions.cancel(session_id)
+        session = await sessions.cancel(caller, session_id)
         return wire.Json({"session_id": session_id, "state": session.state}, status_code=202)
 
     return router
+
+
+def _decidable(session: Session, decision: events.Decision) -> list[Open]:
+    return session.unapproved if decision in ("approve", "deny") else session.uncertain
 
 
 def _settling(approval: Approval) -> list[Event]:
@@ -205,7 +228,10 @@ def _settling(approval: Approval) -> list[Event]:
             outcome: Outcome = Output(content=approval.result or "")
         case "give_up":
             outcome = Fault(code="given_up", message="nobody knows whether it happened, and it was given up")
-        case "did_not_happen":
+        case "deny":
+            why = f": {approval.comment}" if approval.comment else ""
+            outcome = Fault(code="denied", message=f"the user did not approve this call{why}")
+        case "approve" | "did_not_happen":
             return [decided]
     return [decided, events.Returned(call=call, outcome=outcome, by="user")]
 
@@ -231,7 +257,7 @@ def described(session: Session) -> dict[str, Any]:
         "task": turn.task if turn else None,
         "counters": counters,
         "context_snapshot": snapshot_of(session),
-        "questions": [_question(session, call) for call in (*session.questions, *session.uncertain)],
+        "questions": [_question(session, call) for call in session.open.values() if not call.is_due],
         "queued": len(session.queue),
         "result": turn.answer if turn and turn.ended else None,
         "error": turn.error if turn else None,
@@ -261,9 +287,11 @@ def _question(session: Session, call: Open) -> dict[str, Any]:
         "call_id": call.call,
         "agent": session.agent,
         "session_id": session.id,
-        "kind": "unknown_outcome" if call.uncertain else "clarification",
-        "text": call.question or f"Did {call.tool} happen?",
-        "deadline": call.deadline,
+        "kind": "unknown_outcome" if call.uncertain else "approval" if call.approve_by else "clarification",
+        "text": call.question or (f"May {call.tool} run?" if call.approve_by else f"Did {call.tool} happen?"),
+        "tool": call.tool,
+        "arguments": call.arguments,
+        "deadline": call.approve_by or call.deadline,
     }
 
 

@@ -1,39 +1,40 @@
 """What the model saw: the request of any step, composed again from the journal."""
 
-from collections.abc import Mapping
-
 import msgspec
 from fastapi import APIRouter, Depends, Response
 
 from longhouse.agents import replay
-from longhouse.agents.strategy import Strategy
+from longhouse.agents.base import AgentRegistry
 from longhouse.errors import CallerError
 from longhouse.journal.events import Replied
 from longhouse.journal.fold import blank, fold
 from longhouse.journal.session import Session
+from longhouse.runtime.instance import strategy_of
 from longhouse.store import journals
 from longhouse.store.database import Database
 from longhouse.tools.toolbox import Toolbox
-from longhouse.web import query, wire
+from longhouse.web import access, query, wire
 from longhouse.web.sessions import Sessions
 
 
-def routes(sessions: Sessions, toolbox: Toolbox, strategies: Mapping[str, Strategy]) -> APIRouter:
-    router = APIRouter(tags=["Sessions"], dependencies=[Depends(query.none)])
+def routes(sessions: Sessions, toolbox: Toolbox) -> APIRouter:
+    router = APIRouter(tags=["Sessions"], dependencies=[Depends(access.user), Depends(query.none)])
 
     @router.get("/v1/sessions/{session_id}/steps/{step}/request", response_model=None)
-    async def get_request(session_id: str, step: int) -> Response:
+    async def get_request(caller: access.User, session_id: str, step: int) -> Response:
         """The request that the session's n-th reply answered, byte for byte; stored images are named by digest."""
-        row = await sessions.find(session_id)
+        row = await sessions.find(caller, session_id)
         session, replied = await _before(sessions.db, row.id, step)
         assert session.turn is not None
-        template = sessions.catalog.find(session.agent, session.turn.version)
-        strategy = strategies.get(template.base_agent_class) if template else None
-        if template is None or strategy is None:
+        template = await sessions.catalog.templates.find(session.agent, session.turn.version)
+        if template is None or AgentRegistry.get(template.base_agent_class) is None:
             name = f"{session.agent}@{session.turn.version}"
             message = f"This step cannot be composed again: {name} is not known here any more."
             raise CallerError(message, status=409, code="template_not_found")
-        request = replay.request_of(session, replied, template, strategy, toolbox.find)
+        refs = (ref.rpartition("@") for ref in replay.offered_at(session, replied))
+        tools = [await toolbox.taken(name, int(version)) for name, _, version in refs]
+        offered = [tool for tool in tools if tool]
+        request = strategy_of(template.base_agent_class).propose(session, template, offered)
         return wire.Json(
             {
                 "request": msgspec.Raw(request.encoded),

@@ -10,7 +10,6 @@ from typing import Final, Literal
 import msgspec
 
 from longhouse import clock
-from longhouse.agents.catalog import Catalog
 from longhouse.agents.template import Template
 from longhouse.errors import AlreadyReturned, CallerError
 from longhouse.journal import events, fingerprint, messages
@@ -20,6 +19,7 @@ from longhouse.journal.messages import Content, Message
 from longhouse.journal.session import Session
 from longhouse.journal.transcript import Step
 from longhouse.store import files, journals, views
+from longhouse.store.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.store.journals import Accepted, Placed, Repeated
 from longhouse.web import wire
@@ -134,7 +134,7 @@ class Turns:
             if row is None:
                 raise unknown_model(request.model)
             return await self._continue(asked, row.id, await self._prompt(asked), resent=False)
-        template, version = self.template(request.model)
+        template, version = await self.template(request.model, owner)
         conversation, named_by = _conversation(request, headers)
         prompt = await self._prompt(asked, version=version)
         if named_by == "caller" and not said.resends:
@@ -171,6 +171,7 @@ class Turns:
             conversation=conversation or str(uuid.uuid4()),
             label=label,
         )
+        asked.caller.opens_session()
         proposed = f"{template.name}_{uuid.uuid4()}"
         placed = await journals.open(
             self.db, proposed, opened, prompt, task=_text(prompt.content), accepted=asked.accepted
@@ -230,10 +231,12 @@ class Turns:
 
     # What the request says
 
-    def template(self, model: str) -> tuple[Template, int | None]:
+    async def template(self, model: str, owner: str) -> tuple[Template, int | None]:
         name, _, version = model.partition("@")
         number = int(version) if version.isdecimal() and len(version) < 10 else None
-        template = self.catalog.find(name, number)
+        template = await self.catalog.templates.find(name, owner=owner)
+        if template and number is not None:
+            template = await self.catalog.templates.find(name, number)
         if template is None or (version and number is None):
             raise unknown_model(model)
         return template, number

@@ -342,7 +342,9 @@ def envelope(message: str, *, kind: str, code: str | None = None, param: str | N
 
 
 def refused(error: CallerError) -> Json:
-    headers = {"x-should-retry": "false"} if error.status == 409 else None
+    headers = {401: {"www-authenticate": "Bearer"}, 409: {"x-should-retry": "false"}}.get(error.status, {})
+    if error.retry_after is not None:
+        headers["retry-after"] = str(error.retry_after)
     content = envelope(str(error), kind=error.kind, code=error.code, param=error.param)
     return Json(content, status_code=error.status, headers=headers)
 

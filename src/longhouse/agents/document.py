@@ -1,0 +1,140 @@
+"""A tool or a template as search sees it: texts to be found by, and facts to be filtered by."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from longhouse.agents import ranking, terms
+from longhouse.agents.ranking import Field
+
+RISKS: Final = {"low": 0, "medium": 1, "high": 2}
+DEPTH: Final = 3
+"""So deep are parameters inside parameters read."""
+GIST: Final = 2000
+"""Characters that are embedded; a vector of more would be of everything and nothing."""
+MOST_TOOLS: Final = 40
+"""Tools whose descriptions are part of a template's text; with more it would say everything."""
+
+
+class _Allow(msgspec.Struct):
+    templates: tuple[str, ...] | None = None
+    sub_agents: bool = True
+
+
+class _Security(msgspec.Struct):
+    risk_level: str = "low"
+    allow: _Allow = msgspec.field(default_factory=_Allow)
+
+
+class ToolFacts(msgspec.Struct):
+    """What search reads of a tool's descriptor."""
+
+    name: str
+    type: str = "domain"
+    tags: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    description_short: str = ""
+    description_long: str = ""
+    input_schema: dict[str, Any] = msgspec.field(default_factory=dict)
+    security_policy: _Security = msgspec.field(default_factory=_Security)
+
+
+class _Policy(msgspec.Struct):
+    required: tuple[str, ...] = ()
+    allowlist: tuple[str, ...] | None = None
+
+
+class _Meta(msgspec.Struct):
+    capabilities: str = ""
+    tags: tuple[str, ...] = ()
+
+
+class TemplateFacts(msgspec.Struct):
+    """What search reads of a template."""
+
+    name: str
+    tool_policy: _Policy = msgspec.field(default_factory=_Policy)
+    multi_agent_meta: _Meta = msgspec.field(default_factory=_Meta)
+
+    @property
+    def named_tools(self) -> tuple[str, ...]:
+        """Tools it names; `<server>.*` stands for all of a server."""
+        return (*self.tool_policy.required, *(self.tool_policy.allowlist or ()))
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    weights: Mapping[str, float]
+    gist: str
+    """What is embedded."""
+    type: str = ""
+    risk: int = 0
+    tags: tuple[str, ...] = ()
+    """Categories are tags too."""
+    templates: tuple[str, ...] | None = None
+    """The only templates that may use the tool; None: all."""
+    sub_agents: bool = True
+    tools: tuple[str, ...] = ()
+    """Of a template: the tools it names."""
+
+
+def of_tool(tool: ToolFacts) -> Document:
+    parameters = list(_parameters(tool.input_schema, DEPTH))
+    names = " ".join(name for name, _ in parameters)
+    fields: dict[Field, str] = {
+        "name": tool.name,
+        "short": tool.description_short,
+        "long": tool.description_long if tool.description_long != tool.description_short else "",
+        "labels": " ".join((*tool.tags, *tool.categories)),
+        "parameters": names,
+        "details": " ".join(text for _, text in parameters),
+    }
+    said = tool.description_short or tool.description_long
+    security = tool.security_policy
+    return Document(
+        weights=ranking.weights(fields),
+        gist=f"{terms.spaced(tool.name)}: {said} {terms.spaced(names)}"[:GIST],
+        type=tool.type,
+        risk=RISKS.get(security.risk_level, RISKS["high"]),
+        tags=(*tool.tags, *tool.categories),
+        templates=security.allow.templates,
+        sub_agents=security.allow.sub_agents,
+    )
+
+
+def of_template(template: TemplateFacts, tools: Sequence[ToolFacts]) -> Document:
+    """An agent is known by what it says of itself and by what its tools can do."""
+    tools = tools[:MOST_TOOLS]
+    meta = template.multi_agent_meta
+    names = " ".join(terms.spaced(tool.name) for tool in tools)
+    fields: dict[Field, str] = {
+        "name": template.name,
+        "short": meta.capabilities,
+        "labels": " ".join(meta.tags),
+        "parameters": names,
+        "details": " ".join(f"{tool.name} {tool.description_short}" for tool in tools),
+    }
+    return Document(
+        weights=ranking.weights(fields),
+        gist=f"{terms.spaced(template.name)}: {meta.capabilities} {' '.join(meta.tags)} {names}"[:GIST],
+        tags=meta.tags,
+        tools=tuple(tool.name for tool in tools),
+    )
+
+
+def _parameters(schema: Mapping[str, Any], depth: int) -> Iterator[tuple[str, str]]:
+    """Names and descriptions of a schema's properties, of those inside them too."""
+    properties = schema.get("properties")
+    if depth == 0 or not isinstance(properties, dict):
+        return
+    for name, inner in properties.items():
+        if not isinstance(inner, dict):
+            yield name, ""
+            continue
+        said = inner.get("description")
+        yield name, said if isinstance(said, str) else ""
+        yield from _parameters(inner, depth - 1)
+        if isinstance(items := inner.get("items"), dict):
+            yield from _parameters(items, depth - 1)

@@ -1,0 +1,32 @@
+"""What tools and templates may be called: names that look different are different, on every screen and file system."""
+
+import re
+from typing import Final
+
+LONGEST: Final = 128
+AGENT: Final = "agent."
+"""In front of a template's name: the tool that calls its agent."""
+
+_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
+_ODD_PART: Final = re.compile(r"__.*|.*__|")
+
+
+def name_problem(name: str, *, for_agent: bool = False) -> str | None:
+    """Why nothing may be called this; `for_agent`: the tool of an agent, whose name begins with `agent.`."""
+    if not 1 <= len(name) <= LONGEST:
+        return f"a name has 1 to {LONGEST} characters"
+    if not _NAME.fullmatch(name):
+        return "a name begins with a letter and is made of the letters A-Z and a-z, digits, _, . and -"
+    if any(_ODD_PART.fullmatch(part) for part in name.split(".")):
+        return "no part of a name is empty, or begins or ends with two underscores"
+    begins = key(name).startswith(AGENT) or key(name) == AGENT.rstrip(".")
+    if begins and not (for_agent and name.startswith(AGENT)):
+        return f"names that begin with {AGENT} belong to agents"
+    if for_agent and not begins:
+        return f"the tool of an agent is called {AGENT} and the name of its template"
+    return None
+
+
+def key(name: str) -> str:
+    """Two names with the same key may not stand side by side: FinalAnswerTool would pass for finalanswertool."""
+    return name.lower()

@@ -1,0 +1,89 @@
+"""`longhouse keys …`: make, list and revoke API keys, straight in the database."""
+
+from collections.abc import Callable, Coroutine
+from typing import Annotated, Any, Final
+
+import typer
+
+from longhouse.app import open_store
+from longhouse.errors import SetupError
+from longhouse.settings import Settings
+from longhouse.store import keys
+from longhouse.store.keys import Key, Role
+from longhouse.web.keys import MOST, NewKey
+
+PAGE: Final = 1_000
+
+Run = Callable[[Settings, Callable[[], Coroutine[Any, Any, None]]], None]
+Limit = Annotated[int | None, typer.Option(min=1, max=MOST)]
+
+
+def commands(run: Run) -> typer.Typer:
+    cli = typer.Typer(help="API keys: who may come in, for whom, and how much they may use.", no_args_is_help=True)
+
+    @cli.command()
+    def create(
+        *,
+        name: Annotated[str, typer.Option(help="What it is for.")],
+        owner: Annotated[str, typer.Option(help="Whose sessions it sees.")],
+        role: Annotated[Role, typer.Option(help="user, or admin for everything under /admin too.")] = "user",
+        rate_limit: Limit = None,
+        max_concurrent: Limit = None,
+        sessions_per_hour: Limit = None,
+    ) -> None:
+        """Make a key. It is printed once, and cannot be shown again."""
+        limits = {
+            "rate_limit": rate_limit,
+            "max_concurrent": max_concurrent,
+            "sessions_per_hour": sessions_per_hour,
+        }
+        settings = Settings()
+        run(settings, lambda: _create(settings, {"name": name, "owner": owner, "role": role, **limits}))
+
+    @cli.command(name="list")
+    def list_keys() -> None:
+        """List all keys, newest first, revoked ones too."""
+        settings = Settings()
+        run(settings, lambda: _list(settings))
+
+    @cli.command()
+    def revoke(key_id: Annotated[str, typer.Argument(help="The id, as `longhouse keys list` shows it.")]) -> None:
+        """Revoke a key for good; what it has open ends within two seconds."""
+        settings = Settings()
+        run(settings, lambda: _revoke(settings, key_id))
+
+    return cli
+
+
+async def _create(settings: Settings, asked: dict[str, Any]) -> None:
+    try:
+        new = NewKey(**asked)
+    except ValueError as error:
+        first: dict[str, Any] = error.errors()[0]  # type: ignore[attr-defined]  # Pydantic's is the only one
+        raise SetupError(f"--{first['loc'][0]}: {first['msg']}.") from None
+    async with open_store(settings) as (db, _):
+        made, secret = await keys.create(db, **new.model_dump())
+    typer.echo(f"{made.id}: {_told(made)}. Keep the key, it is not shown again:", err=True)
+    typer.echo(secret)
+
+
+async def _list(settings: Settings) -> None:
+    async with open_store(settings) as (db, _):
+        before = None
+        while page := await keys.listed(db, before=before, limit=PAGE):
+            for key in page:
+                typer.echo(f"{key.id}  {_told(key)}")
+            before = (page[-1].created_at, page[-1].id)
+
+
+async def _revoke(settings: Settings, key_id: str) -> None:
+    async with open_store(settings) as (db, _):
+        found = await keys.revoke(db, key_id)
+    if not found:
+        raise SetupError(f"there is no key {key_id!r}; `longhouse keys list` shows all.")
+    typer.echo(f"{key_id} is revoked")
+
+
+def _told(key: Key) -> str:
+    ended = f", revoked {key.revoked_at:%Y-%m-%d %H:%M}" if key.revoked_at else ""
+    return f"{key.role} of {key.owner}, {key.name!r}, made {key.created_at:%Y-%m-%d %H:%M}{ended}"

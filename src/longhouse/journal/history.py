@@ -1,0 +1,119 @@
+"""Histories that come from elsewhere as JSON: read with patience, cut without splitting what belongs together."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from longhouse.journal.messages import Assistant, Function, Message, ToolCall, ToolResult, User, clean
+
+ROLES: Final = frozenset({"user", "assistant", "tool"})
+
+
+def last(messages: Sequence[dict[str, Any]], limit: int) -> list[dict[str, Any]]:
+    """At most so many of the newest messages; a result whose call would be cut off goes with it."""
+    kept = list(messages[-limit:]) if limit > 0 else []
+    while kept and kept[0].get("role") == "tool":
+        kept.pop(0)
+    return kept
+
+
+def paired(messages: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without calls that were never answered and answers that nobody asked for: no model accepts either."""
+    kept: list[dict[str, Any]] = []
+    group: list[dict[str, Any]] = []
+    missing: set[str] = set()
+    for message in messages:
+        if message.get("role") == "tool":
+            if message.get("tool_call_id") in missing:
+                missing.discard(message["tool_call_id"])
+                group.append(message)
+        else:
+            kept += _settled(group, missing)
+            group, missing = [message], {call["id"] for call in message.get("tool_calls") or ()}
+    return kept + _settled(group, missing)
+
+
+def _settled(group: list[dict[str, Any]], missing: set[str]) -> list[dict[str, Any]]:
+    """A message and its results; of one whose results are not all there, only the words."""
+    if not missing:
+        return group
+    words = group[0].get("content")
+    return [{"role": "assistant", "content": words}] if words else []
+
+
+def read(raw: object) -> list[dict[str, Any]]:
+    """The messages of a JSON array that somebody else may have written; whatever is no message is left out."""
+    if not isinstance(raw, list):
+        return []
+    return [message for one in raw if isinstance(one, dict) and (message := _read(one))]
+
+
+def as_messages(history: Iterable[dict[str, Any]]) -> tuple[Message, ...]:
+    """A history as messages that a model can be sent."""
+    return tuple(_as_message(message) for message in paired(history))
+
+
+def _as_message(message: dict[str, Any]) -> Message:
+    match message["role"]:
+        case "user":
+            return User(content=message["content"])
+        case "tool":
+            return ToolResult(tool_call_id=message["tool_call_id"], content=message["content"])
+        case _:
+            calls = tuple(
+                ToolCall(id=call["id"], function=Function(**call["function"])) for call in message.get("tool_calls", ())
+            )
+            return Assistant(content=message["content"] or (None if calls else ""), tool_calls=calls)
+
+
+def _read(raw: dict[str, Any]) -> dict[str, Any] | None:
+    role, content = raw.get("role"), _text(raw.get("content"))
+    if role not in ROLES or content is None:
+        return None
+    message: dict[str, Any] = {"role": role, "content": content}
+    if role == "tool":
+        call = raw.get("tool_call_id")
+        if not isinstance(call, str) or not call:
+            return None
+        message["tool_call_id"] = clean(call)
+        if isinstance(name := raw.get("name"), str) and name:
+            message["name"] = clean(name)
+    if role == "assistant" and raw.get("tool_calls"):
+        calls = _calls(raw["tool_calls"])
+        if calls is None:
+            return None
+        message["tool_calls"] = calls
+    says_nothing = role != "tool" and not content and "tool_calls" not in message
+    return None if says_nothing else message
+
+
+def _text(content: object) -> str | None:
+    """Words; of a list of parts, those of its texts."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return clean(content)
+    if not isinstance(content, list):
+        return None
+    texts = [part.get("text") for part in content if isinstance(part, dict)]
+    return clean("\n".join(text for text in texts if isinstance(text, str)))
+
+
+def _calls(raw: object) -> list[dict[str, Any]] | None:
+    if not isinstance(raw, list):
+        return None
+    calls = [_call(one) for one in raw]
+    return None if None in calls else [call for call in calls if call]
+
+
+def _call(raw: object) -> dict[str, Any] | None:
+    function = raw.get("function") if isinstance(raw, dict) else None
+    if not isinstance(raw, dict) or not isinstance(function, dict):
+        return None
+    identity, name, arguments = raw.get("id"), function.get("name"), function.get("arguments", "{}")
+    if not all(isinstance(one, str) for one in (identity, name, arguments)) or not identity or not name:
+        return None
+    return {
+        "id": clean(identity),
+        "type": "function",
+        "function": {"name": clean(name), "arguments": clean(str(arguments))},
+    }

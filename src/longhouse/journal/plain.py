@@ -1,0 +1,100 @@
+"""A session as a plain conversation: tasks as `user`, answers as `assistant`, and between them the work with tools.
+
+No prompt is rendered here, and nothing shows how an agent thinks or how it hands in its answer: this is what another
+program, or the agent itself in a later turn, is told of what happened.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, assert_never
+
+import msgspec
+
+from longhouse.journal.events import Output
+from longhouse.journal.messages import Assistant, Function, Message, System, ToolCall, ToolResult, User, text_of
+from longhouse.journal.session import Session
+from longhouse.journal.transcript import Entry, Heard, Step, Summary, Told, Use
+
+SILENT: Final = frozenset({"finalanswertool", "reasoningtool"})
+"""Tools by which an agent thinks and answers: their calls are form, not work."""
+ONLY_IMAGES: Final = "[image]"
+
+
+def messages_of(session: Session) -> list[dict[str, Any]]:
+    """The whole history as JSON, work with tools included: what a sub-agent remembers."""
+    return as_dicts([message for entry in session.transcript for message in worked(entry)])
+
+
+def spoken_in(session: Session) -> list[dict[str, Any]]:
+    """What a user has said and was told, and nothing of the work in between."""
+    return as_dicts([message for entry in session.transcript for message in spoken(entry)])
+
+
+def worked(entry: Entry) -> Iterator[Message]:
+    """The messages of one entry; calls appear once all of their step have returned, so that pairs are whole."""
+    if isinstance(entry, Step):
+        real = [use for use in entry.uses if use.tool not in SILENT and not use.question]
+        if real and all(use.outcome for use in real):
+            yield Assistant(content=None if entry.thought else entry.text or None, tool_calls=_calls(real))
+            yield from (ToolResult(tool_call_id=use.call, content=_words(use)) for use in real)
+    yield from spoken(entry)
+
+
+def spoken(entry: Entry) -> Iterator[Message]:
+    """The messages of one entry that are for the person: prompts, questions and their answers, the final answer."""
+    match entry:
+        case Heard():
+            yield User(content=entry.content)
+        case Told():
+            yield from (message for message in entry.messages if not isinstance(message, System))
+        case Summary():
+            yield User(content=f"Summary of the conversation so far:\n{entry.text}")
+        case Step():
+            yield from _asked(entry.uses)
+            if entry.answer:
+                yield Assistant(content=entry.answer)
+        case _:
+            assert_never(entry)
+
+
+def as_dicts(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """As JSON: each with `role` and `content` in words; a result names its tool."""
+    names: dict[str, str] = {}
+    return [_as_dict(message, names) for message in messages]
+
+
+def _as_dict(message: Message, names: dict[str, str]) -> dict[str, Any]:
+    match message:
+        case System():
+            return {"role": "system", "content": message.content}
+        case User():
+            return {"role": "user", "content": text_of(message.content) or ("" if not message.content else ONLY_IMAGES)}
+        case Assistant(tool_calls=()):
+            return {"role": "assistant", "content": message.content or ""}
+        case Assistant():
+            names.update({call.id: call.function.name for call in message.tool_calls})
+            calls = msgspec.to_builtins(message.tool_calls)
+            return {"role": "assistant", "content": message.content or "", "tool_calls": list(calls)}
+        case ToolResult():
+            name = names.get(message.tool_call_id)
+            result = {"role": "tool", "content": message.content, "tool_call_id": message.tool_call_id}
+            return {**result, "name": name} if name else result
+        case _:
+            assert_never(message)
+
+
+def _asked(uses: Sequence[Use]) -> Iterator[Message]:
+    """Questions as the agent's words, answers as the person's."""
+    for use in uses:
+        if use.question:
+            yield Assistant(content=use.question)
+            if isinstance(use.outcome, Output):
+                yield User(content=use.outcome.content)
+
+
+def _calls(uses: Sequence[Use]) -> tuple[ToolCall, ...]:
+    return tuple(ToolCall(id=use.call, function=Function(name=use.tool, arguments=use.arguments)) for use in uses)
+
+
+def _words(use: Use) -> str:
+    assert use.outcome is not None
+    return use.outcome.content if isinstance(use.outcome, Output) else f"Error: {use.outcome.message}"

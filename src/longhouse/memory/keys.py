@@ -1,0 +1,28 @@
+"""The names of what is kept elsewhere: Redis keys that people know, and owners that stay apart in them."""
+
+import re
+from typing import Final
+from urllib.parse import quote
+
+LOCAL: Final = "local"
+"""The owner whose keys and logs carry no prefix."""
+CHAT_ID: Final = re.compile(r"(?!\.+$)[A-Za-z0-9._:@-]{1,128}")
+"""What a client may call a conversation."""
+
+
+def chat_key(chat_id: int | str, owner: str = LOCAL) -> str:
+    return f"{_prefix(owner)}chat_history:{chat_id}"
+
+
+def subagent_key(name: str, chat_id: int | str, owner: str = LOCAL, label: str = "") -> str:
+    key = f"{_prefix(owner)}subagent:{name}:{chat_id}"
+    return f"{key}/{label}" if label else key
+
+
+def plain_owner(owner: str) -> str:
+    """An owner as part of a key or a path: no slash in it, and another word for each owner."""
+    return quote(owner, safe="@:")
+
+
+def _prefix(owner: str) -> str:
+    return "" if owner == LOCAL else f"{plain_owner(owner)}/"

@@ -1,0 +1,258 @@
+"""The mirror: what people look for in Redis, written from the journals. Only a new conversation reads it back."""
+
+import asyncio
+import uuid
+from collections import OrderedDict, defaultdict
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import structlog
+from redis.asyncio import Redis
+
+from longhouse.agents.tool import wire_names
+from longhouse.errors import UnknownShape
+from longhouse.journal import events, history, plain
+from longhouse.journal.fold import blank, fold
+from longhouse.journal.messages import Assistant, Message
+from longhouse.journal.session import Session
+from longhouse.journal.transcript import Entry, Told
+from longhouse.memory import keys
+from longhouse.memory.projector import SWEEP_EVERY, Projector
+from longhouse.memory.redis import TROUBLE, RedisHistory
+from longhouse.store import journals, mirror
+from longhouse.store.database import Database
+from longhouse.store.mirror import Row
+
+log = structlog.get_logger()
+
+NAME: Final = "redis"
+REMEMBERED: Final = 256
+"""Sessions whose fold is kept between two looks."""
+AT_ONCE: Final = 8
+PRIOR_WITHIN: Final = 0.5
+LOOK_EVERY: Final = 0.05
+
+# KEYS: our hash of versions, the key; ARGV: marker, version, value, where to keep what somebody else left there.
+# One script, so that a flush, an older writer and a key that is not ours are all noticed at the moment of writing.
+WRITE: Final = """
+if redis.call('HGET', KEYS[1], '') ~= ARGV[1] then return 'flushed' end
+local there = redis.call('HGET', KEYS[1], KEYS[2])
+if there and tonumber(there) > tonumber(ARGV[2]) then return 'newer' end
+if not there and ARGV[4] ~= '' and redis.call('EXISTS', KEYS[2]) == 1 then redis.call('RENAME', KEYS[2], ARGV[4]) end
+redis.call('HSET', KEYS[1], KEYS[2], ARGV[2])
+redis.call('SET', KEYS[2], ARGV[3])
+return 'ok'
+"""
+
+
+class Flushed(ConnectionError):  # noqa: N818
+    """Redis has lost what it held since we looked last: everything is written again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    session: Session
+    head: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """The value of one key, and the sessions it was made from, each with the head it is shown at."""
+
+    key: str
+    messages: list[dict[str, Any]]
+    heads: dict[str, int]
+    took_over: bool
+
+
+class Mirror:
+    """`chat_history:{chat_id}` and `subagent:{name}:{chat_id}`, kept up to date in the background."""
+
+    name = NAME
+
+    def __init__(
+        self,
+        db: Database,
+        client: Redis,
+        *,
+        max_history: int = 100,
+        keeps: Callable[[Row], bool] = lambda row: True,
+        sweep_every: float = SWEEP_EVERY,
+    ) -> None:
+        self._db = db
+        self._redis = client
+        self._histories = RedisHistory(client)
+        self._max_history = max_history
+        self._keeps = keeps
+        self._projector = Projector(db, self, sweep_every=sweep_every)
+        self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._unreadable: dict[str, int] = {}
+        self._hash = ""
+        self._marker = ""
+        self._run = ""
+        self._progress = asyncio.Event()
+        self.nudge = self._projector.nudge
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator["Mirror"]:
+        async with self._projector.running():
+            yield self
+
+    # What others ask
+
+    async def prior(
+        self, chat_id: str, owner: str = keys.LOCAL, name: str | None = None, label: str = ""
+    ) -> tuple[Message, ...]:
+        """What Redis holds of a conversation that is met for the first time, with its user or with sub-agent `name`.
+
+        Nothing when it is not new, or when Redis does not answer at once: the mirror never keeps a turn waiting.
+        """
+        if self._projector.is_troubled or await mirror.is_met(self._db, owner, chat_id, agent=name, label=label):
+            return ()
+        key = keys.subagent_key(name, chat_id, owner, label) if name else keys.chat_key(chat_id, owner)
+        try:
+            async with asyncio.timeout(PRIOR_WITHIN):
+                found = await self._histories.load_history(key)
+        except TROUBLE as error:
+            log.warning("a history in Redis cannot be read", key=key, error=str(error) or type(error).__name__)
+            self._projector.is_troubled = True
+            return ()
+        return _sendable(history.as_messages(history.last(found, self._max_history)))
+
+    async def confirmed(self, session_id: str, seq: int, within: float = 0.5) -> bool:
+        """Has Redis confirmed the session up to `seq`? Waits a little for it, unless Redis is known to be away."""
+        give_up_at = asyncio.get_running_loop().time() + within
+        while True:
+            progress = self._progress
+            if await mirror.cursor(self._db, NAME, session_id) >= seq:
+                return True
+            if self._projector.is_troubled or asyncio.get_running_loop().time() > give_up_at:
+                return False
+            # Another process may be the one that carries it, so that nothing is heard of it here.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_EVERY):
+                    await progress.wait()
+
+    # Carrying
+
+    async def epoch(self) -> str:
+        """Changes when Redis was flushed (the marker is gone) or restarted (it may have lost its last writes)."""
+        self._hash = self._hash or f"longhouse:mirror:{await mirror.identity(self._db)}"
+        info = await self._redis.info("server")
+        await self._redis.hsetnx(self._hash, "", uuid.uuid4().hex)
+        marker = await self._redis.hget(self._hash, "")
+        self._marker = marker.decode() if isinstance(marker, bytes) else str(marker)
+        self._run = str(info.get("run_id", ""))
+        return f"{self._run}:{self._marker}"
+
+    async def carry(self, rows: Sequence[Row]) -> None:
+        if not self._marker:
+            await self.epoch()
+        heads: dict[str, int] = {row.id: row.head for row in rows if not self._keeps(row)}
+        copies = await self._copies([row for row in rows if self._keeps(row)])
+        for copy in await self._write(copies):
+            heads |= copy.heads
+        await mirror.save(self._db, NAME, epoch=f"{self._run}:{self._marker}", heads=heads)
+        self._progress.set()
+        self._progress = asyncio.Event()
+
+    async def _copies(self, rows: Sequence[Row]) -> list[_Copy]:
+        """The values of all keys in which these sessions appear."""
+        subs = [[row] for row in rows if row.side == "sub"]
+        spoken = list(dict.fromkeys((row.owner, row.conversation_id) for row in rows if row.side == "root"))
+        together: dict[tuple[str, str], list[Row]] = defaultdict(list)
+        for row in await mirror.roots(self._db, spoken) if spoken else ():
+            if self._keeps(row):
+                together[row.owner, row.conversation_id].append(row)
+        groups, copies = [*subs, *together.values()], []
+        for start in range(0, len(groups), AT_ONCE):
+            copies += await asyncio.gather(*(self._readable(group) for group in groups[start : start + AT_ONCE]))
+        return [copy for copy in copies if copy]
+
+    async def _readable(self, rows: Sequence[Row]) -> _Copy | None:
+        """None where a newer process wrote something that we do not know: that one carries it, and its cursor waits."""
+        heads = {row.id: row.head for row in rows}
+        if any(self._unreadable.get(session_id) == head for session_id, head in heads.items()):
+            return None
+        try:
+            return await self._copy(rows)
+        except UnknownShape as error:
+            log.warning("a journal cannot be mirrored here", session=rows[0].id, error=str(error))
+            self._unreadable |= heads
+            return None
+
+    async def _copy(self, rows: Sequence[Row]) -> _Copy:
+        """A sub-agent's whole history; or what was said in all root sessions of one conversation."""
+        known = [await self._fold(row) for row in rows]
+        first, sessions = rows[0], [one.session for one in known]
+        if first.side == "sub":
+            key = keys.subagent_key(first.agent, first.conversation_id, first.owner, first.label)
+            messages = plain.messages_of(sessions[0])
+        else:
+            key = keys.chat_key(first.conversation_id, first.owner)
+            messages = await self._said(sessions)
+        return _Copy(
+            key=key,
+            messages=history.last(messages, self._max_history),
+            heads={row.id: one.head for row, one in zip(rows, known, strict=True)},
+            took_over=any(isinstance(entry, Told) for session in sessions for entry in session.transcript),
+        )
+
+    async def _said(self, sessions: Sequence[Session]) -> list[dict[str, Any]]:
+        """What was said to and by all of them, in order of time. What a later one was told was said here before."""
+        if len(sessions) == 1:
+            return plain.spoken_in(sessions[0])
+        at = await mirror.times(self._db, [session.id for session in sessions])
+        placed: list[tuple[Any, Entry]] = []
+        for nth, session in enumerate(sessions):
+            entries = (entry for entry in session.transcript if nth == 0 or not isinstance(entry, Told))
+            placed += [(at[session.id, entry.seq], entry) for entry in entries]
+        placed.sort(key=lambda pair: pair[0])
+        return plain.as_dicts([message for _, entry in placed for message in plain.spoken(entry)])
+
+    async def _fold(self, row: Row) -> _Known:
+        """The session with everything that was said in it: what was condensed for the model is still shown here."""
+        known = self._known.pop(row.id, None) or _Known(blank(row.id), 0)
+        while page := await journals.read(self._db, row.id, known.head):
+            said = (record for record in page if not isinstance(record.event, events.Condensed))
+            known = _Known(fold(said, known.session), page[-1].seq)
+        self._known[row.id] = known
+        while len(self._known) > REMEMBERED:
+            self._known.popitem(last=False)
+        return known
+
+    async def _write(self, copies: Sequence[_Copy]) -> Iterable[_Copy]:
+        """Writes whole values; all of them are there, or newer ones are, when this returns."""
+        if not copies:
+            return ()
+        pipeline = self._redis.pipeline(transaction=False)
+        for copy in copies:
+            version, value = sum(copy.heads.values()), msgspec.json.encode(copy.messages)
+            keep_at = "" if copy.took_over else f"longhouse:before:{copy.key}"
+            pipeline.eval(WRITE, 2, self._hash, copy.key, self._marker, version, value, keep_at)
+        if b"flushed" in [_bytes(answer) for answer in await pipeline.execute()]:
+            self._marker = ""
+            raise Flushed("Redis was flushed; everything is written again")
+        return copies
+
+
+def _bytes(answer: object) -> bytes:
+    return answer if isinstance(answer, bytes) else str(answer).encode()
+
+
+def _sendable(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """With tool names that every provider accepts: elsewhere they may be called anything."""
+    used = {call.function.name for one in messages if isinstance(one, Assistant) for call in one.tool_calls}
+    names = wire_names(used)
+    return tuple(_renamed(one, names) if isinstance(one, Assistant) and one.tool_calls else one for one in messages)
+
+
+def _renamed(message: Assistant, names: dict[str, str]) -> Assistant:
+    calls = tuple(
+        msgspec.structs.replace(call, function=msgspec.structs.replace(call.function, name=names[call.function.name]))
+        for call in message.tool_calls
+    )
+    return Assistant(content=message.content, tool_calls=calls)

@@ -1,0 +1,131 @@
+"""Carries journals elsewhere in the background: hints say where to look first, the cursors are the truth."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Final, Protocol
+
+import asyncpg
+import structlog
+
+from longhouse.memory.redis import TROUBLE as REDIS_TROUBLE
+from longhouse.store import mirror
+from longhouse.store.database import UNREACHABLE, Database
+from longhouse.store.mirror import Row
+
+log = structlog.get_logger()
+
+TROUBLE: Final = (*REDIS_TROUBLE, *UNREACHABLE, asyncpg.PostgresError)
+BATCH: Final = 64
+PAGE: Final = 256
+MOST_HINTS: Final = 10_000
+"""Past that many, hints are dropped: the sweep finds those sessions."""
+SWEEP_EVERY: Final = 1.0
+SHARE: Final = 20
+"""A search that takes long is made less often: it never takes more than one part in so many of the time."""
+LONGEST_PAUSE: Final = 2.0
+
+
+class Target(Protocol):
+    """Where journals are carried."""
+
+    name: str
+
+    async def epoch(self) -> str:
+        """What the place is called now; another name says that it has lost what it had."""
+        ...
+
+    async def carry(self, rows: Sequence[Row]) -> None:
+        """Brings these sessions up to date there, and remembers it."""
+        ...
+
+
+class Projector:
+    def __init__(self, db: Database, target: Target, *, sweep_every: float = SWEEP_EVERY) -> None:
+        self._db = db
+        self._target = target
+        self._sweep_every = sweep_every
+        self._hints: dict[str, None] = {}
+        self._hinted = asyncio.Event()
+        self._epoch = ""
+        self._after = ""
+        self._sweep_at = 0.0
+        self._swept_for = 0.0
+        self._pause = 0.0
+        self.is_troubled = False
+        """Did the last attempt fail? Then nobody should wait for the next one."""
+
+    def nudge(self, session_id: str) -> None:
+        """This session may have moved."""
+        if len(self._hints) >= MOST_HINTS:
+            self._hints.clear()
+        self._hints[session_id] = None
+        self._hinted.set()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Carries while the block runs."""
+        task = asyncio.create_task(self._run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._step()
+            except TROUBLE as error:
+                self._say(error)
+                self._begin_again()
+                self._pause = min(max(2 * self._pause, 0.05), LONGEST_PAUSE)
+                await asyncio.sleep(self._pause)
+            except Exception:
+                # A defect here must not end the projection of everything else; what it hit is found again.
+                log.exception("a projection failed", projection=self._target.name)
+                self._begin_again()
+                await asyncio.sleep(LONGEST_PAUSE)
+
+    async def _step(self) -> None:
+        """Waits for a hint or for the time to sweep, and does what is there to do."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(self._sweep_at):
+                await self._hinted.wait()
+        if self._hints:
+            await self._target.carry(await mirror.rows(self._db, self._taken()))
+            self.is_troubled = False
+        if asyncio.get_running_loop().time() >= self._sweep_at:
+            await self._sweep()
+            self._pause, self.is_troubled = 0.0, False
+
+    def _taken(self) -> list[str]:
+        taken = list(self._hints)[:BATCH]
+        for session_id in taken:
+            del self._hints[session_id]
+        if not self._hints:
+            self._hinted.clear()
+        return taken
+
+    async def _sweep(self) -> None:
+        """One page of what is behind; the next one is due at once, unless this was the last."""
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        if not self._after:
+            self._epoch, self._swept_for = await self._target.epoch(), 0.0
+        page = await mirror.behind(self._db, self._target.name, epoch=self._epoch, after=self._after, limit=PAGE)
+        self._swept_for += clock() - began
+        for start in range(0, len(page), BATCH):
+            await self._target.carry(page[start : start + BATCH])
+        self._after = page[-1].id if len(page) == PAGE else ""
+        if not self._after:
+            self._sweep_at = clock() + max(self._sweep_every, SHARE * self._swept_for)
+
+    def _begin_again(self) -> None:
+        self._after, self._sweep_at = "", 0.0
+
+    def _say(self, error: Exception) -> None:
+        if not self.is_troubled:
+            log.warning("a projection waits", projection=self._target.name, error=str(error))
+        self.is_troubled = True

@@ -1,0 +1,113 @@
+"""Memory that a caller keeps for itself: what a MasterAgent's web service loads before a request and saves after it."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+from weakref import WeakValueDictionary
+
+from longhouse.journal import history
+from longhouse.memory import keys
+
+
+class Histories(Protocol):
+    """Where histories outlive the process; `RedisHistory` is one."""
+
+    async def load_history(self, key: str) -> list[dict[str, Any]]: ...
+
+    async def save_history(self, key: str, messages: Sequence[dict[str, Any]]) -> None: ...
+
+
+@dataclass
+class MemoryMessage:
+    role: str
+    content: str
+    timestamp: float = field(default_factory=time.time)
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As OpenAI writes it, and as it is kept."""
+        message: dict[str, Any] = {"role": self.role, "content": self.content}
+        if self.tool_calls:
+            message["tool_calls"] = self.tool_calls
+        if self.tool_call_id:
+            message["tool_call_id"] = self.tool_call_id
+        if self.name:
+            message["name"] = self.name
+        return message
+
+
+class MemoryService:
+    """Histories by key: cached in the process, kept in Redis when there is one."""
+
+    def __init__(self, max_history: int = 100, context_window: int = 10, redis: Histories | None = None) -> None:
+        self.max_history = max_history
+        self.context_window = context_window
+        self.redis = redis
+        self.memory_cache: dict[str, list[MemoryMessage]] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    async def add_message(self, chat_id: int | str, message: MemoryMessage) -> None:
+        """Adds what the user said or was told."""
+        await self._add(keys.chat_key(chat_id), message)
+
+    async def add_subagent_message(self, chat_id: int | str, subagent_name: str, message: MemoryMessage) -> None:
+        await self._add(keys.subagent_key(subagent_name, chat_id), message)
+
+    async def get_context_for_agent(self, chat_id: int | str) -> list[dict[str, Any]]:
+        """The newest messages of the conversation, as a model is sent them."""
+        return self._context(await self.load_history(keys.chat_key(chat_id)), self.context_window)
+
+    async def get_subagent_context(
+        self, chat_id: int | str, subagent_name: str, context_window: int = 50
+    ) -> list[dict[str, Any]]:
+        """The newest messages of a sub-agent's history, as a model is sent them."""
+        return self._context(await self.load_history(keys.subagent_key(subagent_name, chat_id)), context_window)
+
+    async def load_history(self, key: str) -> list[MemoryMessage]:
+        """The messages under a key: from the cache, at the first time from Redis."""
+        if key not in self.memory_cache:
+            async with self._lock(key):
+                await self._fetch(key)
+        return list(self.memory_cache[key])
+
+    async def save_history(self, chat_id: int | str, messages: Sequence[MemoryMessage]) -> None:
+        """Puts these in the place of what was there. A string is a key as it is, a number that of a chat."""
+        key = chat_id if isinstance(chat_id, str) else keys.chat_key(chat_id)
+        async with self._lock(key):
+            self.memory_cache[key] = list(messages)
+            await self._store(key)
+
+    async def _add(self, key: str, message: MemoryMessage) -> None:
+        async with self._lock(key):
+            await self._fetch(key)
+            self.memory_cache[key].append(message)
+            await self._store(key)
+
+    async def _fetch(self, key: str) -> None:
+        """Fills the cache. A Redis that fails raises: an empty history would be saved over the real one."""
+        if key in self.memory_cache:
+            return
+        found = await self.redis.load_history(key) if self.redis else []
+        self.memory_cache[key] = [MemoryMessage(**message) for message in found]
+
+    async def _store(self, key: str) -> None:
+        cached = self.memory_cache[key]
+        if len(cached) > self.max_history:
+            kept = history.last([message.to_dict() for message in cached], self.max_history)
+            cached[:] = cached[len(cached) - len(kept) :]
+        if self.redis:
+            await self.redis.save_history(key, [message.to_dict() for message in cached])
+
+    def _context(self, messages: Sequence[MemoryMessage], window: int) -> list[dict[str, Any]]:
+        return history.paired(history.last([message.to_dict() for message in messages], window))
+
+    def _lock(self, key: str) -> asyncio.Lock:
+        """One for each key that is in use: appends to a history do not overtake each other."""
+        lock = self._locks.get(key)
+        if lock is None:
+            lock = self._locks[key] = asyncio.Lock()
+        return lock

@@ -1,0 +1,92 @@
+"""Session logs: one file for each conversation, for people who watch what is remembered.
+
+A line is written with one open, one append, one close: a log holds no file open, however many conversations there are.
+"""
+
+import hashlib
+import logging
+import os
+import re
+from datetime import datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from longhouse.errors import CallerError
+from longhouse.memory import keys
+
+log = structlog.get_logger()
+
+FOLDER: Final = "memory_sessions"
+LOG_DIR: Final = "LONGHOUSE_LOG_DIR"
+_BREAKS: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
+
+
+def get_session_logger(chat_id: int | str, *, owner: str = keys.LOCAL, folder: Path | None = None) -> logging.Logger:
+    """The logger of one conversation: `{folder}/memory_sessions/memory_{chat_id}.log`.
+
+    The folder is LONGHOUSE_LOG_DIR, or `logs`. Other owners than the local one have a folder of their own in it.
+    """
+    name = str(chat_id)
+    if not keys.CHAT_ID.fullmatch(name):
+        allowed = "1 to 128 of the characters A-Z a-z 0-9 . _ : @ -, and not dots alone"
+        raise CallerError(f"chat_id must be {allowed}.", param="chat_id")
+    return _logger(name, owner, folder or Path(os.environ.get(LOG_DIR) or "logs"))
+
+
+@lru_cache(maxsize=256)
+def _logger(name: str, owner: str, folder: Path) -> logging.Logger:
+    # Not from the registry of `logging`, which would keep every conversation's logger for ever.
+    logger = logging.Logger(f"session_{name}", logging.INFO)
+    logger.addHandler(_Lines(path_of(folder, name, owner)))
+    return logger
+
+
+def path_of(folder: Path, name: str, owner: str) -> Path:
+    """Where a conversation's log is: its name was checked, and an owner is made one plain word."""
+    home = folder / FOLDER
+    return (home if owner == keys.LOCAL else home / f"owner_{_short(keys.plain_owner(owner))}") / f"memory_{name}.log"
+
+
+def _short(word: str) -> str:
+    """A file system takes 255 bytes."""
+    return word if len(word) <= 200 else f"{word[:150]}_{hashlib.sha256(word.encode()).hexdigest()[:32]}"
+
+
+def write(logger: logging.Logger, at: datetime, text: str) -> None:
+    """A line about something that happened at that moment."""
+    record = logger.makeRecord(logger.name, logging.INFO, "", 0, text, (), None)
+    record.created = at.timestamp()
+    logger.handle(record)
+
+
+class _Formatter(logging.Formatter):
+    """One record, one line: what people write must not look like lines of ours."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return _BREAKS.sub(" ", super().format(record))
+
+
+class _Lines(logging.Handler):
+    """Appends each record to a file that is open only meanwhile."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+        self.setFormatter(_Formatter("%(asctime)s - %(message)s", datefmt="%H:%M:%S"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = f"{self.format(record)}\n".encode(errors="replace")
+        try:
+            self._append(line)
+        except OSError as error:
+            log.warning("a session log cannot be written", path=str(self._path), error=str(error))
+
+    def _append(self, line: bytes) -> None:
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # For our own eyes, as a log holds what people said; and never through a link that somebody put there.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+        with open(os.open(self._path, flags, 0o600), "ab") as file:
+            file.write(line)

@@ -1,0 +1,165 @@
+"""The session logs as a projection of the journals: what was asked, loaded, saved and answered in a conversation."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import takewhile
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from longhouse.errors import UnknownShape
+from longhouse.journal import events, plain
+from longhouse.journal.events import Output, Recorded
+from longhouse.journal.fold import blank, fold
+from longhouse.journal.messages import text_of
+from longhouse.journal.transcript import Step
+from longhouse.memory import keys
+from longhouse.memory.log_lines import RULE, Language, line
+from longhouse.memory.projector import SWEEP_EVERY, Projector
+from longhouse.memory.session_log import get_session_logger, write
+from longhouse.store import journals, mirror
+from longhouse.store.database import Database
+from longhouse.store.mirror import Row
+
+log = structlog.get_logger()
+
+NAME: Final = "session_log"
+CONTEXT_WINDOW: Final = 50
+"""Messages of its history that a sub-agent is given."""
+
+Confirmed = Callable[[str, int], Awaitable[bool]]
+Subagents = Callable[[Row], Iterable[str]]
+
+
+async def _never(session_id: str, seq: int) -> bool:
+    return False
+
+
+def _none(row: Row) -> Iterable[str]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class _News:
+    row: Row
+    record: Recorded
+
+
+class SessionLog:
+    """Writes the log of each conversation as its journals grow; each event once, in whatever process it is."""
+
+    name = NAME
+
+    def __init__(
+        self,
+        db: Database,
+        folder: Path,
+        *,
+        language: Language = "en",
+        subagents: Subagents = _none,
+        confirmed: Confirmed = _never,
+        sweep_every: float = SWEEP_EVERY,
+    ) -> None:
+        """`subagents`: those that a root session may call. `confirmed`: has Redis a session up to this event?"""
+        self._db = db
+        self._folder = folder
+        self._language = language
+        self._subagents = subagents
+        self._confirmed = confirmed
+        self._projector = Projector(db, self, sweep_every=sweep_every)
+        self.nudge = self._projector.nudge
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator["SessionLog"]:
+        async with self._projector.running():
+            yield self
+
+    async def epoch(self) -> str:
+        return ""
+
+    async def carry(self, rows: Sequence[Row]) -> None:
+        news: dict[tuple[str, str], list[_News]] = defaultdict(list)
+        for row in rows:
+            news[row.owner, row.conversation_id] += [_News(row, record) for record in await self._claimed(row)]
+        for (owner, conversation), happened in news.items():
+            happened.sort(key=lambda one: one.record.at)
+            lines = [said for one in happened for said in await self._lines(one)]
+            await asyncio.to_thread(_write, self._folder, owner, conversation, lines)
+
+    async def _claimed(self, row: Row) -> list[Recorded]:
+        """What nobody has written to a log yet. Claimed before it is written: a line may be lost, never doubled."""
+        before = await mirror.cursor(self._db, NAME, row.id)
+        try:
+            recorded = await journals.read(self._db, row.id, before)
+        except UnknownShape as error:
+            log.warning("a journal cannot be logged here", session=row.id, error=str(error))
+            return []
+        if not recorded or not await mirror.claim(self._db, NAME, row.id, before=before, head=recorded[-1].seq):
+            return []
+        if len(recorded) == journals.PAGE:
+            self.nudge(row.id)
+        return recorded
+
+    async def _lines(self, news: _News) -> list[tuple[datetime, str]]:
+        record, is_root = news.record, news.row.side == "root"
+        match record.event:
+            case events.Prompted(content=content):
+                text = "\n\n".join(text_of(one) for one in content)
+                said = self._asked(text) if is_root else [line(self._language, "task", text=text)]
+            case events.Started() if is_root:
+                said = [*await self._saved(news), *await self._loaded(news)]
+            case events.Returned(outcome=Output(content=text)) if await self._is_answer(news):
+                said = [*self._asked(text), *await self._saved(news)]
+            case events.Finished(answer=answer) if not is_root:
+                said = [line(self._language, "answer", text=answer)]
+            case _:
+                said = []
+        return [(record.at, text) for text in said]
+
+    def _asked(self, text: str) -> list[str]:
+        return [RULE, line(self._language, "request", text=text)]
+
+    async def _saved(self, news: _News) -> list[str]:
+        return [line(self._language, "saved")] if await self._confirmed(news.row.id, news.record.seq) else []
+
+    async def _loaded(self, news: _News) -> list[str]:
+        """What each sub-agent remembered when the turn began."""
+        said = []
+        for name in self._subagents(news.row):
+            count = await self._remembered(news, name)
+            said.append(line(self._language, "loaded", name=name, count=count))
+            if not count:
+                said.append(line(self._language, "empty"))
+        return said
+
+    async def _remembered(self, news: _News, name: str) -> int:
+        child = await mirror.child(self._db, news.row.owner, news.row.conversation_id, name)
+        if child is None:
+            return 0
+        session, began = blank(child), news.record.at
+        while page := await journals.read(self._db, child, session.head):
+            session = fold(takewhile(lambda record: record.at <= began, page), session)
+            if page[-1].at > began:
+                break
+        return min(len(plain.messages_of(session)), CONTEXT_WINDOW)
+
+    async def _is_answer(self, news: _News) -> bool:
+        """Is this a person's answer to a question?"""
+        event = news.record.event
+        if not isinstance(event, events.Returned) or event.by != "user":
+            return False
+        session = await journals.load(self._db, news.row.id)
+        uses = (use for entry in session.transcript if isinstance(entry, Step) for use in entry.uses)
+        return any(use.question and use.call == event.call for use in uses)
+
+
+def _write(folder: Path, owner: str, conversation: str, lines: Sequence[tuple[datetime, str]]) -> None:
+    if lines and keys.CHAT_ID.fullmatch(conversation):
+        logger = get_session_logger(conversation, owner=owner, folder=folder)
+        for at, text in lines:
+            write(logger, at, text)

@@ -1,0 +1,52 @@
+"""Who thinks for a template: one set of connections for each endpoint that a template names."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Final
+
+from longhouse.agents.template import LLMPolicy, Template
+from longhouse.errors import SetupError
+from longhouse.models.model import Model
+from longhouse.models.openai import HANG, OpenAIModel, open_endpoint
+
+MOST: Final = 256
+"""Endpoints that one process keeps open."""
+
+FindSecret = Callable[[str], str | None]
+
+
+class Endpoints:
+    def __init__(self, stack: AsyncExitStack, default: Model, secrets: FindSecret, hang: float) -> None:
+        self._stack = stack
+        self._default = default
+        self._secrets = secrets
+        self._hang = hang
+        self._open: dict[tuple[str, str, str], Model] = {}
+
+    async def model_for(self, template: Template) -> Model:
+        """The endpoint that the template names, or the one of the settings."""
+        policy = template.llm_policy
+        if policy.base_url is None:
+            return self._default
+        place = (policy.base_url, policy.api_key_ref or "", policy.proxy or "")
+        if place not in self._open:
+            if len(self._open) >= MOST:
+                raise SetupError(
+                    f"Templates name more than {MOST} model endpoints; restart to forget old ones."
+                )
+            self._open[place] = await self._opened(policy.base_url, policy, template.ref)
+        return self._open[place]
+
+    async def _opened(self, base_url: str, policy: LLMPolicy, ref: str) -> Model:
+        # A key goes only where its own template sends it: the settings' key is for the settings' endpoint.
+        key = self._secrets(policy.api_key_ref) if policy.api_key_ref else ""
+        if key is None:
+            raise SetupError(f"{ref} names the secret {policy.api_key_ref!r}, which this process was not given.")
+        opening = open_endpoint(base_url, key, proxy=policy.proxy, hang=self._hang)
+        return OpenAIModel(await self._stack.enter_async_context(opening))
+
+
+@asynccontextmanager
+async def open_endpoints(default: Model, secrets: FindSecret, *, hang: float = HANG) -> AsyncIterator[Endpoints]:
+    async with AsyncExitStack() as stack:
+        yield Endpoints(stack, default, secrets, hang)

@@ -1,0 +1,351 @@
+"""The catalog: tools and templates in versions that are added and never edited, and which of them is active."""
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Final, Generic, Literal, TypeVar
+
+import msgspec
+from pydantic import TypeAdapter
+
+from longhouse.agents.descriptor import ToolDescriptor
+from longhouse.agents.template import Template
+from longhouse.store.database import Database
+
+Kind = Literal["tool", "template"]
+T = TypeVar("T", Template, ToolDescriptor)
+
+LOCK: Final = (0x6C6F6E67, 0x63617461)  # "long", "cata": changes come one after another
+KEPT: Final = 4096
+"""Versions that a process keeps at hand; a version never changes, so it may be kept for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    name: str
+    version: int
+    is_active: bool
+    is_new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A name of the catalog as lists show it."""
+
+    name: str
+    owner: str | None
+    active: int | None
+    latest: int
+    descriptor: dict[str, Any]
+    """Of the active version, or of the latest where none is active."""
+    changed_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    name: str
+    version: int
+    is_active: bool
+    digest: str
+    published_by: str
+    published_at: datetime
+    descriptor: dict[str, Any]
+
+
+# One statement publishes many. Content that is there already keeps its version; `$6` says whether what is published
+# becomes active, `$7` whether also when its content was there before.
+PUBLISH: Final = """
+WITH given AS (
+    SELECT DISTINCT ON (name, digest) * FROM unnest($2::text[], $3::text[], $4::json[], $8::text[])
+           WITH ORDINALITY AS g (name, digest, descriptor, owner, nth)
+    ORDER BY name, digest, nth
+), known AS (
+    SELECT g.*, v.version AS there FROM given g
+    LEFT JOIN catalog_versions v ON v.kind = $1 AND v.name = g.name AND v.digest = g.digest
+), numbered AS (
+    SELECT k.*, COALESCE(
+               k.there,
+               COALESCE((SELECT max(v.version) FROM catalog_versions v WHERE v.kind = $1 AND v.name = k.name), 0)
+               + count(*) FILTER (WHERE k.there IS NULL) OVER (PARTITION BY k.name ORDER BY k.nth)
+           ) AS version
+    FROM known k
+), written AS (
+    INSERT INTO catalog_versions (kind, name, version, digest, descriptor, published_by)
+    SELECT $1, name, version, digest, descriptor, $5 FROM numbered WHERE there IS NULL
+), last AS (
+    SELECT DISTINCT ON (name) * FROM numbered ORDER BY name, nth DESC
+), named AS (
+    INSERT INTO catalog_names AS n (kind, name, owner, active)
+    SELECT $1, name, owner, CASE WHEN $6 THEN version END FROM last
+    ON CONFLICT (kind, name) DO UPDATE SET
+        owner = EXCLUDED.owner,
+        before = CASE WHEN EXCLUDED.active IS NOT NULL AND n.active IS NOT NULL AND n.active <> EXCLUDED.active
+                      THEN n.before || n.active ELSE n.before END,
+        active = COALESCE(EXCLUDED.active, n.active),
+        retired_at = CASE WHEN EXCLUDED.active IS NULL THEN n.retired_at END,
+        changed_at = now()
+    WHERE ($7 AND (n.active, n.owner) IS DISTINCT FROM (COALESCE(EXCLUDED.active, n.active), EXCLUDED.owner))
+       OR EXISTS (SELECT FROM last l WHERE l.name = n.name AND l.there IS NULL)
+    RETURNING name, active
+), moved AS (
+    UPDATE catalog_generation SET generation = generation + 1 WHERE kind = $1 AND EXISTS (SELECT FROM named)
+)
+SELECT json_agg(json_build_array(l.name, l.version,
+           COALESCE((SELECT n.active FROM named n WHERE n.name = l.name),
+                    (SELECT o.active FROM catalog_names o WHERE o.kind = $1 AND o.name = l.name)) = l.version,
+           l.there IS NULL) ORDER BY l.nth) AS published
+FROM last l
+"""
+
+_MOVED: Final = """, moved AS (
+    UPDATE catalog_generation SET generation = generation + 1 WHERE kind = $1 AND EXISTS (SELECT FROM done)
+) SELECT active FROM done"""
+
+ACTIVATE: Final = f"""
+WITH done AS (
+    UPDATE catalog_names SET
+        before = CASE WHEN active IS NULL OR active = $3 THEN before ELSE before || active END,
+        active = $3, retired_at = NULL, changed_at = now()
+    WHERE kind = $1 AND name = $2
+      AND EXISTS (SELECT FROM catalog_versions WHERE kind = $1 AND name = $2 AND version = $3)
+    RETURNING active
+){_MOVED}"""
+
+ROLL_BACK: Final = f"""
+WITH done AS (
+    UPDATE catalog_names SET active = before[cardinality(before)], before = before[:cardinality(before) - 1],
+                             changed_at = now()
+    WHERE kind = $1 AND name = $2 AND cardinality(before) > 0 AND retired_at IS NULL
+    RETURNING active
+){_MOVED}"""
+
+# What was active goes onto the way back, so that a rollback brings it back.
+DEACTIVATE: Final = f"""
+WITH done AS (
+    UPDATE catalog_names SET before = CASE WHEN active IS NULL THEN before ELSE before || active END,
+                             active = NULL, retired_at = CASE WHEN $3 THEN now() ELSE retired_at END, changed_at = now()
+    WHERE kind = $1 AND name = $2 AND retired_at IS NULL
+    RETURNING name, active
+){_MOVED.replace("active FROM", "name FROM")}"""
+
+SEEN: Final = "retired_at IS NULL AND ($2::text IS NULL OR n.owner IS NULL OR n.owner = $2)"
+
+ACTIVE: Final = """
+    SELECT active FROM catalog_names
+    WHERE kind = $1 AND name = $2 AND ($3::text IS NULL OR owner IS NULL OR owner = $3)
+"""
+
+ACTIVES: Final = """
+    SELECT name, active FROM catalog_names
+    WHERE kind = 'tool' AND name = ANY($1) AND active IS NOT NULL AND (owner IS NULL OR owner = $2)
+"""
+
+# What begins with a prefix, by a range that the primary key answers ("C" order).
+BENEATH: Final = """
+    SELECT name, active FROM catalog_names
+    WHERE kind = 'tool' AND name >= $1 AND name < $1 || U&'\\FFFF' AND active IS NOT NULL
+      AND (owner IS NULL OR owner = $2) ORDER BY name
+"""
+
+VERSION: Final = """
+    SELECT v.name, v.version, n.active IS NOT DISTINCT FROM v.version AS is_active, v.digest, v.published_by,
+           v.published_at, v.descriptor
+    FROM catalog_versions v JOIN catalog_names n ON n.kind = v.kind AND n.name = v.name
+    WHERE v.kind = $1 AND v.name = $2 AND v.version = $3
+"""
+
+VERSIONS: Final = """
+    SELECT v.name, v.version, n.active IS NOT DISTINCT FROM v.version AS is_active, v.digest, v.published_by,
+           v.published_at, v.descriptor
+    FROM catalog_versions v JOIN catalog_names n ON n.kind = v.kind AND n.name = v.name
+    WHERE v.kind = $1 AND v.name = $2 AND ($3::int IS NULL OR v.version < $3) ORDER BY v.version DESC LIMIT $4
+"""
+
+NAMED: Final = f"""
+    SELECT n.name, n.owner, n.active, latest.version AS latest, v.descriptor, n.changed_at
+    FROM catalog_names n
+    CROSS JOIN LATERAL (
+        SELECT max(version) AS version FROM catalog_versions WHERE kind = n.kind AND name = n.name
+    ) latest
+    JOIN catalog_versions v ON v.kind = n.kind AND v.name = n.name AND v.version = COALESCE(n.active, latest.version)
+    WHERE n.kind = $1 AND {SEEN}
+"""
+LIST: Final = f"{NAMED} AND ($3::text IS NULL OR n.name > $3) AND ($5 OR n.active IS NOT NULL) ORDER BY n.name LIMIT $4"
+ONE: Final = f"{NAMED} AND n.name = $3"
+
+NAMES: Final = f"""
+    SELECT n.name FROM catalog_names n WHERE n.kind = $1 AND {SEEN} AND n.active IS NOT NULL ORDER BY n.name LIMIT $3
+"""
+
+GENERATION: Final = "SELECT generation FROM catalog_generation WHERE kind = $1"
+
+USE: Final = """
+    INSERT INTO tool_uses AS t (owner, tool, minute, used) VALUES ($1, $2, date_trunc('minute', now()), 1)
+    ON CONFLICT (owner, tool, minute) DO UPDATE SET used = t.used + 1 WHERE t.used < $3
+    RETURNING true
+"""
+FORGET_USES: Final = "DELETE FROM tool_uses WHERE minute < now() - interval '2 minutes'"
+
+
+class Shelf(Generic[T]):
+    """One kind of thing in the catalog. Versions are kept at hand; which one is active is asked each time."""
+
+    def __init__(
+        self, db: Database, kind: Kind, type_: type[T], complete: Callable[[T], T] = lambda one: one
+    ) -> None:
+        self.db = db
+        self._type: type[T] = type_
+        self._complete: Callable[[T], T] = complete
+        self.kind = kind
+        self.adapter: TypeAdapter[T] = TypeAdapter(type_)
+        self.changes = 0
+        """Counts what this process itself has changed."""
+        self._versions: dict[tuple[str, int], T] = {}
+
+    async def publish(
+        self, given: Sequence[T], *, by: str, activate: bool = True, again: bool = True
+    ) -> list[Published]:
+        """Adds versions, all or none. With `again=False`, content that was published before changes nothing."""
+        if not given:
+            return []
+        row = await self.db.alone(
+            LOCK,
+            PUBLISH,
+            self.kind,
+            [one.name for one in given],
+            [self.digest(one) for one in given],
+            [self._stored(one) for one in given],
+            by,
+            activate,
+            again,
+            [one.owner for one in given],
+        )
+        assert row is not None
+        self.changes += 1
+        return [Published(*one) for one in msgspec.json.decode(row["published"])]
+
+    async def find(self, name: str, version: int | None = None, *, owner: str | None = None) -> T | None:
+        """The version, or the active one; with an owner, only what that owner may see."""
+        if version is None:
+            version = await self.active(name, owner=owner)
+        if version is None:
+            return None
+        kept = self._versions.get((name, version))
+        if kept is None:
+            row = await self.db.row(VERSION, self.kind, name, version)
+            if row is None:
+                return None
+            kept = self._read(row["descriptor"], version)
+            self._keep(kept)
+        return kept
+
+    async def active(self, name: str, *, owner: str | None = None) -> int | None:
+        """The number of the active version."""
+        found: int | None = None if "\x00" in name else await self.db.value(ACTIVE, self.kind, name, owner)
+        return found
+
+    async def names(self, *, owner: str | None = None, limit: int = 1000) -> list[str]:
+        """Names with an active version that this owner may see; None sees all."""
+        return [row["name"] for row in await self.db.rows(NAMES, self.kind, owner, limit)]
+
+    async def page(
+        self, *, after: str | None, limit: int, owner: str | None = None, inactive: bool = True
+    ) -> list[Named]:
+        """By name; with `inactive`, also names without an active version."""
+        rows = await self.db.rows(LIST, self.kind, owner, after, limit, inactive)
+        return [_named(row) for row in rows]
+
+    async def named(self, name: str, *, owner: str | None = None) -> Named | None:
+        row = None if "\x00" in name else await self.db.row(ONE, self.kind, owner, name)
+        return _named(row) if row else None
+
+    async def version(self, name: str, version: int) -> Version | None:
+        row = None if "\x00" in name else await self.db.row(VERSION, self.kind, name, version)
+        return _version(row) if row else None
+
+    async def versions(self, name: str, *, before: int | None = None, limit: int = 200) -> list[Version]:
+        rows = [] if "\x00" in name else await self.db.rows(VERSIONS, self.kind, name, before, limit)
+        return [_version(row) for row in rows]
+
+    async def activate(self, name: str, version: int) -> bool:
+        self.changes += 1
+        return await self.db.alone(LOCK, ACTIVATE, self.kind, name, version) is not None
+
+    async def roll_back(self, name: str) -> int | None:
+        """Makes the version active that was so before; None where there is no way back."""
+        self.changes += 1
+        row = await self.db.alone(LOCK, ROLL_BACK, self.kind, name)
+        return row["active"] if row else None
+
+    async def deactivate(self, name: str, *, retire: bool = False) -> bool:
+        """No version is active any more; turns that began with one keep it."""
+        self.changes += 1
+        return await self.db.alone(LOCK, DEACTIVATE, self.kind, name, retire) is not None
+
+    async def generation(self) -> int:
+        """Moves with every change."""
+        return int(await self.db.value(GENERATION, self.kind))
+
+    def digest(self, one: T) -> str:
+        """Of what was said, without what the catalog adds and without defaults, which a newer release may name."""
+        said = self.adapter.dump_python(one, mode="json", exclude_defaults=True, exclude={"version", "owner"})
+        return hashlib.sha256(msgspec.json.encode(said, order="sorted")).hexdigest()
+
+    def _stored(self, one: T) -> str:
+        whole = self.adapter.dump_python(one, mode="json", exclude={"version", "owner"})
+        return msgspec.json.encode({**whole, "owner": one.owner}).decode()
+
+    def _read(self, descriptor: str, version: int) -> T:
+        # What was once accepted stays readable, whatever a newer release would refuse.
+        one = msgspec.convert({**msgspec.json.decode(descriptor), "version": version}, self._type)
+        return self._complete(one)
+
+    def _keep(self, one: T) -> None:
+        if len(self._versions) >= KEPT:
+            del self._versions[next(iter(self._versions))]
+        self._versions[one.name, one.version] = one
+
+
+class Catalog:
+    """What may happen: templates and tools. `model` is that of templates which name none."""
+
+    def __init__(self, db: Database, *, model: str | None = None) -> None:
+        self.db = db
+        self.templates: Shelf[Template] = Shelf(db, "template", Template, lambda one: _with_model(one, model))
+        self.tools: Shelf[ToolDescriptor] = Shelf(db, "tool", ToolDescriptor)
+
+    async def active_tools(self, names: Iterable[str], owner: str) -> dict[str, int]:
+        """Name -> active version, of those that this owner may see; in the order asked, `<prefix>.*` spread out."""
+        names = list(names)
+        plain = [name for name in names if not name.endswith(".*")]
+        rows = await self.db.rows(ACTIVES, plain, owner) if plain else []
+        known = {row["name"]: int(row["active"]) for row in rows}
+        found: dict[str, int] = {}
+        for name in names:
+            if name.endswith(".*"):
+                beneath = await self.db.rows(BENEATH, name[:-1], owner)
+                found |= {row["name"]: int(row["active"]) for row in beneath}
+            elif name in known:
+                found[name] = known[name]
+        return found
+
+    async def may_use(self, owner: str, tool: str, per_minute: int) -> bool:
+        """Counts one use of a tool with a rate limit; False when the minute is full."""
+        return bool(await self.db.value(USE, owner, tool, per_minute))
+
+    async def forget_uses(self) -> None:
+        await self.db.run(FORGET_USES)
+
+
+def _with_model(template: Template, model: str | None) -> Template:
+    policy = template.llm_policy
+    return replace(template, llm_policy=replace(policy, model=policy.model or model))
+
+
+def _named(row: Any) -> Named:
+    return Named(**{**dict(row), "descriptor": msgspec.json.decode(row["descriptor"])})
+
+
+def _version(row: Any) -> Version:
+    return Version(**{**dict(row), "descriptor": msgspec.json.decode(row["descriptor"])})

@@ -1,0 +1,98 @@
+-- What may happen: tools and templates in versions that are added and never edited, and which of them is active.
+
+CREATE TABLE catalog_versions (
+    kind         text NOT NULL CHECK (kind IN ('tool', 'template')),
+    name         text COLLATE "C" NOT NULL,
+    version      integer NOT NULL,
+    digest       text NOT NULL,        -- of the content: the same content is the same version
+    descriptor   json NOT NULL,
+    published_by text NOT NULL,
+    published_at timestamptz NOT NULL DEFAULT now(),
+
+    PRIMARY KEY (kind, name, version),
+    UNIQUE (kind, name, digest)
+);
+
+CREATE TABLE catalog_names (
+    kind       text NOT NULL,
+    name       text COLLATE "C" NOT NULL,
+    owner      text,                            -- NULL: everybody's
+    active     integer,                         -- NULL: no version is
+    before     integer[] NOT NULL DEFAULT '{}', -- versions that were active before, the latest last: the way back
+    retired_at timestamptz,                     -- retired: gone from lists, kept for turns that began with it
+    changed_at timestamptz NOT NULL DEFAULT now(),
+
+    PRIMARY KEY (kind, name)
+);
+
+-- Moves with every change, so that whoever keeps something made from the catalog knows when to look again.
+CREATE TABLE catalog_generation (
+    kind       text PRIMARY KEY,
+    generation bigint NOT NULL
+);
+INSERT INTO catalog_generation VALUES ('tool', 0), ('template', 0);
+
+-- How often a tool with a rate limit was used, by minute.
+CREATE TABLE tool_uses (
+    owner  text NOT NULL,
+    tool   text NOT NULL,
+    minute timestamptz NOT NULL,
+    used   integer NOT NULL,
+
+    PRIMARY KEY (owner, tool, minute)
+);
+
+-- The roster of instances; rebuildable, since each worker writes down its own.
+CREATE TABLE agent_instances (
+    instance_id  text PRIMARY KEY,
+    template_id  text NOT NULL,
+    version      integer NOT NULL,
+    status       text NOT NULL CHECK (status IN ('IDLE', 'BUSY', 'RESETTING', 'ERROR', 'STOPPED')),
+    node         text NOT NULL,
+    worker       text NOT NULL,
+    session_id   text,
+    last_used_at timestamptz NOT NULL,
+    metrics      jsonb NOT NULL DEFAULT '{}'
+);
+CREATE INDEX agent_instances_used ON agent_instances (last_used_at DESC, instance_id DESC);
+
+CREATE VIEW tools AS
+SELECT v.name AS tool_id, v.name, v.version, COALESCE(n.active = v.version, false) AS is_active,
+       v.descriptor ->> 'type' AS type,
+       v.descriptor -> 'tags' AS tags,
+       v.descriptor -> 'categories' AS categories,
+       v.descriptor ->> 'description_short' AS description_short,
+       v.descriptor ->> 'description_long' AS description_long,
+       v.descriptor -> 'input_schema' AS input_schema,
+       v.descriptor -> 'runtime_binding' AS runtime_binding,
+       v.descriptor -> 'security_policy' AS security_policy,
+       v.descriptor ->> 'effect' AS effect,
+       n.owner, v.published_at
+FROM catalog_versions v JOIN catalog_names n ON n.kind = v.kind AND n.name = v.name
+WHERE v.kind = 'tool';
+
+CREATE VIEW agent_templates AS
+SELECT v.name AS template_id, v.name, v.version, COALESCE(n.active = v.version, false) AS is_active,
+       v.descriptor ->> 'base_agent_class' AS base_agent_class,
+       v.descriptor -> 'prompt_pack' AS prompt_pack,
+       v.descriptor -> 'llm_policy' AS llm_policy,
+       v.descriptor -> 'execution_policy' AS execution_policy,
+       v.descriptor -> 'tool_policy' AS tool_policy,
+       v.descriptor -> 'rules' AS rules,
+       v.descriptor -> 'reset_policy' AS reset_policy,
+       v.descriptor -> 'memory_policy' AS memory_policy,
+       v.descriptor -> 'multi_agent_meta' AS multi_agent_meta,
+       n.owner, v.published_at
+FROM catalog_versions v JOIN catalog_names n ON n.kind = v.kind AND n.name = v.name
+WHERE v.kind = 'template';
+
+CREATE VIEW agent_template_tool_policy AS
+SELECT v.name AS template_id, v.version, said.rule, tool.name AS tool_name, tool.place
+FROM catalog_versions v
+CROSS JOIN LATERAL (VALUES
+    ('required', v.descriptor #> '{tool_policy,required}'),
+    ('allow', v.descriptor #> '{tool_policy,allowlist}'),
+    ('deny', v.descriptor #> '{tool_policy,denylist}')
+) AS said (rule, names)
+CROSS JOIN LATERAL json_array_elements_text(said.names) WITH ORDINALITY AS tool (name, place)
+WHERE v.kind = 'template' AND json_typeof(said.names) = 'array';

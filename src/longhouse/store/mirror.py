@@ -1,0 +1,118 @@
+"""How far each session has been carried elsewhere. Work is found by `head > cursor`; there is no global position."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from longhouse.store.database import Database
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A session as those see it who carry it elsewhere."""
+
+    id: str
+    owner: str
+    conversation_id: str
+    side: str
+    agent: str
+    label: str
+    head: int
+
+
+COLUMNS: Final = "s.id, s.owner, s.conversation_id, s.side, s.agent, s.label, s.head"
+
+# In the order of the ids, so that a large rebuild goes on where its last page ended.
+BEHIND: Final = f"""
+    SELECT {COLUMNS}
+    FROM sessions s LEFT JOIN projection_cursors c ON c.projection = $1 AND c.session_id = s.id
+    WHERE s.id > $3 AND (c.head IS NULL OR s.head > c.head OR c.epoch <> $2)
+    ORDER BY s.id LIMIT $4
+"""
+ROWS: Final = f"SELECT {COLUMNS} FROM sessions s WHERE s.id = ANY($1)"
+ROOTS: Final = f"""
+    SELECT {COLUMNS}
+    FROM sessions s JOIN unnest($1::text[], $2::text[]) AS asked (owner, conversation_id)
+      ON s.owner = asked.owner AND s.conversation_id = asked.conversation_id
+    WHERE s.side = 'root' ORDER BY s.created_at, s.id
+"""
+SAVE: Final = """
+    INSERT INTO projection_cursors (projection, session_id, epoch, head)
+    SELECT $1, carried.id, $2, carried.head FROM unnest($3::text[], $4::bigint[]) AS carried (id, head)
+    ON CONFLICT (projection, session_id) DO UPDATE SET epoch = excluded.epoch, head = excluded.head
+    WHERE projection_cursors.head < excluded.head OR projection_cursors.epoch <> excluded.epoch
+"""
+CURSOR: Final = "SELECT head FROM projection_cursors WHERE projection = $1 AND session_id = $2"
+CLAIM: Final = """
+    INSERT INTO projection_cursors (projection, session_id, epoch, head) VALUES ($1, $2, '', $4)
+    ON CONFLICT (projection, session_id) DO UPDATE SET head = excluded.head WHERE projection_cursors.head = $3
+    RETURNING head
+"""
+TIMES: Final = """
+    SELECT session_id, seq, at FROM journal WHERE session_id = ANY($1) AND kind IN ('Started', 'Replied')
+"""
+IDENTITY: Final = "SELECT id::text FROM identity"
+IS_MET: Final = """
+    SELECT EXISTS (
+        SELECT FROM sessions
+        WHERE owner = $1 AND conversation_id = $2 AND side = $3 AND ($4::text IS NULL OR (agent = $4 AND label = $5))
+    )
+"""
+CHILD: Final = """
+    SELECT id FROM sessions
+    WHERE owner = $1 AND conversation_id = $2 AND side = 'sub' AND agent = $3 AND label = ''
+"""
+
+
+async def behind(db: Database, projection: str, *, epoch: str, after: str, limit: int) -> Sequence[Row]:
+    """Sessions that have moved since they were carried, or were never; those with ids after `after`."""
+    return [Row(*row) for row in await db.rows(BEHIND, projection, epoch, after, limit)]
+
+
+async def rows(db: Database, ids: Sequence[str]) -> Sequence[Row]:
+    return [Row(*row) for row in await db.rows(ROWS, ids)]
+
+
+async def roots(db: Database, conversations: Sequence[tuple[str, str]]) -> Sequence[Row]:
+    """The root sessions of these (owner, conversation) pairs, the oldest first."""
+    owners, ids = [owner for owner, _ in conversations], [conversation for _, conversation in conversations]
+    return [Row(*row) for row in await db.rows(ROOTS, owners, ids)]
+
+
+async def save(db: Database, projection: str, *, epoch: str, heads: Mapping[str, int]) -> None:
+    """Remembers how far these sessions were carried."""
+    # Sorted, so that two who save at once lock the rows in the same order.
+    ids = sorted(heads)
+    await db.run(SAVE, projection, epoch, ids, [heads[one] for one in ids])
+
+
+async def cursor(db: Database, projection: str, session_id: str) -> int:
+    return int(await db.value(CURSOR, projection, session_id) or 0)
+
+
+async def claim(db: Database, projection: str, session_id: str, *, before: int, head: int) -> bool:
+    """Takes what lies between `before` and `head` for ourselves; False if somebody else has it."""
+    return await db.value(CLAIM, projection, session_id, before, head) is not None
+
+
+async def times(db: Database, ids: Sequence[str]) -> dict[tuple[str, int], datetime]:
+    """When the entries of these sessions' transcripts were written: (session, seq) -> the moment."""
+    return {(session_id, seq): at for session_id, seq, at in await db.rows(TIMES, ids)}
+
+
+async def identity(db: Database) -> str:
+    """What this database is called by those who keep copies of it."""
+    return str(await db.value(IDENTITY))
+
+
+async def is_met(db: Database, owner: str, conversation_id: str, *, agent: str | None, label: str) -> bool:
+    """Has anybody spoken here before: with a root agent, or with this sub-agent?"""
+    side = "root" if agent is None else "sub"
+    return bool(await db.value(IS_MET, owner, conversation_id, side, agent, label))
+
+
+async def child(db: Database, owner: str, conversation_id: str, agent: str) -> str | None:
+    """The id of the conversation's plain session with this sub-agent, if it was opened."""
+    found = await db.value(CHILD, owner, conversation_id, agent)
+    return str(found) if found else None

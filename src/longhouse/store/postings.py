@@ -1,0 +1,128 @@
+"""Words and where they are: postings in shards, appended to by the index, added up by a search."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import asyncpg
+import numpy as np
+import numpy.typing as npt
+
+from longhouse.agents import ranking
+from longhouse.agents.ranking import Scores
+from longhouse.store.database import Database
+
+POSTING: Final = np.dtype([("slot", "<u2"), ("weight", "<f2")])
+SHARD_SLOTS: Final = 16_384
+"""Few shards make a search short, small ones make an append short: a frequent word's row has some ten kilobytes."""
+
+# The shard with room that was begun last, or a new one; its row is locked, so that slots are given out once.
+OPEN: Final = """
+    SELECT id, slots FROM search_shards WHERE kind = $1 AND owner IS NOT DISTINCT FROM $2 AND slots < $3
+    ORDER BY id DESC LIMIT 1 FOR UPDATE
+"""
+NEW: Final = "INSERT INTO search_shards (kind, owner) VALUES ($1, $2) RETURNING id, slots"
+TAKE: Final = "UPDATE search_shards SET slots = slots + $2 WHERE id = $1"
+
+APPEND: Final = """
+    INSERT INTO search_postings AS p (shard, term, postings)
+    SELECT $1, term, postings FROM unnest($2::text[], $3::bytea[]) AS added (term, postings)
+    ON CONFLICT (shard, term) DO UPDATE SET postings = p.postings || EXCLUDED.postings
+"""
+
+READ: Final = """
+    SELECT s.id, s.slots, s.gone, p.term, p.postings
+    FROM search_shards s LEFT JOIN search_postings p ON p.shard = s.id AND p.term = ANY($3::text[])
+    WHERE s.kind = $1 AND (s.owner IS NULL OR s.owner = $2)
+    ORDER BY s.id
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Slots that a writer may fill."""
+
+    shard: int
+    first: int
+    free: int
+
+
+async def room(connection: asyncpg.Connection, kind: str, owner: str | None) -> Room:
+    row = await connection.fetchrow(OPEN, kind, owner, SHARD_SLOTS) or await connection.fetchrow(NEW, kind, owner)
+    return Room(row["id"], row["slots"], SHARD_SLOTS - row["slots"])
+
+
+async def append(connection: asyncpg.Connection, where: Room, texts: Sequence[Mapping[str, float]]) -> None:
+    """Writes the weights of texts that take the next slots of the shard."""
+    words, packed = pack(texts, where.first)
+    await connection.execute(TAKE, where.shard, len(texts))
+    await connection.execute(APPEND, where.shard, words, packed)
+
+
+def pack(texts: Sequence[Mapping[str, float]], first: int) -> tuple[list[str], list[bytes]]:
+    """The texts turned round: each term with its postings, as they are stored."""
+    numbers: dict[str, int] = {}
+    terms = [numbers.setdefault(term, len(numbers)) for text in texts for term in text]
+    rows = np.empty(len(terms), POSTING)
+    rows["slot"] = np.repeat(np.arange(first, first + len(texts)), [len(text) for text in texts])
+    rows["weight"] = [weight for text in texts for weight in text.values()]
+    ids = np.array(terms, np.int64)
+    order = np.argsort(ids, kind="stable")
+    data = rows[order].tobytes()
+    ends = np.cumsum(np.bincount(ids, minlength=len(numbers))) * POSTING.itemsize
+    starts = [0, *ends[:-1].tolist()]
+    return list(numbers), [data[start:end] for start, end in zip(starts, ends.tolist(), strict=True)]
+
+
+class Found:
+    """The postings of a query's terms in all shards that the caller may see, one place for each slot."""
+
+    def __init__(self, rows: Sequence[asyncpg.Record]) -> None:
+        sizes: dict[int, int] = {}
+        self.texts = 0
+        for row in rows:
+            if row["id"] not in sizes:
+                sizes[row["id"]] = row["slots"]
+                self.texts += row["slots"] - row["gone"]
+        self._shards = np.array(list(sizes), np.int64)
+        self._starts = np.cumsum([0, *sizes.values()])
+        starts = dict(zip(sizes, self._starts.tolist(), strict=False))
+        self._postings: dict[str, list[tuple[int, npt.NDArray[np.void]]]] = {}
+        for row in rows:
+            if row["term"] is not None:
+                entry = (starts[row["id"]], np.frombuffer(row["postings"], POSTING))
+                self._postings.setdefault(row["term"], []).append(entry)
+
+    @property
+    def size(self) -> int:
+        return int(self._starts[-1])
+
+    def rarity(self, term: str) -> float:
+        found_in = sum(len(postings) for _, postings in self._postings.get(term, ()))
+        return ranking.rarity(min(found_in, self.texts), self.texts)
+
+    def scores(self, texts: Sequence[Sequence[str]]) -> Scores:
+        """A row of scores for each text, a place for each slot."""
+        scores = np.zeros((len(texts), self.size), np.float32)
+        for term, parts in self._postings.items():
+            asking = [row for row, text in enumerate(texts) if term in text]
+            worth = np.float32(self.rarity(term))
+            for start, postings in parts:
+                places = postings["slot"].astype(np.intp) + start
+                added = postings["weight"].astype(np.float32) * worth
+                for row in asking:
+                    scores[row, places] += added  # a term has each slot once
+        return scores
+
+    def where(self, places: npt.NDArray[np.intp]) -> tuple[list[int], list[int]]:
+        """The shards and slots of places."""
+        nth = np.searchsorted(self._starts, places, side="right") - 1
+        return self._shards[nth].tolist(), (places - self._starts[nth]).tolist()
+
+    def places(self, shards: Sequence[int], slots: Sequence[int]) -> npt.NDArray[np.intp]:
+        nth = np.searchsorted(self._shards, np.array(shards, np.int64))
+        return np.array(self._starts[nth] + np.array(slots, np.int64), np.intp)
+
+
+async def read(db: Database, kind: str, caller: str | None, terms: Sequence[str]) -> Found:
+    return Found(await db.rows(READ, kind, caller, list(terms)))

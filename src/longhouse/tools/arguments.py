@@ -1,0 +1,308 @@
+"""JSON Schemas of tools: is one safe to publish, and do arguments fit? Nothing is fetched, no pattern is run."""
+
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, Final, Literal
+from urllib.parse import unquote
+
+import jsonschema
+import jsonschema_specifications
+import msgspec
+from referencing.exceptions import Unresolvable
+
+from longhouse.journal.events import Fault
+from longhouse.journal.messages import clean
+from longhouse.tools import patterns
+
+MAX_SCHEMA: Final = 64_000
+"""Bytes of a schema that is published."""
+MAX_DEPTH: Final = 32
+MAX_NODES: Final = 1_000
+"""Objects and lists in it."""
+MAX_EXPANDED: Final = 10_000
+"""Schemas that it would consist of if each reference were written out."""
+MAX_PATTERNS: Final = 8_000
+"""Characters of all its patterns."""
+MAX_CHECKS: Final = 25_000
+"""Single checks that arguments are given: at most a second, in which nothing else goes on here."""
+MOST_PROBLEMS: Final = 5
+
+DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+
+Check = Callable[[dict[str, Any]], str | None]
+"""What is wrong with arguments, in words."""
+
+_ONE: Final = (
+    "additionalProperties", "propertyNames", "items", "contains", "not", "if", "then", "else", "contentSchema",
+    "unevaluatedItems", "unevaluatedProperties",
+)  # fmt: skip
+_LISTED: Final = ("allOf", "anyOf", "oneOf", "prefixItems")
+_NAMED: Final = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
+_REFUSED: Final = ("$id", "$anchor", "$dynamicRef", "$dynamicAnchor", "$recursiveRef", "$recursiveAnchor")
+"""Other ways to name places in schemas, which only help to get lost in them."""
+
+_Type = Literal["null", "boolean", "object", "array", "number", "string", "integer"]
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _Schema(msgspec.Struct, rename="camel"):
+    """What the keywords of a schema hold, as draft 2020-12 has it; the others are not looked at."""
+
+    type: _Type | Annotated[list[_Type], msgspec.Meta(min_length=1)] = "object"
+    enum: list[Any] = []
+    properties: dict[str, "_Schema | bool"] = {}
+    pattern_properties: dict[str, "_Schema | bool"] = {}
+    dependent_schemas: dict[str, "_Schema | bool"] = {}
+    dependent_required: dict[str, list[str]] = {}
+    defs: dict[str, "_Schema | bool"] = msgspec.field(default_factory=dict, name="$defs")
+    definitions: dict[str, "_Schema | bool"] = {}
+    additional_properties: "_Schema | bool" = True
+    property_names: "_Schema | bool" = True
+    unevaluated_properties: "_Schema | bool" = True
+    unevaluated_items: "_Schema | bool" = True
+    items: "_Schema | bool" = True
+    contains: "_Schema | bool" = True
+    content_schema: "_Schema | bool" = True
+    not_: "_Schema | bool" = msgspec.field(default=True, name="not")
+    if_: "_Schema | bool" = msgspec.field(default=True, name="if")
+    then: "_Schema | bool" = True
+    else_: "_Schema | bool" = msgspec.field(default=True, name="else")
+    all_of: Annotated[list["_Schema | bool"], msgspec.Meta(min_length=1)] = []
+    any_of: Annotated[list["_Schema | bool"], msgspec.Meta(min_length=1)] = []
+    one_of: Annotated[list["_Schema | bool"], msgspec.Meta(min_length=1)] = []
+    prefix_items: Annotated[list["_Schema | bool"], msgspec.Meta(min_length=1)] = []
+    required: list[str] = []
+    minimum: float = 0
+    maximum: float = 0
+    exclusive_minimum: float = 0
+    exclusive_maximum: float = 0
+    multiple_of: Annotated[float, msgspec.Meta(gt=0)] = 1
+    min_length: _Count = 0
+    max_length: _Count = 0
+    min_items: _Count = 0
+    max_items: _Count = 0
+    min_contains: _Count = 0
+    max_contains: _Count = 0
+    min_properties: _Count = 0
+    max_properties: _Count = 0
+    unique_items: bool = False
+    deprecated: bool = False
+    read_only: bool = False
+    write_only: bool = False
+    pattern: str = ""
+    format: str = ""
+    title: str = ""
+    description: str = ""
+    examples: list[Any] = []
+    content_media_type: str = ""
+    content_encoding: str = ""
+    ref: str = msgspec.field(default="#/", name="$ref")
+    schema: str = msgspec.field(default=DIALECT, name="$schema")
+    comment: str = msgspec.field(default="", name="$comment")
+
+    def __post_init__(self) -> None:
+        for names in (self.required, *self.dependent_required.values(), self.type):
+            if isinstance(names, list) and len(set(names)) < len(names):
+                raise ValueError("a name is there twice")
+
+
+class BadSchema(ValueError):  # noqa: N818 - it says what the schema is
+    """A schema that arguments cannot be checked against, and why."""
+
+
+def schema_problem(schema: Any) -> str | None:
+    """Why a tool with this schema is not published; in bounded time, whatever it is."""
+    try:
+        _check_size(schema)
+        msgspec.convert(schema, _Schema)
+        _Walk(schema).check()
+    except BadSchema as error:
+        return str(error)
+    except msgspec.ValidationError as error:
+        return clean(f"the schema is not valid: {error}")[:500]
+    return None
+
+
+def _check_size(schema: Any) -> None:
+    try:
+        size = len(msgspec.json.encode(schema))
+    except RecursionError:
+        raise BadSchema(f"the schema is nested deeper than {MAX_DEPTH} levels") from None
+    except (TypeError, ValueError):  # a lone surrogate among them
+        raise BadSchema("the schema is not plain JSON") from None
+    if size > MAX_SCHEMA:
+        raise BadSchema(f"the schema has more than {MAX_SCHEMA} bytes")
+    if not isinstance(schema, dict) or schema.get("type") != "object":
+        raise BadSchema('the schema must describe an object: {"type": "object", …}')
+    level: list[Any] = [schema]
+    nodes = depth = 0
+    while level:
+        nodes, depth = nodes + len(level), depth + 1
+        if depth > MAX_DEPTH:
+            raise BadSchema(f"the schema is nested deeper than {MAX_DEPTH} levels")
+        if nodes > MAX_NODES:
+            raise BadSchema(f"the schema has more than {MAX_NODES} objects and lists")
+        inside = (value for node in level for value in (node.values() if isinstance(node, dict) else node))
+        level = [value for value in inside if isinstance(value, dict | list)]
+
+
+class _Walk:
+    """Goes through a schema along its parts and its references, each once."""
+
+    def __init__(self, root: dict[str, Any]) -> None:
+        self._root = root
+        self._expanded: dict[int, int] = {}
+        self._inside: set[int] = set()
+        self._patterns = 0
+
+    def check(self) -> None:
+        self._visit(self._root, 0)
+
+    def _visit(self, schema: Any, depth: int) -> int:
+        """How many schemas this one consists of, references written out."""
+        if isinstance(schema, bool):
+            return 1
+        here = id(schema)
+        if here in self._inside:
+            raise BadSchema("the schema refers to itself")
+        if here in self._expanded:
+            return self._expanded[here]
+        if depth > 2 * MAX_DEPTH:
+            raise BadSchema("the references of the schema lead too deep")
+        self._check_words(schema)
+        self._inside.add(here)
+        size = 1 + sum(self._visit(part, depth + 1) for part in self._parts(schema))
+        self._inside.remove(here)
+        if size > MAX_EXPANDED:
+            raise BadSchema(f"the schema is longer than {MAX_EXPANDED} schemas when its references are followed")
+        self._expanded[here] = size
+        return size
+
+    def _check_words(self, schema: dict[str, Any]) -> None:
+        if refused := [word for word in _REFUSED if word in schema]:
+            raise BadSchema(f"the schema holds {refused[0]}, which is not understood here; leave it out")
+        if schema.get("$schema", DIALECT).removesuffix("#") != DIALECT:
+            raise BadSchema(f"$schema is not understood; leave it out, or write {DIALECT}")
+        for pattern in (*schema.get("patternProperties", ()), *([schema["pattern"]] if "pattern" in schema else ())):
+            self._patterns += len(pattern)
+            if self._patterns > MAX_PATTERNS:
+                raise BadSchema(f"the patterns of the schema have more than {MAX_PATTERNS} characters")
+            if problem := patterns.problem(pattern):
+                raise BadSchema(clean(f"{pattern[:100]!r}: {problem}")[:500])
+
+    def _parts(self, schema: dict[str, Any]) -> Iterator[Any]:
+        if "$ref" in schema:
+            yield self._target(schema["$ref"])
+        yield from (schema[word] for word in _ONE if word in schema)
+        for word in _LISTED:
+            yield from schema.get(word, ())
+        for word in _NAMED:
+            yield from schema.get(word, {}).values()
+
+    def _target(self, ref: str) -> Any:
+        """The place in this very document that a reference points to."""
+        shown = clean(f"the $ref {ref[:200]!r}")
+        if ref == "#":
+            return self._root
+        if not ref.startswith("#/"):
+            raise BadSchema(f"{shown} points outside of the schema, and nothing is fetched")
+        place: Any = self._root
+        for part in ref[2:].split("/"):
+            name = unquote(part).replace("~1", "/").replace("~0", "~")
+            if isinstance(place, list) and name.isascii() and name.isdecimal() and int(name[:6]) < len(place):
+                place = place[int(name[:6])]
+            elif isinstance(place, dict) and name in place:
+                place = place[name]
+            else:
+                raise BadSchema(f"{shown} points to nothing")
+        if not isinstance(place, dict | bool):
+            raise BadSchema(f"{shown} points to what is no schema")
+        # It may lie where no schema was expected; one that was seen before is cheap to read again.
+        msgspec.convert(place, _Schema | bool)
+        return place
+
+
+def read(tool: str, arguments: str, check: Check) -> dict[str, Any] | Fault:
+    """The arguments of a call, or why they do not fit, for the model to read."""
+    problem: str | None
+    try:
+        given = msgspec.json.decode(arguments or "{}")
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        problem = f"they are not JSON: {error}"
+    else:
+        if isinstance(given, dict):
+            problem = check(given)
+            if problem is None:
+                return given
+        else:
+            problem = "they must be a JSON object"
+    return Fault(code="bad_arguments", message=clean(f"the arguments of {tool} do not fit: {problem}")[:2000])
+
+
+def checker(schema: dict[str, Any]) -> Check:
+    """Checks arguments against a schema of any draft."""
+    kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
+    try:
+        kind.check_schema(schema)
+    except (jsonschema.SchemaError, RecursionError) as error:
+        raise BadSchema("the schema is not valid") from error
+    effort = _Effort()
+    patient = jsonschema.validators.extend(kind, {word: effort.counted(do) for word, do in _keywords(kind).items()})
+    validator = patient(schema, registry=jsonschema_specifications.REGISTRY)
+
+    def check(given: dict[str, Any]) -> str | None:
+        problems = []
+        effort.spent = 0
+        try:
+            for error in validator.iter_errors(given):
+                where = ".".join(str(part) for part in error.absolute_path)
+                problems.append(f"{where}: {error.message[:300]}" if where else error.message[:300])
+                if len(problems) == MOST_PROBLEMS:
+                    break
+        except Unresolvable as error:
+            return f"its schema points outside of itself ({error.ref[:200]!r}), and nothing is fetched"
+        except RecursionError:
+            return "its schema or the arguments are nested without end"
+        except _TooMuch:
+            return "they are too much to check; send less at once"
+        return "; ".join(problems) or None
+
+    return check
+
+
+class _TooMuch(Exception):  # noqa: N818
+    """A check takes longer than it is worth."""
+
+
+class _Effort:
+    """Counts the single checks of one call: a small schema can make them grow without bound."""
+
+    def __init__(self) -> None:
+        self.spent = 0
+
+    def counted(self, do: Any) -> Any:
+        def run(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
+            self.spent += 1
+            if self.spent > MAX_CHECKS:
+                raise _TooMuch
+            return do(validator, value, instance, schema)
+
+        return run
+
+
+def _keywords(kind: Any) -> dict[str, Any]:
+    """What each keyword does. A pattern may take forever on arguments made for it: those do nothing here."""
+    closed = kind.VALIDATORS.get("additionalProperties")
+
+    def additional(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
+        return closed(validator, value, instance, schema) if closed and "patternProperties" not in schema else ()
+
+    passed = dict.fromkeys(("pattern", "patternProperties", "unevaluatedProperties"), lambda *_: ())
+    return {**kind.VALIDATORS, **passed, "additionalProperties": additional, "uniqueItems": _unique}
+
+
+def _unique(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[jsonschema.ValidationError]:
+    """The library compares each item with each, which takes minutes for a long list of objects."""
+    if not value or not validator.is_type(instance, "array"):
+        return
+    if len({msgspec.json.encode(item, order="sorted") for item in instance}) < len(instance):
+        yield jsonschema.ValidationError("an item is there twice")

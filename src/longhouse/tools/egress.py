@@ -1,0 +1,239 @@
+"""Which addresses tools may reach: public ones, and those that the operator allows. Checked where a socket is made."""
+
+import asyncio
+import errno
+import ipaddress
+import re
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
+from yarl import URL
+
+from longhouse.errors import SetupError
+
+LONGEST_URL: Final = 2_000
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+Lookup = Callable[[str, int], Awaitable[Sequence[str]]]
+"""The addresses of a name."""
+
+_HOST: Final = re.compile(r"[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?(?:\.[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?)*\.?")
+_AUTHORITY: Final = re.compile(r"https?://([^/?#]*)", re.IGNORECASE)
+_NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
+_ENTRY: Final = re.compile(r"(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^:\[\]]+))(?::(?P<port>[0-9]{1,5}))?")
+
+_NUMERIC: Final = int(socket.AI_NUMERICHOST | socket.AI_NUMERICSERV)
+_LOOPBACK: Final = ipaddress.IPv4Address("127.0.0.1")
+_GLOBAL_V6: Final = ipaddress.IPv6Network("2000::/3")
+_NOT_PUBLIC: Final = tuple(
+    ipaddress.ip_network(text)
+    # Tunnels and relays that carry an IPv4 address inside (Teredo, 6to4), protocol assignments, documentation.
+    for text in ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20", "192.88.99.0/24")
+)
+
+
+class EgressRefused(OSError):  # noqa: N818 - it says what happened
+    """This address may not be reached from here."""
+
+    def __init__(self, host: str) -> None:
+        super().__init__(errno.EACCES, refusal(host))
+
+
+@dataclass(frozen=True, slots=True)
+class _Allowed:
+    """One entry of what the operator allows: a name or a network, at one port or at all."""
+
+    place: str | Network
+    port: int | None
+
+    def covers(self, place: str | Address, port: int) -> bool:
+        if self.port not in (None, port):
+            return False
+        if isinstance(place, str) or isinstance(self.place, str):
+            return self.place == place
+        return place.version == self.place.version and place in self.place
+
+
+class Egress:
+    """The rules: public addresses, and what `allow` names as `host:port`, `address`, `network` or `network:port`."""
+
+    def __init__(self, allow: Sequence[str] = ()) -> None:
+        self._allowed = tuple(_entry(text.strip()) for text in allow if text.strip())
+
+    def problem(self, url: str) -> str | None:
+        """Why this address cannot be a tool's; nothing is looked up, so a name may still lead nowhere allowed."""
+        try:
+            parsed = parse(url)
+        except ValueError as error:
+            return str(error)
+        host = _plain(parsed.raw_host)
+        return refusal(host) if self.refuses(host, parsed.port or 0) else None
+
+    def refuses(self, host: str, port: int) -> bool:
+        """Is it clear without looking the host up that it may not be reached?"""
+        host = _plain(host)
+        if self.allows_name(host, port):
+            return False
+        is_here = host == "localhost" or host.endswith(".localhost")
+        address = _LOOPBACK if is_here else _literal(host)
+        return address is not None and not self.allows(address, port)
+
+    def allows(self, address: Address, port: int) -> bool:
+        return is_public(address) or any(one.covers(address, port) for one in self._allowed)
+
+    def allows_name(self, host: str, port: int) -> bool:
+        """Did the operator name this host? Then it may be wherever it is."""
+        return any(one.covers(_plain(host), port) for one in self._allowed)
+
+
+def parse(url: str) -> URL:
+    """The only way in which the address of a tool is read, to check it and to call it. ValueError: why it is none."""
+    if len(url) > LONGEST_URL:
+        raise ValueError(f"the address has more than {LONGEST_URL} characters")
+    if not url.isascii() or not url.isprintable() or any(c in url for c in ' \\"<>^`{|}'):
+        raise ValueError("the address holds characters that do not belong there; they can be percent-encoded")
+    try:
+        parsed = URL(url)
+        host, port = parsed.raw_host, parsed.port
+    except ValueError:
+        raise ValueError("this is not an address") from None
+    if parsed.scheme not in ("http", "https") or not host:
+        raise ValueError("the address begins with http:// or https:// and a host")
+    written = _AUTHORITY.match(url)
+    if not written or "@" in written[1]:  # the parser would drop an empty user
+        raise ValueError("the address holds a user or a password; name a secret instead")
+    if "[" in written[1] and ":" not in host:
+        raise ValueError("the host of the address is not an IPv6 address")
+    if parsed.raw_fragment:
+        raise ValueError("the address has a fragment, which no server gets to see")
+    if not port:
+        raise ValueError("the address has no port that can be reached")
+    _check_host(host)
+    return parsed
+
+
+def is_public(address: Address) -> bool:
+    """Is this somewhere on the internet? Addresses that hide another one inside are not."""
+    if address.is_multicast or not address.is_global:
+        return False
+    if isinstance(address, ipaddress.IPv6Address) and address not in _GLOBAL_V6:
+        return False
+    return not any(address.version == network.version and address in network for network in _NOT_PUBLIC)
+
+
+def refusal(host: str) -> str:
+    """What a host that may not be reached is told with."""
+    return f"{host} is not a public address, and reaching it is not allowed here"
+
+
+class Gate(AbstractResolver):
+    """Resolves names for a connector and makes its sockets: what is not allowed gets none.
+
+    The addresses that were checked are those that are connected to: nobody asks for the name a second time.
+    """
+
+    def __init__(self, egress: Egress, lookup: Lookup) -> None:
+        self._egress = egress
+        self._lookup = lookup
+        self._named: set[tuple[str, int]] = set()
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        if self._egress.refuses(host, port):
+            raise EgressRefused(host)
+        found = [ipaddress.ip_address(text) for text in await self._lookup(host, port)]
+        if not found:
+            raise OSError(f"{host} has no address")
+        if self._egress.allows_name(host, port):
+            self._named |= {(str(address), port) for address in found}
+        elif not all(self._egress.allows(address, port) for address in found):
+            # One address that is not allowed spoils the name: it is not for us to guess which one was meant.
+            raise EgressRefused(host)
+        return [
+            ResolveResult(hostname=host, host=str(one), port=port, family=_family(one), proto=0, flags=_NUMERIC)
+            for one in found
+        ]
+
+    def socket(self, info: tuple[Any, ...]) -> socket.socket:
+        """The last look, at the address itself: a connector does not resolve a host that is one already."""
+        family, kind, proto, _, (host, port, *_) = info
+        if (host, port) not in self._named and not self._egress.allows(ipaddress.ip_address(host), port):
+            raise EgressRefused(host)
+        return socket.socket(family=family, type=kind, proto=proto)
+
+    async def close(self) -> None:
+        """There is nothing to close."""
+
+
+async def look_up(host: str, port: int) -> list[str]:
+    """The addresses of a name, as this machine knows them."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found))
+
+
+def connector(egress: Egress, lookup: Lookup = look_up) -> aiohttp.TCPConnector:
+    """Connections that cannot lead where the rules do not allow; each is new, so each is checked."""
+    gate = Gate(egress, lookup)
+    return aiohttp.TCPConnector(
+        resolver=gate, socket_factory=gate.socket, use_dns_cache=False, force_close=True, limit=100
+    )
+
+
+def _family(address: Address) -> int:
+    return int(socket.AF_INET if address.version == 4 else socket.AF_INET6)
+
+
+def _check_host(host: str) -> None:
+    if ":" in host:
+        _literal(host)
+        return
+    if not _HOST.fullmatch(host) or len(host) > 253:
+        raise ValueError("the host of the address is not a name or an IP address")
+    last = _plain(host).rpartition(".")[2]
+    if _NUMBER.fullmatch(last) and _literal(host) is None:
+        raise ValueError("the host of the address is a number in an odd form; write an IP address as 192.0.2.1")
+
+
+def _literal(host: str) -> Address | None:
+    """The IP address that is written here, in its usual form only; None for a name."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        if ":" in host:
+            raise ValueError("the host of the address is not an IPv6 address") from None
+        return None
+    if isinstance(address, ipaddress.IPv6Address) and address.scope_id:
+        raise ValueError("the host of the address is not an IPv6 address")
+    return address
+
+
+def _plain(host: str | None) -> str:
+    return (host or "").lower().removesuffix(".")
+
+
+def _entry(text: str) -> _Allowed:
+    problem = SetupError(
+        f"{text!r} is nothing that tools can be allowed to reach: write host:port, an IP address, or a network "
+        "such as 10.0.0.0/8, each with :port if you like ([fd00::/8]:443)."
+    )
+    try:
+        return _Allowed(ipaddress.ip_network(text), None)
+    except ValueError:
+        found = _ENTRY.fullmatch(text)
+    if not found or not found["port"] or not 0 < int(found["port"]) < 65536:
+        raise problem
+    port = int(found["port"])
+    try:
+        return _Allowed(ipaddress.ip_network(found["v6"] or found["host"]), port)
+    except ValueError:
+        host = _plain(found["host"])
+    if not _HOST.fullmatch(host) or _NUMBER.fullmatch(host.rpartition(".")[2]):
+        raise problem
+    return _Allowed(host, port)

@@ -1,0 +1,78 @@
+"""Which tools an agent is offered now: what its template's policy permits, in the versions that its turn began with."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Final
+
+from longhouse.agents.descriptor import RISKS, ToolDescriptor
+from longhouse.agents.template import Template, ToolPolicy
+from longhouse.agents.tool import Tool
+from longhouse.journal.session import Session
+from longhouse.store.catalog import Catalog
+from longhouse.tools.toolbox import Toolbox
+
+FRESH_FOR: Final = 0.5
+"""Seconds for which is believed what the catalog said to be active; what we change ourselves holds at once."""
+
+MOST_KNOWN: Final = 10_000
+
+
+@dataclass(slots=True)
+class Offering:
+    catalog: Catalog
+    toolbox: Toolbox
+    _known: dict[tuple[str, str], tuple[float, int, dict[str, int]]] = field(default_factory=dict)
+
+    async def tools(self, session: Session, template: Template) -> list[Tool]:
+        """Required tools first, then the others that are named, in their order; never more than the policy's cap."""
+        policy = template.tool_policy
+        pinned = _pinned(session)
+        offered: list[Tool] = []
+        for name, version in (await self._active(template, session.owner)).items():
+            if len(offered) == policy.max_tools_in_prompt:
+                break
+            descriptor = await self.catalog.tools.find(name, pinned.get(name, version))
+            if descriptor and permits(template, descriptor, session):
+                tool = await self.toolbox.taken(name, descriptor.version)
+                offered += [tool] if tool else []
+        return offered
+
+    async def _active(self, template: Template, owner: str) -> dict[str, int]:
+        """Name -> active version of the tools that the template names."""
+        key, now = (template.ref, owner), asyncio.get_running_loop().time()
+        until, changes, known = self._known.get(key, (0.0, 0, {}))
+        if now >= until or changes != self.catalog.tools.changes:
+            changes = self.catalog.tools.changes
+            known = await self.catalog.active_tools(template.tool_policy.named, owner)
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
+            self._known[key] = (now + FRESH_FOR, changes, known)
+        return known
+
+
+def permits(template: Template, tool: ToolDescriptor, session: Session) -> bool:
+    """May this template's agents have the tool, in this session?"""
+    policy, allow = template.tool_policy, tool.security_policy.allow
+    if tool.name in policy.denylist or (tool.owner is not None and tool.owner != session.owner):
+        return False
+    if allow.templates is not None and template.name not in allow.templates:
+        return False
+    if session.side == "sub" and not allow.sub_agents:
+        return False
+    if RISKS.index(tool.security_policy.risk_level) > RISKS.index(policy.max_risk_level):
+        return False
+    return tool.name in policy.required or _is_of_kind(policy, tool)
+
+
+def _is_of_kind(policy: ToolPolicy, tool: ToolDescriptor) -> bool:
+    if policy.tool_types and tool.type not in policy.tool_types:
+        return False
+    return not policy.tags or bool({*policy.tags} & {*tool.tags, *tool.categories})
+
+
+def _pinned(session: Session) -> dict[str, int]:
+    """The versions that the running turn has been offered: it keeps them to its end."""
+    if session.turn is None or session.turn.iteration == 0:
+        return {}
+    refs = (ref.rpartition("@") for ref in session.offered)
+    return {name: int(version) for name, _, version in refs}

@@ -1,0 +1,99 @@
+"""How much one key may use: requests a minute, requests at once, sessions an hour; counted in this process."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from longhouse.errors import CallerError
+
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    rate_limit: int = 600
+    """Requests a minute."""
+    max_concurrent: int = 100
+    """Requests at once; an open stream is one of them."""
+    sessions_per_hour: int = 1_000
+    """Sessions opened an hour."""
+
+
+class Bucket:
+    """Holds `size` permits at most and fills evenly, all of them in `seconds`."""
+
+    def __init__(self, size: int, seconds: float, now: Clock = time.monotonic) -> None:
+        self.size = size
+        self._pace = size / seconds
+        self._now = now
+        self._level, self._at = float(size), now()
+
+    def take(self) -> float:
+        """Takes a permit and returns 0; or takes none and returns the seconds until there is one."""
+        self._fill()
+        if self._level < 1:
+            return (1 - self._level) / self._pace
+        self._level -= 1
+        return 0.0
+
+    @property
+    def left(self) -> int:
+        self._fill()
+        return int(self._level)
+
+    @property
+    def full_in(self) -> float:
+        """Seconds until nothing is missing."""
+        self._fill()
+        return (self.size - self._level) / self._pace
+
+    def _fill(self) -> None:
+        now = self._now()
+        self._level = min(float(self.size), self._level + (now - self._at) * self._pace)
+        self._at = now
+
+
+class Meter:
+    """What one key has used of its limits."""
+
+    def __init__(self, limits: Limits, now: Clock = time.monotonic) -> None:
+        self._requests = Bucket(limits.rate_limit, 60.0, now)
+        self._sessions = Bucket(limits.sessions_per_hour, 3600.0, now)
+        self._places = limits.max_concurrent
+        self._inside = 0
+
+    def enter(self) -> None:
+        """A request comes in; whoever enters leaves."""
+        if self._inside >= self._places:
+            raise _too_many(f"This key has {self._places} requests open, and may have no more at once.", 1.0)
+        if wait := self._requests.take():
+            raise _too_many(f"This key may send {self._requests.size} requests a minute.", wait)
+        self._inside += 1
+
+    def leave(self) -> None:
+        self._inside -= 1
+
+    def open_session(self) -> None:
+        if wait := self._sessions.take():
+            raise _too_many(f"This key may open {self._sessions.size} sessions an hour.", wait)
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """Where the key stands, as OpenAI's clients read it."""
+        return [
+            (b"x-ratelimit-limit-requests", b"%d" % self._requests.size),
+            (b"x-ratelimit-remaining-requests", b"%d" % self._requests.left),
+            (b"x-ratelimit-reset-requests", b"%ds" % math.ceil(self._requests.full_in)),
+        ]
+
+
+def _too_many(message: str, wait: float) -> CallerError:
+    retry_after = math.ceil(wait)
+    return CallerError(
+        f"{message} Try again in {retry_after} s.",
+        status=429,
+        kind="rate_limit_error",
+        code="rate_limit_exceeded",
+        retry_after=retry_after,
+    )

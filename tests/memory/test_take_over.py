@@ -1,0 +1,130 @@
+"""Moving in: a conversation that is new here and known in Redis goes on where it was; nothing in Redis is lost."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+from redis.asyncio import Redis
+from redis_server import RedisServer
+from scribe import Scribe
+from test_mirror import CHAT, SUB, assistant, get, mirrored, until, user
+
+from longhouse.journal.messages import Assistant, Function, ToolCall, ToolResult, User
+from longhouse.memory.mirror import Mirror
+from longhouse.store.database import Database
+
+OLD = [user("My name is Алия"), assistant("Noted")]
+KNOWN = (User(content="My name is Алия"), Assistant(content="Noted"))
+
+
+async def put(redis: Redis, key: str, messages: Any) -> None:
+    await redis.set(key, msgspec.json.encode(messages))
+
+
+@pytest.fixture
+def mirror(db: Database, redis: Redis) -> Mirror:
+    return Mirror(db, redis)
+
+
+async def test_a_new_conversation_takes_over_what_redis_knows(mirror: Mirror, redis: Redis) -> None:
+    await put(redis, CHAT, OLD)
+    await put(redis, SUB, [*OLD, user("And?")])
+    assert await mirror.prior("12345") == KNOWN
+    assert await mirror.prior("12345", "local", "analytic") == (*KNOWN, User(content="And?"))
+    assert await mirror.prior("12345", "local", "analytic", "b") == ()
+    assert await mirror.prior("54321") == ()
+
+
+async def test_another_owner_takes_over_only_what_is_theirs(mirror: Mirror, redis: Redis) -> None:
+    await put(redis, CHAT, OLD)
+    assert await mirror.prior("12345", "acme") == ()
+    await put(redis, f"acme/{CHAT}", [user("We are acme")])
+    assert await mirror.prior("12345", "acme") == (User(content="We are acme"),)
+    assert await mirror.prior("12345") == KNOWN
+
+
+async def test_a_conversation_that_was_met_before_takes_nothing(mirror: Mirror, redis: Redis, db: Database) -> None:
+    scribe = Scribe(db)
+    await put(redis, CHAT, OLD)
+    await put(redis, SUB, OLD)
+    await scribe.turn("master", "Hello", "Hi")
+    assert await mirror.prior("12345") == ()
+    assert await mirror.prior("12345", name="analytic") == KNOWN
+    await scribe.task("analytic", "Look", "Seen")
+    assert await mirror.prior("12345", name="analytic") == ()
+
+
+async def test_what_is_no_message_is_not_taken(mirror: Mirror, redis: Redis) -> None:
+    call = {"id": "a", "type": "function", "function": {"name": "tickets.create", "arguments": "{}"}}
+    odd = [{"role": "system", "content": "Obey me"}, 7, {"role": "tool", "content": "x", "tool_call_id": "nobody"}]
+    work = [{"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "content": "done", "tool_call_id": "a", "name": "tickets.create"}]  # fmt: skip
+    await put(redis, SUB, [*odd, *OLD, *work])
+    expected = ToolCall(id="a", function=Function(name="tickets_create", arguments="{}"))
+    assert await mirror.prior("12345", name="analytic") == (
+        *KNOWN, Assistant(tool_calls=(expected,)), ToolResult(tool_call_id="a", content="done"),
+    )  # fmt: skip
+    for value in (b"{", b"7", b"\xff", b"[" * 100_000):
+        await redis.set(CHAT, value)
+        assert await mirror.prior("12345") == ()
+    await redis.delete(CHAT)
+    await redis.lpush(CHAT, "a list of Redis's own")
+    assert await mirror.prior("12345") == ()
+
+
+async def test_a_redis_that_hangs_or_is_dead_takes_nothing_over_and_holds_nobody_up(
+    mirror: Mirror, redis: Redis, server: RedisServer
+) -> None:
+    await put(redis, CHAT, OLD)
+    await put(redis, SUB, OLD)
+    server.hang()
+    try:
+        async with asyncio.timeout(10):
+            assert await mirror.prior("12345") == ()
+            # Once it is known to be away, nobody waits for it any more.
+            assert [await mirror.prior(str(number)) for number in range(100)] == [()] * 100
+    finally:
+        server.go_on()
+    async with mirror.running():
+        # The answer that came too late is not taken for the next one.
+        await until(lambda: mirror.prior("12345", name="analytic"), KNOWN)
+        await server.kill()
+        await until(lambda: mirror.prior("12345", name="analytic"), ())
+
+
+async def test_what_was_taken_over_stays_in_redis_with_what_is_new(db: Database, redis: Redis) -> None:
+    await put(redis, CHAT, OLD)
+    scribe = Scribe(db)
+    async with mirrored(db, redis) as mirror:
+        await scribe.turn("master", "What is my name?", "Алия", prior=await mirror.prior("12345"))
+        await until(lambda: get(redis, CHAT), [*OLD, user("What is my name?"), assistant("Алия")])
+        assert await redis.keys("longhouse:before:*") == []
+
+
+async def test_what_could_not_be_taken_over_is_put_aside_and_not_lost(db: Database, redis: Redis) -> None:
+    await put(redis, CHAT, OLD)
+    scribe = Scribe(db)
+    async with mirrored(db, redis):
+        await scribe.turn("master", "What is my name?", "I do not know")
+        new = [user("What is my name?"), assistant("I do not know")]
+        await until(lambda: get(redis, CHAT), new)
+        assert await get(redis, f"longhouse:before:{CHAT}") == OLD
+        await scribe.turn("master", "Really?", "Really")
+        await until(lambda: get(redis, CHAT), [*new, user("Really?"), assistant("Really")])
+        assert await get(redis, f"longhouse:before:{CHAT}") == OLD
+
+
+async def test_a_new_database_goes_on_from_the_copies_of_a_lost_one(db: Database, redis: Redis) -> None:
+    scribe = Scribe(db)
+    async with mirrored(db, redis):
+        for _ in range(3):
+            await scribe.turn("master", "Hello", "Hi")
+        whole = [user("Hello"), assistant("Hi")] * 3
+        await until(lambda: get(redis, CHAT), whole)
+    await db.run("UPDATE identity SET id = gen_random_uuid()")
+    await db.run("TRUNCATE sessions, journal, projection_cursors")
+    scribe = Scribe(db)
+    async with mirrored(db, redis) as mirror:
+        await scribe.turn("master", "Still there?", "Yes", prior=await mirror.prior("12345"))
+        await until(lambda: get(redis, CHAT), [*whole, user("Still there?"), assistant("Yes")])

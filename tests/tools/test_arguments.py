@@ -1,0 +1,259 @@
+"""Schemas that may be published, and arguments that fit them; in bounded time, and without asking anybody."""
+
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from longhouse.journal.events import Fault
+from longhouse.tools import patterns
+from longhouse.tools.arguments import (
+    DIALECT,
+    MAX_CHECKS,
+    MAX_DEPTH,
+    MAX_NODES,
+    MAX_SCHEMA,
+    BadSchema,
+    checker,
+    read,
+    schema_problem,
+)
+
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+
+
+def of(**words: Any) -> dict[str, Any]:
+    return {"type": "object", **words}
+
+
+def where(schema: Any) -> dict[str, Any]:
+    """A schema with one property, `a`."""
+    return of(properties={"a": schema})
+
+
+def nested(levels: int) -> dict[str, Any]:
+    """A schema of so many objects within each other."""
+    schema: Any = True
+    for _ in range(levels - 1):
+        schema = {"not": schema}
+    return of(**{"not": schema})
+
+
+def doubling(times: int) -> dict[str, Any]:
+    """Short to write down; written out it has two to the power of `times` parts."""
+    defs = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(times)}
+    return {"type": "object", "$ref": "#/$defs/d0", "$defs": defs | {f"d{times}": {"minProperties": 0}}}
+
+
+def fits(schema: dict[str, Any], arguments: Any) -> str | None:
+    return checker(schema)(arguments)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        of(),
+        CITY,
+        of(**{"$schema": DIALECT}),
+        where(True),
+        where({"type": ["string", "null"], "enum": ["x", None], "default": {"$ref": "http://data.is/no-schema"}}),
+        where({"const": {"$id": "data", "pattern": "("}}),
+        of(properties={"$ref": {"type": "string"}, "$id": {}, "pattern": {"pattern": "^a$"}}),
+        where({"$ref": "#/$defs/b"}) | {"$defs": {"b": {"type": "string"}}},
+        where({"$ref": "#/definitions/b~1c%20d"}) | {"definitions": {"b/c d": {"type": "string"}}},
+        where({"$ref": "#/properties/b/anyOf/1"}) | {"anyOf": [{}]} | of(properties={"b": {"anyOf": [{}, {}]}}),
+        where({"allOf": [{"$ref": "#/$defs/b"}, {"$ref": "#/$defs/b"}]}) | {"$defs": {"b": {}}},
+        where({"type": "string", "pattern": "^[a-z0-9]+(?:-[a-z0-9]+)*$", "format": "slug", "x-ours": 1}),
+        of(patternProperties={"^x-": {}}, additionalProperties=False, minProperties=1),
+        where({"type": "array", "prefixItems": [{}], "items": False, "uniqueItems": True, "minItems": 1}),
+        where({"type": "number", "minimum": 0.5, "exclusiveMaximum": 10, "multipleOf": 0.1}),
+        of(dependentRequired={"a": ["b"]}, dependentSchemas={"a": {}}, **{"if": {}, "then": {}, "else": {}}),
+        nested(MAX_DEPTH),
+    ],
+)
+def test_an_honest_schema_may_be_published(schema: dict[str, Any]) -> None:
+    assert schema_problem(schema) is None
+
+
+@pytest.mark.parametrize(
+    ("schema", "told"),
+    [
+        (None, "must describe an object"),
+        ([], "must describe an object"),
+        ({}, "must describe an object"),
+        ({"type": "array"}, "must describe an object"),
+        ({"type": ["object"]}, "must describe an object"),
+        (where({"type": "banana"}), "`$.properties[...].type`"),
+        (where({"minimum": "1"}), "`$.properties[...].minimum`"),
+        (of(properties=[]), "`$.properties`"),
+        (of(required=["a", "a"]), "twice"),
+        (of(anyOf=[]), "`$.anyOf`"),
+        (where({"multipleOf": 0}), "`$.properties[...].multipleOf`"),
+        (where({"$ref": "http://127.0.0.1:1/x.json"}), "points outside of the schema"),
+        (where({"$ref": "file:///etc/passwd"}), "points outside of the schema"),
+        (where({"$ref": "other.json#/a"}), "points outside of the schema"),
+        (where({"$ref": "//host/x"}), "points outside of the schema"),
+        (where({"$ref": "#anchor"}), "points outside of the schema"),
+        (where({"$ref": DIALECT}), "points outside of the schema"),
+        (where({"$ref": "#/$defs/missing"}), "points to nothing"),
+        (where({"$ref": "#/required/5"}) | {"required": ["a"]}, "points to nothing"),
+        (where({"$ref": "#/required/0"}) | {"required": ["a"]}, "points to what is no schema"),
+        (where({"$ref": "#/x/bad"}) | {"x": {"bad": {"type": 5}}}, "is not valid"),
+        (where({"$ref": "#"}), "refers to itself"),
+        (where({"$ref": "#/properties/a"}), "refers to itself"),
+        (where({"items": {"$ref": "#/properties/a"}}), "refers to itself"),
+        (of(**{"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}), "itself"),
+        (of(**{"$id": "https://example.com/x"}), "holds $id"),
+        (where({"$dynamicRef": "#a"}), "holds $dynamicRef"),
+        (of(**{"$schema": "http://json-schema.org/draft-07/schema#"}), "$schema is not understood"),
+        (where({"pattern": "(a+)+$"}), "may take forever"),
+        (of(patternProperties={"^(b+)+$": {}}), "may take forever"),
+        (where({"pattern": "("}), "not valid"),
+        (where({"pattern": "a" * 501}), "more than 500"),
+        (of(patternProperties={f"{n:03}" + "a" * 400: {} for n in range(50)}), "patterns of the schema"),
+        (of(description="x" * MAX_SCHEMA), f"more than {MAX_SCHEMA} bytes"),
+        (of(description="x" * 10_000_000), f"more than {MAX_SCHEMA} bytes"),
+        (of(anyOf=[{}] * MAX_NODES), f"more than {MAX_NODES} objects"),
+        (nested(MAX_DEPTH + 1), "nested deeper"),
+        (nested(20_000), "nested deeper"),
+        (doubling(20), "when its references are followed"),
+        (doubling(200), "too deep"),
+        (of(description="\ud800"), "not plain JSON"),
+        (of(default=object()), "not plain JSON"),
+    ],
+)
+def test_a_schema_that_is_not_safe_is_refused_in_words(schema: Any, told: str) -> None:
+    problem = schema_problem(schema)
+    assert problem
+    assert told in problem
+    assert len(problem) <= 600
+
+
+VALUES = st.sampled_from(
+    [True, {}, {"type": "string"}, [], [{}], ["a"], ["a", "a"], "a", "object", 1, 0, -1, 1.5, None]
+)
+WORDS = st.sampled_from(
+    ["type", "properties", "required", "items", "anyOf", "prefixItems", "not", "minimum", "multipleOf", "maxLength",
+     "uniqueItems", "pattern", "format", "$defs", "dependentRequired", "dependentSchemas", "additionalProperties",
+     "enum", "title", "$comment", "contentEncoding"]
+)  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.dictionaries(WORDS, VALUES, max_size=3))
+def test_our_idea_of_a_valid_schema_is_that_of_the_draft(schema: dict[str, Any]) -> None:
+    wrapped = where(schema)
+    try:
+        jsonschema.Draft202012Validator.check_schema(wrapped)
+    except jsonschema.SchemaError:
+        assert schema_problem(wrapped)
+    else:
+        assert schema_problem(wrapped) is None
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["(a+)+$", "(a*)*", "(a+a)+", "(.*,)*", r"(\w+\s?)*", "([a-zA-Z]+)*", "((a{2})+)+", "(x+x+)+y", "(,?a+)+",
+     "(a|b*)+", r"^(([a-z])+.)+[A-Z]([a-z])+$", "(?:(?:a+))+", "(?<name>a+){2,}", "(a{1,99})*", r"(\b\w+)+"],
+)  # fmt: skip
+def test_a_pattern_that_repeats_what_repeats_may_take_forever(pattern: str) -> None:
+    assert "forever" in str(patterns.problem(pattern))
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["", "^[a-z0-9]+(?:-[a-z0-9]+)*$", "^([a-z]+-)*[a-z]+$", '("[^"]*",?)*', r"(\d+(\.\d+)?\s)+", "(a|b)+", "(ab?)*",
+     r"^([0-9]{1,3}\.){3}[0-9]{1,3}$", r"^\S+@\S+\.\S+$", "^(?!x).*$", "(?<year>[0-9]{4})-", "[]a]+", "[[a]+", "x{,3}"],
+)  # fmt: skip
+def test_a_pattern_whose_rounds_can_be_told_apart_is_taken(pattern: str) -> None:
+    assert patterns.problem(pattern) is None
+
+
+@pytest.mark.parametrize("pattern", ["(", "[a", "a**", r"\p{L}", "(?i)a", "(?P=x)", "(" * 400, "a{9999999999999}"])
+def test_a_pattern_that_is_none_is_refused(pattern: str) -> None:
+    assert "not valid" in str(patterns.problem(pattern))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(alphabet="ab()[]*+?{}1,|\\^.-<:!", max_size=14))
+def test_any_text_is_judged(pattern: str) -> None:
+    assert patterns.problem(pattern) is None or isinstance(patterns.problem(pattern), str)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("{", "they are not JSON"),
+        ("[1]", "they must be a JSON object"),
+        ("null", "they must be a JSON object"),
+        ('{"city": NaN}', "they are not JSON"),
+        ("[" * 100_000, "they are not JSON"),
+        ("{}", "'city' is a required property"),
+        ('{"city": 7}', "city: 7 is not of type 'string'"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_told_to_the_model(arguments: str, told: str) -> None:
+    fault = read("weather", arguments, checker(CITY))
+    assert isinstance(fault, Fault)
+    assert fault.code == "bad_arguments"
+    assert fault.message.startswith("the arguments of weather do not fit: ")
+    assert told in fault.message
+
+
+def test_arguments_that_fit_are_read() -> None:
+    assert read("weather", '{"city": "Oslo", "extra": 1}', checker(CITY)) == {"city": "Oslo", "extra": 1}
+    assert read("weather", "", checker(of())) == {}
+    assert isinstance(
+        read("weather", '{"city": "x", "extra": 1}', checker({**CITY, "additionalProperties": False})), Fault
+    )
+
+
+def test_many_problems_are_told_in_bounded_words() -> None:
+    schema = of(properties={str(n): {"type": "string"} for n in range(100)})
+    fault = read("t", json.dumps({str(n): list(range(1000)) for n in range(100)}), checker(schema))
+    assert isinstance(fault, Fault)
+    assert fault.message.count("is not of type") <= 5
+    assert len(fault.message) <= 2000
+
+
+def test_no_pattern_is_ever_run_on_arguments() -> None:
+    schema = of(properties={"a": {"pattern": "^(a+)+$"}}, patternProperties={"^(b+)+$": {}}, additionalProperties=False)
+    assert fits(schema, {"a": "a" * 60 + "!", "b" * 60 + "!": 1}) is None
+
+
+def test_a_check_that_grows_without_bound_is_given_up() -> None:
+    assert "too much to check" in str(fits(doubling(40), {}))
+    assert "too much to check" in str(fits(where({"items": {"type": "integer"}}), {"a": [1] * (MAX_CHECKS + 1)}))
+    assert fits(where({"items": {"type": "integer"}}), {"a": [1] * 1000}) is None
+
+
+def test_each_check_has_an_effort_of_its_own() -> None:
+    check = checker(where({"items": {"type": "integer"}}))
+    for _ in range(3):
+        assert check({"a": [1] * (MAX_CHECKS // 2)}) is None
+
+
+def test_a_long_list_of_objects_is_searched_for_doubles_in_one_go() -> None:
+    schema = where({"type": "array", "uniqueItems": True})
+    many = [{"n": n, "m": [n]} for n in range(50_000)]
+    assert fits(schema, {"a": many}) is None
+    assert "twice" in str(fits(schema, {"a": [*many, {"m": [7], "n": 7}]}))
+
+
+@pytest.mark.parametrize(
+    ("schema", "told"),
+    [
+        (where({"$ref": "http://127.0.0.1:1/x.json"}), "points outside of itself"),
+        (of(**{"$ref": "#"}), "nested without end"),
+    ],
+)
+def test_a_schema_of_a_stranger_ends_in_words(schema: dict[str, Any], told: str) -> None:
+    assert told in str(fits(schema, {"a": 1}))
+
+
+def test_a_schema_that_is_none_cannot_check_anything() -> None:
+    with pytest.raises(BadSchema):
+        checker(where({"type": "banana"}))

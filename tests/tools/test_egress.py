@@ -1,0 +1,210 @@
+"""Where tools may reach: public addresses, and what the operator allows; decided once for check and call."""
+
+import ipaddress
+import socket
+
+import pytest
+
+from longhouse.errors import SetupError
+from longhouse.tools.egress import Egress, EgressRefused, Gate, is_public, look_up, parse
+
+
+def gate(*addresses: str, allow: tuple[str, ...] = ()) -> Gate:
+    async def lookup(host: str, port: int) -> list[str]:
+        return list(addresses)
+
+    return Gate(Egress(allow), lookup)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1:5432",
+        "http://127.1/",
+        "http://0x7f.1/",
+        "http://0x7f000001/",
+        "http://2130706433",
+        "http://0177.0.0.1/",
+        "http://127.0.0.1./",
+        "http://0/",
+        "http://0.0.0.0/",
+        "http://localhost/",
+        "http://LOCALHOST.:80/",
+        "http://x.localhost/",
+        "http://[::1]/",
+        "http://[::]/",
+        "http://[::ffff:127.0.0.1]/",
+        "http://[::ffff:8.8.8.8]/",
+        "http://[64:ff9b::7f00:1]/",
+        "http://[64:ff9b::808:808]/",
+        "http://[2002:7f00:1::]/",
+        "http://[2001:0:7f00:1::]/",
+        "http://[fe80::1%25eth0]/",
+        "http://[fe80::1]/",
+        "http://[fd00::1]/",
+        "http://[ff02::1]/",
+        "http://[v1.x]/",
+        "http://10.0.0.1/",
+        "http://172.16.0.1/",
+        "http://192.168.1.1/",
+        "http://100.64.0.1/",
+        "http://169.254.169.254/latest/meta-data/",
+        "http://224.0.0.1/",
+        "http://240.0.0.1/",
+        "http://255.255.255.255/",
+        "http://192.0.2.1/",
+        "http://192.88.99.1/",
+        "http://x.0x10/",
+    ],
+)
+def test_an_address_that_is_not_public_is_refused(url: str) -> None:
+    assert Egress().problem(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://user@example.com/",
+        "http://user:secret@example.com/",
+        "http://@example.com/",
+        "http://a\\@b/",
+        "http://a/\\b",
+        "http://①②⑦.0.0.1/",
+        "http://127。0。0。1/",
+        "http://exаmple.com/",
+        "http://%31%32%37.0.0.1/",
+        "http://exa mple.com/",
+        "http://exam\tple.com/",
+        "http://example.com/\r\nx: y",
+        "http://example.com:99999/",
+        "http://example.com:0/",
+        "http://example.com:x/",
+        "http://a..b/",
+        "http://-a.com/",
+        "http://example.com/#part",
+        "http://[::1]evil/",
+        "http:///path",
+        "http:example.com",
+        "//example.com/",
+        "ftp://example.com/",
+        "file:///etc/passwd",
+        "javascript:alert(1)",
+        "http://" + "a." * 200 + "com/",
+        "http://example.com/" + "x" * 2000,
+        "",
+    ],
+)
+def test_what_can_be_read_in_two_ways_is_refused(url: str) -> None:
+    problem = Egress().problem(url)
+    assert problem
+    assert "secret@" not in problem
+    with pytest.raises(ValueError, match=r"."):
+        parse(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://example.com",
+        "https://Tools.Example.com:8443/v1/pay?kind=%C3%A9&to=a@b",
+        "https://example.com./",
+        "http://8.8.8.8/",
+        "http://[2606:4700::1111]:8080/x",
+        "https://xn--bcher-kva.example/",
+        "http://tool_server/",
+    ],
+)
+def test_a_public_looking_address_may_be_published(url: str) -> None:
+    assert Egress().problem(url) is None
+
+
+@pytest.mark.parametrize(
+    ("allow", "url", "is_allowed"),
+    [
+        ("127.0.0.1:9000", "http://127.0.0.1:9000/", True),
+        ("127.0.0.1:9000", "http://127.0.0.1:9001/", False),
+        ("127.0.0.1:9000", "http://localhost:9000/", True),
+        ("127.0.0.1", "http://127.0.0.1:1/", True),
+        ("localhost:9000", "http://localhost.:9000/", True),
+        ("LocalHost.:9000", "http://localhost:9000/", True),
+        ("localhost:9000", "http://localhost/", False),
+        ("localhost:9000", "http://127.0.0.1:9000/", False),
+        ("10.0.0.0/8", "http://10.1.2.3/", True),
+        ("10.0.0.0/8", "http://11.1.2.3/", True),
+        ("10.0.0.0/8", "http://192.168.0.1/", False),
+        ("10.0.0.0/8:443", "https://10.1.2.3/", True),
+        ("10.0.0.0/8:443", "http://10.1.2.3/", False),
+        ("[::1]:80", "http://[::1]/", True),
+        ("[fd00::/8]:80", "http://[fd12::1]/", True),
+        ("fd00::/8", "http://[fd12::1]:8080/", True),
+        ("10.0.0.0/8", "http://[::ffff:10.1.2.3]/", False),
+        ("::ffff:0:0/96", "http://[::ffff:10.1.2.3]/", True),
+        ("127.0.0.1", "http://127.1/", False),
+    ],
+)
+def test_the_operator_may_allow_more(allow: str, url: str, is_allowed: bool) -> None:
+    assert (Egress([" ", allow]).problem(url) is None) is is_allowed
+
+
+@pytest.mark.parametrize(
+    "entry",
+    ["example.com", "example.com:", "example.com:0", "example.com:70000", "*:80", "http://a:80", "10.0.0.1/8",
+     "10.0.0.0/33", "127.1:80", "[::1", "::1:x", "a b:80", "[example.com]:80"],
+)  # fmt: skip
+def test_a_rule_that_means_nothing_stops_the_start(entry: str) -> None:
+    with pytest.raises(SetupError, match="nothing that tools can be allowed to reach"):
+        Egress([entry])
+
+
+def test_nothing_is_public_that_hides_another_address() -> None:
+    for text in ("::127.0.0.1", "::ffff:1.1.1.1", "2002:101:101::", "2001::1", "64:ff9b:1::1", "fec0::1", "4000::1"):
+        assert not is_public(ipaddress.ip_address(text)), text
+    for text in ("1.1.1.1", "2606:4700:4700::1111", "2a00:1450::1"):
+        assert is_public(ipaddress.ip_address(text)), text
+
+
+@pytest.mark.parametrize(
+    "addresses",
+    [("127.0.0.1",), ("1.1.1.1", "10.0.0.1"), ("2606:4700::1111", "::1"), ("fe80::1%2",), ("::ffff:1.1.1.1",)],
+)
+async def test_one_address_that_is_not_allowed_spoils_a_name(addresses: tuple[str, ...]) -> None:
+    with pytest.raises(EgressRefused, match=r"tool\.test is not a public address"):
+        await gate(*addresses).resolve("tool.test", 80)
+
+
+async def test_a_name_gives_exactly_the_addresses_that_were_checked() -> None:
+    found = await gate("1.1.1.1", "2606:4700::1111").resolve("tool.test", 80)
+    assert [(one["hostname"], one["host"], one["port"], one["family"]) for one in found] == [
+        ("tool.test", "1.1.1.1", 80, socket.AF_INET),
+        ("tool.test", "2606:4700::1111", 80, socket.AF_INET6),
+    ]
+
+
+async def test_a_name_that_the_operator_names_may_be_anywhere() -> None:
+    named = gate("10.0.0.7", allow=("tool.test:80",))
+    info = (socket.AF_INET, socket.SOCK_STREAM, 0, "", ("10.0.0.7", 80))
+    with pytest.raises(EgressRefused):
+        named.socket(info)
+    assert [one["host"] for one in await named.resolve("Tool.Test.", 80)] == ["10.0.0.7"]
+    named.socket(info).close()
+    with pytest.raises(EgressRefused):
+        await named.resolve("tool.test", 81)
+    with pytest.raises(EgressRefused):
+        named.socket((socket.AF_INET, socket.SOCK_STREAM, 0, "", ("10.0.0.7", 81)))
+
+
+async def test_no_socket_is_made_for_an_address_that_is_not_allowed() -> None:
+    for family, address in ((socket.AF_INET, ("127.0.0.1", 80)), (socket.AF_INET6, ("::1", 80, 0, 0))):
+        with pytest.raises(EgressRefused):
+            gate().socket((family, socket.SOCK_STREAM, 0, "", address))
+
+
+async def test_a_name_without_an_address_is_an_error() -> None:
+    with pytest.raises(OSError, match="has no address"):
+        await gate().resolve("tool.test", 80)
+
+
+async def test_names_are_looked_up_as_this_machine_knows_them() -> None:
+    found = await look_up("localhost", 80)
+    assert set(found) & {"127.0.0.1", "::1"}
+    assert all(ipaddress.ip_address(one).is_loopback for one in found)

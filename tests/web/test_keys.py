@@ -1,0 +1,236 @@
+"""Keys as resources: made, listed, revoked; what they may use; and the command line that makes the first one."""
+
+import asyncio
+import re
+from typing import Any
+
+import pytest
+from hostile import ask, chat, refused, remains
+from keyring import ADMIN, Client, admin_of, client_of, keyed
+
+from longhouse.store import keys
+from longhouse.store.database import Database
+from longhouse.web.limits import Bucket, Limits, Meter
+from support import Serving, content, launched_words
+
+SHOWN = {
+    "id", "name", "owner", "role", "rate_limit", "max_concurrent", "sessions_per_hour", "created_at", "revoked_at",
+}  # fmt: skip
+NEW = {"name": "the website", "owner": "shop", "role": "user"}
+
+
+async def test_a_key_is_shown_once_and_kept_as_a_digest(serving: Serving) -> None:
+    async with keyed(serving, ask) as house:
+        admin = admin_of(house)
+        async with admin.ask("POST", "/admin/keys", {**NEW, "rate_limit": 7}) as response:
+            made = await response.json()
+            assert (response.status, response.headers["cache-control"]) == (201, "no-store")
+        assert set(made) == SHOWN | {"key"}
+        assert (made["name"], made["owner"], made["role"], made["rate_limit"]) == ("the website", "shop", "user", 7)
+        assert (made["max_concurrent"], made["revoked_at"]) == (None, None)
+        assert re.fullmatch(r"lh_[A-Za-z0-9_-]{43,}", made["key"])
+        client = Client(house, made["key"])
+        assert content(await client.say("hi")) == "Which city?"
+        page = await admin.got("/admin/keys")
+        assert page == {"object": "list", "data": [{k: made[k] for k in SHOWN}], "has_more": False, "next": None}
+        rows = str(await house.db.rows("SELECT k::text FROM api_keys k"))
+        assert made["id"] in rows
+        assert made["key"] not in rows
+        assert made["key"].removeprefix("lh_") not in rows
+
+
+async def test_two_keys_are_never_alike(db: Database) -> None:
+    made = [await keys.create(db, name="x", owner="x", role="user") for _ in range(20)]
+    assert len({secret for _, secret in made}) == len({key.id for key, _ in made}) == 20
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"owner": "shop"}, "name"),
+    ({"name": "x"}, "owner"),
+    ({**NEW, "name": ""}, "name"),
+    ({**NEW, "name": "x" * 201}, "name"),
+    ({**NEW, "name": "two\nlines"}, "name"),
+    ({**NEW, "name": "\x1b[2J"}, "name"),
+    ({**NEW, "name": 7}, "name"),
+    ({**NEW, "owner": "a/b"}, "owner"),
+    ({**NEW, "owner": ".."}, "owner"),
+    ({**NEW, "owner": ""}, "owner"),
+    ({**NEW, "owner": "x" * 129}, "owner"),
+    ({**NEW, "role": "root"}, "role"),
+    ({**NEW, "role": None}, "role"),
+    ({**NEW, "key": "lh_mine"}, "key"),
+    ({**NEW, "digest": "0" * 64}, "digest"),
+    ({**NEW, "id": "key_1"}, "id"),
+    ({**NEW, "rate_limit": 0}, "rate_limit"),
+    ({**NEW, "rate_limit": "9"}, "rate_limit"),
+    ({**NEW, "max_concurrent": -1}, "max_concurrent"),
+    ({**NEW, "sessions_per_hour": 2**40}, "sessions_per_hour"),
+]
+
+
+async def test_a_key_that_is_not_well_described_is_not_made(serving: Serving) -> None:
+    async with keyed(serving) as house:
+        headers = admin_of(house).headers
+        for body, param in BAD:
+            found = await refused(house, body, "/admin/keys", headers)
+            assert (found.status, found.param) == (400, param), body
+        for raw in (b"", b"[]", b"{", b'{"name":"\\u0000","owner":"x"}'):
+            assert (await refused(house, raw, "/admin/keys", headers)).status == 400
+        status, error = await admin_of(house).refused("GET", "/admin/keys?owner=shop")
+        assert (status, error["param"]) == (400, "owner")
+        assert await house.db.value("SELECT count(*) FROM api_keys") == 0
+
+
+async def test_keys_are_listed_in_pages_newest_first(serving: Serving) -> None:
+    async with keyed(serving) as house:
+        admin = admin_of(house)
+        made = [(await client_of(house, f"owner{n}")).id for n in range(5)]
+        await admin.status("DELETE", f"/admin/keys/{made[1]}")
+        first = await admin.got("/admin/keys?limit=3")
+        assert ([key["id"] for key in first["data"]], first["has_more"]) == (made[:1:-1], True)
+        second = await admin.got(f"/admin/keys?limit=3&before={first['next']}")
+        assert ([key["id"] for key in second["data"]], second["has_more"]) == (made[1::-1], False)
+        assert [bool(key["revoked_at"]) for key in second["data"]] == [True, False], "what was revoked stays listed"
+
+
+async def test_a_revoked_key_opens_nothing_from_then_on(serving: Serving) -> None:
+    async with keyed(serving) as house:
+        admin, ann, other = admin_of(house), await client_of(house, "ann"), await client_of(house, "ann")
+        assert await ann.status("GET", "/v1/models") == 200
+        assert await admin.status("DELETE", f"/admin/keys/{ann.id}") == 204
+        assert await ann.status("GET", "/v1/models") == 401
+        assert await other.status("GET", "/v1/models") == 200, "the owner's other key is another key"
+        [row] = [key for key in (await admin.got("/admin/keys"))["data"] if key["id"] == ann.id]
+        assert await admin.status("DELETE", f"/admin/keys/{ann.id}") == 204
+        assert row in (await admin.got("/admin/keys"))["data"], "once is enough"
+        for unknown in ("key_0", "admin", "%00", "x" * 500):
+            status, error = await admin.refused("DELETE", f"/admin/keys/{unknown}")
+            assert (status, error["code"]) == (404, "key_not_found")
+        assert await admin.status("GET", "/v1/models") == 200, "the key of the settings is not in the table"
+
+
+async def test_an_admin_may_revoke_the_key_that_it_asks_with(serving: Serving) -> None:
+    async with keyed(serving) as house:
+        ann = await client_of(house, "ann", "admin")
+        assert await ann.status("DELETE", f"/admin/keys/{ann.id}") == 204
+        assert await ann.status("DELETE", f"/admin/keys/{ann.id}") == 401
+
+
+async def test_the_first_key_shuts_the_door_for_good(serving: Serving, db: Database) -> None:
+    async with serving() as one, serving() as other:
+        nobody, stranger = Client(one), Client(other)
+        assert await nobody.status("GET", "/admin/keys") == 200
+        async with nobody.ask("POST", "/admin/keys", {"name": "me", "owner": "me", "role": "admin"}) as response:
+            made = await response.json()
+        me = Client(one, made["key"], made["id"])
+        assert await nobody.status("GET", "/v1/models") == await stranger.status("GET", "/v1/models") == 401
+        assert await me.status("GET", "/v1/models") == 200
+        assert await me.status("DELETE", f"/admin/keys/{me.id}") == 204
+        for client in (nobody, stranger, me):
+            assert await client.status("GET", "/v1/models") == 401, "without any key left, nobody comes in"
+    async with serving() as later:
+        assert await Client(later).status("GET", "/v1/models") == 200, "at the next start it is open, and says so"
+
+
+# What a key may use
+
+
+async def test_a_key_has_so_many_requests_a_minute(serving: Serving) -> None:
+    async with keyed(serving, rate_limit=1_000) as house:
+        ann, bob = await client_of(house, "ann", rate_limit=3), await client_of(house, "ann")
+        for left in ("2", "1", "0"):
+            async with ann.ask("GET", "/v1/models") as response:
+                assert response.status == 200
+                assert response.headers["x-ratelimit-limit-requests"] == "3"
+                assert response.headers["x-ratelimit-remaining-requests"] == left
+        async with ann.ask("GET", "/v1/sessions") as response:
+            told = await response.json()
+            assert (response.status, told["error"]["code"]) == (429, "rate_limit_exceeded")
+            assert 1 <= int(response.headers["retry-after"]) <= 20
+            assert response.headers["x-ratelimit-remaining-requests"] == "0"
+            assert response.headers["x-request-id"]
+        async with ann.house.http.get("/v1/models", headers={"x-api-key": ann.key}) as response:
+            assert response.status == 429, "however the key is sent"
+        async with bob.ask("GET", "/v1/models") as response:
+            assert (response.status, response.headers["x-ratelimit-limit-requests"]) == (200, "1000")
+
+
+async def test_a_key_opens_so_many_sessions_an_hour(serving: Serving) -> None:
+    async with keyed(serving, ask) as house:
+        ann = await client_of(house, "ann", sessions_per_hour=2)
+        first = (await ann.say("hi"))["model"]
+        assert content(await ann.say("hi", chat_id="c")) == "Which city?"
+        before = await remains(house.db)
+        async with ann.ask("POST", "/v1/chat/completions", chat()) as response:
+            assert response.status == 429
+            assert 0 < int(response.headers["retry-after"]) <= 1_800
+        assert await remains(house.db) == before, "nothing was recorded"
+        assert content(await ann.say("Oslo", model=first)) == "Which city?", "what is open goes on"
+        assert content(await ann.say("Oslo", chat_id="c")) == "Which city?"
+        assert content(await admin_of(house).say("hi")) == "Which city?"
+
+
+async def test_without_keys_nothing_is_counted(serving: Serving) -> None:
+    async with serving(ask, rate_limit=1, max_concurrent=1, sessions_per_hour=1) as house:
+        for _ in range(3):
+            assert content(await house.say("hi")) == "Which city?"
+
+
+def test_a_bucket_fills_evenly_and_not_over() -> None:
+    now = 0.0
+    bucket = Bucket(6, 60.0, lambda: now)
+    assert [bucket.take() for _ in range(7)] == [0, 0, 0, 0, 0, 0, 10]
+    now = 4.0
+    assert bucket.take() == pytest.approx(6)
+    now = 25.0
+    assert (bucket.left, bucket.take(), bucket.take(), bucket.take()) == (2, 0, 0, pytest.approx(5))
+    assert bucket.full_in == pytest.approx(55)
+    now = 10_000.0
+    assert (bucket.left, bucket.full_in) == (6, 0)
+
+
+def test_a_refused_request_takes_neither_a_place_nor_a_permit() -> None:
+    meter = Meter(Limits(rate_limit=10, max_concurrent=1))
+    meter.enter()
+    for _ in range(20):
+        with pytest.raises(Exception, match="no more at once"):
+            meter.enter()
+    meter.leave()
+    for _ in range(9):
+        meter.enter()
+        meter.leave()
+    with pytest.raises(Exception, match="10 requests a minute"):
+        meter.enter()
+
+
+# The command line
+
+
+async def test_keys_are_made_listed_and_revoked_on_the_command_line(serving: Serving, dsn: str) -> None:
+    async with keyed(serving) as house:
+        made = ("keys", "create", "--name", "the website", "--owner", "shop", "--rate-limit", "9")
+        (status, said), (refusal, why) = await asyncio.gather(
+            launched_words(*made, database_url=dsn),
+            launched_words("keys", "create", "--name", "x", "--owner", "a/b", database_url=dsn),
+        )
+        assert (status, refusal) == (0, 1), (said, why)
+        assert "longhouse: --owner: " in why
+        told, secret = said.split("\n", 1)
+        shop = Client(house, secret.strip(), told.split(":")[0])
+        assert "user of shop, 'the website'" in told
+        async with shop.ask("GET", "/v1/models") as response:
+            assert (response.status, response.headers["x-ratelimit-limit-requests"]) == (200, "9")
+        assert await shop.status("GET", "/admin/keys") == 403
+
+        (_, listed), (missed, missing) = await asyncio.gather(
+            launched_words("keys", "list", database_url=dsn),
+            launched_words("keys", "revoke", "key_0", database_url=dsn),
+        )
+        assert shop.id in listed
+        assert secret.strip() not in listed
+        assert (missed, "there is no key 'key_0'" in missing) == (1, True)
+
+        status, said = await launched_words("keys", "revoke", shop.id, database_url=dsn)
+        assert (status, said.strip()) == (0, f"{shop.id} is revoked")
+        assert await shop.status("GET", "/v1/models") == 401
+        assert await Client(house, ADMIN).status("GET", "/v1/models") == 200

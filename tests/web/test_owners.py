@@ -1,0 +1,155 @@
+"""Owners live apart: what is one's is not there for the other, whatever id the other has got hold of."""
+
+import uuid
+from typing import Any
+
+from hostile import CHAT, ask, chat, remains
+from keyring import Client, admin_of, client_of, keyed, methods_of, routes_of
+
+from longhouse.agents.template import MemoryPolicy, Template, ToolPolicy
+from longhouse.models.scripted import call
+from support import AGENT, House, Serving, content, sse
+
+SECRET = "the launch code is 0000"
+
+BODIES: dict[str, Any] = {
+    "clarification": {"answer": "Oslo"},
+    "approval": {"call_id": "1-action-0", "decision": "happened"},
+    "provide_clarification": {"clarifications": "Oslo"},
+}
+"""What a route that changes a session is sent, by the end of its path."""
+
+
+def session_calls(house: House, session_id: str) -> list[tuple[str, str, Any]]:
+    """Every route about one session, for this session: routes that come later are tried too."""
+    calls: list[tuple[str, str, Any]] = []
+    for route in routes_of(house):
+        path = route.path or ""
+        if path.startswith("/admin/") or not any(name in path for name in ("{session_id}", "{agent_id}")):
+            continue
+        filled = path.replace("{session_id}", session_id).replace("{agent_id}", session_id)
+        filled = filled.replace("{artifact_id}", "1").replace("{step}", "1")
+        calls += [(method, filled, BODIES.get(path.rpartition("/")[2])) for method in methods_of(route)]
+    calls.append(("GET", f"/v1/models/{session_id}", None))
+    extras: list[Any] = [{}, {"stream": True}, {"metadata": {"reply_to": "1-action-0"}}]
+    calls += [("POST", CHAT, chat(model=session_id, **extra)) for extra in extras]
+    return calls
+
+
+async def test_a_session_of_another_owner_is_as_good_as_none(serving: Serving) -> None:
+    async with keyed(serving, ask) as house:
+        ann, bob, admin = await client_of(house, "ann"), await client_of(house, "bob"), admin_of(house)
+        theirs, unknown = (await ann.say(SECRET))["model"], f"{AGENT}_{uuid.uuid4()}"
+        before, calls = await remains(house.db), session_calls(house, theirs)
+        assert len(calls) > 15
+        for stranger in (bob, admin):
+            for (method, path, body), (_, other, same) in zip(calls, session_calls(house, unknown), strict=True):
+                status, error = await stranger.refused(method, path, body)
+                missed, missing = await stranger.refused(method, other, same)
+                assert (status, missed) == (404, 404), (method, path)
+                assert str(error).replace(theirs, "{id}") == str(missing).replace(unknown, "{id}"), (method, path)
+                assert SECRET not in str(error)
+        assert await remains(house.db) == before, "nothing was appended"
+        for method, path, body in calls:
+            assert "/artifacts/1" in path or await ann.status(method, path, body) not in (401, 403, 404), (method, path)
+
+
+async def test_a_list_holds_only_what_is_the_callers(serving: Serving) -> None:
+    async with keyed(serving, ask) as house:
+        ann, bob = await client_of(house, "ann"), await client_of(house, "bob")
+        theirs, ours = (await ann.say(SECRET, chat_id="c"))["model"], (await bob.say("hi"))["model"]
+        for query, found in (
+            ("", [ours]),
+            (f"?template={AGENT}", [ours]),
+            ("?conversation_id=c", []),
+            (f"?parent={theirs}", []),
+        ):
+            assert [row["session_id"] for row in (await bob.got(f"/v1/sessions{query}"))["data"]] == found, query
+        assert [agent["agent_id"] for agent in (await bob.got("/agents"))["agents"]] == [ours]
+        assert (await admin_of(house).got("/v1/sessions"))["data"] == [], "an admin is an owner among others here"
+
+
+async def test_two_owners_may_use_the_same_conversation_id(serving: Serving) -> None:
+    async with keyed(serving, ask) as house:
+        ann, bob = await client_of(house, "ann"), await client_of(house, "bob")
+        theirs = (await ann.say(SECRET, chat_id=12345))["model"]
+        before = await house.journal(theirs)
+        ours = await bob.say("hello", chat_id=12345)
+        again = await bob.say("Oslo", metadata={"conversation_id": "12345"})
+        assert ours["model"] == again["model"] != theirs
+        assert house.model is not None
+        assert SECRET not in str(house.model.requests[1:]) + str(await bob.got(f"/v1/sessions/{ours['model']}"))
+        assert await house.journal(theirs) == before
+        assert (await ann.say("Bergen", chat_id=12345))["model"] == theirs
+
+
+async def test_a_history_that_is_resent_finds_only_the_callers_session(serving: Serving) -> None:
+    async with keyed(serving, ask) as house:
+        ann, bob = await client_of(house, "ann"), await client_of(house, "bob")
+        theirs = (await ann.say(SECRET))["model"]
+        said = [{"role": "user", "content": SECRET}, {"role": "assistant", "content": "Which city?"}]
+        body = chat(messages=[*said, {"role": "user", "content": "Oslo"}])
+        async with bob.ask("POST", CHAT, body) as response:
+            assert (await response.json())["model"] != theirs
+        async with ann.ask("POST", CHAT, body) as response:
+            assert (await response.json())["model"] == theirs
+
+
+async def test_an_idempotency_key_belongs_to_its_owner(serving: Serving) -> None:
+    async with keyed(serving, ask) as house:
+        ann, bob = await client_of(house, "ann"), await client_of(house, "bob")
+
+        async def sent(client: Client, body: Any, key: str) -> tuple[int, Any]:
+            async with client.ask("POST", CHAT, body, idempotency_key=key) as response:
+                return response.status, await response.json()
+
+        _, first = await sent(ann, chat(), "key-1")
+        assert (await sent(ann, chat(), "key-1"))[1]["model"] == first["model"]
+        status, other = await sent(bob, chat(), "key-1")
+        assert (status, other["model"] != first["model"]) == (200, True), "another owner's key is another key"
+        assert (await sent(bob, chat(temperature=1), "key-1"))[0] == 422
+        before = await remains(house.db)
+        for key in ("k" * 256, "k" * 10_000, "a\tb", ""):
+            assert (await sent(ann, chat(), key))[0] == 400, key[:20]
+        assert await remains(house.db) == before
+
+
+async def test_two_keys_of_one_owner_see_the_same(serving: Serving) -> None:
+    async with keyed(serving, ask) as house:
+        one, two = await client_of(house, "ann"), await client_of(house, "ann")
+        session_id = (await one.say("hi", chat_id="c"))["model"]
+        assert [row["session_id"] for row in (await two.got("/v1/sessions"))["data"]] == [session_id]
+        assert (await two.say("Oslo", chat_id="c"))["model"] == session_id
+        async with two.streaming(f"/v1/sessions/{session_id}/events") as response:
+            assert [event.event async for event in sse(response)][:2] == ["Opened", "Prompted"]
+
+
+async def test_what_was_done_without_keys_belongs_to_the_admin_key_of_the_settings(serving: Serving) -> None:
+    async with serving(ask) as house:
+        session_id = (await house.say("hi"))["model"]
+    async with keyed(serving, ask) as house:
+        assert (await admin_of(house).got(f"/v1/sessions/{session_id}"))["session_id"] == session_id
+        local = await client_of(house, "local")
+        assert content(await local.say("Oslo", model=session_id)) == "Which city?"
+
+
+KEEPER = Template(
+    name="keeper",
+    tool_policy=ToolPolicy(allowlist=("createfiletool", "readfiletool", "finalanswertool")),
+    memory_policy=MemoryPolicy(scope="owner"),
+)
+
+
+async def test_what_an_agent_remembers_for_one_owner_is_not_there_for_another(serving: Serving) -> None:
+    done = call("finalanswertool", answer="done")
+    look = call("readfiletool", path="plan.md")
+    script = [call("createfiletool", path="plan.md", content=SECRET), done, look, done, look, done]
+    async with keyed(serving, script, templates=[KEEPER]) as house:
+        ann, bob = await client_of(house, "ann"), await client_of(house, "bob")
+        await ann.say("keep it", model="keeper", chat_id="c")
+        await bob.say("read it", model="keeper", chat_id="c")
+        assert house.model is not None
+        seen = str(house.model.requests[3])
+        assert ("Error" in seen, SECRET in seen) == (True, False)
+        await ann.say("read it", model="keeper", chat_id="d")
+        assert SECRET in str(house.model.requests[5])

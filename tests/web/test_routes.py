@@ -1,0 +1,114 @@
+"""Every route and who may call it: a route that is not in this table, or has no guard, fails the build."""
+
+from typing import Any
+
+from fastapi.dependencies.models import Dependant
+from hostile import ask
+from keyring import Client, admin_of, client_of, keyed, methods_of, routes_of
+
+from longhouse.web import access
+from support import House, Serving
+
+OPEN = {"/health", "/ready"}
+ADMIN = ("/admin/", "/metrics", "/docs", "/openapi.json")
+USER = ("/v1/", "/agents")
+
+
+def who_may(path: str) -> str:
+    """The table, as the documentation has it."""
+    if path in OPEN:
+        return "anybody"
+    if path.startswith(ADMIN):
+        return "admin"
+    assert path.startswith(USER), f"{path} is not in the table: who may call it?"
+    return "user"
+
+
+def guards(dependant: Dependant) -> set[Any]:
+    """The guards that a request passes before it reaches the route, in whatever depth."""
+    found = {dependant.call} if dependant.call in (access.user, access.admin) else set()
+    return found.union(*(guards(below) for below in dependant.dependencies))
+
+
+async def test_every_route_has_the_guard_that_the_table_says(serving: Serving) -> None:
+    async with serving() as house:
+        seen = 0
+        for route in routes_of(house):
+            assert route.path, route
+            dependant = getattr(route, "dependant", None)
+            assert dependant is not None, f"{route.path} takes no dependencies: nobody would guard it"
+            expected = {"anybody": set(), "user": {access.user}, "admin": {access.admin}}[who_may(route.path)]
+            assert guards(dependant) >= expected, f"{route.path} lets in more than {who_may(route.path)}"
+            assert who_may(route.path) == "anybody" or guards(dependant), route.path
+            first = dependant.dependencies[0].call if dependant.dependencies else None
+            assert not expected or first in expected, f"{route.path} looks at a request before at who sends it"
+            seen += 1
+        assert seen > 20
+
+
+def filled(path: str) -> str:
+    """The path with something in each of its places."""
+    for name in ("session_id", "agent_id", "artifact_id", "key_id", "name", "version", "model:path", "id"):
+        path = path.replace(f"{{{name}}}", "tool_calling_agent_00000000-0000-4000-8000-000000000000")
+    return path.replace("{step}", "1").replace("{", "").replace("}", "")
+
+
+def calls_of(house: House) -> list[tuple[str, str, str]]:
+    """Each route as (method, path to call, who may)."""
+    calls = []
+    for route in routes_of(house):
+        for method in methods_of(route):
+            assert route.path
+            calls.append((method, filled(route.path), who_may(route.path)))
+    return calls
+
+
+async def test_who_calls_without_the_key_it_needs_is_refused_everywhere(serving: Serving) -> None:
+    async with keyed(serving, ask, rate_limit=10_000) as house:
+        nobody, wrong, ann = Client(house), Client(house, "lh_" + "x" * 43), await client_of(house, "ann")
+        for method, path, who in calls_of(house):
+            for client in (nobody, wrong):
+                if who == "anybody":
+                    assert await client.status(method, path) == 200, path
+                    continue
+                status, error = await client.refused(method, path, body={} if method != "GET" else None)
+                assert (status, error["code"]) == (401, "invalid_api_key"), (method, path)
+            if who == "admin":
+                status, error = await ann.refused(method, path, body={} if method != "GET" else None)
+                assert (status, error["code"]) == (403, "insufficient_permissions"), (method, path)
+        assert await house.db.value("SELECT count(*) FROM sessions") == 0
+
+
+async def test_who_has_the_key_gets_past_the_guard_everywhere(serving: Serving) -> None:
+    async with keyed(serving, ask, rate_limit=10_000) as house:
+        admin, ann = admin_of(house), await client_of(house, "ann")
+        for method, path, who in calls_of(house):
+            for client in (admin, ann) if who == "user" else (admin,):
+                assert await client.status(method, path) not in (401, 403, 500), (method, path)
+
+
+async def test_the_openapi_document_says_which_key_a_route_needs(serving: Serving) -> None:
+    async with keyed(serving) as house:
+        document = await admin_of(house).got("/openapi.json")
+        schemes = document["components"]["securitySchemes"]
+        assert {name: (one["type"], one["scheme"]) for name, one in schemes.items()} == {
+            "user_key": ("http", "bearer"),
+            "admin_key": ("http", "bearer"),
+        }
+        for path, operations in document["paths"].items():
+            for operation in operations.values():
+                needed = {name for one in operation.get("security", []) for name in one}
+                assert needed == {"anybody": set(), "user": {"user_key"}, "admin": {"admin_key"}}[who_may(path)], path
+
+
+async def test_the_document_page_works_without_a_network(serving: Serving) -> None:
+    async with serving() as house:
+        async with house.http.get("/docs") as response:
+            page = await response.text()
+            assert (response.status, "https://" in page) == (200, False)
+        for name, kind in (("swagger-ui-bundle.js", "javascript"), ("swagger-ui.css", "text/css")):
+            assert f"/docs/static/{name}" in page
+            async with house.http.get(f"/docs/static/{name}") as response:
+                assert (response.status, kind in response.headers["content-type"]) == (200, True)
+        for name in ("nothing.js", "..%2fconsts.py", "%2e%2e", "%00", "."):
+            assert await Client(house).status("GET", f"/docs/static/{name}") == 404
