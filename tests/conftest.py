@@ -11,10 +11,13 @@ from typing import Any
 
 import asyncpg
 import pytest
+from redis.asyncio import Redis
 
+from longhouse.memory.redis import open_redis
 from longhouse.store import migrate
 from longhouse.store.database import Database, open_database
 from longhouse.store.embedded import open_postgres
+from redis_server import RedisServer, redis_server
 from support import Serving
 
 TEMPLATE = "longhouse_template"
@@ -102,3 +105,16 @@ async def db(dsn: str) -> AsyncIterator[Database]:
 def serving(dsn: str) -> Iterator[Serving]:
     """Starts Longhouses on this test's database: `async with serving(...) as house:`."""
     return Serving(dsn)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[RedisServer]:
+    """A Redis of this test's own."""
+    async with redis_server() as started:
+        yield started
+
+
+@pytest.fixture
+async def redis(server: RedisServer) -> AsyncIterator[Redis]:
+    async with open_redis(server.url) as client:
+        yield client

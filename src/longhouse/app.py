@@ -10,6 +10,7 @@ from starlette.types import ASGIApp
 
 from longhouse.agents.base import AgentRegistry
 from longhouse.agents.built_in import BUILT_IN
+from longhouse.agents.delegation import PREFIX
 from longhouse.agents.hybrid import SGRToolCallingAgent
 from longhouse.agents.structured import SGRAgent
 from longhouse.agents.template import Template
@@ -24,6 +25,7 @@ from longhouse.runtime.bus import Bus
 from longhouse.runtime.engine import Engine, Patience
 from longhouse.runtime.instance import ModelFor, Pool
 from longhouse.runtime.log_file import LogFolder
+from longhouse.runtime.roster import Roster
 from longhouse.runtime.worker import Terms, Worker, new_id
 from longhouse.secrets import Secrets
 from longhouse.settings import Settings
@@ -32,14 +34,19 @@ from longhouse.store.catalog import Catalog
 from longhouse.store.database import Database, open_database
 from longhouse.store.embedded import Postgres, open_postgres
 from longhouse.store.memories import Memories
+from longhouse.tools.admission import Admission
+from longhouse.tools.binding import binder_of
 from longhouse.tools.clock import ClockTool
 from longhouse.tools.config import ExecutionConfig, SearchConfig, ToolConfig
 from longhouse.tools.context import Services
+from longhouse.tools.delegate import CollectTool
+from longhouse.tools.egress import Egress
 from longhouse.tools.mcp import belongs, open_mcp
 from longhouse.tools.mcp_config import McpServer, read_servers
 from longhouse.tools.offering import Offering
 from longhouse.tools.plan import AdaptPlanTool, GeneratePlanTool, ReasoningTool
 from longhouse.tools.publishing import publish_classes, publish_templates
+from longhouse.tools.remote import open_remote
 from longhouse.tools.report import CreateReportTool
 from longhouse.tools.research import ExtractPageContentTool, WebSearchTool
 from longhouse.tools.talk import ClarificationTool, FinalAnswerTool
@@ -65,6 +72,7 @@ TOOLS: Final = (
     ExtractPageContentTool,
     CreateReportTool,
     ClockTool,
+    CollectTool,
     *MEMORY_TOOLS,
 )
 
@@ -77,6 +85,7 @@ class App:
     bus: Bus
     worker: Worker
     pool: Pool
+    catalog: Catalog
     door: Door
     asgi: ASGIApp
     postgres: Postgres | None
@@ -87,14 +96,16 @@ class App:
 async def open_app(
     settings: Settings, *, templates: Iterable[Template] = BUILT_IN, tools: Iterable[type[BaseTool]] = TOOLS
 ) -> AsyncIterator[App]:
-    servers = read_servers(settings.mcp_config)
+    servers, secrets = read_servers(settings.mcp_config), Secrets()
     async with (
         open_store(settings) as (db, postgres),
-        open_model(settings, Secrets()) as model_for,
+        open_model(settings, secrets) as model_for,
         open_services(settings, db) as services,
+        open_remote(Egress(_listed(settings.allow_egress))) as outside,
     ):
         catalog, bus = Catalog(db, model=settings.llm_model), Bus()
-        toolbox = Toolbox(tools, config=tool_config(settings), services=services, catalog=catalog)
+        binder = binder_of(outside, secrets.find, _listed(settings.tool_packages))
+        toolbox = Toolbox(tools, config=tool_config(settings), services=services, catalog=catalog, binder=binder)
         await publish_classes(catalog, toolbox.classes)
         await publish_templates(catalog, await _checked(templates, catalog, servers))
         pool, offering = Pool(model_for), Offering(catalog, toolbox)
@@ -104,9 +115,14 @@ async def open_app(
         logs = LogFolder(db, catalog, settings.logs_dir).keep if settings.logs_dir else None
         worker = Worker(db, bus, engine, terms, keep_log=logs)
         numbers = Metrics(lambda: worker.busy, lambda: pool.instances)
-        async with open_mcp(servers, toolbox), worker.working(), open_entrance(settings, db) as door:
-            asgi = server.build(db, bus, catalog, numbers, door=door, toolbox=toolbox)
-            yield App(db=db, bus=bus, worker=worker, pool=pool, door=door, asgi=asgi, postgres=postgres)
+        roster = Roster(db, pool, worker.id)
+        async with open_mcp(servers, toolbox), roster.kept(), worker.working(), open_entrance(settings, db) as door:
+            asgi = server.build(
+                db, bus, catalog, numbers, door=door, toolbox=toolbox, admission=open_admission(settings, catalog)
+            )
+            yield App(
+                db=db, bus=bus, worker=worker, pool=pool, catalog=catalog, door=door, asgi=asgi, postgres=postgres
+            )
 
 
 @asynccontextmanager
@@ -161,6 +177,12 @@ def open_entrance(settings: Settings, db: Database) -> AbstractAsyncContextManag
     return open_door(db, admin_key=settings.admin_key.get_secret_value().strip(), limits=limits)
 
 
+def open_admission(settings: Settings, catalog: Catalog) -> Admission:
+    """What may be published in this installation."""
+    egress = Egress(_listed(settings.allow_egress))
+    return Admission(catalog, egress=egress, packages=_listed(settings.tool_packages))
+
+
 def tool_config(settings: Settings) -> ToolConfig:
     key, url = settings.tavily_api_key.get_secret_value(), settings.tavily_base_url or BASE_URL
     reports = str(settings.reports_dir) if settings.reports_dir else None
@@ -170,11 +192,16 @@ def tool_config(settings: Settings) -> ToolConfig:
     )
 
 
+def _listed(text: str) -> list[str]:
+    """The parts of a setting that is a list, with commas between them."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
 async def _checked(templates: Iterable[Template], catalog: Catalog, servers: Sequence[McpServer]) -> list[Template]:
     """Refuses templates that name what is not there, all of them at once. Tools of MCP servers may come and go."""
     templates, wrong = list(templates), []
     named = {name for template in templates for name in template.tool_policy.named}
-    known = await catalog.active_tools(named, LOCAL.owner)
+    known = {*await catalog.active_tools(named, LOCAL.owner), *(f"{PREFIX}{template.name}" for template in templates)}
     for template in templates:
         unknown = [name for name in template.tool_policy.named if name not in known and not belongs(name, servers)]
         wrong += [f"{template.ref}: no tool {name!r}" for name in unknown]

@@ -22,6 +22,10 @@ class Settings(BaseSettings):
     """Seconds of silence after which a model's stream counts as dead."""
     patience: float = Field(default=60.0, ge=0)
     """Seconds that provider trouble is waited out while a client waits; fifteen times that when none does."""
+    allow_egress: str = ""
+    """What remote tools may reach beside public addresses: `host:port` or networks, with commas between them."""
+    tool_packages: str = ""
+    """Packages that entrypoints of tools may come from, with commas between them."""
     worker_slots: int = Field(default=32, ge=1)
     lease_seconds: float = Field(default=6.0, ge=1)
     tavily_api_key: SecretStr = SecretStr("")

@@ -66,7 +66,10 @@ def test_real_calls_and_results_stand_between_task_and_answer() -> None:
         {
             "role": "assistant",
             "content": "Let me look.",
-            "tool_calls": [call("1-action-0", "clocktool", '{"zone": "UTC"}'), call("1-action-1", "tickets.create", "{}")],
+            "tool_calls": [
+                call("1-action-0", "clocktool", '{"zone": "UTC"}'),
+                call("1-action-1", "tickets.create", "{}"),
+            ],
         },
         {"role": "tool", "content": "17:00", "tool_call_id": "1-action-0", "name": "clocktool"},
         {"role": "tool", "content": "Error: closed", "tool_call_id": "1-action-1", "name": "tickets.create"},

@@ -23,9 +23,7 @@ class Scribe:
         label: str = "", **extra: Any,
     ) -> str:  # fmt: skip
         """Opens or finds the session and prompts it; returns its id."""
-        opened = events.Opened(
-            agent=agent, version=1, owner=owner, conversation=conversation, side=side, label=label
-        )
+        opened = events.Opened(agent=agent, version=1, owner=owner, conversation=conversation, side=side, label=label)
         prompted = events.Prompted(trace=uuid.uuid4().hex, content=(text,), **extra)
         placed = await journals.open(self.db, f"{agent}_{uuid.uuid4()}", opened, prompted, task=text)
         self._prompts[placed.session_id] = placed

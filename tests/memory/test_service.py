@@ -7,10 +7,10 @@ import msgspec
 import pytest
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
-from redis_server import RedisServer
 
 from longhouse.memory import MemoryMessage, MemoryService
 from longhouse.memory.redis import RedisHistory
+from redis_server import RedisServer
 
 SUB = "subagent:analytic:12345"
 TASK = MemoryMessage(role="user", content="The user is called Алия", timestamp=1.0)

@@ -12,10 +12,9 @@ from typing import Any
 
 import psutil
 import pytest
+from looking import mirrored
 from redis.asyncio import Redis
-from redis_server import RedisServer
 from scribe import Scribe
-from test_mirror import mirrored
 
 from longhouse.errors import CallerError
 from longhouse.journal import events
@@ -24,6 +23,7 @@ from longhouse.memory.log_lines import RULE, WORDS, line
 from longhouse.memory.session_log import write
 from longhouse.memory.watch import SessionLog
 from longhouse.store.database import Database
+from redis_server import RedisServer
 from support import returned, used
 
 STORY = """
@@ -120,7 +120,11 @@ async def test_each_event_is_written_once_whoever_looks_and_however_often(db: Da
         session = await scribe.turn("master", "Ещё", "Да")
         for log in (one, other):
             log.nudge(session)
-        asked = [RULE, "📥 НОВЫЙ ЗАПРОС от пользователя: Ещё...", "📚 История подагента 'analytic' загружена: 4 сообщений"]
+        asked = [
+            RULE,
+            "📥 НОВЫЙ ЗАПРОС от пользователя: Ещё...",
+            "📚 История подагента 'analytic' загружена: 4 сообщений",
+        ]
         async with asyncio.timeout(10):
             while len(lines(tmp_path)) < len(without) + 3:
                 await asyncio.sleep(0.01)
@@ -153,8 +157,8 @@ async def test_owners_have_logs_of_their_own(db: Database, tmp_path: Path) -> No
     async with logging_to(tmp_path / "logs", db, language="en", subagents=lambda row: ()):
         for owner, text in (("", "mine"), ("owner_acme", "theirs"), ("owner_..%2F..%2Fx", "odd")):
             await until(tmp_path / "logs", [RULE, f"📥 NEW REQUEST from the user: {text}..."], owner=owner)
-    assert [path.name for path in tmp_path.iterdir()] == ["logs"]
-    assert [path.name for path in (tmp_path / "logs").iterdir()] == ["memory_sessions"]
+    assert os.listdir(tmp_path) == ["logs"]
+    assert os.listdir(tmp_path / "logs") == ["memory_sessions"]
 
 
 def test_the_three_languages_say_the_same_things() -> None:
@@ -190,7 +194,7 @@ def test_an_id_that_might_leave_the_folder_is_refused(chat_id: str, tmp_path: Pa
 def test_what_people_write_cannot_pass_for_a_line_of_ours(tmp_path: Path) -> None:
     get_session_logger("1", folder=tmp_path).info("Hi\n15:26:14 - ✅ saved\r\x1b[2J\u2028\x00 \ud800 bye")
     (only,) = lines(tmp_path, "1")
-    assert only == "Hi 15:26:14 - ✅ saved [2J ? bye" or only.startswith("Hi 15:26:14 - ✅ saved [2J")
+    assert only == "Hi 15:26:14 - ✅ saved [2J  ? bye"
 
 
 def test_a_link_in_the_folder_is_not_followed(tmp_path: Path) -> None:
@@ -210,5 +214,5 @@ def test_no_file_stays_open_however_many_conversations_there_are(tmp_path: Path)
     before = psutil.Process(os.getpid()).num_fds()
     for number in range(600):
         get_session_logger(number, folder=tmp_path).info("hello")
-    assert psutil.Process(os.getpid()).num_fds() == before
+    assert psutil.Process(os.getpid()).num_fds() <= before
     assert "session_7" not in logging.Logger.manager.loggerDict

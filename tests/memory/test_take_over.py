@@ -5,14 +5,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from looking import CHAT, SUB, assistant, get, mirrored, until, user
 from redis.asyncio import Redis
-from redis_server import RedisServer
 from scribe import Scribe
-from test_mirror import CHAT, SUB, assistant, get, mirrored, until, user
 
 from longhouse.journal.messages import Assistant, Function, ToolCall, ToolResult, User
 from longhouse.memory.mirror import Mirror
 from longhouse.store.database import Database
+from redis_server import RedisServer
 
 OLD = [user("My name is Алия"), assistant("Noted")]
 KNOWN = (User(content="My name is Алия"), Assistant(content="Noted"))

@@ -41,9 +41,17 @@ class PayTool(_Slow):
     effect: ClassVar[Effect] = "once"
 
 
-EXTRA = (LookTool, PayTool)
+class WireTool(_Slow):
+    """Send money; must not be done twice, nor before a person has approved it."""
+
+    effect: ClassVar[Effect] = "once"
+    needs_approval: ClassVar[bool] = True
+
+
+EXTRA = (LookTool, PayTool, WireTool)
 CLERK = Template(
-    name="clerk", tool_policy=ToolPolicy(allowlist=("clarificationtool", "finalanswertool", "looktool", "paytool"))
+    name="clerk",
+    tool_policy=ToolPolicy(allowlist=("clarificationtool", "finalanswertool", "looktool", "paytool", "wiretool")),
 )
 
 

@@ -27,6 +27,11 @@ CONTEXT = ToolContext("s", "c", "local", None, "agent", "1-action-0", "s:1-actio
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
 
 
+def packed(text: bytes) -> bytes:
+    """The same bytes in every process: tests are told apart by them."""
+    return gzip.compress(text, mtime=0)
+
+
 async def call(
     url: str,
     arguments: str = '{"city": "Oslo"}',
@@ -192,15 +197,15 @@ async def test_an_answer_without_end_is_cut_off() -> None:
 @pytest.mark.parametrize("is_packed", [False, True])
 async def test_the_limit_is_of_the_unpacked_answer(size: int, is_cut: bool, is_packed: bool) -> None:
     body = b'"' + b"x" * (size - 2) + b'"'
-    packed = saying(gzip.compress(body), **{"Content-Encoding": "gzip"})
-    outcome = await answer_to(packed if is_packed else saying(body), most_bytes=1000)
+    answer = saying(packed(body), **{"Content-Encoding": "gzip"}) if is_packed else saying(body)
+    outcome = await answer_to(answer, most_bytes=1000)
     assert isinstance(outcome, Fault) is is_cut
     assert is_cut or outcome == "x" * 998
 
 
 async def test_a_gzip_bomb_is_not_unpacked() -> None:
     packer = zlib.compressobj(9, wbits=31)
-    bomb = b"".join(packer.compress(b" " * 2**20) for _ in range(200)) + packer.flush()
+    bomb = b"".join(packer.compress(b" " * 2**20) for _ in range(50)) + packer.flush()
     assert len(bomb) < 300_000
     assert await failure(saying(bomb, **{"Content-Encoding": "gzip"})) == (
         "RemoteError: weather sent more than 4194304 bytes"
@@ -210,10 +215,10 @@ async def test_a_gzip_bomb_is_not_unpacked() -> None:
 @pytest.mark.parametrize(
     ("body", "packing", "told"),
     [
-        (b"not packed at all", "gzip", "could not be reached: error"),
-        (gzip.compress(b'"done"')[:-12], "gzip", "not valid JSON"),
+        (b"not packed at all", "gzip", "the answer cannot be unpacked"),
+        (packed(b'"done"')[:-12], "gzip", "not valid JSON"),
         (b"\x0b\x02\x80x\x03", "br", "packed in a way that was not asked for"),
-        (gzip.compress(gzip.compress(b'"done"')), "gzip, gzip", "packed in a way that was not asked for"),
+        (packed(packed(b'"done"')), "gzip, gzip", "packed in a way that was not asked for"),
     ],
 )
 async def test_an_answer_that_cannot_be_unpacked_is_told(body: bytes, packing: str, told: str) -> None:
@@ -256,7 +261,7 @@ async def test_an_answer_without_content_says_nothing() -> None:
         (saying("<html>long page</html>", 502, "text/html"), "502: no reason given"),
         (saying("", 503), "503: no reason given"),
         (saying("x" * 100_000, 500), f"500: {'x' * 300}…"),
-        (saying(gzip.compress(b"packed words"), 400, **{"Content-Encoding": "gzip"}), "400: packed words"),
+        (saying(packed(b"packed words"), 400, **{"Content-Encoding": "gzip"}), "400: packed words"),
     ],
 )
 async def test_an_endpoint_that_fails_is_quoted_in_one_bounded_line(answer: Answer, told: str) -> None:

@@ -124,6 +124,21 @@ async def test_two_keys_of_one_owner_see_the_same(serving: Serving) -> None:
             assert [event.event async for event in sse(response)][:2] == ["Opened", "Prompted"]
 
 
+async def test_a_template_of_one_owner_is_no_model_for_another(serving: Serving) -> None:
+    private = Template(name="private", owner="ann", tool_policy=ToolPolicy(allowlist=("clarificationtool",)))
+    async with keyed(serving, ask, templates=[private]) as house:
+        ann, bob = await client_of(house, "ann"), await client_of(house, "bob")
+        assert [model["id"] for model in (await ann.got("/v1/models"))["data"]] == ["private"]
+        assert content(await ann.say("hi", model="private")) == "Which city?"
+        assert (await bob.got("/v1/models"))["data"] == []
+        before = await remains(house.db)
+        for name in ("private", "private@1"):
+            assert (await bob.refused("GET", f"/v1/models/{name}"))[1]["code"] == "model_not_found"
+            status, error = await bob.refused("POST", CHAT, chat(model=name))
+            assert (status, error["code"]) == (404, "model_not_found")
+        assert await remains(house.db) == before
+
+
 async def test_what_was_done_without_keys_belongs_to_the_admin_key_of_the_settings(serving: Serving) -> None:
     async with serving(ask) as house:
         session_id = (await house.say("hi"))["model"]

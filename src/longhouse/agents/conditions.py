@@ -20,6 +20,7 @@ FACTS: Final = (
     "stage",
 )
 """What a condition may ask about."""
+STAGE: Final = "stage"
 LIMITS: Final = (
     "max_iterations",
     "max_searches",
@@ -40,7 +41,7 @@ _OPERATORS: Final[dict[str, Callable[[Any, Any], bool]]] = {
     ">": operator.gt,
     "<": operator.lt,
 }
-_COMPARISON: Final = re.compile(r"(\w+)\s*(>=|<=|==|!=|>|<)\s*([\w.]+)", re.ASCII)
+_COMPARISON: Final = re.compile(r"(\w+)\s*(>=|<=|==|!=|>|<)\s*([\w.]+)")
 _NUMBER: Final = re.compile(r"\d{1,12}(\.\d{1,6})?", re.ASCII)
 _LONGEST: Final = 500
 
@@ -59,7 +60,8 @@ class _Term:
         value = facts[self.fact]
         if self.compare is None:
             return bool(value)
-        other = facts[self.other] if isinstance(self.other, str) and self.other in LIMITS else self.other
+        # A text beside a stage is the name of one; beside any other fact, that of a limit.
+        other = facts[self.other] if isinstance(self.other, str) and self.fact != STAGE else self.other
         # A limit that is not set is never reached.
         return other is not None and self.compare(value, other)
 
@@ -93,6 +95,8 @@ def _term(text: str, *, negated: bool) -> _Term:
     if comparison is None:
         return _Term(_fact(text), negated=negated)
     fact, sign, other = comparison.groups()
+    if fact == STAGE and sign not in ("==", "!="):
+        raise ValueError("a stage is compared with == or !=")
     return _Term(_fact(fact), _OPERATORS[sign], _other(fact, other), negated)
 
 
@@ -103,7 +107,7 @@ def _fact(name: str) -> str:
 
 
 def _other(fact: str, text: str) -> str | float:
-    if fact == "stage":
+    if fact == STAGE:
         return text
     if _NUMBER.fullmatch(text):
         return float(text)

@@ -111,4 +111,5 @@ class ToolDescriptor:
             needs_approval=self.needs_approval,
             approval_timeout=self.approval_timeout,
             per_minute=self.security_policy.rate_limits.per_minute,
+            agent=self.runtime_binding.agent,
         )

@@ -103,8 +103,8 @@ def clauses(query: str) -> list[str]:
 
 def scaled(scores: Scores) -> Scores:
     """Between nothing and the best. Nothing is zero in both legs, so the floor is known and need not be found."""
-    best = float(scores.max(initial=0.0))
-    return np.maximum(scores, 0.0) / best if best > 0 else np.zeros_like(scores)
+    best = scores.max(initial=np.float32(0))
+    return np.maximum(scores, np.float32(0)) / best if best > 0 else np.zeros_like(scores)
 
 
 def fused(lexical: Scores, semantic: Scores | None) -> Scores:

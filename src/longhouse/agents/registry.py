@@ -34,6 +34,11 @@ class Registry(Generic[T]):
         return found
 
     @classmethod
+    def newer(cls, name: str) -> str | None:
+        """The name that took the place of an old one."""
+        return cls._old_names.get(name)
+
+    @classmethod
     def list_items(cls) -> list[T]:
         return list(cls._items.values())
 

@@ -52,9 +52,11 @@ def stopped(session: Session, template: Template, now: datetime) -> str | None:
     return next((stop for stop in stops if conditions.parse(stop).holds(facts)), None)
 
 
-def stage(session: Session, template: Template) -> str:
-    """How far the work is, by the template's own rules."""
-    facts = _facts(session)
+def stage(session: Session, template: Template, now: datetime | None = None) -> str:
+    """How far the work is, by the template's own rules; without `now`, when something last happened."""
+    assert session.turn is not None
+    now = now or session.updated_at or session.turn.started_at
+    facts = {**_facts(session), "seconds": worked(session.turn, now)}
     for rule in template.rules.stages:
         if rule.when is None or conditions.parse(rule.when).holds(facts):
             return rule.stage
@@ -65,7 +67,7 @@ def facts_of(session: Session, template: Template, now: datetime) -> conditions.
     """What conditions may ask about, and the limits that they compare with."""
     assert session.turn is not None
     facts = _facts(session)
-    return {**facts, "seconds": worked(session.turn, now), "stage": stage(session, template)}
+    return {**facts, "seconds": worked(session.turn, now), "stage": stage(session, template, now)}
 
 
 def _facts(session: Session) -> dict[str, Any]:

@@ -98,6 +98,10 @@ class ExecutionPolicy:
     token_budget: Annotated[int, Field(ge=0)] | None = None
     stop_conditions: tuple[When, ...] = ()
     """When one of them holds, only tools that finish are open."""
+    max_depth: Annotated[int, Field(ge=0, le=32)] = 8
+    """How many agents may stand one below the other, counted from the user, for this one to call another."""
+    must_delegate: bool = False
+    """An answer without having asked another agent is sent back, once."""
 
     @property
     def limits(self) -> Limits:
@@ -198,6 +202,12 @@ class MemoryPolicy:
 
     scope: MemoryScope = "agent"
     """Whose files the memory tools see: this conversation's, this agent's with this user, or all of the owner's."""
+    context_window: Annotated[int, Field(ge=0)] | None = None
+    """Messages of earlier turns that a request shows. None: what the token budget holds; 50 for a sub-agent."""
+    max_history: Annotated[int, Field(ge=1)] = 100
+    """Messages that the mirror keeps."""
+    share_context: Annotated[int, Field(ge=0)] = 0
+    """How many of the last messages with the user this agent shares with those it calls."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,16 +8,15 @@ from typing import Final
 
 import snowballstemmer
 
-STOP_WORDS: Final = frozenset(
-    """
+_STOP_WORDS: Final = """
     a about am an and any are as at be been but by can could did do does for from had has have he her him his how i if
     in into is it its let like may me might my of on or our please shall she should so some such that the their them
     then there these they this those to us was we were what when where which who will with would you your
     а без бы был была были было быть в вам вас весь во вот все всё вы где да для до его ее её если есть еще ещё же за
     и из или им их к как ко когда кто ли мне мной мы на над не него нее неё нет ни них но о об он она они оно от по
     под при с со так такой там то того тоже той только том ты у уже чтобы что эта эти это этот я
-    """.split()
-)
+"""
+STOP_WORDS: Final = frozenset(_STOP_WORDS.split())
 """Words that say nothing of what a tool does. Rare words weigh more anyway; these would only cost time."""
 
 LONGEST_WORD: Final = 40
@@ -42,7 +41,7 @@ _RUSSIAN: Final = snowballstemmer.stemmer("russian")
 
 def terms(text: str) -> list[str]:
     """The terms of a text in order, each as often as it is there."""
-    return [term for run in _runs(text) for term in _terms_of(run)]
+    return [term for run in _runs(text) for term in _terms_of(run.lower())]
 
 
 def joined(name: str) -> str:
@@ -66,8 +65,7 @@ def _plain(text: str) -> str:
 
 
 @lru_cache(maxsize=65_536)
-def _terms_of(run: str) -> tuple[str, ...]:
-    word = run.lower()
+def _terms_of(word: str) -> tuple[str, ...]:
     if word[0] >= "\u0e00":
         return (*word, *(first + second for first, second in pairwise(word)))
     if word in STOP_WORDS or len(word) > LONGEST_WORD:

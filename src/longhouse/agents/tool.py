@@ -43,6 +43,14 @@ class Tool:
     """Seconds after which a call that nobody approved is denied."""
     per_minute: int | None = None
     """Calls of one owner that are made in a minute."""
+    agent: str | None = None
+    """The template whose agent does the work; its call stays open until that agent has answered."""
+    collects: bool = False
+    """Waits for what another call has begun."""
+
+    @property
+    def is_delegated(self) -> bool:
+        return self.agent is not None or self.collects
 
     @property
     def ref(self) -> str:

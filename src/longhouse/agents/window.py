@@ -11,6 +11,7 @@ from typing import Final, assert_never
 from longhouse.agents import tokens
 from longhouse.agents.template import Template, render
 from longhouse.agents.tool import Tool
+from longhouse.journal import plain
 from longhouse.journal.events import Fault, Outcome, Output
 from longhouse.journal.messages import (
     Assistant,
@@ -32,6 +33,8 @@ comes each request begins as the one before did: the provider's prompt cache kee
 LEAST: Final = 400
 """Characters; a shorter result stays, since its stub would save next to nothing."""
 REASONING: Final = "reasoningtool"
+SUB_WINDOW: Final = 50
+"""Messages of earlier turns that a sub-agent is shown, unless its template says otherwise."""
 
 
 def compose(
@@ -45,11 +48,27 @@ def compose(
     assert session.turn is not None
     lines = (f"{n}. {wire_names[tool.name]}: {tool.description}" for n, tool in enumerate(offered, start=1))
     system = _system(session.turn, template, "\n".join(lines), extra_system)
-    whole, budget = [system, *history(session, template, wire_names)], template.llm_policy.context_tokens
+    earlier, present = _parted(session, template, wire_names)
+    now = [message for entry in present for message in _messages(entry, template, wire_names)]
+    whole, budget = [system, *earlier, *now], template.llm_policy.context_tokens
     if tokens.total(whole) <= budget:
         return whole  # a transcript only grows: what fits now has fitted all the time
-    blocks = [_block(entry, template, wire_names) for entry in session.transcript]
+    blocks = [_Block(earlier, {}), *(_block(entry, template, wire_names) for entry in present)]
     return [system, *_fitted(blocks, tokens.of(system), budget)]
+
+
+def _parted(session: Session, template: Template, names: dict[str, str]) -> tuple[list[Message], Sequence[Entry]]:
+    """Earlier turns as plain messages, where only so many are shown; and the entries that are shown in full."""
+    most = template.memory_policy.context_window
+    if most is None and session.side == "root":
+        return [], session.transcript
+    began = max((entry.seq for entry in session.transcript if isinstance(entry, Heard)), default=0)
+    earlier = [entry for entry in session.transcript if entry.seq < began or isinstance(entry, Told)]
+    messages = [message for entry in earlier for message in plain.worked(entry, names)]
+    shown = messages[-most:] if (most := SUB_WINDOW if most is None else most) else []
+    while shown and isinstance(shown[0], ToolResult):
+        shown.pop(0)  # its call is not shown
+    return shown, [entry for entry in session.transcript if entry.seq >= began and not isinstance(entry, Told)]
 
 
 def history(session: Session, template: Template, wire_names: dict[str, str] | None = None) -> Iterator[Message]:
@@ -131,6 +150,9 @@ def _system(turn: Turn, template: Template, available_tools: str, extra: str) ->
     text = render(template.prompt_pack.system_prompt, current_date=turn.date, available_tools=available_tools)
     if turn.system and template.allow_client_system:
         text = f"{text}\n\n{turn.system}"
+    if turn.shared:
+        said = "\n".join(f"{message['role']}: {message['content']}" for message in plain.as_dicts(turn.shared))
+        text = f"{text}\n\nWhat was said to the agent that asks you:\n{said}"
     if extra:
         text = f"{text}\n\n{extra}"
     return System(content=text)

@@ -38,24 +38,24 @@ def commands(run: Run) -> typer.Typer:
             "sessions_per_hour": sessions_per_hour,
         }
         settings = Settings()
-        run(settings, lambda: _create(settings, {"name": name, "owner": owner, "role": role, **limits}))
+        run(settings, lambda: create_key(settings, {"name": name, "owner": owner, "role": role, **limits}))
 
     @cli.command(name="list")
     def list_keys() -> None:
         """List all keys, newest first, revoked ones too."""
         settings = Settings()
-        run(settings, lambda: _list(settings))
+        run(settings, lambda: list_all(settings))
 
     @cli.command()
     def revoke(key_id: Annotated[str, typer.Argument(help="The id, as `longhouse keys list` shows it.")]) -> None:
         """Revoke a key for good; what it has open ends within two seconds."""
         settings = Settings()
-        run(settings, lambda: _revoke(settings, key_id))
+        run(settings, lambda: revoke_key(settings, key_id))
 
     return cli
 
 
-async def _create(settings: Settings, asked: dict[str, Any]) -> None:
+async def create_key(settings: Settings, asked: dict[str, Any]) -> None:
     try:
         new = NewKey(**asked)
     except ValueError as error:
@@ -67,7 +67,7 @@ async def _create(settings: Settings, asked: dict[str, Any]) -> None:
     typer.echo(secret)
 
 
-async def _list(settings: Settings) -> None:
+async def list_all(settings: Settings) -> None:
     async with open_store(settings) as (db, _):
         before = None
         while page := await keys.listed(db, before=before, limit=PAGE):
@@ -76,7 +76,7 @@ async def _list(settings: Settings) -> None:
             before = (page[-1].created_at, page[-1].id)
 
 
-async def _revoke(settings: Settings, key_id: str) -> None:
+async def revoke_key(settings: Settings, key_id: str) -> None:
     async with open_store(settings) as (db, _):
         found = await keys.revoke(db, key_id)
     if not found:

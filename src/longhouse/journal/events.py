@@ -52,6 +52,13 @@ class Limits(_Value, frozen=True, kw_only=True):
     token_budget: int | None = None
 
 
+class Rights(_Value, frozen=True, kw_only=True):
+    """What a turn may not use, whatever its template says; handed down to sub-agents, and only ever narrowed."""
+
+    denied: tuple[str, ...] = ()
+    max_risk: str = "high"
+
+
 class ProviderCall(_Value, frozen=True, kw_only=True):
     """A tool call as the model wrote it."""
 
@@ -110,6 +117,18 @@ class Prompted(_Fact, frozen=True, kw_only=True, tag="Prompted"):
     version: int | None = None
     chain: str = ""
     """The fingerprint of all that the client had said up to here (see fingerprint.py); empty for agents."""
+    depth: int = 0
+    """How many agents stand between the user and this one."""
+    root: str = ""
+    """The session at the top, which the user talks to; empty for a prompt of the user."""
+    rights: Rights | None = None
+    """Those of the agent that asks."""
+    budget: Limits | None = None
+    """What is left to the agent that asks: its helper has no more."""
+    shared: tuple[Message, ...] = ()
+    """What was said to the agent that asks, as far as it shares that; shown in this turn only."""
+    contexts: dict[str, tuple[Message, ...]] = {}
+    """Histories of sub-agents, by name, that a client keeps itself and brings along."""
 
 
 class Started(_Fact, frozen=True, kw_only=True, tag="Started"):
@@ -120,7 +139,7 @@ class Started(_Fact, frozen=True, kw_only=True, tag="Started"):
     version: int
     instance: str
     limits: Limits
-    rights: tuple[str, ...] | None = None
+    rights: Rights | None = None
     cleaned: tuple[Cleanable, ...] = ()
     """What of the session so far this turn begins without."""
     date: str
@@ -177,6 +196,8 @@ class Returned(_Fact, frozen=True, kw_only=True, tag="Returned"):
     """What the tool set in the context."""
     adds: dict[str, Any] = {}
     """What it added there: items of a list, entries of a mapping, counts. Calls side by side do not undo each other."""
+    spent: Usage | None = None
+    """Tokens that a sub-agent used up for this outcome."""
 
 
 class Decided(_Fact, frozen=True, kw_only=True, tag="Decided"):

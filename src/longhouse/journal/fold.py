@@ -143,6 +143,11 @@ class _Builder:
             sampling=prompt.sampling,
             chain=prompt.chain,
             reply_to=prompt.reply_to,
+            depth=prompt.depth,
+            root=prompt.root,
+            rights=event.rights,
+            shared=prompt.shared,
+            contexts=prompt.contexts,
         )
 
     def _clean(self, parts: tuple[events.Cleanable, ...]) -> None:
@@ -217,6 +222,9 @@ class _Builder:
             return
         if call.kind == "ask" and isinstance(event.outcome, Output):
             self.turn = replace(self.turn, clarifications_used=self.turn.clarifications_used + 1, chain=event.chain)
+        if event.spent:
+            tokens = self.turn.tokens + event.spent.total_tokens
+            self.turn = replace(self.turn, tokens=tokens, usage=_sum(self.turn.usage, event.spent))
         if event.writes or event.adds:
             self._write(event.writes, event.adds)
 

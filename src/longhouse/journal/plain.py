@@ -4,7 +4,8 @@ No prompt is rendered here, and nothing shows how an agent thinks or how it hand
 program, or the agent itself in a later turn, is told of what happened.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, assert_never
 
 import msgspec
@@ -29,12 +30,12 @@ def spoken_in(session: Session) -> list[dict[str, Any]]:
     return as_dicts([message for entry in session.transcript for message in spoken(entry)])
 
 
-def worked(entry: Entry) -> Iterator[Message]:
+def worked(entry: Entry, names: Mapping[str, str] = MappingProxyType({})) -> Iterator[Message]:
     """The messages of one entry; calls appear once all of their step have returned, so that pairs are whole."""
     if isinstance(entry, Step):
         real = [use for use in entry.uses if use.tool not in SILENT and not use.question]
         if real and all(use.outcome for use in real):
-            yield Assistant(content=None if entry.thought else entry.text or None, tool_calls=_calls(real))
+            yield Assistant(content=None if entry.thought else entry.text or None, tool_calls=_calls(real, names))
             yield from (ToolResult(tool_call_id=use.call, content=_words(use)) for use in real)
     yield from spoken(entry)
 
@@ -91,8 +92,9 @@ def _asked(uses: Sequence[Use]) -> Iterator[Message]:
                 yield User(content=use.outcome.content)
 
 
-def _calls(uses: Sequence[Use]) -> tuple[ToolCall, ...]:
-    return tuple(ToolCall(id=use.call, function=Function(name=use.tool, arguments=use.arguments)) for use in uses)
+def _calls(uses: Sequence[Use], names: Mapping[str, str]) -> tuple[ToolCall, ...]:
+    functions = (Function(name=names.get(use.tool, use.tool), arguments=use.arguments) for use in uses)
+    return tuple(ToolCall(id=use.call, function=function) for use, function in zip(uses, functions, strict=True))
 
 
 def _words(use: Use) -> str:

@@ -10,6 +10,7 @@ import msgspec
 
 from longhouse.journal import events, fingerprint
 from longhouse.journal.events import Output
+from longhouse.journal.messages import Message
 from longhouse.journal.transcript import Entry, Heard, Step
 
 AGENT_FAILED: Final = "agent_failed"
@@ -84,6 +85,12 @@ class Turn:
     sampling: events.Sampling | None = None
     chain: str = ""
     reply_to: events.ReplyTo | None = None
+    depth: int = 0
+    root: str = ""
+    """The session that the user talks to, where it is another one."""
+    rights: events.Rights | None = None
+    shared: tuple[Message, ...] = ()
+    contexts: dict[str, tuple[Message, ...]] = field(default_factory=dict)
     iteration: int = 0
     is_thinking: bool = False
     """Has the iteration brought a thought so far, and its action not yet?"""
@@ -210,8 +217,10 @@ class Session:
         if self.state is State.WAITING_FOR_CLARIFICATION:
             return self.questions[0].question
         if self.state is State.WAITING_FOR_APPROVAL and self.unapproved:
-            call = self.unapproved[0]
-            return f"{call.tool} ({call.call}) needs your approval before it begins. Its arguments: {call.arguments}"
+            return "\n".join(
+                f"{call.tool} ({call.call}) needs your approval before it begins. Its arguments: {call.arguments}"
+                for call in self.unapproved
+            )
         if self.state is State.WAITING_FOR_APPROVAL:
             call = self.uncertain[0]
             return f"A worker was lost while {call.tool} ({call.call}) ran: please say whether it happened."

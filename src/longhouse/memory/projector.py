@@ -21,8 +21,9 @@ PAGE: Final = 256
 MOST_HINTS: Final = 10_000
 """Past that many, hints are dropped: the sweep finds those sessions."""
 SWEEP_EVERY: Final = 1.0
-SHARE: Final = 20
+SHARE: Final = 10
 """A search that takes long is made less often: it never takes more than one part in so many of the time."""
+RAREST: Final = 30.0
 LONGEST_PAUSE: Final = 2.0
 
 
@@ -120,7 +121,7 @@ class Projector:
             await self._target.carry(page[start : start + BATCH])
         self._after = page[-1].id if len(page) == PAGE else ""
         if not self._after:
-            self._sweep_at = clock() + max(self._sweep_every, SHARE * self._swept_for)
+            self._sweep_at = clock() + max(self._sweep_every, min(SHARE * self._swept_for, RAREST))
 
     def _begin_again(self) -> None:
         self._after, self._sweep_at = "", 0.0

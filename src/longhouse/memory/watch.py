@@ -84,7 +84,8 @@ class SessionLog:
 
     async def carry(self, rows: Sequence[Row]) -> None:
         news: dict[tuple[str, str], list[_News]] = defaultdict(list)
-        for row in rows:
+        # Children first: whatever led to what is read of them is then read of their parents.
+        for row in sorted(rows, key=lambda row: row.side == "root"):
             news[row.owner, row.conversation_id] += [_News(row, record) for record in await self._claimed(row)]
         for (owner, conversation), happened in news.items():
             happened.sort(key=lambda one: one.record.at)

@@ -1,6 +1,6 @@
 """Who thinks: the protocol that every model follows, and the fragments it answers with."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
 import msgspec
@@ -33,3 +33,17 @@ class Model(Protocol):
     """Streams a reply. Raises ProviderError, and nothing else, for whatever goes wrong on the way."""
 
     def stream(self, body: Body) -> AsyncGenerator[Delta, None]: ...
+
+
+class Embedder(Protocol):
+    """Turns texts into vectors of length one. Raises ProviderError, and nothing else, for whatever goes wrong."""
+
+    @property
+    def name(self) -> str:
+        """Says which vectors can be compared: those of the same name."""
+        ...
+
+    @property
+    def dimensions(self) -> int: ...
+
+    async def embed(self, texts: Sequence[str]) -> list[list[float]]: ...

@@ -11,20 +11,23 @@ import structlog
 
 from longhouse import clock
 from longhouse.agents import rules
+from longhouse.agents.delegation import narrowed, within
 from longhouse.agents.template import Template
 from longhouse.errors import AlreadyReturned, ProviderError
 from longhouse.journal import events
 from longhouse.journal.events import Event, Fault, Recorded
 from longhouse.journal.fold import fold
 from longhouse.journal.session import AGENT_FAILED, Open, Session
-from longhouse.runtime.bus import Bus, Facts
+from longhouse.runtime.bus import Bus, Facts, Look
 from longhouse.runtime.condense import condensed
+from longhouse.runtime.delegate import Begun, Delegates
 from longhouse.runtime.instance import Instance, Pool
 from longhouse.runtime.listen import listen
 from longhouse.runtime.reading import Reading, in_order, returned
-from longhouse.store import files, journals, leases
+from longhouse.store import delegations, files, journals, leases
 from longhouse.store.catalog import Catalog
 from longhouse.store.database import Database
+from longhouse.store.delegations import Recording
 from longhouse.store.leases import Lease
 from longhouse.tools.offering import Offering
 from longhouse.tools.toolbox import Result, Toolbox
@@ -50,6 +53,8 @@ class Run:
     lease: Lease
     session: Session
     loaded: int
+    template: Template | None = None
+    """That of the turn, once it is known."""
     rested: bool = False
     attempts: int = 0
     troubled_at: datetime | None = None
@@ -70,6 +75,9 @@ class Engine:
     background: Callable[[Coroutine[Any, Any, None]], object] = asyncio.ensure_future
     """Runs what must outlive a deposed run: the report of a `once` call that it had started."""
     stopping: bool = False
+
+    def __post_init__(self) -> None:
+        self.delegates = Delegates(self.catalog, self.toolbox)
 
     async def advance(self, lease: Lease) -> Session:
         """Moves one session until it rests, waits for its provider, or we are shutting down."""
@@ -105,6 +113,7 @@ class Engine:
             reason = f"the agent {session.agent!r} is not known here any more"
             await self.give_up(run, reason, "template_not_found")
             return
+        run.template = template
         async with self.pool.acquired(template, session.id) as instance:
             if not session.is_running:
                 await self._start(run, instance)
@@ -133,12 +142,13 @@ class Engine:
         await self.record(run, [_started(run.session, version=0, instance="", limits=limits), end])
 
     async def _start(self, run: Run, instance: Instance) -> None:
-        template = instance.template
+        template, prompt = instance.template, run.session.queue[0].prompt
         started = _started(
             run.session,
             version=template.version,
             instance=instance.id,
-            limits=template.execution_policy.limits,
+            limits=within(template.execution_policy.limits, prompt.budget),
+            rights=narrowed(prompt.rights, template),
             cleaned=template.reset_policy.cleaned,
         )
         await self.record(run, [started])
@@ -169,7 +179,8 @@ class Engine:
                 await self.record(run, [summary])
                 return
             reply = await listen(self.db, self.bus, instance.model, request, session=session, fence=run.lease.fence)
-            new = await Reading(self.toolbox, session, request, offered).read(instance.strategy, reply)
+            reading = Reading(self.toolbox, session, request, offered, template.execution_policy.must_delegate)
+            new = await reading.read(instance.strategy, reply)
         except ProviderError as error:
             await self._endure(run, error)
             return
@@ -285,8 +296,32 @@ class Engine:
         """Appends, with what follows from it at once; asks to rest in the same statement when nothing is left to do."""
         at, before = clock.now(), run.session
         after, settled = _settled(before, new, at)
+        begun = await self.delegates.begun(after, run.template, settled) if run.template else None
+        try:
+            if begun:
+                after, appended = await self._begin(run, before, settled, begun, at)
+            elif _ends_for_another(before, after):
+                appended = await self._end(run, before, after, settled, at)
+            else:
+                appended = await self._append(run, before, after, settled, at)
+        except delegations.Written:
+            run.session = await journals.catch_up(self.db, before)
+            return
+        run.attempts, run.troubled_at = 0, None
+        run.rested = appended.rested
+        if appended.recorded[0].seq == before.head + 1:
+            run.session = after
+        else:
+            run.session = await journals.catch_up(self.db, before)
+        self.bus.publish(run.session.id, Facts(appended.recorded))
+        if run.session.turn and run.session.turn.root:
+            self.bus.publish(run.session.turn.root, Look())  # whoever follows the whole tree looks at it again
+
+    async def _append(
+        self, run: Run, before: Session, after: Session, settled: Sequence[Event], at: datetime
+    ) -> journals.Appended:
         rest = None if after.can_move else journals.Rest(head=before.head, wake_at=after.wake_at)
-        appended = await journals.append(
+        return await journals.append(
             self.db,
             after,
             settled,
@@ -296,13 +331,34 @@ class Engine:
             rest=rest,
             fingerprint=after.rest_mark if rest or not after.is_running else None,
         )
-        run.attempts, run.troubled_at = 0, None
-        run.rested = appended.rested
-        if appended.recorded[0].seq == before.head + 1:
-            run.session = after
-        else:
-            run.session = await journals.catch_up(self.db, before)
-        self.bus.publish(run.session.id, Facts(appended.recorded))
+
+    async def _begin(
+        self, run: Run, before: Session, settled: Sequence[Event], begun: Begun, at: datetime
+    ) -> tuple[Session, journals.Appended]:
+        """Records calls of agents together with the prompts of these agents."""
+        after, appended, prompted = await delegations.begin(
+            self.db,
+            before,
+            [*settled, *begun.refused],
+            begun.tasks,
+            begun.collects,
+            settle=lambda new: _settled(before, new, at),
+            version_of=begun.versions.__getitem__,
+            recording=Recording(run.lease.fence, self.worker, at),
+        )
+        for child, seq in prompted:
+            self.bus.appended(child, seq)
+        return after, appended
+
+    async def _end(
+        self, run: Run, before: Session, after: Session, settled: Sequence[Event], at: datetime
+    ) -> journals.Appended:
+        """Records the end of a turn together with the outcome of the call that waits for it."""
+        recording = Recording(run.lease.fence, self.worker, at)
+        appended, told = await delegations.end(self.db, before, after, settled, recording=recording)
+        for session_id, seq in told:
+            self.bus.appended(session_id, seq)
+        return appended
 
     async def _snapshot(self, run: Run) -> None:
         every = journals.SNAPSHOT_EVERY
@@ -325,6 +381,14 @@ def _settled(session: Session, new: Sequence[Event], at: datetime) -> tuple[Sess
     return after, settled
 
 
+def _ends_for_another(before: Session, after: Session) -> bool:
+    """Does a turn end here that another agent has asked for?"""
+    turn = after.turn
+    if turn is None or not turn.ended or turn.reply_to is None:
+        return False
+    return before.turn is None or before.turn.prompt != turn.prompt or not before.turn.ended
+
+
 def _folded(session: Session, new: Sequence[Event], at: datetime) -> Session:
     recorded = (Recorded(seq=session.head + 1 + index, at=at, event=event) for index, event in enumerate(new))
     return fold(recorded, session)
@@ -336,6 +400,7 @@ def _started(
     version: int,
     instance: str,
     limits: events.Limits,
+    rights: events.Rights | None = None,
     cleaned: tuple[events.Cleanable, ...] = (),
 ) -> events.Started:
     waiting = session.queue[0]
@@ -345,6 +410,7 @@ def _started(
         version=version,
         instance=instance,
         limits=limits,
+        rights=rights,
         cleaned=cleaned,
         date=clock.now().date().isoformat(),
     )

@@ -5,19 +5,24 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
+import msgspec
+
 from longhouse import clock
-from longhouse.agents import rules
+from longhouse.agents import delegation, rules
+from longhouse.agents.delegation import AgentTask
 from longhouse.agents.strategy import Intent, Reply, Request, Strategy, Verdict
 from longhouse.agents.tool import Tool
 from longhouse.errors import ProviderError
 from longhouse.journal import events
 from longhouse.journal.events import Called, Event, Fault, Output, Returned
 from longhouse.journal.session import Open, Session
+from longhouse.journal.transcript import Step
 from longhouse.tools.toolbox import Result, Toolbox
 
 MAX_CALLS: Final = 32
 """Calls of one reply that are made; the model is told about the others."""
 SEARCH: Final = "websearchtool"
+DELEGATE_FIRST: Final = "ask one of the agents you are offered before you answer; this answer was not given"
 MAX_TOLD: Final = 256
 """Calls of one reply that are recorded at all."""
 
@@ -30,9 +35,13 @@ class Reading:
     session: Session
     request: Request
     offered: Sequence[Tool]
+    must_delegate: bool = False
+    """An answer without having asked another agent is sent back, once."""
 
     async def read(self, strategy: Strategy, reply: Reply) -> list[Event]:
         verdict = strategy.interpret(self.request, reply)
+        if verdict.answer is not None and self._is_alone:
+            verdict = Verdict(problem=DELEGATE_FIRST)
         replied = self._replied(reply, verdict)
         if verdict.answer is not None:
             if not verdict.answer.strip():
@@ -55,12 +64,21 @@ class Reading:
             iteration -= 1
         return f"{iteration}-action-{index}"
 
+    @property
+    def _is_alone(self) -> bool:
+        """Would an answer now be given without having asked anybody, although one should, and not yet told so?"""
+        if not self.must_delegate or delegation.has_delegated(self.session):
+            return False
+        return any(tool.agent for tool in self.offered) and not any(_was_sent_back(s) for s in self.session.steps)
+
     def _tool(self, intent: Intent) -> Tool | None:
         return next((tool for tool in self.offered if tool.name == intent.tool), None)
 
     def _finishes(self, intent: Intent) -> bool:
         tool = self._tool(intent)
-        return tool is not None and tool.finishes and self.toolbox.check(tool, intent.arguments) is None
+        if tool is None or not tool.finishes or self._is_alone:
+            return False
+        return self.toolbox.check(tool, intent.arguments) is None
 
     async def _call(self, call_id: str, intent: Intent, fault: Fault | None) -> list[Event]:
         """The intent of one call, with its outcome where that is known at once."""
@@ -70,6 +88,8 @@ class Reading:
             assert fault is not None
             fault = rules.told(self.session, intent.tool, intent.arguments, fault)
             return [called, Returned(call=call_id, outcome=fault)]
+        if tool.agent and not AgentTask.model_validate_json(intent.arguments).wait:
+            return [called, Returned(call=call_id, outcome=Output(content=_handle_of(call_id)))]
         if not tool.inline or tool.needs_approval:
             return [called]
         result = await self.toolbox.perform(_opened(called), self.session)
@@ -96,9 +116,13 @@ class Reading:
             return Fault(code="reason_first", message=f"reason first: call {self.request.only}, then act")
         if tool is None:
             return Fault(code="not_offered", message=f"{intent.tool!r} is not among the tools that are open now")
+        if tool.finishes and self._is_alone:
+            return Fault(code="delegate_first", message=DELEGATE_FIRST)
         if tool.asks and finishes:
             # The answer may be on its way to the client already; nobody would wait for the question.
             return Fault(code="answered", message="a reply that gives the final answer cannot ask as well")
+        if tool.needs_approval and finishes and not tool.finishes:
+            return Fault(code="answered", message=f"{tool.name} needs approval: wait for it before the final answer")
         return self.toolbox.check(tool, intent.arguments)
 
     def _replied(self, reply: Reply, verdict: Verdict) -> events.Replied:
@@ -120,6 +144,11 @@ class Reading:
         )
 
 
+def _was_sent_back(step: Step) -> bool:
+    faults = (use.outcome for use in step.uses if isinstance(use.outcome, Fault))
+    return step.problem == DELEGATE_FIRST or any(fault.code == "delegate_first" for fault in faults)
+
+
 def in_order(session: Session, tools: Sequence[Tool]) -> list[Tool]:
     """As the journal lists them, new ones last: a request can be composed again, and prompt caches keep working."""
     places = {ref: place for place, ref in enumerate(session.offered)}
@@ -130,8 +159,14 @@ def returned(call: str, result: Result) -> Returned:
     return Returned(call=call, outcome=result.outcome, writes=result.writes, adds=result.adds)
 
 
+def _handle_of(call_id: str) -> str:
+    return msgspec.json.encode({"handle": call_id, "collect_with": "collecttool"}).decode()
+
+
 def _called(call_id: str, intent: Intent, tool: Tool | None, question: str = "") -> Called:
     waits = bool(tool and tool.needs_approval and not question)
+    is_delegated = bool(tool and tool.is_delegated)
+    is_timed = tool is not None and not (tool.inline or waits or is_delegated)
     now = clock.now()
     return Called(
         call=call_id,
@@ -140,8 +175,8 @@ def _called(call_id: str, intent: Intent, tool: Tool | None, question: str = "")
         version=tool.version if tool else 0,
         arguments=intent.arguments,
         effect=tool.effect if tool else "read",
-        deadline=now + timedelta(seconds=tool.timeout) if tool and not tool.inline and not waits else None,
-        call_kind="ask" if question else "tool",
+        deadline=now + timedelta(seconds=tool.timeout) if tool and is_timed else None,
+        call_kind="ask" if question else "agent" if is_delegated else "tool",
         question=question,
         approve_by=now + timedelta(seconds=tool.approval_timeout) if tool and waits else None,
     )

@@ -1,7 +1,7 @@
 """The catalog: tools and templates in versions that are added and never edited, and which of them is active."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, Generic, Literal, TypeVar
@@ -9,7 +9,9 @@ from typing import Any, Final, Generic, Literal, TypeVar
 import msgspec
 from pydantic import TypeAdapter
 
+from longhouse.agents import delegation
 from longhouse.agents.descriptor import ToolDescriptor
+from longhouse.agents.names import key
 from longhouse.agents.template import Template
 from longhouse.store.database import Database
 
@@ -17,6 +19,8 @@ Kind = Literal["tool", "template"]
 T = TypeVar("T", Template, ToolDescriptor)
 
 LOCK: Final = (0x6C6F6E67, 0x63617461)  # "long", "cata": changes come one after another
+BUILT_IN: Final = "longhouse"
+"""Who published what the program itself brings."""
 KEPT: Final = 4096
 """Versions that a process keeps at hand; a version never changes, so it may be kept for ever."""
 
@@ -155,6 +159,11 @@ VERSION: Final = """
     WHERE v.kind = $1 AND v.name = $2 AND v.version = $3
 """
 
+SEVERAL: Final = """
+    SELECT v.version, v.descriptor FROM catalog_versions v JOIN unnest($2::text[], $3::int[]) AS w (name, version)
+    ON v.kind = $1 AND v.name = w.name AND v.version = w.version
+"""
+
 VERSIONS: Final = """
     SELECT v.name, v.version, n.active IS NOT DISTINCT FROM v.version AS is_active, v.digest, v.published_by,
            v.published_at, v.descriptor
@@ -178,6 +187,19 @@ NAMES: Final = f"""
     SELECT n.name FROM catalog_names n WHERE n.kind = $1 AND {SEEN} AND n.active IS NOT NULL ORDER BY n.name LIMIT $3
 """
 
+# Names that differ from these in case alone, or not at all, and whether any of their versions is by $3.
+ALIKE: Final = """
+    SELECT n.name, EXISTS (
+        SELECT FROM catalog_versions v WHERE v.kind = n.kind AND v.name = n.name AND v.published_by = $3
+    ) AS is_by
+    FROM catalog_names n WHERE n.kind = $1 AND lower(n.name) = ANY($2)
+"""
+
+LAST_BY: Final = """
+    SELECT DISTINCT ON (name) name, digest, published_by FROM catalog_versions
+    WHERE kind = $1 AND name = ANY($2) AND published_by = ANY($3) ORDER BY name, version DESC
+"""
+
 GENERATION: Final = "SELECT generation FROM catalog_generation WHERE kind = $1"
 
 USE: Final = """
@@ -191,9 +213,7 @@ FORGET_USES: Final = "DELETE FROM tool_uses WHERE minute < now() - interval '2 m
 class Shelf(Generic[T]):
     """One kind of thing in the catalog. Versions are kept at hand; which one is active is asked each time."""
 
-    def __init__(
-        self, db: Database, kind: Kind, type_: type[T], complete: Callable[[T], T] = lambda one: one
-    ) -> None:
+    def __init__(self, db: Database, kind: Kind, type_: type[T], complete: Callable[[T], T] = lambda one: one) -> None:
         self.db = db
         self._type: type[T] = type_
         self._complete: Callable[[T], T] = complete
@@ -240,6 +260,20 @@ class Shelf(Generic[T]):
             self._keep(kept)
         return kept
 
+    async def several(self, versions: Mapping[str, int]) -> list[T]:
+        """The versions that are there, in the order asked."""
+        missing = [pair for pair in versions.items() if pair not in self._versions]
+        read: dict[tuple[str, int], T] = {}
+        if missing:
+            names, numbers = [name for name, _ in missing], [version for _, version in missing]
+            for row in await self.db.rows(SEVERAL, self.kind, names, numbers):
+                one = self._read(row["descriptor"], row["version"])
+                read[one.name, one.version] = one
+        found = [read.get(pair) or self._versions.get(pair) for pair in versions.items()]
+        for one in read.values():
+            self._keep(one)
+        return [one for one in found if one]
+
     async def active(self, name: str, *, owner: str | None = None) -> int | None:
         """The number of the active version."""
         found: int | None = None if "\x00" in name else await self.db.value(ACTIVE, self.kind, name, owner)
@@ -267,6 +301,18 @@ class Shelf(Generic[T]):
     async def versions(self, name: str, *, before: int | None = None, limit: int = 200) -> list[Version]:
         rows = [] if "\x00" in name else await self.db.rows(VERSIONS, self.kind, name, before, limit)
         return [_version(row) for row in rows]
+
+    async def alike(self, names: Iterable[str], *, by: str) -> dict[str, list[tuple[str, bool]]]:
+        """Names here that look like these, by their key; each with whether `by` published any version of it."""
+        found: dict[str, list[tuple[str, bool]]] = {}
+        for row in await self.db.rows(ALIKE, self.kind, list({key(name) for name in names}), by):
+            found.setdefault(key(row["name"]), []).append((row["name"], row["is_by"]))
+        return found
+
+    async def last_by(self, names: Iterable[str], by: Iterable[str]) -> dict[str, tuple[str, str]]:
+        """Of each name the newest version that one of these has published: its digest, and by whom."""
+        rows = await self.db.rows(LAST_BY, self.kind, list(names), list(by))
+        return {row["name"]: (row["digest"], row["published_by"]) for row in rows}
 
     async def activate(self, name: str, version: int) -> bool:
         self.changes += 1
@@ -307,13 +353,48 @@ class Shelf(Generic[T]):
         self._versions[one.name, one.version] = one
 
 
+class Templates(Shelf[Template]):
+    """Templates; each brings the tool `agent.<name>` along, which others find and call it by."""
+
+    def __init__(self, db: Database, tools: Shelf[ToolDescriptor], complete: Callable[[Template], Template]) -> None:
+        super().__init__(db, "template", Template, complete)
+        self._tools = tools
+
+    async def publish(
+        self, given: Sequence[Template], *, by: str, activate: bool = True, again: bool = True
+    ) -> list[Published]:
+        published = await super().publish(given, by=by, activate=activate, again=again)
+        await self._bring({one.name for one in published if one.is_active and (one.is_new or again)})
+        return published
+
+    async def activate(self, name: str, version: int) -> bool:
+        done = await super().activate(name, version)
+        await self._bring({name} if done else set())
+        return done
+
+    async def roll_back(self, name: str) -> int | None:
+        version = await super().roll_back(name)
+        await self._bring({name} if version else set())
+        return version
+
+    async def deactivate(self, name: str, *, retire: bool = False) -> bool:
+        done = await super().deactivate(name, retire=retire)
+        if done:
+            await self._tools.deactivate(f"{delegation.PREFIX}{name}", retire=retire)
+        return done
+
+    async def _bring(self, names: set[str]) -> None:
+        templates = [template for name in sorted(names) if (template := await self.find(name))]
+        await self._tools.publish([delegation.as_tool(template) for template in templates], by=BUILT_IN)
+
+
 class Catalog:
     """What may happen: templates and tools. `model` is that of templates which name none."""
 
     def __init__(self, db: Database, *, model: str | None = None) -> None:
         self.db = db
-        self.templates: Shelf[Template] = Shelf(db, "template", Template, lambda one: _with_model(one, model))
         self.tools: Shelf[ToolDescriptor] = Shelf(db, "tool", ToolDescriptor)
+        self.templates = Templates(db, self.tools, lambda one: _with_model(one, model))
 
     async def active_tools(self, names: Iterable[str], owner: str) -> dict[str, int]:
         """Name -> active version, of those that this owner may see; in the order asked, `<prefix>.*` spread out."""

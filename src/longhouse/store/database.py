@@ -63,6 +63,25 @@ class Database:
 
         return await self._patiently(ask)
 
+    async def tuned(self, settings: str, sql: str, *args: object) -> Sequence[asyncpg.Record]:
+        """Reads by one statement, under settings that end with it."""
+
+        async def ask() -> Sequence[asyncpg.Record]:
+            async with self.pool.acquire() as connection, connection.transaction(readonly=True):
+                await connection.execute(settings)
+                return list(await connection.fetch(sql, *args))
+
+        return await self._patiently(ask)
+
+    async def together(self, work: "Callable[[Within], Awaitable[T]]") -> T:
+        """Several statements in one transaction. Over a lost connection it is tried again as a whole."""
+
+        async def ask() -> T:
+            async with self.pool.acquire() as connection, connection.transaction(isolation="read_committed"):
+                return await work(Within(connection))
+
+        return await self._patiently(ask)
+
     async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Asks, and asks again while Postgres is away."""
         give_up_at = asyncio.get_running_loop().time() + RETRY_FOR
@@ -84,6 +103,29 @@ class Database:
             yield connection
         finally:
             connection.terminate()
+
+
+class Within:
+    """One statement a call, inside a transaction."""
+
+    def __init__(self, connection: asyncpg.Connection) -> None:
+        self._connection = connection
+
+    async def rows(self, sql: str, *args: object) -> Sequence[asyncpg.Record]:
+        return list(await self._connection.fetch(sql, *args))
+
+    async def row(self, sql: str, *args: object) -> asyncpg.Record | None:
+        return await self._connection.fetchrow(sql, *args)
+
+    async def value(self, sql: str, *args: object) -> Any:
+        return await self._connection.fetchval(sql, *args)
+
+    async def run(self, sql: str, *args: object) -> str:
+        return str(await self._connection.execute(sql, *args))
+
+
+Asked = Database | Within
+"""What a statement is sent to."""
 
 
 async def connect(dsn: str) -> asyncpg.Connection:

@@ -4,7 +4,7 @@ import base64
 import hashlib
 from collections.abc import Iterable
 
-from longhouse.store.database import Database
+from longhouse.store.database import Asked, Database
 
 PUT = "INSERT INTO files (digest, media_type, content) VALUES ($1, $2, $3) ON CONFLICT (digest) DO NOTHING"
 CONTENT = "SELECT content FROM files WHERE digest = $1"
@@ -15,7 +15,7 @@ def digest_of(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-async def put(db: Database, content: bytes, media_type: str) -> str:
+async def put(db: Asked, content: bytes, media_type: str) -> str:
     digest = digest_of(content)
     await db.run(PUT, digest, media_type, content)
     return digest

@@ -16,7 +16,7 @@ from longhouse.journal.events import Event, Recorded
 from longhouse.journal.fold import FOLD_VERSION, blank, fold
 from longhouse.journal.session import Session
 from longhouse.store import files
-from longhouse.store.database import Database
+from longhouse.store.database import Asked, Database, Within
 
 BODY_LIMIT: Final = 64 * 1024
 """A longer body goes to files, by digest."""
@@ -188,7 +188,7 @@ class _Rows:
     digests: list[str | None]
 
 
-async def _rows(db: Database, new: Sequence[Event]) -> _Rows:
+async def _rows(db: Asked, new: Sequence[Event]) -> _Rows:
     bodies = [events.encode(event) for event in new]
     digests: list[str | None] = [None] * len(bodies)
     for index, body in enumerate(bodies):
@@ -205,7 +205,7 @@ async def _rows(db: Database, new: Sequence[Event]) -> _Rows:
 
 
 async def append(
-    db: Database,
+    db: Asked,
     session: Session,
     new: Sequence[Event],
     *,
@@ -214,12 +214,13 @@ async def append(
     at: datetime,
     rest: Rest | None,
     fingerprint: str | None = None,
+    append_id: uuid.UUID | None = None,
 ) -> Appended:
     """The holder's append. `session` is the fold with `new` in it: its row shows what it says.
 
     `fingerprint` is what a client that resends everything will be known by, where this append ends what it is told.
     """
-    append_id, rows, turn = uuid.uuid4(), await _rows(db, new), session.turn
+    append_id, rows, turn = append_id or uuid.uuid4(), await _rows(db, new), session.turn
     args = (
         session.id,
         fence,
@@ -256,7 +257,7 @@ async def append(
 
 
 async def add(
-    db: Database,
+    db: Asked,
     session_id: str,
     new: Sequence[Event],
     *,
@@ -301,7 +302,7 @@ async def add(
 
 
 async def open(
-    db: Database,
+    db: Asked,
     session_id: str,
     opened: events.Opened,
     prompted: events.Prompted,
@@ -336,13 +337,15 @@ async def open(
     try:
         row = await db.row(OPEN, *args)
     except asyncpg.UniqueViolationError as error:
+        if isinstance(db, Within):
+            raise
         found = await db.value(FIND, opened.owner, opened.conversation, opened.side, opened.agent, opened.label)
         row = await _already_there(db, found or session_id, append_id, error)
     assert row is not None
     return Placed(session_id=row["id"], seq=row["head"], at=at)
 
 
-async def cancel(db: Database, session: Session, new: Sequence[Event], *, after: Session) -> Placed | None:
+async def cancel(db: Asked, session: Session, new: Sequence[Event], *, after: Session) -> Placed | None:
     """Ends a turn from outside and deposes its holder; None if the journal moved on since `session` was folded."""
     append_id, rows, at = uuid.uuid4(), await _rows(db, new), clock.now()
     assert session.turn is not None or session.queue
@@ -371,9 +374,11 @@ async def cancel(db: Database, session: Session, new: Sequence[Event], *, after:
 
 
 async def _already_there(
-    db: Database, session_id: str, append_id: uuid.UUID, error: asyncpg.UniqueViolationError
+    db: Asked, session_id: str, append_id: uuid.UUID, error: asyncpg.UniqueViolationError
 ) -> dict[str, Any]:
     """Sorts out a refusal: our own append that had been written after all is a success."""
+    if isinstance(db, Within):
+        raise error  # nothing more can be asked in this transaction
     seqs = [row["seq"] for row in await db.rows(WRITTEN, session_id, append_id)]
     if seqs:
         return {"id": session_id, "head": seqs[-1], "due": await db.value(DUE, session_id)}
@@ -384,6 +389,11 @@ async def _already_there(
             raise Repeated from error
         case _:
             raise error
+
+
+async def is_written(db: Database, session_id: str, append_id: uuid.UUID) -> bool:
+    """Was an append, whose outcome was unknown, there after all?"""
+    return bool(await db.rows(WRITTEN, session_id, append_id))
 
 
 async def read(db: Database, session_id: str, after: int = 0, limit: int = PAGE) -> list[Recorded]:

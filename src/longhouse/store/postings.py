@@ -15,10 +15,16 @@ from longhouse.store.database import Database
 POSTING: Final = np.dtype([("slot", "<u2"), ("weight", "<f2")])
 SHARD_SLOTS: Final = 16_384
 """Few shards make a search short, small ones make an append short: a frequent word's row has some ten kilobytes."""
+MOST_GONE: Final = 0.25
+"""The part of a shard that may be gone; after that nothing is added, and what is left of it moves on."""
+FEWEST_GONE: Final = 64
+
+CROWDED: Final = f"gone >= greatest({FEWEST_GONE}, slots * {MOST_GONE})"
 
 # The shard with room that was begun last, or a new one; its row is locked, so that slots are given out once.
-OPEN: Final = """
-    SELECT id, slots FROM search_shards WHERE kind = $1 AND owner IS NOT DISTINCT FROM $2 AND slots < $3
+OPEN: Final = f"""
+    SELECT id, slots FROM search_shards
+    WHERE kind = $1 AND owner IS NOT DISTINCT FROM $2 AND slots < $3 AND NOT ({CROWDED})
     ORDER BY id DESC LIMIT 1 FOR UPDATE
 """
 NEW: Final = "INSERT INTO search_shards (kind, owner) VALUES ($1, $2) RETURNING id, slots"
@@ -94,6 +100,10 @@ class Found:
                 self._postings.setdefault(row["term"], []).append(entry)
 
     @property
+    def postings(self) -> int:
+        return sum(len(postings) for parts in self._postings.values() for _, postings in parts)
+
+    @property
     def size(self) -> int:
         return int(self._starts[-1])
 
@@ -113,6 +123,13 @@ class Found:
                 for row in asking:
                     scores[row, places] += added  # a term has each slot once
         return scores
+
+    def has(self, shard: int, slot: int) -> bool:
+        """Was this slot there when the postings were read?"""
+        nth = int(np.searchsorted(self._shards, shard))
+        return (
+            nth < len(self._shards) and self._shards[nth] == shard and slot < self._starts[nth + 1] - self._starts[nth]
+        )
 
     def where(self, places: npt.NDArray[np.intp]) -> tuple[list[int], list[int]]:
         """The shards and slots of places."""

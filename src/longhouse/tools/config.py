@@ -1,6 +1,8 @@
 """What tools are set up with: the `config` that every tool is called with."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +20,16 @@ class ExecutionConfig:
     reports_dir: str | None = None
     """Where reports are also written as files; None: they are artifacts only."""
     mcp_context_limit: int = 15_000
+    max_iterations: int = 20
+    max_clarifications: int = 3
+    logs_dir: str | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """Fields that only tools know; each is also an attribute."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "extra" and name in self.extra:
+            return self.extra[name]
+        raise AttributeError(f"there is no {name!r} among the execution settings")
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,10 +90,11 @@ def read_servers(path: Path | None, environ: Mapping[str, str] = os.environ) -> 
     except OSError as error:
         raise SetupError(f"the MCP configuration {path} cannot be read: {error.strerror}.") from None
     entries = _decoded(text, _File, f"the MCP configuration {path}").mcpServers
-    return tuple(_server(name, entry, environ) for name, entry in entries.items())
+    return tuple(read_server(name, entry, environ) for name, entry in entries.items())
 
 
-def _server(name: str, raw: dict[str, Any], environ: Mapping[str, str]) -> McpServer:
+def read_server(name: str, raw: dict[str, Any], environ: Mapping[str, str] = os.environ) -> McpServer:
+    """One server as files have it."""
     where = f"the MCP server {name!r}"
     if not _NAME.fullmatch(name) or name in RESERVED:
         raise SetupError(f"{where} needs another name: letters, digits, _ and -, at most 64, and not 'agent'.")

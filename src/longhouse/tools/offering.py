@@ -7,6 +7,7 @@ from typing import Final
 from longhouse.agents.descriptor import RISKS, ToolDescriptor
 from longhouse.agents.template import Template, ToolPolicy
 from longhouse.agents.tool import Tool
+from longhouse.journal.events import Rights
 from longhouse.journal.session import Session
 from longhouse.store.catalog import Catalog
 from longhouse.tools.toolbox import Toolbox
@@ -59,7 +60,11 @@ def permits(template: Template, tool: ToolDescriptor, session: Session) -> bool:
         return False
     if session.side == "sub" and not allow.sub_agents:
         return False
-    if RISKS.index(tool.security_policy.risk_level) > RISKS.index(policy.max_risk_level):
+    rights = (session.turn.rights if session.turn else None) or Rights()
+    if tool.name in rights.denied:
+        return False
+    most = min(RISKS.index(policy.max_risk_level), RISKS.index(rights.max_risk))
+    if RISKS.index(tool.security_policy.risk_level) > most:
         return False
     return tool.name in policy.required or _is_of_kind(policy, tool)
 

@@ -1,18 +1,33 @@
 """Puts what this process brings with it into the catalog. Content that was published before changes nothing."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final
 
 from longhouse.agents.template import Template
-from longhouse.store.catalog import Catalog
+from longhouse.store.catalog import BUILT_IN, Catalog, Published
 from longhouse.tools.toolbox import BaseTool
 
-BUILT_IN = "longhouse"
-"""Who published what the program itself brings."""
+FILES: Final = "files"
+"""Who published what the files of a process say."""
 
 
 async def publish_classes(catalog: Catalog, classes: Iterable[type[BaseTool]]) -> None:
     await catalog.tools.publish([cls.descriptor() for cls in classes], by=BUILT_IN, again=False)
 
 
-async def publish_templates(catalog: Catalog, templates: Sequence[Template], *, by: str = BUILT_IN) -> None:
-    await catalog.templates.publish(templates, by=by, again=False)
+async def publish_templates(
+    catalog: Catalog, templates: Sequence[Template], *, touched: Collection[str] = ()
+) -> list[Published]:
+    """`touched` are those that files have made or changed. What files say anew becomes active, also if it was said
+    before; what they still say stays as it is in the catalog, whatever somebody has made active since."""
+    last = await catalog.templates.last_by([one.name for one in templates], (BUILT_IN, FILES))
+    groups: dict[tuple[str, bool], list[Template]] = {}
+    for one in templates:
+        by = FILES if one.name in touched else BUILT_IN
+        digest, before = last.get(one.name, ("", ""))
+        is_back = FILES in (by, before) and digest != catalog.templates.digest(one)
+        groups.setdefault((by, is_back), []).append(one)
+    published: dict[str, Published] = {}
+    for (by, again), group in groups.items():
+        published |= {one.name: one for one in await catalog.templates.publish(group, by=by, again=again)}
+    return [published[one.name] for one in templates]

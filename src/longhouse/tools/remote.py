@@ -32,7 +32,7 @@ MOST_BYTES: Final = 4 * 2**20
 _PIECE: Final = 64 * 2**10
 _MOST_COMPLAINT: Final = 16 * 2**10
 _LONGEST_EXCERPT: Final = 300
-_TROUBLE: Final = (aiohttp.ClientError, HttpProcessingError, OSError, ValueError, zlib.error)
+_TROUBLE: Final = (aiohttp.ClientError, HttpProcessingError, OSError, ValueError)
 
 SecretOf = Callable[[str], str | None]
 """The secret that a reference stands for in this process."""
@@ -154,7 +154,10 @@ async def read_body(response: aiohttp.ClientResponse, most: int) -> tuple[bytes,
     unpack, body, received = _unpacker(response), bytearray(), 0
     async for piece in response.content.iter_chunked(_PIECE):
         received += len(piece)
-        body += unpack(piece, most + 1 - len(body))
+        try:
+            body += unpack(piece, most + 1 - len(body))
+        except zlib.error:
+            raise RemoteError("the answer cannot be unpacked") from None
         if max(len(body), received) > most:
             return bytes(body[:most]), False
     return bytes(body), True

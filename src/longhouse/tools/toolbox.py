@@ -2,7 +2,7 @@
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, Protocol
 
@@ -43,6 +43,7 @@ class BaseTool(pydantic.BaseModel):
     finishes: ClassVar[bool] = False
     closing: ClassVar[bool] = False
     asks: ClassVar[bool] = False
+    collects: ClassVar[bool] = False
     tool_type: ClassVar[ToolType] = "domain"
     tool_tags: ClassVar[tuple[str, ...]] = ()
     needs_approval: ClassVar[bool] = False
@@ -60,7 +61,14 @@ class BaseTool(pydantic.BaseModel):
     def described(cls, descriptor: ToolDescriptor | None = None) -> Tool:
         """The class as an agent meets it; under another description of the catalog, where one is given."""
         tool = (descriptor or cls.descriptor()).tool
-        return replace(tool, inline=cls.inline, finishes=cls.finishes, closing=cls.closing, asks=cls.asks)
+        return replace(
+            tool,
+            inline=cls.inline,
+            finishes=cls.finishes,
+            closing=cls.closing,
+            asks=cls.asks,
+            collects=cls.collects,
+        )
 
     @classmethod
     def descriptor(cls) -> ToolDescriptor:
@@ -145,6 +153,7 @@ class Toolbox:
         classes: Iterable[type[BaseTool]],
         *,
         config: ToolConfig | None = None,
+        configs: Mapping[str, ToolConfig] | None = None,
         services: Services | None = None,
         catalog: Catalog | None = None,
         binder: Binder = lambda descriptor: None,
@@ -153,6 +162,8 @@ class Toolbox:
         self._here: dict[str, Binding] = {cls.tool_name: ClassBinding(cls) for cls in self._classes.values()}
         self._bound: dict[tuple[str, int], Binding] = {}
         self._config = config or ToolConfig()
+        self._configs = configs or {}
+        """Of agents that have one of their own."""
         self._services = services or Services()
         self._catalog = catalog
         self._binder = binder
@@ -231,7 +242,7 @@ class Toolbox:
         before, deadline = written(context), asyncio.timeout(tool.timeout)
         try:
             async with deadline:
-                output = await work(context, self._config)
+                output = await work(context, self._configs.get(session.agent, self._config))
             writes, adds = changes(before, written(context))
             content = _bounded(clean(str(output)), tool.max_output)
             return Result(Output(content=content), writes, adds, tuple(context.made))

@@ -85,7 +85,8 @@ class Door:
     async def revoke(self, key_id: str) -> bool:
         """The key opens nothing any more, and whoever is inside with it is shown out."""
         found = await keys.revoke(self.db, key_id)
-        self.visits.end(key_id)
+        if found:
+            self.visits.end(key_id)
         return found
 
     async def watch(self) -> None:

@@ -152,7 +152,7 @@ def closing(ending: Ending) -> dict[str, Any]:
     if turn.ended:
         event = "failed" if turn.code == AGENT_FAILED else "completed"
         return about(session, turn.trace, event, state=turn.ended)
-    open_call = next(iter(session.questions or session.uncertain))
+    open_call = next(iter(session.questions or session.unapproved or session.uncertain))
     kind = "clarification" if session.questions else "approval"
     return about(session, turn.trace, "waiting", status="waiting", waiting_for=kind, call_id=open_call.call)
 

@@ -3,6 +3,7 @@
 from typing import Annotated, Any, Final
 
 import msgspec
+import structlog
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import AfterValidator, Field, StrictStr
 from pydantic_core import PydanticCustomError
@@ -11,6 +12,8 @@ from longhouse.store import keys
 from longhouse.store.keys import Key, Role
 from longhouse.web import access, query, wire
 from longhouse.web.access import Door
+
+log = structlog.get_logger()
 
 MAX_PAGE: Final = 200
 MOST: Final = 1_000_000
@@ -70,13 +73,19 @@ def routes(door: Door) -> APIRouter:
         openapi_extra=wire.described(NewKey, name="the website", owner="shop", role="user", rate_limit=120),
         responses={201: _example("The key; its secret is not shown again.", CREATED)},
     )
-    async def create_key(request: Request) -> Response:
+    async def create_key(caller: access.Admin, request: Request) -> Response:
         """Makes a key. Whoever has it acts for its owner; limits that are not given are those of the settings."""
         asked = wire.parse(NewKey, await wire.read_body(request))
         made, secret = await keys.create(door.db, **asked.model_dump())
+        log.info("a key was made", key=made.id, owner=made.owner, role=made.role, by=caller.key)
         return wire.Json({**_shown(made), "key": secret}, status_code=201, headers={"cache-control": "no-store"})
 
-    @router.get("/admin/keys", response_model=None, responses={200: _example("One page of keys.", PAGE)})
+    @router.get(
+        "/admin/keys",
+        response_model=None,
+        openapi_extra=query.described(*query.PAGED),
+        responses={200: _example("One page of keys.", PAGE)},
+    )
     async def list_keys(request: Request) -> Response:
         """All keys, newest first, revoked ones too; `limit` (≤ 200), `before` (the `next` of the page before)."""
         asked = query.Query(request, ("limit", "before"))
@@ -88,11 +97,12 @@ def routes(door: Door) -> APIRouter:
         return wire.Json({"object": "list", "data": data, "has_more": has_more, "next": following})
 
     @router.delete("/admin/keys/{key_id}", response_model=None, status_code=204, dependencies=bare)
-    async def revoke_key(key_id: str, request: Request) -> Response:
+    async def revoke_key(caller: access.Admin, key_id: str, request: Request) -> Response:
         """Revokes a key at once and for good; streams that it opened end with an error."""
         await wire.refuse_body(request)
         if not await door.revoke(key_id):
             raise wire.not_found("There is no such key.", code="key_not_found")
+        log.info("a key was revoked", key=key_id, by=caller.key)
         return Response(status_code=204)
 
     return router

@@ -100,7 +100,11 @@ async def none(request: Request) -> None:
 
 
 def cursor_of(row: Listed) -> str:
-    return base64.urlsafe_b64encode(f"{row.created_at.isoformat()} {row.id}".encode()).decode()
+    return cursor_at(row.created_at, row.id)
+
+
+def cursor_at(moment: datetime, row_id: str) -> str:
+    return base64.urlsafe_b64encode(f"{moment.isoformat()} {row_id}".encode()).decode()
 
 
 def _in_utc(text: str) -> datetime:

@@ -18,9 +18,23 @@ from longhouse.runtime.bus import Bus
 from longhouse.store import leases
 from longhouse.store.catalog import Catalog
 from longhouse.store.database import UNREACHABLE, Database
+from longhouse.tools.admission import Admission
 from longhouse.tools.toolbox import Toolbox
-from longhouse.web import access, agent_log, agents, artifacts, docs, gateway, keys, metrics, sessions, steps, wire
-from longhouse.web.access import Door
+from longhouse.web import (
+    access,
+    admin,
+    agent_log,
+    agents,
+    artifacts,
+    docs,
+    gateway,
+    keys,
+    metrics,
+    sessions,
+    steps,
+    wire,
+)
+from longhouse.web.access import Caller, Door
 from longhouse.web.metrics import Metrics
 from longhouse.web.sessions import Sessions
 from longhouse.web.turns import Turns
@@ -47,6 +61,7 @@ def build(
     *,
     door: Door,
     toolbox: Toolbox,
+    admission: Admission,
 ) -> ASGIApp:
     # Its own pages would be open to everybody: ours come with `docs`.
     app = FastAPI(
@@ -62,6 +77,7 @@ def build(
     app.include_router(agent_log.routes(held))
     app.include_router(agents.routes(db, bus, held))
     app.include_router(keys.routes(door))
+    app.include_router(admin.routes(db, catalog, admission))
     app.include_router(docs.routes(app))
     _add_watching(app, db, numbers)
     _add_refusals(app)
@@ -156,6 +172,7 @@ class Border:
                 method=scope["method"],
                 path=scope["path"][:LOGGED_PATH],
                 status=status,
+                key=_key(scope),
                 seconds=round(time.perf_counter() - began, 4),
             )
 
@@ -176,6 +193,12 @@ def _host(scope: Scope) -> str:
 async def misdirected(scope: Scope, receive: Receive, send: Send) -> None:
     message = "This server does not answer to that name; without API keys only to local ones, such as localhost."
     await wire.refused(CallerError(message, status=421))(scope, receive, send)
+
+
+def _key(scope: Scope) -> str | None:
+    """Which key the request came with, by its id; None: with none that is ours."""
+    caller: Caller | None = scope.get(access.CALLER)
+    return caller.key if caller else None
 
 
 def _headers(request_id: str, seconds: float) -> list[tuple[bytes, bytes]]:

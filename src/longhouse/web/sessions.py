@@ -38,7 +38,7 @@ LISTING: Final = query.described(
 )
 FOLLOWING: Final = query.described(
     query.parameter("after", "Continue after the event with this id", type="integer", minimum=0, default=0),
-    query.parameter("Last-Event-ID", "The same, as browsers say it; it wins over `after`", where="header", type="integer", minimum=0),
+    query.parameter("Last-Event-ID", "The same; it wins over `after`", where="header", type="integer", minimum=0),
     query.parameter("until", "Close when the session rests, or never", enum=["rest", "never"], default="rest"),
     query.parameter("deltas", "Also what is being written", enum=["true", "false"], default="true"),
 )
@@ -149,7 +149,7 @@ def routes(sessions: Sessions) -> APIRouter:
         page, has_more = rows[:limit], len(rows) > limit
         following = query.cursor_of(page[-1]) if has_more else None
         return wire.Json(
-            {"object": "list", "data": [_listed(row) for row in page], "has_more": has_more, "next": following}
+            {"object": "list", "data": [listed(row) for row in page], "has_more": has_more, "next": following}
         )
 
     @router.get("/v1/sessions/{session_id}", response_model=None, dependencies=bare)
@@ -217,7 +217,11 @@ def routes(sessions: Sessions) -> APIRouter:
 
 
 def _decidable(session: Session, decision: events.Decision) -> list[Open]:
-    return session.unapproved if decision in ("approve", "deny") else session.uncertain
+    if decision == "approve":
+        # Past its deadline a call counts as denied, whether or not a worker has said so yet.
+        now = clock.now()
+        return [call for call in session.unapproved if call.approve_by and call.approve_by > now]
+    return session.unapproved if decision == "deny" else session.uncertain
 
 
 def _settling(approval: Approval) -> list[Event]:
@@ -295,7 +299,8 @@ def _question(session: Session, call: Open) -> dict[str, Any]:
     }
 
 
-def _listed(row: views.Row) -> dict[str, Any]:
+def listed(row: views.Row) -> dict[str, Any]:
+    """A session as lists show it."""
     return {
         "session_id": row.id,
         "template_id": row.agent,

@@ -45,6 +45,9 @@ class Visits:
     def keys(self) -> list[str]:
         return list(self._inside)
 
+    def of(self, key: str) -> list[Visit]:
+        return list(self._inside.get(key, ()))
+
     def enter(self, visit: Visit, key: str, meter: Meter) -> None:
         """Counts a request for its key; refuses one too many."""
         visit.meter = meter  # also for one that is refused: its answer says where the key stands
@@ -68,7 +71,7 @@ class Visits:
 
     def end(self, key: str) -> None:
         """Shows everybody out who came with this key, but for the one who is asking us to."""
-        for visit in list(self._inside.get(key, ())):
+        for visit in self.of(key):
             if visit.task is not asyncio.current_task() and not visit.is_revoked:
                 visit.end()
 

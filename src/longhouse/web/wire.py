@@ -310,7 +310,11 @@ def digest_of(body: bytes, *named: str | None) -> str:
 
 def described(model: type[pydantic.BaseModel], /, **example: Any) -> dict[str, Any]:
     """The body of a POST for the OpenAPI document, which cannot see it: we read bodies ourselves."""
-    schema = model.model_json_schema()
+    return described_as(model.model_json_schema(), example)
+
+
+def described_as(schema: dict[str, Any], example: Any) -> dict[str, Any]:
+    """The same for a body of any JSON Schema."""
     known = schema.pop("$defs", {})
     content = {"schema": _resolved(schema, known), "example": example}
     return {"requestBody": {"required": True, "content": {"application/json": content}}}

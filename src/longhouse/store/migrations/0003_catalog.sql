@@ -24,6 +24,8 @@ CREATE TABLE catalog_names (
 
     PRIMARY KEY (kind, name)
 );
+-- Names that differ in case alone are found: they would pass for each other.
+CREATE INDEX catalog_names_alike ON catalog_names (kind, lower(name));
 
 -- Moves with every change, so that whoever keeps something made from the catalog knows when to look again.
 CREATE TABLE catalog_generation (
@@ -96,3 +98,6 @@ CROSS JOIN LATERAL (VALUES
 ) AS said (rule, names)
 CROSS JOIN LATERAL json_array_elements_text(said.names) WITH ORDINALITY AS tool (name, place)
 WHERE v.kind = 'template' AND json_typeof(said.names) = 'array';
+
+-- Those who may see all sessions list them whoever owns them; a session keeps both columns as long as it lives.
+CREATE INDEX sessions_all ON sessions (created_at DESC, id DESC);

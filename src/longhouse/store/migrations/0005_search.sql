@@ -34,7 +34,7 @@ CREATE TABLE search_documents (
     kind       text NOT NULL,
     name       text COLLATE "C" NOT NULL,
     version    integer NOT NULL,
-    digest     text NOT NULL,            -- of what was indexed
+    digest     text NOT NULL,            -- of what a template's text was made from; empty for tools
     owner      text,
     shard      integer NOT NULL,
     slot       integer NOT NULL,

@@ -1,14 +1,11 @@
 """The mirror in Redis: what people look for under the keys they know, whatever becomes of Redis."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from typing import Any
 
-import msgspec
 import pytest
+from looking import CHAT, SUB, assistant, get, mirrored, until, user
 from redis.asyncio import Redis
-from redis_server import RedisServer
 from scribe import Scribe
 
 from longhouse.journal import events
@@ -16,39 +13,8 @@ from longhouse.journal.messages import Assistant, User
 from longhouse.memory.mirror import Mirror
 from longhouse.memory.redis import open_redis
 from longhouse.store.database import Database
+from redis_server import RedisServer
 from support import returned, used
-
-CHAT, SUB = "chat_history:12345", "subagent:analytic:12345"
-
-
-def user(text: str) -> dict[str, Any]:
-    return {"role": "user", "content": text}
-
-
-def assistant(text: str) -> dict[str, Any]:
-    return {"role": "assistant", "content": text}
-
-
-async def get(redis: Redis, key: str) -> Any:
-    value = await redis.get(key)
-    return msgspec.json.decode(value) if value else None
-
-
-async def until(look: Callable[[], Awaitable[Any]], expected: Any, within: float = 10.0) -> None:
-    """Waits until a look gives what is expected."""
-    seen: Any = None
-    try:
-        async with asyncio.timeout(within):
-            while (seen := await look()) != expected:
-                await asyncio.sleep(0.01)
-    except TimeoutError:
-        assert seen == expected
-
-
-@asynccontextmanager
-async def mirrored(db: Database, redis: Redis, **options: Any) -> AsyncIterator[Mirror]:
-    async with Mirror(db, redis, sweep_every=0.05, **options).running() as mirror:
-        yield mirror
 
 
 @pytest.fixture

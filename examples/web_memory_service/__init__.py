@@ -1,0 +1,1 @@
+"""A web service that keeps the memory of its agents itself: loads it, sends it along, saves what comes back."""

@@ -1,0 +1,159 @@
+"""An agent as a tool of another: how it is described, what it is asked, what is handed down. No I/O."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pydantic
+from pydantic import Field
+
+from longhouse.agents.descriptor import RISKS, RuntimeBinding, ToolDescriptor
+from longhouse.agents.template import Template
+from longhouse.journal import plain
+from longhouse.journal.events import Limits, Prompted, ReplyTo, Rights
+from longhouse.journal.messages import Message
+from longhouse.journal.session import Session, Turn
+
+PREFIX: Final = "agent."
+MOST_TASK: Final = 100_000
+LABEL: Final = r"^[A-Za-z0-9._:@-]{0,64}$"
+"""Keys of the mirror and names of log files are made of it."""
+
+
+class AgentTask(pydantic.BaseModel):
+    """What an agent may ask of another."""
+
+    model_config = pydantic.ConfigDict(extra="forbid")
+
+    task: str = Field(min_length=1, max_length=MOST_TASK, description="What is to be done, complete in itself")
+    constraints: dict[str, Any] | None = Field(default=None, description="Conditions that the result must meet")
+    label: str = Field(default="", pattern=LABEL, description="Another label is another agent, without memories")
+    wait: bool = Field(default=True, description="false: go on at once with a handle, and collect the result later")
+
+    @property
+    def text(self) -> str:
+        """The task as the other agent reads it."""
+        if not self.constraints:
+            return self.task
+        conditions = (f"- {name}: {value}" for name, value in self.constraints.items())
+        return "\n".join([self.task, "Constraints:", *conditions])
+
+
+def as_tool(template: Template) -> ToolDescriptor:
+    """A template as the tool `agent.<name>`."""
+    schema = AgentTask.model_json_schema()
+    for prop in schema["properties"].values():
+        prop.pop("title", None)
+    meta = template.multi_agent_meta
+    can = meta.capabilities or "Does what it is asked."
+    return ToolDescriptor(
+        name=f"{PREFIX}{template.name}",
+        type="meta",
+        tags=meta.tags,
+        description_short=f"The agent {template.name}, which remembers what it was told before. {can}"[:4000],
+        input_schema={"type": "object", "properties": schema["properties"], "required": ["task"]},
+        runtime_binding=RuntimeBinding(agent=template.name),
+        effect="idempotent",
+        owner=template.owner,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Delegation:
+    """One task for another agent, ready to be given."""
+
+    call: str
+    agent: str
+    label: str
+    awaited: bool
+    prompted: Prompted
+
+
+def delegation_of(session: Session, template: Template, call: str, agent: str, task: AgentTask) -> Delegation:
+    """What the child is told, and what goes down with it: trace, depth, rights, what is left of the budget."""
+    turn = session.turn
+    assert turn is not None
+    own_history = agent in turn.contexts
+    label = f"{session.label}/{task.label}".strip("/") if own_history else task.label
+    prompted = Prompted(
+        trace=turn.trace,
+        content=(task.text,),
+        sender=session.agent,
+        reply_to=ReplyTo(session=session.id, call=call),
+        depth=turn.depth + 1,
+        root=turn.root or session.id,
+        rights=turn.rights,
+        budget=remaining(turn),
+        shared=shared(session, template.memory_policy.share_context),
+        contexts=turn.contexts,
+        prior=turn.contexts.get(agent, ()),
+    )
+    return Delegation(call, agent, label, task.wait, prompted)
+
+
+def remaining(turn: Turn) -> Limits:
+    """What is left of a turn's budgets; steps and questions are each agent's own."""
+    limits = turn.limits
+    return Limits(
+        max_iterations=limits.max_iterations,
+        max_clarifications=limits.max_clarifications,
+        time_budget=limits.time_budget,
+        tool_budget=None if limits.tool_budget is None else max(0, limits.tool_budget - turn.calls),
+        token_budget=None if limits.token_budget is None else max(0, limits.token_budget - turn.tokens),
+    )
+
+
+def within(own: Limits, budget: Limits | None) -> Limits:
+    """A template's own limits, none of them above what is left to the agent that asks."""
+    if budget is None:
+        return own
+    return Limits(
+        max_iterations=own.max_iterations,
+        max_clarifications=own.max_clarifications,
+        max_searches=own.max_searches,
+        time_budget=min(own.time_budget, budget.time_budget),
+        tool_budget=_least(own.tool_budget, budget.tool_budget),
+        token_budget=_least(own.token_budget, budget.token_budget),
+    )
+
+
+def narrowed(rights: Rights | None, template: Template) -> Rights:
+    """The rights that a turn has, and hands down: what the agent above may not use, this one may not either."""
+    above, policy = rights or Rights(), template.tool_policy
+    denied = tuple(dict.fromkeys((*above.denied, *policy.denylist)))
+    return Rights(denied=denied, max_risk=min(above.max_risk, policy.max_risk_level, key=RISKS.index))
+
+
+def shared(session: Session, last: int) -> tuple[Message, ...]:
+    """The last messages between the user and this agent."""
+    if not last:
+        return ()
+    spoken = [message for entry in session.transcript for message in plain.spoken(entry)]
+    return tuple(spoken[-last:])
+
+
+def waits_for(edges: Iterable[tuple[str, str]], start: str, target: str) -> bool:
+    """Does `start`, through whomever, wait for `target`? An edge leads from who waits to whom it waits for."""
+    after: dict[str, list[str]] = {}
+    for waiting, awaited in edges:
+        after.setdefault(waiting, []).append(awaited)
+    seen, ahead = {start}, [start]
+    while ahead:
+        here = ahead.pop()
+        if here == target:
+            return True
+        for further in after.get(here, ()):
+            if further not in seen:
+                seen.add(further)
+                ahead.append(further)
+    return False
+
+
+def has_delegated(session: Session) -> bool:
+    """Has the running turn asked another agent?"""
+    return any(use.tool.startswith(PREFIX) for step in session.steps for use in step.uses)
+
+
+def _least(one: int | None, other: int | None) -> int | None:
+    given: Sequence[int] = [value for value in (one, other) if value is not None]
+    return min(given) if given else None

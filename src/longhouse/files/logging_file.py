@@ -1,0 +1,23 @@
+"""`logging_config.yaml`: how the logs of libraries are kept, in the form of Python's own `logging.config`."""
+
+import logging.config
+from pathlib import Path
+
+from longhouse.errors import SetupError
+from longhouse.files.document import read_document
+from longhouse.files.mistakes import Mistakes
+
+
+def configure_logging(path: Path) -> None:
+    """Sets up the loggers that the file names; our own records go their own way."""
+    mistakes = Mistakes()
+    document = read_document(path, mistakes)
+    mistakes.refuse()
+    assert document is not None
+    if not document.items:
+        return
+    try:
+        logging.config.dictConfig({"version": 1, "disable_existing_loggers": False, **document.plain})
+    except (ValueError, TypeError, AttributeError, ImportError, KeyError) as error:
+        why = error.__cause__ or error
+        raise SetupError(f"{path} does not set up logging: {error} ({type(why).__name__}: {why}).") from None

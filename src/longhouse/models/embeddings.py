@@ -1,0 +1,110 @@
+"""Any OpenAI-compatible `/embeddings` endpoint. Whatever goes wrong on the way becomes a ProviderError."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+
+import aiohttp
+import msgspec
+import numpy as np
+from aiohttp.http_exceptions import HttpProcessingError
+from yarl import URL
+
+from longhouse.errors import ProviderError
+from longhouse.models.openai import Endpoint, open_endpoint
+
+AT_ONCE: Final = 128
+"""Texts of one request: some endpoints take no more."""
+MOST_DIMENSIONS: Final = 4000
+"""The most that an index of half-precision vectors can hold."""
+PATIENCE: Final = 30.0
+"""Seconds for one request."""
+MOST_BYTES: Final = 64 * 2**20
+PASSING: Final = frozenset({408, 409, 425, 429})
+
+
+class _Vector(msgspec.Struct):
+    index: int
+    embedding: list[float]
+
+
+class _Answer(msgspec.Struct):
+    data: list[_Vector]
+
+
+class EndpointEmbedder:
+    """A model behind an endpoint. Its dimensions are known once it has answered."""
+
+    def __init__(self, endpoint: Endpoint, model: str, *, patience: float = PATIENCE) -> None:
+        self.name = model
+        self.dimensions = 0
+        self._endpoint = endpoint
+        self._patience = patience
+        url = endpoint.url
+        self._url: URL = url.parent.parent.joinpath("embeddings").with_query(url.query)
+
+    async def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        vectors: list[list[float]] = []
+        for start in range(0, len(texts), AT_ONCE):
+            vectors += await self._embed([text or " " for text in texts[start : start + AT_ONCE]])
+        return vectors
+
+    async def _embed(self, texts: Sequence[str]) -> list[list[float]]:
+        name = self._endpoint.name
+        answer = await self._ask(msgspec.json.encode({"model": self.name, "input": texts, "encoding_format": "float"}))
+        try:
+            found = sorted(msgspec.json.decode(answer, type=_Answer).data, key=lambda one: one.index)
+            vectors = np.array([one.embedding for one in found], np.float32)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise ProviderError(f"{name} answered with something that is not embeddings", retryable=False) from error
+        self._check(vectors, len(texts))
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        unit: list[list[float]] = (vectors / np.where(lengths > 0, lengths, 1)).tolist()
+        return unit
+
+    def _check(self, vectors: np.ndarray[tuple[int, ...], np.dtype[np.float32]], count: int) -> None:
+        name = self._endpoint.name
+        if vectors.ndim != 2 or len(vectors) != count or not np.isfinite(vectors).all():
+            raise ProviderError(f"{name} did not answer with one vector for each text", retryable=False)
+        dimensions = vectors.shape[1]
+        if not 0 < dimensions <= MOST_DIMENSIONS or self.dimensions not in (0, dimensions):
+            raise ProviderError(
+                f"{name} answered with vectors of {dimensions} dimensions: up to {MOST_DIMENSIONS} can be kept, and"
+                " a model always has the same",
+                retryable=False,
+            )
+        self.dimensions = dimensions
+
+    async def _ask(self, body: bytes) -> bytes:
+        endpoint = self._endpoint
+        try:
+            async with (
+                asyncio.timeout(self._patience),
+                endpoint.http.post(self._url, data=body, headers=endpoint.headers, allow_redirects=False) as response,
+            ):
+                if response.status != 200:
+                    said = endpoint.quoted(await response.text(errors="replace"))
+                    retryable = response.status in PASSING or response.status >= 500
+                    raise ProviderError(f"{endpoint.name} answered {response.status}: {said}", retryable=retryable)
+                return await _whole(response, endpoint.name)
+        except (aiohttp.ClientError, HttpProcessingError, TimeoutError, OSError) as error:
+            reason = f"{endpoint.name} gave no embeddings ({type(error).__name__})"
+            raise ProviderError(reason, retryable=True) from None  # it may hold an address with its password
+
+
+async def _whole(response: aiohttp.ClientResponse, name: str) -> bytes:
+    parts, size = [], 0
+    async for part in response.content.iter_any():
+        size += len(part)
+        if size > MOST_BYTES:
+            raise ProviderError(f"{name} sent more than {MOST_BYTES} bytes in one answer", retryable=False)
+        parts.append(part)
+    return b"".join(parts)
+
+
+@asynccontextmanager
+async def open_embeddings(base_url: str, api_key: str, model: str) -> AsyncIterator[EndpointEmbedder]:
+    """Opens the connections to an endpoint such as https://api.openai.com/v1; no request is sent yet."""
+    async with open_endpoint(base_url, api_key) as endpoint:
+        yield EndpointEmbedder(endpoint, model)

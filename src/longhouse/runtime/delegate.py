@@ -1,0 +1,73 @@
+"""Calls of agents on their way to the agents: which of them may go, and what they take along."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from longhouse.agents.delegation import AgentTask, Delegation, delegation_of
+from longhouse.agents.template import Template
+from longhouse.journal.events import Called, Event, Fault, Returned
+from longhouse.journal.session import Session
+from longhouse.store.catalog import Catalog
+from longhouse.store.delegations import Collect
+from longhouse.tools.delegate import CollectTool
+from longhouse.tools.toolbox import Toolbox
+
+
+@dataclass(slots=True)
+class Begun:
+    """What a reply has asked of other agents."""
+
+    tasks: list[Delegation] = field(default_factory=list)
+    collects: list[Collect] = field(default_factory=list)
+    refused: list[Returned] = field(default_factory=list)
+    versions: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Delegates:
+    catalog: Catalog
+    toolbox: Toolbox
+
+    async def begun(self, session: Session, template: Template, new: Sequence[Event]) -> Begun | None:
+        """The calls of agents among these events; `session` has them folded in. None where there are none."""
+        calls = [event for event in new if isinstance(event, Called) and event.call_kind == "agent"]
+        returned = {event.call: event for event in new if isinstance(event, Returned)}
+        calls = [call for call in calls if not _is_fault(returned.get(call.call))]
+        if not calls:
+            return None
+        begun = Begun()
+        for call in calls:
+            await self._sort(session, template, call, begun)
+        return begun
+
+    async def _sort(self, session: Session, template: Template, call: Called, begun: Begun) -> None:
+        tool = await self.toolbox.taken(call.tool, call.version)
+        if tool is not None and tool.collects:
+            begun.collects.append(Collect(call.call, _handle(call.arguments)))
+            return
+        agent = tool.agent if tool else None
+        version = await self.catalog.templates.active(agent, owner=session.owner) if agent else None
+        if agent is None or version is None:
+            begun.refused.append(_refused(call, "unknown_agent", f"the agent of {call.tool} is not there any more"))
+        elif _depth(session) >= template.execution_policy.max_depth:
+            begun.refused.append(_refused(call, "too_deep", "too many agents stand one below the other already"))
+        else:
+            begun.versions[agent] = version
+            task = AgentTask.model_validate_json(call.arguments)
+            begun.tasks.append(delegation_of(session, template, call.call, agent, task))
+
+
+def _is_fault(returned: Returned | None) -> bool:
+    return returned is not None and isinstance(returned.outcome, Fault)
+
+
+def _depth(session: Session) -> int:
+    return session.turn.depth if session.turn else 0
+
+
+def _handle(arguments: str) -> str:
+    return CollectTool.model_validate_json(arguments).handle
+
+
+def _refused(call: Called, code: str, message: str) -> Returned:
+    return Returned(call=call.call, outcome=Fault(code=code, message=message))

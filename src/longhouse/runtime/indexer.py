@@ -1,0 +1,176 @@
+"""Keeps the search index at the catalog's heels, in the background; one process does, whichever comes first."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from longhouse.agents import document
+from longhouse.agents.document import Document, TemplateFacts, ToolFacts
+from longhouse.errors import ProviderError
+from longhouse.models.model import Embedder
+from longhouse.store import indexing, upkeep
+from longhouse.store.database import UNREACHABLE, Database
+from longhouse.store.indexing import Entry
+from longhouse.store.search import Space
+
+log = structlog.get_logger()
+
+EVERY: Final = 1.0
+"""Seconds between looks at the catalog's counter; a nudge brings the next one forward."""
+BATCH: Final = 1000
+"""Tools of one transaction: a tenth of a second of work, then others have their turn."""
+AGAIN_AFTER: Final = 30.0
+"""Seconds after which an embedding model that failed is asked again; words are indexed meanwhile."""
+
+_TOOL: Final = msgspec.json.Decoder(ToolFacts)
+_TEMPLATE: Final = msgspec.json.Decoder(TemplateFacts)
+
+
+class Indexer:
+    def __init__(self, db: Database, embedder: Embedder | None, *, every: float = EVERY) -> None:
+        self.db = db
+        self.embedder = embedder
+        self._every = every
+        self._nudged = asyncio.Event()
+        self._ask_again_at = 0.0
+
+    @asynccontextmanager
+    async def working(self) -> AsyncIterator["Indexer"]:
+        """Runs in the background while the block lasts."""
+        task = asyncio.create_task(self.run())
+        try:
+            yield self
+        finally:
+            task.cancel()
+            await asyncio.wait((task,))
+
+    async def run(self) -> None:
+        """Catches up, again and again. A Postgres that is away is waited for."""
+        while True:
+            try:
+                await self.catch_up()
+            except UNREACHABLE as error:
+                log.warning("the search index waits for Postgres", error=type(error).__name__)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._nudged.wait(), self._every)
+            self._nudged.clear()
+
+    def nudge(self) -> None:
+        """Something was published: look now."""
+        self._nudged.set()
+
+    async def status(self) -> list[dict[str, object]]:
+        """For tools and for templates: is the index current, how many are in it, how many of the rest are done."""
+        return await indexing.status(self.db)
+
+    async def rebuild(self) -> None:
+        """Forgets the index and builds it again from the catalog."""
+        async with indexing.sole_writer(self.db) as may_write:
+            if may_write:
+                await upkeep.empty(self.db)
+        await self.catch_up()
+
+    async def catch_up(self) -> bool:
+        """Brings the index to where the catalog is; False where another process is at it."""
+        space = await self._space()
+        if not await indexing.behind(self.db, space.model if space else None):
+            return True
+        async with indexing.sole_writer(self.db) as may_write:
+            if may_write:
+                await self._catch_up(space)
+            return may_write
+
+    async def _catch_up(self, space: Space | None) -> None:
+        model = space.model if space else None
+        behind = await indexing.behind(self.db, model)
+        if "tool" in behind:
+            await self._index_tools(space)
+            await indexing.reached(self.db, "tool", behind["tool"], model)
+        if behind:  # a template is found by its tools too
+            await self._index_templates(space)
+            if "template" in behind:
+                await indexing.reached(self.db, "template", behind["template"], model)
+        await self._tidy(space)
+
+    async def _index_tools(self, space: Space | None) -> None:
+        model = space.model if space else None
+        await indexing.remove(self.db, "tool", await indexing.gone(self.db, "tool"))
+        todo = await indexing.count_lacking(self.db, model)
+        if space and todo >= upkeep.MANY:
+            await upkeep.drop_graph(self.db, space)
+        done, after = 0, ""
+        while rows := await indexing.lacking(self.db, model, after=after, limit=BATCH):
+            await self._write(rows, space)
+            done, after = done + len(rows), rows[-1]["name"]
+            await indexing.progress(self.db, "tool", done, todo)
+            log.info("tools indexed", done=done, of=todo)
+        if todo >= BATCH:
+            await upkeep.settle(self.db)
+
+    async def _index_templates(self, space: Space | None) -> None:
+        await indexing.remove(self.db, "template", await indexing.gone(self.db, "template"))
+        entries = []
+        for row in await indexing.templates(self.db):
+            facts = _TEMPLATE.decode(row["descriptor"])
+            tools = await indexing.named_tools(self.db, facts.named_tools, row["owner"], document.MOST_TOOLS)
+            digest = _digest(row, tools)
+            model = space.model if space else None
+            if (row["digest"], row["indexed_owner"], row["model"]) != (digest, row["owner"], model):
+                told = document.of_template(facts, [_TOOL.decode(tool["descriptor"]) for tool in tools])
+                entries.append(Entry(row["name"], row["version"], row["owner"], told, digest=digest))
+        for start in range(0, len(entries), BATCH):
+            batch = entries[start : start + BATCH]
+            await indexing.write(self.db, "template", await self._embedded(batch, space), space)
+
+    async def _write(self, rows: Sequence[Any], space: Space | None) -> None:
+        """A thread reads the texts, so that sessions go on meanwhile."""
+        texts = await asyncio.to_thread(_texts, [row["descriptor"] for row in rows])
+        entries = [
+            Entry(row["name"], row["version"], row["owner"], text) for row, text in zip(rows, texts, strict=True)
+        ]
+        await indexing.write(self.db, "tool", await self._embedded(entries, space), space)
+
+    async def _embedded(self, entries: Sequence[Entry], space: Space | None) -> Sequence[Entry]:
+        if space is None or self.embedder is None:
+            return entries
+        vectors = await self.embedder.embed([entry.document.gist for entry in entries])
+        return [replace(entry, vector=vector) for entry, vector in zip(entries, vectors, strict=True)]
+
+    async def _tidy(self, space: Space | None) -> None:
+        """Moves what is left of crowded shards, drops what nobody asks any more, builds what is worth it."""
+        for shard in await upkeep.crowded(self.db):
+            rows = await upkeep.in_shard(self.db, shard)
+            for start in range(0, len(rows), BATCH):
+                await self._write(rows[start : start + BATCH], space)
+        await upkeep.sweep(self.db)
+        await upkeep.drop_old_graphs(self.db, space)
+        if space and await upkeep.build_graph(self.db, space):
+            log.info("the graph of vectors is built")
+
+    async def _space(self) -> Space | None:
+        """Where the vectors of our model are; None where there is no model, or none that answers now."""
+        loop = asyncio.get_running_loop()
+        if self.embedder is None or loop.time() < self._ask_again_at:
+            return None
+        try:
+            dimensions = self.embedder.dimensions or len((await self.embedder.embed(["dimensions"]))[0])
+        except ProviderError as error:
+            log.warning("the embedding model failed: tools are found by their words alone", error=str(error))
+            self._ask_again_at = loop.time() + AGAIN_AFTER
+            return None
+        return await indexing.make_space(self.db, self.embedder.name, dimensions)
+
+
+def _texts(descriptors: Sequence[str]) -> list[Document]:
+    return [document.of_tool(_TOOL.decode(descriptor)) for descriptor in descriptors]
+
+
+def _digest(template: Any, tools: Sequence[Any]) -> str:
+    made_from = [f"{row['name']}@{row['version']}" for row in (template, *tools)]
+    return hashlib.sha256("\n".join(made_from).encode()).hexdigest()

@@ -1,0 +1,117 @@
+"""Writes down how a worker's instances are, for those who look from outside; never in the way of a turn."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import asyncpg
+import structlog
+
+from longhouse import clock
+from longhouse.runtime.instance import Instance, Pool, Status
+from longhouse.store import instances
+from longhouse.store.database import UNREACHABLE, Database
+from longhouse.store.instances import Entry
+
+log = structlog.get_logger()
+
+WRITE_EVERY: Final = 0.2
+LOOK_EVERY: Final = 1.0
+"""Seconds between two looks at what the roster says of us and of others."""
+KEPT_FOR: Final = timedelta(hours=1)
+"""So long a stopped instance stays on the roster."""
+LAST_WORDS: Final = 5.0
+"""Seconds that the last writing may take: others strike us anyway."""
+
+_Mark = tuple[Status, str | None, int, int, datetime]
+
+
+class Roster:
+    """A worker's instances as the table `agent_instances` shows them."""
+
+    def __init__(self, db: Database, pool: Pool, worker: str) -> None:
+        self._db = db
+        self._pool = pool
+        self._worker = worker
+        self._node = socket.gethostname()
+        self._written: dict[str, _Mark] = {}
+        """How each instance was when it was written down."""
+
+    @asynccontextmanager
+    async def kept(self) -> AsyncIterator[None]:
+        """Keeps the roster while the block runs; at its end, where nobody works any more, all instances stop."""
+        keeping = asyncio.create_task(self._keep())
+        try:
+            yield
+        finally:
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)
+            self._pool.drain()
+            await self._say_last()
+
+    async def write(self) -> int:
+        """Writes down the instances that have changed since; how many those were."""
+        stopped = list(self._pool.stopped)
+        changed = [one for one in (*self._pool.instances, *stopped) if self._written.get(one.id) != _mark(one)]
+        marks = {one.id: _mark(one) for one in changed}
+        if changed:
+            entries = [_entry(one) for one in changed]
+            await instances.write(self._db, entries, node=self._node, worker=self._worker)
+            self._written |= marks
+        for one in stopped:
+            self._pool.stopped.remove(one)
+            self._written.pop(one.id, None)
+        return len(changed)
+
+    async def look(self) -> None:
+        """Strikes the instances of workers that are gone; finds out which of ours were struck or lost."""
+        await instances.strike(self._db, self._worker)
+        await instances.forget(self._db, clock.now() - KEPT_FOR)
+        shown = await instances.statuses(self._db, self._worker)
+        for instance_id, (status, *_) in list(self._written.items()):
+            if shown.get(instance_id) != status:
+                del self._written[instance_id]
+
+    async def _keep(self) -> None:
+        loop = asyncio.get_running_loop()
+        look_at = 0.0
+        while True:
+            try:
+                if loop.time() >= look_at:
+                    await self.look()
+                    look_at = loop.time() + LOOK_EVERY
+                await self.write()
+            except (*UNREACHABLE, asyncpg.PostgresError) as error:
+                log.warning("the roster waits for Postgres", error=str(error))
+            await asyncio.sleep(WRITE_EVERY)
+
+    async def _say_last(self) -> None:
+        try:
+            async with asyncio.timeout(LAST_WORDS):
+                await self.write()
+        except (*UNREACHABLE, TimeoutError) as error:
+            log.info("the roster could not be told of the end", error=str(error))
+
+
+def _mark(instance: Instance) -> _Mark:
+    _, moved_at = instance.history[-1]
+    return instance.status, instance.session_id, instance.served, instance.failed, moved_at
+
+
+def _entry(instance: Instance) -> Entry:
+    history = [{"status": status, "at": at} for status, at in instance.history]
+    metrics: dict[str, Any] = {"served": instance.served, "failed": instance.failed, "history": history}
+    if instance.status is Status.STOPPED:
+        metrics["stopped_at"] = history[-1]["at"]
+    return Entry(
+        instance_id=instance.id,
+        template_id=instance.template.name,
+        version=instance.template.version,
+        status=instance.status,
+        session_id=instance.session_id,
+        last_used_at=instance.last_used_at,
+        metrics=metrics,
+    )

@@ -1,0 +1,342 @@
+"""Who works for whom, and who waits for it. Whatever touches several sessions is one transaction.
+
+Rows are locked in one order everywhere, so that nobody waits in a circle: the conversation's lock, delegations,
+sessions by id.
+"""
+
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, TypeVar
+
+import asyncpg
+import msgspec
+
+from longhouse.agents.delegation import Delegation, waits_for
+from longhouse.errors import AlreadyReturned
+from longhouse.journal import events
+from longhouse.journal.events import Event, Fault, Opened, Outcome, Output, Returned
+from longhouse.journal.session import Session
+from longhouse.store import journals
+from longhouse.store.database import Database, Within
+from longhouse.store.journals import Appended, Placed, Rest
+
+T = TypeVar("T")
+
+LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended('longhouse delegation ' || $1 || ' ' || $2, 0))"
+LOCK_ROWS: Final = "SELECT id, head FROM sessions WHERE id = ANY($1) ORDER BY id FOR UPDATE"
+
+# From who waits to whom it waits for: a delegation to the child, and a child's queue to what is ahead in it.
+EDGES: Final = """
+    SELECT d.parent, d.child FROM sessions s JOIN delegations d ON d.parent = s.id JOIN awaits a
+        ON a.parent = d.parent AND a.awaited = d.call
+    WHERE s.owner = $1 AND s.conversation_id = $2 AND d.outcome IS NULL
+"""
+
+CHILD: Final = """
+    SELECT id FROM sessions
+    WHERE owner = $1 AND conversation_id = $2 AND side = 'sub' AND agent = $3 AND label = $4
+"""
+
+DELEGATE: Final = """
+    INSERT INTO delegations (parent, call, child, prompt, trace) VALUES ($1, $2, $3, $4, $5)
+"""
+AWAIT: Final = "INSERT INTO awaits (parent, call, awaited) VALUES ($1, $2, $3)"
+HANDLE: Final = "SELECT child, outcome FROM delegations WHERE parent = $1 AND call = $2 FOR UPDATE"
+
+END: Final = """
+    UPDATE delegations SET outcome = $3 WHERE child = $1 AND prompt = $2 AND outcome IS NULL
+    RETURNING parent, call, trace
+"""
+AWAITING: Final = "DELETE FROM awaits WHERE parent = $1 AND awaited = $2 RETURNING call"
+ARE_OPEN: Final = """
+    SELECT c FROM unnest($2::text[]) AS c
+    WHERE NOT EXISTS (SELECT FROM journal r WHERE r.session_id = $1 AND r.call_id = c AND r.kind = 'Returned')
+"""
+
+# Every session that works for this one in this trace, itself first.
+TREE: Final = """
+    WITH RECURSIVE tree (id, path) AS (
+        SELECT $1::text, ARRAY[$1::text]
+        UNION ALL
+        SELECT d.child, tree.path || d.child FROM tree JOIN delegations d ON d.parent = tree.id
+        WHERE d.trace = $2 AND (d.outcome IS NULL OR NOT $3) AND d.child <> ALL(tree.path)
+    )
+    SELECT s.id, s.agent, s.label, s.state, s.head, s.due, s.wake_at, s.holder, s.parent,
+           min(cardinality(tree.path)) - 1 AS depth
+    FROM tree JOIN sessions s ON s.id = tree.id GROUP BY s.id ORDER BY depth, s.created_at, s.id
+"""
+DROP: Final = """
+    UPDATE delegations SET outcome = $3 WHERE child = $1 AND trace = $2 AND outcome IS NULL
+    RETURNING parent, call, trace
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A session in the tree of a trace."""
+
+    id: str
+    agent: str
+    label: str
+    state: str
+    head: int
+    due: bool
+    wake_at: datetime | None
+    holder: str | None
+    parent: str | None
+    depth: int
+
+    @property
+    def rests(self) -> bool:
+        return not self.due and self.wake_at is None
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """An append of the holder, as `journals.append` takes it."""
+
+    fence: int
+    worker: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Collect:
+    """A call that waits for what another call of the same session has begun."""
+
+    call: str
+    handle: str
+
+
+Settle = Callable[[Sequence[Event]], tuple[Session, list[Event]]]
+"""The session with new events in it, and these with what follows from them."""
+
+
+async def begin(
+    db: Database,
+    session: Session,
+    new: Sequence[Event],
+    tasks: Sequence[Delegation],
+    collects: Sequence[Collect],
+    *,
+    settle: Settle,
+    version_of: Callable[[str], int],
+    recording: Recording,
+) -> tuple[Session, Appended, list[tuple[str, int]]]:
+    """Records calls of agents and prompts those agents, all or nothing; returns whom there is news for.
+
+    A task for somebody who waits for us, through whomever, comes back as the fault `cycle`.
+    """
+    append_id = uuid.uuid4()
+
+    async def write(tx: Within) -> tuple[Session, Appended, list[tuple[str, int]]]:
+        await tx.run(LOCK, session.owner, session.conversation)
+        edges = [(row["parent"], row["child"]) for row in await tx.rows(EDGES, session.owner, session.conversation)]
+        children = {task.call: await _child(tx, session, task) for task in tasks}
+        circles = {task.call for task in tasks if task.awaited and waits_for(edges, children[task.call], session.id)}
+        faults = [Returned(call=call, outcome=_cycle()) for call in circles]
+        known, settled_at_once = await _collected(tx, session.id, collects, edges)
+        after, settled = settle([*new, *faults, *settled_at_once])
+        await tx.rows(LOCK_ROWS, [session.id, *filter(None, children.values())])
+        appended = await _append(tx, session, after, settled, append_id=append_id, how=recording)
+        prompted = []
+        for task in tasks:
+            if task.call not in circles:
+                opened = _opened(session, task, version_of(task.agent))
+                prompted.append(await _prompt(tx, session, task, opened))
+        for collect in known:
+            await tx.run(AWAIT, session.id, collect.call, collect.handle)
+        return after, appended, prompted
+
+    return await _once(db, session, append_id, write)
+
+
+async def end(
+    db: Database, session: Session, after: Session, settled: Sequence[Event], *, recording: Recording
+) -> tuple[Appended, list[tuple[str, int]]]:
+    """Records the end of a turn that another agent waits for, and that agent's outcome, in one transaction."""
+    append_id = uuid.uuid4()
+    turn = after.turn
+    assert turn is not None
+    outcome = outcome_of(after)
+
+    async def write(tx: Within) -> tuple[Appended, list[tuple[str, int]]]:
+        ended = await tx.rows(END, session.id, turn.prompt, msgspec.json.encode(outcome).decode())
+        await tx.rows(LOCK_ROWS, sorted({session.id, *(row["parent"] for row in ended)}))
+        appended = await _append(tx, session, after, settled, append_id=append_id, how=recording)
+        return appended, await _tell(tx, ended, outcome, spent=turn.usage)
+
+    return await _once(db, session, append_id, write)
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """A session of a cancelled trace, as it was folded, what is added to it, and what it is then."""
+
+    session: Session
+    new: Sequence[Event]
+    after: Session
+
+
+async def cancel(db: Database, root: Session, endings: Sequence[Ending], trace: str) -> list[tuple[str, int]] | None:
+    """Ends a trace in every session of a tree, in one transaction; None if any of them moved on since it was folded."""
+    outcome = Fault(code="cancelled", message="the turn was cancelled")
+
+    async def write(tx: Within) -> list[tuple[str, int]]:
+        await tx.run(LOCK, root.owner, root.conversation)
+        ids = [ending.session.id for ending in endings]
+        dropped = [
+            row
+            for session_id in sorted(ids)
+            for row in await tx.rows(DROP, session_id, trace, msgspec.json.encode(outcome).decode())
+        ]
+        outside = sorted({row["parent"] for row in dropped} - set(ids))
+        locked = {row["id"]: row["head"] for row in await tx.rows(LOCK_ROWS, sorted({*ids, *outside}))}
+        tree = {row["id"] for row in await tx.rows(TREE, root.id, trace, True)}
+        if not tree <= set(ids) or any(locked.get(one.session.id) != one.session.head for one in endings):
+            raise _Moved
+        placed: list[tuple[str, int]] = []
+        for ending in endings:
+            done = await journals.cancel(tx, ending.session, ending.new, after=ending.after)
+            if done is None:
+                raise _Moved
+            placed.append((done.session_id, done.seq))
+        # Within the tree the calls have their faults already; only somebody outside of it is still to be told.
+        told = [row for row in dropped if row["parent"] in outside]
+        for row in dropped:
+            if row["parent"] not in outside:
+                await tx.rows(AWAITING, row["parent"], row["call"])
+        return [*placed, *await _tell(tx, told, outcome)]
+
+    try:
+        return await db.together(write)
+    except _Moved:
+        return None
+
+
+async def tree(db: Database, session_id: str, trace: str, *, working: bool = False) -> list[Node]:
+    """The sessions that this trace has reached from here, itself first; with `working`, those still at it."""
+    return [Node(*row) for row in await db.rows(TREE, session_id, trace, working)]
+
+
+def outcome_of(session: Session) -> Outcome:
+    """What a turn comes to for the agent that asked."""
+    turn = session.turn
+    assert turn is not None
+    if turn.ended == "COMPLETED":
+        return Output(content=turn.answer or "")
+    return Fault(code=turn.code or "failed", message=turn.error or f"the agent {session.agent} did not finish")
+
+
+class _Moved(Exception):  # noqa: N818 - not an error: it folds again
+    pass
+
+
+async def _once(db: Database, session: Session, append_id: uuid.UUID, write: Callable[[Within], Awaitable[T]]) -> T:
+    """Writes; what was written although we never heard of it is a repeat, which the caller reads from the journal."""
+    try:
+        return await db.together(write)
+    except asyncpg.UniqueViolationError as error:
+        if await journals.is_written(db, session.id, append_id):
+            raise Written from error
+        if error.constraint_name == "journal_returned":
+            raise AlreadyReturned(f"a call of session {session.id!r} has its outcome already") from error
+        raise
+
+
+class Written(Exception):  # noqa: N818 - not an error
+    """The append was there already: the connection was lost after it was committed."""
+
+
+async def _append(
+    tx: Within, before: Session, after: Session, settled: Sequence[Event], *, append_id: uuid.UUID, how: Recording
+) -> Appended:
+    rest = None if after.can_move else Rest(head=before.head, wake_at=after.wake_at)
+    return await journals.append(
+        tx,
+        after,
+        settled,
+        fence=how.fence,
+        worker=how.worker,
+        at=how.at,
+        rest=rest,
+        fingerprint=after.rest_mark if rest or not after.is_running else None,
+        append_id=append_id,
+    )
+
+
+async def _child(tx: Within, parent: Session, task: Delegation) -> str | None:
+    """The session that the task goes to, if it is there already."""
+    found: str | None = await tx.value(CHILD, parent.owner, parent.conversation, task.agent, task.label)
+    return found
+
+
+def _opened(parent: Session, task: Delegation, version: int) -> Opened:
+    return Opened(
+        agent=task.agent,
+        version=version,
+        owner=parent.owner,
+        user=parent.user,
+        conversation=parent.conversation,
+        side="sub",
+        label=task.label,
+    )
+
+
+async def _prompt(tx: Within, parent: Session, task: Delegation, opened: Opened) -> tuple[str, int]:
+    prompted = task.prompted
+    text = "".join(content for content in prompted.content if isinstance(content, str))
+    proposed = f"{task.agent}_{uuid.uuid4()}"
+    placed: Placed = await journals.open(tx, proposed, opened, prompted, task=text, parent=parent.id)
+    await tx.run(DELEGATE, parent.id, task.call, placed.session_id, placed.seq, prompted.trace)
+    if task.awaited:
+        await tx.run(AWAIT, parent.id, task.call, task.call)
+    return placed.session_id, placed.seq
+
+
+async def _collected(
+    tx: Within, parent: str, collects: Sequence[Collect], edges: Sequence[tuple[str, str]]
+) -> tuple[list[Collect], list[Returned]]:
+    """Those that have to wait, and the outcomes of those that do not."""
+    waiting, returned = [], []
+    for collect in collects:
+        row = await tx.row(HANDLE, parent, collect.handle)
+        if row is None:
+            fault = Fault(code="unknown_handle", message=f"there is no handle {collect.handle[:100]!r} of yours")
+            returned.append(Returned(call=collect.call, outcome=fault))
+        elif row["outcome"] is not None:
+            returned.append(Returned(call=collect.call, outcome=_outcome(row["outcome"])))
+        elif waits_for(edges, row["child"], parent):
+            returned.append(Returned(call=collect.call, outcome=_cycle()))
+        else:
+            waiting.append(collect)
+    return waiting, returned
+
+
+async def _tell(
+    tx: Within, ended: Sequence[asyncpg.Record], outcome: Outcome, spent: events.Usage | None = None
+) -> list[tuple[str, int]]:
+    """Gives the outcome to every call that waits for it and is still open."""
+    told = []
+    for row in ended:
+        calls = [one["call"] for one in await tx.rows(AWAITING, row["parent"], row["call"])]
+        is_open = {one["c"] for one in await tx.rows(ARE_OPEN, row["parent"], calls)} if calls else set()
+        new = [Returned(call=call, outcome=outcome, spent=spent, by="agent") for call in calls if call in is_open]
+        if new:
+            placed = await journals.add(tx, row["parent"], new, trace=row["trace"])
+            told.append((placed.session_id, placed.seq))
+    return told
+
+
+_decoder: Final[msgspec.json.Decoder[Outcome]] = msgspec.json.Decoder(Outcome)
+
+
+def _outcome(text: str) -> Outcome:
+    return _decoder.decode(text)
+
+
+def _cycle() -> Fault:
+    message = "cycle: that agent waits, through whomever, for you; do it yourself, or call it under another label"
+    return Fault(code="cycle", message=message)

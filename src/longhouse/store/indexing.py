@@ -1,0 +1,199 @@
+"""Keeps the search index: what of the catalog it lacks, what it has too much, and the writing of both."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import asyncpg
+
+from longhouse.agents.document import Document
+from longhouse.store import postings
+from longhouse.store.catalog import Kind
+from longhouse.store.database import Database
+from longhouse.store.search import Space, split
+
+LOCK: Final = (0x6C6F6E67, 0x696E6478)  # "long", "indx": one process writes the index
+BEHIND: Final = """
+    SELECT g.kind, g.generation FROM catalog_generation g JOIN search_state s ON s.kind = g.kind
+    WHERE s.generation <> g.generation OR s.model IS DISTINCT FROM $1 ORDER BY g.kind DESC
+"""
+MODEL: Final = """
+    INSERT INTO search_models (name, dimensions) VALUES ($1, $2)
+    ON CONFLICT (name) DO UPDATE SET dimensions = EXCLUDED.dimensions RETURNING id
+"""
+KNOWN_MODEL: Final = "SELECT id, dimensions FROM search_models WHERE name = $1"
+
+_LACKING: Final = """
+    FROM catalog_names n
+    JOIN catalog_versions v ON v.kind = n.kind AND v.name = n.name AND v.version = n.active
+    LEFT JOIN search_documents d ON d.kind = n.kind AND d.name = n.name
+    WHERE n.kind = 'tool' AND n.retired_at IS NULL
+      AND (d.version IS DISTINCT FROM n.active OR d.owner IS DISTINCT FROM n.owner OR d.model IS DISTINCT FROM $1)
+"""
+COUNT: Final = f"SELECT count(*) {_LACKING}"
+LACKING: Final = f"""
+    SELECT n.name, n.active AS version, n.owner, v.descriptor {_LACKING} AND n.name > $2 ORDER BY n.name LIMIT $3
+"""
+TEMPLATES: Final = """
+    SELECT n.name, n.active AS version, n.owner, v.descriptor, d.digest, d.owner AS indexed_owner, d.model
+    FROM catalog_names n
+    JOIN catalog_versions v ON v.kind = n.kind AND v.name = n.name AND v.version = n.active
+    LEFT JOIN search_documents d ON d.kind = n.kind AND d.name = n.name
+    WHERE n.kind = 'template' AND n.retired_at IS NULL ORDER BY n.name
+"""
+# Tools that a template names, as far as whoever sees the template may see them.
+NAMED_TOOLS: Final = """
+    SELECT n.name, n.active AS version, v.descriptor FROM catalog_names n
+    JOIN catalog_versions v ON v.kind = n.kind AND v.name = n.name AND v.version = n.active
+    WHERE n.kind = 'tool' AND n.retired_at IS NULL AND (n.owner IS NULL OR n.owner = $2)
+      AND (n.name = ANY($1::text[]) OR n.name LIKE ANY($3::text[]))
+    ORDER BY array_position($1::text[], n.name), n.name LIMIT $4
+"""
+GONE: Final = """
+    SELECT d.name FROM search_documents d LEFT JOIN catalog_names n ON n.kind = d.kind AND n.name = d.name
+    WHERE d.kind = $1 AND (n.active IS NULL OR n.retired_at IS NOT NULL)
+"""
+REMOVE: Final = """
+    WITH gone AS (
+        DELETE FROM search_documents WHERE kind = $1 AND name = ANY($2::text[]) RETURNING shard
+    ), counted AS (SELECT shard, count(*) AS left_it FROM gone GROUP BY shard)
+    UPDATE search_shards s SET gone = gone + left_it FROM counted c WHERE s.id = c.shard
+"""
+ADD: Final = """
+    INSERT INTO search_documents (kind, name, version, digest, owner, shard, slot, type, risk, tags, templates,
+                                  sub_agents, tools, model, vector)
+    SELECT $1, a.name, a.version, a.digest, $2, $3, $4 + a.nth - 1, a.type, a.risk,
+           a.tags::text[], a.templates::text[], a.sub_agents, a.tools::text[], $14::int,
+           ($15::real[])[(a.nth - 1) * $16 + 1 : a.nth * $16]::halfvec
+    FROM unnest($5::text[], $6::int[], $7::text[], $8::text[], $9::int[], $10::text[], $11::text[], $12::boolean[],
+                $13::text[]) WITH ORDINALITY
+         AS a (name, version, digest, type, risk, tags, templates, sub_agents, tools, nth)
+"""
+
+STATE: Final = """
+    UPDATE search_state SET generation = $2, model = $3, done = 0, todo = 0, changed_at = now() WHERE kind = $1
+"""
+PROGRESS: Final = "UPDATE search_state SET done = $2, todo = $3, changed_at = now() WHERE kind = $1"
+STATUS: Final = """
+    SELECT s.kind, s.generation = g.generation AS is_current, s.done, s.todo, m.name AS model,
+           (SELECT count(*) FROM search_documents d WHERE d.kind = s.kind) AS indexed
+    FROM search_state s JOIN catalog_generation g ON g.kind = s.kind LEFT JOIN search_models m ON m.id = s.model
+    ORDER BY s.kind DESC
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One text on its way into the index."""
+
+    name: str
+    version: int
+    owner: str | None
+    document: Document
+    vector: Sequence[float] = ()
+    digest: str = ""
+
+
+@asynccontextmanager
+async def sole_writer(db: Database) -> AsyncIterator[bool]:
+    """Whether this process may write the index now: one does at a time, and its end lets the next one in."""
+    async with db.connection() as connection:
+        yield bool(await connection.fetchval("SELECT pg_try_advisory_lock($1, $2)", *LOCK))
+
+
+async def space(db: Database, name: str) -> Space | None:
+    """The space of an embedding model, once something was indexed with it."""
+    row = await db.row(KNOWN_MODEL, name)
+    return Space(row["id"], row["dimensions"]) if row else None
+
+
+async def make_space(db: Database, name: str, dimensions: int) -> Space:
+    return Space(int(await db.value(MODEL, name, dimensions)), dimensions)
+
+
+async def behind(db: Database, model: int | None) -> Mapping[str, int]:
+    """Kind -> the catalog's generation, where the index has not come to it."""
+    return {row["kind"]: row["generation"] for row in await db.rows(BEHIND, model)}
+
+
+async def reached(db: Database, kind: Kind, generation: int, model: int | None) -> None:
+    await db.run(STATE, kind, generation, model)
+
+
+async def write(db: Database, kind: Kind, entries: Sequence[Entry], space: Space | None) -> None:
+    """Puts texts into the index, in place of what it had under their names: all of them or none."""
+    async with db.pool.acquire() as connection, connection.transaction():
+        await connection.execute(REMOVE, kind, [entry.name for entry in entries])
+        for owner in {entry.owner for entry in entries}:
+            own = [entry for entry in entries if entry.owner == owner]
+            while own:
+                where = await postings.room(connection, kind, owner)
+                await _add(connection, kind, where, own[: where.free], space)
+                own = own[where.free :]
+
+
+async def _add(
+    connection: asyncpg.Connection, kind: Kind, where: postings.Room, entries: Sequence[Entry], space: Space | None
+) -> None:
+    texts = [entry.document for entry in entries]
+    await postings.append(connection, where, [text.weights for text in texts])
+    await connection.execute(
+        ADD,
+        *(kind, entries[0].owner, where.shard, where.first),
+        [entry.name for entry in entries],
+        [entry.version for entry in entries],
+        [entry.digest for entry in entries],
+        [text.type for text in texts],
+        [text.risk for text in texts],
+        [_array(text.tags) for text in texts],
+        [None if text.templates is None else _array(text.templates) for text in texts],
+        [text.sub_agents for text in texts],
+        [_array(text.tools) for text in texts],
+        space.model if space else None,
+        [number for entry in entries for number in entry.vector] if space else None,
+        space.dimensions if space else 0,
+    )
+
+
+async def remove(db: Database, kind: Kind, names: Sequence[str]) -> None:
+    async with db.pool.acquire() as connection:
+        await connection.execute(REMOVE, kind, list(names))
+
+
+async def lacking(db: Database, model: int | None, *, after: str, limit: int) -> Sequence[asyncpg.Record]:
+    """Active tools that the index does not have as they are, by name."""
+    return await db.rows(LACKING, model, after, limit)
+
+
+async def count_lacking(db: Database, model: int | None) -> int:
+    return int(await db.value(COUNT, model))
+
+
+async def templates(db: Database) -> Sequence[asyncpg.Record]:
+    """All active templates, with what the index has of them."""
+    return await db.rows(TEMPLATES)
+
+
+async def named_tools(db: Database, names: Sequence[str], owner: str | None, limit: int) -> Sequence[asyncpg.Record]:
+    plain, beneath = split(names)
+    return await db.rows(NAMED_TOOLS, plain, owner, beneath, limit)
+
+
+async def gone(db: Database, kind: Kind) -> list[str]:
+    """Names that the index has and the catalog has no active version of."""
+    return [row["name"] for row in await db.rows(GONE, kind)]
+
+
+async def progress(db: Database, kind: Kind, done: int, todo: int) -> None:
+    await db.run(PROGRESS, kind, done, todo)
+
+
+async def status(db: Database) -> list[dict[str, object]]:
+    return [dict(row) for row in await db.rows(STATUS)]
+
+
+def _array(values: Sequence[str]) -> str:
+    """An array as Postgres writes it: an array of arrays could only hold those of one length."""
+    quoted = (value.replace("\\", "\\\\").replace('"', '\\"') for value in values)
+    return "{" + ",".join(f'"{value}"' for value in quoted) + "}"

@@ -1,0 +1,305 @@
+"""Finds tools and templates by what they do: words and vectors, filtered before they are ranked."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import asyncpg
+import numpy as np
+import numpy.typing as npt
+
+from longhouse.agents import ranking, terms
+from longhouse.agents.document import RISKS
+from longhouse.agents.ranking import Scores
+from longhouse.agents.tool import RiskLevel
+from longhouse.store import postings
+from longhouse.store.catalog import Kind
+from longhouse.store.database import Database
+from longhouse.store.postings import Found
+
+WHOLE: Final = 100
+"""Candidates by the words of the whole query."""
+PER_CLAUSE: Final = 25
+"""Candidates by the words of each clause."""
+NEAREST: Final = 50
+"""Candidates by the whole query's vector. Most are found by words too; these are for queries in other words."""
+NARROW: Final = 1000
+"""Up to so many permitted texts, all of them are candidates and nothing is approximate."""
+EF_SEARCH: Final = 200
+"""How far the graph of vectors is searched: 98 of the 100 nearest are found among 100,000."""
+BUSY: Final = 200_000
+"""From so many postings on, they are added up in a thread, so that the event loop stays free."""
+
+VISIBLE: Final = "(d.owner IS NULL OR d.owner = $1)"
+# Who may have what; the parameters are those of `Filters.args`.
+PERMITTED: Final = """
+    ($2::text[] IS NULL OR d.name = ANY($2) OR d.name LIKE ANY($3::text[]))
+    AND NOT (d.name = ANY($4::text[]) OR d.name LIKE ANY($5::text[]))
+    AND (cardinality($6::text[]) = 0 OR d.type = ANY($6))
+    AND (cardinality($7::text[]) = 0 OR d.tags && $7)
+    AND d.risk <= $8::int
+    AND (d.templates IS NULL OR $9::text = ANY(d.templates))
+    AND (d.sub_agents OR NOT $10::boolean)
+"""
+# The index follows the catalog by a moment; what the catalog says now is what counts. LIMIT keeps the planner from
+# starting at the catalog, which it would do after many were published at once.
+NOW: Final = """
+    CROSS JOIN LATERAL (
+        SELECT active FROM catalog_names n
+        WHERE n.kind = d.kind AND n.name = d.name AND n.retired_at IS NULL AND (n.owner IS NULL OR n.owner = $1) LIMIT 1
+    ) n
+"""
+AT: Final = """
+    CROSS JOIN LATERAL (
+        SELECT * FROM search_documents d WHERE d.shard = c.shard AND d.slot = c.slot LIMIT 1
+    ) d
+"""
+
+USERS: Final = """
+    SELECT d.name, n.active AS version, d.tools FROM search_documents d
+    JOIN catalog_names n ON n.kind = 'template' AND n.name = d.name AND n.active IS NOT NULL AND n.retired_at IS NULL
+    WHERE d.kind = 'template' AND d.tools && $2::text[]
+      AND (d.owner IS NULL OR d.owner = $1) AND (n.owner IS NULL OR n.owner = $1)
+    ORDER BY d.name
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """Who asks, and what may be found at all."""
+
+    caller: str | None = None
+    """An owner; None sees what is everybody's."""
+    allow: tuple[str, ...] | None = None
+    """Names, or `<prefix>.*`; None: all."""
+    deny: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    max_risk: RiskLevel = "high"
+    template: str | None = None
+    """Whose agent asks."""
+    is_sub: bool = False
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        allow, beneath = split(self.allow or ())
+        deny, under = split(self.deny)
+        names = None if self.allow is None else allow
+        risk = RISKS[self.max_risk]
+        lists = (names, beneath, deny, under, list(self.types), list(self.tags))
+        return (self.caller, *lists, risk, self.template, self.is_sub)
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """The vectors of one embedding model."""
+
+    model: int
+    dimensions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What is looked for: the whole, then its clauses; with a vector of each where there is a model for it."""
+
+    texts: tuple[str, ...]
+    vectors: npt.NDArray[np.float32] | None = None
+    space: Space | None = None
+
+    @property
+    def terms(self) -> list[list[str]]:
+        return [list(dict.fromkeys(terms.terms(text)))[: ranking.MOST_TERMS] for text in self.texts]
+
+
+def texts_of(query: str) -> tuple[str, ...]:
+    """The query and its clauses."""
+    query = query[: ranking.LONGEST_QUERY]
+    return (query, *ranking.clauses(query))
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """Something found. Scores rank within one search; the legs can be compared between searches."""
+
+    name: str
+    version: int
+    score: float
+    lexical: float
+    """The part of what the query's words could bring at most."""
+    semantic: float | None
+    """The cosine; None without vectors."""
+    clause: float | None
+    """The best clause's score; None where the query has no clauses."""
+
+
+class Search:
+    def __init__(self, db: Database, kind: Kind) -> None:
+        self.db = db
+        self.kind = kind
+        self._settings = ""
+
+    async def find(self, query: Query, filters: Filters, top_k: int) -> list[Hit]:
+        asked = query.terms
+        wanted = list(dict.fromkeys(term for text in asked for term in text))
+        if filters.allow == () or top_k <= 0 or (not wanted and query.vectors is None):
+            return []
+        found = await postings.read(self.db, self.kind, filters.caller, wanted)
+        scores = await _scored(found, asked)
+        rows = await self._candidates(query, filters, found, scores, top_k)
+        rows = [row for row in rows if found.has(row["shard"], row["slot"])]
+        best = sum(found.rarity(term) for term in asked[0]) * (ranking.K1 + 1)
+        return _ranked(query, rows, scores[:, found.places(*_slots(rows))], best)[:top_k]
+
+    async def _candidates(
+        self, query: Query, filters: Filters, found: Found, scores: Scores, top_k: int
+    ) -> Sequence[asyncpg.Record]:
+        if filters.allow is not None or found.size <= NARROW:
+            rows = await self.db.rows(self._all(query.space), *filters.args)
+            if len(rows) <= NARROW:
+                return rows
+        places = _best(scores)
+        rows = await self._near(query, filters, *found.where(places))
+        kept = np.isin(found.places(*_slots([row for row in rows if found.has(row["shard"], row["slot"])])), places)
+        if np.count_nonzero(scores[0]) <= WHOLE or np.count_nonzero(kept) >= max(WHOLE // 2, 2 * top_k):
+            return rows
+        # What is not permitted took the places of what is: only what is permitted may compete for them.
+        permitted = await self.db.rows(self._permitted(), *filters.args)
+        mask = np.zeros(found.size, np.bool_)
+        mask[found.places(*_slots([row for row in permitted if found.has(row["shard"], row["slot"])]))] = True
+        return await self._near(query, filters, *found.where(_best(scores * mask)))
+
+    async def _near(
+        self, query: Query, filters: Filters, shards: list[int], slots: list[int]
+    ) -> Sequence[asyncpg.Record]:
+        """Those at the slots, and those near to the query's vector."""
+        given = "SELECT * FROM unnest($11::int[], $12::int[]) AS given (shard, slot)"
+        if query.space is None or query.vectors is None:
+            return await self.db.rows(self._select(None, f"({given}) AS c {AT}"), *filters.args, shards, slots)
+        vector = "[" + ",".join(f"{number:.5f}" for number in query.vectors[0].tolist()) + "]"
+        sql = self._select(query.space, f"({given} UNION {self._nearest(query.space)}) AS c {AT}")
+        return await self.db.tuned(await self._tuning(), sql, *filters.args, shards, slots, vector)
+
+    def _nearest(self, space: Space) -> str:
+        """Everybody's by the graph, which holds only them; the caller's own one by one."""
+        vector = f"halfvec({space.dimensions:d})"
+        distance = f"d.vector::{vector} <=> $13::text::{vector}"
+        own = (
+            f"SELECT d.shard, d.slot FROM search_documents d WHERE d.kind = '{self.kind}' AND d.model = {space.model:d}"
+        )
+        return f"""
+            ({own} AND d.owner IS NULL AND {PERMITTED} ORDER BY {distance} LIMIT {NEAREST})
+            UNION ({own} AND d.owner = $1 AND {PERMITTED} ORDER BY {distance} LIMIT {NEAREST})
+        """
+
+    def _all(self, space: Space | None) -> str:
+        return f"{self._select(space, 'search_documents d')} LIMIT {NARROW + 1}"
+
+    def _permitted(self) -> str:
+        return f"""
+            SELECT d.shard, d.slot FROM search_documents d
+            WHERE d.kind = '{self.kind}' AND {VISIBLE} AND {PERMITTED}
+        """
+
+    def _select(self, space: Space | None, candidates: str) -> str:
+        vector = f"CASE WHEN d.model = {space.model:d} THEN halfvec_send(d.vector) END" if space else "NULL::bytea"
+        return f"""
+            SELECT d.name, n.active AS version, d.shard, d.slot, {vector} AS vector
+            FROM {candidates} {NOW}
+            WHERE d.kind = '{self.kind}' AND n.active IS NOT NULL AND {VISIBLE} AND {PERMITTED}
+        """
+
+    async def _tuning(self) -> str:
+        """Settings of the statement that searches the graph; older extensions know fewer."""
+        if not self._settings:
+            version = await self.db.value("SELECT extversion FROM pg_extension WHERE extname = 'vector'")
+            can_go_on = tuple(int(part) for part in version.split(".")[:2]) >= (0, 8)
+            self._settings = (
+                f"SET LOCAL hnsw.ef_search = {EF_SEARCH}; SET LOCAL jit = off;"
+                # The graph's own index is chosen only where the values are known while planning.
+                " SET LOCAL plan_cache_mode = force_custom_plan;"
+                + (" SET LOCAL hnsw.iterative_scan = strict_order;" if can_go_on else "")
+            )
+        return self._settings
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A template that names tools."""
+
+    name: str
+    version: int
+    tools: tuple[str, ...]
+
+
+async def users_of(db: Database, tools: Sequence[str], caller: str | None) -> list[User]:
+    """The templates that name any of these tools."""
+    rows = await db.rows(USERS, caller, list(tools))
+    return [User(row["name"], row["version"], tuple(row["tools"])) for row in rows]
+
+
+async def _scored(found: Found, asked: list[list[str]]) -> Scores:
+    if found.postings * len(asked) < BUSY:
+        return found.scores(asked)
+    return await asyncio.to_thread(found.scores, asked)
+
+
+def _best(scores: Scores) -> npt.NDArray[np.intp]:
+    """The places that lead in the whole query or in a clause."""
+    best = [_top(row, WHOLE if nth == 0 else PER_CLAUSE) for nth, row in enumerate(scores)]
+    return np.unique(np.concatenate(best))
+
+
+def _top(scores: npt.NDArray[np.float32], count: int) -> npt.NDArray[np.intp]:
+    if len(scores) > count:
+        leading = np.argpartition(scores, -count)[-count:]
+        return leading[scores[leading] > 0]
+    return np.flatnonzero(scores > 0)
+
+
+def _ranked(query: Query, rows: Sequence[asyncpg.Record], lexical: Scores, best: float) -> list[Hit]:
+    if not rows:
+        return []
+    similar = _similarities(query, rows)
+    parts = [ranking.fused(words, similar[nth] if similar is not None else None) for nth, words in enumerate(lexical)]
+    scores = ranking.with_clauses(parts[0], parts[1:])
+    clause = np.maximum.reduce(parts[1:]) if parts[1:] else None
+    order = sorted(range(len(rows)), key=lambda nth: (-scores[nth], rows[nth]["name"]))
+    return [
+        Hit(
+            name=rows[nth]["name"],
+            version=rows[nth]["version"],
+            score=float(scores[nth]),
+            lexical=float(lexical[0, nth]) / best if best > 0 else 0.0,
+            semantic=float(similar[0, nth]) if similar is not None else None,
+            clause=float(clause[nth]) if clause is not None else None,
+        )
+        for nth in order
+        if scores[nth] > 0
+    ]
+
+
+def _similarities(query: Query, rows: Sequence[asyncpg.Record]) -> Scores | None:
+    """Cosines, a row for each text of the query; nothing where a text has no vector of this model yet."""
+    if query.vectors is None or query.space is None:
+        return None
+    vectors = np.zeros((len(rows), query.space.dimensions), np.float32)
+    for nth, row in enumerate(rows):
+        if row["vector"] is not None:
+            vectors[nth] = np.frombuffer(row["vector"], ">f2", offset=4)  # two numbers of two bytes come before
+    lengths = np.sqrt(np.einsum("nd,nd->n", vectors, vectors))
+    lengths[lengths == 0] = 1
+    cosines: Scores = (query.vectors @ vectors.T) / lengths
+    return cosines
+
+
+def _slots(rows: Sequence[asyncpg.Record]) -> tuple[list[int], list[int]]:
+    return [row["shard"] for row in rows], [row["slot"] for row in rows]
+
+
+def split(names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Plain names, and patterns for those that stand for all beneath them."""
+    plain = [name for name in names if not name.endswith(".*")]
+    beneath = [name[:-1] for name in names if name.endswith(".*")]
+    escaped = [name.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") for name in beneath]
+    return plain, [f"{name}%" for name in escaped]

@@ -1,0 +1,133 @@
+"""What may be published, and what speaks against it. Nothing is imported, fetched or looked up to find that out."""
+
+import asyncio
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from longhouse.agents.base import AgentRegistry
+from longhouse.agents.descriptor import ToolDescriptor
+from longhouse.agents.names import AGENT, key, name_problem
+from longhouse.agents.template import Template
+from longhouse.store.catalog import BUILT_IN, Catalog, Published, Shelf, T
+from longhouse.tools import drafts, entrypoint
+from longhouse.tools.arguments import schema_problem
+from longhouse.tools.drafts import Problem
+from longhouse.tools.egress import Egress
+
+AT_ONCE: Final = 50
+"""Descriptors that are looked at before others get their turn in this process."""
+ROUTER: Final = "auto"
+"""The model that stands for no template of its own."""
+NOBODY: Final = ""
+"""The owner of nothing: who sees what everybody sees."""
+
+_KEY: Final = re.compile(r"(sk|pk|rk)[-_]|lh_|tvly-|gsk_|gh[pousr]_|github_pat_|xai-|xox[a-z]-|hf_|AIza|AKIA|eyJ")
+"""How keys begin that people paste where the name of a secret belongs."""
+
+Found = tuple[tuple[int | str, ...], str]
+"""A field, and what is wrong with it."""
+
+
+class Admission:
+    """Takes descriptors into the catalog, all of those sent or none."""
+
+    def __init__(self, catalog: Catalog, *, egress: Egress | None = None, packages: Sequence[str] = ()) -> None:
+        self._catalog = catalog
+        self._egress = egress or Egress()
+        self._packages = tuple(packages)
+
+    async def publish(self, shelf: Shelf[T], sent: Any, *, by: str, activate: bool = True) -> list[Published]:
+        """Publishes what was decoded from JSON, one descriptor or a list; a refusal names all that is wrong."""
+        many = isinstance(sent, list)
+        listed: list[Any] = sent if many else [sent]
+        if len(listed) > drafts.MOST:
+            drafts.refuse([Problem(0, (), f"there are more than {drafts.MOST}; send fewer at once")], many=False)
+        given: list[T] = []
+        for start in range(0, len(listed), AT_ONCE):
+            problems: list[Problem] = []
+            for nth, value in enumerate(listed[start : start + AT_ONCE], start):
+                read = drafts.read(shelf, nth, value)
+                if isinstance(read, list):
+                    problems += read
+                else:
+                    problems += self._looked_at(nth, read)
+                    given.append(read)
+            drafts.refuse(problems, many=many)
+            await asyncio.sleep(0)  # a long list must not hold up the streams of others
+        drafts.refuse([*self._active_as_said(listed, activate), *await self._compared(shelf, given)], many=many)
+        return await shelf.publish(given, by=by, activate=activate)
+
+    def _looked_at(self, nth: int, one: Template | ToolDescriptor) -> Iterator[Problem]:
+        found = self._of_tool(one) if isinstance(one, ToolDescriptor) else self._of_template(one)
+        return (Problem(nth, where, says) for where, says in found)
+
+    def _of_tool(self, tool: ToolDescriptor) -> Iterator[Found]:
+        way = tool.runtime_binding
+        if says := name_problem(tool.name, for_agent=way.agent is not None):
+            yield ("name",), says
+        if says := schema_problem(tool.input_schema):
+            yield ("input_schema",), says
+        if way.python_entrypoint is not None and (says := entrypoint.check(way.python_entrypoint, self._packages)):
+            yield ("runtime_binding", "python_entrypoint"), says
+        if way.remote_endpoint is not None and (says := self._egress.problem(way.remote_endpoint)):
+            yield ("runtime_binding", "remote_endpoint"), says
+        if way.mcp is not None and way.mcp != tool.name:
+            yield ("runtime_binding", "mcp"), "a tool of a server has one name, <server>.<tool>, here and there"
+        if way.agent is not None and tool.name != f"{AGENT}{way.agent}":
+            yield ("runtime_binding", "agent"), f"the tool of this agent is called {AGENT}<template>"
+        yield from _secret(way.api_key_ref, "runtime_binding", "api_key_ref")
+
+    def _of_template(self, template: Template) -> Iterator[Found]:
+        if says := name_problem(template.name):
+            yield ("name",), says
+        elif key(template.name) == ROUTER:
+            yield ("name",), f"{ROUTER} is the name under which the right agent is looked for"
+        if AgentRegistry.get(template.base_agent_class) is None:
+            yield ("base_agent_class",), "there is no agent class of this name"
+        yield from _secret(template.llm_policy.api_key_ref, "llm_policy", "api_key_ref")
+
+    def _active_as_said(self, sent: Sequence[Any], activate: bool) -> Iterator[Problem]:
+        """Descriptors say whether they are active when they are shown; sent back, that must not be a lie."""
+        says = "what is published becomes active, unless activate=false says otherwise"
+        for nth, value in enumerate(sent):
+            if value.get("is_active", activate) not in (True, activate):
+                yield Problem(nth, ("is_active",), says)
+
+    async def _compared(self, shelf: Shelf[T], given: Sequence[T]) -> list[Problem]:
+        """What speaks against them in the catalog, and among themselves."""
+        problems: list[Problem] = []
+        known = await shelf.alike([one.name for one in given], by=BUILT_IN)
+        here: dict[str, int] = {}
+        for nth, one in enumerate(given):
+            if (other := here.setdefault(key(one.name), nth)) != nth:
+                problems.append(Problem(nth, ("name",), f"it is the name of [{other}] too"))
+            for name, is_ours in known.get(key(one.name), ()):
+                if name != one.name:
+                    problems.append(Problem(nth, ("name",), f"{name} is there already, and looks the same", True))
+                elif is_ours and shelf.kind == "tool":
+                    says = "a tool of this name comes with the program, and cannot be published by others"
+                    problems.append(Problem(nth, ("name",), says, True))
+        return problems + await self._unknown_tools(given)
+
+    async def _unknown_tools(self, given: Sequence[Template | ToolDescriptor]) -> list[Problem]:
+        """Tools that templates name and nobody has; those of servers and agents, with a dot, may come later."""
+        problems = []
+        by_owner: dict[str, dict[str, int]] = {}
+        templates = [(nth, one) for nth, one in enumerate(given) if isinstance(one, Template)]
+        for owner in {one.owner or NOBODY for _, one in templates}:
+            theirs = (one for _, one in templates if (one.owner or NOBODY) == owner)
+            named = {name for one in theirs for name in one.tool_policy.named if "." not in name}
+            by_owner[owner] = await self._catalog.active_tools(named, owner)
+        for nth, one in templates:
+            for field in ("required", "allowlist"):
+                for place, name in enumerate(getattr(one.tool_policy, field) or ()):
+                    if "." not in name and name not in by_owner[one.owner or NOBODY]:
+                        where = ("tool_policy", field, place)
+                        problems.append(Problem(nth, where, "there is no tool of this name"))
+        return problems
+
+
+def _secret(ref: str | None, *where: str) -> Iterator[Found]:
+    if ref is not None and _KEY.match(ref):
+        yield where, "it looks like a key; name a secret here, and give its value to the process"

@@ -1,0 +1,45 @@
+"""Agents among the tools: `agent.<template>`, and the tool that collects what one of them was asked to do."""
+
+from typing import Any, ClassVar
+
+import pydantic
+from pydantic import Field
+
+from longhouse.agents.delegation import AgentTask
+from longhouse.agents.descriptor import ToolDescriptor
+from longhouse.agents.tool import ToolType
+from longhouse.journal.events import Fault
+from longhouse.tools.context import ToolContext
+from longhouse.tools.toolbox import BaseTool, Work
+
+
+class AgentBinding:
+    """An agent as a tool. It is not performed here: its call opens a session, whose end is the outcome."""
+
+    def __init__(self, descriptor: ToolDescriptor) -> None:
+        self.tool = descriptor.tool
+
+    def bind(self, arguments: str) -> Work | Fault:
+        try:
+            AgentTask.model_validate_json(arguments)
+        except pydantic.ValidationError as error:
+            problems = (f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()[:5])
+            message = f"the arguments of {self.tool.name} do not fit: {'; '.join(problems)}"
+            return Fault(code="bad_arguments", message=message)
+        return _not_performed
+
+
+async def _not_performed(context: ToolContext, config: Any) -> Any:
+    raise RuntimeError("an agent's call is answered by the agent's session")
+
+
+class CollectTool(BaseTool):
+    """Wait for the result of an agent that was called with wait=false."""
+
+    tool_type: ClassVar[ToolType] = "meta"
+    collects: ClassVar[bool] = True
+
+    handle: str = Field(description="The handle that the call returned")
+
+    async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
+        raise RuntimeError("a collected result comes from the agent's session")

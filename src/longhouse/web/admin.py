@@ -1,0 +1,113 @@
+"""What operators see: the catalog, and the sessions, instances and workers of everybody."""
+
+from typing import Any, Final
+
+import msgspec
+from fastapi import APIRouter, Depends, Request, Response
+
+from longhouse.journal.session import State
+from longhouse.runtime.instance import Status
+from longhouse.store import overview, views
+from longhouse.store.catalog import Catalog
+from longhouse.store.database import Database
+from longhouse.tools.admission import Admission
+from longhouse.web import access, admin_catalog, admin_docs, query, wire
+from longhouse.web.sessions import listed
+
+SESSIONS: Final = query.described(
+    query.parameter("state", "In this state", enum=[state.value for state in State]),
+    query.parameter("template", "Of this template"),
+    query.parameter("owner", "Of this owner", pattern=f"^{wire.ID.pattern}$"),
+    query.parameter("conversation_id", "Of this conversation", pattern=f"^{wire.ID.pattern}$"),
+    query.parameter("since", "Opened at this moment or later", **query.MOMENT),
+    query.parameter("until", "Opened before this moment", **query.MOMENT),
+    *query.PAGED,
+)
+INSTANCES: Final = query.described(
+    query.parameter("status", "In this state", enum=[status.value for status in Status]),
+    query.parameter("template", "Of this template"),
+    query.parameter("worker", "Of this worker"),
+    *query.PAGED,
+)
+
+
+def routes(db: Database, catalog: Catalog, admission: Admission) -> APIRouter:
+    router = APIRouter()
+    router.include_router(admin_catalog.routes(catalog.tools, admission))
+    router.include_router(admin_catalog.routes(catalog.templates, admission))
+    router.include_router(_lists(db))
+    return router
+
+
+def _lists(db: Database) -> APIRouter:
+    router = APIRouter(tags=["Admin"], dependencies=[Depends(access.admin)])
+
+    @router.get(
+        "/admin/sessions",
+        response_model=None,
+        openapi_extra=SESSIONS,
+        responses={200: admin_docs.answer("One page of sessions.", admin_docs.page(admin_docs.SESSION))},
+    )
+    async def list_sessions(request: Request) -> Response:
+        """The sessions of all owners, newest first."""
+        known = ("state", "template", "owner", "conversation_id", "since", "until", "limit", "before")
+        asked = query.Query(request, known)
+        filters = views.Filters(
+            owner=asked.id("owner"),
+            state=asked.choice("state", State),
+            template=asked.text("template"),
+            conversation_id=asked.id("conversation_id"),
+            since=asked.moment("since"),
+            until=asked.moment("until"),
+        )
+        limit = _limit(asked)
+        rows = await views.sessions(db, filters, before=asked.cursor("before"), limit=limit + 1)
+        data = [{**listed(row), "owner": row.owner, "user": row.user} for row in rows[:limit]]
+        return _page(data, query.cursor_of(rows[limit - 1]) if len(rows) > limit else None)
+
+    @router.get(
+        "/admin/instances",
+        response_model=None,
+        openapi_extra=INSTANCES,
+        responses={200: admin_docs.answer("One page of instances.", admin_docs.page(admin_docs.INSTANCE))},
+    )
+    async def list_instances(request: Request) -> Response:
+        """The instances of all workers, the last used first; `metrics.history` has the states they were in lately."""
+        asked = query.Query(request, ("status", "template", "worker", "limit", "before"))
+        limit = _limit(asked)
+        rows = await overview.instances(
+            db,
+            status=asked.choice("status", Status),
+            template=asked.text("template"),
+            worker=asked.text("worker"),
+            before=asked.cursor("before"),
+            limit=limit + 1,
+        )
+        ended = rows[limit - 1] if len(rows) > limit else None
+        following = query.cursor_at(ended.last_used_at, ended.instance_id) if ended else None
+        return _page([msgspec.to_builtins(row) for row in rows[:limit]], following)
+
+    @router.get(
+        "/admin/workers",
+        response_model=None,
+        openapi_extra=query.described(*query.PAGED),
+        responses={200: admin_docs.answer("One page of workers.", admin_docs.page(admin_docs.WORKER))},
+    )
+    async def list_workers(request: Request) -> Response:
+        """The workers on the roster, the latest to start first."""
+        asked = query.Query(request, ("limit", "before"))
+        limit = _limit(asked)
+        rows = await overview.workers(db, before=asked.cursor("before"), limit=limit + 1)
+        ended = rows[limit - 1] if len(rows) > limit else None
+        following = query.cursor_at(ended.started_at, ended.worker_id) if ended else None
+        return _page([msgspec.to_builtins(row) for row in rows[:limit]], following)
+
+    return router
+
+
+def _limit(asked: query.Query) -> int:
+    return asked.number("limit", default=50, least=1, most=query.MAX_PAGE)
+
+
+def _page(data: list[Any], following: str | None) -> Response:
+    return wire.Json({"object": "list", "data": data, "has_more": following is not None, "next": following})

@@ -1,0 +1,91 @@
+"""What operators do with one shelf of the catalog."""
+
+from typing import Any, Generic
+
+from longhouse.errors import CallerError
+from longhouse.store.catalog import Named, Published, Shelf, T, Version
+from longhouse.tools.admission import Admission
+from longhouse.web import wire
+from longhouse.web.access import Caller
+
+
+class Desk(Generic[T]):
+    """What can be done with one shelf from outside; the routes only translate."""
+
+    def __init__(self, shelf: Shelf[T], admission: Admission) -> None:
+        self.shelf: Shelf[T] = shelf
+        self.kind = shelf.kind
+        self._admission = admission
+
+    async def publish(self, caller: Caller, sent: Any, *, activate: bool) -> list[Published]:
+        by = caller.key or caller.owner
+        return await self._admission.publish(self.shelf, sent, by=by, activate=activate)
+
+    async def next(self, caller: Caller, name: str, sent: Any, *, activate: bool) -> Published:
+        """The next version of a name that is there."""
+        await self.named(name)
+        if isinstance(sent, dict):
+            sent = {"name": name, **sent}
+            if sent["name"] != name:
+                raise CallerError(f"A version of {name} has this name, and no other.", param="name")
+        elif isinstance(sent, list):
+            raise CallerError("Send one descriptor here, not a list.")
+        [published] = await self.publish(caller, sent, activate=activate)
+        return published
+
+    async def change(self, caller: Caller, name: str, patch: Any, *, activate: bool) -> Published:
+        """The next version: the active one, or the latest where none is, with some fields changed."""
+        found = await self.named(name)
+        if not isinstance(patch, dict):
+            raise CallerError("A patch is an object: the fields to change, with null for those to leave out.")
+        try:
+            merged = merge(found.descriptor, patch)
+        except RecursionError:
+            raise CallerError("The patch is nested too deep.") from None
+        return await self.next(caller, name, merged, activate=activate)
+
+    async def named(self, name: str) -> Named:
+        found = await self.shelf.named(name) if wire.ID.fullmatch(name) else None
+        if found is None:
+            raise self.missing()
+        return found
+
+    async def version(self, name: str, version: int) -> Version:
+        found = await self.shelf.version(name, version) if wire.ID.fullmatch(name) else None
+        if found is None:
+            raise self.missing()
+        return found
+
+    async def activate(self, name: str, version: int) -> dict[str, Any]:
+        await self.version(name, version)
+        await self.shelf.activate(name, version)
+        return {"name": name, "version": version, "is_active": True}
+
+    async def roll_back(self, name: str) -> dict[str, Any]:
+        await self.named(name)
+        version = await self.shelf.roll_back(name)
+        if version is None:
+            raise CallerError("No other version was active before this one.", status=409, code="no_way_back")
+        return {"name": name, "version": version, "is_active": True}
+
+    async def deactivate(self, name: str, *, retire: bool = False) -> dict[str, Any]:
+        found = await self.named(name)
+        if not await self.shelf.deactivate(name, retire=retire):
+            raise self.missing()
+        return {"name": name, "version": found.active or found.latest, "is_active": False}
+
+    def missing(self) -> CallerError:
+        return wire.not_found(f"There is no such {self.kind}, or no such version of it.", code=f"{self.kind}_not_found")
+
+
+def merge(target: Any, patch: Any) -> Any:
+    """A JSON merge patch applied: objects are merged, null takes a field away, anything else replaces."""
+    if not isinstance(patch, dict):
+        return patch
+    merged = dict(target) if isinstance(target, dict) else {}
+    for field, value in patch.items():
+        if value is None:
+            merged.pop(field, None)
+        else:
+            merged[field] = merge(merged.get(field), value)
+    return merged

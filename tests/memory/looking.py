@@ -1,0 +1,44 @@
+"""Looking into Redis while a mirror keeps it up to date."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+from redis.asyncio import Redis
+
+from longhouse.memory.mirror import Mirror
+from longhouse.store.database import Database
+
+CHAT, SUB = "chat_history:12345", "subagent:analytic:12345"
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def assistant(text: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": text}
+
+
+async def get(redis: Redis, key: str) -> Any:
+    value = await redis.get(key)
+    return msgspec.json.decode(value) if value else None
+
+
+async def until(look: Callable[[], Awaitable[Any]], expected: Any, within: float = 10.0) -> None:
+    """Waits until a look gives what is expected."""
+    seen: Any = None
+    try:
+        async with asyncio.timeout(within):
+            while (seen := await look()) != expected:
+                await asyncio.sleep(0.01)
+    except TimeoutError:
+        assert seen == expected
+
+
+@asynccontextmanager
+async def mirrored(db: Database, redis: Redis, **options: Any) -> AsyncIterator[Mirror]:
+    async with Mirror(db, redis, sweep_every=0.05, **options).running() as mirror:
+        yield mirror

@@ -1,0 +1,272 @@
+"""A tool that needs approval waits for a person, on its own call; it runs once, and only after the word was given."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import pytest
+from house import clerk_house, ledger
+
+from longhouse import clock
+from longhouse.agents.template import Template, ToolPolicy
+from longhouse.journal import events
+from longhouse.journal.events import Effect
+from longhouse.models.scripted import Playable, Say, call, calls
+from longhouse.models.scripted_server import serve as serve_model
+from longhouse.tools import BaseTool, ToolContext
+from support import AGENT, House, Serving, content, data_folder
+
+
+class TransferTool(BaseTool):
+    """Send money."""
+
+    effect: ClassVar[Effect] = "once"
+    needs_approval: ClassVar[bool] = True
+    sent: ClassVar[list[str]] = []
+
+    to: str = "Ann"
+
+    async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
+        self.sent.append(context.key)
+        return f"sent to {self.to}"
+
+
+class DraftTool(BaseTool):
+    """Write a draft; a person looks first."""
+
+    needs_approval: ClassVar[bool] = True
+
+    async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
+        return "drafted"
+
+
+NAMES = ("transfertool", "drafttool", "clocktool", "clarificationtool", "finalanswertool")
+BANK = Template(name=AGENT, tool_policy=ToolPolicy(allowlist=NAMES))
+DONE = call("finalanswertool", answer="Done.")
+TRANSFER = call("transfertool", to="Bob")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_sent_yet() -> None:
+    TransferTool.sent.clear()
+
+
+def bank(serving: Serving, *script: Say) -> Any:
+    chosen: Playable = [*script, DONE]
+    return serving(chosen, templates=[BANK], tools=[TransferTool, DraftTool])
+
+
+async def decide(house: Any, session_id: str, decision: str, call_id: str = "1-action-0", **more: str) -> int:
+    body = {"call_id": call_id, "decision": decision, **more}
+    async with house.http.post(f"/v1/sessions/{session_id}/approval", json=body) as response:
+        if response.status == 409:
+            assert response.headers["x-should-retry"] == "false"
+            assert (await response.json())["error"]["code"] == "already_settled"
+        return int(response.status)
+
+
+def told(house: House) -> str:
+    """What the model heard last."""
+    assert house.model is not None
+    return str(house.model.requests[-1]["messages"][-1]["content"])
+
+
+async def republished(house: House, name: str, **changed: Any) -> None:
+    descriptor = await house.app.catalog.tools.find(name)
+    assert descriptor is not None
+    await house.app.catalog.tools.publish([replace(descriptor, **changed)], by="a test")
+
+
+async def test_the_call_waits_and_runs_once_after_the_approval(serving: Serving) -> None:
+    async with bank(serving, TRANSFER) as house:
+        asked = await house.say("Pay Bob")
+        session_id = asked["model"]
+        assert "transfertool (1-action-0) needs your approval" in content(asked)
+        assert '{"to":"Bob"}' in content(asked)
+        assert (asked["x_agent"]["status"], asked["x_agent"]["waiting_for"]) == ("waiting", "approval")
+        assert asked["x_agent"]["call_id"] == "1-action-0"
+
+        shown = await house.session(session_id)
+        assert shown["state"] == "WAITING_FOR_APPROVAL"
+        [question] = shown["questions"]
+        assert (question["kind"], question["call_id"], question["tool"]) == ("approval", "1-action-0", "transfertool")
+        assert question["arguments"] == '{"to":"Bob"}'
+        assert question["text"] == "May transfertool run?"
+        assert question["deadline"] > clock.now().isoformat()
+        assert (TransferTool.sent, house.app.worker.busy) == ([], 0)
+
+        assert await decide(house, session_id, "approve", comment="go on") == 202
+        await house.until(session_id, "COMPLETED")
+        assert TransferTool.sent == [f"{session_id}:1-action-0"]
+        assert told(house) == "sent to Bob"
+        assert await house.kinds(session_id) == [
+            "Opened", "Prompted", "Started", "Replied", "Called", "Decided", "Returned",
+            "Replied", "Called", "Returned", "Finished",
+        ]  # fmt: skip
+        decided = next(r.event for r in await house.journal(session_id) if isinstance(r.event, events.Decided))
+        assert (decided.decision, decided.by, decided.comment) == ("approve", "user", "go on")
+        for late in ("approve", "deny"):
+            assert await decide(house, session_id, late) == 409
+        assert len(TransferTool.sent) == 1
+
+
+async def test_a_stream_says_what_waits_and_ends(serving: Serving) -> None:
+    async with bank(serving, TRANSFER) as house:
+        stream = await house.client.chat.completions.create(
+            model=AGENT, messages=[{"role": "user", "content": "Pay Bob"}], stream=True
+        )
+        chunks = [chunk async for chunk in stream]
+        text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+        assert "transfertool (1-action-0) needs your approval" in text
+        assert chunks[-1].choices[0].finish_reason == "stop"
+        assert chunks[-1].model_extra["x_agent"]["waiting_for"] == "approval"
+
+
+async def test_a_denial_reaches_the_agent_with_its_reason(serving: Serving) -> None:
+    async with bank(serving, TRANSFER) as house:
+        session_id = (await house.say("Pay Bob"))["model"]
+        assert await decide(house, session_id, "deny", comment="Bob owes us") == 202
+        assert await decide(house, session_id, "deny") == 409
+        await house.until(session_id, "COMPLETED")
+        assert told(house) == "Error: the user did not approve this call: Bob owes us"
+        assert TransferTool.sent == []
+        assert (await house.kinds(session_id)).count("Decided") == 1
+
+
+async def test_only_what_waits_for_approval_can_be_approved(serving: Serving) -> None:
+    async with bank(serving, calls(TRANSFER, call("clarificationtool", questions=["Sure?"]))) as house:
+        session_id = (await house.say("Pay Bob"))["model"]
+        assert {one["kind"] for one in (await house.session(session_id))["questions"]} == {"approval", "clarification"}
+        for decision in ("happened", "did_not_happen", "give_up"):
+            assert await decide(house, session_id, decision) == 409
+        assert await decide(house, session_id, "approve", call_id="1-action-1") == 409, "it is a question"
+        assert await decide(house, session_id, "approve", call_id="9-action-9") == 409
+        assert (await house.session(session_id))["state"] == "WAITING_FOR_CLARIFICATION"
+        answered = await house.say("Yes", model=session_id)
+        assert "transfertool (1-action-0) needs your approval" in content(answered), "and now that is what waits"
+        assert await decide(house, session_id, "approve") == 202
+        await house.until(session_id, "COMPLETED")
+        assert len(TransferTool.sent) == 1
+
+
+async def test_what_nobody_approves_in_time_is_denied(serving: Serving) -> None:
+    async with bank(serving, TRANSFER) as house:
+        await republished(house, "transfertool", approval_timeout=0.3)
+        session_id = (await house.say("Pay Bob"))["model"]
+        await house.until(session_id, "COMPLETED")
+        assert told(house) == "Error: nobody approved transfertool in time"
+        assert await decide(house, session_id, "approve") == 409
+        assert TransferTool.sent == []
+        kinds = await house.kinds(session_id)
+        assert kinds[4:6] == ["Called", "Returned"]
+
+
+async def test_an_approval_after_the_deadline_is_refused_even_where_nobody_has_noticed_it_yet(
+    serving: Serving,
+) -> None:
+    async with bank(serving, TRANSFER) as house:
+        await republished(house, "transfertool", approval_timeout=0.05)
+        session_id = (await house.say("Pay Bob"))["model"]
+        [question] = (await house.session(session_id))["questions"] or [None]
+        if question:
+            async with asyncio.timeout(5):
+                while clock.now().isoformat() < question["deadline"]:
+                    await asyncio.sleep(0.01)
+        assert await decide(house, session_id, "approve") == 409
+        await house.until(session_id, "COMPLETED")
+        assert TransferTool.sent == []
+
+
+async def test_of_two_calls_side_by_side_each_is_decided_on_its_own(serving: Serving) -> None:
+    async with bank(serving, calls(TRANSFER, call("drafttool"), call("clocktool"))) as house:
+        asked = await house.say("Pay Bob and write")
+        session_id = asked["model"]
+        assert "transfertool (1-action-0)" in content(asked)
+        assert "drafttool (1-action-1)" in content(asked)
+        await house.until(session_id, "WAITING_FOR_APPROVAL")
+        assert (await house.kinds(session_id)).count("Returned") == 1, "the clock needs nobody's approval"
+        assert await decide(house, session_id, "approve") == 202
+        async with asyncio.timeout(10):
+            while not TransferTool.sent or (await house.session(session_id))["state"] != "WAITING_FOR_APPROVAL":
+                await asyncio.sleep(0.02)
+        [left] = (await house.session(session_id))["questions"]
+        assert left["call_id"] == "1-action-1"
+        assert await decide(house, session_id, "deny", call_id="1-action-1") == 202
+        await house.until(session_id, "COMPLETED")
+        assert len(TransferTool.sent) == 1
+        assert house.model is not None
+        results = [m["content"] for m in house.model.requests[-1]["messages"] if m["role"] == "tool"]
+        assert results[:2] == ["sent to Bob", "Error: the user did not approve this call"]
+
+
+async def test_of_many_decisions_at_once_one_wins(serving: Serving) -> None:
+    async with bank(serving, TRANSFER) as house:
+        session_id = (await house.say("Pay Bob"))["model"]
+        tries = [decide(house, session_id, "approve" if n % 2 else "deny") for n in range(8)]
+        assert sorted(await asyncio.gather(*tries)) == [202] + [409] * 7
+        await house.until(session_id, "COMPLETED")
+        decisions = [r.event.decision for r in await house.journal(session_id) if isinstance(r.event, events.Decided)]
+        assert len(decisions) == 1
+        assert len(TransferTool.sent) == (decisions == ["approve"])
+
+
+async def test_a_turn_that_waits_for_approval_is_cancelled(serving: Serving) -> None:
+    async with bank(serving, TRANSFER) as house:
+        session_id = (await house.say("Pay Bob"))["model"]
+        async with house.http.post(f"/v1/sessions/{session_id}/cancel") as response:
+            assert (response.status, (await response.json())["state"]) == (202, "CANCELLED")
+        assert await decide(house, session_id, "approve") == 409
+        assert TransferTool.sent == []
+        assert (await house.kinds(session_id))[-2:] == ["Returned", "Cancelled"]
+        assert await house.db.value("SELECT wake_at FROM sessions WHERE id = $1", session_id) is None
+
+
+async def test_an_answer_and_an_action_that_needs_approval_do_not_go_together(serving: Serving) -> None:
+    """The answer may be with the client already: nobody would look for something to approve."""
+    async with bank(serving, calls(call("finalanswertool", answer="Paid."), TRANSFER)) as house:
+        assert content(await house.say("Pay Bob")) == "Paid."
+        assert TransferTool.sent == []
+
+
+async def test_the_call_keeps_the_version_that_was_shown_to_who_approved_it(serving: Serving) -> None:
+    async with bank(serving, TRANSFER) as house:
+        session_id = (await house.say("Pay Bob"))["model"]
+        await republished(house, "transfertool", needs_approval=False, max_output=3)
+        assert await decide(house, session_id, "approve") == 202
+        await house.until(session_id, "COMPLETED")
+        assert told(house) == "sent to Bob"
+
+
+async def test_waiting_for_approval_does_not_use_up_the_time_of_the_turn(serving: Serving) -> None:
+    async with bank(serving, TRANSFER) as house:
+        session_id = (await house.say("Pay Bob"))["model"]
+        folded = await house.folded(session_id)
+        assert folded.turn is not None
+        assert folded.turn.resting_since is not None
+        assert folded.wake_at is not None
+        kept = await house.db.value("SELECT wake_at FROM sessions WHERE id = $1", session_id)
+        assert kept == folded.wake_at
+        assert await decide(house, session_id, "approve") == 202
+        shown = await house.until(session_id, "COMPLETED")
+        assert shown["questions"] == []
+
+
+async def test_a_killed_process_forgets_nothing_of_what_waits(dsn: str) -> None:
+    with data_folder() as folder:
+        (folder / "go").touch()
+        async with serve_model([call("wiretool"), DONE]) as model:
+            async with clerk_house(folder, database_url=dsn, llm_base_url=model.url) as house:
+                asked = await house.say("Pay", model="clerk")
+                assert "needs your approval" in content(asked)
+                session_id = asked["model"]
+                assert (await house.session(session_id))["state"] == "WAITING_FOR_APPROVAL"
+                house.kill()
+                await house.ended()
+            async with clerk_house(folder, database_url=dsn, llm_base_url=model.url) as house:
+                assert (await house.session(session_id))["state"] == "WAITING_FOR_APPROVAL"
+                assert ledger(folder) == []
+                assert await decide(house, session_id, "approve") == 202
+                await house.until(session_id, "COMPLETED")
+                assert ledger(folder) == [("wiretool", f"{session_id}:1-action-0")]
+                kinds = [fact["event"]["kind"] for fact in await house.facts(session_id)]
+                assert "Resumed" not in kinds, "nobody had held it"
