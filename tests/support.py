@@ -37,6 +37,8 @@ from longhouse.store.database import Database, open_database
 from longhouse.tools.toolbox import BaseTool
 
 AGENT = "tool_calling_agent"
+NO_FILES = {"config_file": "", "agents_file": "", "logging_config": ""}
+"""What somebody keeps in the folder that tests run in is none of their business."""
 
 
 @dataclass
@@ -102,7 +104,7 @@ class Serving:
             if script is not None:
                 model = await stack.enter_async_context(serve_model(script))
                 settings = {"llm_base_url": model.url, "llm_api_key": "sk-test-canary", **settings}
-            chosen = Settings(database_url=self.dsn, **{"worker_slots": 8, **settings})
+            chosen = Settings(database_url=self.dsn, **{"worker_slots": 8, **NO_FILES, **settings})
             app = await stack.enter_async_context(open_app(chosen, templates=templates, tools=(*TOOLS, *tools)))
             url = await stack.enter_async_context(_served(app))
             http = await stack.enter_async_context(aiohttp.ClientSession(url))
@@ -193,7 +195,7 @@ async def process(*arguments: str, **environment: str) -> AsyncIterator[Process]
 @asynccontextmanager
 async def launched(*command: str, **environment: str) -> AsyncIterator[Process]:
     """Any program that says where it serves, as `longhouse serve` does."""
-    env = {**os.environ, **{f"LONGHOUSE_{name.upper()}": value for name, value in environment.items()}}
+    env = {**os.environ, **{f"LONGHOUSE_{name.upper()}": value for name, value in (NO_FILES | environment).items()}}
     started = await asyncio.create_subprocess_exec(
         *command, env=env, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, limit=2**20,
     )  # fmt: skip
@@ -395,7 +397,7 @@ def returned(call: str, content: str = "ok", **extra: Any) -> events.Returned:
 
 async def launched_words(*arguments: str, within: float = 60.0, **environment: str) -> tuple[int, str]:
     """A `longhouse` command that ends by itself, with LONGHOUSE_* variables: its exit code and all that it said."""
-    env = {**os.environ, **{f"LONGHOUSE_{name.upper()}": value for name, value in environment.items()}}
+    env = {**os.environ, **{f"LONGHOUSE_{name.upper()}": value for name, value in (NO_FILES | environment).items()}}
     started = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "longhouse", *arguments,
         env=env, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,

@@ -1,4 +1,4 @@
-"""The command line: serve, work, migrate, chat, probe, keys."""
+"""The command line: serve, work, migrate, seed, chat, probe, keys, tools, templates, bench."""
 
 import asyncio
 import gc
@@ -18,8 +18,11 @@ import uvicorn
 import uvloop
 
 from longhouse.app import App, open_app
-from longhouse.commands import keys
+from longhouse.commands import bench_search, catalog, keys, seed
+from longhouse.commands.seed import AgentsFile, ConfigFile, named
+from longhouse.configured import configure, file_of
 from longhouse.errors import LonghouseError, SetupError
+from longhouse.files.logging_file import configure_logging
 from longhouse.models import probe as probing
 from longhouse.models.openai import OpenAIModel, open_endpoint
 from longhouse.settings import Settings
@@ -42,10 +45,9 @@ Port = Annotated[int | None, typer.Option(help="Port to listen on.")]
 
 
 @cli.command()
-def serve(host: Host = None, port: Port = None) -> None:
+def serve(host: Host = None, port: Port = None, config_file: ConfigFile = None, agents_file: AgentsFile = None) -> None:
     """Serve the API and work on sessions, with an embedded Postgres unless LONGHOUSE_DATABASE_URL is set."""
-    given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
-    settings = Settings(**given)  # type: ignore[arg-type]  # pydantic-settings takes fields by name
+    settings = Settings(**named(host=host, port=port, config_file=config_file, agents_file=agents_file))
     _run(settings, lambda: _serve(settings))
 
 
@@ -65,25 +67,30 @@ def migrate() -> None:
 
 @cli.command()
 def chat(
-    model: Annotated[str, typer.Option(help="Template or session id.")] = "tool_calling_agent",
+    model: Annotated[
+        str | None, typer.Option(help="Template or session id; LONGHOUSE_DEFAULT_TEMPLATE if none is said.")
+    ] = None,
     url: Annotated[str, typer.Option(help="Where Longhouse serves.")] = "http://127.0.0.1:8400",
     key: Annotated[str, typer.Option(help="An API key, where one is needed.", envvar="LONGHOUSE_API_KEY")] = "",
 ) -> None:
     """Talk to an agent in the terminal."""
-    _run(Settings(log_level="warning"), lambda: talk(url, model, key))
+    settings = Settings(log_level="warning")
+    _run(settings, lambda: talk(url, model or settings.default_template, key))
 
 
 @cli.command()
 def probe(model: Annotated[str | None, typer.Option(help="Another model than LONGHOUSE_LLM_MODEL.")] = None) -> None:
     """Find out what the model's endpoint can do, and what a template should say of it."""
     settings = Settings()
-    _run(settings, lambda: _probe(settings, model or settings.llm_model))
+    _run(settings, lambda: _probe(settings, model))
 
 
 def _run(settings: Settings, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Runs until the end or a signal; what we refuse on purpose ends in one sentence."""
     _set_up_logs(settings.log_level)
     try:
+        if path := file_of(settings, "logging_config"):
+            configure_logging(path)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(main())
     except LonghouseError as error:
@@ -116,7 +123,7 @@ async def _serve(settings: Settings) -> None:
             typer.echo(f"longhouse serves on http://{address}:{port}")
             if await app.door.is_open():
                 structlog.get_logger().warning(OPEN)
-            if not settings.llm_base_url:
+            if app.is_demo:
                 typer.echo(DEMO)
             await _until_end(app, server.serve(sockets=[listener]))
 
@@ -147,11 +154,14 @@ async def _migrate(settings: Settings) -> None:
     typer.echo("\n".join(f"applied {name}" for name in applied) or "the schema is up to date")
 
 
-async def _probe(settings: Settings, model: str) -> None:
+async def _probe(settings: Settings, model: str | None) -> None:
+    setup = configure(settings)
+    settings, model = setup.settings, model or setup.settings.llm_model
     if not settings.llm_base_url:
         raise SetupError("there is no endpoint to probe: set LONGHOUSE_LLM_BASE_URL, _API_KEY and _MODEL.")
     key = settings.llm_api_key.get_secret_value()
-    async with open_endpoint(settings.llm_base_url, key, hang=settings.llm_timeout) as endpoint:
+    opening = open_endpoint(settings.llm_base_url, key, proxy=settings.llm_proxy, hang=settings.llm_timeout)
+    async with opening as endpoint:
         typer.echo(f"{endpoint.name}, model {model!r}")
         typer.echo(probing.told(await probing.probe(OpenAIModel(endpoint), model)))
 
@@ -255,7 +265,11 @@ def _write_traceback(out: TextIO, error: Any) -> None:
     out.write("\n" + "".join(char if char.isprintable() or char == "\n" else f"\\x{ord(char):02x}" for char in text))
 
 
+cli.command()(seed.command(_run))
 cli.add_typer(keys.commands(_run), name="keys")
+cli.add_typer(catalog.commands(_run, "tool"), name="tools")
+cli.add_typer(catalog.commands(_run, "template"), name="templates")
+cli.add_typer(bench_search.commands(_run), name="bench")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,9 @@ from longhouse.agents.hybrid import SGRToolCallingAgent
 from longhouse.agents.structured import SGRAgent
 from longhouse.agents.template import Template
 from longhouse.agents.tool_calling import ToolCallingAgent
+from longhouse.configured import Configured, configure
 from longhouse.errors import SetupError
+from longhouse.files.reading import Given
 from longhouse.models.demo import scene
 from longhouse.models.endpoints import open_endpoints
 from longhouse.models.model import Model
@@ -30,7 +32,7 @@ from longhouse.runtime.worker import Terms, Worker, new_id
 from longhouse.secrets import Secrets
 from longhouse.settings import Settings
 from longhouse.store import leases, migrate
-from longhouse.store.catalog import Catalog
+from longhouse.store.catalog import Catalog, Published
 from longhouse.store.database import Database, open_database
 from longhouse.store.embedded import Postgres, open_postgres
 from longhouse.store.memories import Memories
@@ -42,7 +44,7 @@ from longhouse.tools.context import Services
 from longhouse.tools.delegate import CollectTool
 from longhouse.tools.egress import Egress
 from longhouse.tools.mcp import belongs, open_mcp
-from longhouse.tools.mcp_config import McpServer, read_servers
+from longhouse.tools.mcp_config import McpServer
 from longhouse.tools.offering import Offering
 from longhouse.tools.plan import AdaptPlanTool, GeneratePlanTool, ReasoningTool
 from longhouse.tools.publishing import publish_classes, publish_templates
@@ -90,13 +92,17 @@ class App:
     asgi: ASGIApp
     postgres: Postgres | None
     """None with a Postgres of somebody else."""
+    is_demo: bool
+    """No model is set: the built-in one answers."""
 
 
 @asynccontextmanager
 async def open_app(
     settings: Settings, *, templates: Iterable[Template] = BUILT_IN, tools: Iterable[type[BaseTool]] = TOOLS
 ) -> AsyncIterator[App]:
-    servers, secrets = read_servers(settings.mcp_config), Secrets()
+    tools = tuple(tools)
+    setup = configure(settings, templates=templates, tools=[cls.tool_name for cls in tools])
+    settings, servers, secrets = setup.settings, setup.servers, setup.secrets
     async with (
         open_store(settings) as (db, postgres),
         open_model(settings, secrets) as model_for,
@@ -105,15 +111,17 @@ async def open_app(
     ):
         catalog, bus = Catalog(db, model=settings.llm_model), Bus()
         binder = binder_of(outside, secrets.find, _listed(settings.tool_packages))
-        toolbox = Toolbox(tools, config=tool_config(settings), services=services, catalog=catalog, binder=binder)
-        await publish_classes(catalog, toolbox.classes)
-        await publish_templates(catalog, await _checked(templates, catalog, servers))
+        config = setup.common(tool_config(settings))
+        configs = setup.of_agents(config)
+        toolbox = Toolbox(tools, config=config, configs=configs, services=services, catalog=catalog, binder=binder)
+        await publish(catalog, setup, toolbox.classes)
         pool, offering = Pool(model_for), Offering(catalog, toolbox)
         patience = Patience(attended=settings.patience, unattended=15 * settings.patience)
         engine = Engine(db, bus, catalog, toolbox, offering, pool, worker=new_id(), patience=patience)
         terms = Terms(slots=settings.worker_slots, lease=settings.lease_seconds)
-        logs = LogFolder(db, catalog, settings.logs_dir).keep if settings.logs_dir else None
-        worker = Worker(db, bus, engine, terms, keep_log=logs)
+        folders = setup.log_folders
+        keep = LogFolder(db, catalog, settings.logs_dir, folders).keep if settings.logs_dir or folders else None
+        worker = Worker(db, bus, engine, terms, keep_log=keep)
         numbers = Metrics(lambda: worker.busy, lambda: pool.instances)
         roster = Roster(db, pool, worker.id)
         async with open_mcp(servers, toolbox), roster.kept(), worker.working(), open_entrance(settings, db) as door:
@@ -121,8 +129,9 @@ async def open_app(
                 db, bus, catalog, numbers, door=door, toolbox=toolbox, admission=open_admission(settings, catalog)
             )
             yield App(
-                db=db, bus=bus, worker=worker, pool=pool, catalog=catalog, door=door, asgi=asgi, postgres=postgres
-            )
+                db=db, bus=bus, worker=worker, pool=pool, catalog=catalog, door=door, asgi=asgi, postgres=postgres,
+                is_demo=not settings.llm_base_url,
+            )  # fmt: skip
 
 
 @asynccontextmanager
@@ -197,16 +206,26 @@ def _listed(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-async def _checked(templates: Iterable[Template], catalog: Catalog, servers: Sequence[McpServer]) -> list[Template]:
+async def publish(catalog: Catalog, setup: Configured, classes: Sequence[type[BaseTool]]) -> list[Published]:
+    """Puts the tools and templates of this process into the catalog; no template, if one of them has a mistake."""
+    await publish_classes(catalog, classes)
+    await _check(setup.given, catalog, setup.servers)
+    return await publish_templates(catalog, setup.given.templates, touched=setup.given.touched)
+
+
+async def _check(given: Given, catalog: Catalog, servers: Sequence[McpServer]) -> None:
     """Refuses templates that name what is not there, all of them at once. Tools of MCP servers may come and go."""
-    templates, wrong = list(templates), []
-    named = {name for template in templates for name in template.tool_policy.named}
-    known = {*await catalog.active_tools(named, LOCAL.owner), *(f"{PREFIX}{template.name}" for template in templates)}
+    templates, wrong = given.templates, []
+    named = {(template.name, tool) for template in templates for tool in template.tool_policy.named}
+    asked = {tool for _, tool in named | given.tool_spots.keys()}
+    agents = {f"{PREFIX}{name}" for name in {*given.own, *(template.name for template in templates)}}
+    known = {*await catalog.active_tools(asked, LOCAL.owner), *agents}
+    for name, tool in sorted(named | given.tool_spots.keys()):
+        if tool not in known and not belongs(tool, servers) and not given.miss(name, tool):
+            wrong.append(f"{name}@1: no tool {tool!r}")
     for template in templates:
-        unknown = [name for name in template.tool_policy.named if name not in known and not belongs(name, servers)]
-        wrong += [f"{template.ref}: no tool {name!r}" for name in unknown]
         if AgentRegistry.get(template.base_agent_class) is None:
             wrong.append(f"{template.ref}: no agent class {template.base_agent_class!r}")
+    given.mistakes.refuse()
     if wrong:
         raise SetupError(f"Some templates name what is not there: {'; '.join(wrong)}.")
-    return templates

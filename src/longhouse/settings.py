@@ -1,14 +1,23 @@
 """What can be set from outside: `LONGHOUSE_*` variables. Only `app` and the command line read this."""
 
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import Field, SecretStr
+from pydantic import BeforeValidator, Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+File = Annotated[Path | None, BeforeValidator(lambda given: given or None)]
 
 
 class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="LONGHOUSE_", extra="ignore")
 
+    config_file: File = Path("config.yaml")
+    agents_file: File = Path("agents.yaml")
+    logging_config: File = Path("logging_config.yaml")
+    """The usual files are read if they are there; one that is named has to be; an empty name is none."""
+    default_template: str = "sgr_tool_calling_agent"
+    """Whom `longhouse chat` talks to."""
     host: str = "127.0.0.1"
     port: int = Field(default=8400, ge=0, le=65535)
     data_dir: Path = Path(".longhouse")

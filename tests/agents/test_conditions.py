@@ -94,7 +94,7 @@ def test_a_limit_that_is_not_set_is_never_reached() -> None:
     ],
 )
 def test_what_cannot_be_understood_is_refused_in_words(text: str, complaint: str) -> None:
-    with pytest.raises(ValueError, match="condition|known|number|stage") as refused:
+    with pytest.raises(ValueError, match=r"condition|known|number|stage") as refused:
         conditions.parse(text)
     assert complaint in str(refused.value)
     with pytest.raises(ValidationError, match=r"stop_conditions\.0"):

@@ -1,14 +1,14 @@
 """`longhouse bench search`: how good and how fast tool search is on data of one's own, by the product's own code."""
 
-import asyncio
 import json
 import math
+import os
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 import numpy as np
@@ -38,7 +38,7 @@ WARM_UP: Final = 5
 
 Run = Callable[[Settings, Callable[[], Coroutine[Any, Any, None]]], None]
 Look = Callable[[str], Awaitable[list[tuple[str, float]]]]
-File = Annotated[Path, typer.Option(exists=True, dir_okay=False, readable=True)]
+T = TypeVar("T")
 
 
 class BenchTool(msgspec.Struct):
@@ -120,9 +120,120 @@ class Given:
     by_step: bool
 
 
-def _read[T](path: Path, type_: type[T]) -> list[T]:
+def _read(path: Path, type_: type[T]) -> list[T]:
     lines = [line for line in path.read_bytes().splitlines() if line.strip()]
     try:
         return [msgspec.json.decode(line, type=type_) for line in lines]
     except msgspec.MsgspecError as error:
         raise typer.BadParameter(f"{path}: {error}") from error
+
+
+async def _told(given: Given, *, as_json: bool) -> None:
+    figures = await measure(given)
+    if as_json:
+        typer.echo(json.dumps(figures))
+        return
+    parts = [("tools", figures), *([("agents", figures["agents"])] if "agents" in figures else [])]
+    table = Table()
+    for name in ("", *(name for name in figures if name != "agents")):
+        table.add_column(name, justify="right")
+    for title, part in parts:
+        table.add_row(title, *(_shown(name, part.get(name)) for name in figures if name != "agents"))
+    Console(width=160).print(table)
+
+
+def _shown(name: str, value: float | str | None) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    if name in ("tools", "queries"):
+        return str(value)
+    return f"{value:.2f}" if name.endswith("_ms") else f"{100 * value:.1f} %"
+
+
+async def measure(given: Given) -> dict[str, Any]:
+    """Publishes and indexes what is given in a Postgres of its own, then asks all queries."""
+    asked = [query for query in given.queries if query.relevant]
+    if not asked or not given.tools:
+        raise SetupError("there is nothing to measure: it takes tools, and queries with what is relevant to them.")
+    with tempfile.TemporaryDirectory(prefix="longhouse-bench-") as folder:
+        os.chmod(folder, 0o711)  # noqa: S103 - Postgres may run under another account, which must be able to enter
+        async with open_postgres(Path(folder)) as postgres, open_database(postgres.dsn) as db:
+            await migrate.migrate(db)
+            embedder = await embedded.load()
+            await _publish(db, given)
+            await Indexer(db, embedder).catch_up()
+            finder = Finder(db, embedder)
+            tools = await _asked(_tools(finder), asked, by_step=given.by_step, agents=False)
+            figures: dict[str, Any] = {**tools.figures(), "tools": len(given.tools)}
+            figures["embeddings"] = embedder.name if embedder else None
+            routed = [query for query in asked if query.relevant_agents]
+            if given.agents and routed:
+                agents = await _asked(_agents(finder), routed, by_step=given.by_step, agents=True)
+                figures["agents"] = {**agents.figures(), "tools": len(given.agents)}
+            return figures
+
+
+async def _publish(db: Database, given: Given) -> None:
+    catalog = Catalog(db)
+    tools = [_descriptor(tool) for tool in given.tools]
+    for start in range(0, len(tools), AT_ONCE):
+        await catalog.tools.publish(tools[start : start + AT_ONCE], by="bench")
+    named: dict[str, list[str]] = {}
+    for tool in given.tools:
+        if tool.agent_id is not None:
+            named.setdefault(tool.agent_id, []).append(tool.tool_id)
+    templates = [
+        Template(
+            name=agent.agent_id,
+            tool_policy=ToolPolicy(allowlist=tuple(named.get(agent.agent_id, ()))),
+            multi_agent_meta=MultiAgentMeta(capabilities=agent.description),
+        )
+        for agent in given.agents
+    ]
+    for start in range(0, len(templates), AT_ONCE):
+        await catalog.templates.publish(templates[start : start + AT_ONCE], by="bench")
+
+
+def _descriptor(tool: BenchTool) -> ToolDescriptor:
+    given = tool.parameters or {}
+    is_schema = isinstance(given.get("properties"), dict) and given.get("type") == "object"
+    return ToolDescriptor(
+        name=tool.tool_id,
+        description_short=tool.description[:SHORT],
+        description_long=tool.description if len(tool.description) > SHORT else "",
+        input_schema=given if is_schema else {"type": "object", "properties": given},
+        runtime_binding=RuntimeBinding(remote_endpoint="https://tools.invalid/"),
+    )
+
+
+def _tools(finder: Finder) -> Look:
+    async def look(text: str) -> list[tuple[str, float]]:
+        return [(hit.name, hit.score) for hit in await finder.tools(text, Filters(), DEPTH)]
+
+    return look
+
+
+def _agents(finder: Finder) -> Look:
+    directory = AgentDirectory(finder)
+
+    async def look(text: str) -> list[tuple[str, float]]:
+        return [(agent.name, agent.score) for agent in await directory.search(text, DEPTH)]
+
+    return look
+
+
+async def _asked(look: Look, queries: Sequence[BenchQuery], *, by_step: bool, agents: bool) -> Measured:
+    for query in queries[:WARM_UP]:
+        await look(query.query)
+    measured = Measured()
+    for query in queries:
+        best: dict[str, float] = {}
+        for text in query.steps if by_step and query.steps else [query.query]:
+            begun = time.perf_counter()
+            found = await look(text)
+            measured.seconds.append(time.perf_counter() - begun)
+            for name, score in found:
+                best[name] = max(score, best.get(name, 0.0))
+        ranked = sorted(best, key=lambda name: (-best[name], name))
+        measured.found.append((ranked, set(query.relevant_agents if agents else query.relevant)))
+    return measured

@@ -8,7 +8,7 @@ from typing import Any, Final
 import yaml
 
 from longhouse.files.mistakes import Mistakes
-from longhouse.files.nodes import Node, Spot
+from longhouse.files.nodes import Node, Spot, merged
 
 LARGEST: Final = 1_000_000
 """Bytes of a file that is read at all."""
@@ -16,9 +16,14 @@ DEEPEST: Final = 40
 MOST_VALUES: Final = 50_000
 """With each alias counted as often as it is used: a few lines of aliases can stand for billions."""
 
+TOO_DEEP: Final = f"is nested deeper than {DEEPEST} levels"
+UNKEEPABLE: Final = "holds a character that no text may have"
+TAGGED: Final = "has a tag (`!…`); values are plain here"
+
 _TAG: Final = "tag:yaml.org,2002:"
 _PLAIN: Final = {f"{_TAG}{name}" for name in ("int", "float", "bool", "null")}
 _TEXT: Final = {f"{_TAG}{name}" for name in ("str", "timestamp", "value")}
+_GATHERED: Final = {f"{_TAG}{name}" for name in ("map", "seq")}
 _UNKEEPABLE: Final = re.compile("[\x00\ud800-\udfff]")
 
 
@@ -44,22 +49,22 @@ def read_document(path: Path, mistakes: Mistakes) -> Node | None:
 
 
 def _composed(text: str, start: Spot, mistakes: Mistakes) -> Node | None:
-    loader = yaml.SafeLoader(text)
     try:
+        loader = yaml.SafeLoader(text)
         root = loader.get_single_node()
         node = Node({}, start) if root is None else _Reading(loader, start, mistakes).node(root, start, 0)
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
+        mark, begun = error.problem_mark or error.context_mark, error.context_mark
         # Only what the parser thinks: the words of the file stay out, there may be a key among them.
-        what = " ".join(filter(None, [error.context, error.problem]))
-        mistakes.add(Spot(start.file, mark.line + 1 if mark else 1), f"is not YAML: {what}")
+        context = f"{error.context} that begins in line {begun.line + 1}, " if error.context and begun else ""
+        mistakes.add(Spot(start.file, mark.line + 1 if mark else 1), f"is not YAML: {context}{error.problem}")
         return None
-    except (yaml.YAMLError, _TooMuch, RecursionError) as error:
-        what = str(error) if isinstance(error, _TooMuch) else "holds what no text has, or is nested too deep"
-        mistakes.add(start, what)
+    except yaml.reader.ReaderError as error:
+        mistakes.add(Spot(start.file, text.count("\n", 0, error.position) + 1), UNKEEPABLE)
         return None
-    finally:
-        loader.dispose()
+    except (_TooMuch, RecursionError) as error:
+        mistakes.add(start, str(error) if isinstance(error, _TooMuch) else TOO_DEEP)
+        return None
     if not isinstance(node.value, dict | None):
         mistakes.add(start, "should hold fields, such as `llm:`")
         return None
@@ -78,9 +83,11 @@ class _Reading:
     def node(self, raw: yaml.Node, spot: Spot, depth: int) -> Node:
         self._values += 1
         if depth > DEEPEST:
-            raise _TooMuch(f"is nested deeper than {DEEPEST} levels")
+            raise _TooMuch(TOO_DEEP)
         if self._values > MOST_VALUES:
             raise _TooMuch(f"holds more than {MOST_VALUES} values, aliases counted as often as they are used")
+        if not isinstance(raw, yaml.ScalarNode) and raw.tag not in _GATHERED:
+            self._mistakes.add(spot, TAGGED)
         if isinstance(raw, yaml.MappingNode):
             return Node(self._mapping(raw, spot, depth), spot)
         if isinstance(raw, yaml.SequenceNode):
@@ -103,9 +110,12 @@ class _Reading:
                 self._mistakes.add(at, "has a field whose name is no text; put it in quotes")
                 continue
             at = at.beneath(name)
+            node = self.node(value, at, depth + 1)
             if name in found:
                 self._mistakes.add(at, f"is there twice, first in line {found[name].spot.line}")
-            found[name] = self.node(value, at, depth + 1)
+                # Both are looked at, so that the mistakes of either are told.
+                node = merged(node, found[name])
+            found[name] = node
         return {**inherited, **found}
 
     def _inherited(self, value: yaml.Node, at: Spot, depth: int) -> dict[str, Node]:
@@ -121,17 +131,17 @@ class _Reading:
     def _scalar(self, raw: yaml.Node, spot: Spot) -> Any:
         if raw.tag in _TEXT:
             if _UNKEEPABLE.search(raw.value):
-                self._mistakes.add(spot, "holds a character that no text may have")
+                self._mistakes.add(spot, UNKEEPABLE)
                 return ""
             return raw.value
         if raw.tag not in _PLAIN:
-            self._mistakes.add(spot, "has a tag (`!…`); values are plain here")
+            self._mistakes.add(spot, TAGGED)
             return None
         try:
             value = self._loader.construct_object(raw)
         except ValueError:
             value = math.nan
-        if isinstance(value, float) and not math.isfinite(value) or _is_huge(value):
+        if (isinstance(value, float) and not math.isfinite(value)) or _is_huge(value):
             self._mistakes.add(spot, "is not a number to count with")
             return None
         return value

@@ -44,9 +44,7 @@ def common_ref(common: Node) -> Node | None:
     return _given(common, "api_key_ref")
 
 
-def _key(
-    said: dict[str, Node], ref: str, mistakes: Mistakes
-) -> tuple[Node | None, dict[str, str]]:
+def _key(said: dict[str, Node], ref: str, mistakes: Mistakes) -> tuple[Node | None, dict[str, str]]:
     key, named = said.get("api_key"), said.get("api_key_ref")
     if key is None:
         return named, {}

@@ -1,4 +1,4 @@
-"""Reads config.yaml and agents.yaml: global values beneath the templates that the program brings, beneath the agents."""
+"""Reads config.yaml and agents.yaml, and lays them beneath and over the templates that the program brings."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from pydantic import TypeAdapter
 
 from longhouse.agents import names
 from longhouse.agents.template import Template
-from longhouse.files.definitions import Defined, complete, define, tool_spots
+from longhouse.files.definitions import complete, define, tool_spots
 from longhouse.files.document import read_document
 from longhouse.files.endpoints import COMMON_REF
 from longhouse.files.mistakes import Mistakes, checked, unknown

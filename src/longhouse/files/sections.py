@@ -1,4 +1,4 @@
-"""The sections that config.yaml and agents have in common: what they say of a template, and what of its surroundings."""
+"""The sections that config.yaml and agents share: what they say of a template, and what of its surroundings."""
 
 import difflib
 import os

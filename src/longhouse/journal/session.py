@@ -50,6 +50,10 @@ class Open(_Value, frozen=True, kw_only=True):
     """Not begun: a person must approve it by then. None: it needs no approval, or has it."""
 
     @property
+    def awaits_person(self) -> bool:
+        return self.kind == "ask" or self.uncertain or self.approve_by is not None
+
+    @property
     def is_due(self) -> bool:
         return self.kind == "tool" and not self.uncertain and self.approve_by is None
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib.util
+import os
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -56,6 +57,8 @@ def _load() -> Any:
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         return None
+    # Threads of its own for a handful of texts cost more than they bring, and they do not survive a fork.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from wordllama import WordLlama  # noqa: PLC0415 - a second of imports, and not there on every machine
 
     # The tokenizer lies beside the weights, and is looked for in the cache only: the package is its own cache.

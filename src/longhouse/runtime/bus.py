@@ -36,7 +36,12 @@ class Look:
     head: int | None = None
 
 
-Item = Facts | Fragment | Look
+@dataclass(frozen=True, slots=True)
+class Stir:
+    """Something moved in the agents beneath; whoever follows them looks at them again."""
+
+
+Item = Facts | Fragment | Look | Stir
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ from longhouse.journal import events
 from longhouse.journal.events import Event, Fault, Recorded
 from longhouse.journal.fold import fold
 from longhouse.journal.session import AGENT_FAILED, Open, Session
-from longhouse.runtime.bus import Bus, Facts, Look
+from longhouse.runtime.bus import Bus, Facts, Stir
 from longhouse.runtime.condense import condensed
 from longhouse.runtime.delegate import Begun, Delegates
 from longhouse.runtime.instance import Instance, Pool
@@ -315,7 +315,7 @@ class Engine:
             run.session = await journals.catch_up(self.db, before)
         self.bus.publish(run.session.id, Facts(appended.recorded))
         if run.session.turn and run.session.turn.root:
-            self.bus.publish(run.session.turn.root, Look())  # whoever follows the whole tree looks at it again
+            self.bus.publish(run.session.turn.root, Stir())
 
     async def _append(
         self, run: Run, before: Session, after: Session, settled: Sequence[Event], at: datetime

@@ -5,7 +5,8 @@ import hashlib
 import os
 import re
 import uuid
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,15 +29,18 @@ _SAFE: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 class LogFolder:
     db: Database
     catalog: Catalog
-    path: Path
+    path: Path | None
+    others: Mapping[str, Path] = field(default_factory=dict)
+    """Of agents whose logs have a folder of their own."""
 
     async def keep(self, session: Session) -> None:
         """Writes the log of a session whose turn ended. Where that cannot be done, the log is missing, nothing else."""
-        if session.turn is None or not session.turn.ended:
+        folder = self.others.get(session.agent, self.path)
+        if folder is None or session.turn is None or not session.turn.ended:
             return
         content = msgspec.json.format(msgspec.json.encode(await log_of(self.db, self.catalog, session)), indent=2)
         try:
-            await asyncio.to_thread(_write, self.path, file_name(session.id), content)
+            await asyncio.to_thread(_write, folder, file_name(session.id), content)
         except OSError as error:
             log.warning("an agent log cannot be written", session=session.id, error=str(error))
 

@@ -14,8 +14,8 @@ import structlog
 
 from longhouse import clock
 from longhouse.errors import AlreadyReturned, Deposed, UnknownShape
-from longhouse.journal.session import Session
-from longhouse.runtime.bus import Bus, Look
+from longhouse.journal.session import Session, State
+from longhouse.runtime.bus import Bus, Look, Stir
 from longhouse.runtime.engine import Engine, Run
 from longhouse.store import journals, leases, views
 from longhouse.store.database import UNREACHABLE, Database
@@ -241,8 +241,10 @@ class Worker:
     async def _tell_followers(self) -> None:
         """Every follower looks at Postgres at least once a second: a hint may have been lost."""
         followed = self._bus.followed
-        for session_id, head in (await leases.heads(self._db, followed)).items() if followed else ():
+        for session_id, (head, state) in (await leases.heads(self._db, followed)).items() if followed else ():
             self._bus.publish(session_id, Look(head))
+            if state == State.WAITING_FOR_AGENT:
+                self._bus.publish(session_id, Stir())
 
     def _stop(self, session_id: str) -> None:
         if session_id in self._running:

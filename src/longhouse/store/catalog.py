@@ -97,7 +97,8 @@ WITH given AS (
 )
 SELECT json_agg(json_build_array(l.name, l.version,
            COALESCE((SELECT n.active FROM named n WHERE n.name = l.name),
-                    (SELECT o.active FROM catalog_names o WHERE o.kind = $1 AND o.name = l.name)) = l.version,
+                    (SELECT o.active FROM catalog_names o WHERE o.kind = $1 AND o.name = l.name))
+           IS NOT DISTINCT FROM l.version,
            l.there IS NULL) ORDER BY l.nth) AS published
 FROM last l
 """
@@ -116,11 +117,16 @@ WITH done AS (
     RETURNING active
 ){_MOVED}"""
 
+WAY_BACK: Final = """
+    SELECT cardinality(before) FROM catalog_names WHERE kind = $1 AND name = $2 AND retired_at IS NULL
+"""
+
+# By the length of the way back: sent again, or asked twice at once, it goes one step and not two.
 ROLL_BACK: Final = f"""
 WITH done AS (
     UPDATE catalog_names SET active = before[cardinality(before)], before = before[:cardinality(before) - 1],
                              changed_at = now()
-    WHERE kind = $1 AND name = $2 AND cardinality(before) > 0 AND retired_at IS NULL
+    WHERE kind = $1 AND name = $2 AND cardinality(before) = $3 AND retired_at IS NULL
     RETURNING active
 ){_MOVED}"""
 
@@ -321,8 +327,11 @@ class Shelf(Generic[T]):
     async def roll_back(self, name: str) -> int | None:
         """Makes the version active that was so before; None where there is no way back."""
         self.changes += 1
-        row = await self.db.alone(LOCK, ROLL_BACK, self.kind, name)
-        return row["active"] if row else None
+        steps = await self.db.value(WAY_BACK, self.kind, name)
+        if not steps:
+            return None
+        await self.db.alone(LOCK, ROLL_BACK, self.kind, name, steps)
+        return await self.active(name)
 
     async def deactivate(self, name: str, *, retire: bool = False) -> bool:
         """No version is active any more; turns that began with one keep it."""
@@ -336,7 +345,8 @@ class Shelf(Generic[T]):
     def digest(self, one: T) -> str:
         """Of what was said, without what the catalog adds and without defaults, which a newer release may name."""
         said = self.adapter.dump_python(one, mode="json", exclude_defaults=True, exclude={"version", "owner"})
-        return hashlib.sha256(msgspec.json.encode(said, order="sorted")).hexdigest()
+        # Not sorted: the order in which a schema names its properties is the order in which a model thinks of them.
+        return hashlib.sha256(msgspec.json.encode(said)).hexdigest()
 
     def _stored(self, one: T) -> str:
         whole = self.adapter.dump_python(one, mode="json", exclude={"version", "owner"})

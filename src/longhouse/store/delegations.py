@@ -135,7 +135,9 @@ async def begin(
         await tx.run(LOCK, session.owner, session.conversation)
         edges = [(row["parent"], row["child"]) for row in await tx.rows(EDGES, session.owner, session.conversation)]
         children = {task.call: await _child(tx, session, task) for task in tasks}
-        circles = {task.call for task in tasks if task.awaited and waits_for(edges, children[task.call], session.id)}
+        circles = {
+            task.call for task in tasks if task.awaited and waits_for(edges, children[task.call] or "", session.id)
+        }
         faults = [Returned(call=call, outcome=_cycle()) for call in circles]
         known, settled_at_once = await _collected(tx, session.id, collects, edges)
         after, settled = settle([*new, *faults, *settled_at_once])

@@ -1,7 +1,7 @@
 """The journals: appending to them, reading them. One function, one statement."""
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -158,6 +158,14 @@ READ: Final = """
     SELECT j.seq, j.at, j.trace_id, j.worker, j.fence, j.body, f.content
     FROM journal j LEFT JOIN files f ON f.digest = j.body_digest
     WHERE j.session_id = $1 AND j.seq > $2 ORDER BY j.seq LIMIT $3
+"""
+
+READ_TRACE: Final = """
+    SELECT j.session_id, j.seq, j.at, j.trace_id, j.worker, j.fence, j.body, f.content
+    FROM unnest($1::text[], $2::bigint[]) AS known (session_id, seq)
+    JOIN journal j ON j.session_id = known.session_id AND j.seq > known.seq AND j.trace_id = $3
+    LEFT JOIN files f ON f.digest = j.body_digest
+    ORDER BY j.session_id, j.seq LIMIT $4
 """
 
 WRITTEN: Final = "SELECT seq FROM journal WHERE session_id = $1 AND append_id = $2 ORDER BY nth"
@@ -398,6 +406,14 @@ async def is_written(db: Database, session_id: str, append_id: uuid.UUID) -> boo
 
 async def read(db: Database, session_id: str, after: int = 0, limit: int = PAGE) -> list[Recorded]:
     return [_recorded(row) for row in await db.rows(READ, session_id, after, limit)]
+
+
+async def read_trace(db: Database, after: Mapping[str, int], trace: str) -> dict[str, list[Recorded]]:
+    """What one trace added to several journals, each after a seq of its own."""
+    found: dict[str, list[Recorded]] = {}
+    for row in await db.rows(READ_TRACE, list(after), list(after.values()), trace, PAGE):
+        found.setdefault(row["session_id"], []).append(_recorded(row[1:]))
+    return found
 
 
 def _recorded(row: asyncpg.Record) -> Recorded:

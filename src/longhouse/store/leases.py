@@ -74,7 +74,7 @@ FIRE: Final = """
 
 FENCES: Final = "SELECT id, fence FROM sessions WHERE id = ANY($1)"
 
-HEADS: Final = "SELECT id, head FROM sessions WHERE id = ANY($1)"
+HEADS: Final = "SELECT id, head, state FROM sessions WHERE id = ANY($1)"
 
 ENLIST: Final = """
     INSERT INTO workers (id, lock_key, node, pid, slots) VALUES ($1, $2, $3, $4, $5)
@@ -166,8 +166,9 @@ async def fences(db: Database, sessions: Sequence[str]) -> dict[str, int]:
     return {row["id"]: row["fence"] for row in await db.rows(FENCES, list(sessions))}
 
 
-async def heads(db: Database, sessions: Sequence[str]) -> dict[str, int]:
-    return {row["id"]: row["head"] for row in await db.rows(HEADS, list(sessions))}
+async def heads(db: Database, sessions: Sequence[str]) -> dict[str, tuple[int, str]]:
+    """Session -> its head and state."""
+    return {row["id"]: (row["head"], row["state"]) for row in await db.rows(HEADS, list(sessions))}
 
 
 async def enlist(connection: asyncpg.Connection, worker: str, *, node: str, pid: int, slots: int) -> None:

@@ -98,24 +98,25 @@ class Found:
             if row["term"] is not None:
                 entry = (starts[row["id"]], np.frombuffer(row["postings"], POSTING))
                 self._postings.setdefault(row["term"], []).append(entry)
+        self._counts = {term: sum(len(part) for _, part in parts) for term, parts in self._postings.items()}
 
     @property
     def postings(self) -> int:
-        return sum(len(postings) for parts in self._postings.values() for _, postings in parts)
+        return sum(self._counts.values())
 
     @property
     def size(self) -> int:
         return int(self._starts[-1])
 
     def rarity(self, term: str) -> float:
-        found_in = sum(len(postings) for _, postings in self._postings.get(term, ()))
-        return ranking.rarity(min(found_in, self.texts), self.texts)
+        return ranking.rarity(min(self._counts.get(term, 0), self.texts), self.texts)
 
     def scores(self, texts: Sequence[Sequence[str]]) -> Scores:
         """A row of scores for each text, a place for each slot."""
         scores = np.zeros((len(texts), self.size), np.float32)
+        asked = [frozenset(text) for text in texts]
         for term, parts in self._postings.items():
-            asking = [row for row, text in enumerate(texts) if term in text]
+            asking = [row for row, text in enumerate(asked) if term in text]
             worth = np.float32(self.rarity(term))
             for start, postings in parts:
                 places = postings["slot"].astype(np.intp) + start
@@ -124,21 +125,21 @@ class Found:
                     scores[row, places] += added  # a term has each slot once
         return scores
 
-    def has(self, shard: int, slot: int) -> bool:
-        """Was this slot there when the postings were read?"""
-        nth = int(np.searchsorted(self._shards, shard))
-        return (
-            nth < len(self._shards) and self._shards[nth] == shard and slot < self._starts[nth + 1] - self._starts[nth]
-        )
-
     def where(self, places: npt.NDArray[np.intp]) -> tuple[list[int], list[int]]:
         """The shards and slots of places."""
         nth = np.searchsorted(self._starts, places, side="right") - 1
         return self._shards[nth].tolist(), (places - self._starts[nth]).tolist()
 
-    def places(self, shards: Sequence[int], slots: Sequence[int]) -> npt.NDArray[np.intp]:
-        nth = np.searchsorted(self._shards, np.array(shards, np.int64))
-        return np.array(self._starts[nth] + np.array(slots, np.int64), np.intp)
+    def places(self, rows: Sequence[asyncpg.Record]) -> npt.NDArray[np.intp]:
+        """Where the shards and slots of rows are; -1 for those that were not there when the postings were read."""
+        if not rows or not len(self._shards):
+            return np.full(len(rows), -1, np.intp)
+        shards = np.array([row["shard"] for row in rows], np.int64)
+        slots = np.array([row["slot"] for row in rows], np.int64)
+        nth = np.minimum(np.searchsorted(self._shards, shards), len(self._shards) - 1)
+        places = self._starts[nth] + slots
+        known = (self._shards[nth] == shards) & (places < self._starts[nth + 1])
+        return np.where(known, places, -1).astype(np.intp)
 
 
 async def read(db: Database, kind: str, caller: str | None, terms: Sequence[str]) -> Found:

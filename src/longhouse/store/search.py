@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import asyncpg
 import numpy as np
@@ -18,30 +18,21 @@ from longhouse.store.catalog import Kind
 from longhouse.store.database import Database
 from longhouse.store.postings import Found
 
-WHOLE: Final = 100
+WHOLE: Final = 80
 """Candidates by the words of the whole query."""
 PER_CLAUSE: Final = 25
 """Candidates by the words of each clause."""
-NEAREST: Final = 50
+NEAREST: Final = 40
 """Candidates by the whole query's vector. Most are found by words too; these are for queries in other words."""
 NARROW: Final = 1000
 """Up to so many permitted texts, all of them are candidates and nothing is approximate."""
+FEWEST_NODES: Final = 8000
+"""Fewer vectors are compared one by one sooner than a graph of them is searched, and none is missed."""
 EF_SEARCH: Final = 200
 """How far the graph of vectors is searched: 98 of the 100 nearest are found among 100,000."""
 BUSY: Final = 200_000
 """From so many postings on, they are added up in a thread, so that the event loop stays free."""
 
-VISIBLE: Final = "(d.owner IS NULL OR d.owner = $1)"
-# Who may have what; the parameters are those of `Filters.args`.
-PERMITTED: Final = """
-    ($2::text[] IS NULL OR d.name = ANY($2) OR d.name LIKE ANY($3::text[]))
-    AND NOT (d.name = ANY($4::text[]) OR d.name LIKE ANY($5::text[]))
-    AND (cardinality($6::text[]) = 0 OR d.type = ANY($6))
-    AND (cardinality($7::text[]) = 0 OR d.tags && $7)
-    AND d.risk <= $8::int
-    AND (d.templates IS NULL OR $9::text = ANY(d.templates))
-    AND (d.sub_agents OR NOT $10::boolean)
-"""
 # The index follows the catalog by a moment; what the catalog says now is what counts. LIMIT keeps the planner from
 # starting at the catalog, which it would do after many were published at once.
 NOW: Final = """
@@ -81,14 +72,31 @@ class Filters:
     """Whose agent asks."""
     is_sub: bool = False
 
-    @property
-    def args(self) -> tuple[Any, ...]:
-        allow, beneath = split(self.allow or ())
-        deny, under = split(self.deny)
-        names = None if self.allow is None else allow
-        risk = RISKS[self.max_risk]
-        lists = (names, beneath, deny, under, list(self.types), list(self.tags))
-        return (self.caller, *lists, risk, self.template, self.is_sub)
+    def conditions(self, args: list[object]) -> str:
+        """What must hold of a text `d`. Only what is asked for is asked: each condition costs every text its time."""
+
+        def given(value: object) -> str:
+            args.append(value)
+            return f"${len(args)}"
+
+        caller, template = given(self.caller), given(self.template)
+        held = [f"(d.owner IS NULL OR d.owner = {caller}::text)"]
+        held.append(f"(d.templates IS NULL OR {template}::text = ANY(d.templates))")
+        if self.allow is not None:
+            names, beneath = split(self.allow)
+            held.append(f"(d.name = ANY({given(names)}::text[]) OR d.name LIKE ANY({given(beneath)}::text[]))")
+        if self.deny:
+            names, beneath = split(self.deny)
+            held.append(f"NOT (d.name = ANY({given(names)}::text[]) OR d.name LIKE ANY({given(beneath)}::text[]))")
+        if self.types:
+            held.append(f"d.type = ANY({given(list(self.types))}::text[])")
+        if self.tags:
+            held.append(f"d.tags && {given(list(self.tags))}::text[]")
+        if self.max_risk != "high":
+            held.append(f"d.risk <= {RISKS[self.max_risk]:d}")
+        if self.is_sub:
+            held.append("d.sub_agents")
+        return " AND ".join(held)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,66 +155,73 @@ class Search:
         found = await postings.read(self.db, self.kind, filters.caller, wanted)
         scores = await _scored(found, asked)
         rows = await self._candidates(query, filters, found, scores, top_k)
-        rows = [row for row in rows if found.has(row["shard"], row["slot"])]
+        places = found.places(rows)
+        known = [row for row, place in zip(rows, places.tolist(), strict=True) if place >= 0]
         best = sum(found.rarity(term) for term in asked[0]) * (ranking.K1 + 1)
-        return _ranked(query, rows, scores[:, found.places(*_slots(rows))], best)[:top_k]
+        return _ranked(query, known, scores[:, places[places >= 0]], best, top_k)
 
     async def _candidates(
         self, query: Query, filters: Filters, found: Found, scores: Scores, top_k: int
     ) -> Sequence[asyncpg.Record]:
         if filters.allow is not None or found.size <= NARROW:
-            rows = await self.db.rows(self._all(query.space), *filters.args)
+            rows = await self._all(query, filters)
             if len(rows) <= NARROW:
                 return rows
         places = _best(scores)
-        rows = await self._near(query, filters, *found.where(places))
-        kept = np.isin(found.places(*_slots([row for row in rows if found.has(row["shard"], row["slot"])])), places)
-        if np.count_nonzero(scores[0]) <= WHOLE or np.count_nonzero(kept) >= max(WHOLE // 2, 2 * top_k):
+        rows = await self._near(query, filters, found, places)
+        kept = np.isin(found.places(rows), places)
+        if np.count_nonzero(scores[0]) <= WHOLE or np.count_nonzero(kept) >= max(WHOLE // 2, top_k):
             return rows
         # What is not permitted took the places of what is: only what is permitted may compete for them.
-        permitted = await self.db.rows(self._permitted(), *filters.args)
         mask = np.zeros(found.size, np.bool_)
-        mask[found.places(*_slots([row for row in permitted if found.has(row["shard"], row["slot"])]))] = True
-        return await self._near(query, filters, *found.where(_best(scores * mask)))
+        among = found.places(await self._permitted(filters))
+        mask[among[among >= 0]] = True
+        return await self._near(query, filters, found, _best(scores * mask))
+
+    async def _all(self, query: Query, filters: Filters) -> Sequence[asyncpg.Record]:
+        """Whatever is permitted, as far as it is not too much."""
+        args: list[object] = []
+        sql = self._select(query.space, "search_documents d", filters.conditions(args))
+        return await self.db.rows(f"{sql} LIMIT {NARROW + 1}", *args)
+
+    async def _permitted(self, filters: Filters) -> Sequence[asyncpg.Record]:
+        args: list[object] = []
+        held = filters.conditions(args)
+        return await self.db.rows(
+            f"SELECT d.shard, d.slot FROM search_documents d WHERE d.kind = '{self.kind}' AND {held}", *args
+        )
 
     async def _near(
-        self, query: Query, filters: Filters, shards: list[int], slots: list[int]
+        self, query: Query, filters: Filters, found: Found, places: npt.NDArray[np.intp]
     ) -> Sequence[asyncpg.Record]:
-        """Those at the slots, and those near to the query's vector."""
-        given = "SELECT * FROM unnest($11::int[], $12::int[]) AS given (shard, slot)"
-        if query.space is None or query.vectors is None:
-            return await self.db.rows(self._select(None, f"({given}) AS c {AT}"), *filters.args, shards, slots)
-        vector = "[" + ",".join(f"{number:.5f}" for number in query.vectors[0].tolist()) + "]"
-        sql = self._select(query.space, f"({given} UNION {self._nearest(query.space)}) AS c {AT}")
-        return await self.db.tuned(await self._tuning(), sql, *filters.args, shards, slots, vector)
+        """Those at the places, and those near to the query's vector."""
+        args: list[object] = []
+        held = filters.conditions(args)
+        args += found.where(places)
+        candidates = f"SELECT * FROM unnest(${len(args) - 1}::int[], ${len(args)}::int[]) AS given (shard, slot)"
+        if query.space is not None and query.vectors is not None:
+            args.append("[" + ",".join(f"{number:.5f}" for number in query.vectors[0].tolist()) + "]")
+            candidates = f"{candidates} UNION {self._nearest(query.space, held, f'${len(args)}')}"
+        sql = self._select(query.space, f"({candidates}) AS c {AT}", held)
+        if found.size < FEWEST_NODES:
+            return await self.db.rows(sql, *args)
+        return await self.db.tuned(await self._tuning(), sql, *args)
 
-    def _nearest(self, space: Space) -> str:
+    def _nearest(self, space: Space, held: str, asked: str) -> str:
         """Everybody's by the graph, which holds only them; the caller's own one by one."""
         vector = f"halfvec({space.dimensions:d})"
-        distance = f"d.vector::{vector} <=> $13::text::{vector}"
+        order = f"ORDER BY d.vector::{vector} <=> {asked}::text::{vector} LIMIT {NEAREST}"
         own = (
             f"SELECT d.shard, d.slot FROM search_documents d WHERE d.kind = '{self.kind}' AND d.model = {space.model:d}"
         )
-        return f"""
-            ({own} AND d.owner IS NULL AND {PERMITTED} ORDER BY {distance} LIMIT {NEAREST})
-            UNION ({own} AND d.owner = $1 AND {PERMITTED} ORDER BY {distance} LIMIT {NEAREST})
-        """
+        return f"({own} AND d.owner IS NULL AND {held} {order}) UNION ({own} AND d.owner = $1 AND {held} {order})"
 
-    def _all(self, space: Space | None) -> str:
-        return f"{self._select(space, 'search_documents d')} LIMIT {NARROW + 1}"
-
-    def _permitted(self) -> str:
-        return f"""
-            SELECT d.shard, d.slot FROM search_documents d
-            WHERE d.kind = '{self.kind}' AND {VISIBLE} AND {PERMITTED}
-        """
-
-    def _select(self, space: Space | None, candidates: str) -> str:
+    def _select(self, space: Space | None, candidates: str, held: str) -> str:
         vector = f"CASE WHEN d.model = {space.model:d} THEN halfvec_send(d.vector) END" if space else "NULL::bytea"
         return f"""
             SELECT d.name, n.active AS version, d.shard, d.slot, {vector} AS vector
             FROM {candidates} {NOW}
-            WHERE d.kind = '{self.kind}' AND n.active IS NOT NULL AND {VISIBLE} AND {PERMITTED}
+            WHERE d.kind = '{self.kind}' AND n.active IS NOT NULL AND {held}
         """
 
     async def _tuning(self) -> str:
@@ -214,11 +229,8 @@ class Search:
         if not self._settings:
             version = await self.db.value("SELECT extversion FROM pg_extension WHERE extname = 'vector'")
             can_go_on = tuple(int(part) for part in version.split(".")[:2]) >= (0, 8)
-            self._settings = (
-                f"SET LOCAL hnsw.ef_search = {EF_SEARCH}; SET LOCAL jit = off;"
-                # The graph's own index is chosen only where the values are known while planning.
-                " SET LOCAL plan_cache_mode = force_custom_plan;"
-                + (" SET LOCAL hnsw.iterative_scan = strict_order;" if can_go_on else "")
+            self._settings = f"SET LOCAL hnsw.ef_search = {EF_SEARCH}; SET LOCAL jit = off;" + (
+                " SET LOCAL hnsw.iterative_scan = strict_order;" if can_go_on else ""
             )
         return self._settings
 
@@ -257,25 +269,25 @@ def _top(scores: npt.NDArray[np.float32], count: int) -> npt.NDArray[np.intp]:
     return np.flatnonzero(scores > 0)
 
 
-def _ranked(query: Query, rows: Sequence[asyncpg.Record], lexical: Scores, best: float) -> list[Hit]:
+def _ranked(query: Query, rows: Sequence[asyncpg.Record], lexical: Scores, best: float, top_k: int) -> list[Hit]:
     if not rows:
         return []
     similar = _similarities(query, rows)
     parts = [ranking.fused(words, similar[nth] if similar is not None else None) for nth, words in enumerate(lexical)]
     scores = ranking.with_clauses(parts[0], parts[1:])
     clause = np.maximum.reduce(parts[1:]) if parts[1:] else None
-    order = sorted(range(len(rows)), key=lambda nth: (-scores[nth], rows[nth]["name"]))
+    names = [row["name"] for row in rows]
+    order = sorted(np.flatnonzero(scores > 0).tolist(), key=lambda nth: (-scores[nth], names[nth]))
     return [
         Hit(
-            name=rows[nth]["name"],
+            name=names[nth],
             version=rows[nth]["version"],
             score=float(scores[nth]),
             lexical=float(lexical[0, nth]) / best if best > 0 else 0.0,
             semantic=float(similar[0, nth]) if similar is not None else None,
             clause=float(clause[nth]) if clause is not None else None,
         )
-        for nth in order
-        if scores[nth] > 0
+        for nth in order[:top_k]
     ]
 
 
@@ -283,18 +295,14 @@ def _similarities(query: Query, rows: Sequence[asyncpg.Record]) -> Scores | None
     """Cosines, a row for each text of the query; nothing where a text has no vector of this model yet."""
     if query.vectors is None or query.space is None:
         return None
-    vectors = np.zeros((len(rows), query.space.dimensions), np.float32)
-    for nth, row in enumerate(rows):
-        if row["vector"] is not None:
-            vectors[nth] = np.frombuffer(row["vector"], ">f2", offset=4)  # two numbers of two bytes come before
+    head = 2  # numbers before the vector's own: how many there are, and one that is not used
+    none = bytes(2 * (head + query.space.dimensions))
+    sent = b"".join(row["vector"] or none for row in rows)
+    vectors = np.frombuffer(sent, ">f2").reshape(len(rows), -1)[:, head:].astype(np.float32)
     lengths = np.sqrt(np.einsum("nd,nd->n", vectors, vectors))
     lengths[lengths == 0] = 1
     cosines: Scores = (query.vectors @ vectors.T) / lengths
     return cosines
-
-
-def _slots(rows: Sequence[asyncpg.Record]) -> tuple[list[int], list[int]]:
-    return [row["shard"] for row in rows], [row["slot"] for row in rows]
 
 
 def split(names: Sequence[str]) -> tuple[list[str], list[str]]:

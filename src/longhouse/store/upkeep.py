@@ -7,10 +7,8 @@ import asyncpg
 
 from longhouse.store.database import Database
 from longhouse.store.postings import CROWDED
-from longhouse.store.search import Space
+from longhouse.store.search import FEWEST_NODES, Space
 
-FEWEST_NODES: Final = 8000
-"""Fewer vectors are compared one by one sooner than a graph of them is searched, and none is missed."""
 MANY: Final = 5000
 """So many new vectors at once enter a graph faster when it is built again: measured three to four times."""
 NEIGHBOURS: Final = 16

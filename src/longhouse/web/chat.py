@@ -75,7 +75,7 @@ class Completion:
 
     async def _mark(self, ending: Ending) -> None:
         """Content that was more than the answer is what the client will resend: it is known by that as well."""
-        if self._aloud and ending.turn and ending.turn.chain:
+        if (self._aloud or ending.asked or self.telling.attached.answers_beneath) and ending.turn and ending.turn.chain:
             mark = fingerprint.grown(ending.turn.chain, [("assistant", self._aloud + self.telling.sent)])
             await views.mark_rest(self.telling.db, mark, ending.session.id, ending.session.head)
 
@@ -126,6 +126,7 @@ class Completion:
         if ending.error:
             # The prompt is in the journal: sending it again would only repeat it.
             return wire.Json(ending.error, status_code=_status(ending), headers={"x-should-retry": "false"})
+        await self._mark(ending)
         message: dict[str, Any] = {"role": "assistant", "content": self.telling.sent, "refusal": None}
         if reasoning:
             message["reasoning_content"] = reasoning
@@ -152,6 +153,11 @@ def closing(ending: Ending) -> dict[str, Any]:
     if turn.ended:
         event = "failed" if turn.code == AGENT_FAILED else "completed"
         return about(session, turn.trace, event, state=turn.ended)
+    if ending.asked:
+        asked = ending.asked
+        kind = "clarification" if asked.call.kind == "ask" else "approval"
+        detail = {"call_id": asked.call.call, "asked_by": asked.session.agent, "asked_in": asked.session.id}
+        return about(session, turn.trace, "waiting", status="waiting", waiting_for=kind, **detail)
     open_call = next(iter(session.questions or session.unapproved or session.uncertain))
     kind = "clarification" if session.questions else "approval"
     return about(session, turn.trace, "waiting", status="waiting", waiting_for=kind, call_id=open_call.call)

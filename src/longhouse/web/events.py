@@ -10,7 +10,7 @@ from longhouse.runtime.bus import Bus, Draft, Fragment
 from longhouse.store import journals
 from longhouse.store.database import Database
 from longhouse.web import stream
-from longhouse.web.follow import Seen, follow
+from longhouse.web.follow import follow
 
 
 async def events_of(
@@ -33,7 +33,8 @@ async def events_of(
         if deltas and (draft := bus.draft(session_id)):
             yield _snapshot(draft)
         async for batch in follow(db, session_id, subscription, after=after, beat=stream.HEARTBEAT_EVERY):
-            pieces = [_piece(session_id, item) for item in batch if deltas or isinstance(item, Recorded)]
+            shown = [item for item in batch if isinstance(item, Recorded) or (deltas and isinstance(item, Fragment))]
+            pieces = [_piece(session_id, item) for item in shown]
             if pieces or not batch:
                 yield b"".join(pieces) or stream.HEARTBEAT
             watch.see(item for item in batch if isinstance(item, Recorded))
@@ -61,7 +62,7 @@ def _is_ahead(draft: Draft | None, seq: int) -> bool:
     return draft is not None and draft.after > seq
 
 
-def _piece(session_id: str, item: Seen) -> bytes:
+def _piece(session_id: str, item: Recorded | Fragment) -> bytes:
     return _fact(session_id, item) if isinstance(item, Recorded) else _delta(item)
 
 

@@ -5,11 +5,11 @@ from collections.abc import AsyncGenerator
 from contextlib import suppress
 
 from longhouse.journal.events import Recorded
-from longhouse.runtime.bus import Facts, Fragment, Item, Look, Subscription
+from longhouse.runtime.bus import Facts, Fragment, Item, Look, Stir, Subscription
 from longhouse.store import journals
 from longhouse.store.database import Database
 
-Seen = Recorded | Fragment
+Seen = Recorded | Fragment | Stir
 
 
 async def follow(
@@ -32,7 +32,7 @@ async def follow(
             yield []
         batch: list[Seen] = []
         for item in items:
-            if isinstance(item, Fragment):
+            if isinstance(item, Fragment | Stir):
                 batch.append(item)
                 continue
             facts = await _facts(db, session_id, item, after)

@@ -68,7 +68,7 @@ def build(
         title="Longhouse", version=longhouse.__version__, openapi_url=None, docs_url=None, redirect_slashes=False
     )
     app.state.door = door
-    turns = Turns(db, catalog)
+    turns = Turns(db, catalog, bus.wake)
     held = Sessions(db, bus, catalog, turns)
     app.include_router(gateway.routes(db, bus, catalog, turns))
     app.include_router(sessions.routes(held))

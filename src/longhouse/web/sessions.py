@@ -15,12 +15,14 @@ from longhouse.journal.events import Event, Fault, Outcome, Output, Recorded
 from longhouse.journal.fold import fold
 from longhouse.journal.session import Open, Session, State
 from longhouse.runtime.bus import Bus
-from longhouse.store import journals, views
+from longhouse.store import delegations, journals, views
 from longhouse.store.catalog import Catalog
 from longhouse.store.database import Database
+from longhouse.store.delegations import Ending
 from longhouse.web import access, query, stream, wire
 from longhouse.web.access import Caller
 from longhouse.web.events import events_of
+from longhouse.web.tree import Question, Standing, standing
 from longhouse.web.turns import Turns
 
 MAX_PAGE: Final = query.MAX_PAGE
@@ -77,29 +79,34 @@ class Sessions:
         return await journals.load(self.db, session_id, row.head)
 
     async def answer(self, caller: Caller, session_id: str, text: str, call_id: str | None) -> Session:
+        """Answers a question of the session, or of an agent beneath it."""
         session = await self.load(caller, session_id)
-        asked = [call for call in session.questions if call_id in (None, call.call)]
-        if not asked:
+        own = [Question(session, call) for call in session.questions]
+        open_ones = [*own, *(one for one in (await standing(self.db, session)).questions if one.call.kind == "ask")]
+        asked = next((one for one in open_ones if call_id in (None, one.call.call)), None)
+        if asked is None:
             raise _conflict("There is no open question to answer: it was answered already, or never asked.")
         try:
-            attached = await self.turns.answer(session, asked[0].call, text)
+            attached = await self.turns.answer(asked.session, asked.call.call, text)
         except AlreadyReturned:
             raise _conflict("This question was answered already.") from None
-        self.bus.appended(session_id, attached.session.head)
-        return attached.session
+        self.bus.appended(attached.session.id, attached.session.head)
+        return attached.session if asked.session is session else await self.load(caller, session_id)
 
     async def decide(self, caller: Caller, session_id: str, approval: Approval) -> Session:
         """Approves or denies a call, or settles one whose outcome nobody knows, as it stands now."""
         for _ in range(RACES):
             session = await self.load(caller, session_id)
-            if not any(call.call == approval.call_id for call in _decidable(session, approval.decision)):
+            beneath = [one.session for one in (await standing(self.db, session)).questions]
+            asking = next((one for one in (session, *beneath) if _may_decide(one, approval)), None)
+            if asking is None:
                 raise _conflict("There is no such open decision on this call: it was settled already, or never asked.")
-            trace = session.turn.trace if session.turn else ""
+            trace = asking.turn.trace if asking.turn else ""
             try:
-                placed = await journals.add(self.db, session_id, _settling(approval), trace=trace, head=session.head)
+                placed = await journals.add(self.db, asking.id, _settling(approval), trace=trace, head=asking.head)
             except LookupError:
                 continue
-            self.bus.appended(session_id, placed.seq)
+            self.bus.appended(asking.id, placed.seq)
             return await journals.catch_up(self.db, session)
         raise CallerError("The session moved on each time; try again.", status=409, code="busy")
 
@@ -113,16 +120,16 @@ class Sessions:
                 trace = session.queue[0].prompt.trace
             else:
                 return session
-            fault = Fault(code="cancelled", message="the turn was cancelled")
-            new: list[Event] = [events.Returned(call=call, outcome=fault) for call in session.open]
-            new.append(events.Cancelled(trace=trace, by="user"))
-            at = clock.now()
-            recorded = [Recorded(seq=session.head + 1 + i, at=at, event=event) for i, event in enumerate(new)]
-            after = fold(recorded, session)
-            if placed := await journals.cancel(self.db, session, new, after=after):
-                self.bus.stop(session_id)
-                self.bus.appended(session_id, placed.seq)
-                return after
+            nodes = await delegations.tree(self.db, session_id, trace, working=True)
+            beneath = [await journals.load(self.db, node.id, node.head) for node in nodes if node.id != session_id]
+            endings = [_ended(one, trace) for one in (session, *beneath) if one is session or _is_in(one, trace)]
+            placed = await delegations.cancel(self.db, session, endings, trace)
+            if placed is None:
+                continue
+            for ended, seq in placed:
+                self.bus.stop(ended)
+                self.bus.appended(ended, seq)
+            return endings[0].after
         raise CallerError("The session moved on each time; try again.", status=409, code="busy")
 
 
@@ -155,7 +162,8 @@ def routes(sessions: Sessions) -> APIRouter:
     @router.get("/v1/sessions/{session_id}", response_model=None, dependencies=bare)
     async def get_session(caller: access.User, session_id: str) -> Response:
         """One session: its state, what it is doing, what it waits for, what came of it."""
-        return wire.Json(described(await sessions.load(caller, session_id)))
+        session = await sessions.load(caller, session_id)
+        return wire.Json(described(session, await standing(sessions.db, session)))
 
     @router.get("/v1/sessions/{session_id}/messages", response_model=None, dependencies=bare)
     async def get_messages(caller: access.User, session_id: str) -> Response:
@@ -224,6 +232,27 @@ def _decidable(session: Session, decision: events.Decision) -> list[Open]:
     return session.unapproved if decision == "deny" else session.uncertain
 
 
+def _is_in(session: Session, trace: str) -> bool:
+    """Is the session working on this trace, or about to?"""
+    is_running = session.turn is not None and session.is_running and session.turn.trace == trace
+    return is_running or any(waiting.prompt.trace == trace for waiting in session.queue)
+
+
+def _ended(session: Session, trace: str) -> Ending:
+    """The end of a trace in one session: a fault for every open call of it, so that history stays paired."""
+    fault = Fault(code="cancelled", message="the turn was cancelled")
+    is_running = session.turn is not None and session.is_running and session.turn.trace == trace
+    new: list[Event] = [events.Returned(call=call, outcome=fault) for call in session.open] if is_running else []
+    new.append(events.Cancelled(trace=trace, by="user"))
+    at = clock.now()
+    recorded = [Recorded(seq=session.head + 1 + i, at=at, event=event) for i, event in enumerate(new)]
+    return Ending(session, new, fold(recorded, session))
+
+
+def _may_decide(session: Session, approval: Approval) -> bool:
+    return any(call.call == approval.call_id for call in _decidable(session, approval.decision))
+
+
 def _settling(approval: Approval) -> list[Event]:
     call = approval.call_id
     decided = events.Decided(call=call, decision=approval.decision, by="user", comment=approval.comment)
@@ -240,8 +269,8 @@ def _settling(approval: Approval) -> list[Event]:
     return [decided, events.Returned(call=call, outcome=outcome, by="user")]
 
 
-def described(session: Session) -> dict[str, Any]:
-    """A session in all that a client may want to know of it."""
+def described(session: Session, below: Standing) -> dict[str, Any]:
+    """A session in all that a client may want to know of it; its state is that of the agents beneath it, too."""
     turn = session.turn
     counters = {
         "iteration": turn.iteration if turn else 0,
@@ -257,11 +286,11 @@ def described(session: Session) -> dict[str, Any]:
         "conversation_id": session.conversation,
         "label": session.label,
         "trace_id": turn.trace if turn else None,
-        "state": session.state,
+        "state": below.state or session.state,
         "task": turn.task if turn else None,
         "counters": counters,
         "context_snapshot": snapshot_of(session),
-        "questions": [_question(session, call) for call in session.open.values() if not call.is_due],
+        "questions": [_question(one) for one in (*_asked(session), *below.questions)],
         "queued": len(session.queue),
         "result": turn.answer if turn and turn.ended else None,
         "error": turn.error if turn else None,
@@ -286,13 +315,18 @@ def snapshot_of(session: Session) -> dict[str, Any]:
     }
 
 
-def _question(session: Session, call: Open) -> dict[str, Any]:
+def _asked(session: Session) -> list[Question]:
+    return [Question(session, call) for call in session.open.values() if call.awaits_person]
+
+
+def _question(question: Question) -> dict[str, Any]:
+    session, call = question.session, question.call
     return {
         "call_id": call.call,
         "agent": session.agent,
         "session_id": session.id,
         "kind": "unknown_outcome" if call.uncertain else "approval" if call.approve_by else "clarification",
-        "text": call.question or (f"May {call.tool} run?" if call.approve_by else f"Did {call.tool} happen?"),
+        "text": question.text,
         "tool": call.tool,
         "arguments": call.arguments,
         "deadline": call.approve_by or call.deadline,

@@ -4,14 +4,16 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from longhouse.agents.delegation import has_delegated
 from longhouse.journal import events
-from longhouse.journal.events import Fault, Recorded
+from longhouse.journal.events import Fault
 from longhouse.journal.fold import fold
 from longhouse.journal.session import Session, Turn
-from longhouse.runtime.bus import Bus, Fragment, Look
+from longhouse.runtime.bus import Bus, Fragment, Look, Stir
 from longhouse.store.database import Database
 from longhouse.web import stream, wire
-from longhouse.web.follow import follow
+from longhouse.web.follow import Seen, follow
+from longhouse.web.tree import Question, Tree, standing
 from longhouse.web.turns import Attached
 
 SHOWN: Final = 2_000
@@ -35,6 +37,8 @@ class Ending:
     turn: Turn | None
     """None: the prompt never became a turn."""
     error: dict[str, Any] | None = None
+    asked: Question | None = None
+    """What an agent beneath asks; it is asked here."""
 
 
 @dataclass
@@ -52,6 +56,7 @@ class Telling:
     """Content that the client has: it cannot be taken back."""
     _draft: str = ""
     _draft_of: tuple[int, int] = (0, 0)
+    _tree: Tree | None = None
     _session: Session = field(init=False)
 
     def __post_init__(self) -> None:
@@ -64,14 +69,16 @@ class Telling:
             self.bus.appended(session.id, session.head)
             if self.attached.is_behind:
                 subscription.put(Look())
-            pieces = self._rest()  # an answer to one of several questions: the next one is open already
+            pieces = await self._rest()  # an answer to one of several questions: the next one is open already
             if self.ending is not None:
                 yield pieces
                 return
             async for batch in follow(self.db, session.id, subscription, after=session.head, beat=self.beat):
                 pieces = [piece for item in batch if self.ending is None for piece in self._see(item)]
+                if batch:
+                    pieces = [*await self._beneath(), *pieces]
                 if self.ending is None and batch:
-                    pieces += self._rest()
+                    pieces += await self._rest()
                 if self.ending is None and self.attached.is_behind and not self._draft:
                     pieces += self._join()
                 if pieces or not batch:
@@ -83,7 +90,9 @@ class Telling:
     def _is_ours(self) -> bool:
         return self._session.turn is not None and self._session.turn.trace == self.attached.trace
 
-    def _see(self, item: Recorded | Fragment) -> list[Piece]:
+    def _see(self, item: Seen) -> list[Piece]:
+        if isinstance(item, Stir):
+            return []
         if isinstance(item, Fragment):
             return self._hear(item) if self._is_ours else []
         self._session = fold([item], self._session)
@@ -133,13 +142,28 @@ class Telling:
             self.ending = Ending(self._session, self._session.turn, _step_restarted(self._session))
         return []
 
-    def _rest(self) -> list[Piece]:
+    async def _beneath(self) -> list[Piece]:
+        """What the agents do that this one has called."""
+        turn = self._session.turn
+        if not self._is_ours or turn is None or not has_delegated(self._session):
+            return []
+        if self._tree is None:
+            self._tree = Tree(self.db, self._session.id, self.attached.trace, self._session.conversation)
+        return [Piece(activity=told) for told in await self._tree.news()]
+
+    async def _rest(self) -> list[Piece]:
         """A turn that waits for a person is at rest too: what it waits for is its content."""
         turn = self._session.turn
         if not self._is_ours or turn is None or self._session.can_move:
             return []
-        pieces = self._say(self._session.spoken or "", is_whole=True)
-        self.ending = self.ending or Ending(self._session, turn)
+        below = await standing(self.db, self._session)
+        if not below.rests:
+            return []
+        is_asking = any(call.awaits_person for call in self._session.open.values())
+        asked = below.questions[0] if below.questions and not is_asking else None
+        said = asked.spoken if asked else self._session.spoken or ""
+        pieces = self._say(said, is_whole=True)
+        self.ending = self.ending or Ending(self._session, turn, asked=asked)
         return pieces
 
     def _end(self, turn: Turn) -> list[Piece]:
@@ -161,7 +185,7 @@ class Telling:
                 pieces = [Piece(reasoning=event.thought)]
             case events.Called(tool="reasoningtool"):
                 pieces = [Piece(reasoning=event.arguments)]
-            case events.Called(call_kind="tool"):
+            case events.Called(call_kind="tool" | "agent"):
                 pieces = [self._act("tool_call", call_id=event.call, tool=event.tool, arguments=event.arguments)]
             case events.Returned():
                 pieces = [self._returned(event)]
@@ -189,7 +213,7 @@ def about(session: Session, trace: str, event: str, **detail: Any) -> dict[str, 
         "session_id": session.id,
         "conversation_id": session.conversation,
         "trace_id": trace,
-        "depth": 0,
+        "depth": session.turn.depth if session.turn else 0,
         "state": session.state,
         **detail,
     }

@@ -3,8 +3,8 @@
 import hashlib
 import re
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import msgspec
@@ -24,6 +24,7 @@ from longhouse.store.database import Database
 from longhouse.store.journals import Accepted, Placed, Repeated
 from longhouse.web import wire
 from longhouse.web.access import Caller
+from longhouse.web.tree import standing
 from longhouse.web.wire import ChatMessage, ChatRequest
 
 SESSION_ID: Final = re.compile(r".+_[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
@@ -40,6 +41,8 @@ class Attached:
     trace: str
     is_behind: bool = False
     """Placed by an earlier request, or among others: more may have happened since."""
+    answers_beneath: bool = False
+    """What was said went to an agent beneath: this session's journal does not know of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,8 @@ def _refuse_orphans(said: Sequence[ChatMessage]) -> None:
 class Turns:
     db: Database
     catalog: Catalog
+    wake: Callable[[str], None] = lambda session_id: None
+    """Tells that a session may be able to move, where it is not the one that the client is attached to."""
 
     async def attach(self, caller: Caller, request: ChatRequest, body: bytes, headers: Mapping[str, str]) -> Attached:
         """Finds or opens the session of this request and gives it what is new."""
@@ -123,6 +128,8 @@ class Turns:
     async def _again(self, turned: views.Turned) -> Attached:
         """Follows the turn from where the first request placed its event."""
         session = await self._upto(blank(turned.session_id), turned.seq)
+        if session.turn and session.turn.root:  # an answer to an agent beneath
+            session = await journals.load(self.db, session.turn.root)
         return Attached(session=session, trace=turned.trace_id, is_behind=True)
 
     # A new request
@@ -190,6 +197,8 @@ class Turns:
         reply_to = (asked.request.metadata or {}).get("reply_to")
         if reply_to and not _has_asked(session, reply_to):
             raise CallerError(f"No question has the id {reply_to!r}.", param="metadata.reply_to")
+        if not session.questions and (below := await self._answered_beneath(asked, session, prompt)):
+            return below
         while session.questions:
             named = [call for call in session.questions if call.call == reply_to]
             call, text = (named or session.questions)[0].call, _text(prompt.content)
@@ -200,6 +209,22 @@ class Turns:
                 session = await journals.catch_up(self.db, session)
         placed = await journals.add(self.db, session_id, [prompt], trace=prompt.trace, accepted=asked.accepted)
         return await self._attached(session, placed, prompt, trace=prompt.trace)
+
+    async def _answered_beneath(self, asked: Asked, session: Session, prompt: Prompted) -> Attached | None:
+        """Where an agent beneath has asked and everything waits for it, the message is its answer."""
+        reply_to, chain = (asked.request.metadata or {}).get("reply_to"), prompt.chain
+        below = await standing(self.db, session)
+        questions = [one for one in below.questions if one.call.kind == "ask" and reply_to in (None, one.call.call)]
+        if session.turn is None or not below.rests or not questions:
+            return None
+        first = questions[0]
+        try:
+            await self.answer(first.session, first.call.call, _text(prompt.content), accepted=asked.accepted)
+        except AlreadyReturned:
+            return None
+        self.wake(first.session.id)
+        turn = replace(session.turn, chain=chain)
+        return Attached(session=replace(session, turn=turn), trace=turn.trace, answers_beneath=True)
 
     async def answer(
         self, session: Session, call: str, text: str, *, chain: str = "", accepted: Accepted | None = None

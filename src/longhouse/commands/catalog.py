@@ -1,0 +1,224 @@
+"""`longhouse tools …` and `longhouse templates …`: the catalog from the command line, straight in the database."""
+
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import msgspec
+import typer
+
+from longhouse.agents.descriptor import ToolDescriptor
+from longhouse.agents.diff import differences
+from longhouse.agents.template import Template
+from longhouse.app import open_admission, open_store
+from longhouse.errors import SetupError
+from longhouse.settings import Settings
+from longhouse.store.catalog import Catalog, Kind, Named, Shelf, Version
+from longhouse.tools.admission import Admission
+
+BY: Final = "command line"
+"""Who published what came this way."""
+BATCH: Final = 1_000
+PAGE: Final = 1_000
+
+Run = Callable[[Settings, Callable[[], Coroutine[Any, Any, None]]], None]
+AnyShelf = Shelf[Template] | Shelf[ToolDescriptor]
+Name = Annotated[str, typer.Argument(help="The name.")]
+Number = Annotated[int, typer.Argument(help="The number of a version.", min=1)]
+
+
+def commands(run: Run, kind: Kind) -> typer.Typer:
+    cli = typer.Typer(help=f"The {kind}s of the catalog: publish them, compare them, roll them back.")
+    cli.info.no_args_is_help = True
+    _add_reading(cli, run, kind)
+    _add_changing(cli, run, kind)
+    return cli
+
+
+def _add_reading(cli: typer.Typer, run: Run, kind: Kind) -> None:
+    @cli.command(name="list")
+    def list_names(inactive: Annotated[bool, typer.Option(help="Also those that are not active.")] = True) -> None:
+        """List the names, each with its active version."""
+        settings = Settings()
+        run(settings, lambda: list_all(settings, kind, inactive=inactive))
+
+    @cli.command()
+    def show(name: Annotated[str, typer.Argument(help="A name, or name@version.")]) -> None:
+        """Print a descriptor as JSON: the active version, or the one that is named."""
+        settings = Settings()
+        run(settings, lambda: show_one(settings, kind, name))
+
+    @cli.command()
+    def versions(name: Name) -> None:
+        """List the versions of a name, newest first."""
+        settings = Settings()
+        run(settings, lambda: list_versions(settings, kind, name))
+
+    @cli.command()
+    def diff(name: Name, older: Number, newer: Number) -> None:
+        """Print what differs between two versions."""
+        settings = Settings()
+        run(settings, lambda: compare(settings, kind, name, older, newer))
+
+
+def _add_changing(cli: typer.Typer, run: Run, kind: Kind) -> None:
+    @cli.command()
+    def publish(
+        file: Annotated[Path, typer.Argument(help="JSON: one descriptor or a list; or JSONL: one on each line.")],
+        activate: Annotated[bool, typer.Option(help="Make what is published active.")] = True,
+    ) -> None:
+        """Publish descriptors from a file. The same content again makes no new version."""
+        settings = Settings()
+        run(settings, lambda: publish_file(settings, kind, file, activate=activate))
+
+    @cli.command()
+    def activate(name: Name, version: Number) -> None:
+        """Make a version active."""
+        settings = Settings()
+        run(settings, lambda: activate_one(settings, kind, name, version))
+
+    @cli.command()
+    def rollback(name: Name) -> None:
+        """Make the version active that was so before."""
+        settings = Settings()
+        run(settings, lambda: roll_back(settings, kind, name))
+
+    @cli.command()
+    def deactivate(name: Name) -> None:
+        """No version is active any more; a rollback brings the last one back."""
+        settings = Settings()
+        run(settings, lambda: deactivate_one(settings, kind, name, retire=False))
+
+    @cli.command()
+    def retire(name: Name) -> None:
+        """Take a name out of lists and out of use; turns that began with it keep it."""
+        settings = Settings()
+        run(settings, lambda: deactivate_one(settings, kind, name, retire=True))
+
+
+@asynccontextmanager
+async def _opened(settings: Settings, kind: Kind) -> AsyncIterator[tuple[AnyShelf, Admission]]:
+    async with open_store(settings) as (db, _):
+        catalog = Catalog(db, model=settings.llm_model)
+        shelf: AnyShelf = catalog.tools if kind == "tool" else catalog.templates
+        yield shelf, open_admission(settings, catalog)
+
+
+async def list_all(settings: Settings, kind: Kind, *, inactive: bool) -> None:
+    async with _opened(settings, kind) as (shelf, _):
+        after: str | None = None
+        while page := await shelf.page(after=after, limit=PAGE, inactive=inactive):
+            for one in page:
+                typer.echo(_told(one))
+            after = page[-1].name
+
+
+async def show_one(settings: Settings, kind: Kind, name: str) -> None:
+    async with _opened(settings, kind) as (shelf, _):
+        plain, at, number = name.partition("@")
+        found = await _version(shelf, plain, _number(number) if at else None)
+        typer.echo(msgspec.json.format(msgspec.json.encode({**found.descriptor, "version": found.version})).decode())
+
+
+async def list_versions(settings: Settings, kind: Kind, name: str) -> None:
+    async with _opened(settings, kind) as (shelf, _):
+        await _version(shelf, name, 1)
+        before: int | None = None
+        while page := await shelf.versions(name, before=before, limit=PAGE):
+            for one in page:
+                active = ", active" if one.is_active else ""
+                when = f"{one.published_at:%Y-%m-%d %H:%M}"
+                typer.echo(f"{one.name}@{one.version}  published {when} by {one.published_by}{active}")
+            before = page[-1].version
+
+
+async def compare(settings: Settings, kind: Kind, name: str, older: int, newer: int) -> None:
+    async with _opened(settings, kind) as (shelf, _):
+        before, after = await _version(shelf, name, older), await _version(shelf, name, newer)
+    for one in differences(before.descriptor, after.descriptor):
+        typer.echo(f"{one.path}: {_json(one.before)} -> {_json(one.after)}")
+
+
+async def publish_file(settings: Settings, kind: Kind, file: Path, *, activate: bool) -> None:
+    sent = read_file(file)
+    async with _opened(settings, kind) as (shelf, admission):
+        new = 0
+        for start in range(0, len(sent), BATCH):
+            some = sent[start : start + BATCH]
+            for one in await admission.publish(shelf, some, by=BY, activate=activate):
+                new += one.is_new
+                state = "" if one.is_active else ", not active"
+                typer.echo(f"{one.name}@{one.version}{'' if one.is_new else ', unchanged'}{state}")
+    typer.echo(f"{new} new, {len(sent) - new} unchanged", err=True)
+
+
+async def activate_one(settings: Settings, kind: Kind, name: str, version: int) -> None:
+    async with _opened(settings, kind) as (shelf, _):
+        await _version(shelf, name, version)
+        await shelf.activate(name, version)
+    typer.echo(f"{name}@{version} is active")
+
+
+async def roll_back(settings: Settings, kind: Kind, name: str) -> None:
+    async with _opened(settings, kind) as (shelf, _):
+        version = await shelf.roll_back(name)
+    if version is None:
+        raise SetupError(f"there is no way back: {name!r} is not known, or no other version of it was active before.")
+    typer.echo(f"{name}@{version} is active")
+
+
+async def deactivate_one(settings: Settings, kind: Kind, name: str, *, retire: bool) -> None:
+    async with _opened(settings, kind) as (shelf, _):
+        found = await shelf.deactivate(name, retire=retire)
+    if not found:
+        raise _missing(kind, name)
+    typer.echo(f"{name} is {'retired' if retire else 'not active any more'}")
+
+
+def read_file(file: Path) -> list[Any]:
+    """The descriptors of a file: one, a list of them, or one on each line."""
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise SetupError(f"{file} cannot be read: {error.strerror}.") from None
+    try:
+        return msgspec.json.decode_lines(content) if file.suffix == ".jsonl" else _listed(msgspec.json.decode(content))
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise SetupError(f"{file} is not JSON: {error}; name a file with one descriptor a line .jsonl.") from None
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+async def _version(shelf: AnyShelf, name: str, version: int | None) -> Version:
+    if version is None and (named := await shelf.named(name)):
+        version = named.active or named.latest
+    found = await shelf.version(name, version) if version is not None else None
+    if found is None:
+        raise _missing(shelf.kind, name)
+    return found
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 10):
+        raise SetupError("write name@version with the number of a version.")
+    return int(text)
+
+
+def _missing(kind: Kind, name: str) -> SetupError:
+    return SetupError(
+        f"there is no {kind} {name!r}, or no such version of it; `longhouse {kind}s list` shows what is there."
+    )
+
+
+def _told(one: Named) -> str:
+    version = f"{one.name}@{one.active}" if one.active else f"{one.name}, not active, latest @{one.latest}"
+    words = one.descriptor.get("description_short") or one.descriptor.get("base_agent_class", "")
+    line = " ".join(str(words).split())[:80]
+    return f"{version}  {line}"
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,92 @@
+"""Settings and files together: what this process is given. A variable of the environment wins over a file."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import SecretStr
+
+from longhouse.agents.template import Template
+from longhouse.files.reading import Given, read_files
+from longhouse.files.tool_values import laid_over, limited
+from longhouse.secrets import Secrets
+from longhouse.settings import Settings
+from longhouse.tools.config import ToolConfig
+from longhouse.tools.mcp_config import McpServer, read_servers
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    settings: Settings
+    """With what the files say, where the environment says nothing."""
+    given: Given
+    servers: tuple[McpServer, ...]
+    secrets: Secrets
+
+    @property
+    def log_folders(self) -> dict[str, Path]:
+        """Of agents that have one of their own."""
+        said = {name: one.surroundings.logs_dir for name, one in self.given.own.items()}
+        return {name: Path(folder) for name, folder in said.items() if folder}
+
+    def common(self, config: ToolConfig) -> ToolConfig:
+        """What tools are set up with, whoever calls them."""
+        # The folders are settings too, which have been decided already.
+        around = replace(self.given.common.surroundings, reports_dir=config.execution.reports_dir, logs_dir=None)
+        return laid_over(config, replace(self.given.common, surroundings=around))
+
+    def of_agents(self, config: ToolConfig) -> dict[str, ToolConfig]:
+        """What tools are set up with when agents of the files call them."""
+        own = {one.name: one for one in self.given.templates if one.name in self.given.own}
+        return {
+            name: limited(laid_over(config, self.given.own[name]), template.execution_policy)
+            for name, template in own.items()
+        }
+
+
+def configure(settings: Settings, *, templates: Iterable[Template] = (), tools: Iterable[str] = ()) -> Configured:
+    """Reads the files that the settings name; `templates` are what the program brings, `tools` the names of its own."""
+    given = read_files(
+        file_of(settings, "config_file"), file_of(settings, "agents_file"), templates=templates, tools=set(tools)
+    )
+    secrets = Secrets(given.secrets)
+    # The environment's own file of servers wins, name by name.
+    servers = {one.name: one for one in (*given.servers, *read_servers(settings.mcp_config))}
+    return Configured(_filled(settings, given, secrets), given, tuple(servers.values()), secrets)
+
+
+def file_of(settings: Settings, name: Literal["config_file", "agents_file", "logging_config"]) -> Path | None:
+    """The file of this setting: one that is named has to be there, the usual one is read if it is."""
+    path: Path | None = getattr(settings, name)
+    return path if path and (name in settings.model_fields_set or path.exists()) else None
+
+
+def _filled(settings: Settings, given: Given, secrets: Secrets) -> Settings:
+    folders = given.common.surroundings
+    said: dict[str, Any] = {
+        "llm_model": given.endpoint.model,
+        "reports_dir": folders.reports_dir and Path(folders.reports_dir),
+        "logs_dir": folders.logs_dir and Path(folders.logs_dir),
+        **_model(settings, given, secrets),
+        **_search(settings, given),
+    }
+    return settings.model_copy(
+        update={name: value for name, value in said.items() if value and name not in settings.model_fields_set}
+    )
+
+
+def _model(settings: Settings, given: Given, secrets: Secrets) -> Mapping[str, Any]:
+    """The endpoint of the file, unless the environment names another: then the file's key is none of its business."""
+    if "llm_base_url" in settings.model_fields_set:
+        return {}
+    end = given.endpoint
+    key = end.api_key or (secrets.find(end.api_key_ref) if end.api_key_ref else None)
+    return {"llm_base_url": end.base_url, "llm_proxy": end.proxy, "llm_api_key": SecretStr(key) if key else None}
+
+
+def _search(settings: Settings, given: Given) -> Mapping[str, Any]:
+    if "tavily_base_url" in settings.model_fields_set:
+        return {}
+    key, url = given.searching.tavily_api_key, given.searching.tavily_api_base_url
+    return {"tavily_base_url": url, "tavily_api_key": SecretStr(key) if key else None}
