@@ -90,5 +90,5 @@ def test_a_few_lines_that_stand_for_billions_of_values_are_refused(tmp_path: Pat
 def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
     mistakes = Mistakes()
     assert read_document(tmp_path / "gone.yaml", mistakes) is None
-    with pytest.raises(SetupError, match="gone.yaml:1: cannot be read: No such file"):
+    with pytest.raises(SetupError, match=r"gone\.yaml:1: cannot be read: No such file"):
         mistakes.refuse()

@@ -97,7 +97,7 @@ async def test_turns_end_on_the_version_they_began_with_and_new_ones_follow(serv
 
 
 async def test_a_pinned_session_stays_with_the_version_it_was_opened_with(serving: Serving) -> None:
-    async with serving(lambda body: DONE, templates=()) as house:
+    async with serving(lambda body: DONE, templates=(), tools=[TellTool]) as house:
         await publish(house, "one", follow="pinned")
         old = (await house.say("hi", model=NAME))["model"]
         await publish(house, "two", follow="pinned")
@@ -113,7 +113,7 @@ async def test_a_pinned_session_stays_with_the_version_it_was_opened_with(servin
 
 
 async def test_a_version_that_was_asked_for_is_the_one_that_runs(serving: Serving) -> None:
-    async with serving(lambda body: DONE, templates=()) as house:
+    async with serving(lambda body: DONE, templates=(), tools=[TellTool]) as house:
         await publish(house, "one")
         await publish(house, "two")
         old = await house.say("hi", model=f"{NAME}@1", metadata={"conversation_id": "c"})
@@ -128,7 +128,7 @@ async def test_what_is_deactivated_or_retired_lets_its_turns_end_and_begins_none
     def script(body: Any) -> Say:
         return ASK if len(body.messages) == 2 else DONE
 
-    async with serving(script, templates=()) as house:
+    async with serving(script, templates=(), tools=[TellTool]) as house:
         await publish(house, "one")
         waiting = [(await house.say("hi", model=NAME))["model"] for _ in range(2)]
         await admin(house, "POST", f"/{NAME}/deactivate")
@@ -209,11 +209,13 @@ async def test_a_tool_that_comes_back_within_a_turn_is_the_version_it_was(servin
 
 async def test_an_answer_is_shown_the_way_the_waiting_turns_own_version_says(serving: Serving) -> None:
     quiet = LLMPolicy(streaming=Streaming(reasoning=False))
-    old = Template(name=NAME, llm_policy=quiet, tool_policy=ToolPolicy(allowlist=("clarificationtool",)))
-    script = [ASK, Say(text="Fine.", reasoning="Hm."), Say(text="Fine.", reasoning="Hm.")]
-    async with serving(script, templates=[old]) as house:
+    old = Template(
+        name=NAME, llm_policy=quiet, tool_policy=ToolPolicy(allowlist=("clarificationtool", "finalanswertool"))
+    )
+    thoughtful = Say(reasoning="Hm.", calls=DONE.calls)
+    async with serving([ASK, thoughtful, thoughtful], templates=[old]) as house:
         session_id = (await house.say("hi", model=NAME))["model"]
-        await publish(house, "two", tool_policy={"allowlist": ["clarificationtool"]})
+        await publish(house, "two", tool_policy={"allowlist": ["clarificationtool", "finalanswertool"]})
         assert await reasoning(house, session_id) == "", "the turn that waited is as quiet as it began"
         assert await reasoning(house, session_id) == "Hm."
 
@@ -227,7 +229,7 @@ async def reasoning(house: House, model: str) -> str:
 
 
 async def test_publishers_at_once_leave_one_active_version_and_every_turn_a_known_one(serving: Serving) -> None:
-    async with serving(lambda body: DONE, templates=()) as house:
+    async with serving(lambda body: DONE, templates=(), tools=[TellTool]) as house:
         await publish(house, "0")
         publishing = [publish_any(house, str(number % 5)) for number in range(10)]
         talking = [house.say("hi", model=NAME) for _ in range(10)]

@@ -24,7 +24,7 @@ def model(**fields: Any) -> dict[str, Any]:
 
 def finish(body: Any) -> Any:
     """A script that answers with the first words of its system prompt."""
-    return call("finalanswertool", answer=body["messages"][0]["content"].split(".")[0], status="completed")
+    return call("finalanswertool", answer=body.messages[0].content.split(".")[0], status="completed")
 
 
 async def test_an_agent_is_there_once_published_and_follows_its_versions(serving: Serving) -> None:

@@ -29,6 +29,18 @@ _meta: Final = MultiAgentMeta(
     tags=("research", "web", "report"),
 )
 
+MASTER_PROMPT: Final = """\
+You lead a team of agents and answer the user.
+Give each task to the agent that fits it, complete in itself; agents remember what you told them before.
+When you have what you need, end with finalanswertool, in the language of the user.
+Today is {current_date}."""
+
+ANALYTIC_PROMPT: Final = """\
+You work for another agent and remember everything it tells you.
+Do what you are asked from what you know and were told; say so when you do not know.
+End with finalanswertool, in the language of the task.
+Today is {current_date}."""
+
 BUILT_IN: Final = (
     Template(
         name="sgr_agent",
@@ -50,5 +62,22 @@ BUILT_IN: Final = (
         tool_policy=ToolPolicy(allowlist=("reasoningtool", *RESEARCH_TOOLS)),
         prompt_pack=_prompts,
         multi_agent_meta=_meta,
+    ),
+    Template(
+        name="master",
+        tool_policy=ToolPolicy(allowlist=("agent.analytic", "collecttool", "clarificationtool", "finalanswertool")),
+        prompt_pack=PromptPack(system_prompt=MASTER_PROMPT),
+        multi_agent_meta=MultiAgentMeta(
+            capabilities="Splits a request into tasks and gives them to other agents.", tags=("orchestration",)
+        ),
+    ),
+    Template(
+        name="analytic",
+        tool_policy=ToolPolicy(allowlist=("clocktool", "clarificationtool", "finalanswertool")),
+        prompt_pack=PromptPack(system_prompt=ANALYTIC_PROMPT),
+        multi_agent_meta=MultiAgentMeta(
+            capabilities="Remembers facts about the user and the task, analyses them, and answers questions on them.",
+            tags=("analysis", "memory"),
+        ),
     ),
 )

@@ -1,9 +1,10 @@
 """An agent as a tool of another: how it is described, what it is asked, what is handed down. No I/O."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import msgspec
 import pydantic
 from pydantic import Field
 
@@ -67,6 +68,10 @@ class Delegation:
     label: str
     awaited: bool
     prompted: Prompted
+
+    @property
+    def without_prior(self) -> "Delegation":
+        return replace(self, prompted=msgspec.structs.replace(self.prompted, prior=()))
 
 
 def delegation_of(session: Session, template: Template, call: str, agent: str, task: AgentTask) -> Delegation:

@@ -77,7 +77,4 @@ def used_tools(session: Session) -> list[str]:
 
 def pins(session: Session) -> dict[str, int]:
     """The versions that the running turn has been offered: it keeps them to its end."""
-    if session.turn is None or session.turn.iteration == 0:
-        return {}
-    refs = (ref.rpartition("@") for ref in session.offered)
-    return {name: int(version) for name, _, version in refs}
+    return session.turn.pins if session.turn else {}

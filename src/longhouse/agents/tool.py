@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Literal
@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from longhouse.journal.events import Effect
+from longhouse.journal.messages import Assistant, Message
 
 ToolType = Literal["system", "aux", "domain", "meta"]
 RiskLevel = Literal["low", "medium", "high"]
@@ -85,3 +86,18 @@ def wire_names(names: Iterable[str]) -> dict[str, str]:
         table[name] = wire
         taken.add(wire)
     return table
+
+
+def sendable(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Messages from elsewhere, with tool names that every provider accepts: there they may be called anything."""
+    used = {call.function.name for one in messages if isinstance(one, Assistant) for call in one.tool_calls}
+    names = wire_names(used)
+    return tuple(_renamed(one, names) if isinstance(one, Assistant) and one.tool_calls else one for one in messages)
+
+
+def _renamed(message: Assistant, names: dict[str, str]) -> Assistant:
+    calls = tuple(
+        msgspec.structs.replace(call, function=msgspec.structs.replace(call.function, name=names[call.function.name]))
+        for call in message.tool_calls
+    )
+    return Assistant(content=message.content, tool_calls=calls)

@@ -8,9 +8,7 @@ from typing import Annotated, Any, Final
 import msgspec
 import typer
 
-from longhouse.agents.descriptor import ToolDescriptor
 from longhouse.agents.diff import differences
-from longhouse.agents.template import Template
 from longhouse.app import open_admission, open_store
 from longhouse.errors import SetupError
 from longhouse.settings import Settings
@@ -23,7 +21,6 @@ BATCH: Final = 1_000
 PAGE: Final = 1_000
 
 Run = Callable[[Settings, Callable[[], Coroutine[Any, Any, None]]], None]
-AnyShelf = Shelf[Template] | Shelf[ToolDescriptor]
 Name = Annotated[str, typer.Argument(help="The name.")]
 Number = Annotated[int, typer.Argument(help="The number of a version.", min=1)]
 
@@ -98,10 +95,10 @@ def _add_changing(cli: typer.Typer, run: Run, kind: Kind) -> None:
 
 
 @asynccontextmanager
-async def _opened(settings: Settings, kind: Kind) -> AsyncIterator[tuple[AnyShelf, Admission]]:
+async def _opened(settings: Settings, kind: Kind) -> AsyncIterator[tuple[Shelf[Any], Admission]]:
     async with open_store(settings) as (db, _):
         catalog = Catalog(db, model=settings.llm_model)
-        shelf: AnyShelf = catalog.tools if kind == "tool" else catalog.templates
+        shelf: Shelf[Any] = catalog.tools if kind == "tool" else catalog.templates
         yield shelf, open_admission(settings, catalog)
 
 
@@ -183,7 +180,9 @@ def read_file(file: Path) -> list[Any]:
     except OSError as error:
         raise SetupError(f"{file} cannot be read: {error.strerror}.") from None
     try:
-        return msgspec.json.decode_lines(content) if file.suffix == ".jsonl" else _listed(msgspec.json.decode(content))
+        if file.suffix == ".jsonl":
+            return [msgspec.json.decode(line) for line in content.splitlines() if line.strip()]
+        return _listed(msgspec.json.decode(content))
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise SetupError(f"{file} is not JSON: {error}; name a file with one descriptor a line .jsonl.") from None
 
@@ -192,7 +191,7 @@ def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-async def _version(shelf: AnyShelf, name: str, version: int | None) -> Version:
+async def _version(shelf: Shelf[Any], name: str, version: int | None) -> Version:
     if version is None and (named := await shelf.named(name)):
         version = named.active or named.latest
     found = await shelf.version(name, version) if version is not None else None

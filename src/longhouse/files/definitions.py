@@ -39,9 +39,9 @@ def define(name: str, definition: Node, common: Node, tools: Collection[str], mi
     definition = Node(definition.items, definition.spot)
     _check_names(name, definition, mistakes)
     for odd, node in definition.without(KEYS).items.items():
-        mistakes.add(node.spot, unknown(odd, KEYS))
-    for key, node in section(definition, "search", mistakes).only(SEARCHING).items.items():
-        mistakes.add(node.spot, f"belongs in config.yaml: one service searches for all agents, and {key} is of it")
+        mistakes.add(node.spot, "is given by the catalog" if odd == "version" else unknown(odd, KEYS))
+    for node in section(definition, "search", mistakes).only(SEARCHING).items.values():
+        mistakes.add(node.spot, "belongs in config.yaml: one service searches for all agents")
     endpoint = placed(section(definition, "llm", mistakes), common, name, mistakes)
     sections = template_of(definition, mistakes)
     policy = merged(sections.get("llm_policy") or Node({}, definition.spot), Node(endpoint.policy, definition.spot))

@@ -56,6 +56,8 @@ def _told(kind: type[Any], error: Any) -> str:
             return ADDRESS
         case "dataclass_type" | "dict_type":
             return "should hold fields of its own"
+        case "tuple_type" | "list_type":
+            return "should be a list"
         case _:
             return str(error["msg"]).removeprefix("Input ").removeprefix("Value error, ")
 

@@ -13,7 +13,7 @@ from longhouse.journal.messages import text_of
 from longhouse.journal.session import AGENT_FAILED, Artifact, Open, Session, Turn, Waiting, is_thought
 from longhouse.journal.transcript import Heard, Step, Summary, Told, Use
 
-FOLD_VERSION: Final = 5
+FOLD_VERSION: Final = 6
 """Part of every snapshot; a change of what `fold` computes raises it, and old snapshots are ignored."""
 
 
@@ -176,6 +176,7 @@ class _Builder:
             self.context = {**self.context, "current_step_reasoning": _thought(event.thought)}
         gone = set(event.withdrawn)
         self.offered = [ref for ref in self.offered if ref not in gone] + list(event.offered)
+        self.turn = replace(self.turn, pins=_pinned(self.turn.pins, event.offered if self.turn.pins else self.offered))
         text = event.thought or event.text
         thought = bool(event.thought)
         self.transcript.append(Step(seq=seq, text=text, phase=event.phase, problem=event.problem, thought=thought))
@@ -266,6 +267,12 @@ class _Builder:
         words = error if code == AGENT_FAILED else answer
         if words and self.transcript and isinstance(step := self.transcript[-1], Step):
             self.transcript[-1] = msgspec.structs.replace(step, answer=words)
+
+
+def _pinned(pins: dict[str, int], refs: Iterable[str]) -> dict[str, int]:
+    """Which version a turn has of each tool: the first that it was offered."""
+    new = {name: int(version) for name, _, version in (ref.rpartition("@") for ref in refs)}
+    return {**new, **pins} if new else pins
 
 
 def _thought(text: str) -> Any:

@@ -96,6 +96,8 @@ class Turn:
     shared: tuple[Message, ...] = ()
     contexts: dict[str, tuple[Message, ...]] = field(default_factory=dict)
     iteration: int = 0
+    pins: dict[str, int] = field(default_factory=dict)
+    """Tool -> the version that the turn was first offered; it keeps it, also where the tool was closed in between."""
     is_thinking: bool = False
     """Has the iteration brought a thought so far, and its action not yet?"""
     searches_used: int = 0

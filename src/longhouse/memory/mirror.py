@@ -12,11 +12,11 @@ import msgspec
 import structlog
 from redis.asyncio import Redis
 
-from longhouse.agents.tool import wire_names
+from longhouse.agents.tool import sendable
 from longhouse.errors import UnknownShape
 from longhouse.journal import events, history, plain
 from longhouse.journal.fold import blank, fold
-from longhouse.journal.messages import Assistant, Message
+from longhouse.journal.messages import Message
 from longhouse.journal.session import Session
 from longhouse.journal.transcript import Entry, Told
 from longhouse.memory import keys
@@ -120,7 +120,7 @@ class Mirror:
             log.warning("a history in Redis cannot be read", key=key, error=str(error) or type(error).__name__)
             self._projector.is_troubled = True
             return ()
-        return _sendable(history.as_messages(history.last(found, self._max_history)))
+        return sendable(history.as_messages(history.last(found, self._max_history)))
 
     async def confirmed(self, session_id: str, seq: int, within: float = 0.5) -> bool:
         """Has Redis confirmed the session up to `seq`? Waits a little for it, unless Redis is known to be away."""
@@ -241,18 +241,3 @@ class Mirror:
 
 def _bytes(answer: object) -> bytes:
     return answer if isinstance(answer, bytes) else str(answer).encode()
-
-
-def _sendable(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """With tool names that every provider accepts: elsewhere they may be called anything."""
-    used = {call.function.name for one in messages if isinstance(one, Assistant) for call in one.tool_calls}
-    names = wire_names(used)
-    return tuple(_renamed(one, names) if isinstance(one, Assistant) and one.tool_calls else one for one in messages)
-
-
-def _renamed(message: Assistant, names: dict[str, str]) -> Assistant:
-    calls = tuple(
-        msgspec.structs.replace(call, function=msgspec.structs.replace(call.function, name=names[call.function.name]))
-        for call in message.tool_calls
-    )
-    return Assistant(content=message.content, tool_calls=calls)

@@ -10,6 +10,7 @@ from longhouse.journal.messages import Assistant, Message, ToolResult, User, tex
 from longhouse.models.scripted import Say, call, say
 
 QUESTION: Final = "This is the built-in demo model. Before it plays its scene: which city are you in?"
+RECALL: Final = "What has the user said so far?"
 HOW_TO: Final = (
     "To talk to a real model, set LONGHOUSE_LLM_BASE_URL, LONGHOUSE_LLM_API_KEY and LONGHOUSE_LLM_MODEL "
     "and start again."
@@ -18,6 +19,10 @@ HOW_TO: Final = (
 
 def scene(body: Body) -> Say:
     """Asks one question, uses one tool, answers; in the form that the request asks for."""
+    if b"agent_analytic" in b"".join(bytes(tool) for tool in body.tools):
+        return _master(body.messages)
+    if "You work for another agent" in text_of(body.messages[0].content or ""):
+        return _analytic(body.messages)
     turn = _this_turn(body.messages)
     used = [one.function.name for message in turn if isinstance(message, Assistant) for one in message.tool_calls]
     tool, arguments = _choice(turn, used)
@@ -28,6 +33,27 @@ def scene(body: Body) -> Say:
         function = {"tool_name_discriminator": tool, **arguments}
         return say(msgspec.json.encode({**thought, "function": function}).decode())
     return call(tool, **arguments)
+
+
+def _master(messages: Sequence[Message]) -> Say:
+    """Tells a sub-agent what the user said, asks it again, and answers with what it remembers."""
+    turn = _this_turn(messages)
+    said = next((text_of(message.content) for message in turn if isinstance(message, User)), "")
+    results = [message.content for message in turn if isinstance(message, ToolResult)]
+    if not results:
+        return call("agent_analytic", task=f"Remember what the user said: {said}")
+    if len(results) == 1:
+        return call("agent_analytic", task=RECALL)
+    answer = f"I am the demo model of Longhouse and lead a sub-agent. It remembers: {results[-1]} {HOW_TO}"
+    return call("finalanswertool", answer=answer, status="completed")
+
+
+def _analytic(messages: Sequence[Message]) -> Say:
+    """Remembers by its history alone: whatever it was told is there."""
+    tasks = [text_of(message.content) for message in messages if isinstance(message, User)]
+    told = [task.removeprefix("Remember what the user said: ") for task in tasks if task != RECALL]
+    answer = "; ".join(told) + "." if tasks[-1] == RECALL else f"I will remember: {told[-1]}."
+    return call("finalanswertool", answer=answer, status="completed")
 
 
 def _choice(turn: Sequence[Message], used: list[str]) -> tuple[str, dict[str, Any]]:

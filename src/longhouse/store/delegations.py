@@ -143,11 +143,16 @@ async def begin(
         after, settled = settle([*new, *faults, *settled_at_once])
         await tx.rows(LOCK_ROWS, [session.id, *filter(None, children.values())])
         appended = await _append(tx, session, after, settled, append_id=append_id, how=recording)
-        prompted = []
+        prompted: list[tuple[str, int]] = []
+        begun: set[tuple[str, str]] = set()
         for task in tasks:
-            if task.call not in circles:
-                opened = _opened(session, task, version_of(task.agent))
-                prompted.append(await _prompt(tx, session, task, opened))
+            if task.call in circles:
+                continue
+            opened = _opened(session, task, version_of(task.agent))
+            # A history from elsewhere is told once: to an agent that is new.
+            is_new = children[task.call] is None and (task.agent, task.label) not in begun
+            begun.add((task.agent, task.label))
+            prompted.append(await _prompt(tx, session, task if is_new else task.without_prior, opened))
         for collect in known:
             await tx.run(AWAIT, session.id, collect.call, collect.handle)
         return after, appended, prompted

@@ -210,7 +210,8 @@ class Search:
     def _nearest(self, space: Space, held: str, asked: str) -> str:
         """Everybody's by the graph, which holds only them; the caller's own one by one."""
         vector = f"halfvec({space.dimensions:d})"
-        order = f"ORDER BY d.vector::{vector} <=> {asked}::text::{vector} LIMIT {NEAREST}"
+        # The SELECT around the value is for plans that are kept: without it every row would parse its text again.
+        order = f"ORDER BY d.vector::{vector} <=> (SELECT {asked}::text::{vector}) LIMIT {NEAREST}"
         own = (
             f"SELECT d.shard, d.slot FROM search_documents d WHERE d.kind = '{self.kind}' AND d.model = {space.model:d}"
         )

@@ -54,7 +54,7 @@ class Offering:
 def permits(template: Template, tool: ToolDescriptor, session: Session) -> bool:
     """May this template's agents have the tool, in this session?"""
     policy, allow = template.tool_policy, tool.security_policy.allow
-    if tool.name in policy.denylist or (tool.owner is not None and tool.owner != session.owner):
+    if tool.name in policy.denylist:
         return False
     if allow.templates is not None and template.name not in allow.templates:
         return False
@@ -77,7 +77,4 @@ def _is_of_kind(policy: ToolPolicy, tool: ToolDescriptor) -> bool:
 
 def _pinned(session: Session) -> dict[str, int]:
     """The versions that the running turn has been offered: it keeps them to its end."""
-    if session.turn is None or session.turn.iteration == 0:
-        return {}
-    refs = (ref.rpartition("@") for ref in session.offered)
-    return {name: int(version) for name, _, version in refs}
+    return session.turn.pins if session.turn else {}

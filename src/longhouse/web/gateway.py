@@ -33,7 +33,7 @@ def routes(db: Database, bus: Bus, catalog: Catalog, turns: Turns) -> APIRouter:
         body = await wire.read_body(request)
         asked = wire.parse(wire.ChatRequest, body)
         attached = await turns.attach(caller, asked, body, request.headers)
-        template = await catalog.templates.find(attached.session.agent)
+        template = await catalog.templates.find(attached.session.agent, attached.version)
         completion = Completion(
             telling=Telling(db, bus, attached),
             include_usage=asked.include_usage,

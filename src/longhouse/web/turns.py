@@ -11,8 +11,9 @@ import msgspec
 
 from longhouse import clock
 from longhouse.agents.template import Template
+from longhouse.agents.tool import sendable
 from longhouse.errors import AlreadyReturned, CallerError
-from longhouse.journal import events, fingerprint, messages
+from longhouse.journal import events, fingerprint, history, messages
 from longhouse.journal.events import Opened, Output, Prompted, Recorded, Returned
 from longhouse.journal.fold import blank, fold
 from longhouse.journal.messages import Content, Message
@@ -29,6 +30,8 @@ from longhouse.web.wire import ChatMessage, ChatRequest
 
 SESSION_ID: Final = re.compile(r".+_[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 MAX_KEY: Final = 255
+EPHEMERAL: Final = "ephemeral-"
+"""What the label of a session begins with whose history the caller keeps."""
 
 NamedBy = Literal["caller", "open_webui"]
 
@@ -41,6 +44,15 @@ class Attached:
     trace: str
     is_behind: bool = False
     """Placed by an earlier request, or among others: more may have happened since."""
+
+    @property
+    def version(self) -> int | None:
+        """The template's version that the turn is on, or is to be on; None: the active one, when it begins."""
+        turn = self.session.turn
+        if turn and turn.trace == self.trace:
+            return turn.version or None
+        asked = (waiting.prompt.version for waiting in self.session.queue if waiting.prompt.trace == self.trace)
+        return next(asked, None)
     answers_beneath: bool = False
     """What was said went to an agent beneath: this session's journal does not know of it."""
 
@@ -144,6 +156,8 @@ class Turns:
         template, version = await self.template(request.model, owner)
         conversation, named_by = _conversation(request, headers)
         prompt = await self._prompt(asked, version=version)
+        if request.brings_memory:
+            return await self._open_briefly(asked, template, prompt, conversation)
         if named_by == "caller" and not said.resends:
             found = await views.root(self.db, owner=owner, conversation_id=conversation or "", agent=template.name)
             if found:
@@ -157,6 +171,21 @@ class Turns:
         prompt = msgspec.structs.replace(prompt, prior=await self._prior(said.before))
         conversation = rested.conversation_id if rested else conversation
         label = await self._label(owner, template, conversation, prompt)
+        return await self._open(asked, template, prompt, conversation=conversation, label=label)
+
+    async def _open_briefly(
+        self, asked: Asked, template: Template, prompt: Prompted, conversation: str | None
+    ) -> Attached:
+        """A session for one request, on the history that the caller brings along; it is not found again."""
+        request = asked.request
+        prior = await self._prior([*(request.context or ()), *asked.said.before])
+        contexts = {}
+        for name, said in (request.subagent_contexts or {}).items():
+            wire.checked_id(name, "subagent_contexts")
+            told = history.read([one.model_dump(exclude_none=True) for one in said])
+            contexts[name] = sendable(history.as_messages(told))
+        prompt = msgspec.structs.replace(prompt, prior=prior, contexts=contexts, chain="")
+        label = f"{EPHEMERAL}{uuid.uuid4().hex}"
         return await self._open(asked, template, prompt, conversation=conversation, label=label)
 
     async def _label(self, owner: str, template: Template, conversation: str | None, prompt: Prompted) -> str:

@@ -139,10 +139,29 @@ class ChatRequest(_Lenient):
     user: StrictStr | None = Field(default=None, max_length=512)
     metadata: Metadata | None = None
     chat_id: StrictStr | Annotated[int, Field(strict=True)] | None = None
+    context: Many[ChatMessage] | None = Field(default=None, max_length=MAX_MESSAGES)
+    """The history, where the caller keeps it itself."""
+    subagent_contexts: Annotated[dict[str, Many[ChatMessage]], Field(max_length=64)] | None = None
+    """The histories of sub-agents, by name, where the caller keeps them itself."""
     custom_system_prompt: StrictStr | None = None
     tools: list[Any] | None = None
     tool_choice: Any = None
     functions: list[Any] | None = None
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _by_other_names(cls, body: Any) -> Any:
+        """`message` is a conversation of one, `agent_version` another name for the model."""
+        if not isinstance(body, dict):
+            return body
+        said = {"messages": [{"role": "user", "content": body["message"]}]} if "message" in body else {}
+        named = {"model": body["agent_version"]} if "agent_version" in body else {}
+        return {**said, **named, **body}
+
+    @property
+    def brings_memory(self) -> bool:
+        """Does the caller keep the memory itself?"""
+        return self.context is not None or self.subagent_contexts is not None
 
     @pydantic.field_validator("response_format")
     @classmethod

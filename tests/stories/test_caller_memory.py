@@ -1,0 +1,89 @@
+"""A caller that keeps memory itself: histories come with the request, and what is to be saved comes back."""
+
+import json
+from typing import Any
+
+from longhouse.models.scripted import call
+from support import House, Serving, sse
+
+TOLD = [{"role": "user", "content": "The user is Алия"}, {"role": "assistant", "content": "I will remember"}]
+
+
+def requests_of(house: House) -> list[Any]:
+    assert house.model is not None
+    return house.model.requests
+
+
+async def ask(house: House, **body: Any) -> list[dict[str, Any]]:
+    """What the stream says of agents, in its order."""
+    async with house.http.post("/v1/chat/completions", json={"stream": True, **body}) as response:
+        assert response.status == 200, await response.text()
+        chunks = [json.loads(chunk.data) async for chunk in sse(response) if chunk.data != "[DONE]"]
+    return [chunk["x_agent"] for chunk in chunks if chunk.get("x_agent")]
+
+
+async def test_the_whole_body_of_such_a_caller_is_accepted_and_its_histories_are_used(serving: Serving) -> None:
+    script = [call("agent_analytic", task="What is the name?"), call("finalanswertool", answer="Алия"),
+              call("agent_analytic", task="Again?"), call("finalanswertool", answer="Still Алия"),
+              call("finalanswertool", answer="Your name is Алия")]  # fmt: skip
+    async with serving(script) as house:
+        body = {
+            "message": "What is my name?",
+            "chat_id": 12345,
+            "context": [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}],
+            "subagent_contexts": {"analytic": TOLD},
+            "agent_version": "master",
+        }
+        async with house.http.post("/v1/chat/completions", json=body) as response:
+            answered = await response.json()
+        assert answered["choices"][0]["message"]["content"] == "Your name is Алия"
+        master, first, _, second, _ = [request["messages"] for request in requests_of(house)]
+        assert [message["content"] for message in master[1:]] == ["Hello", "Hi", "What is my name?"]
+        assert first[1:] == [*TOLD, {"role": "user", "content": "What is the name?"}]
+        assert second[1:-1] == [*first[1:], {"role": "assistant", "content": "Алия"}]
+
+
+async def test_what_is_to_be_saved_comes_back_and_nothing_is_kept(serving: Serving) -> None:
+    scene = [call("agent_analytic", task="The user is Алия"), call("finalanswertool", answer="I will remember"),
+             call("finalanswertool", answer="Done")]  # fmt: skip
+    async with serving(scene * 2) as house:
+        for _ in range(2):
+            told = await ask(
+                house, message="I am Алия", chat_id="12345", subagent_contexts={"analytic": []}, agent_version="master"
+            )
+            saved = [one for one in told if one["event"].startswith("subagent_")]
+            assert [one["role"] for one in saved] == ["subagent_delegation", "subagent_completion"]
+            assert saved[0]["task"] == "The user is Алия"
+            assert saved[1]["response"] == "I will remember"
+            assert {(one["subagent_name"], one["chat_id"]) for one in saved} == {("analytic", "12345")}
+        children = [request["messages"] for request in requests_of(house)[1::3]]
+        assert [[message["content"] for message in one[1:]] for one in children] == [["The user is Алия"]] * 2
+
+
+async def test_a_sub_agent_that_is_not_named_has_its_own_memory(serving: Serving) -> None:
+    scene = [
+        call("agent_analytic", task="one"),
+        call("finalanswertool", answer="1"),
+        call("finalanswertool", answer="x"),
+    ]
+    async with serving(scene * 2) as house:
+        await house.say("go", model="master", chat_id="c")
+        await ask(house, message="go", chat_id="c", context=[], agent_version="master")
+        last = requests_of(house)[4]["messages"]
+        assert [message["content"] for message in last[1:]] == ["one", "1", "one"]
+
+
+async def test_histories_that_are_no_histories_are_refused(serving: Serving) -> None:
+    async with serving([]) as house:
+        for body, param in (
+            ({"context": "x"}, "context"),
+            ({"context": [{"role": "king", "content": "x"}]}, "context"),
+            ({"subagent_contexts": {"../x": []}}, "subagent_contexts"),
+            ({"subagent_contexts": [1]}, "subagent_contexts"),
+            ({"message": 7}, "messages"),
+        ):
+            sent = {"message": "go", "agent_version": "master", **body}
+            async with house.http.post("/v1/chat/completions", json=sent) as response:
+                error = (await response.json())["error"]
+            assert response.status == 400
+            assert error["param"].startswith(param)
