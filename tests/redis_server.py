@@ -39,7 +39,8 @@ class RedisServer:
         assert self._process is not None
         if self._process.returncode is None:
             self._process.kill()
-        await self._process.wait()
+        async with asyncio.timeout(10):
+            await self._process.wait()
 
     def hang(self) -> None:
         """It still accepts connections, and answers nothing."""

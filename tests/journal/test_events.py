@@ -43,7 +43,7 @@ EXAMPLES: list[Event] = [
         version=3,
         instance="a-1",
         limits=events.Limits(max_iterations=1, max_clarifications=0, time_budget=0.5),
-        rights=("read",),
+        rights=events.Rights(denied=("paytool",), max_risk="medium"),
         date="2026-01-31",
     ),
     events.Replied(

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longhouse.journal import history
@@ -86,6 +86,7 @@ ENTRIES = st.one_of(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(ENTRIES, max_size=20), st.integers(0, 12))
 def test_whatever_is_cut_calls_and_results_stay_together(messages: list[dict[str, Any]], limit: int) -> None:
     kept = history.paired(history.last(messages, limit))

@@ -208,11 +208,14 @@ async def _rows(db: Database, *ids: str) -> Any:
     return await mirror.rows(db, ids)
 
 
-async def test_sessions_that_are_not_kept_leave_no_trace(db: Database, redis: Redis, scribe: Scribe) -> None:
+async def test_histories_that_the_caller_keeps_leave_no_trace(db: Database, redis: Redis, scribe: Scribe) -> None:
     await scribe.turn("master", "once", "only", label="ephemeral-1")
+    await scribe.task("analytic", "once", "only", label="ephemeral-1/b")
     await scribe.turn("master", "Hello", "Hi")
-    async with mirrored(db, redis, keeps=lambda row: not row.label.startswith("ephemeral-")):
+    async with mirrored(db, redis):
         await until(lambda: get(redis, CHAT), [user("Hello"), assistant("Hi")])
+    names = {key.decode() for key in await redis.keys()}
+    assert {name for name in names if not name.startswith("longhouse:")} == {CHAT}
 
 
 async def test_a_confirmation_comes_from_redis_or_not_at_all(

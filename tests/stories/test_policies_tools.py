@@ -155,8 +155,8 @@ async def test_a_tool_may_be_closed_to_agents_that_others_call(serving: Serving)
     helper = Template(name="helper", tool_policy=ToolPolicy(allowlist=("private", "open", END)))
 
     def script(body: Any) -> Say:
-        names = [one for one in (str(raw) for raw in body.tools) if "agent_helper" in one]
-        return call("agent_helper", task="do it") if names and len(body.messages) == 2 else DONE
+        is_chief = any(b"agent_helper" in bytes(raw) for raw in body.tools)
+        return call("agent_helper", task="do it") if is_chief and len(body.messages) == 2 else DONE
 
     async with serving(script, templates=[], tools=[EchoTool]) as house:
         await publish(house, tool("private", security_policy=risk(allow=Allow(sub_agents=False))), tool("open"))
@@ -170,7 +170,7 @@ async def test_a_tool_may_be_closed_to_agents_that_others_call(serving: Serving)
 
 async def test_a_tool_is_described_to_the_model_as_its_descriptor_says(serving: Serving) -> None:
     schema = {"type": "object", "properties": {"text": {"type": "string", "maxLength": 9}}, "required": ["text"]}
-    template = Template(name="a", tool_policy=ToolPolicy(required=("short", "long")))
+    template = Template(name="a", tool_policy=ToolPolicy(required=("short", "long", END)))
     async with serving(lambda body: DONE, templates=(), tools=[EchoTool]) as house:
         await publish(house, tool("short"), tool("long", description_long="In many words.", input_schema=schema))
         await house.app.catalog.templates.publish([template], by="a test")
@@ -191,7 +191,7 @@ async def test_a_tool_is_described_to_the_model_as_its_descriptor_says(serving: 
         ({"runtime_binding": RuntimeBinding(python_entrypoint=entrypoint_of(SlowTool)), "timeout": 0.05},
          "Error: it did not answer within 0.05 seconds"),
         ({"runtime_binding": RuntimeBinding(python_entrypoint="nowhere.at:All")},
-         "Error: 'it' is not among the tools that are open now"),
+         "Error: it cannot be used: nowhere.at is not in a package that tools may come from"),
     ],
 )  # fmt: skip
 async def test_a_tool_runs_as_its_descriptor_says(serving: Serving, changed: dict[str, Any], result: str) -> None:

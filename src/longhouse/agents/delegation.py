@@ -11,14 +11,17 @@ from pydantic import Field
 from longhouse.agents.descriptor import RISKS, RuntimeBinding, ToolDescriptor
 from longhouse.agents.template import Template
 from longhouse.journal import plain
-from longhouse.journal.events import Limits, Prompted, ReplyTo, Rights
+from longhouse.journal.events import Fault, Limits, Prompted, ReplyTo, Rights
 from longhouse.journal.messages import Message
 from longhouse.journal.session import Session, Turn
+from longhouse.journal.transcript import Use
 
 PREFIX: Final = "agent."
 MOST_TASK: Final = 100_000
 LABEL: Final = r"^[A-Za-z0-9._:@-]{0,64}$"
 """Keys of the mirror and names of log files are made of it."""
+UNMADE: Final = frozenset({"not_offered", "bad_arguments", "too_many_calls", "reason_first"})
+"""Why a call was refused as the model wrote it."""
 
 
 class AgentTask(pydantic.BaseModel):
@@ -155,8 +158,12 @@ def waits_for(edges: Iterable[tuple[str, str]], start: str, target: str) -> bool
 
 
 def has_delegated(session: Session) -> bool:
-    """Has the running turn asked another agent?"""
-    return any(use.tool.startswith(PREFIX) for step in session.steps for use in step.uses)
+    """Has the running turn asked another agent? A call that was not even made has asked nobody."""
+    return any(use.tool.startswith(PREFIX) and not _is_unmade(use) for step in session.steps for use in step.uses)
+
+
+def _is_unmade(use: Use) -> bool:
+    return isinstance(use.outcome, Fault) and use.outcome.code in UNMADE
 
 
 def _least(one: int | None, other: int | None) -> int | None:

@@ -39,34 +39,25 @@ def sticky(
 
     `ranked` has the best for this step first, `used` what was used last first.
     """
-    required = required[:cap]
-    kept = _fitting(offered, required, ranked, used, cap)
-    needed = ranked[:NEEDED]
-    room = cap - len({*kept, *required})
-    missing = [name for name in needed if name not in kept and name not in required]
-    if len(missing) > room:
-        kept = _without_longest_unused(kept, {*required, *needed}, ranked, used, max(BATCH, len(missing) - room))
-    return list(dict.fromkeys((*kept, *required, *ranked)))[:cap]
+    required, needed = required[:cap], ranked[:NEEDED]
+    new = {*required, *needed}.difference(offered)
+    too_many = len(offered) + len(new) - cap
+    leaving: set[str] = set()
+    if too_many > 0 and new:
+        staying = {*required, *needed[: cap - len(required)]}
+        leaving = _longest_unused([name for name in offered if name not in staying], ranked, used, max(BATCH, too_many))
+    kept = [name for name in offered if name not in leaving]
+    # What has just left does not come back in the same breath.
+    filling = [name for name in ranked if name not in leaving]
+    return list(dict.fromkeys((*kept, *required, *filling)))[:cap]
 
 
-def _fitting(
-    kept: Sequence[str], required: Sequence[str], ranked: Sequence[str], used: Sequence[str], cap: int
-) -> list[str]:
-    """Room for what is required, whatever was offered before."""
-    too_many = len({*kept, *required}) - cap
-    return _without_longest_unused(kept, {*required}, ranked, used, too_many) if too_many > 0 else list(kept)
-
-
-def _without_longest_unused(
-    names: Sequence[str], staying: set[str], ranked: Sequence[str], used: Sequence[str], count: int
-) -> list[str]:
+def _longest_unused(names: Sequence[str], ranked: Sequence[str], used: Sequence[str], count: int) -> set[str]:
     """Those never used go first, among them the least fitting."""
     use = {name: place for place, name in enumerate(used)}
     fit = {name: place for place, name in enumerate(ranked)}
-    free = [name for name in names if name not in staying]
-    free.sort(key=lambda name: (use.get(name, len(use)), fit.get(name, len(fit))), reverse=True)
-    leaving = set(free[:count])
-    return [name for name in names if name not in leaving]
+    last = sorted(names, key=lambda name: (use.get(name, len(use)), fit.get(name, len(fit))), reverse=True)
+    return set(last[:count])
 
 
 def used_tools(session: Session) -> list[str]:

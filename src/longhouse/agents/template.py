@@ -86,6 +86,12 @@ class LLMPolicy:
     streaming: Streaming = field(default_factory=Streaming)
 
 
+def _reach(policy: LLMPolicy) -> LLMPolicy:
+    if policy.base_url is None and (policy.api_key_ref or policy.proxy):
+        raise ValueError("api_key_ref and proxy belong to a base_url; the endpoint of the settings has its own")
+    return policy
+
+
 @dataclass(frozen=True, slots=True)
 class ExecutionPolicy:
     __pydantic_config__ = _STRICT
@@ -133,6 +139,14 @@ class ToolPolicy:
     max_risk_level: RiskLevel = "high"
     max_tools_in_prompt: Annotated[int, Field(ge=1, le=128)] = 12
     selection_strategy: SelectionStrategy = "retrieval_sticky"
+
+    @property
+    def names_all(self) -> bool:
+        """Does it name all the tools that there are for it, and no more than may be offered?"""
+        if self.selection_strategy == "static":
+            return True
+        is_plain = self.allowlist is not None and not any(name.endswith(".*") for name in self.named)
+        return is_plain and len(self.named) <= self.max_tools_in_prompt
 
     @property
     def named(self) -> tuple[str, ...]:
@@ -229,7 +243,7 @@ class Template:
     """Given by the catalog."""
     base_agent_class: _Name = "ToolCallingAgent"
     prompt_pack: PromptPack = field(default_factory=PromptPack)
-    llm_policy: LLMPolicy = field(default_factory=LLMPolicy)
+    llm_policy: Annotated[LLMPolicy, AfterValidator(_reach)] = field(default_factory=LLMPolicy)
     execution_policy: ExecutionPolicy = field(default_factory=ExecutionPolicy)
     tool_policy: ToolPolicy = field(default_factory=ToolPolicy)
     rules: Rules = field(default_factory=Rules)

@@ -15,6 +15,8 @@ from longhouse.journal.transcript import Entry, Heard, Step
 
 AGENT_FAILED: Final = "agent_failed"
 """The code of a turn whose agent itself said that it could not fulfil the request: its words are an answer."""
+EPHEMERAL: Final = "ephemeral-"
+"""What the label of a session begins with whose history the caller keeps."""
 
 
 class State(StrEnum):

@@ -3,7 +3,7 @@
 import asyncio
 import uuid
 from collections import OrderedDict, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -79,14 +79,12 @@ class Mirror:
         client: Redis,
         *,
         max_history: int = 100,
-        keeps: Callable[[Row], bool] = lambda row: True,
         sweep_every: float = SWEEP_EVERY,
     ) -> None:
         self._db = db
         self._redis = client
         self._histories = RedisHistory(client)
         self._max_history = max_history
-        self._keeps = keeps
         self._projector = Projector(db, self, sweep_every=sweep_every)
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._unreadable: dict[str, int] = {}
@@ -151,8 +149,8 @@ class Mirror:
     async def carry(self, rows: Sequence[Row]) -> None:
         if not self._marker:
             await self.epoch()
-        heads: dict[str, int] = {row.id: row.head for row in rows if not self._keeps(row)}
-        copies = await self._copies([row for row in rows if self._keeps(row)])
+        heads: dict[str, int] = {row.id: row.head for row in rows if row.is_ephemeral}
+        copies = await self._copies([row for row in rows if not row.is_ephemeral])
         for copy in await self._write(copies):
             heads |= copy.heads
         await mirror.save(self._db, NAME, epoch=f"{self._run}:{self._marker}", heads=heads)
@@ -165,7 +163,7 @@ class Mirror:
         spoken = list(dict.fromkeys((row.owner, row.conversation_id) for row in rows if row.side == "root"))
         together: dict[tuple[str, str], list[Row]] = defaultdict(list)
         for row in await mirror.roots(self._db, spoken) if spoken else ():
-            if self._keeps(row):
+            if not row.is_ephemeral:
                 together[row.owner, row.conversation_id].append(row)
         groups, copies = [*subs, *together.values()], []
         for start in range(0, len(groups), AT_ONCE):

@@ -53,6 +53,7 @@ class Projector:
         self._sweep_at = 0.0
         self._swept_for = 0.0
         self._pause = 0.0
+        self._is_over = False
         self.is_troubled = False
         """Did the last attempt fail? Then nobody should wait for the next one."""
 
@@ -70,12 +71,15 @@ class Projector:
         try:
             yield
         finally:
+            # A cancellation is lost where a driver answers it with an error of its own: the loop ends even so.
+            self._is_over = True
+            self._hinted.set()
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
 
     async def _run(self) -> None:
-        while True:
+        while not self._is_over:
             try:
                 await self._step()
             except TROUBLE as error:

@@ -86,7 +86,9 @@ class SessionLog:
         news: dict[tuple[str, str], list[_News]] = defaultdict(list)
         # Children first: whatever led to what is read of them is then read of their parents.
         for row in sorted(rows, key=lambda row: row.side == "root"):
-            news[row.owner, row.conversation_id] += [_News(row, record) for record in await self._claimed(row)]
+            claimed = await self._claimed(row)
+            if not row.is_ephemeral:
+                news[row.owner, row.conversation_id] += [_News(row, record) for record in claimed]
         for (owner, conversation), happened in news.items():
             happened.sort(key=lambda one: one.record.at)
             lines = [said for one in happened for said in await self._lines(one)]
@@ -144,8 +146,9 @@ class SessionLog:
             return 0
         session, began = blank(child), news.record.at
         while page := await journals.read(self._db, child, session.head):
-            session = fold(takewhile(lambda record: record.at <= began, page), session)
-            if page[-1].at > began:
+            then = list(takewhile(lambda record: record.at <= began, page))
+            session = fold(then, session)
+            if len(then) < len(page):
                 break
         return min(len(plain.messages_of(session)), CONTEXT_WINDOW)
 

@@ -22,6 +22,11 @@ class Begun:
     refused: list[Returned] = field(default_factory=list)
     versions: dict[str, int] = field(default_factory=dict)
 
+    def refusing(self, new: Sequence[Event]) -> list[Event]:
+        """The events with the refusals; a call that was not to be waited for has a handle, which is then withdrawn."""
+        refused = {one.call for one in self.refused}
+        return [*(one for one in new if not (isinstance(one, Returned) and one.call in refused)), *self.refused]
+
 
 @dataclass(frozen=True, slots=True)
 class Delegates:

@@ -178,8 +178,17 @@ class Engine:
             if summary := await condensed(session, template, instance.model, request.body):
                 await self.record(run, [summary])
                 return
-            reply = await listen(self.db, self.bus, instance.model, request, session=session, fence=run.lease.fence)
             reading = Reading(self.toolbox, session, request, offered, template.execution_policy.must_delegate)
+            # What may be sent back is not shown before: nobody could take it back from the client.
+            reply = await listen(
+                self.db,
+                self.bus,
+                instance.model,
+                request,
+                session=session,
+                fence=run.lease.fence,
+                shows_answer=not reading.is_alone,
+            )
             new = await reading.read(instance.strategy, reply)
         except ProviderError as error:
             await self._endure(run, error)
@@ -257,7 +266,8 @@ class Engine:
         """Lets the session sleep until the provider may have recovered; past all patience, ends the turn in words."""
         now = clock.now()
         run.troubled_at = run.troubled_at or now
-        attended = self.bus.is_followed(run.session.id)
+        root = run.session.turn.root if run.session.turn else ""
+        attended = self.bus.is_followed(run.session.id) or self.bus.is_followed(root)
         patience = self.patience.attended if attended else self.patience.unattended
         pause = _pause(self.patience, run.attempts, error.retry_after)
         if not error.retryable or (now - run.troubled_at).total_seconds() + pause > patience:
@@ -299,8 +309,8 @@ class Engine:
         begun = await self.delegates.begun(after, run.template, settled) if run.template else None
         try:
             if begun:
-                after, appended = await self._begin(run, before, settled, begun, at)
-            elif _ends_for_another(before, after):
+                after, appended = await self._begin(run, before, new, begun, at)
+            elif delegations.ends_for_another(before, after):
                 appended = await self._end(run, before, after, settled, at)
             else:
                 appended = await self._append(run, before, after, settled, at)
@@ -333,13 +343,13 @@ class Engine:
         )
 
     async def _begin(
-        self, run: Run, before: Session, settled: Sequence[Event], begun: Begun, at: datetime
+        self, run: Run, before: Session, new: Sequence[Event], begun: Begun, at: datetime
     ) -> tuple[Session, journals.Appended]:
         """Records calls of agents together with the prompts of these agents."""
         after, appended, prompted = await delegations.begin(
             self.db,
             before,
-            [*settled, *begun.refused],
+            begun.refusing(new),
             begun.tasks,
             begun.collects,
             settle=lambda new: _settled(before, new, at),
@@ -379,14 +389,6 @@ def _settled(session: Session, new: Sequence[Event], at: datetime) -> tuple[Sess
         settled.append(end)
         after = _folded(session, settled, at)
     return after, settled
-
-
-def _ends_for_another(before: Session, after: Session) -> bool:
-    """Does a turn end here that another agent has asked for?"""
-    turn = after.turn
-    if turn is None or not turn.ended or turn.reply_to is None:
-        return False
-    return before.turn is None or before.turn.prompt != turn.prompt or not before.turn.ended
 
 
 def _folded(session: Session, new: Sequence[Event], at: datetime) -> Session:

@@ -25,10 +25,19 @@ REPLY_WITHIN: Final = 900.0
 FINAL_ANSWER: Final = "finalanswertool"
 
 
-async def listen(db: Database, bus: Bus, model: Model, request: Request, *, session: Session, fence: int) -> Reply:
-    """Streams one reply to its end."""
+async def listen(
+    db: Database,
+    bus: Bus,
+    model: Model,
+    request: Request,
+    *,
+    session: Session,
+    fence: int,
+    shows_answer: bool = True,
+) -> Reply:
+    """Streams one reply to its end; without `shows_answer`, whoever follows sees an answer only once it is given."""
     draft = Draft(after=session.head, fence=fence)
-    ear = _Ear(request, bus, session.id, draft)
+    ear = _Ear(request, bus, session.id, draft, shows_answer)
     body = request.body
     if digests := files_in(body.messages):
         urls = await files.data_urls(db, digests)
@@ -56,8 +65,9 @@ class _Call:
 
 
 class _Ear:
-    def __init__(self, request: Request, bus: Bus, session_id: str, draft: Draft) -> None:
+    def __init__(self, request: Request, bus: Bus, session_id: str, draft: Draft, shows_answer: bool) -> None:
         self._request = request
+        self._shows_answer = shows_answer
         self._bus = bus
         self._session_id = session_id
         self._draft = draft
@@ -108,6 +118,8 @@ class _Ear:
                 self._show("content", answer)
 
     def _show(self, kind: str, text: str) -> None:
+        if kind == "content" and not self._shows_answer:
+            return
         text, draft = clean(text), self._draft
         if kind == "content":
             fragment = Fragment(draft.after, draft.fence, "content", len(draft.content), text)

@@ -40,7 +40,7 @@ class Reading:
 
     async def read(self, strategy: Strategy, reply: Reply) -> list[Event]:
         verdict = strategy.interpret(self.request, reply)
-        if verdict.answer is not None and self._is_alone:
+        if verdict.answer is not None and self.is_alone:
             verdict = Verdict(problem=DELEGATE_FIRST)
         replied = self._replied(reply, verdict)
         if verdict.answer is not None:
@@ -65,7 +65,7 @@ class Reading:
         return f"{iteration}-action-{index}"
 
     @property
-    def _is_alone(self) -> bool:
+    def is_alone(self) -> bool:
         """Would an answer now be given without having asked anybody, although one should, and not yet told so?"""
         if not self.must_delegate or delegation.has_delegated(self.session):
             return False
@@ -76,7 +76,7 @@ class Reading:
 
     def _finishes(self, intent: Intent) -> bool:
         tool = self._tool(intent)
-        if tool is None or not tool.finishes or self._is_alone:
+        if tool is None or not tool.finishes or self.is_alone:
             return False
         return self.toolbox.check(tool, intent.arguments) is None
 
@@ -116,7 +116,7 @@ class Reading:
             return Fault(code="reason_first", message=f"reason first: call {self.request.only}, then act")
         if tool is None:
             return Fault(code="not_offered", message=f"{intent.tool!r} is not among the tools that are open now")
-        if tool.finishes and self._is_alone:
+        if tool.finishes and self.is_alone:
             return Fault(code="delegate_first", message=DELEGATE_FIRST)
         if tool.asks and finishes:
             # The answer may be on its way to the client already; nobody would wait for the question.

@@ -13,7 +13,7 @@ import asyncpg
 import structlog
 
 from longhouse import clock
-from longhouse.errors import AlreadyReturned, Deposed, UnknownShape
+from longhouse.errors import AlreadyReturned, Deposed, SetupError, UnknownShape
 from longhouse.journal.session import Session, State
 from longhouse.runtime.bus import Bus, Look, Stir
 from longhouse.runtime.engine import Engine, Run
@@ -304,7 +304,8 @@ class Worker:
 
     async def _fail(self, lease: Lease, error: Exception) -> Session | None:
         """Says in the journal that the turn ended; a session that cannot even be told so is left alone."""
-        reason = f"an internal error: {type(error).__name__}"
+        is_told = isinstance(error, SetupError)  # what is missing here is no secret, and its words say what to do
+        reason = str(error) if is_told else f"an internal error: {type(error).__name__}"
         try:
             session = await journals.load(self._db, lease.session_id)
             run = Run(lease=lease, session=session, loaded=session.head)

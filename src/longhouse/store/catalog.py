@@ -202,8 +202,9 @@ ALIKE: Final = """
 """
 
 LAST_BY: Final = """
-    SELECT DISTINCT ON (name) name, digest, published_by FROM catalog_versions
-    WHERE kind = $1 AND name = ANY($2) AND published_by = ANY($3) ORDER BY name, version DESC
+    SELECT DISTINCT ON (v.name) v.name, v.digest, n.owner, v.published_by
+    FROM catalog_versions v JOIN catalog_names n ON n.kind = v.kind AND n.name = v.name
+    WHERE v.kind = $1 AND v.name = ANY($2) AND v.published_by = ANY($3) ORDER BY v.name, v.version DESC
 """
 
 GENERATION: Final = "SELECT generation FROM catalog_generation WHERE kind = $1"
@@ -315,10 +316,10 @@ class Shelf(Generic[T]):
             found.setdefault(key(row["name"]), []).append((row["name"], row["is_by"]))
         return found
 
-    async def last_by(self, names: Iterable[str], by: Iterable[str]) -> dict[str, tuple[str, str]]:
-        """Of each name the newest version that one of these has published: its digest, and by whom."""
+    async def last_by(self, names: Iterable[str], by: Iterable[str]) -> dict[str, tuple[str, str | None, str]]:
+        """Of each name the newest version that one of these has published: its digest, the owner, and by whom."""
         rows = await self.db.rows(LAST_BY, self.kind, list(names), list(by))
-        return {row["name"]: (row["digest"], row["published_by"]) for row in rows}
+        return {row["name"]: (row["digest"], row["owner"], row["published_by"]) for row in rows}
 
     async def activate(self, name: str, version: int) -> bool:
         self.changes += 1

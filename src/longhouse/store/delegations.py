@@ -44,6 +44,7 @@ DELEGATE: Final = """
 """
 AWAIT: Final = "INSERT INTO awaits (parent, call, awaited) VALUES ($1, $2, $3)"
 HANDLE: Final = "SELECT child, outcome FROM delegations WHERE parent = $1 AND call = $2 FOR UPDATE"
+KEEP: Final = "UPDATE delegations SET outcome = $3 WHERE parent = $1 AND call = $2"
 
 END: Final = """
     UPDATE delegations SET outcome = $3 WHERE child = $1 AND prompt = $2 AND outcome IS NULL
@@ -55,22 +56,33 @@ ARE_OPEN: Final = """
     WHERE NOT EXISTS (SELECT FROM journal r WHERE r.session_id = $1 AND r.call_id = c AND r.kind = 'Returned')
 """
 
-# Every session that works for this one in this trace, itself first.
+# Every session that this trace has reached from here, itself first; with $3, only those still at it. Who has ended may
+# have left others at work, so the way leads through everybody; agents may have called each other in turn, so it is
+# bounded by the depth at which nobody calls anybody any more.
 TREE: Final = """
-    WITH RECURSIVE tree (id, path) AS (
-        SELECT $1::text, ARRAY[$1::text]
-        UNION ALL
-        SELECT d.child, tree.path || d.child FROM tree JOIN delegations d ON d.parent = tree.id
-        WHERE d.trace = $2 AND (d.outcome IS NULL OR NOT $3) AND d.child <> ALL(tree.path)
+    WITH RECURSIVE tree (id, depth) AS (
+        SELECT $1::text, 0
+        UNION
+        SELECT d.child, tree.depth + 1 FROM tree JOIN delegations d ON d.parent = tree.id
+        WHERE d.trace = $2 AND tree.depth < 33
     )
-    SELECT s.id, s.agent, s.label, s.state, s.head, s.due, s.wake_at, s.holder, s.parent,
-           min(cardinality(tree.path)) - 1 AS depth
-    FROM tree JOIN sessions s ON s.id = tree.id GROUP BY s.id ORDER BY depth, s.created_at, s.id
+    SELECT s.id, s.agent, s.label, s.state, s.head, s.due, s.wake_at, s.holder, s.parent, min(tree.depth) AS depth
+    FROM tree JOIN sessions s ON s.id = tree.id
+    WHERE NOT $3 OR s.id = $1 OR EXISTS (
+        SELECT FROM delegations d WHERE d.child = s.id AND d.trace = $2 AND d.outcome IS NULL
+    )
+    GROUP BY s.id ORDER BY depth, s.created_at, s.id
+"""
+# The traces at whose end a session waits: its own, and those of earlier turns whose outcome it collects.
+AWAITED: Final = """
+    SELECT DISTINCT d.child, d.trace FROM awaits a JOIN delegations d ON d.parent = a.parent AND d.call = a.awaited
+    WHERE a.parent = $1 AND d.trace <> $2 AND d.outcome IS NULL
 """
 DROP: Final = """
     UPDATE delegations SET outcome = $3 WHERE child = $1 AND trace = $2 AND outcome IS NULL
     RETURNING parent, call, trace
 """
+NO_LONGER: Final = "DELETE FROM awaits WHERE parent = ANY($1)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +153,12 @@ async def begin(
         faults = [Returned(call=call, outcome=_cycle()) for call in circles]
         known, settled_at_once = await _collected(tx, session.id, collects, edges)
         after, settled = settle([*new, *faults, *settled_at_once])
-        await tx.rows(LOCK_ROWS, [session.id, *filter(None, children.values())])
+        # A reply may call agents that it does not wait for, and end the turn.
+        ended = await _ended(tx, after) if ends_for_another(session, after) else []
+        touched = {session.id, *filter(None, children.values()), *(row["parent"] for row in ended)}
+        await tx.rows(LOCK_ROWS, sorted(touched))
         appended = await _append(tx, session, after, settled, append_id=append_id, how=recording)
-        prompted: list[tuple[str, int]] = []
+        prompted = await _tell(tx, ended, outcome_of(after), spent=_spent(after)) if ended else []
         begun: set[tuple[str, str]] = set()
         for task in tasks:
             if task.call in circles:
@@ -165,17 +180,22 @@ async def end(
 ) -> tuple[Appended, list[tuple[str, int]]]:
     """Records the end of a turn that another agent waits for, and that agent's outcome, in one transaction."""
     append_id = uuid.uuid4()
-    turn = after.turn
-    assert turn is not None
-    outcome = outcome_of(after)
 
     async def write(tx: Within) -> tuple[Appended, list[tuple[str, int]]]:
-        ended = await tx.rows(END, session.id, turn.prompt, msgspec.json.encode(outcome).decode())
+        ended = await _ended(tx, after)
         await tx.rows(LOCK_ROWS, sorted({session.id, *(row["parent"] for row in ended)}))
         appended = await _append(tx, session, after, settled, append_id=append_id, how=recording)
-        return appended, await _tell(tx, ended, outcome, spent=turn.usage)
+        return appended, await _tell(tx, ended, outcome_of(after), spent=_spent(after))
 
     return await _once(db, session, append_id, write)
+
+
+def ends_for_another(before: Session, after: Session) -> bool:
+    """Does a turn end here that another agent has asked for?"""
+    turn = after.turn
+    if turn is None or not turn.ended or turn.reply_to is None:
+        return False
+    return before.turn is None or before.turn.prompt != turn.prompt or not before.turn.ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,36 +206,48 @@ class Ending:
     new: Sequence[Event]
     after: Session
 
+    @property
+    def goes_on(self) -> bool:
+        """Is it at work on another trace, and only a prompt in its queue goes?"""
+        return self.after.is_running
 
-async def cancel(db: Database, root: Session, endings: Sequence[Ending], trace: str) -> list[tuple[str, int]] | None:
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """Whom a cancel has reached: whose turns it ended, and whom there is only news for, each with its new head."""
+
+    ended: list[tuple[str, int]]
+    told: list[tuple[str, int]]
+
+
+async def cancel(db: Database, root: Session, endings: Sequence[Ending], trace: str) -> Stopped | None:
     """Ends a trace in every session of a tree, in one transaction; None if any of them moved on since it was folded."""
     outcome = Fault(code="cancelled", message="the turn was cancelled")
+    encoded = _Kept(outcome=outcome).encoded
 
-    async def write(tx: Within) -> list[tuple[str, int]]:
+    async def write(tx: Within) -> Stopped:
         await tx.run(LOCK, root.owner, root.conversation)
         ids = [ending.session.id for ending in endings]
-        dropped = [
-            row
-            for session_id in sorted(ids)
-            for row in await tx.rows(DROP, session_id, trace, msgspec.json.encode(outcome).decode())
-        ]
+        dropped = [row for session_id in sorted(ids) for row in await tx.rows(DROP, session_id, trace, encoded)]
         outside = sorted({row["parent"] for row in dropped} - set(ids))
         locked = {row["id"]: row["head"] for row in await tx.rows(LOCK_ROWS, sorted({*ids, *outside}))}
         tree = {row["id"] for row in await tx.rows(TREE, root.id, trace, True)}
         if not tree <= set(ids) or any(locked.get(one.session.id) != one.session.head for one in endings):
             raise _Moved
-        placed: list[tuple[str, int]] = []
+        stopped = Stopped([], [])
         for ending in endings:
-            done = await journals.cancel(tx, ending.session, ending.new, after=ending.after)
-            if done is None:
+            if ending.goes_on:
+                # It works for others: who holds it keeps it, and what has begun is not begun again.
+                kept = await journals.add(tx, ending.session.id, ending.new, trace=trace)
+                stopped.told.append((kept.session_id, kept.seq))
+            elif done := await journals.cancel(tx, ending.session, ending.new, after=ending.after):
+                stopped.ended.append((done.session_id, done.seq))
+            else:
                 raise _Moved
-            placed.append((done.session_id, done.seq))
-        # Within the tree the calls have their faults already; only somebody outside of it is still to be told.
-        told = [row for row in dropped if row["parent"] in outside]
-        for row in dropped:
-            if row["parent"] not in outside:
-                await tx.rows(AWAITING, row["parent"], row["call"])
-        return [*placed, *await _tell(tx, told, outcome)]
+        # Their calls have faults already, and wait for nothing; only somebody outside of the tree is still to be told.
+        await tx.run(NO_LONGER, [one.session.id for one in endings if not one.goes_on])
+        stopped.told.extend(await _tell(tx, [row for row in dropped if row["parent"] in outside], outcome))
+        return stopped
 
     try:
         return await db.together(write)
@@ -226,6 +258,14 @@ async def cancel(db: Database, root: Session, endings: Sequence[Ending], trace: 
 async def tree(db: Database, session_id: str, trace: str, *, working: bool = False) -> list[Node]:
     """The sessions that this trace has reached from here, itself first; with `working`, those still at it."""
     return [Node(*row) for row in await db.rows(TREE, session_id, trace, working)]
+
+
+async def beneath(db: Database, session_id: str, trace: str) -> list[Node]:
+    """Those at work beneath a session whose outcomes it may wait for, also where an earlier turn has asked them."""
+    found = {node.id: node for node in await tree(db, session_id, trace, working=True)}
+    for row in await db.rows(AWAITED, session_id, trace):
+        found |= {node.id: node for node in await tree(db, row["child"], row["trace"], working=True)}
+    return [node for node in found.values() if node.id != session_id]
 
 
 def outcome_of(session: Session) -> Outcome:
@@ -314,7 +354,10 @@ async def _collected(
             fault = Fault(code="unknown_handle", message=f"there is no handle {collect.handle[:100]!r} of yours")
             returned.append(Returned(call=collect.call, outcome=fault))
         elif row["outcome"] is not None:
-            returned.append(Returned(call=collect.call, outcome=_outcome(row["outcome"])))
+            kept = _kept.decode(row["outcome"])
+            returned.append(Returned(call=collect.call, outcome=kept.outcome, spent=kept.spent, by="agent"))
+            if kept.spent:  # counted once
+                await tx.run(KEEP, parent, collect.handle, _Kept(outcome=kept.outcome).encoded)
         elif waits_for(edges, row["child"], parent):
             returned.append(Returned(call=collect.call, outcome=_cycle()))
         else:
@@ -325,23 +368,43 @@ async def _collected(
 async def _tell(
     tx: Within, ended: Sequence[asyncpg.Record], outcome: Outcome, spent: events.Usage | None = None
 ) -> list[tuple[str, int]]:
-    """Gives the outcome to every call that waits for it and is still open."""
+    """Gives the outcome to every call that waits for it and is still open; what it cost counts for the first."""
     told = []
     for row in ended:
         calls = [one["call"] for one in await tx.rows(AWAITING, row["parent"], row["call"])]
-        is_open = {one["c"] for one in await tx.rows(ARE_OPEN, row["parent"], calls)} if calls else set()
-        new = [Returned(call=call, outcome=outcome, spent=spent, by="agent") for call in calls if call in is_open]
+        is_open = [one["c"] for one in await tx.rows(ARE_OPEN, row["parent"], calls)] if calls else []
+        new = [Returned(call=call, outcome=outcome, by="agent") for call in is_open]
         if new:
+            new[0] = msgspec.structs.replace(new[0], spent=spent)
             placed = await journals.add(tx, row["parent"], new, trace=row["trace"])
             told.append((placed.session_id, placed.seq))
+        elif spent:
+            await tx.run(KEEP, row["parent"], row["call"], _Kept(outcome=outcome, spent=spent).encoded)
     return told
 
 
-_decoder: Final[msgspec.json.Decoder[Outcome]] = msgspec.json.Decoder(Outcome)
+async def _ended(tx: Within, after: Session) -> Sequence[asyncpg.Record]:
+    """Notes the outcome of a turn that has ended; the calls that began it, one at most."""
+    assert after.turn is not None
+    return await tx.rows(END, after.id, after.turn.prompt, _Kept(outcome=outcome_of(after)).encoded)
 
 
-def _outcome(text: str) -> Outcome:
-    return _decoder.decode(text)
+def _spent(session: Session) -> events.Usage | None:
+    return session.turn.usage if session.turn else None
+
+
+class _Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An outcome until it is collected, and after; with what it cost, while that has not been counted."""
+
+    outcome: Outcome
+    spent: events.Usage | None = None
+
+    @property
+    def encoded(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+
+_kept: Final[msgspec.json.Decoder[_Kept]] = msgspec.json.Decoder(_Kept)
 
 
 def _cycle() -> Fault:

@@ -160,6 +160,19 @@ class Search:
         best = sum(found.rarity(term) for term in asked[0]) * (ranking.K1 + 1)
         return _ranked(query, known, scores[:, places[places >= 0]], best, top_k)
 
+    async def nearest(self, query: Query, count: int, *, exact: bool = False) -> list[str]:
+        """Everybody's by the vector alone; `exact` compares with all of them, to tell what the graph misses."""
+        assert query.space is not None
+        assert query.vectors is not None
+        vector = f"halfvec({query.space.dimensions:d})"
+        sql = f"""
+            SELECT d.name FROM search_documents d
+            WHERE d.kind = '{self.kind}' AND d.model = {query.space.model:d} AND d.owner IS NULL
+            ORDER BY d.vector::{vector} <=> (SELECT $1::text::{vector}) LIMIT $2
+        """
+        settings = await self._tuning() + (" SET LOCAL enable_indexscan = off;" if exact else "")
+        return [row["name"] for row in await self.db.tuned(settings, sql, _written(query.vectors[0]), count)]
+
     async def _candidates(
         self, query: Query, filters: Filters, found: Found, scores: Scores, top_k: int
     ) -> Sequence[asyncpg.Record]:
@@ -200,7 +213,7 @@ class Search:
         args += found.where(places)
         candidates = f"SELECT * FROM unnest(${len(args) - 1}::int[], ${len(args)}::int[]) AS given (shard, slot)"
         if query.space is not None and query.vectors is not None:
-            args.append("[" + ",".join(f"{number:.5f}" for number in query.vectors[0].tolist()) + "]")
+            args.append(_written(query.vectors[0]))
             candidates = f"{candidates} UNION {self._nearest(query.space, held, f'${len(args)}')}"
         sql = self._select(query.space, f"({candidates}) AS c {AT}", held)
         if found.size < FEWEST_NODES:
@@ -255,6 +268,10 @@ async def _scored(found: Found, asked: list[list[str]]) -> Scores:
     if found.postings * len(asked) < BUSY:
         return found.scores(asked)
     return await asyncio.to_thread(found.scores, asked)
+
+
+def _written(vector: npt.NDArray[np.float32]) -> str:
+    return "[" + ",".join(f"{number:.5f}" for number in vector.tolist()) + "]"
 
 
 def _best(scores: Scores) -> npt.NDArray[np.intp]:

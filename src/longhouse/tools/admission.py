@@ -76,6 +76,8 @@ class Admission:
             yield ("runtime_binding", "mcp"), "a tool of a server has one name, <server>.<tool>, here and there"
         if way.agent is not None and tool.name != f"{AGENT}{way.agent}":
             yield ("runtime_binding", "agent"), f"the tool of this agent is called {AGENT}<template>"
+        if way.agent is not None and tool.needs_approval:
+            yield ("needs_approval",), "an agent is called at once; let the tools that it uses need approval"
         yield from _secret(way.api_key_ref, "runtime_binding", "api_key_ref")
 
     def _of_template(self, template: Template) -> Iterator[Found]:

@@ -1,12 +1,14 @@
 """What a tool sees of its session, and what it changed there."""
 
 import math
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 import pydantic
 
+from longhouse.agents.descriptor import ToolDescriptor
 from longhouse.journal.messages import clean
 from longhouse.journal.session import Open, Session
 from longhouse.tools.memory import Memory
@@ -22,12 +24,17 @@ class MadeFile:
     media_type: str
 
 
+FindTools = Callable[[Session, str, int], Awaitable[Sequence[ToolDescriptor]]]
+"""Tools that a session may have, best first, for a query and at most so many."""
+
+
 @dataclass(frozen=True, slots=True)
 class Services:
     """What the composition root lends to tools; each is there only if it was set up."""
 
     search: Search | None = None
     memory: Memory | None = None
+    find_tools: FindTools | None = None
 
 
 @dataclass(slots=True)
@@ -43,6 +50,8 @@ class ToolContext:
     key: str
     """The idempotency key of this call: the same over all attempts."""
     services: Services = field(default_factory=Services)
+    session: Session | None = None
+    """As it was when the call was made."""
     memory_scope: str = "agent"
     made: list[MadeFile] = field(default_factory=list)
     """Files to keep; append to it."""
@@ -54,6 +63,8 @@ class ToolContext:
     sources: dict[str, Any] = field(default_factory=dict)
     execution_result: str | None = None
     current_step_reasoning: Any = None
+    found_tools: list[str] = field(default_factory=list)
+    """Tools that the agent found; they are offered to it from the next step on."""
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -65,6 +76,7 @@ class Written(msgspec.Struct, frozen=True):
     sources: dict[str, Any]
     execution_result: str | None
     current_step_reasoning: Any
+    found_tools: list[str]
 
 
 def context_of(call: Open, session: Session, services: Services, memory_scope: str) -> ToolContext:
@@ -78,6 +90,7 @@ def context_of(call: Open, session: Session, services: Services, memory_scope: s
         agent=session.agent,
         call=call.call,
         key=f"{session.id}:{call.call}",
+        session=session,
         services=services,
         memory_scope=memory_scope,
         iteration=turn.iteration,
@@ -87,6 +100,7 @@ def context_of(call: Open, session: Session, services: Services, memory_scope: s
         searches=msgspec.to_builtins(session.context.get("searches", [])),
         sources=msgspec.to_builtins(session.context.get("sources", {})),
         current_step_reasoning=msgspec.to_builtins(session.context.get("current_step_reasoning")),
+        found_tools=list(session.context.get("found_tools", ())),
     )
 
 

@@ -1,8 +1,9 @@
 """Which tools an agent is offered now: what its template's policy permits, in the versions that its turn began with."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from longhouse.agents.descriptor import RISKS, ToolDescriptor
 from longhouse.agents.template import Template, ToolPolicy
@@ -16,17 +17,32 @@ FRESH_FOR: Final = 0.5
 """Seconds for which is believed what the catalog said to be active; what we change ourselves holds at once."""
 
 MOST_KNOWN: Final = 10_000
+MOST_FOUND: Final = 5
+"""Tools that an agent found itself, the newest of them, which it is offered for sure."""
+
+
+class Search(Protocol):
+    async def get_tools_for_step(
+        self, template: Template, session: Session, *, hard_require: Sequence[str] = ()
+    ) -> list[ToolDescriptor]: ...
 
 
 @dataclass(slots=True)
 class Offering:
     catalog: Catalog
     toolbox: Toolbox
+    search: Search | None = None
+    """Chooses where a policy permits more than may be offered."""
     _known: dict[tuple[str, str], tuple[float, int, dict[str, int]]] = field(default_factory=dict)
 
     async def tools(self, session: Session, template: Template) -> list[Tool]:
         """Required tools first, then the others that are named, in their order; never more than the policy's cap."""
         policy = template.tool_policy
+        found = session.context.get("found_tools", ())
+        if self.search and (found or not policy.names_all):
+            chosen = await self.search.get_tools_for_step(template, session, hard_require=found[-MOST_FOUND:])
+            taken = [await self.toolbox.taken(one.name, one.version) for one in chosen]
+            return [tool for tool in taken if tool]
         pinned = _pinned(session)
         offered: list[Tool] = []
         for name, version in (await self._active(template, session.owner)).items():

@@ -24,9 +24,9 @@ async def publish_templates(
     groups: dict[tuple[str, bool], list[Template]] = {}
     for one in templates:
         by = FILES if one.name in touched else BUILT_IN
-        digest, before = last.get(one.name, ("", ""))
-        is_back = FILES in (by, before) and digest != catalog.templates.digest(one)
-        groups.setdefault((by, is_back), []).append(one)
+        digest, owner, before = last.get(one.name, ("", None, ""))
+        is_other = (digest, owner) != (catalog.templates.digest(one), one.owner)
+        groups.setdefault((by, is_other and FILES in (by, before)), []).append(one)
     published: dict[str, Published] = {}
     for (by, again), group in groups.items():
         published |= {one.name: one for one in await catalog.templates.publish(group, by=by, again=again)}

@@ -40,6 +40,11 @@ class Finder:
     async def templates(self, text: str, filters: Filters, top_k: int) -> list[Hit]:
         return await self._templates.find(await self.query(text), filters, top_k)
 
+    async def nearest_tools(self, text: str, count: int, *, exact: bool = False) -> list[str]:
+        """By the vector alone, for those who measure; nothing without a model."""
+        query = await self.query(text)
+        return await self._tools.nearest(query, count, exact=exact) if query.space else []
+
     async def query(self, text: str) -> Query:
         texts = search.texts_of(text)
         if self._embedder is None:

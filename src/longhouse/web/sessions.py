@@ -123,12 +123,13 @@ class Sessions:
             nodes = await delegations.tree(self.db, session_id, trace, working=True)
             beneath = [await journals.load(self.db, node.id, node.head) for node in nodes if node.id != session_id]
             endings = [_ended(one, trace) for one in (session, *beneath) if one is session or _is_in(one, trace)]
-            placed = await delegations.cancel(self.db, session, endings, trace)
-            if placed is None:
+            stopped = await delegations.cancel(self.db, session, endings, trace)
+            if stopped is None:
                 continue
-            for ended, seq in placed:
+            for ended, _ in stopped.ended:
                 self.bus.stop(ended)
-                self.bus.appended(ended, seq)
+            for reached, seq in (*stopped.ended, *stopped.told):
+                self.bus.appended(reached, seq)
             return endings[0].after
         raise CallerError("The session moved on each time; try again.", status=409, code="busy")
 

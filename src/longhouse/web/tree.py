@@ -60,7 +60,7 @@ async def standing(db: Database, session: Session) -> Standing:
     turn, own = session.turn, any(call.awaits_person for call in session.open.values())
     if turn is None or session.can_move or not any(call.kind == "agent" for call in session.open.values()):
         return Standing(rests=not session.can_move)
-    nodes = [node for node in await delegations.tree(db, session.id, turn.trace, working=True) if node.id != session.id]
+    nodes = await delegations.beneath(db, session.id, turn.trace)
     asking = [await journals.load(db, node.id, node.head) for node in nodes if node.state in ASKING]
     questions = [Question(one, call) for one in asking for call in one.open.values() if call.awaits_person]
     # Where nobody asks, an outcome is on its way to us.

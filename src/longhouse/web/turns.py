@@ -17,7 +17,7 @@ from longhouse.journal import events, fingerprint, history, messages
 from longhouse.journal.events import Opened, Output, Prompted, Recorded, Returned
 from longhouse.journal.fold import blank, fold
 from longhouse.journal.messages import Content, Message
-from longhouse.journal.session import Session
+from longhouse.journal.session import EPHEMERAL, Session
 from longhouse.journal.transcript import Step
 from longhouse.store import files, journals, views
 from longhouse.store.catalog import Catalog
@@ -30,8 +30,6 @@ from longhouse.web.wire import ChatMessage, ChatRequest
 
 SESSION_ID: Final = re.compile(r".+_[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 MAX_KEY: Final = 255
-EPHEMERAL: Final = "ephemeral-"
-"""What the label of a session begins with whose history the caller keeps."""
 
 NamedBy = Literal["caller", "open_webui"]
 
@@ -53,6 +51,7 @@ class Attached:
             return turn.version or None
         asked = (waiting.prompt.version for waiting in self.session.queue if waiting.prompt.trace == self.trace)
         return next(asked, None)
+
     answers_beneath: bool = False
     """What was said went to an agent beneath: this session's journal does not know of it."""
 
@@ -224,10 +223,11 @@ class Turns:
         if not resent:
             prompt = msgspec.structs.replace(prompt, chain=_continued(session, asked.request))
         reply_to = (asked.request.metadata or {}).get("reply_to")
-        if reply_to and not _has_asked(session, reply_to):
-            raise CallerError(f"No question has the id {reply_to!r}.", param="metadata.reply_to")
-        if not session.questions and (below := await self._answered_beneath(asked, session, prompt)):
+        is_own = not reply_to or _has_asked(session, reply_to)
+        if not (is_own and session.questions) and (below := await self._answered_beneath(asked, session, prompt)):
             return below
+        if not is_own:
+            raise CallerError(f"No question has the id {reply_to!r}.", param="metadata.reply_to")
         while session.questions:
             named = [call for call in session.questions if call.call == reply_to]
             call, text = (named or session.questions)[0].call, _text(prompt.content)
@@ -244,7 +244,7 @@ class Turns:
         reply_to, chain = (asked.request.metadata or {}).get("reply_to"), prompt.chain
         below = await standing(self.db, session)
         questions = [one for one in below.questions if one.call.kind == "ask" and reply_to in (None, one.call.call)]
-        if session.turn is None or not below.rests or not questions:
+        if session.turn is None or not questions or not (below.rests or reply_to):
             return None
         first = questions[0]
         try:

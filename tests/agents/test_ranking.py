@@ -1,0 +1,80 @@
+"""Weights of words, clauses of queries, and the fusion of two legs."""
+
+import numpy as np
+import pytest
+
+from longhouse.agents import ranking
+from longhouse.agents.ranking import clauses, fused, rarity, scaled, weights, with_clauses
+
+
+def test_a_word_in_the_name_weighs_more_than_one_in_a_parameter() -> None:
+    found = weights({"name": "send_letter", "short": "Deliver by post", "parameters": "recipient"})
+    assert found["letter"] > found["post"] > found["recipi"]
+
+
+def test_repeating_a_word_stops_paying_at_once() -> None:
+    few = weights({"short": "weather " * ranking.MOST_REPEATS})["weather"]
+    many = weights({"short": "weather " * 300})["weather"]
+    assert many == few < ranking.K1 + 1
+
+
+def test_a_list_of_keywords_is_worth_less_than_a_description() -> None:
+    honest = weights({"name": "forecast", "short": "The weather of the next days in a city"})
+    stuffed = weights(
+        {"name": "best_tool", "short": " ".join(f"keyword{n}" for n in range(300)) + " weather city days"}
+    )
+    assert stuffed["weather"] < honest["weather"] / 5
+
+
+def test_what_comes_after_the_first_pages_is_not_read() -> None:
+    assert "late" not in weights({"long": "early " + "filler " * ranking.LONGEST_FIELD + " late"})
+
+
+def test_a_weight_does_not_depend_on_other_texts() -> None:
+    assert weights({"short": "weather"}) == weights({"short": "weather"})
+    assert rarity(1, 1000) > rarity(500, 1000) > 0
+
+
+def test_one_thought_has_no_clauses() -> None:
+    assert clauses("What will the weather in Oslo be tomorrow?") == []
+
+
+def test_a_long_query_falls_into_its_clauses() -> None:
+    found = clauses(
+        "Find the cheapest flight to Oslo. Book a quiet hotel, and reserve a good table; then mail it to Ann"
+    )
+    assert found[0] == "Find the cheapest flight to Oslo."
+    assert len(found) == 3
+    assert found[-1].endswith("mail it to Ann")
+
+
+@pytest.mark.parametrize(
+    "query", ["Найди самый дешёвый рейс. Забронируй тихую гостиницу.", "查询明天的天气。预订一家酒店。"]
+)
+def test_sentences_end_in_other_languages_too(query: str) -> None:
+    assert len(clauses(query)) == 2
+
+
+def test_there_are_never_too_many_clauses() -> None:
+    assert 1 < len(clauses("Find a cheap flight. " * 100)) <= ranking.MOST_CLAUSES
+
+
+def test_scores_are_scaled_between_nothing_and_the_best() -> None:
+    assert scaled(np.array([-1, 0, 2, 4], np.float32)).tolist() == [0, 0, 0.5, 1]
+    assert scaled(np.zeros(3, np.float32)).tolist() == [0, 0, 0]
+
+
+def test_both_legs_count_the_same() -> None:
+    words, vectors = np.array([10, 0, 5], np.float32), np.array([0, 0.8, 0.4], np.float32)
+    assert fused(words, vectors).tolist() == [0.5, 0.5, 0.5]
+
+
+def test_without_vectors_the_words_decide() -> None:
+    assert fused(np.array([1, 2], np.float32), None).tolist() == [0.5, 1]
+
+
+def test_the_best_clause_lifts_what_the_whole_query_hides() -> None:
+    whole = np.array([1.0, 0.2], np.float32)
+    assert with_clauses(whole, []).tolist() == pytest.approx([1.0, 0.2])
+    first, second = with_clauses(whole, [np.array([0.1, 0.2], np.float32), np.array([0.0, 1.0], np.float32)])
+    assert second > first
