@@ -49,6 +49,7 @@ def test_what_all_agents_inherit_is_told_once_and_also_without_agents(tmp_path: 
 def test_sections_and_agents_that_are_no_mappings_are_told(tmp_path: Path) -> None:
     config = "llm: gpt\nexecution:\nprompts: [a]\nmcp: {servers: {}}\n"
     agents = "agents:\n  a: nothing\n  b:\n  c: {tools: WebSearchTool, llm: 7}\n  d e: {}\n  f: {name: g, version: 2}\n"
+    agents += "  auto: {}\n"
     assert wrong(given(tmp_path, config, agents), tmp_path) == [
         "agents.yaml:2: agents.a: should hold fields of its own",
         "agents.yaml:4: agents.c.llm: should hold fields of its own",
@@ -57,6 +58,7 @@ def test_sections_and_agents_that_are_no_mappings_are_told(tmp_path: Path) -> No
         "and -",
         "agents.yaml:6: agents.f.name: should be 'f' as above it, or be left out",
         "agents.yaml:6: agents.f.version: is given by the catalog",
+        "agents.yaml:7: agents.auto: auto is the name under which the right agent is looked for",
         "config.yaml:1: llm: should hold fields of its own",
         "config.yaml:3: prompts: should hold fields of its own",
         "config.yaml:4: mcp.servers: is not known; did you mean mcpServers?",

@@ -16,13 +16,17 @@ from looking import mirrored
 from redis.asyncio import Redis
 from scribe import Scribe
 
+from longhouse.agents.built_in import BUILT_IN
 from longhouse.errors import CallerError
 from longhouse.journal import events
 from longhouse.memory import get_session_logger
 from longhouse.memory.log_lines import RULE, WORDS, line
 from longhouse.memory.session_log import write
-from longhouse.memory.watch import SessionLog
+from longhouse.memory.watch import SessionLog, subagents_in
+from longhouse.store.catalog import Catalog
 from longhouse.store.database import Database
+from longhouse.store.mirror import Row
+from longhouse.tools.publishing import publish_templates
 from redis_server import RedisServer
 from support import returned, used
 
@@ -56,9 +60,17 @@ async def until(folder: Path, expected: list[str], within: float = 10.0, **where
         assert lines(folder, **where) == expected
 
 
+async def analytic(row: Row) -> list[str]:
+    return ["analytic"]
+
+
+async def nobody(row: Row) -> list[str]:
+    return []
+
+
 @asynccontextmanager
 async def logging_to(folder: Path, db: Database, **options: Any) -> AsyncIterator[SessionLog]:
-    known = {"language": "ru", "subagents": lambda row: ["analytic"], "sweep_every": 0.05, **options}
+    known = {"language": "ru", "subagents": analytic, "sweep_every": 0.05, **options}
     async with SessionLog(db, folder, **known).running() as log:
         yield log
 
@@ -142,7 +154,7 @@ async def test_an_answer_to_a_question_is_a_request_too(db: Database, tmp_path: 
     await scribe.record(master, events.Replied(), asked, used("1-action-1", effect="once"))
     await scribe.record(master, returned("1-action-1", "it happened", by="user"))
     await scribe.record(master, returned("1-action-0", "Oslo", by="user"))
-    async with logging_to(tmp_path, db, language="en", subagents=lambda row: ()):
+    async with logging_to(tmp_path, db, language="en", subagents=nobody):
         await until(
             tmp_path,
             [RULE, "📥 NEW REQUEST from the user: Rain?...", RULE, "📥 NEW REQUEST from the user: Oslo..."],
@@ -154,11 +166,21 @@ async def test_owners_have_logs_of_their_own(db: Database, tmp_path: Path) -> No
     await scribe.turn("master", "mine", "ok")
     await scribe.turn("master", "theirs", "ok", owner="acme")
     await scribe.turn("master", "odd", "ok", owner="../../x")
-    async with logging_to(tmp_path / "logs", db, language="en", subagents=lambda row: ()):
+    async with logging_to(tmp_path / "logs", db, language="en", subagents=nobody):
         for owner, text in (("", "mine"), ("owner_acme", "theirs"), ("owner_..%2F..%2Fx", "odd")):
             await until(tmp_path / "logs", [RULE, f"📥 NEW REQUEST from the user: {text}..."], owner=owner)
     assert os.listdir(tmp_path) == ["logs"]
     assert os.listdir(tmp_path / "logs") == ["memory_sessions"]
+
+
+async def test_the_sub_agents_of_a_session_are_those_its_template_names(db: Database) -> None:
+    catalog = Catalog(db)
+    await publish_templates(catalog, BUILT_IN)
+    asked = subagents_in(catalog)
+    where = {"owner": "local", "conversation_id": "1", "side": "root", "label": "", "head": 3}
+    assert list(await asked(Row(id="m", agent="master", **where))) == ["analytic"]
+    assert list(await asked(Row(id="a", agent="analytic", **where))) == []
+    assert list(await asked(Row(id="x", agent="nobody", **where))) == []
 
 
 def test_the_three_languages_say_the_same_things() -> None:

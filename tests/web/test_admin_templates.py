@@ -78,6 +78,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     (template(name="auto"), "name"),
     (template(name="../../etc/passwd"), "name"),
     (template(name="agent.x"), "name"),
+    (template(name="x" * 123), "name"),
     (template(base_agent_class="Nobody"), "base_agent_class"),
     (template(base_agent_class="os.system"), "base_agent_class"),
     (template(prompt_pack={"system_prompt_file": "../../etc/passwd"}), "prompt_pack.system_prompt_file"),

@@ -6,14 +6,15 @@ from typing import Any, Final
 
 import structlog
 
-from longhouse.agents import names
 from longhouse.agents.base import AgentRegistry
 from longhouse.agents.hybrid import REASONING, SGRToolCallingAgent
+from longhouse.agents.names import name_problem
 from longhouse.agents.template import Template
 from longhouse.files.endpoints import placed
 from longhouse.files.mistakes import Mistakes, checked, unknown
-from longhouse.files.nodes import Node, Spot, merged, planted
+from longhouse.files.nodes import Node, Spot, merged
 from longhouse.files.sections import SEARCHING, SECTIONS, Said, said_of, section, template_of
+from longhouse.tools.admission import of_template
 
 log = structlog.get_logger()
 
@@ -53,8 +54,10 @@ def define(name: str, definition: Node, common: Node, tools: Collection[str], mi
 
 def complete(name: str, node: Node, servers: Collection[str], mistakes: Mistakes) -> Template | None:
     """The template of all layers; None where something in it is wrong."""
-    node = _with_servers(merged(node, planted({"name": name}, node.spot)), servers)
+    node = _with_servers(merged(node, Node({"name": Node(name, node.spot)}, node.spot)), servers)
     template: Template | None = checked(Template, node, mistakes)
+    for where, what in of_template(template) if template else ():
+        mistakes.add(node.find(where), what)
     if template and _thinks_first(template):
         named = (REASONING, *(template.tool_policy.allowlist or ()))
         template = replace(template, tool_policy=replace(template.tool_policy, allowlist=named))
@@ -75,7 +78,7 @@ def tool_spots(node: Node) -> dict[str, Spot]:
 
 
 def _check_names(name: str, definition: Node, mistakes: Mistakes) -> None:
-    if problem := names.name_problem(name):
+    if problem := name_problem(name):
         mistakes.add(definition.spot, problem)
     own = definition.get("name")
     if own and own.value != name:

@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 import structlog
 from redis.asyncio import Redis
+from redis.exceptions import ResponseError
 
 from longhouse.agents.tool import sendable
 from longhouse.errors import UnknownShape
@@ -139,12 +140,17 @@ class Mirror:
     async def epoch(self) -> str:
         """Changes when Redis was flushed (the marker is gone) or restarted (it may have lost its last writes)."""
         self._hash = self._hash or f"longhouse:mirror:{await mirror.identity(self._db)}"
-        info = await self._redis.info("server")
         await self._redis.hsetnx(self._hash, "", uuid.uuid4().hex)
         marker = await self._redis.hget(self._hash, "")
         self._marker = marker.decode() if isinstance(marker, bytes) else str(marker)
-        self._run = str(info.get("run_id", ""))
+        self._run = await self._run_id()
         return f"{self._run}:{self._marker}"
+
+    async def _run_id(self) -> str:
+        try:
+            return str((await self._redis.info("server")).get("run_id", ""))
+        except ResponseError:
+            return ""  # not everybody is allowed to ask; a flush is noticed even so
 
     async def carry(self, rows: Sequence[Row]) -> None:
         if not self._marker:
@@ -214,7 +220,7 @@ class Mirror:
     async def _fold(self, row: Row) -> _Known:
         """The session with everything that was said in it: what was condensed for the model is still shown here."""
         known = self._known.pop(row.id, None) or _Known(blank(row.id), 0)
-        while page := await journals.read(self._db, row.id, known.head):
+        while known.head < row.head and (page := await journals.read(self._db, row.id, known.head)):
             said = (record for record in page if not isinstance(record.event, events.Condensed))
             known = _Known(fold(said, known.session), page[-1].seq)
         self._known[row.id] = known

@@ -12,6 +12,7 @@ from typing import Final
 
 import structlog
 
+from longhouse.agents.names import AGENT
 from longhouse.errors import UnknownShape
 from longhouse.journal import events, plain
 from longhouse.journal.events import Output, Recorded
@@ -23,6 +24,7 @@ from longhouse.memory.log_lines import RULE, Language, line
 from longhouse.memory.projector import SWEEP_EVERY, Projector
 from longhouse.memory.session_log import get_session_logger, write
 from longhouse.store import journals, mirror
+from longhouse.store.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.store.mirror import Row
 
@@ -33,15 +35,26 @@ CONTEXT_WINDOW: Final = 50
 """Messages of its history that a sub-agent is given."""
 
 Confirmed = Callable[[str, int], Awaitable[bool]]
-Subagents = Callable[[Row], Iterable[str]]
+Subagents = Callable[[Row], Awaitable[Iterable[str]]]
 
 
 async def _never(session_id: str, seq: int) -> bool:
     return False
 
 
-def _none(row: Row) -> Iterable[str]:
+async def _none(row: Row) -> Iterable[str]:
     return ()
+
+
+def subagents_in(catalog: Catalog) -> Subagents:
+    """Those that the template of a session names."""
+
+    async def named(row: Row) -> Iterable[str]:
+        template = await catalog.templates.find(row.agent, owner=row.owner)
+        tools = template.tool_policy.named if template else ()
+        return [name.removeprefix(AGENT) for name in tools if name.startswith(AGENT)]
+
+    return named
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +146,7 @@ class SessionLog:
     async def _loaded(self, news: _News) -> list[str]:
         """What each sub-agent remembered when the turn began."""
         said = []
-        for name in self._subagents(news.row):
+        for name in await self._subagents(news.row):
             count = await self._remembered(news, name)
             said.append(line(self._language, "loaded", name=name, count=count))
             if not count:

@@ -405,18 +405,18 @@ async def is_written(db: Database, session_id: str, append_id: uuid.UUID) -> boo
 
 
 async def read(db: Database, session_id: str, after: int = 0, limit: int = PAGE) -> list[Recorded]:
-    return [_recorded(row) for row in await db.rows(READ, session_id, after, limit)]
+    return [recorded(row) for row in await db.rows(READ, session_id, after, limit)]
 
 
 async def read_trace(db: Database, after: Mapping[str, int], trace: str) -> dict[str, list[Recorded]]:
     """What one trace added to several journals, each after a seq of its own."""
     found: dict[str, list[Recorded]] = {}
     for row in await db.rows(READ_TRACE, list(after), list(after.values()), trace, PAGE):
-        found.setdefault(row["session_id"], []).append(_recorded(row[1:]))
+        found.setdefault(row["session_id"], []).append(recorded(row[1:]))
     return found
 
 
-def _recorded(row: asyncpg.Record) -> Recorded:
+def recorded(row: asyncpg.Record) -> Recorded:
     seq, at, trace, worker, fence, body, content = row
     return Recorded(
         seq=seq,

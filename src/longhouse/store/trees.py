@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import asyncpg
+
 from longhouse.journal.events import Recorded
 from longhouse.store import journals
 from longhouse.store.database import Database
@@ -67,7 +69,6 @@ ASKED: Final = """
     GROUP BY below.root
 """
 
-# Cut at the end of a page, never in the middle of one session's new events unless they alone are longer.
 READ: Final = """
     SELECT j.session_id, j.seq, j.at, j.trace_id, j.worker, j.fence, j.body, f.content
     FROM unnest($1::text[], $2::bigint[], $3::bigint[]) WITH ORDINALITY AS span (session_id, after, upto, nth)
@@ -77,7 +78,8 @@ READ: Final = """
 """
 
 TOOLS: Final = """
-    SELECT call_id, body ->> 'tool' AS tool FROM journal_events
+    SELECT call_id, CASE WHEN body ->> 'question' <> '' THEN '' ELSE body ->> 'tool' END AS tool
+    FROM journal_events
     WHERE session_id = $1 AND kind = 'Called' AND call_id = ANY($2)
 """
 
@@ -107,10 +109,15 @@ class Task:
 
 async def grown(db: Database, root: str, seen: Mapping[str, int]) -> list[Grown]:
     """The session itself and all beneath it, as far as their journals are longer than what was seen."""
-    rows = await db.rows(GROWN, root, list(seen), list(seen.values()))
     return [
-        Grown(row["id"], row["agent"], row["head"], dict(zip(row["traces"], row["depths"], strict=True)), row["first"] or 1)
-        for row in rows
+        Grown(
+            id=row["id"],
+            agent=row["agent"],
+            head=row["head"],
+            depths=dict(zip(row["traces"], row["depths"], strict=True)),
+            first=row["first"] or 1,
+        )
+        for row in await db.rows(GROWN, root, list(seen), list(seen.values()))
     ]
 
 
@@ -127,16 +134,23 @@ async def asked(db: Database, traces: Mapping[str, str]) -> dict[str, list[str]]
 
 
 async def read(db: Database, spans: Mapping[str, tuple[int, int]], limit: int) -> dict[str, list[Recorded]]:
-    """Events of several journals, each from after one seq up to another; the first `limit` of them."""
-    found: dict[str, list[Recorded]] = {}
+    """Events of several journals, each from after one seq up to another; about the first `limit` of them."""
     after, upto = [span[0] for span in spans.values()], [span[1] for span in spans.values()]
-    for row in await db.rows(READ, list(spans), after, upto, limit):
+    rows = await db.rows(READ, list(spans), after, upto, limit)
+    found: dict[str, list[Recorded]] = {}
+    for row in rows if len(rows) < limit else _whole(rows):
         found.setdefault(row["session_id"], []).append(journals.recorded(row[1:]))
     return found
 
 
+def _whole(rows: Sequence[asyncpg.Record]) -> Sequence[asyncpg.Record]:
+    """Without the last append, which may have been cut: a reply is told together with its calls."""
+    last = (rows[-1]["session_id"], rows[-1]["at"])
+    return [row for row in rows if (row["session_id"], row["at"]) != last] or rows
+
+
 async def tools(db: Database, session_id: str, calls: Sequence[str]) -> dict[str, str]:
-    """Call -> the tool that it is of."""
+    """Call -> the tool that it is of; empty for a question."""
     return {row["call_id"]: row["tool"] for row in await db.rows(TOOLS, session_id, list(calls))}
 
 

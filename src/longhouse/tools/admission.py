@@ -59,7 +59,7 @@ class Admission:
         return await shelf.publish(given, by=by, activate=activate)
 
     def _looked_at(self, nth: int, one: Template | ToolDescriptor) -> Iterator[Problem]:
-        found = self._of_tool(one) if isinstance(one, ToolDescriptor) else self._of_template(one)
+        found = self._of_tool(one) if isinstance(one, ToolDescriptor) else of_template(one)
         return (Problem(nth, where, says) for where, says in found)
 
     def _of_tool(self, tool: ToolDescriptor) -> Iterator[Found]:
@@ -79,15 +79,6 @@ class Admission:
         if way.agent is not None and tool.needs_approval:
             yield ("needs_approval",), "an agent is called at once; let the tools that it uses need approval"
         yield from _secret(way.api_key_ref, "runtime_binding", "api_key_ref")
-
-    def _of_template(self, template: Template) -> Iterator[Found]:
-        if says := name_problem(template.name):
-            yield ("name",), says
-        elif key(template.name) == ROUTER:
-            yield ("name",), f"{ROUTER} is the name under which the right agent is looked for"
-        if AgentRegistry.get(template.base_agent_class) is None:
-            yield ("base_agent_class",), "there is no agent class of this name"
-        yield from _secret(template.llm_policy.api_key_ref, "llm_policy", "api_key_ref")
 
     def _active_as_said(self, sent: Sequence[Any], activate: bool) -> Iterator[Problem]:
         """Descriptors say whether they are active when they are shown; sent back, that must not be a lie."""
@@ -128,6 +119,18 @@ class Admission:
                         where = ("tool_policy", field, place)
                         problems.append(Problem(nth, where, "there is no tool of this name"))
         return problems
+
+
+def of_template(template: Template) -> Iterator[Found]:
+    """What is wrong with a template whoever publishes it: where, and what."""
+    # Others call its agent by a name that is longer.
+    if says := name_problem(template.name) or name_problem(f"{AGENT}{template.name}", for_agent=True):
+        yield ("name",), says
+    elif key(template.name) == ROUTER:
+        yield ("name",), f"{ROUTER} is the name under which the right agent is looked for"
+    if AgentRegistry.get(template.base_agent_class) is None:
+        yield ("base_agent_class",), "there is no agent class of this name"
+    yield from _secret(template.llm_policy.api_key_ref, "llm_policy", "api_key_ref")
 
 
 def _secret(ref: str | None, *where: str) -> Iterator[Found]:

@@ -13,6 +13,7 @@ from longhouse.store.database import Database
 from longhouse.tools.admission import Admission
 from longhouse.web import access, admin_catalog, admin_docs, query, wire
 from longhouse.web.sessions import listed
+from longhouse.web.tree import shown
 
 SESSIONS: Final = query.described(
     query.parameter("state", "In this state", enum=[state.value for state in State]),
@@ -62,7 +63,8 @@ def _lists(db: Database) -> APIRouter:
         )
         limit = _limit(asked)
         rows = await views.sessions(db, filters, before=asked.cursor("before"), limit=limit + 1)
-        data = [{**listed(row), "owner": row.owner, "user": row.user} for row in rows[:limit]]
+        page = await shown(db, rows[:limit])
+        data = [{**listed(row), "owner": row.owner, "user": row.user} for row in page]
         return _page(data, query.cursor_of(rows[limit - 1]) if len(rows) > limit else None)
 
     @router.get(

@@ -15,6 +15,7 @@ from longhouse.web.chat import Completion
 from longhouse.web.sessions import MAX_PAGE, Sessions, snapshot_of
 from longhouse.web.stream import EventStream
 from longhouse.web.telling import Telling
+from longhouse.web.tree import shown, standing
 
 OLD_STATES = {
     State.WAITING_FOR_AGENT: State.RESEARCHING,
@@ -45,14 +46,16 @@ def routes(db: Database, bus: Bus, sessions: Sessions) -> APIRouter:
     async def list_agents(caller: access.User) -> Response:
         """The newest sessions, as it lists agents."""
         rows = await views.sessions(db, views.Filters(owner=caller.owner), before=None, limit=MAX_PAGE)
-        agents = [_listed(row) for row in rows]
+        agents = [_listed(row) for row in await shown(db, rows)]
         return wire.Json({"agents": agents, "total": len(agents)})
 
     @router.get("/agents/{agent_id}/state", response_model=None)
     async def get_state(caller: access.User, agent_id: str) -> Response:
         """The context snapshot of a session."""
         session = await sessions.load(caller, agent_id)
-        return wire.Json({"agent_id": session.id, "task": _task(session), **_snapshot(session)})
+        snapshot = snapshot_of(session, await standing(db, session))
+        shown_as = {**snapshot, "state": _old(snapshot["state"])}
+        return wire.Json({"agent_id": session.id, "task": _task(session), **shown_as})
 
     @router.post(
         "/agents/{agent_id}/provide_clarification",
@@ -82,10 +85,6 @@ def _old(state: str) -> str:
 
 def _listed(row: views.Row) -> dict[str, Any]:
     return {"agent_id": row.id, "task": row.task, "state": _old(row.state), "created_at": row.created_at}
-
-
-def _snapshot(session: Session) -> dict[str, Any]:
-    return {**snapshot_of(session), "state": _old(session.state)}
 
 
 def _task(session: Session) -> str | None:

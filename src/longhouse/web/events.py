@@ -11,6 +11,7 @@ from longhouse.store import journals
 from longhouse.store.database import Database
 from longhouse.web import stream
 from longhouse.web.follow import follow
+from longhouse.web.tree import standing
 
 
 async def events_of(
@@ -21,31 +22,32 @@ async def events_of(
     `until_rest_of`: the session as it was just now, to tell when it rests; without it the stream never ends by itself,
     and a client that only listens costs no fold.
     """
-    watch = _Watch(until_rest_of)
+    watch = Watch(db, until_rest_of)
     with bus.subscribed(session_id) as subscription:
         # A draft is shown after the facts that its step was decided at, even if they came while we read.
-        while (page := await journals.read(db, session_id, after)) or _is_ahead(bus.draft(session_id), after):
-            yield b"".join(_fact(session_id, record) for record in page)
+        while (page := await journals.read(db, session_id, after)) or is_ahead(bus.draft(session_id), after):
+            yield b"".join(fact(session_id, record, record.seq) for record in page)
             watch.see(page)
             after = page[-1].seq if page else after
-        if watch.is_over:
+        if await watch.is_over():
             return
         if deltas and (draft := bus.draft(session_id)):
-            yield _snapshot(draft)
+            yield snapshot(draft)
         async for batch in follow(db, session_id, subscription, after=after, beat=stream.HEARTBEAT_EVERY):
             shown = [item for item in batch if isinstance(item, Recorded) or (deltas and isinstance(item, Fragment))]
             pieces = [_piece(session_id, item) for item in shown]
             if pieces or not batch:
                 yield b"".join(pieces) or stream.HEARTBEAT
             watch.see(item for item in batch if isinstance(item, Recorded))
-            if watch.is_over:
+            if await watch.is_over():
                 return
 
 
-class _Watch:
+class Watch:
     """Folds along until the session rests; without a session it has nothing to do."""
 
-    def __init__(self, session: Session | None) -> None:
+    def __init__(self, db: Database, session: Session | None) -> None:
+        self._db = db
         self._session = session
 
     def see(self, records: Iterable[Recorded]) -> None:
@@ -53,20 +55,23 @@ class _Watch:
             head = self._session.head
             self._session = fold((record for record in records if record.seq > head), self._session)
 
-    @property
-    def is_over(self) -> bool:
-        return self._session is not None and not self._session.can_move
+    async def is_over(self) -> bool:
+        """Does the session rest, and can none of those that it waits for move before a person does something?"""
+        if self._session is None or self._session.can_move:
+            return False
+        return (await standing(self._db, self._session)).rests
 
 
-def _is_ahead(draft: Draft | None, seq: int) -> bool:
+def is_ahead(draft: Draft | None, seq: int) -> bool:
     return draft is not None and draft.after > seq
 
 
 def _piece(session_id: str, item: Recorded | Fragment) -> bytes:
-    return _fact(session_id, item) if isinstance(item, Recorded) else _delta(item)
+    return fact(session_id, item, item.seq) if isinstance(item, Recorded) else delta(item)
 
 
-def _fact(session_id: str, record: Recorded) -> bytes:
+def fact(session_id: str, record: Recorded, event_id: int | str) -> bytes:
+    """An event of the journal, with the id to continue from."""
     value = {
         "seq": record.seq,
         "at": record.at,
@@ -76,10 +81,10 @@ def _fact(session_id: str, record: Recorded) -> bytes:
         "fence": record.fence,
         "event": record.event,
     }
-    return stream.named(events.kind_of(record.event), value, record.seq)
+    return stream.named(events.kind_of(record.event), value, event_id)
 
 
-def _delta(fragment: Fragment) -> bytes:
+def delta(fragment: Fragment) -> bytes:
     value = {
         "after": fragment.after,
         "fence": fragment.fence,
@@ -90,6 +95,6 @@ def _delta(fragment: Fragment) -> bytes:
     return stream.named("delta", value)
 
 
-def _snapshot(draft: Draft) -> bytes:
+def snapshot(draft: Draft) -> bytes:
     value = {"after": draft.after, "fence": draft.fence, "content": draft.content, "reasoning": draft.reasoning}
     return stream.named("delta.snapshot", value)

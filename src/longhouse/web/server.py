@@ -27,6 +27,7 @@ from longhouse.web import (
     agents,
     artifacts,
     docs,
+    following,
     gateway,
     keys,
     metrics,
@@ -72,6 +73,7 @@ def build(
     held = Sessions(db, bus, catalog, turns)
     app.include_router(gateway.routes(db, bus, catalog, turns))
     app.include_router(sessions.routes(held))
+    app.include_router(following.routes(held))
     app.include_router(artifacts.routes(held))
     app.include_router(steps.routes(held, toolbox))
     app.include_router(agent_log.routes(held))

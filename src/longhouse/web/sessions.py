@@ -19,10 +19,9 @@ from longhouse.store import delegations, journals, views
 from longhouse.store.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.store.delegations import Ending
-from longhouse.web import access, query, stream, wire
+from longhouse.web import access, query, wire
 from longhouse.web.access import Caller
-from longhouse.web.events import events_of
-from longhouse.web.tree import Question, Standing, standing
+from longhouse.web.tree import Question, Standing, shown, standing
 from longhouse.web.turns import Turns
 
 MAX_PAGE: Final = query.MAX_PAGE
@@ -37,12 +36,6 @@ LISTING: Final = query.described(
     query.parameter("since", "Opened at this moment or later", **query.MOMENT),
     query.parameter("until", "Opened before this moment", **query.MOMENT),
     *query.PAGED,
-)
-FOLLOWING: Final = query.described(
-    query.parameter("after", "Continue after the event with this id", type="integer", minimum=0, default=0),
-    query.parameter("Last-Event-ID", "The same; it wins over `after`", where="header", type="integer", minimum=0),
-    query.parameter("until", "Close when the session rests, or never", enum=["rest", "never"], default="rest"),
-    query.parameter("deltas", "Also what is being written", enum=["true", "false"], default="true"),
 )
 
 
@@ -156,9 +149,8 @@ def routes(sessions: Sessions) -> APIRouter:
         rows = await views.sessions(sessions.db, filters, before=asked.cursor("before"), limit=limit + 1)
         page, has_more = rows[:limit], len(rows) > limit
         following = query.cursor_of(page[-1]) if has_more else None
-        return wire.Json(
-            {"object": "list", "data": [listed(row) for row in page], "has_more": has_more, "next": following}
-        )
+        data = [listed(row) for row in await shown(sessions.db, page)]
+        return wire.Json({"object": "list", "data": data, "has_more": has_more, "next": following})
 
     @router.get("/v1/sessions/{session_id}", response_model=None, dependencies=bare)
     async def get_session(caller: access.User, session_id: str) -> Response:
@@ -173,20 +165,6 @@ def routes(sessions: Sessions) -> APIRouter:
         template = await sessions.catalog.templates.find(session.agent) or Template(name=session.agent)
         history = list(window.history(session, template))
         return wire.Json({"object": "list", "data": history, "has_more": False, "next": None})
-
-    @router.get("/v1/sessions/{session_id}/events", response_model=None, openapi_extra=FOLLOWING)
-    async def get_events(caller: access.User, session_id: str, request: Request) -> Response:
-        """What happens, as server-sent events; continue with `Last-Event-ID` or `after`."""
-        asked = query.Query(request, ("after", "until", "deltas"))
-        until = asked.choice("until", ("rest", "never")) or "rest"
-        deltas = (asked.choice("deltas", ("true", "false")) or "true") == "true"
-        row = await sessions.find(caller, session_id)
-        after = request.headers.get("last-event-id") or asked.text("after") or "0"
-        if not (after.isascii() and after.isdecimal() and len(after) < 19 and int(after) <= row.head):
-            raise CallerError("The event id to continue from is not one of this session.", param="after")
-        resting = await journals.load(sessions.db, row.id, row.head) if until == "rest" else None
-        pieces = events_of(sessions.db, sessions.bus, row.id, int(after), until_rest_of=resting, deltas=deltas)
-        return stream.EventStream(pieces)
 
     @router.post(
         "/v1/sessions/{session_id}/clarification",
@@ -290,7 +268,7 @@ def described(session: Session, below: Standing) -> dict[str, Any]:
         "state": below.state or session.state,
         "task": turn.task if turn else None,
         "counters": counters,
-        "context_snapshot": snapshot_of(session),
+        "context_snapshot": snapshot_of(session, below),
         "questions": [_question(one) for one in (*_asked(session), *below.questions)],
         "queued": len(session.queue),
         "result": turn.answer if turn and turn.ended else None,
@@ -302,10 +280,10 @@ def described(session: Session, below: Standing) -> dict[str, Any]:
     }
 
 
-def snapshot_of(session: Session) -> dict[str, Any]:
+def snapshot_of(session: Session, below: Standing) -> dict[str, Any]:
     turn = session.turn
     return {
-        "state": session.state,
+        "state": below.state or session.state,
         "iteration": turn.iteration if turn else 0,
         "searches_used": turn.searches_used if turn else 0,
         "clarifications_used": turn.clarifications_used if turn else 0,

@@ -18,9 +18,9 @@ def data(value: Any) -> bytes:
     return b"data: " + msgspec.json.encode(value) + b"\n\n"
 
 
-def named(event: str, value: Any, event_id: int | None = None) -> bytes:
+def named(event: str, value: Any, event_id: int | str | None = None) -> bytes:
     """An event with a name and, if it is a fact, the id to continue from."""
-    head = b"" if event_id is None else b"id: %d\n" % event_id
+    head = b"" if event_id is None else f"id: {event_id}\n".encode()
     return head + b"event: " + event.encode() + b"\n" + data(value)
 
 

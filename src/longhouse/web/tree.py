@@ -1,14 +1,15 @@
 """The agents beneath a session: what they do, what they ask, and whether anything in their trace can still move."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+import heapq
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from longhouse.journal import events
 from longhouse.journal.events import Fault, Recorded
 from longhouse.journal.plain import SILENT
 from longhouse.journal.session import Open, Session, State
-from longhouse.store import delegations, journals
+from longhouse.store import delegations, journals, trees, views
 from longhouse.store.database import Database
 from longhouse.store.delegations import Node
 
@@ -68,6 +69,19 @@ async def standing(db: Database, session: Session) -> Standing:
     return Standing(rests, tuple(sorted(questions, key=_age)))
 
 
+async def shown(db: Database, rows: Sequence[views.Row]) -> list[views.Row]:
+    """Sessions as lists show them: one that waits for others is in the state of those who wait for a person."""
+    waiting = {row.id: row.trace_id for row in rows if row.state == State.WAITING_FOR_AGENT and row.trace_id}
+    asked = await trees.asked(db, waiting)
+    return [replace(row, state=_first(asked[row.id])) if row.id in asked else row for row in rows]
+
+
+def _first(states: Sequence[str]) -> str:
+    """As `Standing` has it: a question comes before an approval."""
+    asks = State.WAITING_FOR_CLARIFICATION in states
+    return State.WAITING_FOR_CLARIFICATION if asks else State.WAITING_FOR_APPROVAL
+
+
 def _age(question: Question) -> tuple[Any, int]:
     return question.session.updated_at, question.call.seq
 
@@ -85,6 +99,7 @@ class Branch:
 
     seen: int = 0
     tools: dict[str, str] = field(default_factory=dict)
+    """Call -> its tool; empty for a question, whose answer is no result of a tool."""
 
 
 @dataclass(slots=True)
@@ -103,37 +118,62 @@ class Tree:
         if not nodes:
             return []
         cursors = {session_id: self._branch(session_id).seen for session_id in nodes}
-        found: list[dict[str, Any]] = []
+        found = []
         for session_id, records in (await journals.read_trace(self.db, cursors, self.trace)).items():
-            branch = self._branch(session_id)
+            branch, node = self._branch(session_id), nodes[session_id]
             branch.seen = records[-1].seq
-            found += [{**told, "at": record.at} for record, told in _told(records, branch, nodes[session_id])]
-        found.sort(key=lambda told: told["at"])
-        return [self._dressed(told) for told in found]
+            agent = Agent(node.id, node.agent, self.conversation, {self.trace: node.depth})
+            found.append([(record, one) for record, one in told(records, branch, agent) if one])
+        # Merged and not sorted: whatever the clocks say, the events of one agent stay in their order.
+        return [one for _, one in heapq.merge(*found, key=lambda pair: pair[0].at) if one]
 
     def _branch(self, session_id: str) -> Branch:
         return self.branches.setdefault(session_id, Branch())
 
-    def _dressed(self, told: dict[str, Any]) -> dict[str, Any]:
-        at = told.pop("at")
-        return {
-            **told,
-            "role": told["event"],
-            "conversation_id": self.conversation,
-            "chat_id": self.conversation,
-            "trace_id": self.trace,
-            "timestamp": at.timestamp(),
-        }
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """Whom events are told of."""
+
+    id: str
+    name: str
+    conversation: str
+    depths: Mapping[str, int]
+    """Trace -> how far beneath it stands there; its other traces are nobody's business here."""
 
 
-def _told(records: Sequence[Recorded], branch: Branch, node: Node) -> Iterator[tuple[Recorded, dict[str, Any]]]:
-    about = {"agent": node.agent, "subagent_name": node.agent, "session_id": node.id, "depth": node.depth}
-    for place, record in enumerate(records):
-        for event, detail in _event(record.event, records[place + 1 :], branch):
-            yield record, {"event": event, **about, **detail}
+def told(records: Sequence[Recorded], branch: Branch, agent: Agent) -> Iterator[tuple[Recorded, dict[str, Any] | None]]:
+    """Each record as it is told by the name that people know; None where there is nothing to tell."""
+    ours = [record for record in records if record.trace in agent.depths]
+    place = -1
+    for record in records:
+        if record.trace not in agent.depths:
+            yield record, None
+            continue
+        place += 1
+        rest = map(ours.__getitem__, range(place + 1, len(ours)))
+        found = next(_event(record.event, rest, branch), None)
+        yield record, _dressed(record, agent, *found) if found else None
 
 
-def _event(event: events.Event, rest: Sequence[Recorded], branch: Branch) -> Iterator[tuple[str, dict[str, Any]]]:
+def _dressed(record: Recorded, agent: Agent, event: str, detail: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "event": event,
+        "agent": agent.name,
+        "subagent_name": agent.name,
+        "session_id": agent.id,
+        "depth": agent.depths[record.trace],
+        **detail,
+        "role": event,
+        "conversation_id": agent.conversation,
+        "chat_id": agent.conversation,
+        "trace_id": record.trace,
+        "timestamp": record.at.timestamp(),
+    }
+
+
+def _event(event: events.Event, rest: Iterable[Recorded], branch: Branch) -> Iterator[tuple[str, dict[str, Any]]]:
+    """At most one."""
     match event:
         case events.Prompted():
             yield "subagent_delegation", {"task": "\n".join(one for one in event.content if isinstance(one, str))}
@@ -142,12 +182,12 @@ def _event(event: events.Event, rest: Sequence[Recorded], branch: Branch) -> Ite
                 said = {"content": "" if event.thought else event.text, "tool_calls": [_call(call) for call in calls]}
                 yield "subagent_assistant_with_tools", said
         case events.Called():
-            branch.tools[event.call] = event.tool
+            branch.tools[event.call] = "" if event.question else event.tool
             if event.tool not in SILENT and not event.question:
                 yield "subagent_tool", {"tool": event.tool, "arguments": event.arguments, "call_id": event.call}
         case events.Returned():
             tool = branch.tools.get(event.call, "")
-            if tool not in SILENT and event.by != "user":
+            if tool and tool not in SILENT:
                 yield "subagent_tool_result", {"tool_call_id": event.call, "name": tool, "content": _words(event)}
         case events.Finished():
             yield "subagent_completion", {"response": event.answer, "status": "completed"}
@@ -157,7 +197,7 @@ def _event(event: events.Event, rest: Sequence[Recorded], branch: Branch) -> Ite
             yield "subagent_completion", {"response": "", "status": "cancelled"}
 
 
-def _calls(rest: Sequence[Recorded]) -> list[events.Called]:
+def _calls(rest: Iterable[Recorded]) -> list[events.Called]:
     """The calls of a reply, which were recorded together with it."""
     found = []
     for record in rest:

@@ -1,0 +1,53 @@
+"""GET /v1/sessions/{id}/events: a session, or its whole tree, as it goes on."""
+
+from typing import Final
+
+from fastapi import APIRouter, Depends, Request, Response
+
+from longhouse.errors import CallerError
+from longhouse.store import journals
+from longhouse.web import access, query, stream
+from longhouse.web.events import events_of
+from longhouse.web.place import BEGINNING, place_of
+from longhouse.web.sessions import Sessions
+from longhouse.web.tree_events import tree_events_of
+
+FOLLOWING: Final = query.described(
+    query.parameter("after", "Continue after the event with this id", default=BEGINNING),
+    query.parameter("Last-Event-ID", "The same; it wins over `after`", where="header"),
+    query.parameter("until", "Close when nobody can move, or never", enum=["rest", "never"], default="rest"),
+    query.parameter("tree", "Also what the agents beneath do", enum=["true", "false"], default="false"),
+    query.parameter("deltas", "Also what is being written", enum=["true", "false"], default="true"),
+)
+YES_OR_NO: Final = ("true", "false")
+
+
+def routes(sessions: Sessions) -> APIRouter:
+    router = APIRouter(tags=["Sessions"], dependencies=[Depends(access.user)])
+    db, bus = sessions.db, sessions.bus
+
+    @router.get("/v1/sessions/{session_id}/events", response_model=None, openapi_extra=FOLLOWING)
+    async def get_events(caller: access.User, session_id: str, request: Request) -> Response:
+        """What happens, as server-sent events; continue with `Last-Event-ID` or `after`."""
+        asked = query.Query(request, ("after", "until", "tree", "deltas"))
+        until = asked.choice("until", ("rest", "never")) or "rest"
+        tree = asked.choice("tree", YES_OR_NO) == "true"
+        deltas = asked.choice("deltas", YES_OR_NO) != "false"
+        row = await sessions.find(caller, session_id)
+        after = request.headers.get("last-event-id") or asked.text("after") or BEGINNING
+        place = await place_of(db, row.id, after) if tree else None
+        seq = 0 if tree else _seq(after, row.head)
+        resting = await journals.load(db, row.id, row.head) if until == "rest" else None
+        if place:
+            return stream.EventStream(
+                tree_events_of(db, bus, place, row.conversation_id, until_rest_of=resting, deltas=deltas)
+            )
+        return stream.EventStream(events_of(db, bus, row.id, seq, until_rest_of=resting, deltas=deltas))
+
+    return router
+
+
+def _seq(after: str, head: int) -> int:
+    if not (after.isascii() and after.isdecimal() and len(after) < 19 and int(after) <= head):
+        raise CallerError("The event id to continue from is not one of this session.", param="after")
+    return int(after)

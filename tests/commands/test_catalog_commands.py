@@ -1,0 +1,123 @@
+"""`longhouse tools …` and `longhouse templates …`: the same catalog, from the command line."""
+
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from longhouse.app import TOOLS
+from longhouse.commands import catalog as commands
+from longhouse.errors import CallerError, SetupError
+from longhouse.settings import Settings
+from longhouse.store.catalog import Catalog
+from longhouse.store.database import Database
+from longhouse.tools.publishing import publish_classes
+from longhouse.web.admin_docs import TEMPLATE, TOOL
+from support import launched_words
+
+Say = Callable[[Awaitable[None]], Awaitable[list[str]]]
+
+
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str]) -> Say:
+    """Runs a command; what it printed, by line."""
+
+    async def run(command: Awaitable[None]) -> list[str]:
+        capsys.readouterr()
+        await command
+        return capsys.readouterr().out.splitlines()
+
+    return run
+
+
+@pytest.fixture
+def settings(dsn: str) -> Settings:
+    return Settings(database_url=SecretStr(dsn))
+
+
+def written(folder: Path, name: str, *values: Any) -> Path:
+    """A file with one value, or with one on each line."""
+    file = folder / name
+    file.write_text("\n\n".join(json.dumps(value) for value in values) + "\n")
+    return file
+
+
+async def test_descriptors_are_published_from_json_and_from_lines(
+    settings: Settings, tmp_path: Path, said: Say
+) -> None:
+    many = [{**TOOL, "name": f"tool_{n}"} for n in range(3)]
+    one = written(tmp_path, "one.json", TOOL)
+    assert await said(commands.publish_file(settings, "tool", one, activate=True)) == ["stock_of_item@1"]
+    assert await said(commands.publish_file(settings, "tool", one, activate=True)) == ["stock_of_item@1, unchanged"]
+    some = written(tmp_path, "some.json", many[:2])
+    assert await said(commands.publish_file(settings, "tool", some, activate=False)) == [
+        "tool_0@1, not active",
+        "tool_1@1, not active",
+    ]
+    lines = written(tmp_path, "all.jsonl", *many)
+    assert await said(commands.publish_file(settings, "tool", lines, activate=True)) == [
+        "tool_0@1, unchanged",
+        "tool_1@1, unchanged",
+        "tool_2@1",
+    ]
+    listed = await said(commands.list_all(settings, "tool", inactive=True))
+    assert [line.partition("  ")[0] for line in listed] == ["stock_of_item@1", "tool_0@1", "tool_1@1", "tool_2@1"]
+
+
+async def test_versions_are_shown_compared_and_moved(settings: Settings, tmp_path: Path, said: Say) -> None:
+    for nth, timeout in enumerate((10.0, 20.0)):
+        file = written(tmp_path, f"{nth}.json", {**TOOL, "timeout": timeout})
+        await said(commands.publish_file(settings, "tool", file, activate=True))
+    name = "stock_of_item"
+    assert json.loads("".join(await said(commands.show_one(settings, "tool", name))))["timeout"] == 20.0
+    first = json.loads("".join(await said(commands.show_one(settings, "tool", f"{name}@1"))))
+    assert (first["timeout"], first["version"]) == (10.0, 1)
+    versions = await said(commands.list_versions(settings, "tool", name))
+    assert [line.split()[0] for line in versions] == [f"{name}@2", f"{name}@1"]
+    assert "by command line, active" in versions[0]
+    assert await said(commands.compare(settings, "tool", name, 1, 2)) == ["timeout: 10.0 -> 20.0"]
+    assert await said(commands.roll_back(settings, "tool", name)) == [f"{name}@1 is active"]
+    assert await said(commands.activate_one(settings, "tool", name, 2)) == [f"{name}@2 is active"]
+    await said(commands.deactivate_one(settings, "tool", name, retire=False))
+    [line] = await said(commands.list_all(settings, "tool", inactive=True))
+    assert line.startswith(f"{name}, not active, latest @2")
+    assert await said(commands.list_all(settings, "tool", inactive=False)) == []
+    assert await said(commands.deactivate_one(settings, "tool", name, retire=True)) == [f"{name} is retired"]
+    assert await said(commands.list_all(settings, "tool", inactive=True)) == []
+
+
+async def test_mistakes_end_in_one_sentence(settings: Settings, db: Database, tmp_path: Path, said: Say) -> None:
+    await publish_classes(Catalog(db), TOOLS)
+    wrong = written(tmp_path, "wrong.json", {**TOOL, "timeout": 0, "nonsense": 1})
+    with pytest.raises(CallerError, match=r"timeout: .*nonsense: there is no such field"):
+        await commands.publish_file(settings, "tool", wrong, activate=True)
+    taken = written(tmp_path, "taken.json", {**TOOL, "name": "finalanswertool"})
+    with pytest.raises(CallerError, match="comes with the program"):
+        await commands.publish_file(settings, "tool", taken, activate=True)
+    (tmp_path / "no.json").write_text("{")
+    for file in ("no.json", "nowhere.json"):
+        with pytest.raises(SetupError, match=file):
+            await commands.publish_file(settings, "tool", tmp_path / file, activate=True)
+    for refused in (
+        commands.show_one(settings, "tool", "nothing"),
+        commands.show_one(settings, "tool", "nothing@x"),
+        commands.list_versions(settings, "tool", "nothing"),
+        commands.compare(settings, "tool", "finalanswertool", 1, 2),
+        commands.activate_one(settings, "tool", "finalanswertool", 2),
+        commands.roll_back(settings, "tool", "finalanswertool"),
+        commands.deactivate_one(settings, "tool", "nothing", retire=True),
+    ):
+        with pytest.raises(SetupError):
+            await refused
+
+
+async def test_the_command_itself_publishes_and_ends_in_one_sentence(dsn: str, tmp_path: Path) -> None:
+    template = {**TEMPLATE, "tool_policy": {"allowlist": ["depot.*"]}}
+    file = written(tmp_path, "clerk.json", template)
+    code, told = await launched_words("templates", "publish", str(file), database_url=dsn)
+    assert (code, "warehouse_clerk@1" in told, "1 new, 0 unchanged" in told) == (0, True, True), told
+    code, told = await launched_words("templates", "rollback", "warehouse_clerk", database_url=dsn)
+    assert (code, told.startswith("longhouse: there is no way back"), told.count("\n")) == (1, True, 1)

@@ -1,0 +1,68 @@
+"""What tests of search begin with: tools in a catalog, an index of them, and embedders that are quick to read."""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+from longhouse.agents.descriptor import Allow, RuntimeBinding, SecurityPolicy, ToolDescriptor
+from longhouse.agents.terms import terms
+from longhouse.agents.tool import RiskLevel
+from longhouse.models.model import Embedder
+from longhouse.runtime.indexer import Indexer
+from longhouse.store.catalog import Catalog
+from longhouse.store.database import Database
+from longhouse.store.search import Filters
+from longhouse.tools.search import Finder
+
+
+class Buckets:
+    """Each term is counted in one of a few places: texts with the same words are near to each other."""
+
+    def __init__(self, name: str = "buckets", dimensions: int = 16) -> None:
+        self.name = name
+        self.dimensions = dimensions
+
+    async def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        return [self._embed(text) for text in texts]
+
+    def _embed(self, text: str) -> list[float]:
+        vector = [0.01] * self.dimensions
+        for term in terms(text):
+            vector[hashlib.sha256(term.encode()).digest()[0] % self.dimensions] += 1.0
+        length = sum(number * number for number in vector) ** 0.5
+        return [number / length for number in vector]
+
+
+def tool(
+    name: str,
+    description: str,
+    *parameters: str,
+    risk: RiskLevel = "low",
+    templates: tuple[str, ...] | None = None,
+    sub_agents: bool = True,
+    **fields: Any,
+) -> ToolDescriptor:
+    return ToolDescriptor(
+        name=name,
+        description_short=description,
+        input_schema={"type": "object", "properties": {name: {"type": "string"} for name in parameters}},
+        runtime_binding=RuntimeBinding(remote_endpoint="https://tools.invalid/"),
+        security_policy=SecurityPolicy(risk_level=risk, allow=Allow(templates=templates, sub_agents=sub_agents)),
+        **fields,
+    )
+
+
+async def publish(db: Database, *tools: ToolDescriptor) -> None:
+    catalog = Catalog(db)
+    for start in range(0, len(tools), 2000):
+        await catalog.tools.publish(tools[start : start + 2000], by="test")
+
+
+async def indexed(db: Database, *tools: ToolDescriptor, embedder: Embedder | None = None) -> Finder:
+    await publish(db, *tools)
+    assert await Indexer(db, embedder).catch_up()
+    return Finder(db, embedder)
+
+
+async def found(finder: Finder, query: str, top_k: int = 10, **filters: Any) -> list[str]:
+    return [hit.name for hit in await finder.tools(query, Filters(**filters), top_k)]

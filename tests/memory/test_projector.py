@@ -1,0 +1,85 @@
+"""Carrying journals elsewhere: hints may be lost, pages are many, and what cannot be read stands in nobody's way."""
+
+from looking import CHAT, assistant, get, mirrored, until, user
+from redis.asyncio import Redis
+from scribe import Scribe
+
+from longhouse import clock
+from longhouse.journal import events
+from longhouse.memory import projector
+from longhouse.store import mirror
+from longhouse.store.database import Database
+from support import prompted, started
+
+MANY = 2 * projector.PAGE + 10
+
+SESSIONS = """
+    INSERT INTO sessions (id, owner, conversation_id, side, agent, version, head, due, created_at, updated_at)
+    SELECT 'master_' || n, 'local', n::text, 'root', 'master', 1, 3, false, $2, $2 FROM generate_series(1, $1::int) AS n
+"""
+JOURNALS = """
+    INSERT INTO journal (session_id, seq, conversation_id, kind, append_id, nth, body, at)
+    SELECT 'master_' || n, new.seq, n::text, new.kind, gen_random_uuid(), 1, new.body, $2
+    FROM generate_series(1, $1::int) AS n, unnest($3::text[], $4::json[]) WITH ORDINALITY AS new (kind, body, seq)
+"""
+
+
+async def write_many(db: Database) -> None:
+    """As many conversations, each with one message."""
+    about = events.Opened(agent="master", version=1, owner="local", conversation="c")
+    new = [about, prompted("Hello"), started(2)]
+    bodies, kinds = [events.encode(event) for event in new], [events.kind_of(event) for event in new]
+    await db.run(SESSIONS, MANY, clock.now())
+    await db.run(JOURNALS, MANY, clock.now(), kinds, bodies)
+
+
+async def test_a_rebuild_goes_page_by_page_and_leaves_nobody_out(db: Database, redis: Redis) -> None:
+    await write_many(db)
+
+    async def count() -> int:
+        return len(await redis.keys("chat_history:*"))
+
+    async with mirrored(db, redis):
+        await until(count, MANY)
+        await redis.flushall()
+        await until(count, MANY)
+        assert await get(redis, "chat_history:7") == [user("Hello")]
+
+
+async def test_hints_past_all_measure_are_dropped_and_the_sweep_finds_what_they_named(
+    db: Database, redis: Redis
+) -> None:
+    session = await Scribe(db).turn("master", "Hello", "Hi")
+    async with mirrored(db, redis) as busy:
+        busy.nudge(session)
+        for number in range(projector.MOST_HINTS):
+            busy.nudge(f"master_{number}")
+        await until(lambda: get(redis, CHAT), [user("Hello"), assistant("Hi")])
+
+
+async def test_a_journal_that_a_newer_process_wrote_is_left_to_it_and_the_others_are_carried(
+    db: Database, redis: Redis
+) -> None:
+    scribe = Scribe(db)
+    unknown = await scribe.turn("master", "From the future", "Hi", conversation="1")
+    await db.run(
+        """UPDATE journal SET body = '{"v":99,"kind":"Prompted"}' WHERE session_id = $1 AND seq = 2""", unknown
+    )
+    async with mirrored(db, redis) as running:
+        running.nudge(unknown)
+        await scribe.turn("master", "Hello", "Hi")
+        await until(lambda: get(redis, CHAT), [user("Hello"), assistant("Hi")])
+        # Looked at again by every sweep, and still nobody else has to wait.
+        await scribe.turn("master", "More", "Less")
+        await until(lambda: get(redis, CHAT), [user("Hello"), assistant("Hi"), user("More"), assistant("Less")])
+    assert await get(redis, "chat_history:1") is None
+    assert await mirror.cursor(db, "redis", unknown) == 0
+
+
+async def test_a_projection_ends_with_its_block_whatever_it_is_doing(db: Database, redis: Redis) -> None:
+    await write_many(db)
+    for _ in range(5):
+        async with mirrored(db, redis):
+            pass
+    async with mirrored(db, redis):
+        await until(lambda: get(redis, "chat_history:1"), [user("Hello")])

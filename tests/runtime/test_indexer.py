@@ -1,0 +1,116 @@
+"""The index follows the catalog, alone or among others, and can be made again."""
+
+import asyncio
+from collections.abc import Sequence
+
+from finding import Buckets, found, indexed, publish, tool
+from longhouse.errors import ProviderError
+from longhouse.runtime.indexer import Indexer
+from longhouse.store.catalog import Catalog
+from longhouse.store.database import Database
+from longhouse.store.search import FEWEST_NODES, Filters
+from longhouse.tools.search import Finder
+
+MANY = [tool(f"tool_{n}", f"Counts to {n} in the town of place{n % 50}", "how") for n in range(300)]
+
+
+class Moody(Buckets):
+    """An endpoint that may be away."""
+
+    is_away = True
+
+    async def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        if self.is_away:
+            raise ProviderError("embeddings.invalid:443 gave no embeddings", retryable=True)
+        return await super().embed(texts)
+
+
+async def test_it_says_how_far_it_is(db: Database) -> None:
+    await publish(db, *MANY)
+    indexer = Indexer(db, Buckets())
+    before = (await indexer.status())[0]
+    assert (before["kind"], before["is_current"], before["indexed"]) == ("tool", False, 0)
+    assert await indexer.catch_up()
+    after = (await indexer.status())[0]
+    assert (after["is_current"], after["indexed"], after["model"]) == (True, len(MANY), "buckets")
+
+
+async def test_in_the_background_it_follows_what_is_published(db: Database) -> None:
+    finder = Finder(db, None)
+    async with Indexer(db, None, every=60).working() as indexer, asyncio.timeout(20):
+        await publish(db, tool("first", "Peels apples"))
+        while await found(finder, "apples") != ["first"]:
+            indexer.nudge()
+            await asyncio.sleep(0.01)
+
+
+async def test_a_new_version_takes_the_place_of_the_old_one(db: Database) -> None:
+    finder = await indexed(db, tool("fruit", "Peels apples"))
+    await publish(db, tool("fruit", "Presses oranges"))
+    await Indexer(db, None).catch_up()
+    assert await found(finder, "apples") == []
+    assert (await finder.tools("oranges", Filters(), 1))[0].version == 2
+
+
+async def test_another_model_reindexes_all(db: Database) -> None:
+    await indexed(db, *MANY, embedder=Buckets("old", 16))
+    finder = await indexed(db, embedder=Buckets("new", 24))
+    best = (await finder.tools("place7 town", Filters(), 1))[0]
+    assert best.semantic is not None
+    assert best.semantic > 0.3
+    models = await db.rows("SELECT DISTINCT m.name FROM search_documents d JOIN search_models m ON m.id = d.model")
+    assert [row["name"] for row in models] == ["new"]
+
+
+async def test_made_again_it_gives_the_same_picture(db: Database) -> None:
+    finder = await indexed(db, *MANY, embedder=Buckets())
+    before = await finder.tools("count in place3", Filters(), 20)
+    await db.run("DELETE FROM search_postings WHERE term < 'place3'")
+    await Indexer(db, Buckets()).rebuild()
+    assert await finder.tools("count in place3", Filters(), 20) == before
+
+
+async def test_several_at_once_do_the_work_of_one(db: Database) -> None:
+    await publish(db, *MANY)
+    many = [Indexer(db, Buckets()) for _ in range(4)]
+    assert any(await asyncio.gather(*(indexer.catch_up() for indexer in many)))
+    assert await many[0].catch_up()
+    assert await db.value("SELECT count(*) FROM search_documents") == len(MANY)
+    assert await db.value("SELECT sum(slots - gone) FROM search_shards") == len(MANY)
+    assert len(await found(Finder(db, None), "place7", top_k=50)) == 6
+
+
+async def test_shards_that_emptied_are_cleared_away(db: Database) -> None:
+    indexer = Indexer(db, None)
+    for turn in range(4):
+        await publish(db, *(tool(one.name, f"{one.description_short}, version {turn}") for one in MANY))
+        await indexer.catch_up()
+    assert await db.value("SELECT sum(gone) FROM search_shards") < len(MANY)
+    assert await db.value("SELECT count(*) FROM search_postings WHERE shard NOT IN (SELECT id FROM search_shards)") == 0
+    for name in [one.name for one in MANY[:250]]:
+        await Catalog(db).tools.deactivate(name)
+    await indexer.catch_up()
+    assert await db.value("SELECT sum(slots) FROM search_shards") == 50
+    assert (await found(Finder(db, None), "place49", top_k=50)) == ["tool_299"]
+
+
+async def test_words_are_indexed_while_the_embedding_model_is_away(db: Database) -> None:
+    embedder = Moody(dimensions=0)
+    finder = await indexed(db, *MANY, embedder=embedder)
+    assert (await found(finder, "place7"))[0] == "tool_107"
+    embedder.is_away, embedder.dimensions = False, 16
+    assert await Indexer(db, embedder).catch_up()
+    assert (await finder.tools("place7", Filters(), 1))[0].semantic is not None
+    embedder.is_away = True
+    assert (await finder.tools("place7", Filters(), 1))[0].semantic is None
+
+
+async def test_many_vectors_are_searched_by_a_graph(db: Database) -> None:
+    crowd = [tool(f"tool_{n}", f"word{n} in group{n % 9}", tags=(f"tag{n % 400}",)) for n in range(FEWEST_NODES + 100)]
+    finder = await indexed(db, *crowd, embedder=Buckets())
+    assert await db.value("SELECT count(*) FROM pg_indexes WHERE indexname LIKE 'search_graph%'") == 1
+    assert (await found(finder, "word4711 in a group"))[0] == "tool_4711"
+    exact = await finder.nearest_tools("word4711 group4", 10, exact=True)
+    assert len(set(exact) & set(await finder.nearest_tools("word4711 group4", 40))) >= 8
+    few = await found(finder, "group4", top_k=30, tags=("tag7",))
+    assert set(few) == {f"tool_{n}" for n in range(FEWEST_NODES + 100) if n % 400 == 7}

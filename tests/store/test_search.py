@@ -1,0 +1,197 @@
+"""Search finds what fits, in words and in vectors, and never what it may not."""
+
+import pytest
+
+from finding import Buckets, found, indexed, publish, tool
+from longhouse.agents.template import MultiAgentMeta, Template, ToolPolicy
+from longhouse.models.model import Embedder
+from longhouse.runtime.indexer import Indexer
+from longhouse.store.catalog import Catalog
+from longhouse.store.database import Database
+from longhouse.store.search import NARROW, WHOLE, Filters
+from longhouse.tools.directory import AgentDirectory
+from longhouse.tools.search import Finder
+
+WEATHER = tool("get_forecast", "The weather of the next days in a city", "city")
+LETTER = tool("sendLetter", "Deliver a letter by post", "recipient", "stamp_value")
+TRAIN = tool("railway.timetable", "Departures of trains from a station", "station")
+SOME = (WEATHER, LETTER, TRAIN)
+
+LEGS = pytest.mark.parametrize("embedder", [None, Buckets()], ids=["words", "words and vectors"])
+
+
+@LEGS
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("Will the weather be fine?", "get_forecast"),
+        ("send a letter to my aunt", "sendLetter"),
+        ("which stamp do I need", "sendLetter"),
+        ("railwayTimetable", "railway.timetable"),
+        ("when do trains depart", "railway.timetable"),
+    ],
+)
+async def test_a_tool_is_found_by_its_name_its_description_and_its_parameters(
+    db: Database, embedder: Embedder | None, query: str, expected: str
+) -> None:
+    finder = await indexed(db, *SOME, embedder=embedder)
+    assert (await found(finder, query))[0] == expected
+
+
+async def test_each_leg_says_what_it_found(db: Database) -> None:
+    finder = await indexed(db, *SOME, embedder=Buckets())
+    best = (await finder.tools("weather of a city", Filters(), 3))[0]
+    assert best.name == "get_forecast"
+    assert best.version == 1
+    assert 0 < best.lexical <= 1
+    assert best.semantic is not None
+    assert 0 < best.semantic <= 1
+    assert best.clause is None
+    words = await indexed(db, embedder=None)
+    assert (await words.tools("weather of a city", Filters(), 3))[0].semantic is None
+
+
+async def test_nothing_is_found_where_there_is_nothing_to_ask_or_to_find(db: Database) -> None:
+    assert await found(Finder(db, None), "weather") == []
+    finder = await indexed(db, *SOME)
+    assert await found(finder, "") == []
+    assert await found(finder, "the of a") == []
+    assert await found(finder, "weather", top_k=0) == []
+    assert await found(finder, "weather", allow=()) == []
+
+
+@LEGS
+async def test_another_owners_tools_are_never_ranked(db: Database, embedder: Embedder | None) -> None:
+    own = tool("own_weather", "The weather in a city, for ann", owner="ann")
+    theirs = [tool(f"their_weather_{n}", "The weather in a city, for bob", owner="bob") for n in range(20)]
+    finder = await indexed(db, WEATHER, own, *theirs, embedder=embedder)
+    assert set(await found(finder, "weather in a city for bob", caller="ann")) == {"own_weather", "get_forecast"}
+    assert set(await found(finder, "weather in a city for bob", caller=None)) == {"get_forecast"}
+    assert len(await found(finder, "weather in a city for bob", top_k=50, caller="bob")) == 21
+    assert set(await found(finder, "weather", caller="ann", allow=("their_weather_1", "own_weather"))) == {
+        "own_weather"
+    }
+
+
+async def test_another_owners_words_do_not_change_what_a_word_is_worth(db: Database) -> None:
+    finder = await indexed(db, *SOME)
+    before = await finder.tools("weather city", Filters(caller="ann"), 5)
+    await publish(db, *(tool(f"x{n}", "weather", owner="bob") for n in range(50)))
+    await Indexer(db, None).catch_up()
+    assert await finder.tools("weather city", Filters(caller="ann"), 5) == before
+
+
+async def test_a_tool_that_changes_hands_goes_with_all_it_says(db: Database) -> None:
+    finder = await indexed(db, *SOME)
+    await publish(db, tool("get_forecast", "The weather of the next days in a city", "city", owner="bob"))
+    assert await found(finder, "weather", caller="ann") == []  # at once, before the index has followed
+    await Indexer(db, None).catch_up()
+    assert await found(finder, "weather", caller="ann") == []
+    assert await found(finder, "weather", caller="bob") == ["get_forecast"]
+
+
+@pytest.mark.parametrize("retire", [True, False])
+async def test_an_inactive_tool_is_gone_at_once_and_stays_gone(db: Database, retire: bool) -> None:
+    finder = await indexed(db, *SOME)
+    await Catalog(db).tools.deactivate("get_forecast", retire=retire)
+    assert await found(finder, "weather") == []
+    await Indexer(db, None).catch_up()
+    assert await found(finder, "weather") == []
+    assert await found(finder, "letter") == ["sendLetter"]
+
+
+async def test_policies_are_applied_before_ranking(db: Database) -> None:
+    finder = await indexed(
+        db,
+        tool("weather.a", "weather", type="system", tags=("sky",)),
+        tool("weather.b", "weather", risk="high", categories=("sky",)),
+        tool("weather.c", "weather", templates=("meteorologist",)),
+        tool("weather.d", "weather", sub_agents=False),
+        tool("weatherXe", "weather", type="meta", risk="medium"),
+    )
+
+    async def names(**filters: object) -> str:
+        return "".join(sorted(name[-1] for name in await found(finder, "weather", **filters)))
+
+    assert await names() == "abde"
+    assert await names(template="meteorologist") == "abcde"
+    assert await names(is_sub=True) == "abe"
+    assert await names(types=("system", "meta")) == "ae"
+    assert await names(tags=("sky",)) == "ab"
+    assert await names(max_risk="low") == "ad"
+    assert await names(max_risk="medium") == "ade"
+    assert await names(deny=("weather.a",)) == "bde"
+    assert await names(deny=("weather.*",)) == "e"
+    assert await names(allow=("weather.*",)) == "abd"
+    assert await names(allow=("weather.a", "weatherXe")) == "ae"
+    assert await names(allow=("weather.a", "weatherXe"), deny=("weather.a",)) == "e"
+
+
+@LEGS
+async def test_what_is_not_permitted_takes_nobodys_place(db: Database, embedder: Embedder | None) -> None:
+    """More texts than are looked at one by one; those that fit best are all forbidden."""
+    crowd = [tool(f"forbidden_{n}", "weather in the city", risk="high") for n in range(2 * WHOLE)]
+    rest = [tool(f"other_{n}", f"something else {n}") for n in range(NARROW)]
+    modest = [tool(f"modest_{n}", f"weather among many other things that this tool can do {n}") for n in range(3)]
+    finder = await indexed(db, *crowd, *rest, *modest, embedder=embedder)
+    best = await found(finder, "weather city", top_k=3, max_risk="low")
+    assert set(best) == {"modest_0", "modest_1", "modest_2"}
+    assert await found(finder, "weather city", top_k=1, deny=("forbidden_*",), types=("meta",)) == []
+
+
+async def test_keywords_do_not_buy_a_place(db: Database) -> None:
+    words = "weather city forecast rain days next letter post train station departures send get"
+    stuffed = tool("best_tool", f"{words} " * 140)
+    listed = tool("all_in_one", " ".join(f"{word} {word}s x{n}" for n, word in enumerate(f"{words} ".split() * 9)))
+    finder = await indexed(db, *SOME, stuffed, listed, embedder=Buckets())
+    assert (await found(finder, "the weather of the next days in a city"))[0] == "get_forecast"
+    assert (await found(finder, "deliver a letter by post"))[0] == "sendLetter"
+    assert (await found(finder, "departures of trains from a station"))[0] == "railway.timetable"
+
+
+async def test_hostile_words_are_only_words(db: Database) -> None:
+    odd = tool('we"ird\\{name}', "Does '; DROP TABLE search_documents; -- odd things", tags=('a"b\\c', "{x,y}", ""))
+    finder = await indexed(db, odd, *SOME, embedder=Buckets())
+    assert (await found(finder, "'; DROP TABLE search_documents; --"))[0] == odd.name
+    assert await found(finder, "odd", tags=('a"b\\c',)) == [odd.name]
+    assert await found(finder, "weather" * 5000) is not None
+    assert await found(finder, "weather", allow=("%",), deny=("_*",)) == []
+
+
+async def test_agents_are_found_by_what_they_say_and_by_their_tools(db: Database) -> None:
+    await indexed(db, *SOME, tool("secret_radar", "Storm radar", owner="bob"))
+    await Catalog(db).templates.publish(
+        [
+            agent("postman", "Brings what you have written", "sendLetter"),
+            agent("traveller", "Plans journeys", "railway.*", "secret_radar"),
+            agent("bobs", "Weather for bob", "get_forecast", owner="bob"),
+            agent("talker", "Small talk and jokes"),
+        ],
+        by="test",
+    )
+    await Indexer(db, None).catch_up()
+    directory = AgentDirectory(Finder(db, None))
+
+    async def names(query: str, owner: str | None = None) -> list[str]:
+        return [hit.name for hit in await directory.search(query, 3, owner=owner)]
+
+    assert (await names("tell me jokes"))[0] == "talker"
+    assert (await names("journeys"))[0] == "traveller"
+    assert (await names("departures at the station"))[0] == "traveller"
+    assert (await names("a stamp for my letter"))[0] == "postman"
+    assert await names("storm radar", "ann") == []  # a tool that she may not see is no reason
+    assert await names("weather in my city", "ann") == []
+    assert await names("weather in my city", "bob") == ["bobs"]
+    best = (await directory.search("departures at the station", 1))[0]
+    assert best.tool is not None
+    assert best.tool.name == "railway.timetable"
+    assert 0 < best.confidence <= 1
+
+
+def agent(name: str, capabilities: str, *tools: str, owner: str | None = None) -> Template:
+    return Template(
+        name=name,
+        tool_policy=ToolPolicy(allowlist=tools),
+        multi_agent_meta=MultiAgentMeta(capabilities=capabilities),
+        owner=owner,
+    )

@@ -1,0 +1,163 @@
+"""The few tools of a step, out of many: policies, strategies, caps, versions."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from finding import Buckets, indexed, publish, tool
+from longhouse.agents.template import SelectionStrategy, Template, ToolPolicy
+from longhouse.journal.events import Limits
+from longhouse.journal.session import Session, Turn
+from longhouse.runtime.indexer import Indexer
+from longhouse.store.catalog import Catalog
+from longhouse.store.database import Database
+from longhouse.tools.search import Finder, ToolSearchService
+
+TOPICS = ("weather", "letter", "train", "recipe", "invoice", "museum", "doctor", "garden", "concert", "library")
+CROWD = [tool(f"{topic}_{n}", f"Number {n} of all that is about a {topic}") for topic in TOPICS for n in range(6)]
+FINAL = tool("final", "Ends the work", type="system")
+
+
+async def opened(db: Database) -> ToolSearchService:
+    finder = await indexed(db, FINAL, *CROWD, embedder=Buckets())
+    return ToolSearchService(Catalog(db), finder)
+
+
+def template(**policy: Any) -> Template:
+    return Template(name="tester", tool_policy=ToolPolicy(**{"required": ("final",), **policy}))
+
+
+def session(task: str = "the weather", owner: str = "ann", **fields: Any) -> Session:
+    limits = Limits(max_iterations=5, max_clarifications=1, time_budget=60)
+    turn = Turn(
+        trace="t", prompt=1, version=1, instance="i", limits=limits, date="", started_at=datetime.now(UTC), task=task
+    )
+    return Session(id="s_1", agent="tester", owner=owner, conversation="c", turn=turn, **fields)
+
+
+async def names_of(service: ToolSearchService, one: Template, life: Session, **more: Any) -> list[str]:
+    return [found.name for found in await service.get_tools_for_step(one, life, **more)]
+
+
+async def test_select_puts_the_required_first_and_cuts_to_the_cap(db: Database) -> None:
+    service = await opened(db)
+    found = await service.select(template(max_tools_in_prompt=5), session(), "a letter", 10, "research", ["train_3"])
+    names = [one.name for one in found]
+    assert names[:2] == ["final", "train_3"]
+    assert len(names) == 5
+    assert all(name.startswith("letter_") for name in names[2:])
+    few = await service.select(template(), session(), "a letter", 2, None, [])
+    assert few[0].name == "final"
+    assert len(few) == 3
+
+
+async def test_select_is_the_same_every_time(db: Database) -> None:
+    service = await opened(db)
+    first = await service.select(template(), session(), "museum or garden", 8)
+    for _ in range(3):
+        assert await service.select(template(), session(), "museum or garden", 8) == first
+
+
+@pytest.mark.parametrize("strategy", ["static", "retrieval_per_step", "retrieval_sticky"])
+@pytest.mark.parametrize("required", [("final",), tuple(f"train_{n}" for n in range(6))])
+async def test_no_strategy_passes_the_cap(db: Database, strategy: SelectionStrategy, required: tuple[str, ...]) -> None:
+    service = await opened(db)
+    one = template(
+        selection_strategy=strategy,
+        max_tools_in_prompt=4,
+        required=required,
+        allowlist=tuple(tool.name for tool in CROWD),
+    )
+    names = await names_of(service, one, session())
+    assert names[: len(required)] == list(required)[:4]
+    assert len(names) == 4
+
+
+async def test_the_step_decides_what_is_offered(db: Database) -> None:
+    service = await opened(db)
+    one = template(selection_strategy="retrieval_per_step", max_tools_in_prompt=4)
+    assert set((await names_of(service, one, session("my garden")))[1:]) <= {f"garden_{n}" for n in range(6)}
+    thought = {"current_step_reasoning": {"remaining_steps": ["send the invoice"]}}
+    offered = await names_of(service, one, session("my garden", context=thought))
+    assert any(name.startswith("invoice_") for name in offered)
+
+
+async def test_a_set_that_stays_begins_as_it_was(db: Database) -> None:
+    service = await opened(db)
+    one = template(max_tools_in_prompt=6)
+    first = await names_of(service, one, session("my garden"))
+    life = session("my garden", offered=tuple(f"{name}@1" for name in first))
+    assert await names_of(service, one, life) == first
+    thought = {"current_step_reasoning": {"remaining_steps": ["send the invoice"]}}
+    after = await names_of(service, one, replace(life, context=thought))
+    stayed = [name for name in first if name in after]
+    assert after[: len(stayed)] == stayed
+    assert any(name.startswith("invoice_") for name in after)
+    assert len(after) == 6
+
+
+async def test_what_was_offered_leaves_when_it_is_not_permitted_any_more(db: Database) -> None:
+    service = await opened(db)
+    one = template(max_tools_in_prompt=6)
+    first = await names_of(service, one, session("my garden"))
+    life = session("my garden", offered=tuple(f"{name}@1" for name in first))
+    gone = first[2]
+    await Catalog(db).tools.deactivate(gone)
+    assert gone not in await names_of(service, one, life)
+    denied = template(max_tools_in_prompt=6, denylist=(first[3],))
+    assert first[3] not in await names_of(service, denied, life)
+
+
+async def test_what_the_agent_found_itself_is_offered(db: Database) -> None:
+    service = await opened(db)
+    names = await names_of(service, template(max_tools_in_prompt=4), session("my garden"), hard_require=["concert_2"])
+    assert "concert_2" in names
+    assert len(names) == 4
+
+
+async def test_few_named_tools_need_no_search(db: Database) -> None:
+    await publish(db, FINAL, *CROWD)  # nothing is indexed
+    service = ToolSearchService(Catalog(db), await indexed(db, embedder=None))
+    one = template(allowlist=("train_1", "letter_2", "not_there"))
+    assert await names_of(service, one, session("my garden")) == ["final", "train_1", "letter_2"]
+
+
+async def test_without_an_index_what_the_policy_names_is_offered(db: Database) -> None:
+    await publish(db, FINAL, *CROWD)
+    service = ToolSearchService(Catalog(db), Finder(db, None))
+    one = template(allowlist=("garden_*", *(tool.name for tool in CROWD)), max_tools_in_prompt=3)
+    assert await names_of(service, one, session("my garden")) == ["final", "weather_0", "weather_1"]
+
+
+async def test_policies_hold_whatever_the_query(db: Database) -> None:
+    service = await opened(db)
+    await publish(
+        db,
+        tool("garden_foreign", "Number 1 of all that is about a garden", owner="bob"),
+        tool("garden_risky", "Number 1 of all that is about a garden", risk="high"),
+        tool("garden_picky", "Number 1 of all that is about a garden", templates=("gardener",)),
+        tool("garden_root", "Number 1 of all that is about a garden", sub_agents=False),
+    )
+    await Indexer(db, Buckets()).catch_up()
+    one = template(max_tools_in_prompt=50, max_risk_level="low")
+    names = {found.name for found in await service.select(one, session(), "garden", 50)}
+    assert "garden_root" in names
+    assert not names & {"garden_foreign", "garden_risky", "garden_picky"}
+    below = {found.name for found in await service.select(one, session(side="sub"), "garden", 50)}
+    assert "garden_root" not in below
+
+
+async def test_a_turn_keeps_the_version_it_was_offered(db: Database) -> None:
+    service = await opened(db)
+    await publish(db, tool("garden_0", "All that is about a garden, and more"))
+    await Indexer(db, Buckets()).catch_up()
+    life = session("my garden")
+    assert life.turn is not None
+    pinned = replace(life, turn=replace(life.turn, pins={"garden_0": 1}))
+    one = template(max_tools_in_prompt=12)
+    versions = {found.name: found.version for found in await service.select(one, pinned, "garden", 12)}
+    assert versions["garden_0"] == 1
+    versions = {found.name: found.version for found in await service.select(one, life, "garden", 12)}
+    assert versions["garden_0"] == 2
