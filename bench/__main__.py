@@ -11,7 +11,7 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from bench import baseline, spine, thinking
+from bench import baseline, catalog, spine, thinking
 from bench.house import ground, house
 
 console = Console(width=160)
@@ -49,6 +49,7 @@ async def main() -> None:
             show("two ways to think", await thinking.sides(under, served, sessions=100, at_once=20))
             show("relayed chunks", [await spine.relay(served)])
             show("idle event streams", [await spine.idle_streams(served)])
+    show("a catalog of many tools, over HTTP (p50 / p95)", await catalog.play())
 
 
 if __name__ == "__main__":

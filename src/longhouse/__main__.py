@@ -1,4 +1,4 @@
-"""The command line: serve, work, migrate, seed, chat, probe, keys, tools, templates, bench."""
+"""The command line: serve, work, migrate, seed, chat, probe, keys, sessions, tools, templates, bench."""
 
 import asyncio
 import gc
@@ -18,7 +18,7 @@ import uvicorn
 import uvloop
 
 from longhouse.app import App, open_app
-from longhouse.commands import bench_search, catalog, keys, seed
+from longhouse.commands import bench_search, catalog, keys, seed, sessions
 from longhouse.commands.seed import AgentsFile, ConfigFile, named
 from longhouse.configured import configure, file_of
 from longhouse.errors import LonghouseError, SetupError
@@ -267,6 +267,7 @@ def _write_traceback(out: TextIO, error: Any) -> None:
 
 cli.command()(seed.command(_run))
 cli.add_typer(keys.commands(_run), name="keys")
+cli.add_typer(sessions.commands(_run), name="sessions")
 cli.add_typer(catalog.commands(_run, "tool"), name="tools")
 cli.add_typer(catalog.commands(_run, "template"), name="templates")
 cli.add_typer(bench_search.commands(_run), name="bench")

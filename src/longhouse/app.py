@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import structlog
@@ -18,13 +18,16 @@ from longhouse.agents.tool_calling import ToolCallingAgent
 from longhouse.configured import Configured, configure
 from longhouse.errors import SetupError
 from longhouse.files.reading import Given
+from longhouse.models import embedded
 from longhouse.models.demo import scene
+from longhouse.models.embeddings import open_embeddings
 from longhouse.models.endpoints import open_endpoints
-from longhouse.models.model import Model
+from longhouse.models.model import Embedder, Model
 from longhouse.models.openai import OpenAIModel, open_endpoint
 from longhouse.models.scripted import ScriptedModel
 from longhouse.runtime.bus import Bus
 from longhouse.runtime.engine import Engine, Patience
+from longhouse.runtime.indexer import Indexer
 from longhouse.runtime.instance import ModelFor, Pool
 from longhouse.runtime.log_file import LogFolder
 from longhouse.runtime.roster import Roster
@@ -42,7 +45,9 @@ from longhouse.tools.clock import ClockTool
 from longhouse.tools.config import ExecutionConfig, SearchConfig, ToolConfig
 from longhouse.tools.context import Services
 from longhouse.tools.delegate import CollectTool
+from longhouse.tools.directory import AgentDirectory
 from longhouse.tools.egress import Egress
+from longhouse.tools.find import FindToolsTool
 from longhouse.tools.mcp import belongs, open_mcp
 from longhouse.tools.mcp_config import McpServer
 from longhouse.tools.offering import Offering
@@ -51,6 +56,7 @@ from longhouse.tools.publishing import publish_classes, publish_templates
 from longhouse.tools.remote import open_remote
 from longhouse.tools.report import CreateReportTool
 from longhouse.tools.research import ExtractPageContentTool, WebSearchTool
+from longhouse.tools.search import Finder, ToolSearchService
 from longhouse.tools.talk import ClarificationTool, FinalAnswerTool
 from longhouse.tools.tavily import BASE_URL, open_search
 from longhouse.tools.toolbox import BaseTool, Toolbox
@@ -59,6 +65,7 @@ from longhouse.web import server
 from longhouse.web.access import LOCAL, Door, open_door
 from longhouse.web.limits import Limits
 from longhouse.web.metrics import Metrics
+from longhouse.web.routing import Router
 
 log = structlog.get_logger()
 
@@ -75,6 +82,7 @@ TOOLS: Final = (
     CreateReportTool,
     ClockTool,
     CollectTool,
+    FindToolsTool,
     *MEMORY_TOOLS,
 )
 
@@ -106,16 +114,21 @@ async def open_app(
     async with (
         open_store(settings) as (db, postgres),
         open_model(settings, secrets) as model_for,
-        open_services(settings, db) as services,
+        open_services(settings, db) as lent,
         open_remote(Egress(_listed(settings.allow_egress))) as outside,
+        open_embedder(settings) as embedder,
+        Indexer(db, embedder).working() as indexer,
     ):
         catalog, bus = Catalog(db, model=settings.llm_model), Bus()
         binder = binder_of(outside, secrets.find, _listed(settings.tool_packages))
         config = setup.common(tool_config(settings))
         configs = setup.of_agents(config)
+        finder = Finder(db, embedder, indexer.ready)
+        search = ToolSearchService(catalog, finder)
+        services = replace(lent, find_tools=search.find)
         toolbox = Toolbox(tools, config=config, configs=configs, services=services, catalog=catalog, binder=binder)
         await publish(catalog, setup, toolbox.classes)
-        pool, offering = Pool(model_for), Offering(catalog, toolbox)
+        pool, offering = Pool(model_for), Offering(catalog, toolbox, search)
         patience = Patience(attended=settings.patience, unattended=15 * settings.patience)
         engine = Engine(db, bus, catalog, toolbox, offering, pool, worker=new_id(), patience=patience)
         terms = Terms(slots=settings.worker_slots, lease=settings.lease_seconds)
@@ -126,7 +139,14 @@ async def open_app(
         roster = Roster(db, pool, worker.id)
         async with open_mcp(servers, toolbox), roster.kept(), worker.working(), open_entrance(settings, db) as door:
             asgi = server.build(
-                db, bus, catalog, numbers, door=door, toolbox=toolbox, admission=open_admission(settings, catalog)
+                db,
+                bus,
+                catalog,
+                numbers,
+                door=door,
+                toolbox=toolbox,
+                admission=open_admission(settings, catalog),
+                router=Router(catalog, AgentDirectory(finder), settings.default_template),
             )
             yield App(
                 db=db, bus=bus, worker=worker, pool=pool, catalog=catalog, door=door, asgi=asgi, postgres=postgres,
@@ -164,6 +184,17 @@ async def open_model(settings: Settings, secrets: Secrets) -> AsyncIterator[Mode
         opened = open_endpoints(default, secrets.find, hang=settings.llm_timeout)
         endpoints = await stack.enter_async_context(opened)
         yield endpoints.model_for
+
+
+@asynccontextmanager
+async def open_embedder(settings: Settings) -> AsyncIterator[Embedder | None]:
+    """What turns texts into vectors: the endpoint of the settings, or the model that ships with us."""
+    if not settings.embeddings_base_url:
+        yield embedded.lazy()
+        return
+    key = settings.embeddings_api_key.get_secret_value()
+    async with open_embeddings(settings.embeddings_base_url, key, settings.embeddings_model) as embedder:
+        yield embedder
 
 
 @asynccontextmanager

@@ -37,6 +37,9 @@ class Settings(BaseSettings):
     """Packages that entrypoints of tools may come from, with commas between them."""
     worker_slots: int = Field(default=32, ge=1)
     lease_seconds: float = Field(default=6.0, ge=1)
+    embeddings_base_url: str | None = None
+    embeddings_api_key: SecretStr = SecretStr("")
+    embeddings_model: str = "text-embedding-3-small"
     tavily_api_key: SecretStr = SecretStr("")
     tavily_base_url: str | None = None
     reports_dir: Path | None = None

@@ -9,6 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 from longhouse.agents.template import (
     ExecutionPolicy,
     LLMPolicy,
+    MemoryPolicy,
     PromptPack,
     ResetPolicy,
     Template,
@@ -173,6 +174,17 @@ async def test_prompts_are_the_templates_own(serving: Serving) -> None:
         system, *rest = house.model.requests[-1]["messages"]
         assert system["content"].startswith("Tools:\n1. worktool: Work a little.\n")
         assert [one["content"] for one in rest if one["role"] == "user"] == ["Please: do it", "They said: this"]
+
+
+@pytest.mark.parametrize(("window", "shown"), [(None, ["one", "two"]), (1, ["two"]), (2, ["one", "two"])])
+async def test_so_much_of_earlier_turns_is_shown(serving: Serving, window: int | None, shown: list[str]) -> None:
+    memory = MemoryPolicy(context_window=window)
+    async with serving([DONE, DONE], templates=[template(memory_policy=memory)], tools=[WorkTool]) as house:
+        session_id = (await house.say("one", model="a"))["model"]
+        await house.say("two", model=session_id)
+        assert house.model is not None
+        said = [message["content"] for message in house.model.requests[-1]["messages"] if message["role"] == "user"]
+        assert said == shown
 
 
 @pytest.mark.parametrize("allowed", [True, False])

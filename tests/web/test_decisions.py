@@ -5,7 +5,7 @@ import uuid
 from typing import Any, ClassVar
 
 import pytest
-from hostile import ask, refused
+from hostile import ask
 
 from longhouse import clock
 from longhouse.agents.template import Template, ToolPolicy
@@ -83,8 +83,8 @@ async def test_a_lost_effect_becomes_a_question(serving: Serving, db: Database) 
         assert (await house.kinds(session_id))[-1] == "Resumed"
         assert (await posted(house, session_id, "clarification", {"answer": "yes"}))[0] == 409, "it is no clarification"
         for what in ("approve", "deny"):
-            found = await refused(house, decision(what), f"/v1/sessions/{session_id}/approval")
-            assert found.param == "decision", "nothing here waits to be approved"
+            status, told = await posted(house, session_id, "approval", decision(what))
+            assert (status, told["error"]["code"]) == (409, "already_settled"), "nothing here waits to be approved"
         status, told = await posted(house, session_id, "approval", {**decision("happened"), "call_id": "2-action-0"})
         assert (status, told["error"]["code"]) == (409, "already_settled")
         async with house.http.get(f"/agents/{session_id}/state") as response:

@@ -136,7 +136,7 @@ async def test_templates_and_sessions_are_models(serving: Serving) -> None:
         [ANSWER], templates=[*templates, Template(name="other", tool_policy=ToolPolicy(allowlist=TOOLS))]
     ) as house:
         listed = await house.client.models.list()
-        assert [model.id for model in listed.data] == [AGENT, "other"]
+        assert [model.id for model in listed.data] == ["auto", "other", AGENT]
         async with house.http.get("/v1/models") as response:
             body = await response.json()
         assert body["object"] == "list"

@@ -84,6 +84,7 @@ class SessionLog:
         self._language = language
         self._subagents = subagents
         self._confirmed = confirmed
+        self._unreadable: dict[str, int] = {}
         self._projector = Projector(db, self, sweep_every=sweep_every)
         self.nudge = self._projector.nudge
 
@@ -109,11 +110,14 @@ class SessionLog:
 
     async def _claimed(self, row: Row) -> list[Recorded]:
         """What nobody has written to a log yet. Claimed before it is written: a line may be lost, never doubled."""
+        if self._unreadable.get(row.id) == row.head:
+            return []
         before = await mirror.cursor(self._db, NAME, row.id)
         try:
             recorded = await journals.read(self._db, row.id, before)
         except UnknownShape as error:
             log.warning("a journal cannot be logged here", session=row.id, error=str(error))
+            self._unreadable[row.id] = row.head
             return []
         if not recorded or not await mirror.claim(self._db, NAME, row.id, before=before, head=recorded[-1].seq):
             return []

@@ -19,6 +19,9 @@ FEW: Final = 16
 """Up to so many texts are embedded at once, within a millisecond; more go to a thread."""
 
 
+MISSING: Final = "the embeddings that ship with us are not installed here: tools are found by their words alone"
+
+
 class EmbeddedEmbedder:
     name = f"{PACKAGE}/{CONFIG}-{DIMENSIONS}"
     dimensions = DIMENSIONS
@@ -43,10 +46,7 @@ async def load() -> EmbeddedEmbedder | None:
     """The embedder; None, said once in the log, where its package is not there for this machine."""
     words = await asyncio.to_thread(_load)
     if words is None:
-        log.warning(
-            "the embeddings that ship with us are not installed here: tools are found by their words alone",
-            package=PACKAGE,
-        )
+        log.warning(MISSING, package=PACKAGE)
         return None
     return EmbeddedEmbedder(words)
 
@@ -64,3 +64,21 @@ def _load() -> Any:
     # The tokenizer lies beside the weights, and is looked for in the cache only: the package is its own cache.
     folder = Path(spec.submodule_search_locations[0])
     return WordLlama.load(CONFIG, cache_dir=folder, dim=DIMENSIONS, disable_download=True)
+
+
+class LazyEmbedder:
+    """The same, read when the first text comes: a process that searches for nothing does not spend the second."""
+
+    name = EmbeddedEmbedder.name
+    dimensions = EmbeddedEmbedder.dimensions
+
+    async def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        return await EmbeddedEmbedder(await asyncio.to_thread(_load)).embed(texts)
+
+
+def lazy() -> LazyEmbedder | None:
+    """None, said in the log, where the package is not there for this machine."""
+    if importlib.util.find_spec(PACKAGE) is None:
+        log.warning(MISSING, package=PACKAGE)
+        return None
+    return LazyEmbedder()

@@ -2,8 +2,8 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -23,6 +23,10 @@ log = structlog.get_logger()
 
 EVERY: Final = 1.0
 """Seconds between looks at the catalog's counter; a nudge brings the next one forward."""
+FIRST_AFTER: Final = 5.0
+"""Seconds after the start of a process before it looks for the first time, unless somebody searches or publishes."""
+READY_WITHIN: Final = 3.0
+"""Seconds that the first search waits for the index."""
 BATCH: Final = 1000
 """Tools of one transaction: a tenth of a second of work, then others have their turn."""
 AGAIN_AFTER: Final = 30.0
@@ -38,6 +42,7 @@ class Indexer:
         self.embedder = embedder
         self._every = every
         self._nudged = asyncio.Event()
+        self._caught_up = asyncio.Event()
         self._ask_again_at = 0.0
 
     @asynccontextmanager
@@ -52,14 +57,26 @@ class Indexer:
 
     async def run(self) -> None:
         """Catches up, again and again. A Postgres that is away is waited for."""
+        with suppress(TimeoutError):
+            # Nobody may ask for long; whoever asks is not kept waiting for this.
+            await asyncio.wait_for(self._nudged.wait(), FIRST_AFTER)
         while True:
             try:
-                await self.catch_up()
+                if await self.catch_up():
+                    self._caught_up.set()
             except UNREACHABLE as error:
                 log.warning("the search index waits for Postgres", error=type(error).__name__)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._nudged.wait(), self._every)
             self._nudged.clear()
+
+    async def ready(self) -> None:
+        """Waits until the index has been built once, but not for ever: a large one is used while it grows."""
+        if self._caught_up.is_set():
+            return
+        self.nudge()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._caught_up.wait(), READY_WITHIN)
 
     def nudge(self) -> None:
         """Something was published: look now."""
@@ -104,12 +121,13 @@ class Indexer:
         todo = await indexing.count_lacking(self.db, model)
         if space and todo >= upkeep.MANY:
             await upkeep.drop_graph(self.db, space)
-        done, after = 0, ""
-        while rows := await indexing.lacking(self.db, model, after=after, limit=BATCH):
-            await self._write(rows, space)
-            done, after = done + len(rows), rows[-1]["name"]
-            await indexing.progress(self.db, "tool", done, todo)
-            log.info("tools indexed", done=done, of=todo)
+        done = 0
+        async with aclosing(_ahead(lambda after: _read(self.db, model, after))) as batches:
+            async for rows, texts in batches:
+                await self._write(rows, texts, space)
+                done += len(rows)
+                await indexing.progress(self.db, "tool", done, todo)
+                log.info("tools indexed", done=done, of=todo)
         if todo >= BATCH:
             await upkeep.settle(self.db)
 
@@ -128,9 +146,7 @@ class Indexer:
             batch = entries[start : start + BATCH]
             await indexing.write(self.db, "template", await self._embedded(batch, space), space)
 
-    async def _write(self, rows: Sequence[Any], space: Space | None) -> None:
-        """A thread reads the texts, so that sessions go on meanwhile."""
-        texts = await asyncio.to_thread(_texts, [row["descriptor"] for row in rows])
+    async def _write(self, rows: Sequence[Any], texts: Sequence[Document], space: Space | None) -> None:
         entries = [
             Entry(row["name"], row["version"], row["owner"], text) for row, text in zip(rows, texts, strict=True)
         ]
@@ -147,7 +163,8 @@ class Indexer:
         for shard in await upkeep.crowded(self.db):
             rows = await upkeep.in_shard(self.db, shard)
             for start in range(0, len(rows), BATCH):
-                await self._write(rows[start : start + BATCH], space)
+                batch = rows[start : start + BATCH]
+                await self._write(batch, await _texts(batch), space)
         await upkeep.sweep(self.db)
         await upkeep.drop_old_graphs(self.db, space)
         if space and await upkeep.build_graph(self.db, space):
@@ -167,8 +184,30 @@ class Indexer:
         return await indexing.make_space(self.db, self.embedder.name, dimensions)
 
 
-def _texts(descriptors: Sequence[str]) -> list[Document]:
-    return [document.of_tool(_TOOL.decode(descriptor)) for descriptor in descriptors]
+Batch = tuple[Sequence[Any], Sequence[Document]]
+
+
+async def _read(db: Database, model: int | None, after: str) -> Batch:
+    rows = await indexing.lacking(db, model, after=after, limit=BATCH)
+    return rows, await _texts(rows)
+
+
+async def _texts(rows: Sequence[Any]) -> Sequence[Document]:
+    """A thread reads the texts, so that sessions go on meanwhile."""
+    descriptors = [row["descriptor"] for row in rows]
+    return await asyncio.to_thread(lambda: [document.of_tool(_TOOL.decode(one)) for one in descriptors])
+
+
+async def _ahead(read: Callable[[str], Coroutine[Any, Any, Batch]]) -> AsyncGenerator[Batch, None]:
+    """Batches by name; each is read while the one before it is written."""
+    coming = asyncio.create_task(read(""))
+    try:
+        while (batch := await coming)[0]:
+            coming = asyncio.create_task(read(batch[0][-1]["name"]))
+            yield batch
+    finally:
+        coming.cancel()
+        await asyncio.wait((coming,))
 
 
 def _digest(template: Any, tools: Sequence[Any]) -> str:

@@ -177,17 +177,27 @@ VERSIONS: Final = """
     WHERE v.kind = $1 AND v.name = $2 AND ($3::int IS NULL OR v.version < $3) ORDER BY v.version DESC LIMIT $4
 """
 
-NAMED: Final = f"""
+# The names first, then what belongs to each: asked for all at once, a plan might read every version there is.
+NAMED: Final = """
     SELECT n.name, n.owner, n.active, latest.version AS latest, v.descriptor, n.changed_at
-    FROM catalog_names n
+    FROM ({names}) n
     CROSS JOIN LATERAL (
         SELECT max(version) AS version FROM catalog_versions WHERE kind = n.kind AND name = n.name
     ) latest
-    JOIN catalog_versions v ON v.kind = n.kind AND v.name = n.name AND v.version = COALESCE(n.active, latest.version)
-    WHERE n.kind = $1 AND {SEEN}
+    CROSS JOIN LATERAL (
+        SELECT descriptor FROM catalog_versions
+        WHERE kind = n.kind AND name = n.name AND version = COALESCE(n.active, latest.version) LIMIT 1
+    ) v
+    ORDER BY n.name
 """
-LIST: Final = f"{NAMED} AND ($3::text IS NULL OR n.name > $3) AND ($5 OR n.active IS NOT NULL) ORDER BY n.name LIMIT $4"
-ONE: Final = f"{NAMED} AND n.name = $3"
+# Right after many were published there are no statistics yet, and a plan would read and sort all names for one page.
+IN_ORDER: Final = "SET LOCAL enable_sort = off; SET LOCAL enable_bitmapscan = off; SET LOCAL enable_seqscan = off"
+LIST: Final = NAMED.format(
+    names=f"""
+    SELECT * FROM catalog_names n
+    WHERE kind = $1 AND {SEEN} AND name > COALESCE($3, '') AND ($5 OR active IS NOT NULL) ORDER BY name LIMIT $4"""
+)
+ONE: Final = NAMED.format(names=f"SELECT * FROM catalog_names n WHERE kind = $1 AND {SEEN} AND name = $3")
 
 NAMES: Final = f"""
     SELECT n.name FROM catalog_names n WHERE n.kind = $1 AND {SEEN} AND n.active IS NOT NULL ORDER BY n.name LIMIT $3
@@ -294,7 +304,7 @@ class Shelf(Generic[T]):
         self, *, after: str | None, limit: int, owner: str | None = None, inactive: bool = True
     ) -> list[Named]:
         """By name; with `inactive`, also names without an active version."""
-        rows = await self.db.rows(LIST, self.kind, owner, after, limit, inactive)
+        rows = await self.db.tuned(IN_ORDER, LIST, self.kind, owner, after, limit, inactive)
         return [_named(row) for row in rows]
 
     async def named(self, name: str, *, owner: str | None = None) -> Named | None:

@@ -98,6 +98,14 @@ ROOT: Final = """
     WHERE owner = $1 AND conversation_id = $2 AND side = 'root' AND agent = $3 AND label = ''
 """
 
+AGENT_OF: Final = """
+    SELECT s.agent FROM sessions s
+    WHERE s.owner = $1 AND s.side = 'root' AND (
+        s.conversation_id = $2 OR s.id IN (SELECT session_id FROM rests WHERE fingerprint = $3)
+    )
+    ORDER BY s.updated_at DESC LIMIT 1
+"""
+
 BY_KEY: Final = """
     SELECT digest, session_id, trace_id, seq FROM requests
     WHERE owner = $1 AND key = $2 AND at > now() - interval '24 hours'
@@ -152,6 +160,12 @@ async def root(db: Database, *, owner: str, conversation_id: str, agent: str) ->
     """The id of the conversation's plain root session, if it was opened."""
     found = await db.value(ROOT, owner, conversation_id, agent)
     return str(found) if found else None
+
+
+async def agent_of(db: Database, owner: str, *, conversation: str | None, fingerprint: str | None) -> str | None:
+    """The agent that answered last in this conversation, or in the one that rested under this fingerprint."""
+    found: str | None = await db.value(AGENT_OF, owner, conversation, fingerprint)
+    return found
 
 
 async def request_by_key(db: Database, owner: str, key: str) -> Turned | None:

@@ -1,6 +1,6 @@
 """The few tools worth offering now, out of however many there are."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,15 +21,18 @@ from longhouse.tools.offering import permits
 
 log = structlog.get_logger()
 
-SPARE: Final = 2
-"""Search finds so many times more than are offered: the catalog may have changed since it was indexed."""
+SPARE: Final = 4
+"""Search finds so many more than are offered: the catalog may have changed since it was indexed."""
 
 
 class Finder:
     """Asks the index in words and, where there is a model for them, in vectors."""
 
-    def __init__(self, db: Database, embedder: Embedder | None) -> None:
+    def __init__(
+        self, db: Database, embedder: Embedder | None, ready: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
         self.db = db
+        self._ready = ready
         self._tools, self._templates = Search(db, "tool"), Search(db, "template")
         self._embedder = embedder
         self._space: Space | None = None
@@ -46,6 +49,8 @@ class Finder:
         return await self._tools.nearest(query, count, exact=exact) if query.space else []
 
     async def query(self, text: str) -> Query:
+        if self._ready:
+            await self._ready()
         texts = search.texts_of(text)
         if self._embedder is None:
             return Query(texts)
@@ -83,6 +88,16 @@ class ToolSearchService:
         names = offering.first_few([name for name in required if name in permitted], best, cap)
         return [permitted[name] for name in names]
 
+    async def find(self, session: Session, query: str, top_k: int) -> list[ToolDescriptor]:
+        """What an agent finds when it looks itself: the best for the query among what it may have."""
+        assert session.turn is not None
+        template = await self.catalog.templates.find(session.agent, session.turn.version)
+        if template is None:
+            return []
+        ranked = await self._ranked(template, session, query, top_k)
+        permitted = await self._permitted(template, session, ranked)
+        return [permitted[name] for name in ranked if name in permitted][:top_k]
+
     async def get_tools_for_step(
         self, template: Template, session: Session, *, hard_require: Sequence[str] = ()
     ) -> list[ToolDescriptor]:
@@ -108,7 +123,7 @@ class ToolSearchService:
 
     async def _ranked(self, template: Template, session: Session, query: str, top_k: int) -> dict[str, int]:
         """Name -> active version, the best first."""
-        hits = await self.finder.tools(query, filters_of(template, session), SPARE * top_k)
+        hits = await self.finder.tools(query, filters_of(template, session), top_k + SPARE)
         if hits or template.tool_policy.allowlist is None:
             return {hit.name: hit.version for hit in hits}
         # Nothing is indexed yet, or nothing fits: what the policy names is better than nothing.

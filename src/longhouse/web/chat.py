@@ -48,7 +48,7 @@ class Completion:
         """The stream, byte for byte."""
         telling = self.telling
         session = telling.attached.session
-        extra = {"ignored": self.ignored} if self.ignored else {}
+        extra = self._extra
         opening = about(session, telling.attached.trace, "accepted", **extra)
         yield self._chunk({"role": "assistant", "content": ""}, activity=opening)
         async for pieces in telling.pieces():
@@ -72,6 +72,15 @@ class Completion:
                 }
             )
         yield stream.DONE
+
+    @property
+    def _extra(self) -> dict[str, Any]:
+        """What the client should know about how its request was taken."""
+        routed = self.telling.attached.routed
+        return {
+            **({"ignored": self.ignored} if self.ignored else {}),
+            **({"routed": routed.told} if routed else {}),
+        }
 
     async def _mark(self, ending: Ending) -> None:
         """Content that was more than the answer is what the client will resend: it is known by that as well."""
@@ -131,8 +140,7 @@ class Completion:
         if reasoning:
             message["reasoning_content"] = reasoning
         closed = closing(ending)
-        if self.ignored:
-            closed["ignored"] = self.ignored
+        closed |= self._extra
         return wire.Json(
             {
                 "id": self.id,

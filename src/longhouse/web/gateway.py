@@ -12,6 +12,7 @@ from longhouse.store.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.web import access, wire
 from longhouse.web.chat import Completion
+from longhouse.web.routing import AUTO
 from longhouse.web.stream import EventStream
 from longhouse.web.telling import Telling
 from longhouse.web.turns import SESSION_ID, Turns, unknown_model
@@ -29,7 +30,8 @@ def routes(db: Database, bus: Bus, catalog: Catalog, turns: Turns) -> APIRouter:
 
     @router.post("/v1/chat/completions", openapi_extra=BODY, response_model=None)
     async def chat_completions(caller: access.User, request: Request) -> Response:
-        """Talk to an agent. `model` is a template, `template@version` or a session id; the answer's is the session."""
+        """Talk to an agent. `model` is a template, `template@version`, `auto` or a session id; the answer's `model` is
+        the session."""
         body = await wire.read_body(request)
         asked = wire.parse(wire.ChatRequest, body)
         attached = await turns.attach(caller, asked, body, request.headers)
@@ -46,13 +48,15 @@ def routes(db: Database, bus: Bus, catalog: Catalog, turns: Turns) -> APIRouter:
 
     @router.get("/v1/models", response_model=None)
     async def list_models(caller: access.User) -> Response:
-        """The active templates."""
+        """The active templates, and `auto`, which chooses among them."""
         names = await catalog.templates.names(owner=caller.owner)
-        return wire.Json({"object": "list", "data": [_model(name) for name in names]})
+        return wire.Json({"object": "list", "data": [_model(name) for name in (AUTO, *names)]})
 
     @router.get("/v1/models/{model:path}", response_model=None)
     async def get_model(caller: access.User, model: str) -> Response:
         """One template, or a session of yours."""
+        if model == AUTO:
+            return wire.Json(_model(AUTO))
         if SESSION_ID.fullmatch(model):
             row = await views.session(db, model, caller.owner)
             if row:

@@ -37,6 +37,7 @@ from longhouse.web import (
 )
 from longhouse.web.access import Caller, Door
 from longhouse.web.metrics import Metrics
+from longhouse.web.routing import Router
 from longhouse.web.sessions import Sessions
 from longhouse.web.turns import Turns
 from longhouse.web.visits import Porter
@@ -63,13 +64,14 @@ def build(
     door: Door,
     toolbox: Toolbox,
     admission: Admission,
+    router: Router | None = None,
 ) -> ASGIApp:
     # Its own pages would be open to everybody: ours come with `docs`.
     app = FastAPI(
         title="Longhouse", version=longhouse.__version__, openapi_url=None, docs_url=None, redirect_slashes=False
     )
     app.state.door = door
-    turns = Turns(db, catalog, bus.wake)
+    turns = Turns(db, catalog, bus.wake, router)
     held = Sessions(db, bus, catalog, turns)
     app.include_router(gateway.routes(db, bus, catalog, turns))
     app.include_router(sessions.routes(held))

@@ -25,6 +25,7 @@ from longhouse.store.database import Database
 from longhouse.store.journals import Accepted, Placed, Repeated
 from longhouse.web import wire
 from longhouse.web.access import Caller
+from longhouse.web.routing import AUTO, Routed, Router
 from longhouse.web.tree import standing
 from longhouse.web.wire import ChatMessage, ChatRequest
 
@@ -52,6 +53,8 @@ class Attached:
         asked = (waiting.prompt.version for waiting in self.session.queue if waiting.prompt.trace == self.trace)
         return next(asked, None)
 
+    routed: Routed | None = None
+    """Who was chosen, where the choice was ours."""
     answers_beneath: bool = False
     """What was said went to an agent beneath: this session's journal does not know of it."""
 
@@ -76,6 +79,9 @@ class Asked:
     request: ChatRequest
     said: Said
     accepted: Accepted
+
+    def to(self, model: str) -> "Asked":
+        return replace(self, request=self.request.model_copy(update={"model": model}))
 
     def chain(self, said: Sequence[ChatMessage]) -> str:
         """The fingerprint of these messages from this client."""
@@ -107,6 +113,7 @@ class Turns:
     catalog: Catalog
     wake: Callable[[str], None] = lambda session_id: None
     """Tells that a session may be able to move, where it is not the one that the client is attached to."""
+    router: Router | None = None
 
     async def attach(self, caller: Caller, request: ChatRequest, body: bytes, headers: Mapping[str, str]) -> Attached:
         """Finds or opens the session of this request and gives it what is new."""
@@ -146,14 +153,22 @@ class Turns:
     # A new request
 
     async def _place(self, asked: Asked, headers: Mapping[str, str]) -> Attached:
+        if asked.request.model != AUTO:
+            return await self._settle(asked, headers)
+        conversation, _ = _conversation(asked.request, headers)
+        routed = await self._routed(asked, conversation)
+        return replace(await self._settle(asked.to(routed.template), headers), routed=routed)
+
+    async def _settle(self, asked: Asked, headers: Mapping[str, str]) -> Attached:
+        """Finds the session that the request belongs to, or opens it."""
         owner, request, said = asked.caller.owner, asked.request, asked.said
         if SESSION_ID.fullmatch(request.model):
             row = await views.session(self.db, request.model, owner)
             if row is None:
                 raise unknown_model(request.model)
             return await self._continue(asked, row.id, await self._prompt(asked), resent=False)
-        template, version = await self.template(request.model, owner)
         conversation, named_by = _conversation(request, headers)
+        template, version = await self.template(request.model, owner)
         prompt = await self._prompt(asked, version=version)
         if request.brings_memory:
             return await self._open_briefly(asked, template, prompt, conversation)
@@ -171,6 +186,19 @@ class Turns:
         conversation = rested.conversation_id if rested else conversation
         label = await self._label(owner, template, conversation, prompt)
         return await self._open(asked, template, prompt, conversation=conversation, label=label)
+
+    async def _routed(self, asked: Asked, conversation: str | None) -> Routed:
+        """The agent of a conversation stays the same; a new one gets the agent that fits what it begins with."""
+        owner, said = asked.caller.owner, asked.said
+        known = await views.agent_of(
+            self.db, owner, conversation=conversation, fingerprint=asked.chain(said.before) if said.resends else None
+        )
+        if known:
+            return Routed(known, "it has answered in this conversation before", 1.0)
+        first = next((message.text for message in (*said.before, *said.new) if message.role == "user"), "")
+        if self.router is None:
+            raise unknown_model(AUTO)
+        return await self.router.choose(first, owner)
 
     async def _open_briefly(
         self, asked: Asked, template: Template, prompt: Prompted, conversation: str | None

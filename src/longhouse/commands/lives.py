@@ -1,0 +1,133 @@
+"""A session's journal as people look at it: turns, their steps, the calls of each, and how long it all took."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from longhouse.journal import events
+from longhouse.journal.events import Outcome, Recorded
+from longhouse.journal.fold import blank, fold
+from longhouse.journal.messages import text_of
+from longhouse.journal.session import Session
+from longhouse.store import journals, trees
+from longhouse.store.database import Database
+from longhouse.store.trees import Task
+
+ENDS: Final = {events.Finished: "COMPLETED", events.Failed: "FAILED", events.Cancelled: "CANCELLED"}
+
+
+@dataclass(slots=True)
+class Use:
+    """One call, from its intent to its outcome."""
+
+    called: events.Called
+    began_at: datetime
+    outcome: Outcome | None = None
+    ended_at: datetime | None = None
+
+
+@dataclass(slots=True)
+class Step:
+    """One reply of the model, and the calls it led to."""
+
+    replied: events.Replied
+    began_at: datetime
+    ended_at: datetime
+    uses: list[Use] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Turn:
+    """One prompt and what it has caused in this session."""
+
+    prompt: int
+    task: str
+    began_at: datetime
+    steps: list[Step] = field(default_factory=list)
+    ended: str = ""
+    """Empty while it goes on."""
+    ended_at: datetime | None = None
+    words: str = ""
+    """What it ended with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One session with all its turns."""
+
+    session: Session
+    turns: tuple[Turn, ...]
+    tasks: dict[str, Task] = field(default_factory=dict)
+    """Call -> what it has given to another agent."""
+
+
+def turns_of(records: Iterable[Recorded]) -> list[Turn]:
+    """The turns that these events tell of, the oldest first."""
+    prompts: dict[int, str] = {}
+    turns: list[Turn] = []
+    uses: dict[str, Use] = {}
+    before: datetime | None = None
+    for record in records:
+        event, at = record.event, record.at
+        turn = turns[-1] if turns and not turns[-1].ended else None
+        match event:
+            case events.Prompted():
+                prompts[record.seq] = "\n".join(text_of(content) for content in event.content)
+            case events.Started():
+                turns.append(Turn(event.prompt, prompts.get(event.prompt, ""), at))
+            case events.Replied() if turn:
+                turn.steps.append(Step(event, before or at, at))
+            case events.Called() if turn and turn.steps:
+                uses[event.call] = Use(event, at)
+                turn.steps[-1].uses.append(uses[event.call])
+            case events.Returned() if event.call in uses:
+                uses[event.call].outcome, uses[event.call].ended_at = event.outcome, at
+            case events.Finished() | events.Failed() | events.Cancelled() if turn:
+                _end(turn, event, record)
+        before = at
+    return turns
+
+
+def _end(turn: Turn, event: events.Finished | events.Failed | events.Cancelled, record: Recorded) -> None:
+    turn.ended, turn.ended_at = ENDS[type(event)], record.at
+    match event:
+        case events.Finished():
+            turn.words = event.answer
+        case events.Failed():
+            turn.words = event.reason
+
+
+async def lives_of(db: Database, session_id: str, last: int) -> dict[str, Life]:
+    """The session and every agent that its `last` turns have called, through whomever; empty if there is none."""
+    lives: dict[str, Life] = {}
+    wanted: list[tuple[str, int | None]] = [(session_id, None)]
+    seen: set[tuple[str, int | None]] = set()
+    while wanted:
+        place = wanted.pop()
+        if place in seen:
+            continue
+        seen.add(place)
+        session, prompt = place
+        life = lives.get(session) or await _life(db, session)
+        if life is None:
+            continue
+        lives[session] = life
+        turns = life.turns[-last:] if prompt is None else [turn for turn in life.turns if turn.prompt == prompt]
+        wanted += [(task.child, task.prompt) for task in _tasks(turns, life)]
+    return lives
+
+
+async def _life(db: Database, session_id: str) -> Life | None:
+    records: list[Recorded] = []
+    while page := await journals.read(db, session_id, records[-1].seq if records else 0):
+        records += page
+    if not records:
+        return None
+    session = fold(records, blank(session_id))
+    return Life(session, tuple(turns_of(records)), await trees.tasks(db, session_id))
+
+
+def _tasks(turns: Sequence[Turn], life: Life) -> list[Task]:
+    calls = (use.called.call for turn in turns for step in turn.steps for use in step.uses)
+    return [life.tasks[call] for call in calls if call in life.tasks]

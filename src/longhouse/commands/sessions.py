@@ -1,0 +1,64 @@
+"""`longhouse sessions …`: list them, draw one with all that its agents and tools did; straight from the database."""
+
+from collections.abc import Callable, Coroutine
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from longhouse import clock
+from longhouse.app import open_store
+from longhouse.commands.lives import lives_of
+from longhouse.commands.session_tree import drawn, plain
+from longhouse.errors import SetupError
+from longhouse.journal.session import State
+from longhouse.settings import Settings
+from longhouse.store import views
+from longhouse.web.tree import shown, standing
+
+Run = Callable[[Settings, Callable[[], Coroutine[Any, Any, None]]], None]
+
+
+def commands(run: Run) -> typer.Typer:
+    cli = typer.Typer(help="Sessions: which there are, and what happened in one.", no_args_is_help=True)
+
+    @cli.command(name="list")
+    def list_sessions(
+        *,
+        limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")] = 20,
+        owner: Annotated[str | None, typer.Option(help="Only those of this owner.")] = None,
+        state: Annotated[State | None, typer.Option(help="Only those whose own state this is.")] = None,
+    ) -> None:
+        """List the sessions, newest first."""
+        settings = Settings()
+        run(settings, lambda: list_all(settings, views.Filters(owner=owner, state=state), limit))
+
+    @cli.command()
+    def show(
+        session_id: Annotated[str, typer.Argument(help="The id, as `longhouse sessions list` shows it.")],
+        turns: Annotated[int, typer.Option(min=1, help="How many turns, from the last one back.")] = 10,
+    ) -> None:
+        """Draw a session: its turns, steps, tools and timings, with the agents it called beneath their calls."""
+        settings = Settings()
+        run(settings, lambda: show_one(settings, session_id, turns))
+
+    return cli
+
+
+async def list_all(settings: Settings, filters: views.Filters, limit: int) -> None:
+    async with open_store(settings) as (db, _):
+        rows = await shown(db, await views.sessions(db, filters, before=None, limit=limit))
+    for row in rows:
+        opened = f"{row.created_at:%Y-%m-%d %H:%M:%S}"
+        typer.echo("  ".join(map(plain, (row.id, row.state, opened, row.owner, row.task or ""))).rstrip())
+
+
+async def show_one(settings: Settings, session_id: str, turns: int) -> None:
+    async with open_store(settings) as (db, _):
+        lives = await lives_of(db, session_id, turns)
+        if session_id not in lives:
+            raise SetupError(f"there is no session {session_id!r}; `longhouse sessions list` shows the newest.")
+        below = await standing(db, lives[session_id].session)
+    console = Console(highlight=False)
+    # On a terminal long lines are folded beneath their branch; elsewhere each stays one, for other programs to read.
+    console.print(drawn(lives, session_id, below, last=turns, now=clock.now()), soft_wrap=not console.is_terminal)

@@ -1,0 +1,65 @@
+"""`longhouse bench search` on a handful of tools, as somebody would run it on their own."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+TOOLS = [
+    {"tool_id": "sky::get_forecast", "description": "The weather of the next days", "agent_id": "sky"},
+    {"tool_id": "sky::get_tides", "description": "High and low water at a beach", "agent_id": "sky"},
+    {"tool_id": "post::send_letter", "description": "Delivers a letter", "parameters": {"stamp": {"type": "string"}}},
+    {"tool_id": "rail::timetable", "description": "Departures of trains", "agent_id": "rail"},
+]
+AGENTS = [
+    {"agent_id": "sky", "description": "Knows what comes from above"},
+    {"agent_id": "rail", "description": "Knows the railway"},
+]
+QUERIES = [
+    {
+        "query": "How is the weather, and when does my train depart?",
+        "steps": ["weather of the next days", "departures of trains"],
+        "relevant": ["sky::get_forecast", "rail::timetable"],
+        "relevant_agents": ["sky", "rail"],
+    },
+    {"query": "which stamp for my letter", "relevant": ["post::send_letter"]},
+    {"query": "nothing is relevant to this", "relevant": []},
+]
+
+
+def run(folder: Path, *options: str, tools: list[dict[str, Any]] = TOOLS) -> subprocess.CompletedProcess[str]:
+    files = {"tools": tools, "queries": QUERIES, "agents": AGENTS}
+    command = [sys.executable, "-m", "longhouse", "bench", "search"]
+    for name, rows in files.items():
+        path = folder / f"{name}.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        command += [f"--{name}", str(path)]
+    return subprocess.run([*command, *options], capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_one_object_says_how_good_and_how_fast_it_was(tmp_path: Path) -> None:
+    done = run(tmp_path, "--json", "--by-step")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["tools"] == 4
+    assert told["queries"] == 2
+    assert told["r_at_5"] == told["r_at_10"] == told["c_at_10"] == told["mrr"] == 1
+    assert 0 < told["r_at_1"] <= 0.75
+    assert 0 < told["ndcg_at_10"] <= 1
+    assert 0 < told["p50_ms"] <= told["p95_ms"]
+    assert told["agents"]["queries"] == 1
+    assert told["agents"]["r_at_5"] == 1
+
+
+def test_without_json_it_is_a_table(tmp_path: Path) -> None:
+    done = run(tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "r_at_10" in done.stdout
+    assert "agents" in done.stdout
+
+
+def test_nothing_to_measure_is_said_in_a_sentence(tmp_path: Path) -> None:
+    done = run(tmp_path, tools=[])
+    assert done.returncode == 1
+    assert "nothing to measure" in done.stderr

@@ -1,0 +1,238 @@
+"""Questions rise: what an agent far below asks is asked at the top, and the answer goes straight to who asked."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from delegating import (
+    answer,
+    appears,
+    ask,
+    cast,
+    cast_house,
+    in_steps,
+    last_result,
+    playing,
+    question,
+    requests_of,
+    results,
+    session_of,
+    task_of,
+)
+
+from longhouse.agents.strategy import Body
+from longhouse.models.scripted import Say, call, calls, step_of
+from longhouse.models.scripted_server import serve as serve_model
+from support import House, Serving, assistant, chat, content, data_folder, user
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with data_folder() as folder:
+        yield folder
+
+
+def passes_on(name: str) -> Any:
+    return lambda body: last_result(body) if step_of(body.messages) else ask(name, "Find out the weather.")
+
+
+def asks(body: Body) -> Say:
+    """Asks for a city, and answers with what it was told."""
+    return question("Which city?") if task_of(body) == "Find out the weather." else answer(f"Rain in {task_of(body)}.")
+
+
+DEEP = {"master": passes_on("ann"), "ann": passes_on("ben"), "ben": passes_on("cem"), "cem": asks}
+ASKED = "cem: Which city?"
+
+
+async def post(house: Any, session_id: str, what: str, **body: Any) -> tuple[int, Any]:
+    async with house.http.post(f"/v1/sessions/{session_id}/{what}", json=body) as response:
+        return response.status, await response.json()
+
+
+@pytest.mark.parametrize("way", ["chat", "clarification"])
+async def test_a_question_three_levels_down_is_answered_after_a_restart(folder: Path, way: str) -> None:
+    async with serve_model(cast(**DEEP)) as model:
+        settings = {"data_dir": str(folder), "llm_base_url": model.url, "llm_api_key": "sk-test-canary"}
+        async with cast_house(**settings) as first:
+            said = await first.say("Weather?", model="master")
+            assert content(said) == ASKED
+            assert (said["x_agent"]["waiting_for"], said["x_agent"]["asked_by"]) == ("clarification", "cem")
+            root = said["model"]
+            first.kill()
+            await first.ended()
+        async with cast_house(**settings) as second:
+            shown = await second.session(root)
+            assert shown["state"] == "WAITING_FOR_CLARIFICATION"
+            [asked] = shown["questions"]
+            assert (asked["agent"], asked["kind"], asked["text"]) == ("cem", "clarification", "Which city?")
+            if way == "chat":
+                assert content(await second.say("Oslo", model=root)) == "Rain in Oslo."
+            else:
+                assert (await post(second, root, "clarification", answer="Oslo"))[0] == 202
+                assert (await second.until(root, "COMPLETED"))["result"] == "Rain in Oslo."
+                status, refused = await post(second, root, "clarification", answer="Rome")
+                assert (status, refused["error"]["code"]) == (409, "already_settled")
+            facts = await second.facts(root)
+            assert [one["event"]["kind"] for one in facts] == [
+                "Opened", "Prompted", "Started", "Replied", "Called", "Returned",
+                "Replied", "Called", "Returned", "Finished",
+            ]  # fmt: skip
+        assert len(requests_of(model, "cem")) == 2
+
+
+def three(body: Body) -> Say:
+    if step_of(body.messages):
+        return answer(" ".join(results(body)))
+    return calls(ask("ann", "Ask."), ask("ben", "Ask."), ask("cem", "Work."))
+
+
+def asks_by_name(name: str) -> Any:
+    return lambda body: question(f"{name}?") if task_of(body) == "Ask." else answer(f"{name} heard {task_of(body)}.")
+
+
+TWO = {
+    "master": three,
+    "ann": asks_by_name("ann"),
+    "ben": asks_by_name("ben"),
+    "cem": lambda body: last_result(body) if step_of(body.messages) else call("clocktool", timezone="UTC"),
+}
+
+
+@pytest.mark.parametrize("order", [("ann", "ben"), ("ben", "ann")])
+async def test_two_questions_are_open_at_once_and_are_answered_in_either_order(
+    serving: Serving, order: tuple[str, str]
+) -> None:
+    async with playing(serving, TWO) as house:
+        said = await house.say("Go", model="master")
+        root = said["model"]
+        assert content(said) in ("ann: ann?", "ben: ben?")
+        shown = await house.session(root)
+        assert sorted(one["text"] for one in shown["questions"]) == ["ann?", "ben?"]
+        # The third one did not wait for the others.
+        assert (await house.folded(await session_of(house.db, "cem"))).state == "COMPLETED"
+        asking = {one["agent"]: one["session_id"] for one in shown["questions"]}
+        for name in order:
+            status, _ = await post(house, asking[name], "clarification", answer=name.upper())
+            assert status == 202
+            await house.until(asking[name], "COMPLETED")
+        shown = await house.until(root, "COMPLETED")
+        assert shown["result"].startswith("ann heard ANN. ben heard BEN. ")
+        assert shown["questions"] == []
+
+
+async def test_questions_of_two_agents_are_asked_one_after_the_other_in_chat(serving: Serving) -> None:
+    async with playing(serving, TWO) as house:
+        said = await house.say("Go", model="master")
+        first = content(said).partition(":")[0]
+        other = {"ann": "ben", "ben": "ann"}[first]
+        said = await house.say("one", model=said["model"])
+        assert content(said) == f"{other}: {other}?"
+        said = await house.say("two", model=said["model"])
+        assert f"{first} heard one." in content(said)
+        assert f"{other} heard two." in content(said)
+
+
+async def test_an_answer_may_name_the_question(serving: Serving) -> None:
+    later = {**TWO, "ben": in_steps(call("clocktool", timezone="UTC"), question("ben?"), answer("ben heard it."))}
+    later["ben"] = lambda body: (
+        answer(f"ben heard {task_of(body)}.")
+        if task_of(body) != "Ask."
+        else (question("ben?") if results(body) else call("clocktool", timezone="UTC"))
+    )
+    async with playing(serving, later) as house:
+        said = await house.say("Go", model="master")
+        questions = {one["agent"]: one["call_id"] for one in (await house.session(said["model"]))["questions"]}
+        assert questions == {"ann": "1-action-0", "ben": "2-action-0"}
+        answered = await house.say("two", model=said["model"], metadata={"reply_to": "2-action-0"})
+        assert content(answered) == "ann: ann?"
+        assert (await house.session(await session_of(house.db, "ben")))["result"] == "ben heard two."
+        wrong = await house.say("none", model=said["model"], metadata={"reply_to": "9-action-0"})
+        assert wrong["error"]["param"] == "metadata.reply_to"
+
+
+def signs(body: Body) -> Say:
+    return last_result(body) if step_of(body.messages) else call("signtool")
+
+
+@pytest.mark.parametrize(("decision", "result"), [("approve", "signed"), ("deny", "did not approve")])
+async def test_an_approval_three_levels_down_is_decided_at_the_top(
+    serving: Serving, decision: str, result: str
+) -> None:
+    async with playing(serving, {**DEEP, "cem": signs}) as house:
+        said = await house.say("Sign it.", model="master")
+        root = said["model"]
+        assert content(said).startswith("cem: May signtool run?")
+        assert said["x_agent"]["waiting_for"] == "approval"
+        shown = await house.session(root)
+        assert shown["state"] == "WAITING_FOR_APPROVAL"
+        [asked] = shown["questions"]
+        assert (asked["agent"], asked["kind"], asked["tool"]) == ("cem", "approval", "signtool")
+        status, _ = await post(house, root, "approval", call_id=asked["call_id"], decision=decision)
+        assert status == 202
+        assert result in (await house.until(root, "COMPLETED"))["result"]
+        status, _ = await post(house, root, "approval", call_id=asked["call_id"], decision=decision)
+        assert status == 409
+
+
+async def test_a_message_while_an_approval_below_is_open_is_the_next_prompt(serving: Serving) -> None:
+    async with playing(serving, {**DEEP, "cem": signs}) as house:
+        said = await house.say("Sign it.", model="master")
+        root = said["model"]
+        saying = asyncio.create_task(house.say("And then?", model=root))
+        await appears(house.db, "SELECT count(*) = 2 FROM journal WHERE session_id = $1 AND kind = 'Prompted'", root)
+        [asked] = (await house.session(root))["questions"]
+        await post(house, root, "approval", call_id=asked["call_id"], decision="deny")
+        async with asyncio.timeout(10):
+            assert content(await saying).startswith("cem: May signtool run?")
+
+
+async def test_a_client_that_resends_everything_goes_on_in_the_same_session(serving: Serving) -> None:
+    roles = {**DEEP, "master": lambda body: answer("Bye.") if task_of(body) == "Thanks." else passes_on("ann")(body)}
+    async with playing(serving, roles) as house:
+        said: list[Any] = []
+        answers = []
+        for words in ("Weather?", "Oslo", "Thanks.", "Weather?", "Rome"):
+            said.append(user(words))
+            answered = await chat(house, said, model="master")
+            answers.append((answered["model"], content(answered)))
+            said.append(assistant(content(answered)))
+        assert [text for _, text in answers] == [ASKED, "Rain in Oslo.", "Bye.", ASKED, "Rain in Rome."]
+        assert len({session_id for session_id, _ in answers}) == 1
+        assert await house.db.value("SELECT count(*) FROM sessions") == 4
+
+
+async def test_an_answer_that_is_sent_again_is_one_answer(serving: Serving) -> None:
+    async with playing(serving, DEEP) as house:
+        said = await chat(house, [user("Weather?")], model="master")
+        talk = [user("Weather?"), assistant(content(said)), user("Oslo")]
+        for _ in range(2):
+            again = await chat(house, talk, model="master", headers={"Idempotency-Key": "k1"})
+            assert (again["model"], content(again)) == (said["model"], "Rain in Oslo.")
+        talk += [assistant("Rain in Oslo."), user("Weather?")]
+        once_more = await chat(house, talk, model="master")
+        assert (once_more["model"], content(once_more)) == (said["model"], ASKED)
+        assert len(requests_of(house.model, "cem")) == 3
+
+
+async def test_a_client_that_left_before_the_end_is_known_when_it_sends_its_answer_again(serving: Serving) -> None:
+    async with playing(serving, DEEP) as house:
+        said = await chat(house, [user("Weather?")], model="master")
+        root = said["model"]
+        talk = [user("Weather?"), assistant(content(said)), user("Oslo")]
+        await leaves(house, talk)
+        await house.until(root, "COMPLETED")
+        again = await chat(house, talk, model="master", headers={"Idempotency-Key": "k1"})
+        assert (again["model"], content(again)) == (root, "Rain in Oslo.")
+        talk += [assistant("Rain in Oslo."), user("Weather?")]
+        assert (await chat(house, talk, model="master"))["model"] == root
+
+
+async def leaves(house: House, talk: list[Any]) -> None:
+    """Sends a request and hangs up once it was taken."""
+    body = {"model": "master", "messages": talk, "stream": True}
+    async with house.http.post("/v1/chat/completions", json=body, headers={"Idempotency-Key": "k1"}) as response:
+        await response.content.readany()
+        response.close()

@@ -1,0 +1,64 @@
+"""`model="auto"`: the agent that fits is chosen, and the client is told which and why."""
+
+from typing import Any
+
+from longhouse.agents.template import MultiAgentMeta, Template, ToolPolicy
+from longhouse.models.scripted import call
+from support import House, Serving
+
+
+def agent(name: str, can: str, *tags: str) -> Template:
+    policy = ToolPolicy(allowlist=("finalanswertool",))
+    return Template(name=name, tool_policy=policy, multi_agent_meta=MultiAgentMeta(capabilities=can, tags=tags))
+
+
+COOK = agent("cook", "Plans meals, finds recipes and writes shopping lists.", "food", "recipes")
+LAWYER = agent("lawyer", "Reads contracts, explains clauses and finds legal risks.", "law", "contracts")
+PLAIN = agent("sgr_tool_calling_agent", "")
+TEAM = [COOK, LAWYER, PLAIN]
+
+
+async def asked(house: House, text: str, **extra: Any) -> tuple[str, dict[str, Any]]:
+    answered = await house.say(text, model="auto", **extra)
+    return answered["model"].rpartition("_")[0], answered["x_agent"]["routed"]
+
+
+async def test_the_agent_that_fits_answers_and_it_is_said_why(serving: Serving) -> None:
+    async with serving([call("finalanswertool", answer="ok")] * 3, templates=TEAM) as house:
+        assert (await house.client.models.retrieve("auto")).id == "auto"
+        assert (await house.client.models.list()).data[0].id == "auto"
+        for text, expected in (
+            ("Which clauses of this rental contract are a legal risk?", "lawyer"),
+            ("Find a recipe for dinner and write the shopping list", "cook"),
+        ):
+            name, routed = await asked(house, text)
+            assert name == expected
+            assert routed["template"] == expected
+            assert routed["why"] == "what it says of itself fits the request best"
+        name, routed = await asked(house, "zzzz qqqq")
+        assert name == "sgr_tool_calling_agent"
+        assert "default" in routed["why"]
+
+
+async def test_a_conversation_keeps_its_agent(serving: Serving) -> None:
+    async with serving([call("finalanswertool", answer="ok")] * 4, templates=TEAM) as house:
+        first, _ = await asked(house, "Find a recipe for dinner", chat_id="c")
+        again, routed = await asked(house, "Which clauses of this contract are a legal risk?", chat_id="c")
+        assert (first, again) == ("cook", "cook")
+        assert routed["why"] == "it has answered in this conversation before"
+        said = [{"role": "user", "content": "Explain this contract"}]
+        answered = await house.say("", model="auto", messages=said)
+        said += [{"role": "assistant", "content": "ok"}, {"role": "user", "content": "And a recipe?"}]
+        resent = await house.say("", model="auto", messages=said)
+        assert resent["model"] == answered["model"]
+
+
+async def test_a_stream_says_who_was_chosen_at_once(serving: Serving) -> None:
+    async with serving([call("finalanswertool", answer="ok")], templates=TEAM) as house:
+        stream = await house.client.chat.completions.create(
+            model="auto", stream=True, messages=[{"role": "user", "content": "recipes for dinner"}]
+        )
+        chunks = [chunk async for chunk in stream]
+        extra = chunks[0].model_extra
+        assert extra
+        assert extra["x_agent"]["routed"]["template"] == "cook"
