@@ -49,6 +49,7 @@ async def main() -> None:
             show("two ways to think", await thinking.sides(under, served, sessions=100, at_once=20))
             show("relayed chunks", [await spine.relay(served)])
             show("idle event streams", [await spine.idle_streams(served)])
+        show("tool search", [await search.measure(under, count) for count in (4_000, 100_000)])
     show("a catalog of many tools, over HTTP (p50 / p95)", await catalog.play())
 
 

@@ -45,7 +45,6 @@ from longhouse.tools.clock import ClockTool
 from longhouse.tools.config import ExecutionConfig, SearchConfig, ToolConfig
 from longhouse.tools.context import Services
 from longhouse.tools.delegate import CollectTool
-from longhouse.tools.directory import AgentDirectory
 from longhouse.tools.egress import Egress
 from longhouse.tools.find import FindToolsTool
 from longhouse.tools.mcp import belongs, open_mcp
@@ -65,7 +64,6 @@ from longhouse.web import server
 from longhouse.web.access import LOCAL, Door, open_door
 from longhouse.web.limits import Limits
 from longhouse.web.metrics import Metrics
-from longhouse.web.routing import Router
 
 log = structlog.get_logger()
 
@@ -146,7 +144,8 @@ async def open_app(
                 door=door,
                 toolbox=toolbox,
                 admission=open_admission(settings, catalog),
-                router=Router(catalog, AgentDirectory(finder), settings.default_template),
+                finder=finder,
+                default_template=settings.default_template,
             )
             yield App(
                 db=db, bus=bus, worker=worker, pool=pool, catalog=catalog, door=door, asgi=asgi, postgres=postgres,

@@ -1,10 +1,15 @@
 """`longhouse bench search` on a handful of tools, as somebody would run it on their own."""
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+
+import pytest
+
+from longhouse.commands.bench_search import Given, Measured, measure, table
+from longhouse.errors import SetupError
 
 TOOLS = [
     {"tool_id": "sky::get_forecast", "description": "The weather of the next days", "agent_id": "sky"},
@@ -28,8 +33,8 @@ QUERIES = [
 ]
 
 
-def run(folder: Path, *options: str, tools: list[dict[str, Any]] = TOOLS) -> subprocess.CompletedProcess[str]:
-    files = {"tools": tools, "queries": QUERIES, "agents": AGENTS}
+def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    files = {"tools": TOOLS, "queries": QUERIES, "agents": AGENTS}
     command = [sys.executable, "-m", "longhouse", "bench", "search"]
     for name, rows in files.items():
         path = folder / f"{name}.jsonl"
@@ -52,14 +57,23 @@ def test_one_object_says_how_good_and_how_fast_it_was(tmp_path: Path) -> None:
     assert told["agents"]["r_at_5"] == 1
 
 
-def test_without_json_it_is_a_table(tmp_path: Path) -> None:
-    done = run(tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "r_at_10" in done.stdout
-    assert "agents" in done.stdout
+def test_figures_are_those_of_the_textbook() -> None:
+    measured = Measured(found=[(["a", "x", "b"], {"a", "b"}), (["x", "c"], {"c"})], seconds=[0.001, 0.003])
+    figures = measured.figures()
+    assert figures["r_at_1"] == pytest.approx((0.5 + 0) / 2)
+    assert figures["r_at_5"] == figures["c_at_10"] == 1
+    assert figures["mrr"] == pytest.approx((1 + 0.5) / 2)
+    assert figures["ndcg_at_10"] == pytest.approx(((1 + 0.5) / (1 + 1 / math.log2(3)) + 1 / math.log2(3)) / 2)
+    assert figures["p50_ms"] == pytest.approx(2)
 
 
-def test_nothing_to_measure_is_said_in_a_sentence(tmp_path: Path) -> None:
-    done = run(tmp_path, tools=[])
-    assert done.returncode == 1
-    assert "nothing to measure" in done.stderr
+def test_the_table_has_a_row_for_tools_and_one_for_agents() -> None:
+    figures = Measured(found=[(["a"], {"a"})], seconds=[0.001]).figures()
+    shown = table({**figures, "tools": 4, "embeddings": None, "agents": {**figures, "tools": 2}})
+    assert shown.row_count == 2
+    assert [column.header for column in shown.columns][1] == "r_at_1"
+
+
+async def test_nothing_to_measure_is_said_in_a_sentence() -> None:
+    with pytest.raises(SetupError, match="nothing to measure"):
+        await measure(Given(tools=[], queries=[], agents=[], by_step=False))

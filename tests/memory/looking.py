@@ -27,7 +27,7 @@ async def get(redis: Redis, key: str) -> Any:
     return msgspec.json.decode(value) if value else None
 
 
-async def until(look: Callable[[], Awaitable[Any]], expected: Any, within: float = 10.0) -> None:
+async def until(look: Callable[[], Awaitable[Any]], expected: Any, within: float = 30.0) -> None:
     """Waits until a look gives what is expected."""
     seen: Any = None
     try:

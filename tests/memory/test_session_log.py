@@ -51,7 +51,7 @@ def lines(folder: Path, chat_id: str = "12345", owner: str = "") -> list[str]:
     return [line[11:] for line in found]
 
 
-async def until(folder: Path, expected: list[str], within: float = 10.0, **where: str) -> None:
+async def until(folder: Path, expected: list[str], within: float = 30.0, **where: str) -> None:
     try:
         async with asyncio.timeout(within):
             while lines(folder, **where) != expected:

@@ -40,7 +40,7 @@ async def kept(redis: Redis) -> Any:
     return msgspec.json.decode(value) if value else None
 
 
-async def equal(redis: Redis, house: House, session_id: str, *, count: int, within: float = 15.0) -> None:
+async def equal(redis: Redis, house: House, session_id: str, *, count: int, within: float = 30.0) -> None:
     """Waits until Redis says what the journal says, which is so many messages."""
     expected = plain.spoken_in(await house.folded(session_id))
     assert len(expected) == count

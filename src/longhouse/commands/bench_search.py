@@ -5,7 +5,7 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
@@ -132,14 +132,19 @@ async def _told(given: Given, *, as_json: bool) -> None:
     figures = await measure(given)
     if as_json:
         typer.echo(json.dumps(figures))
-        return
-    parts = [("tools", figures), *([("agents", figures["agents"])] if "agents" in figures else [])]
-    table = Table()
-    for name in ("", *(name for name in figures if name != "agents")):
-        table.add_column(name, justify="right")
-    for title, part in parts:
-        table.add_row(title, *(_shown(name, part.get(name)) for name in figures if name != "agents"))
-    Console(width=160).print(table)
+    else:
+        Console(width=160).print(table(figures))
+
+
+def table(figures: Mapping[str, Any]) -> Table:
+    names = [name for name in figures if name != "agents"]
+    made = Table()
+    for name in ("", *names):
+        made.add_column(name, justify="right")
+    made.add_row("tools", *(_shown(name, figures[name]) for name in names))
+    if agents := figures.get("agents"):
+        made.add_row("agents", *(_shown(name, agents.get(name)) for name in names))
+    return made
 
 
 def _shown(name: str, value: float | str | None) -> str:

@@ -56,7 +56,7 @@ class Rights(_Value, frozen=True, kw_only=True):
     """What a turn may not use, whatever its template says; handed down to sub-agents, and only ever narrowed."""
 
     denied: tuple[str, ...] = ()
-    max_risk: str = "high"
+    max_risk: Literal["low", "medium", "high"] = "high"
 
 
 class ProviderCall(_Value, frozen=True, kw_only=True):

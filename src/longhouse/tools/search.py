@@ -1,16 +1,17 @@
 """The few tools worth offering now, out of however many there are."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 import structlog
 
 from longhouse.agents import offering, rules
-from longhouse.agents.descriptor import ToolDescriptor
+from longhouse.agents.descriptor import RISKS, ToolDescriptor
 from longhouse.agents.template import Template
 from longhouse.errors import ProviderError
+from longhouse.journal.events import Rights
 from longhouse.journal.session import Session
 from longhouse.models.model import Embedder
 from longhouse.store import indexing, search
@@ -142,17 +143,28 @@ class ToolSearchService:
 
 
 def filters_of(template: Template, session: Session) -> Filters:
+    """The template's policy for one session: who asks, and what the agents above may not use."""
+    filters = policy_filters(template)
+    rights = (session.turn.rights if session.turn else None) or Rights()
+    return replace(
+        filters,
+        caller=session.owner,
+        deny=(*filters.deny, *rights.denied),
+        max_risk=min(filters.max_risk, rights.max_risk, key=RISKS.index),
+        is_sub=session.side == "sub",
+    )
+
+
+def policy_filters(template: Template) -> Filters:
     """The template's policy, as far as search can apply it before it ranks."""
     policy = template.tool_policy
     return Filters(
-        caller=session.owner,
         allow=policy.allowlist,
         deny=policy.denylist,
         types=policy.tool_types,
         tags=policy.tags,
         max_risk=policy.max_risk_level,
         template=template.name,
-        is_sub=session.side == "sub",
     )
 
 

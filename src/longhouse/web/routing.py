@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Any, Final
 
-from longhouse.store.catalog import Catalog
 from longhouse.tools.directory import AgentDirectory, AgentHit
 
 AUTO: Final = "auto"
@@ -28,7 +27,6 @@ class Routed:
 
 @dataclass(frozen=True, slots=True)
 class Router:
-    catalog: Catalog
     directory: AgentDirectory
     default: str
     """The template for what nobody fits."""

@@ -19,10 +19,13 @@ from longhouse.store import leases
 from longhouse.store.catalog import Catalog
 from longhouse.store.database import UNREACHABLE, Database
 from longhouse.tools.admission import Admission
+from longhouse.tools.directory import AgentDirectory
+from longhouse.tools.search import Finder
 from longhouse.tools.toolbox import Toolbox
 from longhouse.web import (
     access,
     admin,
+    admin_search,
     agent_log,
     agents,
     artifacts,
@@ -64,14 +67,15 @@ def build(
     door: Door,
     toolbox: Toolbox,
     admission: Admission,
-    router: Router | None = None,
+    finder: Finder,
+    default_template: str = "",
 ) -> ASGIApp:
     # Its own pages would be open to everybody: ours come with `docs`.
     app = FastAPI(
         title="Longhouse", version=longhouse.__version__, openapi_url=None, docs_url=None, redirect_slashes=False
     )
     app.state.door = door
-    turns = Turns(db, catalog, bus.wake, router)
+    turns = Turns(db, catalog, bus.wake, Router(AgentDirectory(finder), default_template))
     held = Sessions(db, bus, catalog, turns)
     app.include_router(gateway.routes(db, bus, catalog, turns))
     app.include_router(sessions.routes(held))
@@ -81,6 +85,7 @@ def build(
     app.include_router(agent_log.routes(held))
     app.include_router(agents.routes(db, bus, held))
     app.include_router(keys.routes(door))
+    app.include_router(admin_search.routes(catalog, finder))
     app.include_router(admin.routes(db, catalog, admission))
     app.include_router(docs.routes(app))
     _add_watching(app, db, numbers)

@@ -1,0 +1,75 @@
+"""Search explained: what would be found for a query, and what each leg has to say about it."""
+
+from dataclasses import asdict, replace
+from typing import Any
+
+from fastapi import APIRouter, Depends, Request, Response
+from pydantic import Field, StrictStr
+
+from longhouse.store.catalog import Catalog
+from longhouse.store.search import Filters, Hit
+from longhouse.tools.directory import AgentDirectory, AgentHit
+from longhouse.tools.search import Finder, policy_filters
+from longhouse.web import access, query, wire
+
+
+class Asked(wire.Strict):
+    query: StrictStr = Field(min_length=1, max_length=10_000)
+    top_k: int = Field(default=10, ge=1, le=100, strict=True)
+    template: StrictStr | None = Field(default=None, max_length=160)
+    """As an agent of this template would find them, by its policy."""
+    stage: StrictStr | None = Field(default=None, max_length=64)
+    owner: StrictStr | None = Field(default=None, max_length=128)
+    """What this owner may see; without one, what everybody may."""
+
+
+EXAMPLE = {"query": "send an e-mail to the customer", "top_k": 5}
+
+
+def routes(catalog: Catalog, finder: Finder) -> APIRouter:
+    router = APIRouter(tags=["Admin"], dependencies=[Depends(access.admin), Depends(query.none)])
+
+    @router.post("/admin/tools/search", response_model=None, openapi_extra=wire.described(Asked, **EXAMPLE))
+    async def search_tools(request: Request) -> Response:
+        """Tools ranked for a query, with the score of each leg."""
+        asked = wire.parse(Asked, await wire.read_body(request))
+        filters = await _filters(catalog, asked)
+        hits = await finder.tools(_text(asked), filters, asked.top_k)
+        return wire.Json({"object": "list", "data": [_tool(hit) for hit in hits], "has_more": False, "next": None})
+
+    @router.post("/admin/directory/search", response_model=None, openapi_extra=wire.described(Asked, **EXAMPLE))
+    async def search_directory(request: Request) -> Response:
+        """Agents ranked for a query, by their own text and by the best of their tools."""
+        asked = wire.parse(Asked, await wire.read_body(request))
+        hits = await AgentDirectory(finder).search(_text(asked), asked.top_k, owner=asked.owner)
+        return wire.Json({"object": "list", "data": [_agent(hit) for hit in hits], "has_more": False, "next": None})
+
+    return router
+
+
+def _text(asked: Asked) -> str:
+    return f"{asked.query}\n{asked.stage}" if asked.stage else asked.query
+
+
+async def _filters(catalog: Catalog, asked: Asked) -> Filters:
+    if asked.template is None:
+        return Filters(caller=asked.owner)
+    template = await catalog.templates.find(asked.template)
+    if template is None:
+        raise wire.not_found(f"There is no active template {asked.template[:100]!r}.", code="template_not_found")
+    return replace(policy_filters(template), caller=asked.owner)
+
+
+def _tool(hit: Hit) -> dict[str, Any]:
+    legs = {"lexical": hit.lexical, "semantic": hit.semantic, "clause": hit.clause}
+    return {"name": hit.name, "version": hit.version, "score": hit.score, "legs": legs}
+
+
+def _agent(hit: AgentHit) -> dict[str, Any]:
+    return {
+        "name": hit.name,
+        "version": hit.version,
+        "score": hit.score,
+        "confidence": hit.confidence,
+        "legs": {"own": asdict(hit.own) if hit.own else None, "tool": asdict(hit.tool) if hit.tool else None},
+    }
