@@ -11,7 +11,7 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from bench import baseline, catalog, spine, thinking
+from bench import baseline, catalog, search, spine, thinking
 from bench.house import ground, house
 
 console = Console(width=160)

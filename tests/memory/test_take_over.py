@@ -24,7 +24,7 @@ async def put(redis: Redis, key: str, messages: Any) -> None:
 
 @pytest.fixture
 def mirror(db: Database, redis: Redis) -> Mirror:
-    return Mirror(db, redis)
+    return Mirror(db, redis, prior_within=20)
 
 
 async def test_a_new_conversation_takes_over_what_redis_knows(mirror: Mirror, redis: Redis) -> None:
@@ -76,8 +76,9 @@ async def test_what_is_no_message_is_not_taken(mirror: Mirror, redis: Redis) -> 
 
 
 async def test_a_redis_that_hangs_or_is_dead_takes_nothing_over_and_holds_nobody_up(
-    mirror: Mirror, redis: Redis, server: RedisServer
+    db: Database, redis: Redis, server: RedisServer
 ) -> None:
+    mirror = Mirror(db, redis)
     await put(redis, CHAT, OLD)
     await put(redis, SUB, OLD)
     server.hang()

@@ -205,6 +205,9 @@ async def test_an_answer_that_is_sent_again_is_one_answer(serving: Serving) -> N
         once_more = await chat(house, talk, model="master")
         assert (once_more["model"], content(once_more)) == (said["model"], ASKED)
         assert len(requests_of(house.model, "cem")) == 3
+        # Whatever has happened since: the same request has the same answer.
+        again = await chat(house, talk[:3], model="master", headers={"Idempotency-Key": "k1"})
+        assert content(again) == "Rain in Oslo."
 
 
 async def test_a_client_that_left_before_the_end_is_known_when_it_sends_its_answer_again(serving: Serving) -> None:

@@ -80,7 +80,6 @@ COVERED = {
     "ResetPolicy.keep": LIMITS,
     "MemoryPolicy.scope": "web/test_owners.py",
     "MemoryPolicy.context_window": LIMITS,
-    "MemoryPolicy.max_history": "stories/test_mirror.py",
     "MemoryPolicy.share_context": DELEGATION,
     "MultiAgentMeta.capabilities": "store/test_search.py",
     "MultiAgentMeta.tags": "store/test_search.py",
@@ -113,6 +112,8 @@ COVERED = {
     "RateLimits.per_minute": TOOLS,
 }
 """Each field, and the tests in which changing it changes what happens."""
+AWAITED = {"MemoryPolicy.max_history"}
+"""Nothing reads these yet: each is to be given its effect, or to go."""
 
 
 def fields_of(cls: type) -> Iterator[str]:
@@ -136,10 +137,11 @@ FIELDS = sorted({*fields_of(Template), *fields_of(ToolDescriptor)})
 
 
 def test_every_field_has_its_test_and_no_test_is_for_a_field_that_is_gone() -> None:
-    assert sorted(COVERED) == FIELDS
+    assert sorted({*COVERED, *AWAITED}) == FIELDS
+    assert not AWAITED & COVERED.keys()
 
 
-@pytest.mark.parametrize("field", FIELDS)
+@pytest.mark.parametrize("field", COVERED)
 def test_the_test_of_a_field_is_there_and_speaks_of_it(field: str) -> None:
     text = (TESTS / COVERED[field]).read_text()
     assert "test_" in text

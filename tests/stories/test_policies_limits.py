@@ -63,7 +63,6 @@ LAST = {END, "createreporttool"}
         ({"stop_conditions": ("enough_data", "iteration == 2 and sources_found > 0")}, [ALL, ALL, LAST]),
         ({"stop_conditions": ("searches_used > max_searches",), "max_searches": 0}, [ALL, LAST]),
     ],
-    ids=str,
 )
 async def test_a_budget_closes_what_does_not_finish(
     serving: Serving, policy: dict[str, Any], steps: list[set[str]]
@@ -135,7 +134,6 @@ def test_a_key_or_a_proxy_without_an_endpoint_would_do_nothing_and_is_refused(al
         (ResetPolicy(keep=("conversation", "artifacts", "long_term_memory")), True, False),
         (ResetPolicy(keep=()), False, False),
     ],
-    ids=str,
 )
 async def test_a_new_turn_begins_without_what_its_policy_cleans(
     serving: Serving, reset: ResetPolicy, history: bool, sources: bool
@@ -203,7 +201,9 @@ async def test_a_template_of_another_owner_is_as_good_as_none(serving: Serving) 
         assert (await house.say("hi", model="theirs@1"))["error"]["code"] == "model_not_found"
         assert content(await house.say("hi", model="ours")) == "Done."
         async with house.http.get("/v1/models") as response:
-            assert [model["id"] for model in (await response.json())["data"]] == ["ours"]
+            models = [model["id"] for model in (await response.json())["data"]]
+        assert "ours" in models
+        assert "theirs" not in models
 
 
 async def test_the_class_of_an_agent_is_how_it_thinks(serving: Serving) -> None:

@@ -141,7 +141,7 @@ async def test_each_policy_offers_what_it_says(serving: Serving) -> None:
     async with serving(lambda body: DONE, templates=(), tools=[EchoTool]) as house:
         await publish(house, *SHELF)
         for number, case in enumerate(CASES):
-            policy = ToolPolicy(**{"allowlist": NAMED, **case.policy})
+            policy = ToolPolicy(**{"allowlist": NAMED, "selection_strategy": "static", **case.policy})
             template = Template(**{"name": f"agent-{number}", "tool_policy": policy, **case.template})
             await house.app.catalog.templates.publish([template], by="a test")
             await house.say("hi", model=template.name)

@@ -31,6 +31,20 @@ class _TooMuch(Exception):  # noqa: N818 - it says what the file is
     """More than any file of settings has."""
 
 
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # the library has no types
+    """Stops at a depth that no file of settings has, long before the interpreter would."""
+
+    depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        self.depth += 1
+        if self.depth > DEEPEST + 2:
+            raise _TooMuch(TOO_DEEP)
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+
 def read_document(path: Path, mistakes: Mistakes) -> Node | None:
     """The file's mapping; None where it cannot be read, which is then one of the mistakes."""
     start = Spot(path, 1)
@@ -50,7 +64,7 @@ def read_document(path: Path, mistakes: Mistakes) -> Node | None:
 
 def _composed(text: str, start: Spot, mistakes: Mistakes) -> Node | None:
     try:
-        loader = yaml.SafeLoader(text)
+        loader = _Loader(text)
         root = loader.get_single_node()
         node = Node({}, start) if root is None else _Reading(loader, start, mistakes).node(root, start, 0)
     except yaml.MarkedYAMLError as error:
@@ -62,8 +76,8 @@ def _composed(text: str, start: Spot, mistakes: Mistakes) -> Node | None:
     except yaml.reader.ReaderError as error:
         mistakes.add(Spot(start.file, text.count("\n", 0, error.position) + 1), UNKEEPABLE)
         return None
-    except (_TooMuch, RecursionError) as error:
-        mistakes.add(start, str(error) if isinstance(error, _TooMuch) else TOO_DEEP)
+    except _TooMuch as error:
+        mistakes.add(start, str(error))
         return None
     if not isinstance(node.value, dict | None):
         mistakes.add(start, "should hold fields, such as `llm:`")

@@ -34,6 +34,7 @@ REMEMBERED: Final = 256
 """Sessions whose fold is kept between two looks."""
 AT_ONCE: Final = 8
 PRIOR_WITHIN: Final = 0.5
+"""Seconds that a new conversation waits for what Redis knows of it."""
 LOOK_EVERY: Final = 0.05
 
 # KEYS: our hash of versions, the key; ARGV: marker, version, value, where to keep what somebody else left there.
@@ -80,12 +81,14 @@ class Mirror:
         client: Redis,
         *,
         max_history: int = 100,
+        prior_within: float = PRIOR_WITHIN,
         sweep_every: float = SWEEP_EVERY,
     ) -> None:
         self._db = db
         self._redis = client
         self._histories = RedisHistory(client)
         self._max_history = max_history
+        self._prior_within = prior_within
         self._projector = Projector(db, self, sweep_every=sweep_every)
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._unreadable: dict[str, int] = {}
@@ -113,7 +116,7 @@ class Mirror:
             return ()
         key = keys.subagent_key(name, chat_id, owner, label) if name else keys.chat_key(chat_id, owner)
         try:
-            async with asyncio.timeout(PRIOR_WITHIN):
+            async with asyncio.timeout(self._prior_within):
                 found = await self._histories.load_history(key)
         except TROUBLE as error:
             log.warning("a history in Redis cannot be read", key=key, error=str(error) or type(error).__name__)
@@ -121,7 +124,7 @@ class Mirror:
             return ()
         return sendable(history.as_messages(history.last(found, self._max_history)))
 
-    async def confirmed(self, session_id: str, seq: int, within: float = 0.5) -> bool:
+    async def confirmed(self, session_id: str, seq: int, within: float = 2.0) -> bool:
         """Has Redis confirmed the session up to `seq`? Waits a little for it, unless Redis is known to be away."""
         give_up_at = asyncio.get_running_loop().time() + within
         while True:

@@ -7,6 +7,7 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any, Final
 
+import asyncpg
 import msgspec
 import structlog
 
@@ -64,8 +65,9 @@ class Indexer:
             try:
                 if await self.catch_up():
                     self._caught_up.set()
-            except UNREACHABLE as error:
-                log.warning("the search index waits for Postgres", error=type(error).__name__)
+            except (*UNREACHABLE, asyncpg.PostgresError) as error:
+                # Whatever it was, the catalog still says what is lacking: the next look goes on from there.
+                log.warning("the search index waits for Postgres", error=str(error) or type(error).__name__)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._nudged.wait(), self._every)
             self._nudged.clear()
@@ -86,12 +88,12 @@ class Indexer:
         """For tools and for templates: is the index current, how many are in it, how many of the rest are done."""
         return await indexing.status(self.db)
 
-    async def rebuild(self) -> None:
-        """Forgets the index and builds it again from the catalog."""
+    async def rebuild(self) -> bool:
+        """Forgets the index and builds it again from the catalog; False where another process is writing it."""
         async with indexing.sole_writer(self.db) as may_write:
             if may_write:
                 await upkeep.empty(self.db)
-        await self.catch_up()
+        return may_write and await self.catch_up()
 
     async def catch_up(self) -> bool:
         """Brings the index to where the catalog is; False where another process is at it."""
@@ -100,7 +102,11 @@ class Indexer:
             return True
         async with indexing.sole_writer(self.db) as may_write:
             if may_write:
-                await self._catch_up(space)
+                try:
+                    await self._catch_up(space)
+                except ProviderError as error:
+                    self._wait_for_model(error)
+                    await self._catch_up(None)
             return may_write
 
     async def _catch_up(self, space: Space | None) -> None:
@@ -139,7 +145,8 @@ class Indexer:
             tools = await indexing.named_tools(self.db, facts.named_tools, row["owner"], document.MOST_TOOLS)
             digest = _digest(row, tools)
             model = space.model if space else None
-            if (row["digest"], row["indexed_owner"], row["model"]) != (digest, row["owner"], model):
+            indexed = (row["digest"], row["indexed_owner"], row["model"] if space else None)
+            if indexed != (digest, row["owner"], model):
                 told = document.of_template(facts, [_TOOL.decode(tool["descriptor"]) for tool in tools])
                 entries.append(Entry(row["name"], row["version"], row["owner"], told, digest=digest))
         for start in range(0, len(entries), BATCH):
@@ -160,26 +167,30 @@ class Indexer:
 
     async def _tidy(self, space: Space | None) -> None:
         """Moves what is left of crowded shards, drops what nobody asks any more, builds what is worth it."""
-        for shard in await upkeep.crowded(self.db):
+        for shard in await upkeep.crowded(self.db, space):
             rows = await upkeep.in_shard(self.db, shard)
             for start in range(0, len(rows), BATCH):
                 batch = rows[start : start + BATCH]
                 await self._write(batch, await _texts(batch), space)
         await upkeep.sweep(self.db)
+        if space is None:
+            return
         await upkeep.drop_old_graphs(self.db, space)
-        if space and await upkeep.build_graph(self.db, space):
+        if await upkeep.build_graph(self.db, space):
             log.info("the graph of vectors is built")
+
+    def _wait_for_model(self, error: ProviderError) -> None:
+        log.warning("the embedding model failed: what is new is found by its words alone", error=str(error))
+        self._ask_again_at = asyncio.get_running_loop().time() + AGAIN_AFTER
 
     async def _space(self) -> Space | None:
         """Where the vectors of our model are; None where there is no model, or none that answers now."""
-        loop = asyncio.get_running_loop()
-        if self.embedder is None or loop.time() < self._ask_again_at:
+        if self.embedder is None or asyncio.get_running_loop().time() < self._ask_again_at:
             return None
         try:
             dimensions = self.embedder.dimensions or len((await self.embedder.embed(["dimensions"]))[0])
         except ProviderError as error:
-            log.warning("the embedding model failed: tools are found by their words alone", error=str(error))
-            self._ask_again_at = loop.time() + AGAIN_AFTER
+            self._wait_for_model(error)
             return None
         return await indexing.make_space(self.db, self.embedder.name, dimensions)
 

@@ -11,12 +11,12 @@ from longhouse.agents.document import Document
 from longhouse.store import postings
 from longhouse.store.catalog import Kind
 from longhouse.store.database import Database
-from longhouse.store.search import Space, split
+from longhouse.store.search import Space
 
 LOCK: Final = (0x6C6F6E67, 0x696E6478)  # "long", "indx": one process writes the index
 BEHIND: Final = """
     SELECT g.kind, g.generation FROM catalog_generation g JOIN search_state s ON s.kind = g.kind
-    WHERE s.generation <> g.generation OR s.model IS DISTINCT FROM $1 ORDER BY g.kind DESC
+    WHERE s.generation <> g.generation OR ($1::int IS NOT NULL AND s.model IS DISTINCT FROM $1) ORDER BY g.kind DESC
 """
 MODEL: Final = """
     INSERT INTO search_models (name, dimensions) VALUES ($1, $2)
@@ -24,16 +24,25 @@ MODEL: Final = """
 """
 KNOWN_MODEL: Final = "SELECT id, dimensions FROM search_models WHERE name = $1"
 
+# LIMIT makes this a walk along the names, one look at the index for each: a batch costs what it brings, not a join of
+# all names with all that is indexed.
 _LACKING: Final = """
     FROM catalog_names n
-    JOIN catalog_versions v ON v.kind = n.kind AND v.name = n.name AND v.version = n.active
-    LEFT JOIN search_documents d ON d.kind = n.kind AND d.name = n.name
-    WHERE n.kind = 'tool' AND n.retired_at IS NULL
-      AND (d.version IS DISTINCT FROM n.active OR d.owner IS DISTINCT FROM n.owner OR d.model IS DISTINCT FROM $1)
+    LEFT JOIN LATERAL (
+        SELECT d.version, d.owner, d.model FROM search_documents d WHERE d.kind = 'tool' AND d.name = n.name LIMIT 1
+    ) d ON true
+    WHERE n.kind = 'tool' AND n.active IS NOT NULL AND n.retired_at IS NULL
+      AND (d.version IS DISTINCT FROM n.active OR d.owner IS DISTINCT FROM n.owner
+           OR ($1::int IS NOT NULL AND d.model IS DISTINCT FROM $1))
 """
 COUNT: Final = f"SELECT count(*) {_LACKING}"
 LACKING: Final = f"""
-    SELECT n.name, n.active AS version, n.owner, v.descriptor {_LACKING} AND n.name > $2 ORDER BY n.name LIMIT $3
+    SELECT n.name, n.version, n.owner, v.descriptor
+    FROM (SELECT n.name, n.active AS version, n.owner {_LACKING} AND n.name > $2 ORDER BY n.name LIMIT $3) n
+    CROSS JOIN LATERAL (
+        SELECT descriptor FROM catalog_versions v WHERE v.kind = 'tool' AND v.name = n.name AND v.version = n.version LIMIT 1
+    ) v
+    ORDER BY n.name
 """
 TEMPLATES: Final = """
     SELECT n.name, n.active AS version, n.owner, v.descriptor, d.digest, d.owner AS indexed_owner, d.model
@@ -43,13 +52,15 @@ TEMPLATES: Final = """
     WHERE n.kind = 'template' AND n.retired_at IS NULL ORDER BY n.name
 """
 # Tools that a template names, as far as whoever sees the template may see them.
-NAMED_TOOLS: Final = """
+_NAMED: Final = """
     SELECT n.name, n.active AS version, v.descriptor FROM catalog_names n
     JOIN catalog_versions v ON v.kind = n.kind AND v.name = n.name AND v.version = n.active
     WHERE n.kind = 'tool' AND n.retired_at IS NULL AND (n.owner IS NULL OR n.owner = $2)
-      AND (n.name = ANY($1::text[]) OR n.name LIKE ANY($3::text[]))
-    ORDER BY array_position($1::text[], n.name), n.name LIMIT $4
 """
+NAMED_TOOLS: Final = f"{_NAMED} AND n.name = ANY($1::text[]) ORDER BY array_position($1::text[], n.name) LIMIT $3"
+# By a range that the primary key answers ("C" order).
+BENEATH: Final = f"{_NAMED} AND n.name >= $1 AND n.name < $1 || U&'\\FFFF' ORDER BY n.name LIMIT $3"
+
 GONE: Final = """
     SELECT d.name FROM search_documents d LEFT JOIN catalog_names n ON n.kind = d.kind AND n.name = d.name
     WHERE d.kind = $1 AND (n.active IS NULL OR n.retired_at IS NOT NULL)
@@ -113,7 +124,7 @@ async def make_space(db: Database, name: str, dimensions: int) -> Space:
 
 
 async def behind(db: Database, model: int | None) -> Mapping[str, int]:
-    """Kind -> the catalog's generation, where the index has not come to it."""
+    """Kind -> the catalog's generation, where the index has not come to it; without a model, vectors do not matter."""
     return {row["kind"]: row["generation"] for row in await db.rows(BEHIND, model)}
 
 
@@ -175,9 +186,14 @@ async def templates(db: Database) -> Sequence[asyncpg.Record]:
     return await db.rows(TEMPLATES)
 
 
-async def named_tools(db: Database, names: Sequence[str], owner: str | None, limit: int) -> Sequence[asyncpg.Record]:
-    plain, beneath = split(names)
-    return await db.rows(NAMED_TOOLS, plain, owner, beneath, limit)
+async def named_tools(db: Database, names: Sequence[str], owner: str | None, limit: int) -> list[asyncpg.Record]:
+    """The active ones of these; `<prefix>.*` stands for all beneath it."""
+    plain = [name for name in names if not name.endswith(".*")]
+    found = list(await db.rows(NAMED_TOOLS, plain, owner, limit)) if plain else []
+    for name in names:
+        if name.endswith(".*") and len(found) < limit:
+            found += await db.rows(BENEATH, name[:-1], owner, limit)
+    return list({row["name"]: row for row in found}.values())[:limit]
 
 
 async def gone(db: Database, kind: Kind) -> list[str]:

@@ -23,7 +23,12 @@ IN_SHARDS: Final = """
     WHERE d.shard = $1 AND d.kind = 'tool' ORDER BY n.name
 """
 
-CROWDS: Final = f"SELECT id FROM search_shards WHERE kind = 'tool' AND gone < slots AND {CROWDED}"
+# Without a model ($1), texts that have vectors stay where they are: they would lose them.
+CROWDS: Final = f"""
+    SELECT id FROM search_shards s WHERE kind = 'tool' AND gone < slots AND {CROWDED}
+    AND ($1::int IS NOT NULL
+         OR NOT EXISTS (SELECT FROM search_documents d WHERE d.shard = s.id AND d.model IS NOT NULL))
+"""
 SWEEP: Final = """
     WITH swept AS (DELETE FROM search_shards WHERE gone = slots RETURNING id)
     DELETE FROM search_postings WHERE shard IN (SELECT id FROM swept)
@@ -82,9 +87,9 @@ async def _build(db: Database, space: Space, *, workers: int) -> None:
         )
 
 
-async def drop_old_graphs(db: Database, space: Space | None) -> None:
+async def drop_old_graphs(db: Database, space: Space) -> None:
     """Drops the graphs of models that are not used any more."""
-    rows = await db.rows(OLD_GRAPHS, graph_name(space) if space else "")
+    rows = await db.rows(OLD_GRAPHS, graph_name(space))
     for row in rows:
         await db.run(f"DROP INDEX IF EXISTS {row['indexname']}")
 
@@ -94,9 +99,9 @@ async def settle(db: Database) -> None:
     await db.run("ANALYZE search_documents, search_postings, search_shards")
 
 
-async def crowded(db: Database) -> list[int]:
-    """Shards of tools with too much that is gone."""
-    return [row["id"] for row in await db.rows(CROWDS)]
+async def crowded(db: Database, space: Space | None) -> list[int]:
+    """Shards of tools with too much that is gone, from which the rest may move."""
+    return [row["id"] for row in await db.rows(CROWDS, space.model if space else None)]
 
 
 async def in_shard(db: Database, shard: int) -> Sequence[asyncpg.Record]:

@@ -10,7 +10,7 @@ from longhouse.store.catalog import Catalog
 from longhouse.store.search import Filters, Hit
 from longhouse.tools.directory import AgentDirectory, AgentHit
 from longhouse.tools.search import Finder, policy_filters
-from longhouse.web import access, query, wire
+from longhouse.web import access, admin_docs, query, wire
 
 
 class Asked(wire.Strict):
@@ -24,12 +24,22 @@ class Asked(wire.Strict):
 
 
 EXAMPLE = {"query": "send an e-mail to the customer", "top_k": 5}
+LEGS = {"lexical": 1.0, "semantic": 0.84, "clause": 0.0}
+FOUND = {"name": "send_mail", "version": 1, "score": 0.92}
+TOOL = {**FOUND, "legs": LEGS}
+BY_TOOL = {"own": None, "tool": {**FOUND, **LEGS}}
+AGENT = {"name": "postmaster", "version": 2, "score": 0.8, "confidence": 0.7, "legs": BY_TOOL}
 
 
 def routes(catalog: Catalog, finder: Finder) -> APIRouter:
     router = APIRouter(tags=["Admin"], dependencies=[Depends(access.admin), Depends(query.none)])
 
-    @router.post("/admin/tools/search", response_model=None, openapi_extra=wire.described(Asked, **EXAMPLE))
+    @router.post(
+        "/admin/tools/search",
+        response_model=None,
+        openapi_extra=wire.described(Asked, **EXAMPLE),
+        responses={200: admin_docs.answer("Tools, the best first.", admin_docs.page(TOOL))},
+    )
     async def search_tools(request: Request) -> Response:
         """Tools ranked for a query, with the score of each leg."""
         asked = wire.parse(Asked, await wire.read_body(request))
@@ -37,7 +47,12 @@ def routes(catalog: Catalog, finder: Finder) -> APIRouter:
         hits = await finder.tools(_text(asked), filters, asked.top_k)
         return wire.Json({"object": "list", "data": [_tool(hit) for hit in hits], "has_more": False, "next": None})
 
-    @router.post("/admin/directory/search", response_model=None, openapi_extra=wire.described(Asked, **EXAMPLE))
+    @router.post(
+        "/admin/directory/search",
+        response_model=None,
+        openapi_extra=wire.described(Asked, **EXAMPLE),
+        responses={200: admin_docs.answer("Agents, the best first.", admin_docs.page(AGENT))},
+    )
     async def search_directory(request: Request) -> Response:
         """Agents ranked for a query, by their own text and by the best of their tools."""
         asked = wire.parse(Asked, await wire.read_body(request))

@@ -4,9 +4,10 @@ import asyncio
 import heapq
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Final
 
-from longhouse.journal.events import Recorded, Replied, Returned
+from longhouse.journal.events import Recorded, Returned
 from longhouse.journal.session import Session
 from longhouse.runtime.bus import Bus, Fragment, Stir
 from longhouse.store import trees
@@ -30,12 +31,11 @@ async def tree_events_of(
 
     `until_rest_of`: as in `events_of`; such a stream ends when nobody in the tree can move.
     """
-    root, watch, chronicle = place.root, Watch(db, until_rest_of), Chronicle(db, place, conversation)
-    pulse = _Pulse()
+    root, watch, chronicle, pulse = place.root, Watch(db, until_rest_of), Chronicle(db, place, conversation), _Pulse()
     with bus.subscribed(root) as subscription:
-        while (news := await chronicle.news()) or is_ahead(bus.draft(root), place.seq):
+        while (news := await chronicle.so_far()) or is_ahead(bus.draft(root), place.seq):
             watch.see(one.record for one in news if one.session == root)
-            if pieces := b"".join(chronicle.pieces(news, ())):
+            if pieces := b"".join(chronicle.pieces(news)):
                 yield pulse.beating(pieces)
         is_over = await _is_over(db, root, watch)
         if deltas and not is_over and (draft := bus.draft(root)):
@@ -43,19 +43,18 @@ async def tree_events_of(
         if is_over:
             subscription.put(Stir())
         async for batch in follow(db, root, subscription, after=place.seq, beat=LOOK_EVERY):
-            news = await chronicle.news() if _is_worth_a_look(batch) else []
-            watch.see(one.record for one in news if one.session == root)
-            fragments = [item for item in batch if deltas and isinstance(item, Fragment)]
-            if pieces := b"".join(chronicle.pieces(news, fragments)):
+            above = [item for item in batch if isinstance(item, Recorded) or (deltas and isinstance(item, Fragment))]
+            watch.see(item for item in above if isinstance(item, Recorded))
+            items = await chronicle.since(above) if _is_worth_a_look(batch) else above
+            if pieces := b"".join(chronicle.pieces(items)):
                 yield pulse.beating(pieces)
             elif pulse.is_due:
                 yield pulse.beating(stream.HEARTBEAT)
-            if is_over:
+            if is_over and chronicle.is_whole:
                 return
-            if chronicle.is_behind:
-                subscription.put(Stir())
-            elif is_over := await _is_over(db, root, watch):
-                # What happened on the way there is still to be told.
+            is_over = await _is_over(db, root, watch)
+            if chronicle.is_cut or (is_over and chronicle.is_whole):
+                # What did not fit, or happened on the way to the rest, is still to be told.
                 subscription.put(Stir())
 
 
@@ -93,6 +92,10 @@ class News:
     told: dict[str, Any] | None = None
 
 
+Item = News | Recorded | Fragment
+"""What is to be told; what comes bare is of the session at the top."""
+
+
 @dataclass(slots=True)
 class Chronicle:
     """Reads a tree from a place on, and moves the place along with what is told."""
@@ -100,24 +103,37 @@ class Chronicle:
     db: Database
     place: Place
     conversation: str
-    is_behind: bool = False
-    """Was there more than one look could read?"""
+    is_whole: bool = True
+    """Did the last look show everybody beneath up to now?"""
+    is_cut: bool = False
+    """Was there more than it could read?"""
     _branches: dict[str, Branch] = field(default_factory=dict)
-    _replied: int = 0
 
-    async def news(self) -> list[News]:
-        """All that happened since the last look, causes before their effects."""
-        nodes = {node.id: node for node in await trees.grown(self.db, self.place.root, self.place.seen)}
-        if not nodes:
-            self.is_behind = False
-            return []
-        spans = {node.id: (max(self.place.seen.get(node.id, 0), node.first - 1), node.head) for node in nodes.values()}
-        found = await trees.read(self.db, spans, PAGE)
-        ends = {session: records[-1].seq for session, records in found.items()}
-        self.is_behind = bool(ends) and any(ends.get(session, 0) < upto for session, (_, upto) in spans.items())
-        lives = [await self._life(nodes[session], records) for session, records in found.items()]
-        # Merged and not sorted: whatever the clocks say, the events of one session stay in their order.
+    async def so_far(self) -> list[News]:
+        """All that happened after the place, causes before their effects."""
+        lives = await self._lives(await trees.grown(self.db, self.place.root, self.place.seen))
         return list(heapq.merge(*lives, key=lambda one: one.record.at))
+
+    async def since(self, above: Sequence[Recorded | Fragment]) -> Sequence[Item]:
+        """What is new at the top, and with it what is new beneath, causes before their effects."""
+        facts = [item for item in above if isinstance(item, Recorded)]
+        known = {**self.place.seen, self.place.root: facts[-1].seq if facts else self.place.seq}
+        nodes = await trees.grown(self.db, self.place.root, known)
+        if any(node.id == self.place.root for node in nodes):
+            # The session at the top has gone on: what follows from that comes after it, when we hear of it.
+            self.is_whole = self.is_cut = False
+            return above
+        lives = [[(one.record.at, one) for one in life] for life in await self._lives(nodes)]
+        # Merged and not sorted: whatever the clocks say, the events of one session stay in their order.
+        return [item for _, item in heapq.merge(_dated(above), *lives, key=lambda pair: pair[0])]
+
+    async def _lives(self, nodes: Sequence[Grown]) -> list[list[News]]:
+        spans = {node.id: (max(self.place.seen.get(node.id, 0), node.first - 1), node.head) for node in nodes}
+        found = await trees.read(self.db, spans, PAGE) if spans else {}
+        ends = {session: records[-1].seq for session, records in found.items()}
+        self.is_cut = bool(ends) and any(ends.get(session, 0) < upto for session, (_, upto) in spans.items())
+        self.is_whole = not self.is_cut
+        return [await self._life(node, found[node.id]) for node in nodes if node.id in found]
 
     async def _life(self, node: Grown, records: Sequence[Recorded]) -> list[News]:
         if node.id == self.place.root:
@@ -133,17 +149,23 @@ class Chronicle:
         if calls and self.place.seen.get(session):
             branch.tools.update(await trees.tools(self.db, session, sorted(calls)))
 
-    def pieces(self, news: Sequence[News], fragments: Sequence[Fragment]) -> Iterator[bytes]:
-        """Each of the news with its id; a fragment after what its step was decided at, and before what came of it."""
-        waiting = [fragment for fragment in fragments if fragment.after >= self._replied]
-        for one in news:
-            is_root = one.session == self.place.root
-            while is_root and waiting and waiting[0].after < one.record.seq:
-                yield delta(waiting.pop(0))
+    def pieces(self, items: Sequence[Item]) -> Iterator[bytes]:
+        """As they are sent, each fact with the id to continue from."""
+        for item in items:
+            if isinstance(item, Fragment):
+                yield delta(item)
+                continue
+            one = News(self.place.root, item) if isinstance(item, Recorded) else item
             self.place.seen[one.session] = one.record.seq
-            if is_root:
-                self._replied = one.record.seq if isinstance(one.record.event, Replied) else self._replied
+            if one.session == self.place.root:
                 yield fact(one.session, one.record, self.place.id)
             elif one.told:
                 yield stream.named(one.told["event"], one.told, self.place.id)
-        yield from map(delta, waiting)
+
+
+def _dated(above: Sequence[Recorded | Fragment]) -> Iterator[tuple[datetime, Item]]:
+    """Fragments stay where they are among the facts."""
+    at = datetime.min.replace(tzinfo=UTC)
+    for item in above:
+        at = item.at if isinstance(item, Recorded) else at
+        yield at, item

@@ -31,6 +31,9 @@ from longhouse.web.wire import ChatMessage, ChatRequest
 
 SESSION_ID: Final = re.compile(r".+_[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 MAX_KEY: Final = 255
+MAX_TOLD: Final = 1_000_000
+"""Events of a journal that are read at once."""
+ENDS: Final = (events.Finished, events.Failed, events.Cancelled)
 
 NamedBy = Literal["caller", "open_webui"]
 
@@ -119,14 +122,14 @@ class Turns:
         """Finds or opens the session of this request and gives it what is new."""
         digest = wire.digest_of(body, headers.get("x-conversation-id"), headers.get("x-openwebui-chat-id"))
         accepted = Accepted(owner=caller.owner, digest=digest, key=_key(headers))
-        if repeated := await self._repeated(accepted, headers):
-            return await self._again(repeated)
         asked = Asked(caller, request, sort_out(request), accepted)
+        if repeated := await self._repeated(accepted, headers):
+            return await self._again(repeated, asked)
         try:
             return await self._place(asked, headers)
         except Repeated:
             if repeated := await self._repeated(accepted, headers):
-                return await self._again(repeated)
+                return await self._again(repeated, asked)
         # The key is held by a request that is old enough to be forgotten.
         await views.forget_requests(self.db)
         return await self._place(asked, headers)
@@ -143,12 +146,19 @@ class Turns:
             return await views.request_by_digest(self.db, accepted.owner, accepted.digest)
         return None
 
-    async def _again(self, turned: views.Turned) -> Attached:
+    async def _again(self, turned: views.Turned, asked: Asked) -> Attached:
         """Follows the turn from where the first request placed its event."""
         session = await self._upto(blank(turned.session_id), turned.seq)
-        if session.turn and session.turn.root:  # an answer to an agent beneath
-            session = await journals.load(self.db, session.turn.root)
-        return Attached(session=session, trace=turned.trace_id, is_behind=True)
+        if session.turn is None or not session.turn.root:
+            return Attached(session=session, trace=turned.trace_id, is_behind=True)
+        # An answer to an agent beneath: what is followed is the turn at the top, up to its end.
+        told = await journals.read(self.db, session.turn.root, limit=MAX_TOLD)
+        ends = (one.seq for one in told if one.trace == turned.trace_id and isinstance(one.event, ENDS))
+        end = next(ends, None)
+        root = fold((one for one in told if end is None or one.seq < end), blank(session.turn.root))
+        if root.turn and asked.said.resends:
+            root = replace(root, turn=replace(root.turn, chain=asked.chain((*asked.said.before, *asked.said.new))))
+        return Attached(session=root, trace=turned.trace_id, is_behind=True, answers_beneath=asked.said.resends)
 
     # A new request
 
