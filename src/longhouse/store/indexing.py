@@ -40,7 +40,8 @@ LACKING: Final = f"""
     SELECT n.name, n.version, n.owner, v.descriptor
     FROM (SELECT n.name, n.active AS version, n.owner {_LACKING} AND n.name > $2 ORDER BY n.name LIMIT $3) n
     CROSS JOIN LATERAL (
-        SELECT descriptor FROM catalog_versions v WHERE v.kind = 'tool' AND v.name = n.name AND v.version = n.version LIMIT 1
+        SELECT descriptor FROM catalog_versions v
+        WHERE v.kind = 'tool' AND v.name = n.name AND v.version = n.version LIMIT 1
     ) v
     ORDER BY n.name
 """
