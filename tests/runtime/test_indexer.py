@@ -105,6 +105,24 @@ async def test_words_are_indexed_while_the_embedding_model_is_away(db: Database)
     assert (await finder.tools("place7", Filters(), 1))[0].semantic is None
 
 
+async def test_a_model_that_fails_on_the_way_costs_no_vector(db: Database) -> None:
+    embedder = Moody()
+    embedder.is_away = False
+    finder = await indexed(db, *MANY, embedder=embedder)
+    embedder.is_away = True
+    await publish(db, tool("late", "Comes late to the town of place7"))
+    indexer = Indexer(db, embedder)
+    assert await indexer.catch_up()
+    assert await db.value("SELECT count(*) FROM search_documents WHERE vector IS NULL") == 1
+    assert "late" in await found(finder, "comes late")
+    assert await indexer.catch_up()  # it does not ask again at once, and loses nothing meanwhile
+    assert await Indexer(db, None).catch_up()  # nor does a process that has no model
+    assert await db.value("SELECT count(*) FROM search_documents WHERE vector IS NULL") == 1
+    embedder.is_away = False
+    assert await Indexer(db, embedder).catch_up()
+    assert await db.value("SELECT count(*) FROM search_documents WHERE vector IS NULL") == 0
+
+
 async def test_many_vectors_are_searched_by_a_graph(db: Database) -> None:
     crowd = [tool(f"tool_{n}", f"word{n} in group{n % 9}", tags=(f"tag{n % 400}",)) for n in range(FEWEST_NODES + 100)]
     finder = await indexed(db, *crowd, embedder=Buckets())

@@ -98,6 +98,7 @@ async def test_a_cancel_at_the_top_ends_everybody_beneath(serving: Serving, held
         assert await house.db.value("SELECT count(*) FROM delegations WHERE outcome IS NULL") == 0
         assert await house.db.value("SELECT count(*) FROM awaits") == 0
         assert await house.db.value("SELECT count(*) FROM sessions WHERE due") == 0
+        HoldTool.go.set()
 
 
 async def test_a_cancel_reaches_whom_somebody_left_at_work_below(serving: Serving, held: list[str]) -> None:
@@ -113,6 +114,7 @@ async def test_a_cancel_reaches_whom_somebody_left_at_work_below(serving: Servin
         assert await cancel(house, said["model"]) == 202
         assert (await house.folded(await session_of(house.db, "ben"))).state == "CANCELLED"
         assert (await house.folded(await session_of(house.db, "ann"))).state == "COMPLETED"
+        HoldTool.go.set()
 
 
 async def test_a_child_that_is_cancelled_is_a_fault_to_its_parent(serving: Serving) -> None:
@@ -206,6 +208,7 @@ async def test_queued_prompts_of_the_trace_go_with_it(serving: Serving, held: li
         assert (session.state, session.queue) == ("CANCELLED", ())
         assert await house.db.value("SELECT count(*) FROM delegations WHERE outcome IS NULL") == 0
         assert len(held) == 1
+        HoldTool.go.set()
 
 
 async def test_a_child_that_thinks_is_stopped_by_a_cancel_above(serving: Serving) -> None:

@@ -224,6 +224,7 @@ class Worker:
     async def _forget(self) -> None:
         while True:
             await views.forget_requests(self._db)
+            await self._engine.catalog.forget_uses()
             await asyncio.sleep(FORGET_EVERY)
 
     async def _find_runnable(self) -> None:

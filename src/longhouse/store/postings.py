@@ -113,17 +113,20 @@ class Found:
 
     def scores(self, texts: Sequence[Sequence[str]]) -> Scores:
         """A row of scores for each text, a place for each slot."""
+        added = {term: self._added(term) for term in self._postings}
         scores = np.zeros((len(texts), self.size), np.float32)
-        asked = [frozenset(text) for text in texts]
-        for term, parts in self._postings.items():
-            asking = [row for row, text in enumerate(asked) if term in text]
-            worth = np.float32(self.rarity(term))
-            for start, postings in parts:
-                places = postings["slot"].astype(np.intp) + start
-                added = postings["weight"].astype(np.float32) * worth
-                for row in asking:
-                    scores[row, places] += added  # a term has each slot once
+        for row, text in enumerate(texts):
+            if found := [added[term] for term in text if term in added]:
+                places, weights = (np.concatenate(parts) for parts in zip(*found, strict=True))
+                scores[row] = np.bincount(places, weights, self.size)
         return scores
+
+    def _added(self, term: str) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float64]]:
+        """Where a term counts, and how much."""
+        parts = self._postings[term]
+        places = np.concatenate([postings["slot"].astype(np.intp) + start for start, postings in parts])
+        weights = np.concatenate([postings["weight"] for _, postings in parts]).astype(np.float64)
+        return places, weights * self.rarity(term)
 
     def where(self, places: npt.NDArray[np.intp]) -> tuple[list[int], list[int]]:
         """The shards and slots of places."""

@@ -281,10 +281,13 @@ def _best(scores: Scores) -> npt.NDArray[np.intp]:
 
 
 def _top(scores: npt.NDArray[np.float32], count: int) -> npt.NDArray[np.intp]:
-    if len(scores) > count:
-        leading = np.argpartition(scores, -count)[-count:]
-        return leading[scores[leading] > 0]
-    return np.flatnonzero(scores > 0)
+    """The places of the highest scores. Those far below the best are passed over before any sorting."""
+    best = scores.max(initial=np.float32(0))
+    for floor in (best / 2, best / 4, np.float32(0)):
+        above = np.flatnonzero(scores > floor)
+        if len(above) >= count:
+            return above[np.argpartition(scores[above], -count)[-count:]]
+    return above
 
 
 def _ranked(query: Query, rows: Sequence[asyncpg.Record], lexical: Scores, best: float, top_k: int) -> list[Hit]:

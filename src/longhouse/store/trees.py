@@ -61,11 +61,12 @@ ASKED: Final = """
         UNION
         SELECT below.root, d.child, d.trace, below.depth + 1
         FROM below JOIN delegations d ON d.parent = below.id AND d.trace = below.trace
-        WHERE d.outcome IS NULL AND below.depth < 33
+        WHERE below.depth < 33
     )
     SELECT below.root, array_agg(DISTINCT s.state) AS states
     FROM below JOIN sessions s ON s.id = below.id
     WHERE s.id <> below.root AND s.state IN ('WAITING_FOR_CLARIFICATION', 'WAITING_FOR_APPROVAL')
+      AND EXISTS (SELECT FROM delegations d WHERE d.child = s.id AND d.trace = below.trace AND d.outcome IS NULL)
     GROUP BY below.root
 """
 

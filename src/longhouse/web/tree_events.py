@@ -50,7 +50,7 @@ async def tree_events_of(
                 yield pulse.beating(pieces)
             elif pulse.is_due:
                 yield pulse.beating(stream.HEARTBEAT)
-            if is_over and chronicle.is_whole:
+            if is_over and chronicle.is_whole and not above:
                 return
             is_over = await _is_over(db, root, watch)
             if chronicle.is_cut or (is_over and chronicle.is_whole):

@@ -1,0 +1,188 @@
+"""The agents beneath a session: how they are told of, and the state that their questions give to those above."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from longhouse.journal import events
+from longhouse.journal.events import Recorded
+from longhouse.models.scripted import Say, call
+from longhouse.store import trees
+from longhouse.web import tree
+from longhouse.web.tree import Agent, Branch, Tree
+from stories.delegating import CAST, SignTool, answer, ask, in_steps, playing, question, session_of
+from support import BEGAN, House, Serving, dictated, prompted, returned, started, used
+
+AGENT = Agent("analytic_1", "analytic", "c", {"t": 2})
+CHAIN: dict[str, Any] = {"master": in_steps(ask("ann", "Go on.")), "ann": in_steps(ask("ben", "Go on."))}
+SIGN = call("signtool")
+
+
+def recorded(new: Sequence[events.Event], *, trace: str = "t", since: int = 0) -> list[Recorded]:
+    return [
+        Recorded(seq=since + nth, at=BEGAN + timedelta(seconds=nth), event=event, trace=trace)
+        for nth, event in enumerate(new, 1)
+    ]
+
+
+def told(records: Sequence[Recorded], branch: Branch | None = None) -> list[Any]:
+    return [one for _, one in tree.told(records, branch or Branch(), AGENT)]
+
+
+def test_each_event_is_told_with_who_where_and_when() -> None:
+    [one] = told(recorded([prompted("Count.")]))
+    assert one == {
+        "event": "subagent_delegation", "role": "subagent_delegation", "task": "Count.", "agent": "analytic",
+        "subagent_name": "analytic", "session_id": "analytic_1", "depth": 2, "conversation_id": "c", "chat_id": "c",
+        "trace_id": "t", "timestamp": (BEGAN + timedelta(seconds=1)).timestamp(),
+    }  # fmt: skip
+
+
+def test_how_an_agent_thinks_and_hands_in_its_answer_is_not_work() -> None:
+    thought = events.Replied(thought='{"plan": 1}', text="")
+    final = used("2-action-0", tool="finalanswertool")
+    found = told(
+        recorded([
+            started(1), events.Replied(phase="reasoning"), used("1-reasoning", tool="reasoningtool"),
+            returned("1-reasoning"), thought, used("1-action-0"), returned("1-action-0", "noon"),
+            events.Replied(), final, returned("2-action-0"), events.Finished(answer="Noon."),
+        ])
+    )  # fmt: skip
+    assert [one and one["role"] for one in found] == [
+        None, None, None, None, "subagent_assistant_with_tools", "subagent_tool", "subagent_tool_result",
+        None, None, None, "subagent_completion",
+    ]  # fmt: skip
+    assert found[4]["content"] == "", "structured reasoning is not what the agent said"
+
+
+def test_a_persons_answer_is_no_result_of_a_tool_but_a_settled_call_has_one() -> None:
+    ask_ = used("1-action-0", tool="clarificationtool", call_kind="ask", question="Which?")
+    pay = used("1-action-1", tool="paytool", effect="once")
+    *_, heard, settled = told(
+        recorded([events.Replied(), ask_, pay, returned("1-action-0", by="user"), returned("1-action-1", by="user")])
+    )
+    assert heard is None
+    assert (settled["role"], settled["name"]) == ("subagent_tool_result", "paytool")
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        (events.Finished(answer="Three."), ("Three.", "completed")),
+        (events.Failed(reason="too deep"), ("too deep", "failed")),
+        (events.Cancelled(trace="t", by="user"), ("", "cancelled")),
+    ],
+)
+def test_every_end_is_a_completion(end: events.Event, said: tuple[str, str]) -> None:
+    [one] = told(recorded([end]))
+    assert (one["role"], one["response"], one["status"]) == ("subagent_completion", *said)
+
+
+def test_what_an_agent_does_for_others_is_passed_over() -> None:
+    ours = recorded([prompted("Ours."), events.Replied()])
+    others = recorded([events.Replied(), used("7-action-0")], trace="other", since=2)
+    calls = recorded([used("8-action-0")], since=4)
+    assert [one and one["role"] for one in told([*ours, *others, *calls])] == [
+        "subagent_delegation", "subagent_assistant_with_tools", None, None, "subagent_tool"
+    ]  # fmt: skip
+
+
+async def test_the_events_of_one_agent_keep_their_order_whatever_the_clocks_say(serving: Serving) -> None:
+    async with playing(serving, {"master": in_steps(ask("ann", "Go."), answer("Ok.")), "ann": _looks}) as house:
+        root = (await house.say("Go.", model="master"))["model"]
+        trace = (await house.session(root))["trace_id"]
+        ann = await session_of(house.db, "ann")
+        before = [one["role"] for one in await Tree(house.db, root, trace, "c").news()]
+        await house.db.run("UPDATE journal SET at = $2::timestamptz - seq * interval '1 hour' WHERE session_id = $1",
+                           ann, datetime(2026, 1, 31, tzinfo=UTC))  # fmt: skip
+        following = Tree(house.db, root, trace, "c")
+        assert [one["role"] for one in await following.news()] == before
+        assert await following.news() == []
+
+
+def _looks(body: Any) -> Say:
+    return in_steps(call("clocktool"), answer("Noon."))(body)
+
+
+async def test_many_ways_to_the_same_agent_are_one_node_each(serving: Serving) -> None:
+    async with serving() as house:
+        # Ten calls from each of four agents to the next: ten thousand ways to the last.
+        names = ["a", "b", "c", "d", "e"]
+        for name in names:
+            await house.db.run(
+                "INSERT INTO sessions (id, agent, owner, conversation_id, side, head, due, version, created_at,"
+                " updated_at) VALUES ($1, $1, 'local', 'c', 'sub', 1, false, 1, now(), now())", name
+            )  # fmt: skip
+        for parent, child in pairwise(names):
+            await house.db.run(
+                "INSERT INTO delegations (parent, call, child, prompt, trace)"
+                " SELECT $1, n::text, $2, n, 't' FROM generate_series(1, 10) n", parent, child
+            )  # fmt: skip
+        nodes = await trees.grown(house.db, "a", {})
+        assert {node.id: dict(node.depths) for node in nodes} == {
+            "a": {}, "b": {"t": 1}, "c": {"t": 2}, "d": {"t": 3}, "e": {"t": 4},
+        }  # fmt: skip
+        assert [node.id for node in await trees.grown(house.db, "a", {"a": 1, "b": 1, "c": 1, "d": 0})] == ["d", "e"]
+        assert not await trees.is_at_work(house.db, "a")
+        await house.db.run("UPDATE sessions SET wake_at = now() + interval '1 hour' WHERE id = 'e'")
+        assert await trees.is_at_work(house.db, "a"), "a provider in trouble is waited out"
+
+
+# The state of those above
+
+
+async def got(house: House, path: str) -> Any:
+    async with house.http.get(path) as response:
+        assert response.status == 200, await response.text()
+        return await response.json()
+
+
+async def states(house: House, session_id: str) -> dict[str, str]:
+    """A session's state wherever it is shown."""
+    lists = {path: (await got(house, path))["data"] for path in ("/v1/sessions", "/admin/sessions")}
+    found = {path: row["state"] for path, rows in lists.items() for row in rows if row["session_id"] == session_id}
+    agents = (await got(house, "/agents"))["agents"]
+    own = await house.session(session_id)
+    return {
+        **found,
+        "/agents": next(row["state"] for row in agents if row["agent_id"] == session_id),
+        "/agents/{id}/state": (await got(house, f"/agents/{session_id}/state"))["state"],
+        "/v1/sessions/{id}": own["state"],
+        "snapshot": own["context_snapshot"]["state"],
+    }
+
+
+async def test_a_question_far_beneath_shows_in_every_list(serving: Serving) -> None:
+    async with playing(serving, {**CHAIN, "ben": in_steps(question("Which?"))}) as house:
+        root = (await house.say("Go.", model="master"))["model"]
+        for session_id in (root, await session_of(house.db, "ann"), await session_of(house.db, "ben")):
+            assert set((await states(house, session_id)).values()) == {"WAITING_FOR_CLARIFICATION"}
+
+
+async def test_an_approval_far_beneath_shows_in_every_list_and_as_a_question_on_the_old_paths(serving: Serving) -> None:
+    async with playing(serving, {**CHAIN, "ben": in_steps(SIGN)}) as house:
+        root = (await house.say("Go.", model="master"))["model"]
+        found = await states(house, root)
+        old = {found.pop("/agents"), found.pop("/agents/{id}/state")}
+        assert (set(found.values()), old) == ({"WAITING_FOR_APPROVAL"}, {"WAITING_FOR_CLARIFICATION"})
+
+
+async def test_a_session_whose_agents_work_waits_for_them(serving: Serving) -> None:
+    async with dictated() as model, serving(llm_base_url=model.url, templates=CAST, tools=[SignTool]) as house:
+        asking = asyncio.create_task(house.say("Go.", model="master"))
+        pen = await model.asked()
+        pen.call("agent_ann", '{"task": "Go on."}')
+        pen.end()
+        pen = await model.asked()
+        found = await states(house, await session_of(house.db, "master", "root"))
+        old = {found.pop("/agents"), found.pop("/agents/{id}/state")}
+        assert (set(found.values()), old) == ({"WAITING_FOR_AGENT"}, {"RESEARCHING"})
+        for said in ("Done.", "All done."):
+            pen.call("finalanswertool", f'{{"answer": "{said}"}}')
+            pen.end()
+            pen = await model.asked() if said == "Done." else pen
+        assert (await asking)["choices"][0]["message"]["content"] == "All done."
