@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import structlog
@@ -18,6 +19,9 @@ from longhouse.agents.tool_calling import ToolCallingAgent
 from longhouse.configured import Configured, configure
 from longhouse.errors import SetupError
 from longhouse.files.reading import Given
+from longhouse.memory.mirror import Mirror
+from longhouse.memory.redis import open_redis
+from longhouse.memory.watch import SessionLog, subagents_in
 from longhouse.models import embedded
 from longhouse.models.demo import scene
 from longhouse.models.embeddings import open_embeddings
@@ -109,6 +113,7 @@ async def open_app(
     tools = tuple(tools)
     setup = configure(settings, templates=templates, tools=[cls.tool_name for cls in tools])
     settings, servers, secrets = setup.settings, setup.servers, setup.secrets
+    bus = Bus()
     async with (
         open_store(settings) as (db, postgres),
         open_model(settings, secrets) as model_for,
@@ -116,8 +121,9 @@ async def open_app(
         open_remote(Egress(_listed(settings.allow_egress))) as outside,
         open_embedder(settings) as embedder,
         Indexer(db, embedder).working() as indexer,
+        open_memory(settings, db, bus) as mirror,
     ):
-        catalog, bus = Catalog(db, model=settings.llm_model), Bus()
+        catalog = Catalog(db, model=settings.llm_model)
         binder = binder_of(outside, secrets.find, _listed(settings.tool_packages))
         config = setup.common(tool_config(settings))
         configs = setup.of_agents(config)
@@ -128,7 +134,8 @@ async def open_app(
         await publish(catalog, setup, toolbox.classes)
         pool, offering = Pool(model_for), Offering(catalog, toolbox, search)
         patience = Patience(attended=settings.patience, unattended=15 * settings.patience)
-        engine = Engine(db, bus, catalog, toolbox, offering, pool, worker=new_id(), patience=patience)
+        prior = mirror.prior if mirror else None
+        engine = Engine(db, bus, catalog, toolbox, offering, pool, worker=new_id(), patience=patience, prior=prior)
         terms = Terms(slots=settings.worker_slots, lease=settings.lease_seconds)
         folders = setup.log_folders
         keep = LogFolder(db, catalog, settings.logs_dir, folders).keep if settings.logs_dir or folders else None
@@ -146,6 +153,7 @@ async def open_app(
                 admission=open_admission(settings, catalog),
                 finder=finder,
                 default_template=settings.default_template,
+                prior=prior,
             )
             yield App(
                 db=db, bus=bus, worker=worker, pool=pool, catalog=catalog, door=door, asgi=asgi, postgres=postgres,
@@ -194,6 +202,25 @@ async def open_embedder(settings: Settings) -> AsyncIterator[Embedder | None]:
     key = settings.embeddings_api_key.get_secret_value()
     async with open_embeddings(settings.embeddings_base_url, key, settings.embeddings_model) as embedder:
         yield embedder
+
+
+@asynccontextmanager
+async def open_memory(settings: Settings, db: Database, bus: Bus) -> AsyncIterator[Mirror | None]:
+    """The copies of what happened that people look for elsewhere: in Redis, in a log for each conversation."""
+    catalog = Catalog(db)
+    async with AsyncExitStack() as stack:
+        mirror = None
+        if settings.redis_url:
+            client = await stack.enter_async_context(open_redis(settings.redis_url.get_secret_value()))
+            mirror = await stack.enter_async_context(Mirror(db, client, catalog=catalog).running())
+            bus.on_news(mirror.nudge)
+        if settings.log_dir:
+            logs = partial(
+                SessionLog, db, settings.log_dir, language=settings.log_language, subagents=subagents_in(catalog)
+            )
+            log = logs(confirmed=mirror.confirmed) if mirror else logs()
+            bus.on_news((await stack.enter_async_context(log.running())).nudge)
+        yield mirror
 
 
 @asynccontextmanager

@@ -1,6 +1,7 @@
 """What can be set from outside: `LONGHOUSE_*` variables. Only `app` and the command line read this."""
 
 from pathlib import Path
+from typing import Literal
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field, SecretStr
@@ -40,6 +41,11 @@ class Settings(BaseSettings):
     embeddings_base_url: str | None = None
     embeddings_api_key: SecretStr = SecretStr("")
     embeddings_model: str = "text-embedding-3-small"
+    redis_url: SecretStr | None = None
+    """Where conversations are mirrored to."""
+    log_dir: Path | None = None
+    """Where a log of each conversation is written to."""
+    log_language: Literal["en", "ru", "zh"] = "en"
     tavily_api_key: SecretStr = SecretStr("")
     tavily_base_url: str | None = None
     reports_dir: Path | None = None

@@ -24,7 +24,7 @@ def roles_of(seen: str) -> Any:
 
 
 @pytest.mark.parametrize("seen", ["master", "ann"], ids=["root", "sub"])
-@pytest.mark.parametrize(("window", "shown"), [(0, []), (1, [4]), (2, [4]), (3, [4]), (4, [1, 2, 3, 4]), (6, None)])
+@pytest.mark.parametrize(("window", "shown"), [(0, []), (1, [4]), (2, [4]), (3, [2, 3, 4]), (4, [1, 2, 3, 4]), (6, None)])
 async def test_a_window_counts_messages_of_earlier_turns_and_splits_no_pair(
     serving: Serving, seen: str, window: int, shown: list[int] | None
 ) -> None:

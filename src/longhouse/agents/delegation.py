@@ -72,9 +72,8 @@ class Delegation:
     awaited: bool
     prompted: Prompted
 
-    @property
-    def without_prior(self) -> "Delegation":
-        return replace(self, prompted=msgspec.structs.replace(self.prompted, prior=()))
+    def with_prior(self, prior: tuple[Message, ...]) -> "Delegation":
+        return replace(self, prompted=msgspec.structs.replace(self.prompted, prior=prior))
 
 
 def delegation_of(session: Session, template: Template, call: str, agent: str, task: AgentTask) -> Delegation:

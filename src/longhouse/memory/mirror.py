@@ -24,6 +24,7 @@ from longhouse.memory import keys
 from longhouse.memory.projector import SWEEP_EVERY, Projector
 from longhouse.memory.redis import TROUBLE, RedisHistory
 from longhouse.store import journals, mirror
+from longhouse.store.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.store.mirror import Row
 
@@ -81,6 +82,7 @@ class Mirror:
         client: Redis,
         *,
         max_history: int = 100,
+        catalog: Catalog | None = None,
         prior_within: float = PRIOR_WITHIN,
         sweep_every: float = SWEEP_EVERY,
     ) -> None:
@@ -88,6 +90,7 @@ class Mirror:
         self._redis = client
         self._histories = RedisHistory(client)
         self._max_history = max_history
+        self._catalog = catalog
         self._prior_within = prior_within
         self._projector = Projector(db, self, sweep_every=sweep_every)
         self._known: OrderedDict[str, _Known] = OrderedDict()
@@ -203,10 +206,17 @@ class Mirror:
             messages = await self._said(sessions)
         return _Copy(
             key=key,
-            messages=history.last(messages, self._max_history),
+            messages=history.last(messages, await self._most(rows)),
             heads={row.id: one.head for row, one in zip(rows, known, strict=True)},
             took_over=any(isinstance(entry, Told) for session in sessions for entry in session.transcript),
         )
+
+    async def _most(self, rows: Sequence[Row]) -> int:
+        """How many messages are kept: what the template of the agent says, where it is known."""
+        if self._catalog is None:
+            return self._max_history
+        found = [await self._catalog.templates.find(agent) for agent in {row.agent for row in rows}]
+        return max((one.memory_policy.max_history for one in found if one), default=self._max_history)
 
     async def _said(self, sessions: Sequence[Session]) -> list[dict[str, Any]]:
         """What was said to and by all of them, in order of time. What a later one was told was said here before."""

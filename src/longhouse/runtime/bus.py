@@ -84,6 +84,7 @@ class Bus:
     _followers: dict[str, list[Subscription]] = field(default_factory=lambda: defaultdict(list))
     _drafts: dict[str, Draft] = field(default_factory=dict)
     _on_wake: list[Callable[[str], None]] = field(default_factory=list)
+    _on_news: list[Callable[[str], None]] = field(default_factory=list)
     _on_stop: list[Callable[[str], None]] = field(default_factory=list)
 
     def on_wake(self, heard: Callable[[str], None]) -> None:
@@ -100,6 +101,7 @@ class Bus:
     def appended(self, session_id: str, head: int) -> None:
         """Somebody from outside appended: the session may be able to move, and its followers have something to read."""
         self.wake(session_id)
+        self._tell(session_id)
         self.publish(session_id, Look(head))
 
     def stop(self, session_id: str) -> None:
@@ -107,7 +109,17 @@ class Bus:
         for heard in self._on_stop:
             heard(session_id)
 
+    def on_news(self, heard: Callable[[str], None]) -> None:
+        """Hears of every session that something was appended to."""
+        self._on_news.append(heard)
+
+    def _tell(self, session_id: str) -> None:
+        for heard in self._on_news:
+            heard(session_id)
+
     def publish(self, session_id: str, item: Item) -> None:
+        if isinstance(item, Facts):
+            self._tell(session_id)
         for follower in self._followers.get(session_id, ()):
             follower.put(item)
 

@@ -1,16 +1,20 @@
 """Calls of agents on their way to the agents: which of them may go, and what they take along."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from longhouse.agents.delegation import AgentTask, Delegation, delegation_of
 from longhouse.agents.template import Template
 from longhouse.journal.events import Called, Event, Fault, Returned
+from longhouse.journal.messages import Message
 from longhouse.journal.session import Session
 from longhouse.store.catalog import Catalog
 from longhouse.store.delegations import Collect
 from longhouse.tools.delegate import CollectTool
 from longhouse.tools.toolbox import Toolbox
+
+PriorOf = Callable[[str, str, str | None, str], Awaitable[tuple[Message, ...]]]
+"""Messages of a conversation (its id, owner, agent, label) that were kept elsewhere before it came here."""
 
 
 @dataclass(slots=True)
@@ -32,6 +36,8 @@ class Begun:
 class Delegates:
     catalog: Catalog
     toolbox: Toolbox
+    prior: PriorOf | None = None
+    """What is known of an agent that this conversation meets for the first time."""
 
     async def begun(self, session: Session, template: Template, new: Sequence[Event]) -> Begun | None:
         """The calls of agents among these events; `session` has them folded in. None where there are none."""
@@ -59,7 +65,15 @@ class Delegates:
         else:
             begun.versions[agent] = version
             task = AgentTask.model_validate_json(call.arguments)
-            begun.tasks.append(delegation_of(session, template, call.call, agent, task))
+            delegation = delegation_of(session, template, call.call, agent, task)
+            begun.tasks.append(await self._with_prior(session, delegation))
+
+    async def _with_prior(self, session: Session, delegation: Delegation) -> Delegation:
+        """With the history that is elsewhere, where the caller has not brought one along."""
+        if self.prior is None or delegation.agent in delegation.prompted.contexts:
+            return delegation
+        known = await self.prior(session.conversation, session.owner, delegation.agent, delegation.label)
+        return delegation.with_prior(known)
 
 
 def _is_fault(returned: Returned | None) -> bool:

@@ -20,7 +20,7 @@ from longhouse.journal.fold import fold
 from longhouse.journal.session import AGENT_FAILED, Open, Session
 from longhouse.runtime.bus import Bus, Facts, Stir
 from longhouse.runtime.condense import condensed
-from longhouse.runtime.delegate import Begun, Delegates
+from longhouse.runtime.delegate import Begun, Delegates, PriorOf
 from longhouse.runtime.instance import Instance, Pool
 from longhouse.runtime.listen import listen
 from longhouse.runtime.reading import Reading, in_order, returned
@@ -74,10 +74,12 @@ class Engine:
     """Is our own heartbeat fresh? Asked right before an effect that must not happen twice."""
     background: Callable[[Coroutine[Any, Any, None]], object] = asyncio.ensure_future
     """Runs what must outlive a deposed run: the report of a `once` call that it had started."""
+    prior: PriorOf | None = None
+    """What is known elsewhere of a conversation that is met for the first time."""
     stopping: bool = False
 
     def __post_init__(self) -> None:
-        self.delegates = Delegates(self.catalog, self.toolbox)
+        self.delegates = Delegates(self.catalog, self.toolbox, self.prior)
 
     async def advance(self, lease: Lease) -> Session:
         """Moves one session until it rests, waits for its provider, or we are shutting down."""

@@ -21,6 +21,7 @@ from longhouse.journal.session import Session
 from longhouse.store import journals
 from longhouse.store.database import Database, Within
 from longhouse.store.journals import Appended, Placed, Rest
+from longhouse.store.lineage import TREE
 
 T = TypeVar("T")
 
@@ -56,53 +57,11 @@ ARE_OPEN: Final = """
     WHERE NOT EXISTS (SELECT FROM journal r WHERE r.session_id = $1 AND r.call_id = c AND r.kind = 'Returned')
 """
 
-# Every session that this trace has reached from here, itself first; with $3, only those still at it. Who has ended may
-# have left others at work, so the way leads through everybody; agents may have called each other in turn, so it is
-# bounded by the depth at which nobody calls anybody any more.
-TREE: Final = """
-    WITH RECURSIVE tree (id, depth) AS (
-        SELECT $1::text, 0
-        UNION
-        SELECT d.child, tree.depth + 1 FROM tree JOIN delegations d ON d.parent = tree.id
-        WHERE d.trace = $2 AND tree.depth < 33
-    )
-    SELECT s.id, s.agent, s.label, s.state, s.head, s.due, s.wake_at, s.holder, s.parent, min(tree.depth) AS depth
-    FROM tree JOIN sessions s ON s.id = tree.id
-    WHERE NOT $3 OR s.id = $1 OR EXISTS (
-        SELECT FROM delegations d WHERE d.child = s.id AND d.trace = $2 AND d.outcome IS NULL
-    )
-    GROUP BY s.id ORDER BY depth, s.created_at, s.id
-"""
-# The traces at whose end a session waits: its own, and those of earlier turns whose outcome it collects.
-AWAITED: Final = """
-    SELECT DISTINCT d.child, d.trace FROM awaits a JOIN delegations d ON d.parent = a.parent AND d.call = a.awaited
-    WHERE a.parent = $1 AND d.trace <> $2 AND d.outcome IS NULL
-"""
 DROP: Final = """
     UPDATE delegations SET outcome = $3 WHERE child = $1 AND trace = $2 AND outcome IS NULL
     RETURNING parent, call, trace
 """
 NO_LONGER: Final = "DELETE FROM awaits WHERE parent = ANY($1)"
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A session in the tree of a trace."""
-
-    id: str
-    agent: str
-    label: str
-    state: str
-    head: int
-    due: bool
-    wake_at: datetime | None
-    holder: str | None
-    parent: str | None
-    depth: int
-
-    @property
-    def rests(self) -> bool:
-        return not self.due and self.wake_at is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +126,7 @@ async def begin(
             # A history from elsewhere is told once: to an agent that is new.
             is_new = children[task.call] is None and (task.agent, task.label) not in begun
             begun.add((task.agent, task.label))
-            prompted.append(await _prompt(tx, session, task if is_new else task.without_prior, opened))
+            prompted.append(await _prompt(tx, session, task if is_new else task.with_prior(()), opened))
         for collect in known:
             await tx.run(AWAIT, session.id, collect.call, collect.handle)
         return after, appended, prompted
@@ -253,19 +212,6 @@ async def cancel(db: Database, root: Session, endings: Sequence[Ending], trace: 
         return await db.together(write)
     except _Moved:
         return None
-
-
-async def tree(db: Database, session_id: str, trace: str, *, working: bool = False) -> list[Node]:
-    """The sessions that this trace has reached from here, itself first; with `working`, those still at it."""
-    return [Node(*row) for row in await db.rows(TREE, session_id, trace, working)]
-
-
-async def beneath(db: Database, session_id: str, trace: str) -> list[Node]:
-    """Those at work beneath a session whose outcomes it may wait for, also where an earlier turn has asked them."""
-    found = {node.id: node for node in await tree(db, session_id, trace, working=True)}
-    for row in await db.rows(AWAITED, session_id, trace):
-        found |= {node.id: node for node in await tree(db, row["child"], row["trace"], working=True)}
-    return [node for node in found.values() if node.id != session_id]
 
 
 def outcome_of(session: Session) -> Outcome:

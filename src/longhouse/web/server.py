@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 import longhouse
 from longhouse.errors import CallerError
 from longhouse.runtime.bus import Bus
+from longhouse.runtime.delegate import PriorOf
 from longhouse.store import leases
 from longhouse.store.catalog import Catalog
 from longhouse.store.database import UNREACHABLE, Database
@@ -69,13 +70,14 @@ def build(
     admission: Admission,
     finder: Finder,
     default_template: str = "",
+    prior: PriorOf | None = None,
 ) -> ASGIApp:
     # Its own pages would be open to everybody: ours come with `docs`.
     app = FastAPI(
         title="Longhouse", version=longhouse.__version__, openapi_url=None, docs_url=None, redirect_slashes=False
     )
     app.state.door = door
-    turns = Turns(db, catalog, bus.wake, Router(AgentDirectory(finder), default_template))
+    turns = Turns(db, catalog, bus.wake, Router(AgentDirectory(finder), default_template), prior)
     held = Sessions(db, bus, catalog, turns)
     app.include_router(gateway.routes(db, bus, catalog, turns))
     app.include_router(sessions.routes(held))

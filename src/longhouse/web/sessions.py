@@ -15,7 +15,7 @@ from longhouse.journal.events import Event, Fault, Outcome, Output, Recorded
 from longhouse.journal.fold import fold
 from longhouse.journal.session import Open, Session, State
 from longhouse.runtime.bus import Bus
-from longhouse.store import delegations, journals, views
+from longhouse.store import delegations, journals, lineage, views
 from longhouse.store.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.store.delegations import Ending
@@ -113,7 +113,7 @@ class Sessions:
                 trace = session.queue[0].prompt.trace
             else:
                 return session
-            nodes = await delegations.tree(self.db, session_id, trace, working=True)
+            nodes = await lineage.tree(self.db, session_id, trace, working=True)
             beneath = [await journals.load(self.db, node.id, node.head) for node in nodes if node.id != session_id]
             endings = [_ended(one, trace) for one in (session, *beneath) if one is session or _is_in(one, trace)]
             stopped = await delegations.cancel(self.db, session, endings, trace)

@@ -9,9 +9,9 @@ from longhouse.journal import events
 from longhouse.journal.events import Fault, Recorded
 from longhouse.journal.plain import SILENT
 from longhouse.journal.session import Open, Session, State
-from longhouse.store import delegations, journals, trees, views
+from longhouse.store import journals, lineage, trees, views
 from longhouse.store.database import Database
-from longhouse.store.delegations import Node
+from longhouse.store.lineage import Node
 
 ASKING: Final = (State.WAITING_FOR_CLARIFICATION, State.WAITING_FOR_APPROVAL)
 
@@ -61,7 +61,7 @@ async def standing(db: Database, session: Session) -> Standing:
     turn, own = session.turn, any(call.awaits_person for call in session.open.values())
     if turn is None or session.can_move or not any(call.kind == "agent" for call in session.open.values()):
         return Standing(rests=not session.can_move)
-    nodes = await delegations.beneath(db, session.id, turn.trace)
+    nodes = await lineage.beneath(db, session.id, turn.trace)
     asking = [await journals.load(db, node.id, node.head) for node in nodes if node.state in ASKING]
     questions = [Question(one, call) for one in asking for call in one.open.values() if call.awaits_person]
     # Where nobody asks, an outcome is on its way to us.
@@ -114,7 +114,7 @@ class Tree:
 
     async def news(self) -> list[dict[str, Any]]:
         """What happened beneath since the last look."""
-        nodes = {node.id: node for node in await delegations.tree(self.db, self.root, self.trace) if node.depth}
+        nodes = {node.id: node for node in await lineage.tree(self.db, self.root, self.trace) if node.depth}
         if not nodes:
             return []
         cursors = {session_id: self._branch(session_id).seen for session_id in nodes}

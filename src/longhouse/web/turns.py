@@ -19,6 +19,7 @@ from longhouse.journal.fold import blank, fold
 from longhouse.journal.messages import Content, Message
 from longhouse.journal.session import EPHEMERAL, Session
 from longhouse.journal.transcript import Step
+from longhouse.runtime.delegate import PriorOf
 from longhouse.store import files, journals, views
 from longhouse.store.catalog import Catalog
 from longhouse.store.database import Database
@@ -117,6 +118,8 @@ class Turns:
     wake: Callable[[str], None] = lambda session_id: None
     """Tells that a session may be able to move, where it is not the one that the client is attached to."""
     router: Router | None = None
+    prior: PriorOf | None = None
+    """What is known elsewhere of a conversation that is met for the first time."""
 
     async def attach(self, caller: Caller, request: ChatRequest, body: bytes, headers: Mapping[str, str]) -> Attached:
         """Finds or opens the session of this request and gives it what is new."""
@@ -236,6 +239,9 @@ class Turns:
     async def _open(
         self, asked: Asked, template: Template, prompt: Prompted, *, conversation: str | None, label: str
     ) -> Attached:
+        if self.prior and conversation and not label and not prompt.prior:
+            known = await self.prior(conversation, asked.caller.owner, None, "")
+            prompt = msgspec.structs.replace(prompt, prior=known)
         opened = Opened(
             agent=template.name,
             version=template.version,
