@@ -9,15 +9,18 @@ import pytest
 from rich.console import Console
 
 from longhouse import clock
+from longhouse.agents.strategy import Body
 from longhouse.commands.lives import lives_of, turns_of
 from longhouse.commands.session_tree import drawn, lasting, plain
+from longhouse.commands.sessions import list_all
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
-from longhouse.models.scripted import call, calls, say
-from longhouse.store import journals
+from longhouse.models.scripted import Say, call, calls, say
+from longhouse.settings import Settings
+from longhouse.store.views import Filters
 from longhouse.web.tree import standing
 from stories.delegating import CAST, SignTool, answer, ask, in_steps, playing, question, session_of
-from support import BEGAN, House, Serving, dictated, launched_words, prompted, returned, started, used
+from support import BEGAN, House, Serving, dictated, launched_words, opened, prompted, returned, started, used
 
 NASTY = "a\x1b[31mb\x1b]0;owned\x07 \x9b31m c\u202egpj\r\nd\u200b [bold]e[/bold]"
 
@@ -26,8 +29,8 @@ async def shown(house: House, session_id: str, last: int = 10) -> list[str]:
     """The lines of the tree, as they are drawn where no terminal is."""
     lives = await lives_of(house.db, session_id, last)
     below = await standing(house.db, lives[session_id].session)
-    console = Console(file=io.StringIO(), width=80)
-    console.print(drawn(lives, session_id, below, last=last, now=clock.now()), soft_wrap=True)
+    console = Console(file=io.StringIO(), width=1_000)
+    console.print(drawn(lives, session_id, below, last=last, now=clock.now()))
     return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
 
 
@@ -81,12 +84,10 @@ async def test_agents_are_drawn_beneath_the_calls_that_asked_them(serving: Servi
 
 
 async def test_a_sub_agent_shows_the_turn_that_its_call_has_caused_and_no_other(serving: Serving) -> None:
-    roles = {
-        "master": lambda body: in_steps(ask("ann", f"Number {str(body.messages).count('Again')}."), answer("Ok."))(
-            body
-        ),
-        "ann": in_steps(answer("Right.")),
-    }
+    def numbers(body: Body) -> Say:
+        return in_steps(ask("ann", f"Number {str(body.messages).count('Again')}."), answer("Ok."))(body)
+
+    roles = {"master": numbers, "ann": in_steps(answer("Right."))}
     async with playing(serving, roles) as house:
         session_id = (await house.say("Go.", model="master"))["model"]
         for _ in range(2):
@@ -111,7 +112,7 @@ async def test_open_questions_are_drawn_with_who_asks(serving: Serving) -> None:
         assert parts(lines, "agent.ann")[1] == "waits for the agent"
         assert parts(lines, "clarificationtool")[1] == "waits for an answer"
         assert parts(lines, "signtool {}")[1].startswith("waits for approval until ")
-        assert [line.lstrip("│├└─ ") for line in lines if " asks" in line] == [
+        assert sorted(line.lstrip("│├└─ ") for line in lines if " asks" in line) == [
             "ann asks · Which city? · 1-action-0", "ben asks · May signtool run? · 1-action-0",
         ]  # fmt: skip
 
@@ -143,7 +144,9 @@ async def test_what_runs_waits_or_was_cancelled_is_drawn_as_such(serving: Servin
         ]  # fmt: skip
 
 
-async def test_nothing_that_a_terminal_would_obey_is_printed(serving: Serving) -> None:
+async def test_nothing_that_a_terminal_would_obey_is_printed(
+    serving: Serving, capsys: pytest.CaptureFixture[str]
+) -> None:
     roles = {
         "master": in_steps(calls(say(NASTY), ask("ann", NASTY)), answer(NASTY)),
         "ann": in_steps(call("nosuchtool", x=NASTY), answer(NASTY)),
@@ -156,50 +159,54 @@ async def test_nothing_that_a_terminal_would_obey_is_printed(serving: Serving) -
         assert all(char.isprintable() or char == "\n" for char in text)
         assert "\\x1b[31mb" in text
         assert "\\u202egpj d\\u200b [bold]e[/bold]" in text
-        for command in (("list",), ("show", session_id)):
-            code, words = await launched_words("sessions", *command, database_url=serving.dsn)
-            assert (code, session_id in words, "\\x1b[31mb" in words) == (0, True, True)
-            assert all(char.isprintable() or char == "\n" for char in words)
+        code, words = await launched_words("sessions", "show", session_id, database_url=serving.dsn)
+        assert (code, words.splitlines()[-1]) == (0, lines[-1])
+        assert all(char.isprintable() or char == "\n" for char in words)
+        capsys.readouterr()
+        await list_all(Settings(database_url=serving.dsn), Filters(owner=None), 20)
+        words = capsys.readouterr().out
+        assert session_id in words
+        assert words.count("\\x1b[31mb") == 2
+        assert all(char.isprintable() or char == "\n" for char in words)
 
 
-async def test_sessions_are_listed_newest_first(serving: Serving) -> None:
+async def test_sessions_are_listed_newest_first(serving: Serving, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = Settings(database_url=serving.dsn)
     async with playing(serving, {"master": in_steps(ask("ann", "Ask.")), "ann": in_steps(question("Which?"))}) as house:
         session_id = (await house.say("Go on.", model="master"))["model"]
         child = await session_of(house.db, "ann")
-        code, words = await launched_words("sessions", "list", database_url=serving.dsn)
-        assert code == 0
-        assert [line.split("  ")[0] for line in words.splitlines()] == [child, session_id]
-        assert words.splitlines()[1].split("  ")[1::2] == ["WAITING_FOR_CLARIFICATION", "local"]
-        assert words.splitlines()[1].endswith("Go on.")
-        code, words = await launched_words("sessions", "list", "--limit", "1", "--owner", "x", database_url=serving.dsn)
-        assert (code, words) == (0, "")
+        capsys.readouterr()
+        await list_all(settings, Filters(owner=None), 20)
+        lines = [line.split("  ") for line in capsys.readouterr().out.splitlines()]
+        assert [line[0] for line in lines] == [child, session_id]
+        assert [line[1::2] for line in lines] == [["WAITING_FOR_CLARIFICATION", "local"]] * 2
+        assert [line[4] for line in lines] == ["Ask.", "Go on."]
+        await list_all(settings, Filters(owner="local"), 1)
+        assert capsys.readouterr().out.count("\n") == 1
+        await list_all(settings, Filters(owner="somebody else"), 20)
+        assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize("session_id", ["master_1", "\x1b[31m"])
-async def test_a_session_that_is_not_there_is_one_sentence(dsn: str, session_id: str) -> None:
-    code, words = await launched_words("sessions", "show", session_id, database_url=dsn)
+async def test_a_session_that_is_not_there_is_one_sentence(dsn: str) -> None:
+    code, words = await launched_words("sessions", "show", "\x1b[31m", database_url=dsn)
     assert code == 1
-    assert words == f"longhouse: there is no session {session_id!r}; `longhouse sessions list` shows the newest.\n"
+    assert words == "longhouse: there is no session '\\x1b[31m'; `longhouse sessions list` shows the newest.\n"
 
 
 def test_times_are_those_of_the_journal() -> None:
     story = [
-        (0, events.Opened(agent="a", version=1, owner="local", conversation="c")), (0, prompted("Go.")), (1, started(2)),
+        (0, opened()), (0, prompted("Go.")), (1, started(2)),
         (4, events.Replied(text="Hm.")), (4, used("1-action-0")), (9, returned("1-action-0", "noon")),
         (10, prompted("Later.")), (11, events.Replied()), (11, events.Finished(answer="Noon.")),
     ]  # fmt: skip
-    records = [
-        Recorded(seq=seq, at=BEGAN + timedelta(seconds=second), event=event)
-        for seq, (second, event) in enumerate(story, 1)
-    ]
+    moments = enumerate(story, 1)
+    records = [Recorded(seq=seq, at=BEGAN + timedelta(seconds=at), event=event) for seq, (at, event) in moments]
     [turn] = turns_of(records)
     assert (turn.task, turn.ended, turn.words, turn.prompt) == ("Go.", "COMPLETED", "Noon.", 2)
     first, second = turn.steps
     [use] = first.uses
-    assert (first.ended_at - first.began_at, second.ended_at - second.began_at) == (
-        timedelta(seconds=3),
-        timedelta(seconds=1),
-    )
+    assert first.ended_at - first.began_at == timedelta(seconds=3)
+    assert second.ended_at - second.began_at == timedelta(seconds=1)
     assert use.ended_at is not None
     assert use.ended_at - use.began_at == timedelta(seconds=5)
     assert turn.ended_at is not None

@@ -70,6 +70,15 @@ async def test_made_again_it_gives_the_same_picture(db: Database) -> None:
     assert await finder.tools("count in place3", Filters(), 20) == before
 
 
+async def test_an_index_of_an_older_release_is_made_again(db: Database) -> None:
+    finder = await indexed(db, *MANY)
+    await db.run("UPDATE search_state SET generation = generation - 1 WHERE kind = 'recipe'")
+    await db.run("UPDATE search_postings SET term = 'old' || term")
+    assert await found(finder, "place7") == []
+    assert await Indexer(db, None).catch_up()
+    assert (await found(finder, "place7"))[0] == "tool_107"
+
+
 async def test_several_at_once_do_the_work_of_one(db: Database) -> None:
     await publish(db, *MANY)
     many = [Indexer(db, Buckets()) for _ in range(4)]

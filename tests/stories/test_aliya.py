@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ import pytest
 from examples.web_memory_service.app import WebMemoryService
 from redis.asyncio import Redis
 
+from longhouse.agents.built_in import BUILT_IN
 from longhouse.agents.strategy import Body
+from longhouse.agents.template import MemoryPolicy
 from longhouse.journal.messages import Assistant, ToolResult, User, text_of
 from longhouse.memory import MemoryService
 from longhouse.memory.redis import RedisHistory
@@ -102,6 +105,19 @@ async def test_what_redis_held_before_is_taken_over(serving: Serving, server: Re
         told = await kept(redis, f"subagent:analytic:{CHAT}", 4)
         assert told[:2] == before
         assert (await kept(redis, f"chat_history:{CHAT}", 4))[:2] == said
+
+
+async def test_redis_keeps_as_many_messages_as_the_template_says(
+    serving: Serving, server: RedisServer, redis: Redis
+) -> None:
+    policy = MemoryPolicy(max_history=2)
+    short = [replace(one, memory_policy=policy) if one.name == "analytic" else one for one in BUILT_IN]
+    async with serving(scene, templates=short, redis_url=server.url) as house:
+        await say(house, "Скажи подагенту что меня зовут Алия, а потом спроси моё имя")
+        last = [{"role": "user", "content": ASKED}, {"role": "assistant", "content": "Вас зовут Алия"}]
+        async with asyncio.timeout(20):
+            while await kept(redis, f"subagent:analytic:{CHAT}", 1) != last:
+                await asyncio.sleep(0.02)
 
 
 LINES = """\

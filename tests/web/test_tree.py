@@ -14,8 +14,8 @@ from longhouse.models.scripted import Say, call
 from longhouse.store import trees
 from longhouse.web import tree
 from longhouse.web.tree import Agent, Branch, Tree
-from stories.delegating import CAST, SignTool, answer, ask, in_steps, playing, question, session_of
-from support import BEGAN, House, Serving, dictated, prompted, returned, started, used
+from stories.delegating import CAST, SignTool, answer, ask, in_steps, playing, question, results, session_of
+from support import BEGAN, House, Serving, dictated, prompted, returned, sse, started, used
 
 AGENT = Agent("analytic_1", "analytic", "c", {"t": 2})
 CHAIN: dict[str, Any] = {"master": in_steps(ask("ann", "Go on.")), "ann": in_steps(ask("ben", "Go on."))}
@@ -163,12 +163,46 @@ async def test_a_question_far_beneath_shows_in_every_list(serving: Serving) -> N
             assert set((await states(house, session_id)).values()) == {"WAITING_FOR_CLARIFICATION"}
 
 
+async def test_a_question_far_beneath_is_answered_on_the_old_path_too(serving: Serving) -> None:
+    def passes_on(body: Any) -> Say:
+        return answer(found[-1]) if (found := results(body)) else ask("ben", "Go on.")
+
+    def ben(body: Any) -> Say:
+        return answer("Rain in Oslo.") if "Oslo" in str(body.messages) else question("Which city?")
+
+    async with playing(serving, {"master": passes_on, "ben": ben}) as house:
+        root = (await house.say("Will it rain?", model="master"))["model"]
+        path = f"/agents/{root}/provide_clarification"
+        async with asyncio.timeout(30), house.http.post(path, json={"clarifications": "Oslo"}) as response:
+            chunks = [event.json async for event in sse(response) if event.data != "[DONE]"]
+        assert "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks) == "Rain in Oslo."
+        assert set((await states(house, root)).values()) == {"COMPLETED"}
+        async with house.http.post(path, json={"clarifications": "Bergen"}) as response:
+            assert response.status == 409
+
+
 async def test_an_approval_far_beneath_shows_in_every_list_and_as_a_question_on_the_old_paths(serving: Serving) -> None:
     async with playing(serving, {**CHAIN, "ben": in_steps(SIGN)}) as house:
         root = (await house.say("Go.", model="master"))["model"]
         found = await states(house, root)
         old = {found.pop("/agents"), found.pop("/agents/{id}/state")}
         assert (set(found.values()), old) == ({"WAITING_FOR_APPROVAL"}, {"WAITING_FOR_CLARIFICATION"})
+
+
+async def test_a_question_of_an_agent_that_an_earlier_turn_has_asked_shows_too(serving: Serving) -> None:
+    """The first turn goes on with a handle, the second collects it."""
+
+    def master(body: Any) -> Say:
+        collects = in_steps(call("collecttool", handle="1-action-0"))
+        goes_on = in_steps(ask("ben", "Ask.", wait=False), answer("Under way."))
+        return collects(body) if "Collect." in str(body.messages) else goes_on(body)
+
+    async with playing(serving, {"master": master, "ben": in_steps(question("Which?"))}) as house:
+        root = (await house.say("Go.", model="master"))["model"]
+        await house.until(await session_of(house.db, "ben"), "WAITING_FOR_CLARIFICATION")
+        assert set((await states(house, root)).values()) == {"COMPLETED"}
+        await house.say("Collect.", model=root)
+        assert set((await states(house, root)).values()) == {"WAITING_FOR_CLARIFICATION"}
 
 
 async def test_a_session_whose_agents_work_waits_for_them(serving: Serving) -> None:

@@ -1,5 +1,6 @@
 """A tool or a template as search sees it: texts to be found by, and facts to be filtered by."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -9,6 +10,8 @@ import msgspec
 from longhouse.agents import ranking, terms
 from longhouse.agents.ranking import Field
 
+RECIPE: Final = 1
+"""Counts up when texts are read or weighed in another way: an index that was made in the old way is made again."""
 RISKS: Final = {"low": 0, "medium": 1, "high": 2}
 DEPTH: Final = 3
 """So deep are parameters inside parameters read."""
@@ -16,6 +19,8 @@ GIST: Final = 2000
 """Characters that are embedded; a vector of more would be of everything and nothing."""
 MOST_TOOLS: Final = 40
 """Tools whose descriptions are part of a template's text; with more it would say everything."""
+
+_PREFIX: Final = re.compile(r".*[.:/](?=.)")
 
 
 class _Allow(msgspec.Struct):
@@ -95,7 +100,7 @@ def of_tool(tool: ToolFacts) -> Document:
     security = tool.security_policy
     return Document(
         weights=ranking.weights(fields),
-        gist=f"{terms.spaced(tool.name)}: {said} {terms.spaced(names)}"[:GIST],
+        gist=f"{terms.spaced(_own_part(tool.name))}: {said} {terms.spaced(names)}"[:GIST],
         type=tool.type,
         risk=RISKS.get(security.risk_level, RISKS["high"]),
         tags=(*tool.tags, *tool.categories),
@@ -122,6 +127,11 @@ def of_template(template: TemplateFacts, tools: Sequence[ToolFacts]) -> Document
         tags=meta.tags,
         tools=tuple(tool.name for tool in tools),
     )
+
+
+def _own_part(name: str) -> str:
+    """A tool's name without its server's: whose it is says little of what it does."""
+    return _PREFIX.sub("", name) or name
 
 
 def _parameters(schema: Mapping[str, Any], depth: int) -> Iterator[tuple[str, str]]:

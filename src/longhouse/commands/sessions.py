@@ -1,7 +1,7 @@
 """`longhouse sessions …`: list them, draw one with all that its agents and tools did; straight from the database."""
 
 from collections.abc import Callable, Coroutine
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
@@ -15,6 +15,8 @@ from longhouse.journal.session import State
 from longhouse.settings import Settings
 from longhouse.store import views
 from longhouse.web.tree import shown, standing
+
+WIDEST: Final = 10_000
 
 Run = Callable[[Settings, Callable[[], Coroutine[Any, Any, None]]], None]
 
@@ -60,5 +62,7 @@ async def show_one(settings: Settings, session_id: str, turns: int) -> None:
             raise SetupError(f"there is no session {session_id!r}; `longhouse sessions list` shows the newest.")
         below = await standing(db, lives[session_id].session)
     console = Console(highlight=False)
-    # On a terminal long lines are folded beneath their branch; elsewhere each stays one, for other programs to read.
-    console.print(drawn(lives, session_id, below, last=turns, now=clock.now()), soft_wrap=not console.is_terminal)
+    if not console.is_terminal:
+        # On a terminal long lines are folded beneath their branch; elsewhere each stays one, for programs to read.
+        console.width = WIDEST
+    console.print(drawn(lives, session_id, below, last=turns, now=clock.now()))

@@ -45,6 +45,7 @@ class Indexer:
         self._nudged = asyncio.Event()
         self._caught_up = asyncio.Event()
         self._ask_again_at = 0.0
+        self._is_ours = False
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator["Indexer"]:
@@ -98,16 +99,25 @@ class Indexer:
     async def catch_up(self) -> bool:
         """Brings the index to where the catalog is; False where another process is at it."""
         space = await self._space()
-        if not await indexing.behind(self.db, space.model if space else None):
+        self._is_ours = self._is_ours or await indexing.recipe(self.db) == document.RECIPE
+        if self._is_ours and not await indexing.behind(self.db, space.model if space else None):
             return True
         async with indexing.sole_writer(self.db) as may_write:
             if may_write:
+                await self._begin()
                 try:
                     await self._catch_up(space)
                 except ProviderError as error:
                     self._wait_for_model(error)
                     await self._catch_up(None)
             return may_write
+
+    async def _begin(self) -> None:
+        """An index that an older release made in another way is of no use."""
+        if not self._is_ours and await indexing.recipe(self.db) != document.RECIPE:
+            await upkeep.empty(self.db)
+            await indexing.write_recipe(self.db, document.RECIPE)
+        self._is_ours = True
 
     async def _catch_up(self, space: Space | None) -> None:
         model = space.model if space else None

@@ -83,6 +83,12 @@ ADD: Final = """
          AS a (name, version, digest, type, risk, tags, templates, sub_agents, tools, nth)
 """
 
+# The way in which the texts of this index were read, kept beside how far it has come.
+RECIPE: Final = "SELECT generation FROM search_state WHERE kind = 'recipe'"
+NEW_RECIPE: Final = """
+    INSERT INTO search_state (kind, generation) VALUES ('recipe', $1)
+    ON CONFLICT (kind) DO UPDATE SET generation = EXCLUDED.generation, changed_at = now()
+"""
 STATE: Final = """
     UPDATE search_state SET generation = $2, model = $3, done = 0, todo = 0, changed_at = now() WHERE kind = $1
 """
@@ -127,6 +133,16 @@ async def make_space(db: Database, name: str, dimensions: int) -> Space:
 async def behind(db: Database, model: int | None) -> Mapping[str, int]:
     """Kind -> the catalog's generation, where the index has not come to it; without a model, vectors do not matter."""
     return {row["kind"]: row["generation"] for row in await db.rows(BEHIND, model)}
+
+
+async def recipe(db: Database) -> int | None:
+    """How the texts of this index were read; None for an index that nobody has begun."""
+    found: int | None = await db.value(RECIPE)
+    return found
+
+
+async def write_recipe(db: Database, number: int) -> None:
+    await db.run(NEW_RECIPE, number)
 
 
 async def reached(db: Database, kind: Kind, generation: int, model: int | None) -> None:

@@ -57,7 +57,14 @@ AT_WORK: Final = f"""
 # Of a page of sessions, each with its trace: what the agents ask that are still at work for them.
 ASKED: Final = """
     WITH RECURSIVE below (root, id, trace, depth) AS (
-        SELECT root, root, trace, 0 FROM unnest($1::text[], $2::text[]) AS roots (root, trace)
+        (
+            SELECT root, root, trace, 0 FROM unnest($1::text[], $2::text[]) AS roots (root, trace)
+            UNION
+            -- Somebody whom an earlier turn has asked, and this one waits for.
+            SELECT d.parent, d.child, d.trace, 1
+            FROM awaits a JOIN delegations d ON d.parent = a.parent AND d.call = a.awaited
+            WHERE a.parent = ANY($1) AND d.outcome IS NULL
+        )
         UNION
         SELECT below.root, d.child, d.trace, below.depth + 1
         FROM below JOIN delegations d ON d.parent = below.id AND d.trace = below.trace

@@ -35,7 +35,7 @@ SWEEP: Final = """
 """
 EMPTY: Final = """
     TRUNCATE search_documents, search_postings, search_shards;
-    UPDATE search_state SET generation = -1, done = 0, todo = 0, changed_at = now();
+    UPDATE search_state SET generation = -1, done = 0, todo = 0, changed_at = now() WHERE kind <> 'recipe';
 """
 
 VECTORS: Final = """

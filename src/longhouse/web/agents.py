@@ -15,7 +15,8 @@ from longhouse.web.chat import Completion
 from longhouse.web.sessions import MAX_PAGE, Sessions, snapshot_of
 from longhouse.web.stream import EventStream
 from longhouse.web.telling import Telling
-from longhouse.web.tree import shown, standing
+from longhouse.web.tree import Question, shown, standing
+from longhouse.web.turns import Attached
 
 OLD_STATES = {
     State.WAITING_FOR_AGENT: State.RESEARCHING,
@@ -63,17 +64,23 @@ def routes(db: Database, bus: Bus, sessions: Sessions) -> APIRouter:
         openapi_extra=wire.described(Clarifications, clarifications="Oslo"),
     )
     async def provide_clarification(caller: access.User, agent_id: str, request: Request) -> Response:
-        """Answers the oldest open question and streams what follows."""
+        """Answers the oldest open question, also one of an agent beneath, and streams what follows."""
         given = wire.parse(Clarifications, await wire.read_body(request))
         if not given.text:
             raise CallerError("Send the answer under 'clarifications' or 'messages'.", param="clarifications")
         session = await sessions.load(caller, agent_id)
-        if not session.questions:
+        below = await standing(db, session)
+        asked = [Question(session, call) for call in session.questions]
+        asked += [one for one in below.questions if one.call.kind == "ask"]
+        if session.turn is None or not asked:
             raise CallerError("There is no open question to answer.", status=409, code="already_settled")
         try:
-            attached = await sessions.turns.answer(session, session.questions[0].call, given.text)
+            attached = await sessions.turns.answer(asked[0].session, asked[0].call.call, given.text)
         except AlreadyReturned:
             raise CallerError("This question was answered already.", status=409, code="already_settled") from None
+        if asked[0].session is not session:
+            bus.appended(attached.session.id, attached.session.head)
+            attached = Attached(session=session, trace=session.turn.trace)
         return EventStream(Completion(telling=Telling(db, bus, attached), include_usage=False, ignored=[]).chunks())
 
     return router

@@ -1,0 +1,295 @@
+"""What two journals say of each other is written together or not at all; and a cancel that meets an end does no harm."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import asyncpg
+import pytest
+
+from longhouse import clock
+from longhouse.agents.delegation import AgentTask, Delegation, delegation_of
+from longhouse.agents.template import Template
+from longhouse.errors import Deposed
+from longhouse.journal import events
+from longhouse.journal.events import Event, Recorded
+from longhouse.journal.fold import fold
+from longhouse.journal.session import Session
+from longhouse.runtime.bus import Bus
+from longhouse.store import delegations, journals, leases
+from longhouse.store.catalog import Catalog
+from longhouse.store.database import Database
+from longhouse.store.delegations import Collect, Recording
+from longhouse.web.access import LOCAL
+from longhouse.web.sessions import Sessions
+from longhouse.web.turns import Turns
+from support import LIMITS
+
+MASTER, HELPER = Template(name="master"), Template(name="helper")
+CALL = "1-action-0"
+
+
+@dataclass
+class Held:
+    """A session in the hands of a worker that does what the test says."""
+
+    db: Database
+    session: Session
+    fence: int
+
+    def settle(self, new: Sequence[Event]) -> tuple[Session, list[Event]]:
+        return folded(self.session, new), list(new)
+
+    @property
+    def recording(self) -> Recording:
+        return Recording(self.fence, "w", clock.now())
+
+    async def append(self, *new: Event) -> None:
+        after, settled = self.settle(new)
+        await journals.append(self.db, after, settled, fence=self.fence, worker="w", at=clock.now(), rest=None)
+        self.session = after
+
+    async def begin(
+        self, *new: Event, tasks: Sequence[Delegation] = (), collects: Sequence[Collect] = ()
+    ) -> list[tuple[str, int]]:
+        self.session, _, reached = await delegations.begin(
+            self.db, self.session, new, tasks, collects,
+            settle=self.settle, version_of=lambda agent: 1, recording=self.recording,
+        )  # fmt: skip
+        return reached
+
+    async def end(self, answer: str = "done") -> list[tuple[str, int]]:
+        after, settled = self.settle([events.Finished(answer=answer)])
+        _, told = await delegations.end(self.db, self.session, after, settled, recording=self.recording)
+        self.session = after
+        return told
+
+
+def folded(session: Session, new: Sequence[Event]) -> Session:
+    at = clock.now()
+    return fold((Recorded(seq=session.head + 1 + nth, at=at, event=one) for nth, one in enumerate(new)), session)
+
+
+async def held(db: Database, session_id: str) -> Held:
+    """Takes the session and starts on its next prompt."""
+    lease = await leases.claim(db, session_id, "w")
+    assert lease is not None
+    there = Held(db, await journals.load(db, session_id), lease.fence)
+    waiting = there.session.queue[0]
+    await there.append(
+        events.Started(
+            trace=waiting.prompt.trace, prompt=waiting.seq, version=1, instance="i", limits=LIMITS, date="2026-01-31"
+        )
+    )
+    return there
+
+
+async def prompted(db: Database, session_id: str = "master-0", *, agent: str = "master", trace: str = "t-0") -> Held:
+    opened = events.Opened(agent=agent, version=1, owner="local", conversation="c-0")
+    prompt = events.Prompted(trace=trace, content=("Go",))
+    await journals.open(db, session_id, opened, prompt, task="Go")
+    return await held(db, session_id)
+
+
+def called(call: str = CALL, tool: str = "agent.helper") -> events.Called:
+    return events.Called(call=call, tool=tool, arguments='{"task": "Help."}', call_kind="agent")
+
+
+def task_for(parent: Session, call: str = CALL, **extra: Any) -> Delegation:
+    after = folded(parent, [events.Replied(), called(call)])
+    return delegation_of(after, MASTER, call, "helper", AgentTask(task="Help.", **extra))
+
+
+async def delegated(db: Database, call: str = CALL, **extra: Any) -> tuple[Held, Held]:
+    """A master that waits for its helper, and the helper at work."""
+    parent = await prompted(db)
+    [(child, _)] = await parent.begin(events.Replied(), called(call), tasks=[task_for(parent.session, call, **extra)])
+    return parent, await held(db, child)
+
+
+async def kinds(db: Database, session_id: str) -> list[str]:
+    return [events.kind_of(one.event) for one in await journals.read(db, session_id)]
+
+
+BREAK = """
+    CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'refused'; END $$;
+    CREATE TRIGGER refuse BEFORE INSERT ON journal FOR EACH ROW WHEN ({when}) EXECUTE FUNCTION refuse()
+"""
+
+
+async def break_down(db: Database, when: str) -> None:
+    async with db.pool.acquire() as connection:
+        await connection.execute(BREAK.format(when=when))
+
+
+async def test_a_call_is_written_with_its_prompt_or_not_at_all(db: Database) -> None:
+    parent = await prompted(db)
+    await break_down(db, "NEW.kind = 'Prompted' AND NEW.session_id <> 'master-0'")
+    with pytest.raises(asyncpg.RaiseError):
+        await parent.begin(events.Replied(), called(), tasks=[task_for(parent.session)])
+    assert await kinds(db, "master-0") == ["Opened", "Prompted", "Started"]
+    assert await db.value("SELECT count(*) FROM sessions") == 1
+    assert await db.value("SELECT count(*) FROM delegations") == 0
+
+
+async def test_an_end_is_written_with_the_outcome_above_or_not_at_all(db: Database) -> None:
+    parent, child = await delegated(db)
+    await break_down(db, "NEW.kind = 'Returned' AND NEW.session_id = 'master-0'")
+    with pytest.raises(asyncpg.RaiseError):
+        await child.end()
+    assert await kinds(db, child.session.id) == ["Opened", "Prompted", "Started"]
+    assert await kinds(db, parent.session.id) == ["Opened", "Prompted", "Started", "Replied", "Called"]
+    assert await db.value("SELECT count(*) FROM delegations WHERE outcome IS NULL") == 1
+    assert await db.value("SELECT count(*) FROM awaits") == 1
+
+
+async def test_an_end_reaches_the_call_that_waits_for_it(db: Database) -> None:
+    parent, child = await delegated(db)
+    assert await child.end("found it") == [("master-0", 6)]
+    last = (await journals.read(db, parent.session.id))[-1].event
+    assert isinstance(last, events.Returned)
+    assert (last.call, last.by, last.outcome) == (CALL, "agent", events.Output(content="found it"))
+    assert await db.value("SELECT due FROM sessions WHERE id = 'master-0'")
+
+
+async def test_an_end_whose_call_was_settled_meanwhile_is_written_without_it(db: Database) -> None:
+    parent, child = await delegated(db)
+    given_up = events.Returned(call=CALL, outcome=events.Fault(code="x", message="settled by somebody"))
+    await journals.add(db, parent.session.id, [given_up], trace="t-0")
+    assert await child.end() == []
+    assert (await kinds(db, child.session.id))[-1] == "Finished"
+    assert (await kinds(db, parent.session.id)).count("Returned") == 1
+
+
+async def test_a_deposed_child_ends_nothing(db: Database) -> None:
+    parent, child = await delegated(db)
+    await db.run("UPDATE sessions SET fence = fence + 1 WHERE id = $1", child.session.id)
+    with pytest.raises(Deposed):
+        await child.end()
+    assert (await kinds(db, parent.session.id))[-1] == "Called"
+    assert await db.value("SELECT count(*) FROM delegations WHERE outcome IS NULL") == 1
+
+
+async def test_a_deposed_parent_prompts_nobody(db: Database) -> None:
+    parent = await prompted(db)
+    await db.run("UPDATE sessions SET fence = fence + 1 WHERE id = 'master-0'")
+    with pytest.raises(Deposed):
+        await parent.begin(events.Replied(), called(), tasks=[task_for(parent.session)])
+    assert await db.value("SELECT count(*) FROM sessions") == 1
+
+
+async def test_an_end_that_was_written_although_nobody_heard_of_it_is_known_again(db: Database) -> None:
+    parent, child = await delegated(db)
+    together, lost = db.together, [True]
+
+    async def lose(work: Any) -> Any:
+        result = await together(work)
+        if lost.pop() if lost else False:
+            return await together(work)  # as `together` does when the connection is lost in the commit
+        return result
+
+    twice = Database(db.pool, db.dsn)
+    twice.together = lose  # type: ignore[method-assign]
+    with pytest.raises(delegations.Written):
+        await Held(twice, child.session, child.fence).end()
+    assert (await kinds(db, child.session.id)).count("Finished") == 1
+    assert (await kinds(db, parent.session.id)).count("Returned") == 1
+
+
+async def test_two_calls_of_one_reply_open_one_child_with_two_prompts(db: Database) -> None:
+    parent = await prompted(db)
+    calls = ("1-action-0", "1-action-1")
+    after = folded(parent.session, [events.Replied(), *(called(one) for one in calls)])
+    tasks = [delegation_of(after, MASTER, one, "helper", AgentTask(task=one)) for one in calls]
+    reached = await parent.begin(events.Replied(), *(called(one) for one in calls), tasks=tasks)
+    assert len({session_id for session_id, _ in reached}) == 1
+    assert await kinds(db, reached[0][0]) == ["Opened", "Prompted", "Prompted"]
+    child = await held(db, reached[0][0])
+    assert await child.end("first") == [("master-0", 7)]
+    assert set((await journals.load(db, "master-0")).open) == {"1-action-1"}
+
+
+# A thousand races between an end below and a cancel above. One pair is made for real, the others are copies of it.
+
+RACES, AT_ONCE = 1_000, 8
+COPY = (
+    """
+    INSERT INTO sessions SELECT (jsonb_populate_record(s, jsonb_build_object(
+        'id', replace(s.id, '-0', '-' || n), 'conversation_id', 'c-' || n, 'trace_id', 't-' || n,
+        'parent', replace(s.parent, '-0', '-' || n)))).*
+    FROM sessions s, generate_series(1, $1) n
+    """,
+    """
+    INSERT INTO journal (session_id, seq, conversation_id, trace_id, kind, call_id, reply_to, worker, fence,
+                         append_id, nth, body, at)
+    SELECT replace(session_id, '-0', '-' || n), seq, 'c-' || n, 't-' || n, kind, call_id,
+           replace(reply_to, 'master-0', 'master-' || n), worker, fence, append_id, nth,
+           regexp_replace(body::text, '(master|t|c)-0"', '\\1-' || n || '"', 'g')::json, at
+    FROM journal, generate_series(1, $1) n
+    """,
+    """
+    INSERT INTO delegations (parent, call, child, prompt, trace)
+    SELECT 'master-' || n, call, 'helper-' || n, prompt, 't-' || n FROM delegations, generate_series(1, $1) n
+    """,
+    "INSERT INTO awaits SELECT 'master-' || n, call, awaited FROM awaits, generate_series(1, $1) n",
+)
+NAME = (
+    "UPDATE sessions SET id = 'helper-0' WHERE side = 'sub'",
+    "UPDATE journal SET session_id = 'helper-0' WHERE session_id LIKE 'helper%'",
+    "UPDATE delegations SET child = 'helper-0'",
+)
+TALLY = """
+    SELECT m.id,
+        (SELECT count(*) FROM journal WHERE session_id = m.id AND kind = 'Returned') AS returned,
+        (SELECT count(*) FROM journal WHERE session_id = m.id AND kind = 'Cancelled') AS cancelled,
+        (SELECT body->'outcome'->>'type' FROM journal WHERE session_id = m.id AND kind = 'Returned') AS outcome,
+        (SELECT string_agg(kind, ' ') FROM journal
+         WHERE session_id = d.child AND kind IN ('Finished', 'Cancelled')) AS ended,
+        (SELECT count(*) = max(seq) FROM journal WHERE session_id IN (m.id)) AS unbroken,
+        d.outcome IS NOT NULL AS settled, m.head, m.state
+    FROM sessions m JOIN delegations d ON d.parent = m.id
+"""
+
+
+async def test_a_thousand_ends_meet_a_thousand_cancels(db: Database) -> None:
+    _, child = await delegated(db)
+    for statement in NAME:
+        await db.run(statement)
+    for statement in COPY:
+        await db.run(statement, RACES - 1)
+    sessions = Sessions(db, Bus(), Catalog(db), Turns(db, Catalog(db)))
+    dice, numbers = random.Random(6), iter(range(RACES))
+
+    async def end(number: int) -> None:
+        assert child.session.turn is not None
+        mine = replace(child.session, id=f"helper-{number}", conversation=f"c-{number}")
+        await asyncio.sleep(dice.choice((0, 0, 0.002, 0.005)))
+        try:
+            await Held(db, mine, child.fence).end()
+        except Deposed:
+            return
+
+    async def cancel(session_id: str) -> None:
+        await asyncio.sleep(dice.choice((0, 0, 0.002)))
+        await sessions.cancel(LOCAL, session_id)
+
+    async def race() -> None:
+        for number in numbers:
+            both = [end(number), cancel(f"master-{number}")]
+            if number % 5 == 0:
+                both.append(cancel(f"helper-{number}"))
+            await asyncio.gather(*both)
+
+    async with asyncio.timeout(120):
+        await asyncio.gather(*(race() for _ in range(AT_ONCE)))
+    rows = await db.rows(TALLY)
+    assert len(rows) == RACES
+    for row in rows:
+        assert (row["returned"], row["cancelled"], row["settled"], row["unbroken"]) == (1, 1, True, True), dict(row)
+        assert row["ended"] in ("Finished", "Cancelled"), dict(row)
+        assert (row["outcome"] == "Output") == (row["ended"] == "Finished"), dict(row)
+        assert row["state"] == "CANCELLED"
+    assert {row["ended"] for row in rows} == {"Finished", "Cancelled"}  # both sides have won some
+    assert await db.value("SELECT count(*) FROM awaits") == 0
