@@ -50,7 +50,7 @@ async def main() -> None:
             show("relayed chunks", [await spine.relay(served)])
             show("idle event streams", [await spine.idle_streams(served)])
         show("tool search", [await search.measure(under, count) for count in (4_000, 100_000)])
-    show("a catalog of many tools, over HTTP (p50 / p95)", await catalog.play())
+    show("a catalog of many tools (read over HTTP, p50 / p95)", await catalog.play())
 
 
 if __name__ == "__main__":

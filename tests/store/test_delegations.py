@@ -1,4 +1,4 @@
-"""What two journals say of each other is written together or not at all; and a cancel that meets an end does no harm."""
+"""What two journals say of each other is written together or not at all, also where a cancel meets an end."""
 
 import asyncio
 import random
@@ -8,6 +8,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+from unsteady import COMMIT, unsteady
 
 from longhouse import clock
 from longhouse.agents.delegation import AgentTask, Delegation, delegation_of
@@ -180,22 +181,36 @@ async def test_a_deposed_parent_prompts_nobody(db: Database) -> None:
     assert await db.value("SELECT count(*) FROM sessions") == 1
 
 
-async def test_an_end_that_was_written_although_nobody_heard_of_it_is_known_again(db: Database) -> None:
-    parent, child = await delegated(db)
-    together, lost = db.together, [True]
-
-    async def lose(work: Any) -> Any:
-        result = await together(work)
-        if lost.pop() if lost else False:
-            return await together(work)  # as `together` does when the connection is lost in the commit
-        return result
-
-    twice = Database(db.pool, db.dsn)
-    twice.together = lose  # type: ignore[method-assign]
-    with pytest.raises(delegations.Written):
-        await Held(twice, child.session, child.fence).end()
+async def test_what_was_written_although_nobody_heard_of_it_is_written_once(db: Database, dsn: str) -> None:
+    parent = await prompted(db)
+    async with unsteady(dsn) as (shaky, line):
+        line.lose_reply(at=COMMIT)
+        with pytest.raises(delegations.Written):
+            await Held(shaky, parent.session, parent.fence).begin(
+                events.Replied(), called(), tasks=[task_for(parent.session)]
+            )
+        assert line.cuts == 1
+        child_id = await db.value("SELECT child FROM delegations")
+        assert await kinds(db, child_id) == ["Opened", "Prompted"]
+        child = await held(db, child_id)
+        line.lose_reply(at=COMMIT)
+        with pytest.raises(delegations.Written):
+            await Held(shaky, child.session, child.fence).end()
+        assert line.cuts == 2
     assert (await kinds(db, child.session.id)).count("Finished") == 1
     assert (await kinds(db, parent.session.id)).count("Returned") == 1
+
+
+async def test_a_cancel_that_was_written_although_nobody_heard_of_it_ends_nothing_else(db: Database, dsn: str) -> None:
+    parent, child = await delegated(db)
+    await journals.add(db, "master-0", [events.Prompted(trace="later", content=("Next",))], trace="later")
+    async with unsteady(dsn) as (shaky, line):
+        line.lose_reply(at=COMMIT)
+        await Sessions(shaky, Bus(), Catalog(shaky), Turns(shaky, Catalog(shaky))).cancel(LOCAL, "master-0")
+        assert line.cuts == 1
+    assert (await kinds(db, "master-0")).count("Cancelled") == 1
+    assert (await kinds(db, child.session.id)).count("Cancelled") == 1
+    assert [one.prompt.trace for one in (await journals.load(db, parent.session.id)).queue] == ["later"]
 
 
 async def test_two_calls_of_one_reply_open_one_child_with_two_prompts(db: Database) -> None:

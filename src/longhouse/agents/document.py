@@ -91,7 +91,7 @@ def of_tool(tool: ToolFacts) -> Document:
     fields: dict[Field, str] = {
         "name": tool.name,
         "short": tool.description_short,
-        "long": tool.description_long if tool.description_long != tool.description_short else "",
+        "long": tool.description_long.removeprefix(tool.description_short),
         "labels": " ".join((*tool.tags, *tool.categories)),
         "parameters": names,
         "details": " ".join(text for _, text in parameters),

@@ -105,13 +105,12 @@ class Sessions:
 
     async def cancel(self, caller: Caller, session_id: str) -> Session:
         """Ends the running turn, or the next one waiting; a session that rests stays as it is."""
+        trace = ""
         for _ in range(RACES):
             session = await self.load(caller, session_id)
-            if session.turn and session.is_running:
-                trace = session.turn.trace
-            elif session.queue:
-                trace = session.queue[0].prompt.trace
-            else:
+            # What was to be cancelled at first is, and nothing that came after it.
+            trace = trace or _next_trace(session)
+            if not _is_in(session, trace):
                 return session
             nodes = await lineage.tree(self.db, session_id, trace, working=True)
             beneath = [await journals.load(self.db, node.id, node.head) for node in nodes if node.id != session_id]
@@ -209,6 +208,13 @@ def _decidable(session: Session, decision: events.Decision) -> list[Open]:
         now = clock.now()
         return [call for call in session.unapproved if call.approve_by and call.approve_by > now]
     return session.unapproved if decision == "deny" else session.uncertain
+
+
+def _next_trace(session: Session) -> str:
+    """What the session is at, or else what it is about to begin; empty if it rests."""
+    if session.turn and session.is_running:
+        return session.turn.trace
+    return session.queue[0].prompt.trace if session.queue else ""
 
 
 def _is_in(session: Session, trace: str) -> bool:
