@@ -79,6 +79,15 @@ async def test_an_index_of_an_older_release_is_made_again(db: Database) -> None:
     assert (await found(finder, "place7"))[0] == "tool_107"
 
 
+async def test_one_descriptor_that_cannot_be_read_hides_no_other(db: Database) -> None:
+    await publish(db, *MANY[:5], tool("spoilt_fruit", "Peels apples", tags=("a",)))
+    await db.run("UPDATE catalog_versions SET descriptor = '{\"name\": 7}' WHERE name = 'spoilt_fruit'")
+    await db.run("UPDATE catalog_versions SET descriptor = replace(descriptor::text, '[]', '[\"\\u0000\"]')::json")
+    assert await Indexer(db, None).catch_up()
+    assert await found(Finder(db, None), "spoilt fruit") == ["spoilt_fruit"]
+    assert (await found(Finder(db, None), "place3"))[0] == "tool_3"
+
+
 async def test_several_at_once_do_the_work_of_one(db: Database) -> None:
     await publish(db, *MANY)
     many = [Indexer(db, Buckets()) for _ in range(4)]

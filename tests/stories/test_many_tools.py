@@ -59,7 +59,7 @@ async def test_a_step_costs_the_same_with_a_thousand_tools_as_with_twelve(servin
     async with serving(TEN_STEPS * 2) as house:
         await furnished(house)
         for template in (NAMING, SEARCHING):
-            await house.say("Cancel the flight, archive the invoice, compare the contracts", model=template.name)
+            await house.say("Cancel the flight", model=template.name)
         named, searched = requests(house)[:10], requests(house)[10:]
         assert len(searched) == 10
         for one, other in zip(named, searched, strict=True):
@@ -68,8 +68,7 @@ async def test_a_step_costs_the_same_with_a_thousand_tools_as_with_twelve(servin
         offered = [tools_of(request) for request in searched]
         assert all(later[: len(earlier)] == earlier for earlier, later in pairwise(offered))
         assert {*OWN} <= {*offered[0]}
-        asked = ("cancel_flight", "archive_invoice", "compare_contract")
-        assert sum(name.startswith(asked) for name in offered[0]) == CAP - len(OWN)
+        assert sum(name.startswith("cancel_flight") for name in offered[0]) == CAP - len(OWN)
 
 
 async def test_an_agent_finds_a_tool_and_has_it_in_the_next_step(serving: Serving) -> None:

@@ -151,13 +151,13 @@ class Indexer:
         await indexing.remove(self.db, "template", await indexing.gone(self.db, "template"))
         entries = []
         for row in await indexing.templates(self.db):
-            facts = _TEMPLATE.decode(row["descriptor"])
+            facts = _template_facts(row)
             tools = await indexing.named_tools(self.db, facts.named_tools, row["owner"], document.MOST_TOOLS)
             digest = _digest(row, tools)
             model = space.model if space else None
             indexed = (row["digest"], row["indexed_owner"], row["model"] if space else None)
             if indexed != (digest, row["owner"], model):
-                told = document.of_template(facts, [_TOOL.decode(tool["descriptor"]) for tool in tools])
+                told = document.of_template(facts, [_facts(tool) for tool in tools])
                 entries.append(Entry(row["name"], row["version"], row["owner"], told, digest=digest))
         for start in range(0, len(entries), BATCH):
             batch = entries[start : start + BATCH]
@@ -215,8 +215,18 @@ async def _read(db: Database, model: int | None, after: str) -> Batch:
 
 async def _texts(rows: Sequence[Any]) -> Sequence[Document]:
     """A thread reads the texts, so that sessions go on meanwhile."""
-    descriptors = [row["descriptor"] for row in rows]
-    return await asyncio.to_thread(lambda: [document.of_tool(_TOOL.decode(one)) for one in descriptors])
+    return await asyncio.to_thread(lambda: [document.of_tool(_facts(row)) for row in rows])
+
+
+def _facts(row: Any) -> ToolFacts:
+    try:
+        return _TOOL.decode(row["descriptor"])
+    except msgspec.MsgspecError as error:
+        # One that cannot be read must not keep the others from being found.
+        log.warning(
+            "a tool's descriptor cannot be read: it is found by its name alone", tool=row["name"], error=str(error)
+        )
+        return ToolFacts(name=row["name"])
 
 
 async def _ahead(read: Callable[[str], Coroutine[Any, Any, Batch]]) -> AsyncGenerator[Batch, None]:
@@ -229,6 +239,14 @@ async def _ahead(read: Callable[[str], Coroutine[Any, Any, Batch]]) -> AsyncGene
     finally:
         coming.cancel()
         await asyncio.wait((coming,))
+
+
+def _template_facts(row: Any) -> TemplateFacts:
+    try:
+        return _TEMPLATE.decode(row["descriptor"])
+    except msgspec.MsgspecError as error:
+        log.warning("a template cannot be read: it is found by its name alone", template=row["name"], error=str(error))
+        return TemplateFacts(name=row["name"])
 
 
 def _digest(template: Any, tools: Sequence[Any]) -> str:

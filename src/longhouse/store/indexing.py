@@ -228,5 +228,6 @@ async def status(db: Database) -> list[dict[str, object]]:
 
 def _array(values: Sequence[str]) -> str:
     """An array as Postgres writes it: an array of arrays could only hold those of one length."""
-    quoted = (value.replace("\\", "\\\\").replace('"', '\\"') for value in values)
+    known = (value.replace("\0", "\ufffd") for value in values)  # the one character that Postgres does not keep
+    quoted = (value.replace("\\", "\\\\").replace('"', '\\"') for value in known)
     return "{" + ",".join(f'"{value}"' for value in quoted) + "}"
