@@ -1,8 +1,7 @@
 """What can be set from outside: `LONGHOUSE_*` variables. Only `app` and the command line read this."""
 
 from pathlib import Path
-from typing import Literal
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
