@@ -11,7 +11,7 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from bench import baseline, catalog, search, spine, thinking
+from bench import baseline, catalog, delegation, search, spine, thinking
 from bench.house import ground, house
 
 console = Console(width=160)
@@ -38,6 +38,7 @@ async def main() -> None:
     show("building the request of a step", thinking.requests())
     async with ground() as under:
         bare = await baseline.play(under, sessions=60, at_once=20)
+        await delegation.prepare(under)
         async with house(under) as served:
             await spine.play(under, served, sessions=40, at_once=20)  # warm-up
             rows = []
@@ -47,6 +48,9 @@ async def main() -> None:
             show("a durable ten-step session over HTTP", rows)
             show("the bare durable loop, for comparison (model calls and fsynced appends, nothing else)", [bare])
             show("two ways to think", await thinking.sides(under, served, sessions=100, at_once=20))
+            await delegation.overhead(served, sessions=20, at_once=4)  # warm-up
+            rows = [await delegation.overhead(served, sessions=n, at_once=m) for n, m in ((200, 1), (400, 20))]
+            show("asking another agent", rows)
             show("relayed chunks", [await spine.relay(served)])
             show("idle event streams", [await spine.idle_streams(served)])
         show("tool search", [await search.measure(under, count) for count in (4_000, 100_000)])

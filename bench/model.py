@@ -4,12 +4,14 @@ import asyncio
 import time
 
 from longhouse.agents.strategy import Body
-from longhouse.journal.messages import Assistant, text_of
+from longhouse.journal.messages import Assistant, ToolResult, text_of
 from longhouse.models.scripted import Say, call, say, step_of
 from longhouse.models.scripted_server import serve
 
 STEPS = 10
 CHUNKS = 4_000
+ASKS, HELPS = "You ask another agent.", "You help another agent."
+"""The system prompts of two agents, one of which calls the other."""
 THOUGHT = {
     "reasoning_steps": ["Look at the clock.", "Then answer."],
     "current_situation": "The time is not known yet.",
@@ -22,6 +24,9 @@ THOUGHT = {
 
 def reply(body: Body) -> Say:
     """Nine uses of a tool, then the answer; its first word is the moment at which it was written."""
+    role = text_of(body.messages[0].content)  # type: ignore[union-attr]
+    if role in (ASKS, HELPS):
+        return delegated(body)
     task = text_of(body.messages[1].content)  # type: ignore[union-attr]
     if task == "stream":
         return say(f"{time.monotonic_ns()} " + "a word or two, twenty." * CHUNKS, chunk=22, delay=1e-9)
@@ -31,6 +36,18 @@ def reply(body: Body) -> Say:
         return call("clocktool", timezone="UTC")
     answer = call("finalanswertool", answer=f"{time.monotonic_ns()} " + "and so it was. " * 10)
     return Say(calls=answer.calls, chunk=40)
+
+
+def delegated(body: Body) -> Say:
+    """A call with the moment at which it was made; what it took; and the same on the way back."""
+    now, last = time.monotonic_ns(), body.messages[-1]
+    if isinstance(last, ToolResult):
+        there, answered = last.content.split()
+        return call("finalanswertool", answer=f"{there} {now - int(answered)}")
+    said = text_of(last.content)  # type: ignore[union-attr]
+    if said.isdecimal():
+        return call("finalanswertool", answer=f"{now - int(said)} {time.monotonic_ns()}")
+    return call("agent_bench_helper", task=f"{time.monotonic_ns()}")
 
 
 def _step(body: Body) -> int:

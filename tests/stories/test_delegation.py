@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from delegating import (
     CAST,
+    PLAIN,
     SignTool,
+    agent,
     answer,
     ask,
     cast,
@@ -22,6 +24,7 @@ from delegating import (
     session_of,
     task_of,
 )
+from thinking import WRITE, written
 
 from longhouse.agents.strategy import Body
 from longhouse.journal import events
@@ -190,11 +193,6 @@ async def test_several_children_think_at_the_same_time(serving: Serving) -> None
             assert meeting.complete.is_set()
 
 
-async def outcome_of_first_call(house: House, session_id: str) -> Any:
-    journal = await house.journal(session_id)
-    return next(one.event.outcome for one in journal if isinstance(one.event, events.Returned))
-
-
 async def test_the_same_child_called_twice_in_one_reply_takes_one_after_the_other(serving: Serving) -> None:
     def count(body: Body) -> Say:
         return answer(f"{task_of(body)} after {len(body.messages) - 2} messages")
@@ -216,7 +214,7 @@ async def test_constraints_are_part_of_what_the_child_reads(serving: Serving) ->
     }
     async with playing(serving, roles) as house:
         said = await house.say("Go", model="master")
-        told = await outcome_of_first_call(house, said["model"])
+        told = await outcome_of_first(house, said["model"], "agent.ann")
         assert told.content == "Write.\nConstraints:\n- length: one line"
 
 
@@ -252,3 +250,23 @@ async def test_a_child_whose_only_other_call_was_refused_is_heard(serving: Servi
     async with playing(serving, roles) as house:
         async with asyncio.timeout(10):
             assert content(await house.say("Go", model="master")) == "there is only me"
+
+
+@pytest.mark.parametrize("way", list(WRITE))
+async def test_agents_call_each_other_in_every_way_to_think(serving: Serving, way: str) -> None:
+    tools = ("reasoningtool", *PLAIN)
+    templates = [agent(name, calls=["ann"], tools=tools, base_agent_class=way) for name in ("master", "ann")]
+    name = "agent.ann" if way == "SGRAgent" else "agent_ann"
+    asks = (name, {"task": "Look.", "constraints": None, "label": None, "wait": None})
+    acts = [written(way, asks), written(way, ("finalanswertool", {"answer": "seen", "status": "completed"}))]
+    script = [*acts[0], *acts[1], *written(way, ("finalanswertool", {"answer": "ann has", "status": "completed"}))]
+    async with serving(script, templates=templates, tools=[SignTool]) as house:
+        said = await house.say("Go", model="master")
+        assert content(said) == "ann has"
+        assert await outcome_of_first(house, said["model"], "agent.ann") == events.Output(content="seen")
+
+
+async def outcome_of_first(house: House, session_id: str, tool: str) -> Any:
+    journal = [one.event for one in await house.journal(session_id)]
+    call = next(one.call for one in journal if isinstance(one, events.Called) and one.tool == tool)
+    return next(one.outcome for one in journal if isinstance(one, events.Returned) and one.call == call)

@@ -15,7 +15,7 @@ from longhouse.models.scripted_server import serve as serve_model
 from longhouse.store import journals
 from longhouse.store.database import Database
 
-ROUNDS, KILLS = 4, 4
+ROUNDS, KILLS = 4, 3
 
 
 def slowly(reply: Say) -> Say:

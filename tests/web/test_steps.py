@@ -196,9 +196,10 @@ async def test_a_request_that_cannot_be_composed_again_says_so(serving: Serving)
             assert response.status == 400
     changed = replace(TEMPLATE, prompt_pack=PromptPack(system_prompt="Other words."))
     async with serving([], templates=[changed], tools=[Lines]) as house:
-        assert not (await shown(house, session_id, 1)).matches
+        assert (await shown(house, session_id, 1)).matches, "a version stays what it was"
+        await house.db.run("DELETE FROM catalog_versions WHERE name = 'stepper' AND version = 1")
     async with (
-        serving([], templates=[replace(TEMPLATE, version=2)], tools=[Lines]) as house,
+        serving([], templates=[changed], tools=[Lines]) as house,
         house.http.get(f"/v1/sessions/{session_id}/steps/1/request") as response,
     ):
         assert (response.status, (await response.json())["error"]["code"]) == (409, "template_not_found")

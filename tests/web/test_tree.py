@@ -132,6 +132,23 @@ async def test_many_ways_to_the_same_agent_are_one_node_each(serving: Serving) -
         assert await trees.is_at_work(house.db, "a"), "a provider in trouble is waited out"
 
 
+async def test_a_reply_is_never_read_without_its_calls(serving: Serving) -> None:
+    async with playing(serving, {"master": in_steps(ask("ann", "Go."), answer("Ok.")), "ann": _looks}) as house:
+        root = (await house.say("Go.", model="master"))["model"]
+        ann = await session_of(house.db, "ann")
+        whole = {session: await house.journal(session) for session in (root, ann)}
+        spans = {session: (0, len(records)) for session, records in whole.items()}
+        cut = set()
+        for limit in range(3, sum(map(len, whole.values())) + 2):
+            found = await trees.read(house.db, spans, limit)
+            for session, records in found.items():
+                rest = whole[session][len(records) :]
+                assert [*records, *rest] == whole[session]
+                assert not (isinstance(records[-1].event, events.Replied) and isinstance(rest[0].event, events.Called))
+                cut.add(bool(rest))
+        assert cut == {True, False}
+
+
 # The state of those above
 
 

@@ -9,6 +9,8 @@ from hostile import ask, chat, refusal
 from longhouse.runtime.bus import Bus
 from longhouse.store.catalog import Catalog
 from longhouse.store.database import Database, open_database
+from longhouse.tools.admission import Admission
+from longhouse.tools.search import Finder
 from longhouse.tools.toolbox import Toolbox
 from longhouse.web import server
 from longhouse.web.access import Door
@@ -40,13 +42,42 @@ ROUTES = {
     "/metrics": {"get"},
     "/admin/keys": {"get", "post"},
     "/admin/keys/{key_id}": {"delete"},
+    "/admin/sessions": {"get"},
+    "/admin/instances": {"get"},
+    "/admin/workers": {"get"},
+    "/admin/directory/search": {"post"},
+    **{
+        f"/admin/{kind}{path}": methods
+        for kind in ("tools", "templates")
+        for path, methods in {
+            "": {"get", "post"},
+            "/{name}": {"get", "put", "patch", "delete"},
+            "/{name}@{version}": {"get"},
+            "/{name}/versions": {"get"},
+            "/{name}/diff": {"get"},
+            "/{name}/activate": {"post"},
+            "/{name}/rollback": {"post"},
+            "/{name}/deactivate": {"post"},
+        }.items()
+    },
+    "/admin/tools/search": {"post"},
 }
 
 
 async def ask_ready(db: Database) -> tuple[int, Any]:
     """What /ready of a gateway without a worker says."""
     door = Door(db, admin_key="", limits=Limits())
-    asgi = server.build(db, Bus(), Catalog(db), Metrics(lambda: 0, lambda: ()), door=door, toolbox=Toolbox(()))
+    catalog = Catalog(db)
+    asgi = server.build(
+        db,
+        Bus(),
+        catalog,
+        Metrics(lambda: 0, lambda: ()),
+        door=door,
+        toolbox=Toolbox(()),
+        admission=Admission(catalog),
+        finder=Finder(db, None),
+    )
     sent: list[Any] = []
 
     async def receive() -> Any:

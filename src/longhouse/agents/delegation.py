@@ -34,6 +34,12 @@ class AgentTask(pydantic.BaseModel):
     label: str = Field(default="", pattern=LABEL, description="Another label is another agent, without memories")
     wait: bool = Field(default=True, description="false: go on at once with a handle, and collect the result later")
 
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, given: Any) -> Any:
+        """Models write null for what they leave out."""
+        return {name: value for name, value in given.items() if value is not None} if isinstance(given, dict) else given
+
     @property
     def text(self) -> str:
         """The task as the other agent reads it."""

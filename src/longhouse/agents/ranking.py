@@ -4,7 +4,6 @@ The figures behind the reasons come from public sets of tool queries, measured w
 """
 
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
@@ -70,10 +69,13 @@ def weights(fields: Mapping[Field, str]) -> dict[str, float]:
     length = 0.0
     for field, text in fields.items():
         factor = FIELD_WEIGHTS[field]
-        for term, times in Counter(terms.terms(text[:LONGEST_FIELD])).items():
-            counted = factor * min(times, MOST_REPEATS)
-            found[term] = found.get(term, 0.0) + counted
-            length += counted
+        times: dict[str, int] = {}
+        for term in terms.terms(text[:LONGEST_FIELD]) if text else ():
+            before = times.get(term, 0)
+            if before < MOST_REPEATS:
+                times[term] = before + 1
+                found[term] = found.get(term, 0.0) + factor
+                length += factor
     if name := terms.joined(fields.get("name", "")):
         found.setdefault(name, FIELD_WEIGHTS["name"])
     norm = K1 * (1 - B + B * length / USUAL_LENGTH)

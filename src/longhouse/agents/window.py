@@ -64,11 +64,15 @@ def _parted(session: Session, template: Template, names: dict[str, str]) -> tupl
         return [], session.transcript
     began = max((entry.seq for entry in session.transcript if isinstance(entry, Heard)), default=0)
     earlier = [entry for entry in session.transcript if entry.seq < began or isinstance(entry, Told)]
-    messages = [message for entry in earlier for message in plain.worked(entry, names)]
+    # A summary stands for all that was before it, and is not a message among others.
+    summed = [message for entry in earlier if isinstance(entry, Summary) for message in plain.worked(entry, names)]
+    messages = [m for entry in earlier if not isinstance(entry, Summary) for m in plain.worked(entry, names)]
     shown = messages[-most:] if (most := SUB_WINDOW if most is None else most) else []
     while shown and isinstance(shown[0], ToolResult):
         shown.pop(0)  # its call is not shown
-    return shown, [entry for entry in session.transcript if entry.seq >= began and not isinstance(entry, Told)]
+    return [*summed, *shown], [
+        entry for entry in session.transcript if entry.seq >= began and not isinstance(entry, Told)
+    ]
 
 
 def history(session: Session, template: Template, wire_names: dict[str, str] | None = None) -> Iterator[Message]:

@@ -35,13 +35,17 @@ EDGES: Final = """
     WHERE s.owner = $1 AND s.conversation_id = $2 AND d.outcome IS NULL
 """
 
-CHILD: Final = """
-    SELECT id FROM sessions
-    WHERE owner = $1 AND conversation_id = $2 AND side = 'sub' AND agent = $3 AND label = $4
+CHILDREN: Final = """
+    SELECT s.agent, s.label, s.id FROM unnest($3::text[], $4::text[]) AS asked (agent, label)
+    JOIN sessions s ON s.owner = $1 AND s.conversation_id = $2 AND s.side = 'sub'
+        AND s.agent = asked.agent AND s.label = asked.label
 """
 
 DELEGATE: Final = """
+WITH delegated AS (
     INSERT INTO delegations (parent, call, child, prompt, trace) VALUES ($1, $2, $3, $4, $5)
+)
+INSERT INTO awaits (parent, call, awaited) SELECT $1, $2, $2 WHERE $6
 """
 AWAIT: Final = "INSERT INTO awaits (parent, call, awaited) VALUES ($1, $2, $3)"
 HANDLE: Final = "SELECT child, outcome FROM delegations WHERE parent = $1 AND call = $2 FOR UPDATE"
@@ -51,10 +55,12 @@ END: Final = """
     UPDATE delegations SET outcome = $3 WHERE child = $1 AND prompt = $2 AND outcome IS NULL
     RETURNING parent, call, trace
 """
-AWAITING: Final = "DELETE FROM awaits WHERE parent = $1 AND awaited = $2 RETURNING call"
-ARE_OPEN: Final = """
-    SELECT c FROM unnest($2::text[]) AS c
-    WHERE NOT EXISTS (SELECT FROM journal r WHERE r.session_id = $1 AND r.call_id = c AND r.kind = 'Returned')
+# Of the calls that waited, those that are still open.
+AWAITING: Final = """
+WITH waited AS (DELETE FROM awaits WHERE parent = $1 AND awaited = $2 RETURNING call)
+SELECT call FROM waited WHERE NOT EXISTS (
+    SELECT FROM journal r WHERE r.session_id = $1 AND r.call_id = waited.call AND r.kind = 'Returned'
+)
 """
 
 DROP: Final = """
@@ -104,8 +110,8 @@ async def begin(
 
     async def write(tx: Within) -> tuple[Session, Appended, list[tuple[str, int]]]:
         await tx.run(LOCK, session.owner, session.conversation)
-        edges = [(row["parent"], row["child"]) for row in await tx.rows(EDGES, session.owner, session.conversation)]
-        children = {task.call: await _child(tx, session, task) for task in tasks}
+        children = await _children(tx, session, tasks)
+        edges = await _edges(tx, session) if collects or any(children.values()) else []
         circles = {
             task.call for task in tasks if task.awaited and waits_for(edges, children[task.call] or "", session.id)
         }
@@ -115,7 +121,8 @@ async def begin(
         # A reply may call agents that it does not wait for, and end the turn.
         ended = await _ended(tx, after) if ends_for_another(session, after) else []
         touched = {session.id, *filter(None, children.values()), *(row["parent"] for row in ended)}
-        await tx.rows(LOCK_ROWS, sorted(touched))
+        if len(touched) > 1:  # our own row is locked by the append
+            await tx.rows(LOCK_ROWS, sorted(touched))
         appended = await _append(tx, session, after, settled, append_id=append_id, how=recording)
         prompted = await _tell(tx, ended, outcome_of(after), spent=_spent(after)) if ended else []
         begun: set[tuple[str, str]] = set()
@@ -260,10 +267,19 @@ async def _append(
     )
 
 
-async def _child(tx: Within, parent: Session, task: Delegation) -> str | None:
-    """The session that the task goes to, if it is there already."""
-    found: str | None = await tx.value(CHILD, parent.owner, parent.conversation, task.agent, task.label)
-    return found
+async def _children(tx: Within, parent: Session, tasks: Sequence[Delegation]) -> dict[str, str | None]:
+    """Call -> the session that its task goes to, where it is there already."""
+    if not tasks:
+        return {}
+    agents, labels = [task.agent for task in tasks], [task.label for task in tasks]
+    rows = await tx.rows(CHILDREN, parent.owner, parent.conversation, agents, labels)
+    there = {(row["agent"], row["label"]): row["id"] for row in rows}
+    return {task.call: there.get((task.agent, task.label)) for task in tasks}
+
+
+async def _edges(tx: Within, session: Session) -> list[tuple[str, str]]:
+    """Who waits for whom in the conversation; an agent that is new waits for nobody."""
+    return [(row["parent"], row["child"]) for row in await tx.rows(EDGES, session.owner, session.conversation)]
 
 
 def _opened(parent: Session, task: Delegation, version: int) -> Opened:
@@ -283,9 +299,7 @@ async def _prompt(tx: Within, parent: Session, task: Delegation, opened: Opened)
     text = "".join(content for content in prompted.content if isinstance(content, str))
     proposed = f"{task.agent}_{uuid.uuid4()}"
     placed: Placed = await journals.open(tx, proposed, opened, prompted, task=text, parent=parent.id)
-    await tx.run(DELEGATE, parent.id, task.call, placed.session_id, placed.seq, prompted.trace)
-    if task.awaited:
-        await tx.run(AWAIT, parent.id, task.call, task.call)
+    await tx.run(DELEGATE, parent.id, task.call, placed.session_id, placed.seq, prompted.trace, task.awaited)
     return placed.session_id, placed.seq
 
 
@@ -317,9 +331,8 @@ async def _tell(
     """Gives the outcome to every call that waits for it and is still open; what it cost counts for the first."""
     told = []
     for row in ended:
-        calls = [one["call"] for one in await tx.rows(AWAITING, row["parent"], row["call"])]
-        is_open = [one["c"] for one in await tx.rows(ARE_OPEN, row["parent"], calls)] if calls else []
-        new = [Returned(call=call, outcome=outcome, by="agent") for call in is_open]
+        calls = await tx.rows(AWAITING, row["parent"], row["call"])
+        new = [Returned(call=one["call"], outcome=outcome, by="agent") for one in calls]
         if new:
             new[0] = msgspec.structs.replace(new[0], spent=spent)
             placed = await journals.add(tx, row["parent"], new, trace=row["trace"])

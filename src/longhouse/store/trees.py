@@ -26,6 +26,18 @@ BELOW: Final = """
     )
 """
 
+# Asked first, since mostly the answer is no: whatever the trace, which in a long life are many.
+HAS_GROWN: Final = """
+    WITH RECURSIVE below (id) AS (
+        SELECT $1::text UNION SELECT d.child FROM below JOIN delegations d ON d.parent = below.id
+    )
+    SELECT EXISTS (
+        SELECT FROM below JOIN sessions s ON s.id = below.id
+        LEFT JOIN unnest($2::text[], $3::bigint[]) AS known (id, seq) ON known.id = s.id
+        WHERE s.head > COALESCE(known.seq, 0)
+    )
+"""
+
 GROWN: Final = f"""
     {BELOW}, reached AS (
         SELECT id, trace, min(depth) AS depth FROM below GROUP BY id, trace
@@ -117,6 +129,9 @@ class Task:
 
 async def grown(db: Database, root: str, seen: Mapping[str, int]) -> list[Grown]:
     """The session itself and all beneath it, as far as their journals are longer than what was seen."""
+    known = (list(seen), list(seen.values()))
+    if not await db.value(HAS_GROWN, root, *known):
+        return []
     return [
         Grown(
             id=row["id"],
@@ -125,7 +140,7 @@ async def grown(db: Database, root: str, seen: Mapping[str, int]) -> list[Grown]
             depths=dict(zip(row["traces"], row["depths"], strict=True)),
             first=row["first"] or 1,
         )
-        for row in await db.rows(GROWN, root, list(seen), list(seen.values()))
+        for row in await db.rows(GROWN, root, *known)
     ]
 
 

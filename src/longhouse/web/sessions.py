@@ -312,9 +312,8 @@ def _question(question: Question) -> dict[str, Any]:
         "session_id": session.id,
         "kind": "unknown_outcome" if call.uncertain else "approval" if call.approve_by else "clarification",
         "text": question.text,
-        "tool": call.tool,
-        "arguments": call.arguments,
         "deadline": call.approve_by or call.deadline,
+        **({} if call.question else {"tool": call.tool, "arguments": call.arguments}),
     }
 
 
