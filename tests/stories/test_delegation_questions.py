@@ -43,35 +43,35 @@ async def post(house: Any, session_id: str, what: str, **body: Any) -> tuple[int
         return response.status, await response.json()
 
 
-@pytest.mark.parametrize("way", ["chat", "clarification"])
-async def test_a_question_three_levels_down_is_answered_after_a_restart(dsn: str, way: str) -> None:
+async def test_a_question_three_levels_down_is_answered_after_a_restart(dsn: str) -> None:
     async with serve_model(cast(**DEEP)) as model:
         settings = {"database_url": dsn, "llm_base_url": model.url, "llm_api_key": "sk-test-canary"}
         async with cast_house(**settings) as first:
-            said = await first.say("Weather?", model="master")
-            assert content(said) == ASKED
-            assert (said["x_agent"]["waiting_for"], said["x_agent"]["asked_by"]) == ("clarification", "cem")
-            root = said["model"]
+            roots = []
+            for _ in range(2):
+                said = await first.say("Weather?", model="master")
+                assert content(said) == ASKED
+                assert (said["x_agent"]["waiting_for"], said["x_agent"]["asked_by"]) == ("clarification", "cem")
+                roots.append(said["model"])
             first.kill()
             await first.ended()
         async with cast_house(**settings) as second:
-            shown = await second.session(root)
-            assert shown["state"] == "WAITING_FOR_CLARIFICATION"
-            [asked] = shown["questions"]
-            assert (asked["agent"], asked["kind"], asked["text"]) == ("cem", "clarification", "Which city?")
-            if way == "chat":
-                assert content(await second.say("Oslo", model=root)) == "Rain in Oslo."
-            else:
-                assert (await post(second, root, "clarification", answer="Oslo"))[0] == 202
-                assert (await second.until(root, "COMPLETED"))["result"] == "Rain in Oslo."
-                status, refused = await post(second, root, "clarification", answer="Rome")
-                assert (status, refused["error"]["code"]) == (409, "already_settled")
-            facts = await second.facts(root)
-            assert [one["event"]["kind"] for one in facts] == [
-                "Opened", "Prompted", "Started", "Replied", "Called", "Returned",
-                "Replied", "Called", "Returned", "Finished",
-            ]  # fmt: skip
-        assert len(requests_of(model, "cem")) == 2
+            for root in roots:
+                shown = await second.session(root)
+                assert shown["state"] == "WAITING_FOR_CLARIFICATION"
+                [asked] = shown["questions"]
+                assert (asked["agent"], asked["kind"], asked["text"]) == ("cem", "clarification", "Which city?")
+            assert content(await second.say("Oslo", model=roots[0])) == "Rain in Oslo."
+            assert (await post(second, roots[1], "clarification", answer="Rome"))[0] == 202
+            assert (await second.until(roots[1], "COMPLETED"))["result"] == "Rain in Rome."
+            status, refused = await post(second, roots[1], "clarification", answer="Oslo")
+            assert (status, refused["error"]["code"]) == (409, "already_settled")
+            for root in roots:
+                assert [one["event"]["kind"] for one in await second.facts(root)] == [
+                    "Opened", "Prompted", "Started", "Replied", "Called", "Returned",
+                    "Replied", "Called", "Returned", "Finished",
+                ]  # fmt: skip
+        assert len(requests_of(model, "cem")) == 4
 
 
 def three(body: Body) -> Say:

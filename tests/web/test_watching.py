@@ -179,7 +179,7 @@ async def test_the_openapi_document_has_every_route_and_every_body(serving: Serv
     assert {"role", "content", "tool_calls"} <= set(message["properties"])
     assert set(bodies["/v1/sessions/{session_id}/clarification"]["properties"]) == {"answer", "call_id"}
     approval = bodies["/v1/sessions/{session_id}/approval"]["properties"]
-    assert approval["decision"]["enum"] == ["happened", "did_not_happen", "give_up"]
+    assert approval["decision"]["enum"] == ["approve", "deny", "happened", "did_not_happen", "give_up"]
     assert set(bodies["/agents/{agent_id}/provide_clarification"]["properties"]) == {"clarifications", "messages"}
     assert bodies["/v1/sessions/{session_id}/cancel"] is None
 

@@ -125,7 +125,7 @@ def _waiting(call: Open | None) -> Text:
     if call is None:
         return Text("open")
     if call.approve_by:
-        return Text(f"waits for approval until {call.approve_by:%H:%M:%S}")
+        return Text(f"waits for approval until {call.approve_by:%Y-%m-%d %H:%M}")
     if call.uncertain:
         return Text("its worker was lost: did it happen?")
     return Text({"ask": "waits for an answer", "agent": "waits for the agent"}.get(call.kind, "running"))

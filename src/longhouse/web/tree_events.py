@@ -45,7 +45,7 @@ async def tree_events_of(
         async for batch in follow(db, root, subscription, after=place.seq, beat=LOOK_EVERY):
             above = [item for item in batch if isinstance(item, Recorded) or (deltas and isinstance(item, Fragment))]
             watch.see(item for item in above if isinstance(item, Recorded))
-            items = await chronicle.since(above) if _is_worth_a_look(batch) else above
+            items = await chronicle.since(above) if chronicle.held or _is_worth_a_look(batch) else above
             if pieces := b"".join(chronicle.pieces(items)):
                 yield pulse.beating(pieces)
             elif pulse.is_due:
@@ -107,6 +107,8 @@ class Chronicle:
     """Did the last look show everybody beneath up to now?"""
     is_cut: bool = False
     """Was there more than it could read?"""
+    held: list[Recorded | Fragment] = field(default_factory=list)
+    """What is not told yet, since what it follows from beneath is not known for sure."""
     _branches: dict[str, Branch] = field(default_factory=dict)
 
     async def so_far(self) -> list[News]:
@@ -116,16 +118,18 @@ class Chronicle:
 
     async def since(self, above: Sequence[Recorded | Fragment]) -> Sequence[Item]:
         """What is new at the top, and with it what is new beneath, causes before their effects."""
-        facts = [item for item in above if isinstance(item, Recorded)]
+        self.held += above
+        facts = [item for item in self.held if isinstance(item, Recorded)]
         known = {**self.place.seen, self.place.root: facts[-1].seq if facts else self.place.seq}
         nodes = await trees.grown(self.db, self.place.root, known)
         if any(node.id == self.place.root for node in nodes):
-            # The session at the top has gone on: what follows from that comes after it, when we hear of it.
+            # The session at the top has gone on since: we hear of it in a moment, and tell all of it in order.
             self.is_whole = self.is_cut = False
-            return above
+            return []
         lives = [[(one.record.at, one) for one in life] for life in await self._lives(nodes)]
+        held, self.held = self.held, []
         # Merged and not sorted: whatever the clocks say, the events of one session stay in their order.
-        return [item for _, item in heapq.merge(_dated(above), *lives, key=lambda pair: pair[0])]
+        return [item for _, item in heapq.merge(_dated(held), *lives, key=lambda pair: pair[0])]
 
     async def _lives(self, nodes: Sequence[Grown]) -> list[list[News]]:
         spans = {node.id: (max(self.place.seen.get(node.id, 0), node.first - 1), node.head) for node in nodes}
