@@ -411,3 +411,14 @@ async def launched_words(*arguments: str, within: float = 60.0, **environment: s
             await started.wait()
     assert started.returncode is not None
     return started.returncode, said.decode()
+
+
+async def indexed(http: aiohttp.ClientSession, within: float = 30.0) -> None:
+    """Waits until tools are found by search: what that needs in memory is there from then on."""
+    async with asyncio.timeout(within):
+        while True:
+            async with http.post("/admin/tools/search", json={"query": "look at the clock"}) as response:
+                found = (await response.json())["data"]
+            if found and found[0]["legs"]["semantic"] is not None:
+                return
+            await asyncio.sleep(0.1)

@@ -11,7 +11,7 @@ from longhouse.journal import events
 from longhouse.models.scripted import call
 from longhouse.models.scripted_server import serve as serve_model
 from longhouse.store.database import Database
-from support import AGENT, Process, Serving, process
+from support import AGENT, Process, Serving, indexed, process
 
 MANY = 10_000
 LIMITS = events.Limits(max_iterations=20, max_clarifications=3, time_budget=1800)
@@ -76,6 +76,7 @@ async def test_ten_thousand_waiting_sessions_cost_a_server_no_memory(dsn: str, d
     async with serve_model(weather) as model, process(database_url=dsn, llm_base_url=model.url) as house:
         for _ in range(20):
             await ask_and_answer(house)
+        await indexed(house.http)
         watched = psutil.Process(house.process.pid)
         before, threads = await settled_memory(house), watched.num_threads()
         await insert_waiting(db, MANY)

@@ -44,7 +44,7 @@ AFTER = (
     ("createreporttool", {"title": "Rain in Bergen", "content": "It rains on 240 days: 2,495 mm [1]."}),
     ("finalanswertool", {"answer": "The report is written: 2,495 mm a year [1].", "status": "completed"}),
 )
-AGENTS = {one.name: one.base_agent_class for one in BUILT_IN}
+AGENTS = {one.name: one.base_agent_class for one in BUILT_IN if "research" in one.multi_agent_meta.tags}
 
 PLACEHOLDERS = (
     # A session or an instance: the template's name, then a random id. Other random ids (traces) stand alone.

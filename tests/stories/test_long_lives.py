@@ -7,7 +7,7 @@ import psutil
 from longhouse.models.scripted import Script, call
 from longhouse.models.scripted_server import serve as serve_model
 from longhouse.store.database import Database
-from support import AGENT, Process, Serving, process
+from support import AGENT, Process, Serving, indexed, process
 
 BODY = {"model": AGENT, "messages": [{"role": "user", "content": "What time is it?"}]}
 ANSWER = Script(by="step", replies=(call("finalanswertool", answer="Late."),))
@@ -40,6 +40,7 @@ async def test_a_thousand_sessions_leave_nothing_behind(dsn: str, db: Database) 
     ):
         watched = psutil.Process(house.process.pid)
         await live(house, WARM_UP)
+        await indexed(house.http)
         memory, files, threads = await least_memory(watched), watched.num_fds(), watched.num_threads()
         await live(house, MANY)
         assert await least_memory(watched) - memory < 5 * 2**20

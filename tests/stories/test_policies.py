@@ -68,7 +68,7 @@ COVERED = {
     "ToolPolicy.tags": TOOLS,
     "ToolPolicy.max_risk_level": TOOLS,
     "ToolPolicy.max_tools_in_prompt": TOOLS,
-    "ToolPolicy.selection_strategy": "tools/test_search.py",
+    "ToolPolicy.selection_strategy": "tools/test_select.py",
     "Availability.when": TOOLS,
     "Availability.keep_only": TOOLS,
     "Availability.exclude": TOOLS,

@@ -41,7 +41,7 @@ async def test_the_examples_of_the_readme_run_as_written(dsn: str) -> None:
     port = free_port()
     shell = [block.replace(PORT, port) for block in blocks("bash") if "curl" in block]
     python = [block.replace(PORT, port) for block in blocks("python")]
-    assert (len(shell), len(python)) == (2, 2)
+    assert (len(shell), len(python)) == (3, 2)
     async with process("serve", "--port", port, database_url=dsn):
         first = await run("bash", "-ec", shell[0])
         assert "which city are you in?" in first
@@ -58,3 +58,6 @@ async def test_the_examples_of_the_readme_run_as_written(dsn: str) -> None:
         events = await run("bash", "-ec", shell[1])
         assert "event: Opened" in events
         assert "id: 1\n" in events
+
+        told = await run("bash", "-ec", shell[2])
+        assert "It remembers: My name is Aliya.; I live in Oslo.." in told

@@ -130,11 +130,12 @@ def within(own: Limits, budget: Limits | None) -> Limits:
     )
 
 
-def narrowed(rights: Rights | None, template: Template) -> Rights:
+def narrowed(rights: Rights | None, template: Template) -> Rights | None:
     """The rights that a turn has, and hands down: what the agent above may not use, this one may not either."""
     above, policy = rights or Rights(), template.tool_policy
     denied = tuple(dict.fromkeys((*above.denied, *policy.denylist)))
-    return Rights(denied=denied, max_risk=min(above.max_risk, policy.max_risk_level, key=RISKS.index))
+    own = Rights(denied=denied, max_risk=min(above.max_risk, policy.max_risk_level, key=RISKS.index))
+    return None if own == Rights() else own
 
 
 def shared(session: Session, last: int) -> tuple[Message, ...]:

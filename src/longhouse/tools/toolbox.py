@@ -159,6 +159,7 @@ class Toolbox:
         binder: Binder = lambda descriptor: None,
     ) -> None:
         self._classes = {entrypoint_of(cls): cls for cls in classes}
+        self._named = {cls.tool_name: cls for cls in self._classes.values()}
         self._here: dict[str, Binding] = {cls.tool_name: ClassBinding(cls) for cls in self._classes.values()}
         self._bound: dict[tuple[str, int], Binding] = {}
         self._config = config or ToolConfig()
@@ -216,7 +217,9 @@ class Toolbox:
         way = descriptor.runtime_binding
         if way.mcp:
             return self._of_server(descriptor)
-        if way.python_entrypoint and (cls := self._classes.get(way.python_entrypoint)):
+        # Code has no versions: a class of this name here is the tool, wherever it was imported from before.
+        cls = self._classes.get(way.python_entrypoint or "") or self._named.get(descriptor.name)
+        if way.python_entrypoint and cls:
             return ClassBinding(cls, descriptor)
         return self._binder(descriptor)
 
