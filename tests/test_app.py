@@ -10,8 +10,8 @@ from support import Serving
 async def test_templates_that_name_what_is_not_there_are_refused_all_at_once(serving: Serving) -> None:
     templates = [
         Template(name="a", tool_policy=ToolPolicy(allowlist=("finalanswertool", "unheard_of"))),
-        Template(name="b", tool_policy=ToolPolicy(allowlist=("finalanswertool",)), base_agent_class="Dreamer"),
+        Template(name="b", tool_policy=ToolPolicy(allowlist=("finalanswertool",)), base_agent_class="UnheardOfAgent"),
     ]
-    with pytest.raises(SetupError, match="a@1: no tool 'unheard_of'; b@1: no agent class 'Dreamer'"):
+    with pytest.raises(SetupError, match="a@1: no tool 'unheard_of'; b@1: no agent class 'UnheardOfAgent'"):
         async with serving([], templates=templates):
             raise AssertionError("it started")
