@@ -11,6 +11,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+import structlog
 from redis.asyncio import Redis
 
 from longhouse.memory.redis import open_redis
@@ -21,6 +22,14 @@ from redis_server import RedisServer, redis_server
 from support import Serving
 
 TEMPLATE = "longhouse_template"
+
+# A traceback with the values of all variables takes seconds to write, in which the event loop stands still.
+structlog.configure(
+    processors=[
+        structlog.processors.add_log_level,
+        structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
+    ]
+)
 
 
 class SharedPostgres:

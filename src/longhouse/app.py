@@ -1,9 +1,10 @@
 """The only composition root: opens every resource, wires it, and closes it again."""
 
+import asyncio
+import importlib
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final
 
 import structlog
@@ -19,9 +20,6 @@ from longhouse.agents.tool_calling import ToolCallingAgent
 from longhouse.configured import Configured, configure
 from longhouse.errors import SetupError
 from longhouse.files.reading import Given
-from longhouse.memory.mirror import Mirror
-from longhouse.memory.redis import open_redis
-from longhouse.memory.watch import SessionLog, subagents_in
 from longhouse.models import embedded
 from longhouse.models.demo import scene
 from longhouse.models.embeddings import open_embeddings
@@ -30,6 +28,7 @@ from longhouse.models.model import Embedder, Model
 from longhouse.models.openai import OpenAIModel, open_endpoint
 from longhouse.models.scripted import ScriptedModel
 from longhouse.runtime.bus import Bus
+from longhouse.runtime.delegate import PriorOf
 from longhouse.runtime.engine import Engine, Patience
 from longhouse.runtime.indexer import Indexer
 from longhouse.runtime.instance import ModelFor, Pool
@@ -121,7 +120,7 @@ async def open_app(
         open_remote(Egress(_listed(settings.allow_egress))) as outside,
         open_embedder(settings) as embedder,
         Indexer(db, embedder).working() as indexer,
-        open_memory(settings, db, bus) as mirror,
+        open_memory(settings, db, bus) as prior,
     ):
         catalog = Catalog(db, model=settings.llm_model)
         binder = binder_of(outside, secrets.find, _listed(settings.tool_packages))
@@ -134,7 +133,6 @@ async def open_app(
         await publish(catalog, setup, toolbox.classes)
         pool, offering = Pool(model_for), Offering(catalog, toolbox, search)
         patience = Patience(attended=settings.patience, unattended=15 * settings.patience)
-        prior = mirror.prior if mirror else None
         engine = Engine(db, bus, catalog, toolbox, offering, pool, worker=new_id(), patience=patience, prior=prior)
         terms = Terms(slots=settings.worker_slots, lease=settings.lease_seconds)
         folders = setup.log_folders
@@ -205,22 +203,17 @@ async def open_embedder(settings: Settings) -> AsyncIterator[Embedder | None]:
 
 
 @asynccontextmanager
-async def open_memory(settings: Settings, db: Database, bus: Bus) -> AsyncIterator[Mirror | None]:
-    """The copies of what happened that people look for elsewhere: in Redis, in a log for each conversation."""
-    catalog = Catalog(db)
-    async with AsyncExitStack() as stack:
-        mirror = None
-        if settings.redis_url:
-            client = await stack.enter_async_context(open_redis(settings.redis_url.get_secret_value()))
-            mirror = await stack.enter_async_context(Mirror(db, client, catalog=catalog).running())
-            bus.on_news(mirror.nudge)
-        if settings.log_dir:
-            logs = partial(
-                SessionLog, db, settings.log_dir, language=settings.log_language, subagents=subagents_in(catalog)
-            )
-            log = logs(confirmed=mirror.confirmed) if mirror else logs()
-            bus.on_news((await stack.enter_async_context(log.running())).nudge)
-        yield mirror
+async def open_memory(settings: Settings, db: Database, bus: Bus) -> AsyncIterator[PriorOf | None]:
+    """The copies of what happened in Redis and in logs; yields what is known there of conversations new to us."""
+    if not settings.redis_url and not settings.log_dir:
+        yield None
+        return
+    # Redis's client takes half a second to load, which those without it should not spend.
+    memory = await asyncio.to_thread(importlib.import_module, "longhouse.memory.running")
+    url = settings.redis_url.get_secret_value() if settings.redis_url else None
+    kept = {"redis_url": url, "log_dir": settings.log_dir, "language": settings.log_language}
+    async with memory.running(db, bus.on_news, **kept) as mirror:
+        yield mirror.prior if mirror else None
 
 
 @asynccontextmanager

@@ -141,14 +141,6 @@ class ToolPolicy:
     selection_strategy: SelectionStrategy = "retrieval_sticky"
 
     @property
-    def names_all(self) -> bool:
-        """Does it name all the tools that there are for it, and no more than may be offered?"""
-        if self.selection_strategy == "static":
-            return True
-        is_plain = self.allowlist is not None and not any(name.endswith(".*") for name in self.named)
-        return is_plain and len(self.named) <= self.max_tools_in_prompt
-
-    @property
     def named(self) -> tuple[str, ...]:
         """The tools that the policy itself names, those in every step first."""
         return tuple(dict.fromkeys((*self.required, *(self.allowlist or ()))))

@@ -2,11 +2,9 @@
 
 import re
 import unicodedata
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import pairwise
-from typing import Final
-
-import snowballstemmer
+from typing import Any, Final
 
 _STOP_WORDS: Final = """
     a about am an and any are as at be been but by can could did do does for from had has have he her him his how i if
@@ -35,8 +33,12 @@ _RUN: Final = re.compile(rf"{_LATIN}|[{_UNSPACED}]+|[^\W_]+?(?=[{_UNSPACED}A-Za-
 _ACCENTED: Final = re.compile("[\u00c0-\u024f\u1e00-\u1eff]+")
 _ACCENT: Final = re.compile("[\u0300-\u036f]")
 
-_ENGLISH: Final = snowballstemmer.stemmer("english")
-_RUSSIAN: Final = snowballstemmer.stemmer("russian")
+
+@cache
+def _stemmer(language: str) -> Any:
+    import snowballstemmer  # noqa: PLC0415 - it brings the rules of thirty languages, which most processes never need
+
+    return snowballstemmer.stemmer(language)
 
 
 def terms(text: str) -> list[str]:
@@ -71,5 +73,5 @@ def _terms_of(word: str) -> tuple[str, ...]:
     if word in STOP_WORDS or len(word) > LONGEST_WORD:
         return ()
     if "\u0400" <= word[0] <= "\u04ff":
-        return (_RUSSIAN.stemWord(word.replace("ё", "е")),)
-    return (_ENGLISH.stemWord(word),)
+        return (_stemmer("russian").stemWord(word.replace("ё", "е")),)
+    return (_stemmer("english").stemWord(word),)

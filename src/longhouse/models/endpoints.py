@@ -31,9 +31,7 @@ class Endpoints:
         place = (policy.base_url, policy.api_key_ref or "", policy.proxy or "")
         if place not in self._open:
             if len(self._open) >= MOST:
-                raise SetupError(
-                    f"Templates name more than {MOST} model endpoints; restart to forget old ones."
-                )
+                raise SetupError(f"Templates name more than {MOST} model endpoints; restart to forget old ones.")
             self._open[place] = await self._opened(policy.base_url, policy, template.ref)
         return self._open[place]
 

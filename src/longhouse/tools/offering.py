@@ -1,7 +1,7 @@
 """Which tools an agent is offered now: what its template's policy permits, in the versions that its turn began with."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -39,13 +39,14 @@ class Offering:
         """Required tools first, then the others that are named, in their order; never more than the policy's cap."""
         policy = template.tool_policy
         found = session.context.get("found_tools", ())
-        if self.search and (found or not policy.names_all):
+        active = await self._active(template, session.owner)
+        if self.search and (found or not _names_all(policy, active)):
             chosen = await self.search.get_tools_for_step(template, session, hard_require=found[-MOST_FOUND:])
             taken = [await self.toolbox.taken(one.name, one.version) for one in chosen]
             return [tool for tool in taken if tool]
         pinned = _pinned(session)
         offered: list[Tool] = []
-        for name, version in (await self._active(template, session.owner)).items():
+        for name, version in active.items():
             if len(offered) == policy.max_tools_in_prompt:
                 break
             descriptor = await self.catalog.tools.find(name, pinned.get(name, version))
@@ -65,6 +66,13 @@ class Offering:
                 self._known.clear()
             self._known[key] = (now + FRESH_FOR, changes, known)
         return known
+
+
+def _names_all(policy: ToolPolicy, active: Mapping[str, int]) -> bool:
+    """Does the policy name all the tools that there are for it, and no more than may be offered?"""
+    if policy.selection_strategy == "static":
+        return True
+    return policy.allowlist is not None and len(active) <= policy.max_tools_in_prompt
 
 
 def permits(template: Template, tool: ToolDescriptor, session: Session) -> bool:

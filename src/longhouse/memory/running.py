@@ -1,0 +1,39 @@
+"""The copies of what happened that people look for elsewhere, kept while the server runs."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+from longhouse.memory.log_lines import Language
+from longhouse.memory.mirror import Mirror
+from longhouse.memory.redis import open_redis
+from longhouse.memory.watch import SessionLog, subagents_in
+from longhouse.store.catalog import Catalog
+from longhouse.store.database import Database
+
+Nudge = Callable[[str], None]
+
+
+@asynccontextmanager
+async def running(
+    db: Database,
+    on_news: Callable[[Nudge], None],
+    *,
+    redis_url: str | None,
+    log_dir: Path | None,
+    language: Language,
+) -> AsyncIterator[Mirror | None]:
+    """Conversations in Redis, and a log for each of them; `on_news` lends us the ear of whoever appends."""
+    catalog = Catalog(db)
+    async with AsyncExitStack() as stack:
+        mirror = None
+        if redis_url:
+            client = await stack.enter_async_context(open_redis(redis_url))
+            mirror = await stack.enter_async_context(Mirror(db, client, catalog=catalog).running())
+            on_news(mirror.nudge)
+        if log_dir:
+            logs = partial(SessionLog, db, log_dir, language=language, subagents=subagents_in(catalog))
+            log = logs(confirmed=mirror.confirmed) if mirror else logs()
+            on_news((await stack.enter_async_context(log.running())).nudge)
+        yield mirror
