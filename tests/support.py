@@ -118,17 +118,15 @@ async def _served(app: App) -> AsyncIterator[str]:
         app.asgi, host="127.0.0.1", port=0, http="httptools", ws="none", lifespan="off", log_config=None,
         access_log=False, timeout_graceful_shutdown=1,
     )  # fmt: skip
+    config.load()
     server = uvicorn.Server(config)
-    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
-    task = asyncio.create_task(server.serve())
-    while not server.started:
-        await asyncio.sleep(0.005)
+    server.lifespan = config.lifespan_class(config)
+    await server.startup()
     try:
         port = server.servers[0].sockets[0].getsockname()[1]
         yield f"http://127.0.0.1:{port}"
     finally:
-        server.should_exit = True
-        await task
+        await server.shutdown()
 
 
 @dataclass

@@ -22,7 +22,7 @@ from longhouse.tools.remote import RemoteBinding, open_remote
 from longhouse.tools.toolbox import Toolbox
 from support import opened, prompted, started, told, used
 
-SECRET = 'canary/"4711"+tool-secret'
+SECRET = 'canary/"hush"+tool-secret'
 CONTEXT = ToolContext("s", "c", "local", None, "agent", "1-action-0", "s:1-action-0")
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
 
@@ -146,7 +146,7 @@ async def test_a_secret_that_comes_back_is_shown_to_nobody(status: int, kind: st
         )
     shown = f"{outcome!r} {logs!r}"
     assert "canary" not in shown
-    assert "4711" not in shown
+    assert "hush" not in shown
 
 
 async def test_a_binding_does_not_show_its_secret() -> None:

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cache
 from typing import Any, Final, Generic, Literal, TypeVar
 
 import msgspec
@@ -227,6 +228,11 @@ USE: Final = """
 FORGET_USES: Final = "DELETE FROM tool_uses WHERE minute < now() - interval '2 minutes'"
 
 
+@cache
+def _adapter(type_: type[T]) -> TypeAdapter[T]:
+    return TypeAdapter(type_)
+
+
 class Shelf(Generic[T]):
     """One kind of thing in the catalog. Versions are kept at hand; which one is active is asked each time."""
 
@@ -235,7 +241,7 @@ class Shelf(Generic[T]):
         self._type: type[T] = type_
         self._complete: Callable[[T], T] = complete
         self.kind = kind
-        self.adapter: TypeAdapter[T] = TypeAdapter(type_)
+        self.adapter: TypeAdapter[T] = _adapter(type_)
         self.changes = 0
         """Counts what this process itself has changed."""
         self._versions: dict[tuple[str, int], T] = {}

@@ -4,6 +4,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, ClassVar, Final, Protocol
 
 import pydantic
@@ -73,20 +74,26 @@ class BaseTool(pydantic.BaseModel):
     @classmethod
     def descriptor(cls) -> ToolDescriptor:
         """The class as the catalog describes it."""
-        schema = _without_titles(cls.model_json_schema())
-        schema.pop("description", None)
         return ToolDescriptor(
             name=cls.tool_name,
             type=cls.tool_type,
             tags=cls.tool_tags,
             description_short=cls.description,
-            input_schema=schema,
+            input_schema=_schema_of(cls),
             runtime_binding=RuntimeBinding(python_entrypoint=entrypoint_of(cls)),
             effect=cls.effect,
             timeout=cls.timeout,
             max_output=cls.max_output,
             needs_approval=cls.needs_approval,
         )
+
+
+@cache
+def _schema_of(cls: type[BaseTool]) -> dict[str, Any]:
+    """Made once: a class does not change its fields."""
+    schema: dict[str, Any] = _without_titles(cls.model_json_schema())
+    schema.pop("description", None)
+    return schema
 
 
 def entrypoint_of(cls: type[BaseTool]) -> str:

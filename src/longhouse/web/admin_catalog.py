@@ -1,10 +1,12 @@
 """The catalog over HTTP: tools and templates published, shown, compared, activated, rolled back, retired."""
 
+from copy import deepcopy
+from functools import cache
 from typing import Annotated, Any, Final
 
 import msgspec
 from fastapi import APIRouter, Depends, Path, Request, Response
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 
 from longhouse.agents.diff import differences
 from longhouse.errors import CallerError
@@ -32,8 +34,13 @@ def routes(shelf: Shelf[T], admission: Admission) -> APIRouter:
     return router
 
 
+@cache
+def _schema(adapter: TypeAdapter[Any]) -> dict[str, Any]:
+    return adapter.json_schema()
+
+
 def _add_publishing(router: APIRouter, desk: Desk[T]) -> None:
-    kind, schema = desk.kind, desk.shelf.adapter.json_schema
+    kind, schema = desk.kind, lambda: deepcopy(_schema(desk.shelf.adapter))
     answers: dict[int | str, dict[str, Any]] = {
         201: admin_docs.answer("A new version.", admin_docs.placed(kind)),
         200: admin_docs.answer("This content was there already, and keeps its version.", admin_docs.placed(kind)),

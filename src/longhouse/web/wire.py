@@ -5,6 +5,7 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
+from functools import cache
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
@@ -327,15 +328,21 @@ def digest_of(body: bytes, *named: str | None) -> str:
     return hashlib.sha256(b"\x00".join([body, *((name or "").encode() for name in named)])).hexdigest()
 
 
+@cache
+def _schema(model: type[pydantic.BaseModel]) -> dict[str, Any]:
+    return model.model_json_schema()
+
+
 def described(model: type[pydantic.BaseModel], /, **example: Any) -> dict[str, Any]:
     """The body of a POST for the OpenAPI document, which cannot see it: we read bodies ourselves."""
-    return described_as(model.model_json_schema(), example)
+    return described_as(_schema(model), example)
 
 
 def described_as(schema: dict[str, Any], example: Any) -> dict[str, Any]:
     """The same for a body of any JSON Schema."""
-    known = schema.pop("$defs", {})
-    content = {"schema": _resolved(schema, known), "example": example}
+    known = schema.get("$defs", {})
+    plain = {key: value for key, value in schema.items() if key != "$defs"}
+    content = {"schema": _resolved(plain, known), "example": example}
     return {"requestBody": {"required": True, "content": {"application/json": content}}}
 
 
