@@ -229,7 +229,7 @@ FORGET_USES: Final = "DELETE FROM tool_uses WHERE minute < now() - interval '2 m
 
 
 @cache
-def _adapter(type_: type[T]) -> TypeAdapter[T]:
+def _adapter(type_: type[Any]) -> TypeAdapter[Any]:
     return TypeAdapter(type_)
 
 

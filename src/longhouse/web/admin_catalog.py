@@ -40,7 +40,11 @@ def _schema(adapter: TypeAdapter[Any]) -> dict[str, Any]:
 
 
 def _add_publishing(router: APIRouter, desk: Desk[T]) -> None:
-    kind, schema = desk.kind, lambda: deepcopy(_schema(desk.shelf.adapter))
+    kind = desk.kind
+
+    def schema() -> dict[str, Any]:
+        return deepcopy(_schema(desk.shelf.adapter))
+
     answers: dict[int | str, dict[str, Any]] = {
         201: admin_docs.answer("A new version.", admin_docs.placed(kind)),
         200: admin_docs.answer("This content was there already, and keeps its version.", admin_docs.placed(kind)),
