@@ -4,7 +4,6 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import cache
 from typing import Any, Final, Generic, Literal, TypeVar
 
 import msgspec
@@ -58,6 +57,7 @@ class Version:
     descriptor: dict[str, Any]
 
 
+# `changed_at` of a proposed row says whether its content is new: ON CONFLICT sees no other column of ours.
 # One statement publishes many. Content that is there already keeps its version; `$6` says whether what is published
 # becomes active, `$7` whether also when its content was there before.
 PUBLISH: Final = """
@@ -81,8 +81,9 @@ WITH given AS (
 ), last AS (
     SELECT DISTINCT ON (name) * FROM numbered ORDER BY name, nth DESC
 ), named AS (
-    INSERT INTO catalog_names AS n (kind, name, owner, active)
-    SELECT $1, name, owner, CASE WHEN $6 THEN version END FROM last
+    INSERT INTO catalog_names AS n (kind, name, owner, active, changed_at)
+    SELECT $1, name, owner, CASE WHEN $6 THEN version END, CASE WHEN there IS NULL THEN now() ELSE '-infinity' END
+    FROM last
     ON CONFLICT (kind, name) DO UPDATE SET
         owner = EXCLUDED.owner,
         before = CASE WHEN EXCLUDED.active IS NOT NULL AND n.active IS NOT NULL AND n.active <> EXCLUDED.active
@@ -91,17 +92,17 @@ WITH given AS (
         retired_at = CASE WHEN EXCLUDED.active IS NULL THEN n.retired_at END,
         changed_at = now()
     WHERE ($7 AND (n.active, n.owner) IS DISTINCT FROM (COALESCE(EXCLUDED.active, n.active), EXCLUDED.owner))
-       OR EXISTS (SELECT FROM last l WHERE l.name = n.name AND l.there IS NULL)
+       OR EXCLUDED.changed_at > '-infinity'
     RETURNING name, active
 ), moved AS (
     UPDATE catalog_generation SET generation = generation + 1 WHERE kind = $1 AND EXISTS (SELECT FROM named)
 )
-SELECT json_agg(json_build_array(l.name, l.version,
-           COALESCE((SELECT n.active FROM named n WHERE n.name = l.name),
-                    (SELECT o.active FROM catalog_names o WHERE o.kind = $1 AND o.name = l.name))
-           IS NOT DISTINCT FROM l.version,
-           l.there IS NULL) ORDER BY l.nth) AS published
+SELECT json_agg(json_build_array(
+           l.name, l.version, COALESCE(n.active, o.active) IS NOT DISTINCT FROM l.version, l.there IS NULL
+       ) ORDER BY l.nth) AS published
 FROM last l
+LEFT JOIN named n ON n.name = l.name
+LEFT JOIN catalog_names o ON o.kind = $1 AND o.name = l.name
 """
 
 _MOVED: Final = """, moved AS (
@@ -228,9 +229,10 @@ USE: Final = """
 FORGET_USES: Final = "DELETE FROM tool_uses WHERE minute < now() - interval '2 minutes'"
 
 
-@cache
-def _adapter(type_: type[Any]) -> TypeAdapter[Any]:
-    return TypeAdapter(type_)
+ADAPTERS: Final[dict[Kind, TypeAdapter[Any]]] = {
+    "template": TypeAdapter(Template),
+    "tool": TypeAdapter(ToolDescriptor),
+}
 
 
 class Shelf(Generic[T]):
@@ -241,7 +243,7 @@ class Shelf(Generic[T]):
         self._type: type[T] = type_
         self._complete: Callable[[T], T] = complete
         self.kind = kind
-        self.adapter: TypeAdapter[T] = _adapter(type_)
+        self.adapter: TypeAdapter[T] = ADAPTERS[kind]
         self.changes = 0
         """Counts what this process itself has changed."""
         self._versions: dict[tuple[str, int], T] = {}
