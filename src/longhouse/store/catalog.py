@@ -210,7 +210,8 @@ ALIKE: Final = """
     SELECT n.name, EXISTS (
         SELECT FROM catalog_versions v WHERE v.kind = n.kind AND v.name = n.name AND v.published_by = $3
     ) AS is_by
-    FROM catalog_names n WHERE n.kind = $1 AND lower(n.name) = ANY($2)
+    FROM unnest($2::text[]) AS wanted (key)
+    JOIN catalog_names n ON n.kind = $1 AND lower(n.name) = wanted.key COLLATE "C"
 """
 
 LAST_BY: Final = """
