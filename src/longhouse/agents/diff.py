@@ -37,7 +37,7 @@ def _compared(path: str, before: Any, after: Any) -> Iterator[Difference]:
 
 def _side_by_side(before: Any, after: Any) -> bool:
     """Lists of objects are compared one by one; a list of words, or one that grew, is shown whole."""
-    if not (isinstance(before, Sequence) and isinstance(after, Sequence)) or isinstance(before, str):
+    if not all(isinstance(side, Sequence) and not isinstance(side, str) for side in (before, after)):
         return False
     return len(before) == len(after) and all(isinstance(item, Mapping) for item in (*before, *after))
 
