@@ -5,7 +5,7 @@ import os
 import sys
 import tempfile
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,8 +30,9 @@ class Ground:
         times = self.postmaster.cpu_times()
         total = times.user + times.system + times.children_user + times.children_system
         for child in self.postmaster.children(recursive=True):
-            with_child = child.cpu_times()
-            total += with_child.user + with_child.system
+            with suppress(psutil.NoSuchProcess):  # it ended since; the postmaster has its time
+                with_child = child.cpu_times()
+                total += with_child.user + with_child.system
         return total
 
     async def written(self) -> tuple[int, int]:
