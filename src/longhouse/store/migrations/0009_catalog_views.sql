@@ -1,6 +1,6 @@
--- The vectors that tools and templates are found by, where people look for them.
+-- Tools and templates under the names that people know, with the vectors that they are found by.
 
-CREATE OR REPLACE VIEW tools AS
+CREATE VIEW tools AS
 SELECT v.name AS tool_id, v.name, v.version, COALESCE(n.active = v.version, false) AS is_active,
        v.descriptor ->> 'type' AS type,
        v.descriptor -> 'tags' AS tags,
@@ -16,7 +16,7 @@ FROM catalog_versions v JOIN catalog_names n ON n.kind = v.kind AND n.name = v.n
 LEFT JOIN search_documents s ON s.kind = v.kind AND s.name = v.name AND s.version = v.version
 WHERE v.kind = 'tool';
 
-CREATE OR REPLACE VIEW agent_templates AS
+CREATE VIEW agent_templates AS
 SELECT v.name AS template_id, v.name, v.version, COALESCE(n.active = v.version, false) AS is_active,
        v.descriptor ->> 'base_agent_class' AS base_agent_class,
        v.descriptor -> 'prompt_pack' AS prompt_pack,
