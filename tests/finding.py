@@ -4,6 +4,9 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from longhouse.agents.descriptor import Allow, RuntimeBinding, SecurityPolicy, ToolDescriptor
 from longhouse.agents.terms import terms
 from longhouse.agents.tool import RiskLevel
@@ -22,8 +25,8 @@ class Buckets:
         self.name = name
         self.dimensions = dimensions
 
-    async def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        return [self._embed(text) for text in texts]
+    async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        return np.array([self._embed(text) for text in texts], np.float32).reshape(len(texts), self.dimensions)
 
     def _embed(self, text: str) -> list[float]:
         vector = [0.01] * self.dimensions

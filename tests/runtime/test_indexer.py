@@ -3,9 +3,14 @@
 import asyncio
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
+import pytest
+
 from finding import Buckets, found, indexed, publish, tool
 from longhouse.errors import ProviderError
 from longhouse.runtime.indexer import Indexer
+from longhouse.store import vectors
 from longhouse.store.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.store.search import FEWEST_NODES, Filters
@@ -19,7 +24,7 @@ class Moody(Buckets):
 
     is_away = True
 
-    async def embed(self, texts: Sequence[str]) -> list[list[float]]:
+    async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         if self.is_away:
             raise ProviderError("embeddings.invalid:443 gave no embeddings", retryable=True)
         return await super().embed(texts)
@@ -141,7 +146,8 @@ async def test_a_model_that_fails_on_the_way_costs_no_vector(db: Database) -> No
     assert await db.value("SELECT count(*) FROM search_documents WHERE vector IS NULL") == 0
 
 
-async def test_many_vectors_are_searched_by_a_graph(db: Database) -> None:
+async def test_many_vectors_are_searched_by_a_graph(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vectors, "SMALL", 0)  # more than are compared one by one
     crowd = [tool(f"tool_{n}", f"word{n} in group{n % 9}", tags=(f"tag{n % 400}",)) for n in range(FEWEST_NODES + 100)]
     finder = await indexed(db, *crowd, embedder=Buckets())
     assert await db.value("SELECT count(*) FROM pg_indexes WHERE indexname LIKE 'search_graph%'") == 1

@@ -6,6 +6,7 @@ from finding import Buckets, found, indexed, publish, tool
 from longhouse.agents.template import MultiAgentMeta, Template, ToolPolicy
 from longhouse.models.model import Embedder
 from longhouse.runtime.indexer import Indexer
+from longhouse.store import vectors
 from longhouse.store.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.store.search import NARROW, WHOLE, Filters
@@ -17,7 +18,12 @@ LETTER = tool("sendLetter", "Deliver a letter by post", "recipient", "stamp_valu
 TRAIN = tool("railway.timetable", "Departures of trains from a station", "station")
 SOME = (WEATHER, LETTER, TRAIN)
 
-LEGS = pytest.mark.parametrize("embedder", [None, Buckets()], ids=["words", "words and vectors"])
+
+@pytest.fixture(params=["words", "vectors compared here", "vectors compared by Postgres"])
+def embedder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Embedder | None:
+    if request.param == "vectors compared by Postgres":
+        monkeypatch.setattr(vectors, "SMALL", 0)
+    return None if request.param == "words" else Buckets()
 
 
 ASKED = {
@@ -29,7 +35,6 @@ ASKED = {
 }
 
 
-@LEGS
 async def test_a_tool_is_found_by_its_name_its_description_and_its_parameters(
     db: Database, embedder: Embedder | None
 ) -> None:
@@ -59,7 +64,6 @@ async def test_nothing_is_found_where_there_is_nothing_to_ask_or_to_find(db: Dat
     assert await found(finder, "weather", allow=()) == []
 
 
-@LEGS
 async def test_another_owners_tools_are_never_ranked(db: Database, embedder: Embedder | None) -> None:
     own = tool("own_weather", "The weather in a city, for ann", owner="ann")
     theirs = [tool(f"their_weather_{n}", "The weather in a city, for bob", owner="bob") for n in range(20)]
@@ -126,7 +130,6 @@ async def test_policies_are_applied_before_ranking(db: Database) -> None:
     assert await names(allow=("weather.a", "weatherXe"), deny=("weather.a",)) == "e"
 
 
-@LEGS
 async def test_what_is_not_permitted_takes_nobodys_place(db: Database, embedder: Embedder | None) -> None:
     """More texts than are looked at one by one; those that fit best are all forbidden."""
     crowd = [tool(f"forbidden_{n}", "weather in the city", risk="high") for n in range(2 * WHOLE)]

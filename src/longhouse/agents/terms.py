@@ -2,9 +2,11 @@
 
 import re
 import unicodedata
-from functools import cache, lru_cache
+from functools import lru_cache
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
+
+from Stemmer import Stemmer
 
 _STOP_WORDS: Final = """
     a about am an and any are as at be been but by can could did do does for from had has have he her him his how i if
@@ -33,12 +35,8 @@ _RUN: Final = re.compile(rf"{_LATIN}|[{_UNSPACED}]+|[^\W_]+?(?=[{_UNSPACED}A-Za-
 _ACCENTED: Final = re.compile("[\u00c0-\u024f\u1e00-\u1eff]+")
 _ACCENT: Final = re.compile("[\u0300-\u036f]")
 
-
-@cache
-def _stemmer(language: str) -> Any:
-    import snowballstemmer  # noqa: PLC0415 - it brings the rules of thirty languages, which most processes never need
-
-    return snowballstemmer.stemmer(language)
+_ENGLISH: Final = Stemmer("english")
+_RUSSIAN: Final = Stemmer("russian")
 
 
 def terms(text: str) -> list[str]:
@@ -72,6 +70,8 @@ def _terms_of(word: str) -> tuple[str, ...]:
         return (*word, *(first + second for first, second in pairwise(word)))
     if word in STOP_WORDS or len(word) > LONGEST_WORD:
         return ()
+    if word.isdigit():
+        return (word,)
     if "\u0400" <= word[0] <= "\u04ff":
-        return (_stemmer("russian").stemWord(word.replace("ё", "е")),)
-    return (_stemmer("english").stemWord(word),)
+        return (_RUSSIAN.stemWord(word.replace("ё", "е")),)
+    return (_ENGLISH.stemWord(word),)

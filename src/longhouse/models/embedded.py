@@ -8,6 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import structlog
 
 log = structlog.get_logger()
@@ -29,17 +31,16 @@ class EmbeddedEmbedder:
     def __init__(self, words: Any) -> None:
         self._words = words
 
-    async def embed(self, texts: Sequence[str]) -> list[list[float]]:
+    async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         if len(texts) <= FEW:
             return self._embed(texts)
         return await asyncio.to_thread(self._embed, texts)
 
-    def _embed(self, texts: Sequence[str]) -> list[list[float]]:
+    def _embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         if not texts:
-            return []
+            return np.zeros((0, DIMENSIONS), np.float32)
         # The model knows no empty text: a space has a vector, if one that is near to nothing.
-        vectors: list[list[float]] = self._words.embed([text or " " for text in texts], norm=True).tolist()
-        return vectors
+        return np.asarray(self._words.embed([text or " " for text in texts], norm=True), np.float32)
 
 
 async def load() -> EmbeddedEmbedder | None:
@@ -72,7 +73,7 @@ class LazyEmbedder:
     name = EmbeddedEmbedder.name
     dimensions = EmbeddedEmbedder.dimensions
 
-    async def embed(self, texts: Sequence[str]) -> list[list[float]]:
+    async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         return await EmbeddedEmbedder(await asyncio.to_thread(_load)).embed(texts)
 
 

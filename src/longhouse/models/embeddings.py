@@ -8,6 +8,7 @@ from typing import Final
 import aiohttp
 import msgspec
 import numpy as np
+import numpy.typing as npt
 from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
@@ -44,26 +45,27 @@ class EndpointEmbedder:
         url = endpoint.url
         self._url: URL = url.parent.parent.joinpath("embeddings").with_query(url.query)
 
-    async def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        vectors: list[list[float]] = []
+    async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        parts = [np.zeros((0, self.dimensions), np.float32)]
         for start in range(0, len(texts), AT_ONCE):
-            vectors += await self._embed([text or " " for text in texts[start : start + AT_ONCE]])
-        return vectors
+            parts.append(await self._embed([text or " " for text in texts[start : start + AT_ONCE]]))
+        return np.concatenate(parts[1:] or parts)
 
-    async def _embed(self, texts: Sequence[str]) -> list[list[float]]:
+    async def _embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         name = self._endpoint.name
         answer = await self._ask(msgspec.json.encode({"model": self.name, "input": texts, "encoding_format": "float"}))
         try:
             found = sorted(msgspec.json.decode(answer, type=_Answer).data, key=lambda one: one.index)
-            vectors = np.array([one.embedding for one in found], np.float32)
+            vectors: npt.NDArray[np.float32] = np.array([one.embedding for one in found], np.float32)
         except (msgspec.MsgspecError, ValueError) as error:
             raise ProviderError(f"{name} answered with something that is not embeddings", retryable=False) from error
         self._check(vectors, len(texts))
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-        unit: list[list[float]] = (vectors / np.where(lengths > 0, lengths, 1)).tolist()
+        lengths[lengths == 0] = 1
+        unit: npt.NDArray[np.float32] = vectors / lengths
         return unit
 
-    def _check(self, vectors: np.ndarray[tuple[int, ...], np.dtype[np.float32]], count: int) -> None:
+    def _check(self, vectors: npt.NDArray[np.float32], count: int) -> None:
         name = self._endpoint.name
         if vectors.ndim != 2 or len(vectors) != count or not np.isfinite(vectors).all():
             raise ProviderError(f"{name} did not answer with one vector for each text", retryable=False)

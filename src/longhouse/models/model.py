@@ -4,6 +4,8 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from longhouse.agents.strategy import Body
 from longhouse.journal.events import Usage
@@ -46,4 +48,6 @@ class Embedder(Protocol):
     @property
     def dimensions(self) -> int: ...
 
-    async def embed(self, texts: Sequence[str]) -> list[list[float]]: ...
+    async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        """A row for each text."""
+        ...

@@ -18,7 +18,7 @@ from longhouse.models.model import Embedder
 from longhouse.store import indexing, upkeep
 from longhouse.store.database import UNREACHABLE, Database
 from longhouse.store.indexing import Entry
-from longhouse.store.search import Space
+from longhouse.store.vectors import Space
 
 log = structlog.get_logger()
 

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from typing import Final
 
 import asyncpg
+import numpy as np
+import numpy.typing as npt
 
 from longhouse.agents.document import Document
 from longhouse.store import postings
 from longhouse.store.catalog import Kind
 from longhouse.store.database import Database
-from longhouse.store.search import Space
+from longhouse.store.vectors import Space, written
 
 LOCK: Final = (0x6C6F6E67, 0x696E6478)  # "long", "indx": one process writes the index
 BEHIND: Final = """
@@ -23,6 +25,10 @@ MODEL: Final = """
     ON CONFLICT (name) DO UPDATE SET dimensions = EXCLUDED.dimensions RETURNING id
 """
 KNOWN_MODEL: Final = "SELECT id, dimensions FROM search_models WHERE name = $1"
+
+# The planner believes that tables are as they were when it last counted, and an index that is being built was empty
+# then: left alone, it reads all of it for each batch. Keys are the way, however many there are.
+BY_KEYS: Final = "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL enable_sort = off"
 
 # LIMIT makes this a walk along the names, one look at the index for each: a batch costs what it brings, not a join of
 # all names with all that is indexed.
@@ -77,10 +83,10 @@ ADD: Final = """
                                   sub_agents, tools, model, vector)
     SELECT $1, a.name, a.version, a.digest, $2, $3, $4 + a.nth - 1, a.type, a.risk,
            a.tags::text[], a.templates::text[], a.sub_agents, a.tools::text[], $14::int,
-           ($15::real[])[(a.nth - 1) * $16 + 1 : a.nth * $16]::halfvec
+           a.vector::halfvec
     FROM unnest($5::text[], $6::int[], $7::text[], $8::text[], $9::int[], $10::text[], $11::text[], $12::boolean[],
-                $13::text[]) WITH ORDINALITY
-         AS a (name, version, digest, type, risk, tags, templates, sub_agents, tools, nth)
+                $13::text[], $15::text[]) WITH ORDINALITY
+         AS a (name, version, digest, type, risk, tags, templates, sub_agents, tools, vector, nth)
 """
 
 # The way in which the texts of this index were read, kept beside how far it has come.
@@ -109,7 +115,7 @@ class Entry:
     version: int
     owner: str | None
     document: Document
-    vector: Sequence[float] = ()
+    vector: npt.NDArray[np.float32] | None = None
     digest: str = ""
 
 
@@ -152,6 +158,7 @@ async def reached(db: Database, kind: Kind, generation: int, model: int | None) 
 async def write(db: Database, kind: Kind, entries: Sequence[Entry], space: Space | None) -> None:
     """Puts texts into the index, in place of what it had under their names: all of them or none."""
     async with db.pool.acquire() as connection, connection.transaction():
+        await connection.execute(BY_KEYS)
         await connection.execute(REMOVE, kind, [entry.name for entry in entries])
         for owner in {entry.owner for entry in entries}:
             own = [entry for entry in entries if entry.owner == owner]
@@ -179,19 +186,19 @@ async def _add(
         [text.sub_agents for text in texts],
         [_array(text.tools) for text in texts],
         space.model if space else None,
-        [number for entry in entries for number in entry.vector] if space else None,
-        space.dimensions if space else 0,
+        written(np.array([entry.vector for entry in entries])) if space else [],
     )
 
 
 async def remove(db: Database, kind: Kind, names: Sequence[str]) -> None:
-    async with db.pool.acquire() as connection:
+    async with db.pool.acquire() as connection, connection.transaction():
+        await connection.execute(BY_KEYS)
         await connection.execute(REMOVE, kind, list(names))
 
 
 async def lacking(db: Database, model: int | None, *, after: str, limit: int) -> Sequence[asyncpg.Record]:
     """Active tools that the index does not have as they are, by name."""
-    return await db.rows(LACKING, model, after, limit)
+    return await db.tuned(BY_KEYS, LACKING, model, after, limit)
 
 
 async def count_lacking(db: Database, model: int | None) -> int:
@@ -228,6 +235,8 @@ async def status(db: Database) -> list[dict[str, object]]:
 
 def _array(values: Sequence[str]) -> str:
     """An array as Postgres writes it: an array of arrays could only hold those of one length."""
+    if not values:
+        return "{}"
     known = (value.replace("\0", "\ufffd") for value in values)  # the one character that Postgres does not keep
     quoted = (value.replace("\\", "\\\\").replace('"', '\\"') for value in known)
     return "{" + ",".join(f'"{value}"' for value in quoted) + "}"

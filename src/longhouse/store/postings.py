@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Final
 
 import asyncpg
@@ -84,49 +85,48 @@ class Found:
     """The postings of a query's terms in all shards that the caller may see, one place for each slot."""
 
     def __init__(self, rows: Sequence[asyncpg.Record]) -> None:
-        sizes: dict[int, int] = {}
-        self.texts = 0
-        for row in rows:
-            if row["id"] not in sizes:
-                sizes[row["id"]] = row["slots"]
-                self.texts += row["slots"] - row["gone"]
-        self._shards = np.array(list(sizes), np.int64)
-        self._starts = np.cumsum([0, *sizes.values()])
-        starts = dict(zip(sizes, self._starts.tolist(), strict=False))
-        self._postings: dict[str, list[tuple[int, npt.NDArray[np.void]]]] = {}
-        for row in rows:
-            if row["term"] is not None:
-                entry = (starts[row["id"]], np.frombuffer(row["postings"], POSTING))
-                self._postings.setdefault(row["term"], []).append(entry)
-        self._counts = {term: sum(len(part) for _, part in parts) for term, parts in self._postings.items()}
+        shards = {row["id"]: row for row in rows}
+        self.texts = sum(row["slots"] - row["gone"] for row in shards.values())
+        self._shards = np.array(list(shards), np.int64)
+        self._starts = np.cumsum([0, *(row["slots"] for row in shards.values())])
+        self._start_of = dict(zip(shards, self._starts.tolist(), strict=False))
+        # Those of a term lie together, whatever shards they come from: a term is a slice of them all.
+        self._rows = sorted((row for row in rows if row["term"] is not None), key=itemgetter("term"))
+        self._slices: dict[str, slice] = {}
+        end = 0
+        for row in self._rows:
+            begun, end = end, end + _count(row)
+            known = self._slices.get(row["term"])
+            self._slices[row["term"]] = slice(known.start if known else begun, end)
+        self.postings = end
 
     @property
-    def postings(self) -> int:
-        return sum(self._counts.values())
+    def shards(self) -> dict[int, int]:
+        """How many slots each has."""
+        return dict(zip(self._shards.tolist(), np.diff(self._starts).tolist(), strict=True))
 
     @property
     def size(self) -> int:
         return int(self._starts[-1])
 
     def rarity(self, term: str) -> float:
-        return ranking.rarity(min(self._counts.get(term, 0), self.texts), self.texts)
+        found = self._slices.get(term, slice(0, 0))
+        return ranking.rarity(min(found.stop - found.start, self.texts), self.texts)
 
     def scores(self, texts: Sequence[Sequence[str]]) -> Scores:
         """A row of scores for each text, a place for each slot."""
-        added = {term: self._added(term) for term in self._postings}
+        counts = [_count(row) for row in self._rows]
+        postings = np.frombuffer(b"".join(row["postings"] for row in self._rows), POSTING)
+        starts = np.array([self._start_of[row["id"]] for row in self._rows], np.intp)
+        worth = np.array([self.rarity(row["term"]) for row in self._rows], np.float64)
+        places = postings["slot"] + np.repeat(starts, counts)
+        weights = postings["weight"] * np.repeat(worth, counts)
         scores = np.zeros((len(texts), self.size), np.float32)
         for row, text in enumerate(texts):
-            if found := [added[term] for term in text if term in added]:
-                places, weights = (np.concatenate(parts) for parts in zip(*found, strict=True))
-                scores[row] = np.bincount(places, weights, self.size)
+            if found := [self._slices[term] for term in text if term in self._slices]:
+                at = np.concatenate([places[part] for part in found])
+                scores[row] = np.bincount(at, np.concatenate([weights[part] for part in found]), self.size)
         return scores
-
-    def _added(self, term: str) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float64]]:
-        """Where a term counts, and how much."""
-        parts = self._postings[term]
-        places = np.concatenate([postings["slot"].astype(np.intp) + start for start, postings in parts])
-        weights = np.concatenate([postings["weight"] for _, postings in parts]).astype(np.float64)
-        return places, weights * self.rarity(term)
 
     def where(self, places: npt.NDArray[np.intp]) -> tuple[list[int], list[int]]:
         """The shards and slots of places."""
@@ -143,6 +143,17 @@ class Found:
         places = self._starts[nth] + slots
         known = (self._shards[nth] == shards) & (places < self._starts[nth + 1])
         return np.where(known, places, -1).astype(np.intp)
+
+    def mask(self, rows: Sequence[asyncpg.Record]) -> npt.NDArray[np.bool_]:
+        """True at the places of rows."""
+        mask = np.zeros(self.size, np.bool_)
+        places = self.places(rows)
+        mask[places[places >= 0]] = True
+        return mask
+
+
+def _count(row: asyncpg.Record) -> int:
+    return len(row["postings"]) // POSTING.itemsize
 
 
 async def read(db: Database, kind: str, caller: str | None, terms: Sequence[str]) -> Found:

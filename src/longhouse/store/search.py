@@ -17,6 +17,9 @@ from longhouse.store import postings
 from longhouse.store.catalog import Kind
 from longhouse.store.database import Database
 from longhouse.store.postings import Found
+from longhouse.store.vectors import Kept, Near, Space, Vectors, read, written
+
+Places = npt.NDArray[np.intp]
 
 WHOLE: Final = 80
 """Candidates by the words of the whole query."""
@@ -100,19 +103,11 @@ class Filters:
 
 
 @dataclass(frozen=True, slots=True)
-class Space:
-    """The vectors of one embedding model."""
-
-    model: int
-    dimensions: int
-
-
-@dataclass(frozen=True, slots=True)
 class Query:
     """What is looked for: the whole, then its clauses; with a vector of each where there is a model for it."""
 
     texts: tuple[str, ...]
-    vectors: npt.NDArray[np.float32] | None = None
+    vectors: Vectors | None = None
     space: Space | None = None
 
     @property
@@ -146,6 +141,7 @@ class Search:
         self.db = db
         self.kind = kind
         self._settings = ""
+        self._kept = Kept(db)
 
     async def find(self, query: Query, filters: Filters, top_k: int) -> list[Hit]:
         asked = query.terms
@@ -154,11 +150,14 @@ class Search:
             return []
         found = await postings.read(self.db, self.kind, filters.caller, wanted)
         scores = await _scored(found, asked)
-        rows = await self._candidates(query, filters, found, scores, top_k)
+        near = await self._kept.of(query.space, found.shards) if query.space else None
+        rows = await self._candidates(query, filters, found, scores, near)
         places = found.places(rows)
-        known = [row for row, place in zip(rows, places.tolist(), strict=True) if place >= 0]
+        rows = [row for row, place in zip(rows, places.tolist(), strict=True) if place >= 0]
+        places = places[places >= 0]
+        similar = _similarities(query, near, places, rows)
         best = sum(found.rarity(term) for term in asked[0]) * (ranking.K1 + 1)
-        return _ranked(query, known, scores[:, places[places >= 0]], best, top_k)
+        return _ranked(rows, scores[:, places], similar, best, top_k)
 
     async def nearest(self, query: Query, count: int, *, exact: bool = False) -> list[str]:
         """Everybody's by the vector alone; `exact` compares with all of them, to tell what the graph misses."""
@@ -171,25 +170,29 @@ class Search:
             ORDER BY d.vector::{vector} <=> (SELECT $1::text::{vector}) LIMIT $2
         """
         settings = await self._tuning() + (" SET LOCAL enable_indexscan = off;" if exact else "")
-        return [row["name"] for row in await self.db.tuned(settings, sql, _written(query.vectors[0]), count)]
+        return [row["name"] for row in await self.db.tuned(settings, sql, *written(query.vectors[:1]), count)]
 
     async def _candidates(
-        self, query: Query, filters: Filters, found: Found, scores: Scores, top_k: int
+        self, query: Query, filters: Filters, found: Found, scores: Scores, near: Near | None
     ) -> Sequence[asyncpg.Record]:
+        if near is None or query.vectors is None:
+            asked, cosines = query, None
+        else:
+            asked, cosines = Query(query.texts), near.to(query.vectors[0])  # what is known here is not asked for
         if filters.allow is not None or found.size <= NARROW:
-            rows = await self._all(query, filters)
+            rows = await self._all(asked, filters)
             if len(rows) <= NARROW:
                 return rows
-        places = _best(scores)
-        rows = await self._near(query, filters, found, places)
-        kept = np.isin(found.places(rows), places)
-        if np.count_nonzero(scores[0]) <= WHOLE or np.count_nonzero(kept) >= max(WHOLE // 2, top_k):
+        leading = _leading(scores, cosines)
+        rows = await self._at(asked, filters, found, leading)
+        there = found.mask(rows)
+        if all(2 * np.count_nonzero(there[places]) >= len(places) for places in leading):
             return rows
         # What is not permitted took the places of what is: only what is permitted may compete for them.
-        mask = np.zeros(found.size, np.bool_)
-        among = found.places(await self._permitted(filters))
-        mask[among[among >= 0]] = True
-        return await self._near(query, filters, found, _best(scores * mask))
+        mask = found.mask(await self._permitted(filters))
+        return await self._at(
+            asked, filters, found, _leading(scores * mask, None if cosines is None else cosines * mask)
+        )
 
     async def _all(self, query: Query, filters: Filters) -> Sequence[asyncpg.Record]:
         """Whatever is permitted, as far as it is not too much."""
@@ -204,19 +207,19 @@ class Search:
             f"SELECT d.shard, d.slot FROM search_documents d WHERE d.kind = '{self.kind}' AND {held}", *args
         )
 
-    async def _near(
-        self, query: Query, filters: Filters, found: Found, places: npt.NDArray[np.intp]
+    async def _at(
+        self, query: Query, filters: Filters, found: Found, leading: Sequence[Places]
     ) -> Sequence[asyncpg.Record]:
         """Those at the places, and those near to the query's vector."""
         args: list[object] = []
         held = filters.conditions(args)
-        args += found.where(places)
+        args += found.where(np.unique(np.concatenate(leading)))
         candidates = f"SELECT * FROM unnest(${len(args) - 1}::int[], ${len(args)}::int[]) AS given (shard, slot)"
         if query.space is not None and query.vectors is not None:
-            args.append(_written(query.vectors[0]))
+            args += written(query.vectors[:1])
             candidates = f"{candidates} UNION {self._nearest(query.space, held, f'${len(args)}')}"
         sql = self._select(query.space, f"({candidates}) AS c {AT}", held)
-        if found.size < FEWEST_NODES:
+        if query.space is None or found.size < FEWEST_NODES:
             return await self.db.rows(sql, *args)
         return await self.db.tuned(await self._tuning(), sql, *args)
 
@@ -270,17 +273,13 @@ async def _scored(found: Found, asked: list[list[str]]) -> Scores:
     return await asyncio.to_thread(found.scores, asked)
 
 
-def _written(vector: npt.NDArray[np.float32]) -> str:
-    return "[" + ",".join(f"{number:.5f}" for number in vector.tolist()) + "]"
+def _leading(scores: Scores, cosines: Scores | None) -> list[Places]:
+    """The places that lead by the words of the whole query, of each clause, and by the query's vector."""
+    leading = [_top(row, WHOLE if nth == 0 else PER_CLAUSE) for nth, row in enumerate(scores)]
+    return leading if cosines is None else [*leading, _top(cosines, NEAREST)]
 
 
-def _best(scores: Scores) -> npt.NDArray[np.intp]:
-    """The places that lead in the whole query or in a clause."""
-    best = [_top(row, WHOLE if nth == 0 else PER_CLAUSE) for nth, row in enumerate(scores)]
-    return np.unique(np.concatenate(best))
-
-
-def _top(scores: npt.NDArray[np.float32], count: int) -> npt.NDArray[np.intp]:
+def _top(scores: Scores, count: int) -> Places:
     """The places of the highest scores. Those far below the best are passed over before any sorting."""
     best = scores.max(initial=np.float32(0))
     for floor in (best / 2, best / 4, np.float32(0)):
@@ -290,10 +289,11 @@ def _top(scores: npt.NDArray[np.float32], count: int) -> npt.NDArray[np.intp]:
     return above
 
 
-def _ranked(query: Query, rows: Sequence[asyncpg.Record], lexical: Scores, best: float, top_k: int) -> list[Hit]:
+def _ranked(
+    rows: Sequence[asyncpg.Record], lexical: Scores, similar: Scores | None, best: float, top_k: int
+) -> list[Hit]:
     if not rows:
         return []
-    similar = _similarities(query, rows)
     parts = [ranking.fused(words, similar[nth] if similar is not None else None) for nth, words in enumerate(lexical)]
     scores = ranking.with_clauses(parts[0], parts[1:])
     clause = np.maximum.reduce(parts[1:]) if parts[1:] else None
@@ -312,17 +312,13 @@ def _ranked(query: Query, rows: Sequence[asyncpg.Record], lexical: Scores, best:
     ]
 
 
-def _similarities(query: Query, rows: Sequence[asyncpg.Record]) -> Scores | None:
+def _similarities(query: Query, near: Near | None, places: Places, rows: Sequence[asyncpg.Record]) -> Scores | None:
     """Cosines, a row for each text of the query; nothing where a text has no vector of this model yet."""
     if query.vectors is None or query.space is None:
         return None
-    head = 2  # numbers before the vector's own: how many there are, and one that is not used
-    none = bytes(2 * (head + query.space.dimensions))
-    sent = b"".join(row["vector"] or none for row in rows)
-    vectors = np.frombuffer(sent, ">f2").reshape(len(rows), -1)[:, head:].astype(np.float32)
-    lengths = np.sqrt(np.einsum("nd,nd->n", vectors, vectors))
-    lengths[lengths == 0] = 1
-    cosines: Scores = (query.vectors @ vectors.T) / lengths
+    if near is not None:
+        return near.between(query.vectors, places)
+    cosines: Scores = query.vectors @ read([row["vector"] for row in rows], query.space).T
     return cosines
 
 

@@ -7,7 +7,8 @@ import asyncpg
 
 from longhouse.store.database import Database
 from longhouse.store.postings import CROWDED
-from longhouse.store.search import FEWEST_NODES, Space
+from longhouse.store.search import FEWEST_NODES
+from longhouse.store.vectors import Space
 
 MANY: Final = 5000
 """So many new vectors at once enter a graph faster when it is built again: measured three to four times."""

@@ -4,7 +4,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-import numpy as np
 import structlog
 
 from longhouse.agents import offering, rules
@@ -17,7 +16,8 @@ from longhouse.models.model import Embedder
 from longhouse.store import indexing, search
 from longhouse.store.catalog import Catalog
 from longhouse.store.database import Database
-from longhouse.store.search import Filters, Hit, Query, Search, Space
+from longhouse.store.search import Filters, Hit, Query, Search
+from longhouse.store.vectors import Space
 from longhouse.tools.offering import permits
 
 log = structlog.get_logger()
@@ -63,7 +63,7 @@ class Finder:
         except ProviderError as error:
             log.warning("the embedding model failed: this search goes by words alone", error=str(error))
             return Query(texts)
-        return Query(texts, np.array(vectors, np.float32), self._space)
+        return Query(texts, vectors, self._space)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,99 @@
+"""Vectors: as Postgres reads and writes them, and those of small catalogs, which a process keeps."""
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from longhouse.store.database import Database
+
+Vectors = npt.NDArray[np.float32]
+"""A row for each text."""
+
+SMALL: Final = 16 * 2**20
+"""Bytes of the vectors that one search compares in memory; more are left to Postgres."""
+NUMBER: Final = 4
+MOST: Final = 64 * 2**20
+"""Bytes that a process keeps; those that were not asked for the longest make room."""
+
+READ: Final = """
+    SELECT slot, halfvec_send(vector) AS vector FROM search_documents WHERE shard = $1 AND slot >= $2 AND model = $3
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """The vectors of one embedding model."""
+
+    model: int
+    dimensions: int
+
+
+def written(vectors: Vectors) -> list[str]:
+    """As text that Postgres reads. Half precision has no use for more than five digits of numbers below one."""
+    return [msgspec.json.encode(row).decode() for row in np.round(vectors.astype(np.float64), 5).tolist()]
+
+
+def read(sent: Sequence[bytes | None], space: Space) -> Vectors:
+    """As they were sent; zeros for a text that has none."""
+    head = 2  # numbers before the vector's own: how many there are, and one that is not used
+    none = bytes(2 * (head + space.dimensions))
+    joined = b"".join(vector or none for vector in sent)
+    return np.frombuffer(joined, ">f2").reshape(len(sent), head + space.dimensions)[:, head:].astype(np.float32)
+
+
+class Kept:
+    """Vectors by shard. A slot is given out once, so what was read of it stays true."""
+
+    def __init__(self, db: Database, most: int = MOST) -> None:
+        self._db = db
+        self._most = most
+        self.shards: OrderedDict[tuple[int, int], Vectors] = OrderedDict()
+
+    async def of(self, space: Space, shards: Mapping[int, int]) -> "Near | None":
+        """The vectors of all slots of these shards; None where they are too many to be compared here."""
+        if sum(shards.values()) * space.dimensions * NUMBER > SMALL:
+            return None
+        return Near([(await self._read(shard, slots, space))[:slots] for shard, slots in shards.items()])
+
+    async def _read(self, shard: int, slots: int, space: Space) -> Vectors:
+        key = (shard, space.model)
+        known = self.shards.get(key)
+        if known is None or len(known) < slots:
+            begun = 0 if known is None else len(known)
+            rows = await self._db.rows(READ, shard, begun, space.model)
+            longer = np.zeros((slots, space.dimensions), np.float32)
+            if known is not None:
+                longer[:begun] = known
+            there = [row for row in rows if row["slot"] < slots]
+            if there:
+                longer[[row["slot"] for row in there]] = read([row["vector"] for row in there], space)
+            known = self.shards[key] = longer
+        self.shards.move_to_end(key)
+        while sum(part.nbytes for part in self.shards.values()) > self._most and len(self.shards) > 1:
+            self.shards.popitem(last=False)
+        return known
+
+
+class Near:
+    """The vectors of small shards, one after the other: a place for each slot."""
+
+    def __init__(self, parts: Sequence[Vectors]) -> None:
+        self._parts = parts
+        self._starts = np.cumsum([0, *(len(part) for part in parts)])
+
+    def to(self, vector: Vectors) -> Vectors:
+        """The cosine at every place."""
+        return np.concatenate([part @ vector for part in self._parts] or [np.zeros(0, np.float32)])
+
+    def between(self, vectors: Vectors, places: npt.NDArray[np.intp]) -> Vectors:
+        """The cosines at some places, a row for each vector."""
+        cosines = np.zeros((len(vectors), len(places)), np.float32)
+        for part, start in zip(self._parts, self._starts.tolist(), strict=False):
+            here = (places >= start) & (places < start + len(part))
+            cosines[:, here] = vectors @ part[places[here] - start].T
+        return cosines

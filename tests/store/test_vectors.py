@@ -1,0 +1,80 @@
+"""The vectors of small catalogs are kept by a process, and what it keeps is what Postgres has."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from finding import Buckets, found, indexed, publish, tool
+from longhouse.runtime.indexer import Indexer
+from longhouse.store import vectors
+from longhouse.store.database import Database
+from longhouse.store.search import NARROW, Filters
+from longhouse.store.vectors import Kept, Space
+from longhouse.tools.search import Finder
+
+QUERIES = ("counting in the town of place7", "Count to 1200. Then tell me what is in place3.", "nothing of the kind")
+MANY = [tool(f"tool_{n}", f"Counts to {n} in the town of place{n % 50}", "how") for n in range(NARROW + 300)]
+
+
+async def test_both_ways_find_the_same(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    finder = await indexed(db, *MANY, tool("mine", "Counts in the town of place7", owner="me"), embedder=Buckets())
+    here = [await finder.tools(query, Filters(caller="me"), 20) for query in QUERIES]
+    monkeypatch.setattr(vectors, "SMALL", 0)
+    there = [await finder.tools(query, Filters(caller="me"), 20) for query in QUERIES]
+    for one, other in zip(here, there, strict=True):
+        assert [hit.name for hit in one] == [hit.name for hit in other]
+        assert [hit.semantic for hit in one] == pytest.approx([hit.semantic for hit in other], abs=1e-3)
+    assert "mine" in {hit.name for hit in here[0]}
+
+
+async def test_what_is_kept_follows_what_is_published_and_changed(db: Database) -> None:
+    embedder = Buckets()
+    finder = await indexed(db, *MANY, embedder=embedder)
+    assert "tool_7" in await found(finder, "counting to 7 in place7")
+    await publish(db, tool("tool_7", "Bakes bread in an oven"), tool("new", "Bakes cakes in an oven"))
+    assert await Indexer(db, embedder).catch_up()
+    assert set(await found(finder, "bake in an oven", top_k=2)) == {"tool_7", "new"}
+    assert "tool_7" not in await found(finder, "counts in the town of place7", top_k=30)
+
+
+async def test_a_slot_is_read_once(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    finder = await indexed(db, *MANY, embedder=Buckets())
+    read: list[object] = []
+    rows = Database.rows
+
+    async def noted(self: Database, sql: str, *args: object) -> Any:
+        if sql == vectors.READ:
+            read.append(args[1])
+        return await rows(self, sql, *args)
+
+    monkeypatch.setattr(Database, "rows", noted)
+    for query in QUERIES:
+        await found(finder, query)
+    await publish(db, tool("new", "Bakes cakes in an oven"))
+    assert await Indexer(db, Buckets()).catch_up()
+    await found(finder, QUERIES[0])
+    assert read == [0, len(MANY)]
+
+
+async def test_those_not_asked_for_the_longest_make_room(db: Database) -> None:
+    await indexed(db, *(tool(f"of_{owner}", "Counts", owner=owner) for owner in ("a", "b", "c")), embedder=Buckets())
+    space = await Finder(db, Buckets()).query("count")
+    assert space.space is not None
+    shards = [row["id"] for row in await db.rows("SELECT id FROM search_shards WHERE kind = 'tool' ORDER BY id")]
+    kept = Kept(db, most=2 * space.space.dimensions * vectors.NUMBER)
+    for shard in shards:
+        near = await kept.of(space.space, {shard: 1})
+        assert near is not None
+        assert np.count_nonzero(near.to(np.ones(space.space.dimensions, np.float32))) == 1
+    assert [shard for shard, _ in kept.shards] == shards[1:]
+
+
+def test_vectors_are_written_as_postgres_reads_them() -> None:
+    assert vectors.written(np.array([[0.25, -1.0, 0.0000001]], np.float32)) == ["[0.25,-1.0,0.0]"]
+
+
+def test_a_text_without_a_vector_is_near_to_nothing() -> None:
+    space = Space(model=1, dimensions=2)
+    sent = np.array([2, 0, 0.5, 0.25], ">f2").tobytes()
+    assert vectors.read([None, sent], space).tolist() == [[0.0, 0.0], [0.5, 0.25]]
