@@ -31,8 +31,8 @@ NARROW: Final = 1000
 """Up to so many permitted texts, all of them are candidates and nothing is approximate."""
 FEWEST_NODES: Final = 8000
 """Fewer vectors are compared one by one sooner than a graph of them is searched, and none is missed."""
-EF_SEARCH: Final = 160
-"""How far the graph of vectors is searched: 98 of the 100 nearest are found among 100,000."""
+EF_SEARCH: Final = 240
+"""How far the graph of vectors is searched: 99 of the 100 nearest are found among 100,000."""
 BUSY: Final = 200_000
 """From so many postings on, they are added up in a thread, so that the event loop stays free."""
 
