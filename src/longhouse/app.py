@@ -38,10 +38,11 @@ from longhouse.runtime.worker import Terms, Worker, new_id
 from longhouse.secrets import Secrets
 from longhouse.settings import Settings
 from longhouse.store import leases, migrate
-from longhouse.store.catalog import Catalog, Published
+from longhouse.store.catalog import Catalog
 from longhouse.store.database import Database, open_database
 from longhouse.store.embedded import Postgres, open_postgres
 from longhouse.store.memories import Memories
+from longhouse.store.shelf import Published
 from longhouse.tools.admission import Admission
 from longhouse.tools.binding import binder_of
 from longhouse.tools.clock import ClockTool

@@ -12,7 +12,8 @@ from longhouse.agents.diff import differences
 from longhouse.app import open_admission, open_store
 from longhouse.errors import SetupError
 from longhouse.settings import Settings
-from longhouse.store.catalog import Catalog, Kind, Named, Shelf, Version
+from longhouse.store.catalog import Catalog
+from longhouse.store.shelf import Kind, Named, Shelf, Version
 from longhouse.tools.admission import Admission
 
 BY: Final = "command line"

@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from longhouse.agents.document import Document
 from longhouse.store import postings
-from longhouse.store.catalog import Kind
 from longhouse.store.database import Database
+from longhouse.store.shelf import Kind
 from longhouse.store.vectors import Space, written
 
 LOCK: Final = (0x6C6F6E67, 0x696E6478)  # "long", "indx": one process writes the index

@@ -14,9 +14,9 @@ from longhouse.agents.document import RISKS
 from longhouse.agents.ranking import Scores
 from longhouse.agents.tool import RiskLevel
 from longhouse.store import postings
-from longhouse.store.catalog import Kind
 from longhouse.store.database import Database
 from longhouse.store.postings import Found
+from longhouse.store.shelf import Kind
 from longhouse.store.vectors import Kept, Near, Space, Vectors, read, written
 
 Places = npt.NDArray[np.intp]

@@ -9,7 +9,8 @@ from longhouse.agents.base import AgentRegistry
 from longhouse.agents.descriptor import ToolDescriptor
 from longhouse.agents.names import AGENT, key, name_problem
 from longhouse.agents.template import Template
-from longhouse.store.catalog import BUILT_IN, Catalog, Published, Shelf, T
+from longhouse.store.catalog import BUILT_IN, Catalog
+from longhouse.store.shelf import Published, Shelf, T
 from longhouse.tools import drafts, entrypoint
 from longhouse.tools.arguments import schema_problem
 from longhouse.tools.drafts import Problem

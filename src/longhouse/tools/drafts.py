@@ -9,7 +9,7 @@ import msgspec
 import pydantic
 
 from longhouse.errors import CallerError
-from longhouse.store.catalog import Shelf, T
+from longhouse.store.shelf import Shelf, T
 
 MOST: Final = 5_000
 """Descriptors that are published at once."""

@@ -4,7 +4,8 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from longhouse.agents.template import Template
-from longhouse.store.catalog import BUILT_IN, Catalog, Published
+from longhouse.store.catalog import BUILT_IN, Catalog
+from longhouse.store.shelf import Published
 from longhouse.tools.toolbox import BaseTool
 
 FILES: Final = "files"

@@ -10,7 +10,7 @@ from pydantic import Field, TypeAdapter
 
 from longhouse.agents.diff import differences
 from longhouse.errors import CallerError
-from longhouse.store.catalog import Named, Published, Shelf, T, Version
+from longhouse.store.shelf import Named, Published, Shelf, T, Version
 from longhouse.tools.admission import Admission
 from longhouse.web import access, admin_docs, query, wire
 from longhouse.web.desk import Desk

@@ -3,7 +3,7 @@
 from typing import Any, Generic
 
 from longhouse.errors import CallerError
-from longhouse.store.catalog import Named, Published, Shelf, T, Version
+from longhouse.store.shelf import Named, Published, Shelf, T, Version
 from longhouse.tools.admission import Admission
 from longhouse.web import wire
 from longhouse.web.access import Caller

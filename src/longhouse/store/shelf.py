@@ -1,0 +1,369 @@
+"""One kind of thing in versions that are added and never edited, and which of them is active."""
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Generic, Literal, TypeVar
+
+import msgspec
+from pydantic import TypeAdapter
+
+from longhouse.agents.descriptor import ToolDescriptor
+from longhouse.agents.names import key
+from longhouse.agents.template import Template
+from longhouse.store.database import Database
+
+Kind = Literal["tool", "template"]
+T = TypeVar("T", Template, ToolDescriptor)
+
+LOCK: Final = (0x6C6F6E67, 0x63617461)  # "long", "cata": changes come one after another
+KEPT: Final = 4096
+"""Versions that a process keeps at hand; a version never changes, so it may be kept for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    name: str
+    version: int
+    is_active: bool
+    is_new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A name of the catalog as lists show it."""
+
+    name: str
+    owner: str | None
+    active: int | None
+    latest: int
+    descriptor: dict[str, Any]
+    """Of the active version, or of the latest where none is active."""
+    changed_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    name: str
+    version: int
+    is_active: bool
+    digest: str
+    published_by: str
+    published_at: datetime
+    descriptor: dict[str, Any]
+
+
+# `changed_at` of a proposed row says whether its content is new: ON CONFLICT sees no other column of ours.
+# One statement publishes many. Content that is there already keeps its version; `$6` says whether what is published
+# becomes active, `$7` whether also when its content was there before.
+PUBLISH: Final = """
+WITH given AS (
+    SELECT DISTINCT ON (name, digest) * FROM unnest($2::text[], $3::text[], $4::json[], $8::text[])
+           WITH ORDINALITY AS g (name, digest, descriptor, owner, nth)
+    ORDER BY name, digest, nth
+), known AS (
+    SELECT g.*, v.version AS there FROM given g
+    LEFT JOIN catalog_versions v ON v.kind = $1 AND v.name = g.name AND v.digest = g.digest
+), numbered AS (
+    SELECT k.*, COALESCE(
+               k.there,
+               COALESCE((SELECT max(v.version) FROM catalog_versions v WHERE v.kind = $1 AND v.name = k.name), 0)
+               + count(*) FILTER (WHERE k.there IS NULL) OVER (PARTITION BY k.name ORDER BY k.nth)
+           ) AS version
+    FROM known k
+), written AS (
+    INSERT INTO catalog_versions (kind, name, version, digest, descriptor, published_by)
+    SELECT $1, name, version, digest, descriptor, $5 FROM numbered WHERE there IS NULL
+), last AS (
+    SELECT DISTINCT ON (name) * FROM numbered ORDER BY name, nth DESC
+), named AS (
+    INSERT INTO catalog_names AS n (kind, name, owner, active, changed_at)
+    SELECT $1, name, owner, CASE WHEN $6 THEN version END, CASE WHEN there IS NULL THEN now() ELSE '-infinity' END
+    FROM last
+    ON CONFLICT (kind, name) DO UPDATE SET
+        owner = EXCLUDED.owner,
+        before = CASE WHEN EXCLUDED.active IS NOT NULL AND n.active IS NOT NULL AND n.active <> EXCLUDED.active
+                      THEN n.before || n.active ELSE n.before END,
+        active = COALESCE(EXCLUDED.active, n.active),
+        retired_at = CASE WHEN EXCLUDED.active IS NULL THEN n.retired_at END,
+        changed_at = now()
+    WHERE ($7 AND (n.active, n.owner) IS DISTINCT FROM (COALESCE(EXCLUDED.active, n.active), EXCLUDED.owner))
+       OR EXCLUDED.changed_at > '-infinity'
+    RETURNING name, active
+), moved AS (
+    UPDATE catalog_generation SET generation = generation + 1 WHERE kind = $1 AND EXISTS (SELECT FROM named)
+)
+SELECT json_agg(json_build_array(
+           l.name, l.version, COALESCE(n.active, o.active) IS NOT DISTINCT FROM l.version, l.there IS NULL
+       ) ORDER BY l.nth) AS published
+FROM last l
+LEFT JOIN named n ON n.name = l.name
+LEFT JOIN catalog_names o ON o.kind = $1 AND o.name = l.name
+"""
+
+_MOVED: Final = """, moved AS (
+    UPDATE catalog_generation SET generation = generation + 1 WHERE kind = $1 AND EXISTS (SELECT FROM done)
+) SELECT active FROM done"""
+
+ACTIVATE: Final = f"""
+WITH done AS (
+    UPDATE catalog_names SET
+        before = CASE WHEN active IS NULL OR active = $3 THEN before ELSE before || active END,
+        active = $3, retired_at = NULL, changed_at = now()
+    WHERE kind = $1 AND name = $2
+      AND EXISTS (SELECT FROM catalog_versions WHERE kind = $1 AND name = $2 AND version = $3)
+    RETURNING active
+){_MOVED}"""
+
+WAY_BACK: Final = """
+    SELECT cardinality(before) FROM catalog_names WHERE kind = $1 AND name = $2 AND retired_at IS NULL
+"""
+
+# By the length of the way back: sent again, or asked twice at once, it goes one step and not two.
+ROLL_BACK: Final = f"""
+WITH done AS (
+    UPDATE catalog_names SET active = before[cardinality(before)], before = before[:cardinality(before) - 1],
+                             changed_at = now()
+    WHERE kind = $1 AND name = $2 AND cardinality(before) = $3 AND retired_at IS NULL
+    RETURNING active
+){_MOVED}"""
+
+# What was active goes onto the way back, so that a rollback brings it back.
+DEACTIVATE: Final = f"""
+WITH done AS (
+    UPDATE catalog_names SET before = CASE WHEN active IS NULL THEN before ELSE before || active END,
+                             active = NULL, retired_at = CASE WHEN $3 THEN now() ELSE retired_at END, changed_at = now()
+    WHERE kind = $1 AND name = $2 AND retired_at IS NULL
+    RETURNING name, active
+){_MOVED.replace("active FROM", "name FROM")}"""
+
+SEEN: Final = "retired_at IS NULL AND ($2::text IS NULL OR n.owner IS NULL OR n.owner = $2)"
+
+ACTIVE: Final = """
+    SELECT active FROM catalog_names
+    WHERE kind = $1 AND name = $2 AND ($3::text IS NULL OR owner IS NULL OR owner = $3)
+"""
+
+VERSION: Final = """
+    SELECT v.name, v.version, n.active IS NOT DISTINCT FROM v.version AS is_active, v.digest, v.published_by,
+           v.published_at, v.descriptor
+    FROM catalog_versions v JOIN catalog_names n ON n.kind = v.kind AND n.name = v.name
+    WHERE v.kind = $1 AND v.name = $2 AND v.version = $3
+"""
+
+SEVERAL: Final = """
+    SELECT v.version, v.descriptor FROM catalog_versions v JOIN unnest($2::text[], $3::int[]) AS w (name, version)
+    ON v.kind = $1 AND v.name = w.name AND v.version = w.version
+"""
+
+VERSIONS: Final = """
+    SELECT v.name, v.version, n.active IS NOT DISTINCT FROM v.version AS is_active, v.digest, v.published_by,
+           v.published_at, v.descriptor
+    FROM catalog_versions v JOIN catalog_names n ON n.kind = v.kind AND n.name = v.name
+    WHERE v.kind = $1 AND v.name = $2 AND ($3::int IS NULL OR v.version < $3) ORDER BY v.version DESC LIMIT $4
+"""
+
+# The names first, then what belongs to each: asked for all at once, a plan might read every version there is.
+NAMED: Final = """
+    SELECT n.name, n.owner, n.active, latest.version AS latest, v.descriptor, n.changed_at
+    FROM ({names}) n
+    CROSS JOIN LATERAL (
+        SELECT max(version) AS version FROM catalog_versions WHERE kind = n.kind AND name = n.name
+    ) latest
+    CROSS JOIN LATERAL (
+        SELECT descriptor FROM catalog_versions
+        WHERE kind = n.kind AND name = n.name AND version = COALESCE(n.active, latest.version) LIMIT 1
+    ) v
+    ORDER BY n.name
+"""
+# Right after many were published there are no statistics yet, and a plan would read and sort all names for one page.
+IN_ORDER: Final = "SET LOCAL enable_sort = off; SET LOCAL enable_bitmapscan = off; SET LOCAL enable_seqscan = off"
+LIST: Final = NAMED.format(
+    names=f"""
+    SELECT * FROM catalog_names n
+    WHERE kind = $1 AND {SEEN} AND name > COALESCE($3, '') AND ($5 OR active IS NOT NULL) ORDER BY name LIMIT $4"""
+)
+ONE: Final = NAMED.format(names=f"SELECT * FROM catalog_names n WHERE kind = $1 AND {SEEN} AND name = $3")
+
+NAMES: Final = f"""
+    SELECT n.name FROM catalog_names n WHERE n.kind = $1 AND {SEEN} AND n.active IS NOT NULL ORDER BY n.name LIMIT $3
+"""
+
+# Names that differ from these in case alone, or not at all, and whether any of their versions is by $3.
+ALIKE: Final = """
+    SELECT n.name, EXISTS (
+        SELECT FROM catalog_versions v WHERE v.kind = n.kind AND v.name = n.name AND v.published_by = $3
+    ) AS is_by
+    FROM unnest($2::text[]) AS wanted (key)
+    JOIN catalog_names n ON n.kind = $1 AND lower(n.name) = wanted.key COLLATE "C"
+"""
+
+LAST_BY: Final = """
+    SELECT DISTINCT ON (v.name) v.name, v.digest, n.owner, v.published_by
+    FROM catalog_versions v JOIN catalog_names n ON n.kind = v.kind AND n.name = v.name
+    WHERE v.kind = $1 AND v.name = ANY($2) AND v.published_by = ANY($3) ORDER BY v.name, v.version DESC
+"""
+
+GENERATION: Final = "SELECT generation FROM catalog_generation WHERE kind = $1"
+
+
+ADAPTERS: Final[dict[Kind, TypeAdapter[Any]]] = {
+    "template": TypeAdapter(Template),
+    "tool": TypeAdapter(ToolDescriptor),
+}
+
+
+class Shelf(Generic[T]):
+    """One kind of thing in the catalog. Versions are kept at hand; which one is active is asked each time."""
+
+    def __init__(self, db: Database, kind: Kind, type_: type[T], complete: Callable[[T], T] = lambda one: one) -> None:
+        self.db = db
+        self._type: type[T] = type_
+        self._complete: Callable[[T], T] = complete
+        self.kind = kind
+        self.adapter: TypeAdapter[T] = ADAPTERS[kind]
+        self.changes = 0
+        """Counts what this process itself has changed."""
+        self._versions: dict[tuple[str, int], T] = {}
+
+    async def publish(
+        self, given: Sequence[T], *, by: str, activate: bool = True, again: bool = True
+    ) -> list[Published]:
+        """Adds versions, all or none. With `again=False`, content that was published before changes nothing."""
+        if not given:
+            return []
+        row = await self.db.alone(
+            LOCK,
+            PUBLISH,
+            self.kind,
+            [one.name for one in given],
+            [self.digest(one) for one in given],
+            [self._stored(one) for one in given],
+            by,
+            activate,
+            again,
+            [one.owner for one in given],
+        )
+        assert row is not None
+        self.changes += 1
+        return [Published(*one) for one in msgspec.json.decode(row["published"])]
+
+    async def find(self, name: str, version: int | None = None, *, owner: str | None = None) -> T | None:
+        """The version, or the active one; with an owner, only what that owner may see."""
+        if version is None:
+            version = await self.active(name, owner=owner)
+        if version is None:
+            return None
+        kept = self._versions.get((name, version))
+        if kept is None:
+            row = await self.db.row(VERSION, self.kind, name, version)
+            if row is None:
+                return None
+            kept = self._read(row["descriptor"], version)
+            self._keep(kept)
+        return kept
+
+    async def several(self, versions: Mapping[str, int]) -> list[T]:
+        """The versions that are there, in the order asked."""
+        missing = [pair for pair in versions.items() if pair not in self._versions]
+        read: dict[tuple[str, int], T] = {}
+        if missing:
+            names, numbers = [name for name, _ in missing], [version for _, version in missing]
+            for row in await self.db.rows(SEVERAL, self.kind, names, numbers):
+                one = self._read(row["descriptor"], row["version"])
+                read[one.name, one.version] = one
+        found = [read.get(pair) or self._versions.get(pair) for pair in versions.items()]
+        for one in read.values():
+            self._keep(one)
+        return [one for one in found if one]
+
+    async def active(self, name: str, *, owner: str | None = None) -> int | None:
+        """The number of the active version."""
+        found: int | None = None if "\x00" in name else await self.db.value(ACTIVE, self.kind, name, owner)
+        return found
+
+    async def names(self, *, owner: str | None = None, limit: int = 1000) -> list[str]:
+        """Names with an active version that this owner may see; None sees all."""
+        return [row["name"] for row in await self.db.rows(NAMES, self.kind, owner, limit)]
+
+    async def page(
+        self, *, after: str | None, limit: int, owner: str | None = None, inactive: bool = True
+    ) -> list[Named]:
+        """By name; with `inactive`, also names without an active version."""
+        rows = await self.db.tuned(IN_ORDER, LIST, self.kind, owner, after, limit, inactive)
+        return [_named(row) for row in rows]
+
+    async def named(self, name: str, *, owner: str | None = None) -> Named | None:
+        row = None if "\x00" in name else await self.db.row(ONE, self.kind, owner, name)
+        return _named(row) if row else None
+
+    async def version(self, name: str, version: int) -> Version | None:
+        row = None if "\x00" in name else await self.db.row(VERSION, self.kind, name, version)
+        return _version(row) if row else None
+
+    async def versions(self, name: str, *, before: int | None = None, limit: int = 200) -> list[Version]:
+        rows = [] if "\x00" in name else await self.db.rows(VERSIONS, self.kind, name, before, limit)
+        return [_version(row) for row in rows]
+
+    async def alike(self, names: Iterable[str], *, by: str) -> dict[str, list[tuple[str, bool]]]:
+        """Names here that look like these, by their key; each with whether `by` published any version of it."""
+        found: dict[str, list[tuple[str, bool]]] = {}
+        for row in await self.db.rows(ALIKE, self.kind, list({key(name) for name in names}), by):
+            found.setdefault(key(row["name"]), []).append((row["name"], row["is_by"]))
+        return found
+
+    async def last_by(self, names: Iterable[str], by: Iterable[str]) -> dict[str, tuple[str, str | None, str]]:
+        """Of each name the newest version that one of these has published: its digest, the owner, and by whom."""
+        rows = await self.db.rows(LAST_BY, self.kind, list(names), list(by))
+        return {row["name"]: (row["digest"], row["owner"], row["published_by"]) for row in rows}
+
+    async def activate(self, name: str, version: int) -> bool:
+        self.changes += 1
+        return await self.db.alone(LOCK, ACTIVATE, self.kind, name, version) is not None
+
+    async def roll_back(self, name: str) -> int | None:
+        """Makes the version active that was so before; None where there is no way back."""
+        self.changes += 1
+        steps = await self.db.value(WAY_BACK, self.kind, name)
+        if not steps:
+            return None
+        await self.db.alone(LOCK, ROLL_BACK, self.kind, name, steps)
+        return await self.active(name)
+
+    async def deactivate(self, name: str, *, retire: bool = False) -> bool:
+        """No version is active any more; turns that began with one keep it."""
+        self.changes += 1
+        return await self.db.alone(LOCK, DEACTIVATE, self.kind, name, retire) is not None
+
+    async def generation(self) -> int:
+        """Moves with every change."""
+        return int(await self.db.value(GENERATION, self.kind))
+
+    def digest(self, one: T) -> str:
+        """Of what was said, without what the catalog adds and without defaults, which a newer release may name."""
+        said = self.adapter.dump_python(one, mode="json", exclude_defaults=True, exclude={"version", "owner"})
+        # Not sorted: the order in which a schema names its properties is the order in which a model thinks of them.
+        return hashlib.sha256(msgspec.json.encode(said)).hexdigest()
+
+    def _stored(self, one: T) -> str:
+        whole = self.adapter.dump_python(one, mode="json", exclude={"version", "owner"})
+        return msgspec.json.encode({**whole, "owner": one.owner}).decode()
+
+    def _read(self, descriptor: str, version: int) -> T:
+        # What was once accepted stays readable, whatever a newer release would refuse.
+        one = msgspec.convert({**msgspec.json.decode(descriptor), "version": version}, self._type)
+        return self._complete(one)
+
+    def _keep(self, one: T) -> None:
+        if len(self._versions) >= KEPT:
+            del self._versions[next(iter(self._versions))]
+        self._versions[one.name, one.version] = one
+
+
+def _named(row: Any) -> Named:
+    return Named(**{**dict(row), "descriptor": msgspec.json.decode(row["descriptor"])})
+
+
+def _version(row: Any) -> Version:
+    return Version(**{**dict(row), "descriptor": msgspec.json.decode(row["descriptor"])})
