@@ -3,9 +3,9 @@
 import hashlib
 import re
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
@@ -13,30 +13,27 @@ from longhouse import clock
 from longhouse.agents.template import Template
 from longhouse.agents.tool import sendable
 from longhouse.errors import AlreadyReturned, CallerError
-from longhouse.journal import events, fingerprint, history, messages
+from longhouse.journal import events, fingerprint, history
 from longhouse.journal.events import Opened, Output, Prompted, Recorded, Returned
 from longhouse.journal.fold import blank, fold
-from longhouse.journal.messages import Content, Message
 from longhouse.journal.session import EPHEMERAL, Session
 from longhouse.journal.transcript import Step
 from longhouse.runtime.delegate import PriorOf
-from longhouse.store import files, journals, views
+from longhouse.store import journals, views
 from longhouse.store.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.store.journals import Accepted, Placed, Repeated
 from longhouse.web import wire
 from longhouse.web.access import Caller
+from longhouse.web.asked import Asked, Said, prior_of, read, text_of
 from longhouse.web.routing import AUTO, Routed, Router
 from longhouse.web.tree import standing
-from longhouse.web.wire import ChatMessage, ChatRequest
+from longhouse.web.wire import ChatRequest
 
 SESSION_ID: Final = re.compile(r".+_[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
-MAX_KEY: Final = 255
 MAX_TOLD: Final = 1_000_000
 """Events of a journal that are read at once."""
 ENDS: Final = (events.Finished, events.Failed, events.Cancelled)
-
-NamedBy = Literal["caller", "open_webui"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,54 +60,6 @@ class Attached:
     """What was said went to an agent beneath: this session's journal does not know of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
-    """A request's messages, sorted: what was said before, and what is new."""
-
-    before: tuple[ChatMessage, ...]
-    new: tuple[ChatMessage, ...]
-
-    @property
-    def resends(self) -> bool:
-        return any(message.role == "assistant" for message in self.before)
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """One request: who sends it, what it says, and under which mark it is kept."""
-
-    caller: Caller
-    request: ChatRequest
-    said: Said
-    accepted: Accepted
-
-    def to(self, model: str) -> "Asked":
-        return replace(self, request=self.request.model_copy(update={"model": model}))
-
-    def chain(self, said: Sequence[ChatMessage]) -> str:
-        """The fingerprint of these messages from this client."""
-        begin = fingerprint.begin(self.caller.owner, self.caller.key, self.request.user, self.request.model)
-        return fingerprint.grown(begin, ((message.role, message.text) for message in said))
-
-
-def sort_out(request: ChatRequest) -> Said:
-    """Only what follows our last reply is new."""
-    spoken = [message for message in request.messages if message.role not in ("system", "developer")]
-    _refuse_orphans(request.messages)
-    cut = max((index + 1 for index, message in enumerate(spoken) if message.role != "user"), default=0)
-    if cut == len(spoken):
-        raise CallerError("The last message must come from the user.", param="messages")
-    return Said(before=tuple(spoken[:cut]), new=tuple(spoken[cut:]))
-
-
-def _refuse_orphans(said: Sequence[ChatMessage]) -> None:
-    known: set[str] = set()
-    for index, message in enumerate(said):
-        known.update(call.id for call in message.tool_calls or ())
-        if message.role == "tool" and message.tool_call_id not in known:
-            raise CallerError("A tool message must answer a tool call before it.", param=f"messages[{index}]")
-
-
 @dataclass
 class Turns:
     db: Database
@@ -123,29 +72,28 @@ class Turns:
 
     async def attach(self, caller: Caller, request: ChatRequest, body: bytes, headers: Mapping[str, str]) -> Attached:
         """Finds or opens the session of this request and gives it what is new."""
-        digest = wire.digest_of(body, headers.get("x-conversation-id"), headers.get("x-openwebui-chat-id"))
-        accepted = Accepted(owner=caller.owner, digest=digest, key=_key(headers))
-        asked = Asked(caller, request, sort_out(request), accepted)
-        if repeated := await self._repeated(accepted, headers):
+        asked = read(caller, request, body, headers)
+        if repeated := await self._repeated(asked):
             return await self._again(repeated, asked)
         try:
-            return await self._place(asked, headers)
+            return await self._place(asked)
         except Repeated:
-            if repeated := await self._repeated(accepted, headers):
+            if repeated := await self._repeated(asked):
                 return await self._again(repeated, asked)
         # The key is held by a request that is old enough to be forgotten.
         await views.forget_requests(self.db)
-        return await self._place(asked, headers)
+        return await self._place(asked)
 
     # The same request once more
 
-    async def _repeated(self, accepted: Accepted, headers: Mapping[str, str]) -> views.Turned | None:
+    async def _repeated(self, asked: Asked) -> views.Turned | None:
+        accepted = asked.accepted
         if accepted.key:
             turned = await views.request_by_key(self.db, accepted.owner, accepted.key)
             if turned and turned.digest != accepted.digest:
                 raise CallerError("This Idempotency-Key was used with another body.", status=422, code="key_reused")
             return turned
-        if headers.get("x-stainless-retry-count", "0") not in ("", "0"):
+        if asked.is_retry:
             return await views.request_by_digest(self.db, accepted.owner, accepted.digest)
         return None
 
@@ -165,27 +113,26 @@ class Turns:
 
     # A new request
 
-    async def _place(self, asked: Asked, headers: Mapping[str, str]) -> Attached:
+    async def _place(self, asked: Asked) -> Attached:
         if asked.request.model != AUTO:
-            return await self._settle(asked, headers)
-        conversation, _ = _conversation(asked.request, headers)
-        routed = await self._routed(asked, conversation)
-        return replace(await self._settle(asked.to(routed.template), headers), routed=routed)
+            return await self._settle(asked)
+        routed = await self._routed(asked)
+        return replace(await self._settle(asked.to(routed.template)), routed=routed)
 
-    async def _settle(self, asked: Asked, headers: Mapping[str, str]) -> Attached:
+    async def _settle(self, asked: Asked) -> Attached:
         """Finds the session that the request belongs to, or opens it."""
         owner, request, said = asked.caller.owner, asked.request, asked.said
         if SESSION_ID.fullmatch(request.model):
             row = await views.session(self.db, request.model, owner)
             if row is None:
                 raise unknown_model(request.model)
-            return await self._continue(asked, row.id, await self._prompt(asked), resent=False)
-        conversation, named_by = _conversation(request, headers)
+            return await self._continue(asked, row.id, await asked.prompt(self.db), resent=False)
+        conversation = asked.conversation
         template, version = await self.template(request.model, owner)
-        prompt = await self._prompt(asked, version=version)
+        prompt = await asked.prompt(self.db, version=version)
         if request.brings_memory:
-            return await self._open_briefly(asked, template, prompt, conversation)
-        if named_by == "caller" and not said.resends:
+            return await self._open_briefly(asked, template, prompt)
+        if asked.named_by == "caller" and not said.resends:
             found = await views.root(self.db, owner=owner, conversation_id=conversation or "", agent=template.name)
             if found:
                 return await self._continue(asked, found, prompt, resent=False)
@@ -195,17 +142,16 @@ class Turns:
         )
         if rested and rested.is_newest:
             return await self._continue(asked, rested.session_id, prompt, resent=True)
-        prompt = msgspec.structs.replace(prompt, prior=await self._prior(said.before))
+        prompt = msgspec.structs.replace(prompt, prior=await prior_of(self.db, said.before))
         conversation = rested.conversation_id if rested else conversation
         label = await self._label(owner, template, conversation, prompt)
         return await self._open(asked, template, prompt, conversation=conversation, label=label)
 
-    async def _routed(self, asked: Asked, conversation: str | None) -> Routed:
+    async def _routed(self, asked: Asked) -> Routed:
         """The agent of a conversation stays the same; a new one gets the agent that fits what it begins with."""
         owner, said = asked.caller.owner, asked.said
-        known = await views.agent_of(
-            self.db, owner, conversation=conversation, fingerprint=asked.chain(said.before) if said.resends else None
-        )
+        chain = asked.chain(said.before) if said.resends else None
+        known = await views.agent_of(self.db, owner, conversation=asked.conversation, fingerprint=chain)
         if known:
             return Routed(known, "it has answered in this conversation before", 1.0)
         first = next((message.text for message in (*said.before, *said.new) if message.role == "user"), "")
@@ -213,12 +159,10 @@ class Turns:
             raise unknown_model(AUTO)
         return await self.router.choose(first, owner)
 
-    async def _open_briefly(
-        self, asked: Asked, template: Template, prompt: Prompted, conversation: str | None
-    ) -> Attached:
+    async def _open_briefly(self, asked: Asked, template: Template, prompt: Prompted) -> Attached:
         """A session for one request, on the history that the caller brings along; it is not found again."""
         request = asked.request
-        prior = await self._prior([*(request.context or ()), *asked.said.before])
+        prior = await prior_of(self.db, [*(request.context or ()), *asked.said.before])
         contexts = {}
         for name, said in (request.subagent_contexts or {}).items():
             wire.checked_id(name, "subagent_contexts")
@@ -226,7 +170,7 @@ class Turns:
             contexts[name] = sendable(history.as_messages(told))
         prompt = msgspec.structs.replace(prompt, prior=prior, contexts=contexts, chain="")
         label = f"{EPHEMERAL}{uuid.uuid4().hex}"
-        return await self._open(asked, template, prompt, conversation=conversation, label=label)
+        return await self._open(asked, template, prompt, conversation=asked.conversation, label=label)
 
     async def _label(self, owner: str, template: Template, conversation: str | None, prompt: Prompted) -> str:
         """A conversation's first session is the plain one; a history that we do not share opens a branch beside it."""
@@ -253,7 +197,7 @@ class Turns:
         asked.caller.opens_session()
         proposed = f"{template.name}_{uuid.uuid4()}"
         placed = await journals.open(
-            self.db, proposed, opened, prompt, task=_text(prompt.content), accepted=asked.accepted
+            self.db, proposed, opened, prompt, task=text_of(prompt.content), accepted=asked.accepted
         )
         if placed.session_id == proposed:
             return Attached(session=_folded(blank(proposed), 1, placed, opened, prompt), trace=prompt.trace)
@@ -265,7 +209,7 @@ class Turns:
         """An open question is answered; otherwise the message is the next prompt."""
         session = await journals.load(self.db, session_id)
         if not resent:
-            prompt = msgspec.structs.replace(prompt, chain=_continued(session, asked.request))
+            prompt = msgspec.structs.replace(prompt, chain=_continued(session, asked.said))
         reply_to = (asked.request.metadata or {}).get("reply_to")
         is_own = not reply_to or _has_asked(session, reply_to)
         if not (is_own and session.questions) and (below := await self._answered_beneath(asked, session, prompt)):
@@ -274,7 +218,7 @@ class Turns:
             raise CallerError(f"No question has the id {reply_to!r}.", param="metadata.reply_to")
         while session.questions:
             named = [call for call in session.questions if call.call == reply_to]
-            call, text = (named or session.questions)[0].call, _text(prompt.content)
+            call, text = (named or session.questions)[0].call, text_of(prompt.content)
             try:
                 return await self.answer(session, call, text, chain=prompt.chain, accepted=asked.accepted)
             except AlreadyReturned:
@@ -292,7 +236,7 @@ class Turns:
             return None
         first = questions[0]
         try:
-            await self.answer(first.session, first.call.call, _text(prompt.content), accepted=asked.accepted)
+            await self.answer(first.session, first.call.call, text_of(prompt.content), accepted=asked.accepted)
         except AlreadyReturned:
             return None
         self.wake(first.session.id)
@@ -327,7 +271,7 @@ class Turns:
         """The session as it was with event `seq`, and not a step further."""
         return fold(await journals.read(self.db, session.id, session.head, seq - session.head), session)
 
-    # What the request says
+    # Whom the request names
 
     async def template(self, model: str, owner: str) -> tuple[Template, int | None]:
         name, _, version = model.partition("@")
@@ -338,45 +282,6 @@ class Turns:
         if template is None or (version and number is None):
             raise unknown_model(model)
         return template, number
-
-    async def _prompt(self, asked: Asked, version: int | None = None) -> Prompted:
-        said, request = asked.said, asked.request
-        return Prompted(
-            trace=uuid.uuid4().hex,
-            content=tuple([await self._content(message) for message in said.new]),
-            system=request.system,
-            sampling=request.sampling,
-            version=version,
-            chain=asked.chain((*said.before, *said.new)),
-        )
-
-    async def _content(self, message: ChatMessage) -> Content:
-        if message.content is None or isinstance(message.content, str):
-            return message.content or ""
-        parts: list[messages.Part] = []
-        for part in message.content:
-            if isinstance(part, wire.ImagePart):
-                media_type, content = wire.image_bytes(part.image_url.url)
-                digest = await files.put(self.db, content, media_type)
-                url = messages.ImageUrl(url=f"{messages.FILE_SCHEME}{digest}", detail=part.image_url.detail)
-                parts.append(messages.ImagePart(image_url=url))
-            elif isinstance(part, wire.TextPart):
-                parts.append(messages.TextPart(text=part.text))
-        if all(isinstance(part, messages.TextPart) for part in parts):
-            return messages.text_of(tuple(parts))
-        return tuple(parts)
-
-    async def _prior(self, before: Sequence[ChatMessage]) -> tuple[Message, ...]:
-        """The client's history as messages; what its own tools did is told in words, since they are not ours."""
-        prior: list[Message] = []
-        for message in before:
-            if message.role == "user":
-                prior.append(messages.User(content=await self._content(message)))
-            elif message.role == "assistant" and message.text:
-                prior.append(messages.Assistant(content=message.text))
-            elif message.role in ("tool", "function"):
-                prior.append(messages.Assistant(content=f"(result of a tool: {message.text})"))
-        return tuple(prior)
 
 
 def unknown_model(model: str) -> CallerError:
@@ -390,39 +295,13 @@ def _has_asked(session: Session, call: str) -> bool:
     return any(use.question and use.call == call for use in uses)
 
 
-def _continued(session: Session, request: ChatRequest) -> str:
+def _continued(session: Session, said: Said) -> str:
     """The chain of a client that sent only what is new: what was said in the session, and this.
 
     Empty where it cannot be known: in a running turn, after one that failed.
     """
     mark = None if session.can_move else session.rest_mark
-    said = ((message.role, message.text) for message in sort_out(request).new)
-    return fingerprint.grown(mark, said) if mark else ""
-
-
-def _conversation(request: ChatRequest, headers: Mapping[str, str]) -> tuple[str | None, NamedBy | None]:
-    if named := headers.get("x-conversation-id"):
-        return wire.checked_id(named, "X-Conversation-Id"), "caller"
-    if (named := (request.metadata or {}).get("conversation_id")) is not None:
-        return wire.checked_id(named, "metadata.conversation_id"), "caller"
-    if request.chat_id is not None:
-        return wire.checked_id(str(request.chat_id), "chat_id"), "caller"
-    if named := headers.get("x-openwebui-chat-id"):
-        return wire.checked_id(named, "X-OpenWebUI-Chat-Id"), "open_webui"
-    return None, None
-
-
-def _key(headers: Mapping[str, str]) -> str | None:
-    key = headers.get("idempotency-key")
-    if key is not None and not (0 < len(key) <= MAX_KEY and key.isascii() and key.isprintable()):
-        raise CallerError(
-            f"Idempotency-Key must be 1 to {MAX_KEY} printable ASCII characters.", param="Idempotency-Key"
-        )
-    return key
-
-
-def _text(content: Sequence[Content]) -> str:
-    return "\n\n".join(messages.text_of(one) for one in content)
+    return fingerprint.grown(mark, ((message.role, message.text) for message in said.new)) if mark else ""
 
 
 def _folded(session: Session, first: int, placed: Placed | None, *new: events.Event) -> Session:
