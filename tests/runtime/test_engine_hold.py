@@ -115,7 +115,7 @@ async def test_an_effect_that_was_settled_meanwhile_keeps_its_first_outcome(db: 
 
     reports: list[asyncio.Task[None]] = []
     room = Room(db, [call("pay"), FINISH], [Pay])
-    room.engine.background = lambda work: reports.append(asyncio.ensure_future(work))
+    room.engine.performer.background = lambda work: reports.append(asyncio.ensure_future(work))
     session_id = await room.prompt()
     running = await under_way(room, session_id, Pay)
     await taken_over(room, session_id)
@@ -149,7 +149,7 @@ async def test_without_a_fresh_heartbeat_an_effect_is_not_begun_and_is_not_in_do
         effect: ClassVar[Literal["once"]] = "once"
 
     room = Room(db, [call("pay"), FINISH], [Pay])
-    room.engine.is_alive = lambda: False
+    room.engine.performer.is_alive = lambda: False
     Pay.passed.set()
     session_id = await room.prompt()
     session = await room.advance(session_id)
@@ -165,7 +165,7 @@ async def test_without_a_fresh_heartbeat_an_effect_is_not_begun_and_is_not_in_do
 
 async def test_what_only_reads_needs_no_heartbeat(db: Database) -> None:
     room = Room(db, [call("echo"), FINISH])
-    room.engine.is_alive = lambda: False
+    room.engine.performer.is_alive = lambda: False
     assert (await room.run()).state is State.COMPLETED
 
 

@@ -16,7 +16,8 @@ from longhouse import clock
 from longhouse.errors import AlreadyReturned, Deposed, SetupError, UnknownShape
 from longhouse.journal.session import Session, State
 from longhouse.runtime.bus import Bus, Look, Stir
-from longhouse.runtime.engine import Engine, Run
+from longhouse.runtime.engine import Engine
+from longhouse.runtime.recorder import Run
 from longhouse.store import journals, leases, views
 from longhouse.store.database import UNREACHABLE, Database
 from longhouse.store.leases import Lease, Suspect
@@ -95,8 +96,8 @@ class Worker:
         self._beating = asyncio.Event()
         self._suspected: dict[str, Suspect] = {}
         self._background: set[asyncio.Task[None]] = set()
-        engine.is_alive = self.is_alive
-        engine.background = self._in_background
+        engine.performer.is_alive = self.is_alive
+        engine.performer.background = self._in_background
         bus.on_wake(self.hint)
         bus.on_stop(self._stop)
 

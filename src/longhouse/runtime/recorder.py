@@ -1,0 +1,128 @@
+"""Writes what happened to a session, together with what follows from it at once, here and in other sessions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from longhouse import clock
+from longhouse.agents.template import Template
+from longhouse.journal import events
+from longhouse.journal.events import Event, Recorded
+from longhouse.journal.fold import fold
+from longhouse.journal.session import AGENT_FAILED, Session
+from longhouse.runtime.bus import Bus, Facts, Stir
+from longhouse.runtime.delegate import Begun, Delegates
+from longhouse.store import delegations, journals
+from longhouse.store.database import Database
+from longhouse.store.delegations import Recording
+from longhouse.store.leases import Lease
+
+
+@dataclass(slots=True)
+class Run:
+    """One worker's hold on one session, from claim to rest."""
+
+    lease: Lease
+    session: Session
+    loaded: int
+    template: Template | None = None
+    """That of the turn, once it is known."""
+    rested: bool = False
+    attempts: int = 0
+    troubled_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recorder:
+    db: Database
+    bus: Bus
+    delegates: Delegates
+    worker: str
+
+    async def record(self, run: Run, new: Sequence[Event]) -> None:
+        """Appends, with what follows from it at once; asks to rest in the same statement when nothing is left to do."""
+        at, before = clock.now(), run.session
+        after, settled = _settled(before, new, at)
+        begun = await self.delegates.begun(after, run.template, settled) if run.template else None
+        try:
+            if begun:
+                after, appended = await self._begin(run, before, new, begun, at)
+            elif delegations.ends_for_another(before, after):
+                appended = await self._end(run, before, after, settled, at)
+            else:
+                appended = await self._append(run, before, after, settled, at)
+        except delegations.Written:
+            run.session = await journals.catch_up(self.db, before)
+            return
+        run.attempts, run.troubled_at = 0, None
+        run.rested = appended.rested
+        if appended.recorded[0].seq == before.head + 1:
+            run.session = after
+        else:
+            run.session = await journals.catch_up(self.db, before)
+        self.bus.publish(run.session.id, Facts(appended.recorded))
+        if run.session.turn and run.session.turn.root:
+            self.bus.publish(run.session.turn.root, Stir())
+
+    async def _append(
+        self, run: Run, before: Session, after: Session, settled: Sequence[Event], at: datetime
+    ) -> journals.Appended:
+        rest = None if after.can_move else journals.Rest(head=before.head, wake_at=after.wake_at)
+        return await journals.append(
+            self.db,
+            after,
+            settled,
+            fence=run.lease.fence,
+            worker=self.worker,
+            at=at,
+            rest=rest,
+            fingerprint=after.rest_mark if rest or not after.is_running else None,
+        )
+
+    async def _begin(
+        self, run: Run, before: Session, new: Sequence[Event], begun: Begun, at: datetime
+    ) -> tuple[Session, journals.Appended]:
+        """Records calls of agents together with the prompts of these agents."""
+        after, appended, prompted = await delegations.begin(
+            self.db,
+            before,
+            begun.refusing(new),
+            begun.tasks,
+            begun.collects,
+            settle=lambda new: _settled(before, new, at),
+            version_of=begun.versions.__getitem__,
+            recording=Recording(run.lease.fence, self.worker, at),
+        )
+        for child, seq in prompted:
+            self.bus.appended(child, seq)
+        return after, appended
+
+    async def _end(
+        self, run: Run, before: Session, after: Session, settled: Sequence[Event], at: datetime
+    ) -> journals.Appended:
+        """Records the end of a turn together with the outcome of the call that waits for it."""
+        recording = Recording(run.lease.fence, self.worker, at)
+        appended, told = await delegations.end(self.db, before, after, settled, recording=recording)
+        for session_id, seq in told:
+            self.bus.appended(session_id, seq)
+        return appended
+
+
+def _settled(session: Session, new: Sequence[Event], at: datetime) -> tuple[Session, list[Event]]:
+    """The fold with these events; with the end of the turn, once a finishing tool has spoken and all calls are in."""
+    settled = list(new)
+    after = _folded(session, settled, at)
+    turn = after.turn
+    if turn and turn.verdict and not turn.ended and not after.open:
+        answer = turn.answer or ""
+        end: Event = events.Finished(answer=answer)
+        if turn.verdict == "FAILED":
+            end = events.Failed(reason=answer, code=AGENT_FAILED)
+        settled.append(end)
+        after = _folded(session, settled, at)
+    return after, settled
+
+
+def _folded(session: Session, new: Sequence[Event], at: datetime) -> Session:
+    recorded = (Recorded(seq=session.head + 1 + index, at=at, event=event) for index, event in enumerate(new))
+    return fold(recorded, session)
