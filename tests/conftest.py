@@ -6,6 +6,7 @@ import tempfile
 import threading
 import uuid
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -90,18 +91,25 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         postgres.stop()
 
 
-@pytest.fixture
-async def dsn(request: pytest.FixtureRequest) -> AsyncIterator[str]:
-    """A fresh, migrated database."""
+@asynccontextmanager
+async def database(request: pytest.FixtureRequest, template: str = "template1") -> AsyncIterator[str]:
+    """A database of one's own on the shared server."""
     shared: str = request.config.shared_dsn  # type: ignore[attr-defined]
     name = f"test_{uuid.uuid4().hex}"
     connection = await asyncpg.connect(shared)
-    await connection.execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
+    await connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
     try:
         yield dsn_of(shared, name)
     finally:
         await connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
         await connection.close()
+
+
+@pytest.fixture
+async def dsn(request: pytest.FixtureRequest) -> AsyncIterator[str]:
+    """A fresh, migrated database."""
+    async with database(request, TEMPLATE) as dsn:
+        yield dsn
 
 
 @pytest.fixture

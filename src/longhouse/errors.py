@@ -1,5 +1,10 @@
 """Errors sorted by who can act on them. What a tool does wrong is not here: that is a `Fault`, for the agent."""
 
+from collections.abc import Iterable
+from typing import Final
+
+LONGEST_QUOTE: Final = 300
+
 
 class LonghouseError(Exception):
     """The root of all errors that we raise on purpose."""
@@ -50,3 +55,11 @@ class ProviderError(LonghouseError):
 
 class UnknownShape(LonghouseError):  # noqa: N818
     """A journal holds a shape that this process does not know: it lets the session go, it does not guess."""
+
+
+def quoted(text: str, secrets: Iterable[str] = ()) -> str:
+    """What another side said, in one bounded line for an error of ours; secrets are taken out before it is cut."""
+    for secret in secrets:
+        text = text.replace(secret, "[secret]")
+    line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
+    return line if len(line) <= LONGEST_QUOTE else f"{line[:LONGEST_QUOTE]}…"

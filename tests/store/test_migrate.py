@@ -1,13 +1,12 @@
 """Numbered SQL files, each applied once; a schema that is not ours is refused in one sentence."""
 
 import asyncio
-import uuid
 from collections.abc import AsyncIterator
 
 import asyncpg
 import pytest
 
-from conftest import dsn_of
+from conftest import database
 from longhouse.errors import SetupError
 from longhouse.store import migrate
 from longhouse.store.database import Database, open_database
@@ -17,15 +16,8 @@ from support import process
 @pytest.fixture
 async def empty(request: pytest.FixtureRequest) -> AsyncIterator[str]:
     """A database with nothing in it."""
-    shared: str = request.config.shared_dsn  # type: ignore[attr-defined]
-    name = f"test_{uuid.uuid4().hex}"
-    connection = await asyncpg.connect(shared)
-    await connection.execute(f"CREATE DATABASE {name}")
-    try:
-        yield dsn_of(shared, name)
-    finally:
-        await connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
-        await connection.close()
+    async with database(request) as dsn:
+        yield dsn
 
 
 def test_migrations_are_numbered_from_one_without_a_gap() -> None:

@@ -11,16 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import uvicorn
 import uvloop
+from alone import serve
 
 from longhouse.agents.strategy import Body
 from longhouse.agents.template import PromptPack, Template, ToolPolicy
-from longhouse.app import TOOLS, open_app
+from longhouse.app import TOOLS
 from longhouse.journal.events import Effect
 from longhouse.journal.messages import System, ToolResult, User, text_of
 from longhouse.models.scripted import Choose, Say, call, step_of
-from longhouse.settings import Settings
 from longhouse.tools import BaseTool, ToolContext
 
 if TYPE_CHECKING:
@@ -143,16 +142,5 @@ def cast_house(**environment: str) -> Any:
     return launched(sys.executable, str(Path(__file__)), **environment)
 
 
-async def main() -> None:
-    async with open_app(Settings(port=0), templates=CAST, tools=(*TOOLS, SignTool)) as app:
-        config = uvicorn.Config(app.asgi, port=0, http="httptools", ws="none", lifespan="off", log_config=None)
-        server = uvicorn.Server(config)
-        serving = asyncio.create_task(server.serve())
-        while not server.started:
-            await asyncio.sleep(0.01)
-        print(f"serves on http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}", flush=True)
-        await serving
-
-
 if __name__ == "__main__":
-    uvloop.run(main())
+    uvloop.run(serve(templates=CAST, tools=(*TOOLS, SignTool)))

@@ -11,13 +11,12 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, ClassVar
 
-import uvicorn
 import uvloop
+from alone import serve
 
 from longhouse.agents.template import Template, ToolPolicy
-from longhouse.app import TOOLS, open_app
+from longhouse.app import TOOLS
 from longhouse.journal.events import Effect
-from longhouse.settings import Settings
 from longhouse.tools import BaseTool, ToolContext
 
 
@@ -68,16 +67,5 @@ def clerk_house(folder: Path, **environment: str) -> AbstractAsyncContextManager
     return launched(sys.executable, str(Path(__file__)), test_folder=str(folder), **environment)
 
 
-async def main() -> None:
-    async with open_app(Settings(port=0), templates=[CLERK], tools=(*TOOLS, *EXTRA)) as app:
-        config = uvicorn.Config(app.asgi, port=0, http="httptools", ws="none", lifespan="off", log_config=None)
-        server = uvicorn.Server(config)
-        serving = asyncio.create_task(server.serve())
-        while not server.started:
-            await asyncio.sleep(0.01)
-        print(f"serves on http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}", flush=True)
-        await serving
-
-
 if __name__ == "__main__":
-    uvloop.run(main())
+    uvloop.run(serve(templates=[CLERK], tools=(*TOOLS, *EXTRA)))

@@ -16,7 +16,7 @@ from yarl import URL
 
 from longhouse import clock
 from longhouse.agents.strategy import Body, StreamOptions
-from longhouse.errors import ProviderError, SetupError
+from longhouse.errors import ProviderError, SetupError, quoted
 from longhouse.models.chunks import Reading, Refused, Unreadable
 from longhouse.models.model import Delta
 
@@ -29,7 +29,6 @@ MOST_BYTES: Final = 32 * 2**20
 LONGEST_WAIT: Final = 120.0
 """Seconds; a provider that asks for a longer pause is asked again after this one."""
 
-_LONGEST_MESSAGE: Final = 300
 _LONGEST_COMPLAINT: Final = 16 * 2**10
 _LINGER: Final = 0.1
 _PASSING: Final = frozenset({408, 409, 425, 429})
@@ -51,11 +50,8 @@ class Endpoint:
     hang: float = HANG
 
     def quoted(self, text: str) -> str:
-        """A provider's words in one bounded line, our secrets taken out before anything is cut off."""
-        for secret in self.secrets:
-            text = text.replace(secret, "[secret]")
-        line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-        return line if len(line) <= _LONGEST_MESSAGE else line[:_LONGEST_MESSAGE] + "…"
+        """A provider's words, without our secrets."""
+        return quoted(text, self.secrets)
 
 
 @asynccontextmanager

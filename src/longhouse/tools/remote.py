@@ -15,7 +15,7 @@ import msgspec
 from aiohttp.http_exceptions import HttpProcessingError
 
 from longhouse.agents.tool import Tool
-from longhouse.errors import LonghouseError
+from longhouse.errors import LonghouseError, quoted
 from longhouse.journal.events import Fault
 from longhouse.tools.arguments import BadSchema, Check, checker, read
 from longhouse.tools.config import ToolConfig
@@ -31,7 +31,6 @@ MOST_BYTES: Final = 4 * 2**20
 
 _PIECE: Final = 64 * 2**10
 _MOST_COMPLAINT: Final = 16 * 2**10
-_LONGEST_EXCERPT: Final = 300
 _TROUBLE: Final = (aiohttp.ClientError, HttpProcessingError, OSError, ValueError)
 
 SecretOf = Callable[[str], str | None]
@@ -119,7 +118,7 @@ class RemoteBinding:
         if status == 204:
             return ""
         if kind != "application/json" and not kind.endswith("+json"):
-            raise RemoteError(f"{name} answered with {_excerpt(hidden.hide(kind))}, which is not JSON")
+            raise RemoteError(f"{name} answered with {quoted(hidden.hide(kind))}, which is not JSON")
         body, is_whole = await read_body(response, self._most_bytes)
         if not is_whole:
             raise RemoteError(f"{name} sent more than {self._most_bytes} bytes")
@@ -134,7 +133,7 @@ class RemoteBinding:
         body, _ = await read_body(response, _MOST_COMPLAINT)
         said = body.decode(errors="replace").strip()
         # Hidden before it is cut: half a secret is still one.
-        return _excerpt(hidden.hide(said)) if said and not said.startswith("<") else "no reason given"
+        return quoted(hidden.hide(said)) if said and not said.startswith("<") else "no reason given"
 
 
 @asynccontextmanager
@@ -186,8 +185,3 @@ def _headers(key: str, secret: str | None) -> dict[str, str]:
 def _why(error: Exception) -> str:
     cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
     return str(cause.strerror) if isinstance(cause, EgressRefused) else type(cause).__name__
-
-
-def _excerpt(text: str) -> str:
-    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return line if len(line) <= _LONGEST_EXCERPT else f"{line[:_LONGEST_EXCERPT]}…"

@@ -12,7 +12,7 @@ import msgspec
 from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
-from longhouse.errors import LonghouseError, SetupError
+from longhouse.errors import LonghouseError, SetupError, quoted
 
 BASE_URL: Final = "https://api.tavily.com"
 CONNECT: Final = 10.0
@@ -23,7 +23,6 @@ MOST_BYTES: Final = 8 * 2**20
 """No honest answer is longer, packed or unpacked."""
 
 _PIECE: Final = 64 * 2**10
-_LONGEST_COMPLAINT: Final = 300
 _PACKED: Final = {"gzip": 31, "x-gzip": 31, "deflate": 15}
 _TROUBLE: Final = (aiohttp.ClientError, HttpProcessingError, OSError, zlib.error)
 
@@ -112,11 +111,13 @@ class Search:
         if not 200 <= status < 300:
             raise SearchError(f"the search service answered {status}: {await self._complaint(response)}")
         if response.content_type != "application/json":
-            raise SearchError(f"the search service sent {self._quoted(response.content_type)} in place of an answer")
+            raise SearchError(
+                f"the search service sent {quoted(response.content_type, self.secrets)} in place of an answer"
+            )
 
     async def _complaint(self, response: aiohttp.ClientResponse) -> str:
         said = (await self._read(response)).decode(errors="replace").strip()
-        return (self._quoted(said) if said and not said.startswith("<") else "") or "no reason given"
+        return (quoted(said, self.secrets) if said and not said.startswith("<") else "") or "no reason given"
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:
         """The whole body, unpacked by ourselves and never further than the bound."""
@@ -138,13 +139,6 @@ class Search:
     def _bound(self, read: bytearray, received: int = 0) -> None:
         if max(len(read), received) > self.most_bytes:
             raise SearchError(f"the search service sent more than {self.most_bytes} bytes in one answer")
-
-    def _quoted(self, text: str) -> str:
-        """The service's words in one bounded line, our secrets taken out before anything is cut off."""
-        for secret in self.secrets:
-            text = text.replace(secret, "[secret]")
-        line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-        return line if len(line) <= _LONGEST_COMPLAINT else line[:_LONGEST_COMPLAINT] + "…"
 
 
 @asynccontextmanager

@@ -1,0 +1,20 @@
+"""A Longhouse with parts of its own, for a program that does nothing else; it prints its address."""
+
+import asyncio
+from typing import Any
+
+import uvicorn
+
+from longhouse.app import open_app
+from longhouse.settings import Settings
+
+
+async def serve(**parts: Any) -> None:
+    async with open_app(Settings(port=0), **parts) as app:
+        config = uvicorn.Config(app.asgi, port=0, http="httptools", ws="none", lifespan="off", log_config=None)
+        server = uvicorn.Server(config)
+        serving = asyncio.create_task(server.serve())
+        while not server.started:
+            await asyncio.sleep(0.01)
+        print(f"serves on http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}", flush=True)
+        await serving
