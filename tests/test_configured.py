@@ -74,6 +74,20 @@ def test_the_key_of_all_may_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert model_of(configure(Settings()))[:2] == ("http://file/v1", "sk-vault")
 
 
+def test_a_key_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("config.yaml").write_text(
+        "llm: {base_url: 'http://file/v1', api_key: '${MY_KEY}'}\nsearch: {tavily_api_key: '${MY_SEARCH}'}"
+    )
+    with pytest.raises(SetupError, match="environment variable MY_KEY, which is not set"):
+        configure(Settings())
+    monkeypatch.setenv("MY_KEY", "sk-mine")
+    monkeypatch.setenv("MY_SEARCH", "tvly-mine")
+    found = configure(Settings())
+    assert model_of(found)[1] == "sk-mine"
+    assert found.settings.tavily_api_key.get_secret_value() == "tvly-mine"
+    assert found.secrets.find("config:llm") == "sk-mine"
+
+
 def test_tools_see_what_the_files_say_for_all_and_for_the_agent_that_calls_them() -> None:
     found = configured()
     common = found.common(ToolConfig())

@@ -12,6 +12,10 @@ from longhouse.memory import MemoryMessage, MemoryService, get_session_logger
 from longhouse.memory.log_lines import RULE, Language, Line, line
 
 
+class AgentsError(Exception):
+    """No answer came from the agents."""
+
+
 @dataclass
 class WebMemoryService:
     memory: MemoryService
@@ -54,10 +58,10 @@ class WebMemoryService:
         words: list[str] = []
         async with self.http.post("/v1/chat/completions", json=body) as response:
             if response.status != 200:
-                raise RuntimeError(f"the agents answered {response.status}: {await response.text()}")
+                raise AgentsError(f"they answered {response.status}: {await response.text()}")
             async for chunk in events_of(response.content):
                 if problem := problem_of(chunk):
-                    raise RuntimeError(problem)
+                    raise AgentsError(problem)
                 words.append(words_of(chunk))
                 if kept := kept_of(event_in(chunk)):
                     await self._keep(chat_id, *kept)
@@ -78,8 +82,15 @@ def routes(service: WebMemoryService) -> web.Application:
     """`POST /chat {chat_id, message}` answers `{answer}`."""
 
     async def chat(request: web.Request) -> web.Response:
-        body = await request.json()
-        return web.json_response({"answer": await service.ask(body["chat_id"], body["message"])})
+        try:
+            body = await request.json()
+            chat_id, message = body["chat_id"], body["message"]
+        except (ValueError, KeyError, TypeError):
+            return web.json_response({"error": "the body must be {chat_id, message}"}, status=400)
+        try:
+            return web.json_response({"answer": await service.ask(chat_id, message)})
+        except (AgentsError, aiohttp.ClientError) as error:
+            return web.json_response({"error": f"the agents gave no answer: {error}"}, status=502)
 
     app = web.Application()
     app.router.add_post("/chat", chat)

@@ -42,7 +42,7 @@ from longhouse.store.catalog import Catalog
 from longhouse.store.database import Database, open_database
 from longhouse.store.embedded import Postgres, open_postgres
 from longhouse.store.memories import Memories
-from longhouse.store.shelf import Published
+from longhouse.store.publication import Published
 from longhouse.tools.admission import Admission
 from longhouse.tools.binding import binder_of
 from longhouse.tools.clock import ClockTool
@@ -132,14 +132,14 @@ async def open_app(
         services = replace(lent, find_tools=search.find)
         toolbox = Toolbox(tools, config=config, configs=configs, services=services, catalog=catalog, binder=binder)
         await publish(catalog, setup, toolbox.classes)
-        pool, offering = Pool(model_for), Offering(catalog, toolbox, search)
+        pool, offering = Pool(model_for), Offering(catalog, toolbox, replace(search, taken=toolbox.taken))
         patience = Patience(attended=settings.patience, unattended=15 * settings.patience)
         engine = Engine(db, bus, catalog, toolbox, offering, pool, worker=new_id(), patience=patience, prior=prior)
         terms = Terms(slots=settings.worker_slots, lease=settings.lease_seconds)
         folders = setup.log_folders
         keep = LogFolder(db, catalog, settings.logs_dir, folders).keep if settings.logs_dir or folders else None
         worker = Worker(db, bus, engine, terms, keep_log=keep)
-        numbers = Metrics(lambda: worker.busy, lambda: pool.instances)
+        numbers = Metrics(lambda: worker.busy, lambda: pool.instances, lambda: engine.recorder.refused)
         roster = Roster(db, pool, worker.id)
         async with open_mcp(servers, toolbox), roster.kept(), worker.working(), open_entrance(settings, db) as door:
             asgi = server.build(
@@ -161,13 +161,21 @@ async def open_app(
 
 
 @asynccontextmanager
-async def open_store(settings: Settings) -> AsyncIterator[tuple[Database, Postgres | None]]:
-    """Our own Postgres, brought up to date by us; or somebody else's, which only `longhouse migrate` changes."""
+async def open_store(settings: Settings, *, begin: bool = True) -> AsyncIterator[tuple[Database, Postgres | None]]:
+    """Our own Postgres, brought up to date by us; or somebody else's, which only `longhouse migrate` changes.
+
+    Without `begin`, only one that is there already: who asks for what happened in the wrong folder is told so.
+    """
     if settings.database_url:
         async with open_database(settings.database_url.get_secret_value()) as db:
             await migrate.check(db)
             yield db, None
         return
+    if not begin and not settings.data_dir.is_dir():
+        raise SetupError(
+            f"there is no Longhouse in {settings.data_dir.absolute()}: come to the folder where it was started, or set"
+            " LONGHOUSE_DATA_DIR or LONGHOUSE_DATABASE_URL."
+        )
     async with (
         open_postgres(settings.data_dir, binaries=settings.pg_bin) as postgres,
         open_database(postgres.dsn) as db,

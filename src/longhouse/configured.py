@@ -1,5 +1,7 @@
 """Settings and files together: what this process is given. A variable of the environment wins over a file."""
 
+import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,6 +10,7 @@ from typing import Any, Literal
 from pydantic import SecretStr
 
 from longhouse.agents.template import Template
+from longhouse.errors import SetupError
 from longhouse.files.reading import Given, read_files
 from longhouse.files.tool_values import laid_over, limited
 from longhouse.secrets import Secrets
@@ -50,7 +53,7 @@ def configure(settings: Settings, *, templates: Iterable[Template] = (), tools: 
     given = read_files(
         file_of(settings, "config_file"), file_of(settings, "agents_file"), templates=templates, tools=set(tools)
     )
-    secrets = Secrets(given.secrets)
+    secrets = Secrets({name: _key(value, name) for name, value in given.secrets.items()})
     # The environment's own file of servers wins, name by name.
     servers = {one.name: one for one in (*given.servers, *read_servers(settings.mcp_config))}
     return Configured(_filled(settings, given, secrets), given, tuple(servers.values()), secrets)
@@ -81,7 +84,8 @@ def _model(settings: Settings, given: Given, secrets: Secrets) -> Mapping[str, A
     if "llm_base_url" in settings.model_fields_set:
         return {}
     end = given.endpoint
-    key = end.api_key or (secrets.find(end.api_key_ref) if end.api_key_ref else None)
+    key = secrets.find(end.api_key_ref) if end.api_key_ref else None
+    key = _key(end.api_key, "llm.api_key") if end.api_key else key
     return {"llm_base_url": end.base_url, "llm_proxy": end.proxy, "llm_api_key": SecretStr(key) if key else None}
 
 
@@ -89,4 +93,15 @@ def _search(settings: Settings, given: Given) -> Mapping[str, Any]:
     if "tavily_base_url" in settings.model_fields_set:
         return {}
     key, url = given.searching.tavily_api_key, given.searching.tavily_api_base_url
+    key = _key(key, "search.tavily_api_key") if key else None
     return {"tavily_base_url": url, "tavily_api_key": SecretStr(key) if key else None}
+
+
+def _key(said: str, where: str) -> str:
+    """A key as the file has it; `${NAME}` stands for what the environment has under that name."""
+    named = re.fullmatch(r"\$\{(\w+)\}", said)
+    if named is None:
+        return said
+    if not (found := os.environ.get(named[1])):
+        raise SetupError(f"{where} needs the environment variable {named[1]}, which is not set.")
+    return found

@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from typing import Final
 
 LONGEST_QUOTE: Final = 300
+SHORTEST_SECRET: Final = 6
+"""What is shorter is no secret, such as the `x` that local servers are given; words would be mangled by it."""
 
 
 class LonghouseError(Exception):
@@ -60,6 +62,7 @@ class UnknownShape(LonghouseError):  # noqa: N818
 def quoted(text: str, secrets: Iterable[str] = ()) -> str:
     """What another side said, in one bounded line for an error of ours; secrets are taken out before it is cut."""
     for secret in secrets:
-        text = text.replace(secret, "[secret]")
+        if len(secret) >= SHORTEST_SECRET:
+            text = text.replace(secret, "[secret]")
     line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
     return line if len(line) <= LONGEST_QUOTE else f"{line[:LONGEST_QUOTE]}…"

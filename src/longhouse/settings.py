@@ -1,16 +1,33 @@
 """What can be set from outside: `LONGHOUSE_*` variables. Only `app` and the command line read this."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, Field, SecretStr
+from pydantic import BeforeValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from longhouse.errors import SetupError
 
 File = Annotated[Path | None, BeforeValidator(lambda given: given or None)]
 
 
+def _lower(given: object) -> object:
+    return given.lower() if isinstance(given, str) else given
+
+
+PREFIX: Final = "LONGHOUSE_"
+
+
 class Settings(BaseSettings):
-    model_config = SettingsConfigDict(env_prefix="LONGHOUSE_", extra="ignore")
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore")
+
+    def __init__(self, **given: Any) -> None:
+        try:
+            super().__init__(**given)
+        except ValidationError as error:
+            # Without the values, which may be secrets.
+            wrong = (f"{PREFIX}{one['loc'][0]}".upper() + f": {one['msg']}" for one in error.errors())
+            raise SetupError("; ".join(wrong)) from None
 
     config_file: File = Path("config.yaml")
     agents_file: File = Path("agents.yaml")
@@ -50,7 +67,7 @@ class Settings(BaseSettings):
     reports_dir: Path | None = None
     mcp_config: Path | None = None
     logs_dir: Path | None = None
-    log_level: str = "info"
+    log_level: Annotated[Literal["debug", "info", "warning", "error", "critical"], BeforeValidator(_lower)] = "info"
     admin_key: SecretStr = SecretStr("")
     """Empty: the only keys are those in the database; with none there either, everybody is let in."""
     rate_limit: int = Field(default=600, ge=1)

@@ -1,35 +1,80 @@
 """A conversation in the terminal, over the same API that every client uses."""
 
 import asyncio
+import os
+import sys
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
 import msgspec
 from rich.console import Console
+from yarl import URL
 
-from longhouse.errors import SetupError
+from longhouse.errors import LonghouseError, SetupError
+
+
+class UnansweredError(LonghouseError):
+    """This message has no answer; the next one may."""
 
 
 async def talk(url: str, model: str, key: str = "") -> None:
     """Reads lines until the end of input; each is a message, and the answer is written as it comes."""
-    console = Console()
+    console, lines = Console(), _lines()
     headers = {"authorization": f"Bearer {key}"} if key else None
-    async with aiohttp.ClientSession(url, headers=headers) as http:
+    is_met = False
+    async with aiohttp.ClientSession(_address(url), headers=headers) as http:
         while True:
-            try:
-                line = await asyncio.to_thread(console.input, "[bold]you> [/]")
-            except EOFError:
+            console.print("you> ", style="bold", end="")
+            line = await lines.get()
+            if line is None:
                 return
             if not line.strip():
                 continue
             try:
                 async for chunk in _chunks(http, model, line):
-                    model = chunk["model"]
+                    model, is_met = chunk["model"], True
                     _show(console, chunk)
-            except aiohttp.ClientError as error:
-                raise SetupError(f"Longhouse cannot be reached at {url}: {error}") from error
+            except (aiohttp.ClientError, UnansweredError) as error:
+                said = (
+                    str(error)
+                    if isinstance(error, UnansweredError)
+                    else f"Longhouse cannot be reached at {url}: {error}"
+                )
+                if not is_met:
+                    raise SetupError(said) from None
+                console.print(f"\n{said} (the session: {model})", style="red", markup=False, highlight=False, end="")
             console.print()
+
+
+def _lines() -> asyncio.Queue[str | None]:
+    """What is typed, line by line; None at its end. The thread is left alone when we go: it may wait for ever."""
+    lines: asyncio.Queue[str | None] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+
+    def read() -> None:
+        rest = b""
+        while read := os.read(sys.stdin.fileno(), 65_536):
+            *whole, rest = (rest + read).split(b"\n")
+            for line in whole:
+                loop.call_soon_threadsafe(lines.put_nowait, line.decode(errors="replace"))
+        for last in (rest.decode(errors="replace") or None, None):
+            loop.call_soon_threadsafe(lines.put_nowait, last)
+
+    threading.Thread(target=read, daemon=True).start()
+    return lines
+
+
+def _address(url: str) -> URL:
+    """Where Longhouse is; clients of OpenAI are used to saying `/v1` too."""
+    try:
+        address = URL(url)
+    except ValueError:
+        address = URL()
+    if address.scheme not in ("http", "https") or not address.host:
+        raise SetupError(f"{url!r} is not an address such as http://127.0.0.1:8400")
+    return address.origin()
 
 
 async def _chunks(http: aiohttp.ClientSession, model: str, line: str) -> AsyncIterator[dict[str, Any]]:
@@ -37,20 +82,28 @@ async def _chunks(http: aiohttp.ClientSession, model: str, line: str) -> AsyncIt
     timeout = aiohttp.ClientTimeout(total=None)
     async with http.post("/v1/chat/completions", json=body, timeout=timeout) as response:
         if response.status != 200:
-            raise SetupError((await response.json())["error"]["message"])
+            raise UnansweredError(_reason(await response.read()))
         async for raw in response.content:
             data = raw.strip().removeprefix(b"data: ")
             if data == raw.strip() or data == b"[DONE]":
                 continue
             chunk = msgspec.json.decode(data)
             if "error" in chunk:
-                raise SetupError(chunk["error"]["message"])
+                raise UnansweredError(chunk["error"]["message"])
             yield chunk
+
+
+def _reason(answer: bytes) -> str:
+    try:
+        return str(msgspec.json.decode(answer)["error"]["message"])
+    except (msgspec.MsgspecError, KeyError, TypeError):
+        return "what answers there is not Longhouse"
 
 
 def _show(console: Console, chunk: dict[str, Any]) -> None:
     activity = chunk.get("x_agent") or {}
     if activity.get("event") == "tool_call" and activity["tool"] != "finalanswertool":
-        console.print(f"[dim]· {activity['tool']} {activity['arguments']}[/]")
+        said = f"· {activity['tool']} {activity['arguments']}"
+        console.print(said, style="dim", markup=False, highlight=False)
     for choice in chunk["choices"]:
         console.print(choice["delta"].get("content") or "", end="", markup=False, highlight=False)

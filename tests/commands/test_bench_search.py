@@ -57,6 +57,28 @@ def test_one_object_says_how_good_and_how_fast_it_was(tmp_path: Path) -> None:
     assert told["agents"]["r_at_5"] == 1
 
 
+def test_data_may_leave_out_what_it_does_not_know(tmp_path: Path) -> None:
+    tools = [
+        {"tool_id": "t1", "name": "get_forecast", "description": None, "parameters": None},
+        {"tool_id": "t2", "name": "send_letter", "description": "", "parameters": {"properties": {"stamp": {}}}},
+        {"tool_id": "t3", "name": None, "description": "Departures of trains", "agent_id": None},
+    ]
+    queries = [
+        {"query": "forecast", "relevant": ["t1"], "steps": None, "relevant_agents": None},
+        {"query": "stamp", "relevant": ["t2"]},
+        {"query": "trains", "relevant": ["t3"]},
+        {"query": "whatever", "relevant": None},
+    ]
+    written = {"tools": tools, "queries": queries}
+    for name, rows in written.items():
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    paths = [part for name in written for part in (f"--{name}", str(tmp_path / f"{name}.jsonl"))]
+    command = [sys.executable, "-m", "longhouse", "bench", "search", *paths, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["r_at_1"] == 1
+
+
 def test_figures_are_those_of_the_textbook() -> None:
     measured = Measured(found=[(["a", "x", "b"], {"a", "b"}), (["x", "c"], {"c"})], seconds=[0.001, 0.003])
     figures = measured.figures()

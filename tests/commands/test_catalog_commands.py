@@ -121,3 +121,8 @@ async def test_the_command_itself_publishes_and_ends_in_one_sentence(dsn: str, t
     assert (code, "warehouse_clerk@1" in told, "1 new, 0 unchanged" in told) == (0, True, True), told
     code, told = await launched_words("templates", "rollback", "warehouse_clerk", database_url=dsn)
     assert (code, told.startswith("longhouse: there is no way back"), told.count("\n")) == (1, True, 1)
+
+
+async def test_the_number_of_a_version_is_one_that_a_version_can_have(dsn: str) -> None:
+    code, told = await launched_words("templates", "diff", "clerk", "1", "2147483648", database_url=dsn)
+    assert (code, "Traceback" in told, "2147483647" in told) == (2, False, True), told

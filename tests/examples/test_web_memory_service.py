@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
-from examples.web_memory_service.app import WebMemoryService
+from examples.web_memory_service.app import AgentsError, WebMemoryService, routes
 from examples.web_memory_service.stream import event_in, events_of, kept_of, problem_of, words_of
 from redis.asyncio import Redis
 
@@ -139,6 +139,23 @@ async def test_a_stream_that_ends_in_an_error_is_told(tmp_path: Path, monkeypatc
     monkeypatch.setenv("LONGHOUSE_LOG_DIR", str(tmp_path))
     memory = MemoryService()
     async with talking_to(Agents([chunk("Ha"), {"error": {"message": "the model failed"}}]), memory) as service:
-        with pytest.raises(RuntimeError, match="the model failed"):
+        with pytest.raises(AgentsError, match="the model failed"):
             await service.ask(1, "Hello")
     assert await memory.get_context_for_agent(1) == [{"role": "user", "content": "Hello"}]
+
+
+async def test_what_cannot_be_answered_is_said_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LONGHOUSE_LOG_DIR", str(tmp_path))
+    async with talking_to(Agents([{"error": {"message": "the model failed"}}]), MemoryService()) as service:
+        runner = web.AppRunner(routes(service))
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            async with aiohttp.ClientSession(f"http://127.0.0.1:{runner.addresses[0][1]}") as http:
+                for body in ({"message": "whose?"}, [], "{"):
+                    async with http.post("/chat", json=body) as response:
+                        assert (response.status, "chat_id" in await response.text()) == (400, True)
+                async with http.post("/chat", json={"chat_id": 1, "message": "Hello"}) as response:
+                    assert (response.status, "the model failed" in await response.text()) == (502, True)
+        finally:
+            await runner.cleanup()

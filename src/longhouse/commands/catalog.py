@@ -13,6 +13,7 @@ from longhouse.app import open_admission, open_store
 from longhouse.errors import SetupError
 from longhouse.settings import Settings
 from longhouse.store.catalog import Catalog
+from longhouse.store.publication import LAST
 from longhouse.store.shelf import Kind, Named, Shelf, Version
 from longhouse.tools.admission import Admission
 
@@ -23,7 +24,7 @@ PAGE: Final = 1_000
 
 Run = Callable[[Settings, Callable[[], Coroutine[Any, Any, None]]], None]
 Name = Annotated[str, typer.Argument(help="The name.")]
-Number = Annotated[int, typer.Argument(help="The number of a version.", min=1)]
+Number = Annotated[int, typer.Argument(help="The number of a version.", min=1, max=LAST)]
 
 
 def commands(run: Run, kind: Kind) -> typer.Typer:
@@ -97,7 +98,7 @@ def _add_changing(cli: typer.Typer, run: Run, kind: Kind) -> None:
 
 @asynccontextmanager
 async def _opened(settings: Settings, kind: Kind) -> AsyncIterator[tuple[Shelf[Any], Admission]]:
-    async with open_store(settings) as (db, _):
+    async with open_store(settings, begin=False) as (db, _):
         catalog = Catalog(db, model=settings.llm_model)
         shelf: Shelf[Any] = catalog.tools if kind == "tool" else catalog.templates
         yield shelf, open_admission(settings, catalog)
@@ -180,12 +181,17 @@ def read_file(file: Path) -> list[Any]:
         content = file.read_bytes()
     except OSError as error:
         raise SetupError(f"{file} cannot be read: {error.strerror}.") from None
+    if file.suffix == ".jsonl":
+        lines = enumerate(content.splitlines(), 1)
+        return [_decoded(line, f"{file}:{number} is not JSON") for number, line in lines if line.strip()]
+    return _listed(_decoded(content, f"{file} is not JSON (name a file with one descriptor a line .jsonl)"))
+
+
+def _decoded(content: bytes, complaint: str) -> Any:
     try:
-        if file.suffix == ".jsonl":
-            return [msgspec.json.decode(line) for line in content.splitlines() if line.strip()]
-        return _listed(msgspec.json.decode(content))
+        return msgspec.json.decode(content)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise SetupError(f"{file} is not JSON: {error}; name a file with one descriptor a line .jsonl.") from None
+        raise SetupError(f"{complaint}: {error}.") from None
 
 
 def _listed(value: Any) -> list[Any]:

@@ -10,6 +10,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from longhouse.errors import SetupError
 from longhouse.journal import history
 
 TROUBLE: Final = (RedisError, OSError)
@@ -23,13 +24,16 @@ MAX_VALUE: Final = 16 * 1024 * 1024
 @asynccontextmanager
 async def open_redis(url: str) -> AsyncIterator[Redis]:
     """A pool of connections; nothing is connected before it is needed."""
-    client = Redis.from_url(
-        url,
-        socket_timeout=REPLY_WITHIN,
-        socket_connect_timeout=CONNECT_WITHIN,
-        # Once more at once, since a pooled connection may be one that the server has closed meanwhile.
-        retry=Retry(NoBackoff(), 1),
-    )
+    try:
+        client = Redis.from_url(
+            url,
+            socket_timeout=REPLY_WITHIN,
+            socket_connect_timeout=CONNECT_WITHIN,
+            # Once more at once, since a pooled connection may be one that the server has closed meanwhile.
+            retry=Retry(NoBackoff(), 1),
+        )
+    except ValueError:
+        raise SetupError("LONGHOUSE_REDIS_URL is not an address such as redis://127.0.0.1:6379") from None
     try:
         yield client
     finally:

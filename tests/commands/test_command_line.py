@@ -1,0 +1,109 @@
+"""The command line as a newcomer meets it: mistakes end in one sentence, and a chat can be left."""
+
+import asyncio
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from longhouse.errors import SetupError
+from longhouse.memory.redis import open_redis
+from support import Serving
+
+LONGHOUSE = (sys.executable, "-m", "longhouse")
+
+
+def run(*arguments: str, folder: Path, typed: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*LONGHOUSE, *arguments],
+        cwd=folder,
+        env=os.environ | environment,
+        input=typed,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("LONGHOUSE_PORT", "abc", "LONGHOUSE_PORT: Input should be a valid integer"),
+        ("LONGHOUSE_PORT", "99999999", "LONGHOUSE_PORT: Input should be less than or equal to 65535"),
+        ("LONGHOUSE_LOG_LANGUAGE", "de", "LONGHOUSE_LOG_LANGUAGE: Input should be 'en', 'ru' or 'zh'"),
+        ("LONGHOUSE_LOG_LEVEL", "verbose", "LONGHOUSE_LOG_LEVEL: Input should be 'debug', 'info'"),
+    ],
+)
+def test_a_wrong_setting_is_named_in_one_sentence(tmp_path: Path, name: str, value: str, said: str) -> None:
+    done = run("serve", folder=tmp_path, **{"LONGHOUSE_PORT": "0", name: value})
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"longhouse: {said}")
+    assert "Traceback" not in done.stderr
+
+
+async def test_an_address_of_redis_that_is_none_is_named() -> None:
+    with pytest.raises(SetupError, match="LONGHOUSE_REDIS_URL is not an address"):
+        async with open_redis("foo"):
+            pass
+
+
+def test_who_looks_in_the_wrong_folder_is_told_so_and_leaves_no_trace(tmp_path: Path) -> None:
+    for command in (("sessions", "list"), ("keys", "list"), ("tools", "list"), ("templates", "list")):
+        done = run(*command, folder=tmp_path)
+        assert done.returncode == 1
+        assert done.stderr.startswith(f"longhouse: there is no Longhouse in {tmp_path / '.longhouse'}")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_line_that_is_not_json_is_named(tmp_path: Path) -> None:
+    (tmp_path / ".longhouse").mkdir()
+    (tmp_path / "x.jsonl").write_text('{"name": "a"}\n{\n')
+    done = run("tools", "publish", "x.jsonl", folder=tmp_path)
+    assert "x.jsonl:2 is not JSON" in done.stderr
+
+
+async def test_any_text_can_be_said_and_the_address_may_end_in_v1(serving: Serving, tmp_path: Path) -> None:
+    async with serving() as house:
+        for address in (str(house.url), f"{house.url}/v1/"):
+            done = await asyncio.to_thread(
+                run, "chat", "--model", "master", "--url", address, folder=tmp_path, typed="hello [/b] world\nagain\n"
+            )
+            assert done.returncode == 0, done.stderr
+            assert done.stdout.count("you>") == 3
+            assert "[/b]" in done.stdout
+
+
+async def test_a_model_that_fails_does_not_end_the_chat(serving: Serving, tmp_path: Path) -> None:
+    async with serving() as house:
+        said = await asyncio.to_thread(
+            run, "chat", "--model", "nobody", "--url", str(house.url), folder=tmp_path, typed="hello\n"
+        )
+        assert said.returncode == 1
+        assert "'nobody' does not exist" in said.stderr
+    for address in ("127.0.0.1:8400", "ftp://somewhere", "http://"):
+        wrong = await asyncio.to_thread(run, "chat", "--url", address, folder=tmp_path, typed="hello\n")
+        assert wrong.stderr.startswith(f"longhouse: '{address}' is not an address")
+
+
+def test_a_chat_can_be_left_by_ctrl_c(tmp_path: Path) -> None:
+    screen, terminal = pty.openpty()
+    chat = subprocess.Popen(
+        [*LONGHOUSE, "chat"], cwd=tmp_path, stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True
+    )
+    try:
+        seen, give_up_at = b"", time.monotonic() + 30
+        while b"you>" not in seen and time.monotonic() < give_up_at:
+            seen += os.read(screen, 4096)
+        chat.send_signal(signal.SIGINT)
+        assert chat.wait(20) == 130
+    finally:
+        chat.kill()
+        chat.wait()
+        os.close(screen)
+        os.close(terminal)
