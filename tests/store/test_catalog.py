@@ -190,7 +190,7 @@ async def test_a_template_is_read_as_it_was_written_with_the_model_of_the_house(
     said = template(tool_policy=ToolPolicy(required=("a",), allowlist=None), follow="pinned", owner="ann")
     await catalog.templates.publish([said], by="a test")
     found = await catalog.templates.find("clerk")
-    assert found == replace(said, llm_policy=replace(LLMPolicy(), model="m"))
+    assert found == replace(said, llm_policy=replace(LLMPolicy(), model="m"), owner=None), "a name has an owner"
     [named] = await catalog.templates.page(after=None, limit=1)
     assert named.descriptor["llm_policy"]["model"] is None, "the house's own model is not written down"
 

@@ -13,8 +13,8 @@ SERVER = str(Path(__file__).parents[1] / "tools" / "mcp_server.py")
 TEMPLATE = Template(name="counter", tool_policy=ToolPolicy(allowlist=("tried.*", "finalanswertool")))
 
 
-def configured(folder: Path) -> Path:
-    env = {"NOTES": str(folder / "notes")}
+def configured(folder: Path, **more: str) -> Path:
+    env = {"NOTES": str(folder / "notes"), **more}
     servers: dict[str, Any] = {"tried": {"command": sys.executable, "args": [SERVER, "stdio"], "env": env}}
     path = folder / "mcp.json"
     path.write_text(json.dumps({"mcpServers": servers}))
@@ -55,3 +55,27 @@ async def test_a_server_that_is_away_keeps_nobody_from_starting_or_answering(ser
         assert content(await house.say("Go", model="patient")) == "Without them."
         assert house.model is not None
         assert [tool["function"]["name"] for tool in house.model.requests[0]["tools"]] == ["finalanswertool"]
+
+
+async def test_a_server_that_changes_takes_no_decision_of_an_operator_away(serving: Serving, tmp_path: Path) -> None:
+    send = "/admin/tools/tried.send"
+    script = [call("tried_send", to="Bob"), call("finalanswertool", answer="Sent.")]
+
+    async def asked(method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        async with house.http.request(method, path, json=body) as response:
+            return response.status, await response.json() if response.status != 204 else None
+
+    async with serving(script, templates=[TEMPLATE], mcp_config=configured(tmp_path)) as house:
+        gate = {"needs_approval": True, "security_policy": {"risk_level": "high"}}
+        assert (await asked("PATCH", send, gate))[1] == {"name": "tried.send", "version": 2, "is_active": True}
+    async with serving(script, templates=[TEMPLATE], mcp_config=configured(tmp_path, SENDS="Send at once.")) as house:
+        _, shown = await asked("GET", send)
+        assert (shown["version"], shown["latest"], shown["needs_approval"]) == (2, 3, True)
+        _, compared = await asked("GET", f"{send}/diff?from=2&to=3")
+        assert [one["path"] for one in compared["differences"]] == ["description_short"]
+        session = (await house.say("Send", model="counter"))["model"]
+        assert (await house.session(session))["state"] == "WAITING_FOR_APPROVAL"
+        assert (await asked("DELETE", send))[0] == 204
+    async with serving(script, templates=[TEMPLATE], mcp_config=configured(tmp_path, SENDS="Send now.")) as house:
+        assert (await asked("GET", send))[0] == 404
+        assert (await asked("GET", f"{send}@4"))[1]["description_short"] == "Send now."

@@ -19,6 +19,9 @@ OVER = sys.argv[1]
 
 server = FastMCP("tried")
 
+STUMBLES: list[str] = []
+"""Why the next listing fails."""
+
 
 def note(line: str) -> None:
     with Path(os.environ["NOTES"]).open("a") as file:
@@ -29,6 +32,8 @@ class Notes(Middleware):
     async def on_list_tools(self, context: MiddlewareContext[Any], call_next: Any) -> Any:
         if OVER == "stdio":  # over HTTP the library lists for itself too; there, Wire counts what clients ask for
             note("list")
+        if STUMBLES:
+            raise ValueError(STUMBLES.pop())
         return await call_next(context)
 
     async def on_call_tool(self, context: MiddlewareContext[Any], call_next: Any) -> Any:
@@ -65,9 +70,8 @@ def put(name: str) -> dict[str, Any]:
     return {"name": name, "kept": True}
 
 
-@server.tool
+@server.tool(description=os.environ.get("SENDS", "Send something, once."))
 def send(to: str) -> str:
-    """Send something, once."""
     return f"sent to {to}"
 
 
@@ -118,6 +122,14 @@ async def grow(name: str, context: Context) -> str:
     server.local_provider.remove_tool("send")
     await context.send_notification(mcp_types.ToolListChangedNotification())
     return "grown"
+
+
+@server.tool
+async def stumble(context: Context) -> str:
+    """Says that its tools changed, and cannot list them when asked."""
+    STUMBLES.append("not now")
+    await context.send_notification(mcp_types.ToolListChangedNotification())
+    return "stumbled"
 
 
 if __name__ == "__main__":

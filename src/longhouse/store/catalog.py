@@ -8,10 +8,16 @@ from longhouse.agents import delegation
 from longhouse.agents.descriptor import ToolDescriptor
 from longhouse.agents.template import Template
 from longhouse.store.database import Database
-from longhouse.store.shelf import Published, Shelf
+from longhouse.store.publication import ANY, Published, Terms
+from longhouse.store.shelf import Shelf
 
 BUILT_IN: Final = "longhouse"
 """Who published what the program itself brings."""
+
+OWNERS: Final = """
+    SELECT name, active, owner FROM catalog_names
+    WHERE kind = 'template' AND name = ANY($1) AND active IS NOT NULL ORDER BY name
+"""
 
 ACTIVES: Final = """
     SELECT name, active FROM catalog_names
@@ -41,10 +47,12 @@ class Templates(Shelf[Template]):
         self._tools = tools
 
     async def publish(
-        self, given: Sequence[Template], *, by: str, activate: bool = True, again: bool = True
+        self, given: Sequence[Template], *, by: str, activate: bool = True, again: bool = True, terms: Terms = ANY
     ) -> list[Published]:
-        published = await super().publish(given, by=by, activate=activate, again=again)
-        await self._bring({one.name for one in published if one.is_active and (one.is_new or again)})
+        published = await super().publish(given, by=by, activate=activate, again=again, terms=terms)
+        moved = {one.name for one in published if activate and one.is_active and (one.is_new or again)}
+        # Who does not replace what others decided about a template does not do so with its tool either.
+        await self._bring(moved, ANY if terms.over is None else Terms(over=(BUILT_IN,)))
         return published
 
     async def activate(self, name: str, version: int) -> bool:
@@ -63,9 +71,12 @@ class Templates(Shelf[Template]):
             await self._tools.deactivate(f"{delegation.PREFIX}{name}", retire=retire)
         return done
 
-    async def _bring(self, names: set[str]) -> None:
-        templates = [template for name in sorted(names) if (template := await self.find(name))]
-        await self._tools.publish([delegation.as_tool(template) for template in templates], by=BUILT_IN)
+    async def _bring(self, names: set[str], terms: Terms = ANY) -> None:
+        rows = await self.db.rows(OWNERS, list(names)) if names else []
+        owners = {row["name"]: row["owner"] for row in rows}
+        templates = await self.several({row["name"]: int(row["active"]) for row in rows})
+        tools = [delegation.as_tool(replace(one, owner=owners[one.name])) for one in templates]
+        await self._tools.publish(tools, by=BUILT_IN, terms=terms)
 
 
 class Catalog:

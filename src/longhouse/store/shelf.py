@@ -13,21 +13,13 @@ from longhouse.agents.descriptor import ToolDescriptor
 from longhouse.agents.names import key
 from longhouse.agents.template import Template
 from longhouse.store.database import Database
+from longhouse.store.publication import ANY, LOCK, PUBLISH, Outrun, Published, Terms
 
 Kind = Literal["tool", "template"]
 T = TypeVar("T", Template, ToolDescriptor)
 
-LOCK: Final = (0x6C6F6E67, 0x63617461)  # "long", "cata": changes come one after another
 KEPT: Final = 4096
 """Versions that a process keeps at hand; a version never changes, so it may be kept for ever."""
-
-
-@dataclass(frozen=True, slots=True)
-class Published:
-    name: str
-    version: int
-    is_active: bool
-    is_new: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +31,18 @@ class Named:
     active: int | None
     latest: int
     descriptor: dict[str, Any]
-    """Of the active version, or of the latest where none is active."""
+    """Of the active version, or of the latest where none is active; with the owner of the name."""
     changed_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """A name that is another, or looks like it."""
+
+    name: str
+    owner: str | None
+    is_by: bool
+    """Is any of its versions by the one who was asked about?"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,54 +55,6 @@ class Version:
     published_at: datetime
     descriptor: dict[str, Any]
 
-
-# `changed_at` of a proposed row says whether its content is new: ON CONFLICT sees no other column of ours.
-# One statement publishes many. Content that is there already keeps its version; `$6` says whether what is published
-# becomes active, `$7` whether also when its content was there before.
-PUBLISH: Final = """
-WITH given AS (
-    SELECT DISTINCT ON (name, digest) * FROM unnest($2::text[], $3::text[], $4::json[], $8::text[])
-           WITH ORDINALITY AS g (name, digest, descriptor, owner, nth)
-    ORDER BY name, digest, nth
-), known AS (
-    SELECT g.*, v.version AS there FROM given g
-    LEFT JOIN catalog_versions v ON v.kind = $1 AND v.name = g.name AND v.digest = g.digest
-), numbered AS (
-    SELECT k.*, COALESCE(
-               k.there,
-               COALESCE((SELECT max(v.version) FROM catalog_versions v WHERE v.kind = $1 AND v.name = k.name), 0)
-               + count(*) FILTER (WHERE k.there IS NULL) OVER (PARTITION BY k.name ORDER BY k.nth)
-           ) AS version
-    FROM known k
-), written AS (
-    INSERT INTO catalog_versions (kind, name, version, digest, descriptor, published_by)
-    SELECT $1, name, version, digest, descriptor, $5 FROM numbered WHERE there IS NULL
-), last AS (
-    SELECT DISTINCT ON (name) * FROM numbered ORDER BY name, nth DESC
-), named AS (
-    INSERT INTO catalog_names AS n (kind, name, owner, active, changed_at)
-    SELECT $1, name, owner, CASE WHEN $6 THEN version END, CASE WHEN there IS NULL THEN now() ELSE '-infinity' END
-    FROM last
-    ON CONFLICT (kind, name) DO UPDATE SET
-        owner = EXCLUDED.owner,
-        before = CASE WHEN EXCLUDED.active IS NOT NULL AND n.active IS NOT NULL AND n.active <> EXCLUDED.active
-                      THEN n.before || n.active ELSE n.before END,
-        active = COALESCE(EXCLUDED.active, n.active),
-        retired_at = CASE WHEN EXCLUDED.active IS NULL THEN n.retired_at END,
-        changed_at = now()
-    WHERE ($7 AND (n.active, n.owner) IS DISTINCT FROM (COALESCE(EXCLUDED.active, n.active), EXCLUDED.owner))
-       OR EXCLUDED.changed_at > '-infinity'
-    RETURNING name, active
-), moved AS (
-    UPDATE catalog_generation SET generation = generation + 1 WHERE kind = $1 AND EXISTS (SELECT FROM named)
-)
-SELECT json_agg(json_build_array(
-           l.name, l.version, COALESCE(n.active, o.active) IS NOT DISTINCT FROM l.version, l.there IS NULL
-       ) ORDER BY l.nth) AS published
-FROM last l
-LEFT JOIN named n ON n.name = l.name
-LEFT JOIN catalog_names o ON o.kind = $1 AND o.name = l.name
-"""
 
 _MOVED: Final = """, moved AS (
     UPDATE catalog_generation SET generation = generation + 1 WHERE kind = $1 AND EXISTS (SELECT FROM done)
@@ -147,7 +101,7 @@ ACTIVE: Final = """
 
 VERSION: Final = """
     SELECT v.name, v.version, n.active IS NOT DISTINCT FROM v.version AS is_active, v.digest, v.published_by,
-           v.published_at, v.descriptor
+           v.published_at, v.descriptor, n.owner
     FROM catalog_versions v JOIN catalog_names n ON n.kind = v.kind AND n.name = v.name
     WHERE v.kind = $1 AND v.name = $2 AND v.version = $3
 """
@@ -159,7 +113,7 @@ SEVERAL: Final = """
 
 VERSIONS: Final = """
     SELECT v.name, v.version, n.active IS NOT DISTINCT FROM v.version AS is_active, v.digest, v.published_by,
-           v.published_at, v.descriptor
+           v.published_at, v.descriptor, n.owner
     FROM catalog_versions v JOIN catalog_names n ON n.kind = v.kind AND n.name = v.name
     WHERE v.kind = $1 AND v.name = $2 AND ($3::int IS NULL OR v.version < $3) ORDER BY v.version DESC LIMIT $4
 """
@@ -192,11 +146,22 @@ NAMES: Final = f"""
 
 # Names that differ from these in case alone, or not at all, and whether any of their versions is by $3.
 ALIKE: Final = """
-    SELECT n.name, EXISTS (
+    SELECT n.name, n.owner, EXISTS (
         SELECT FROM catalog_versions v WHERE v.kind = n.kind AND v.name = n.name AND v.published_by = $3
     ) AS is_by
     FROM unnest($2::text[]) AS wanted (key)
     JOIN catalog_names n ON n.kind = $1 AND lower(n.name) = wanted.key COLLATE "C"
+"""
+
+# Of names that anybody but $3 has published a version of: what is active, or the latest.
+SHAPED: Final = """
+    SELECT v.version, v.descriptor FROM catalog_names n
+    CROSS JOIN LATERAL (
+        SELECT version, descriptor FROM catalog_versions
+        WHERE kind = n.kind AND name = n.name ORDER BY version = n.active DESC NULLS LAST, version DESC LIMIT 1
+    ) v
+    WHERE n.kind = $1 AND n.name = ANY($2)
+      AND EXISTS (SELECT FROM catalog_versions o WHERE o.kind = n.kind AND o.name = n.name AND o.published_by <> $3)
 """
 
 LAST_BY: Final = """
@@ -206,7 +171,6 @@ LAST_BY: Final = """
 """
 
 GENERATION: Final = "SELECT generation FROM catalog_generation WHERE kind = $1"
-
 
 ADAPTERS: Final[dict[Kind, TypeAdapter[Any]]] = {
     "template": TypeAdapter(Template),
@@ -228,7 +192,7 @@ class Shelf(Generic[T]):
         self._versions: dict[tuple[str, int], T] = {}
 
     async def publish(
-        self, given: Sequence[T], *, by: str, activate: bool = True, again: bool = True
+        self, given: Sequence[T], *, by: str, activate: bool = True, again: bool = True, terms: Terms = ANY
     ) -> list[Published]:
         """Adds versions, all or none. With `again=False`, content that was published before changes nothing."""
         if not given:
@@ -244,8 +208,14 @@ class Shelf(Generic[T]):
             activate,
             again,
             [one.owner for one in given],
+            [one.name in terms.keep_owner for one in given],
+            [terms.seen.get(one.name) for one in given],
+            terms.apart,
+            terms.over,
         )
         assert row is not None
+        if row["published"] is None:
+            raise Outrun
         self.changes += 1
         return [Published(*one) for one in msgspec.json.decode(row["published"])]
 
@@ -306,12 +276,17 @@ class Shelf(Generic[T]):
         rows = [] if "\x00" in name else await self.db.rows(VERSIONS, self.kind, name, before, limit)
         return [_version(row) for row in rows]
 
-    async def alike(self, names: Iterable[str], *, by: str) -> dict[str, list[tuple[str, bool]]]:
-        """Names here that look like these, by their key; each with whether `by` published any version of it."""
-        found: dict[str, list[tuple[str, bool]]] = {}
+    async def alike(self, names: Iterable[str], *, by: str) -> dict[str, list[Alike]]:
+        """Names here that look like these, by their key."""
+        found: dict[str, list[Alike]] = {}
         for row in await self.db.rows(ALIKE, self.kind, list({key(name) for name in names}), by):
-            found.setdefault(key(row["name"]), []).append((row["name"], row["is_by"]))
+            found.setdefault(key(row["name"]), []).append(Alike(*row))
         return found
+
+    async def shaped(self, names: Iterable[str], *, besides: str) -> dict[str, T]:
+        """Of those names that somebody else has published a version of, the active version, or the latest."""
+        rows = await self.db.rows(SHAPED, self.kind, list(names), besides)
+        return {one.name: one for one in (self._read(row["descriptor"], row["version"]) for row in rows)}
 
     async def last_by(self, names: Iterable[str], by: Iterable[str]) -> dict[str, tuple[str, str | None, str]]:
         """Of each name the newest version that one of these has published: its digest, the owner, and by whom."""
@@ -347,12 +322,11 @@ class Shelf(Generic[T]):
         return hashlib.sha256(msgspec.json.encode(said)).hexdigest()
 
     def _stored(self, one: T) -> str:
-        whole = self.adapter.dump_python(one, mode="json", exclude={"version", "owner"})
-        return msgspec.json.encode({**whole, "owner": one.owner}).decode()
+        return msgspec.json.encode(self.adapter.dump_python(one, mode="json", exclude={"version", "owner"})).decode()
 
     def _read(self, descriptor: str, version: int) -> T:
-        # What was once accepted stays readable, whatever a newer release would refuse.
-        one = msgspec.convert({**msgspec.json.decode(descriptor), "version": version}, self._type)
+        # What was once accepted stays readable, whatever a newer release would refuse. Whose it is is said of its name.
+        one = msgspec.convert({**msgspec.json.decode(descriptor), "version": version, "owner": None}, self._type)
         return self._complete(one)
 
     def _keep(self, one: T) -> None:
@@ -362,8 +336,15 @@ class Shelf(Generic[T]):
 
 
 def _named(row: Any) -> Named:
-    return Named(**{**dict(row), "descriptor": msgspec.json.decode(row["descriptor"])})
+    return Named(**{**dict(row), "descriptor": _descriptor(row)})
 
 
 def _version(row: Any) -> Version:
-    return Version(**{**dict(row), "descriptor": msgspec.json.decode(row["descriptor"])})
+    return Version(
+        **{**{name: value for name, value in row.items() if name != "owner"}, "descriptor": _descriptor(row)}
+    )
+
+
+def _descriptor(row: Any) -> dict[str, Any]:
+    """What the version says, and whose its name is now."""
+    return {**msgspec.json.decode(row["descriptor"]), "owner": row["owner"]}

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from longhouse.agents.base import AgentRegistry
@@ -10,7 +10,8 @@ from longhouse.agents.descriptor import ToolDescriptor
 from longhouse.agents.names import AGENT, key, name_problem
 from longhouse.agents.template import Template
 from longhouse.store.catalog import BUILT_IN, Catalog
-from longhouse.store.shelf import Published, Shelf, T
+from longhouse.store.publication import Published, Terms, persist
+from longhouse.store.shelf import Alike, Kind, Shelf, T
 from longhouse.tools import drafts, entrypoint
 from longhouse.tools.arguments import schema_problem
 from longhouse.tools.drafts import Problem
@@ -38,12 +39,31 @@ class Admission:
         self._egress = egress or Egress()
         self._packages = tuple(packages)
 
-    async def publish(self, shelf: Shelf[T], sent: Any, *, by: str, activate: bool = True) -> list[Published]:
-        """Publishes what was decoded from JSON, one descriptor or a list; a refusal names all that is wrong."""
+    async def publish(
+        self, shelf: Shelf[T], sent: Any, *, by: str, activate: bool = True, seen: Mapping[str, int] | None = None
+    ) -> list[Published]:
+        """Publishes what was decoded from JSON, one descriptor or a list; a refusal names all that is wrong. `seen` are
+        the versions that these were made from."""
         many = isinstance(sent, list)
         listed: list[Any] = sent if many else [sent]
         if len(listed) > drafts.MOST:
             drafts.refuse([Problem(0, (), f"there are more than {drafts.MOST}; send fewer at once")], many=False)
+        given: list[T] = await self._read(shelf, listed, many)
+        kept: set[str] = {
+            one.name for one, value in zip(given, listed, strict=True) if not activate or "owner" not in value
+        }
+        terms = Terms(seen=seen or {}, keep_owner=kept, apart=True)
+
+        async def attempt() -> list[Published]:
+            problems = [*self._active_as_said(listed, activate), *await self._compared(shelf, given, kept)]
+            drafts.refuse(problems, many=many)
+            return await shelf.publish(given, by=by, activate=activate, terms=terms)
+
+        # What was made from a version that was seen has to be made again by whoever has seen it.
+        return await (attempt() if seen else persist(attempt))
+
+    async def _read(self, shelf: Shelf[T], listed: Sequence[Any], many: bool) -> list[T]:
+        """What was sent, if each of them is well described."""
         given: list[T] = []
         for start in range(0, len(listed), AT_ONCE):
             problems: list[Problem] = []
@@ -56,8 +76,7 @@ class Admission:
                     given.append(read)
             drafts.refuse(problems, many=many)
             await asyncio.sleep(0)  # a long list must not hold up the streams of others
-        drafts.refuse([*self._active_as_said(listed, activate), *await self._compared(shelf, given)], many=many)
-        return await shelf.publish(given, by=by, activate=activate)
+        return given
 
     def _looked_at(self, nth: int, one: Template | ToolDescriptor) -> Iterator[Problem]:
         found = self._of_tool(one) if isinstance(one, ToolDescriptor) else of_template(one)
@@ -88,38 +107,49 @@ class Admission:
             if value.get("is_active", activate) not in (True, activate):
                 yield Problem(nth, ("is_active",), says)
 
-    async def _compared(self, shelf: Shelf[T], given: Sequence[T]) -> list[Problem]:
-        """What speaks against them in the catalog, and among themselves."""
+    async def _compared(self, shelf: Shelf[T], given: Sequence[T], kept: Collection[str]) -> list[Problem]:
+        """What speaks against them in the catalog, and among themselves; `kept` are names that stay whose they are."""
         problems: list[Problem] = []
         known = await shelf.alike([one.name for one in given], by=BUILT_IN)
         here: dict[str, int] = {}
+        owners: list[str | None] = []
         for nth, one in enumerate(given):
             if (other := here.setdefault(key(one.name), nth)) != nth:
                 problems.append(Problem(nth, ("name",), f"it is the name of [{other}] too"))
-            for name, is_ours in known.get(key(one.name), ()):
-                if name != one.name:
-                    problems.append(Problem(nth, ("name",), f"{name} is there already, and looks the same", True))
-                elif is_ours and shelf.kind == "tool":
-                    says = "a tool of this name comes with the program, and cannot be published by others"
-                    problems.append(Problem(nth, ("name",), says, True))
-        return problems + await self._unknown_tools(given)
+            alike = known.get(key(one.name), [])
+            same = next((found for found in alike if found.name == one.name), None)
+            problems += _of_name(nth, shelf.kind, same, alike)
+            owners.append(same.owner if same and one.name in kept else one.owner)
+        return problems + await self._unknown_tools(given, owners)
 
-    async def _unknown_tools(self, given: Sequence[Template | ToolDescriptor]) -> list[Problem]:
+    async def _unknown_tools(
+        self, given: Sequence[Template | ToolDescriptor], owners: Sequence[str | None]
+    ) -> list[Problem]:
         """Tools that templates name and nobody has; those of servers and agents, with a dot, may come later."""
         problems = []
         by_owner: dict[str, dict[str, int]] = {}
-        templates = [(nth, one) for nth, one in enumerate(given) if isinstance(one, Template)]
-        for owner in {one.owner or NOBODY for _, one in templates}:
-            theirs = (one for _, one in templates if (one.owner or NOBODY) == owner)
+        templates = [(nth, one, owners[nth] or NOBODY) for nth, one in enumerate(given) if isinstance(one, Template)]
+        for owner in {whose for _, _, whose in templates}:
+            theirs = (one for _, one, whose in templates if whose == owner)
             named = {name for one in theirs for name in one.tool_policy.named if "." not in name}
             by_owner[owner] = await self._catalog.active_tools(named, owner)
-        for nth, one in templates:
+        for nth, one, owner in templates:
             for field in ("required", "allowlist"):
                 for place, name in enumerate(getattr(one.tool_policy, field) or ()):
-                    if "." not in name and name not in by_owner[one.owner or NOBODY]:
+                    if "." not in name and name not in by_owner[owner]:
                         where = ("tool_policy", field, place)
                         problems.append(Problem(nth, where, "there is no tool of this name"))
         return problems
+
+
+def _of_name(nth: int, kind: Kind, same: Alike | None, alike: Sequence[Alike]) -> Iterator[Problem]:
+    """What speaks against a name; one that is there already looks like no other, or did so before."""
+    if same is None:
+        for other in alike:
+            yield Problem(nth, ("name",), f"{other.name} is there already, and looks the same", True)
+    elif same.is_by and kind == "tool":
+        says = "a tool of this name comes with the program, and cannot be published by others"
+        yield Problem(nth, ("name",), says, True)
 
 
 def of_template(template: Template) -> Iterator[Found]:

@@ -5,7 +5,7 @@ from typing import Final
 
 from longhouse.agents.template import Template
 from longhouse.store.catalog import BUILT_IN, Catalog
-from longhouse.store.shelf import Published
+from longhouse.store.publication import Published, Terms
 from longhouse.tools.toolbox import BaseTool
 
 FILES: Final = "files"
@@ -13,22 +13,32 @@ FILES: Final = "files"
 
 
 async def publish_classes(catalog: Catalog, classes: Iterable[type[BaseTool]]) -> None:
-    await catalog.tools.publish([cls.descriptor() for cls in classes], by=BUILT_IN, again=False)
+    given = [cls.descriptor() for cls in classes]
+    terms = Terms(over=(BUILT_IN,), keep_owner={one.name for one in given})
+    await catalog.tools.publish(given, by=BUILT_IN, again=False, terms=terms)
 
 
 async def publish_templates(
     catalog: Catalog, templates: Sequence[Template], *, touched: Collection[str] = ()
 ) -> list[Published]:
     """`touched` are those that files have made or changed. What files say anew becomes active, also if it was said
-    before; what they still say stays as it is in the catalog, whatever somebody has made active since."""
+    before; what they still say stays as it is in the catalog, whatever somebody has made active since. What the
+    program brings replaces only what files or the program brought."""
     last = await catalog.templates.last_by([one.name for one in templates], (BUILT_IN, FILES))
-    groups: dict[tuple[str, bool], list[Template]] = {}
+    groups: dict[tuple[str, bool, bool], list[Template]] = {}
     for one in templates:
         by = FILES if one.name in touched else BUILT_IN
         digest, owner, before = last.get(one.name, ("", None, ""))
-        is_other = (digest, owner) != (catalog.templates.digest(one), one.owner)
-        groups.setdefault((by, is_other and FILES in (by, before)), []).append(one)
+        is_anew = digest != catalog.templates.digest(one)
+        is_other = is_anew or one.owner not in (None, owner)
+        key = (by, is_other and FILES in (by, before), by == FILES and is_anew)
+        groups.setdefault(key, []).append(one)
     published: dict[str, Published] = {}
-    for (by, again), group in groups.items():
-        published |= {one.name: one for one in await catalog.templates.publish(group, by=by, again=again)}
+    for (by, again, over_all), group in groups.items():
+        # Neither a file nor the program can say that something is everybody's: only who it belongs to.
+        terms = Terms(
+            over=None if over_all else (BUILT_IN, FILES), keep_owner={one.name for one in group if one.owner is None}
+        )
+        done = await catalog.templates.publish(group, by=by, again=again, terms=terms)
+        published |= {one.name: one for one in done}
     return [published[one.name] for one in templates]

@@ -2,7 +2,7 @@
 
 from copy import deepcopy
 from functools import cache
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import msgspec
 from fastapi import APIRouter, Depends, Path, Request, Response
@@ -10,13 +10,11 @@ from pydantic import Field, TypeAdapter
 
 from longhouse.agents.diff import differences
 from longhouse.errors import CallerError
-from longhouse.store.shelf import Named, Published, Shelf, T, Version
+from longhouse.store.publication import LAST, Published
+from longhouse.store.shelf import Named, Shelf, T, Version
 from longhouse.tools.admission import Admission
 from longhouse.web import access, admin_docs, query, wire
 from longhouse.web.desk import Desk
-
-LAST: Final = 2**31 - 1
-"""The greatest number that a version can have."""
 
 Name = Annotated[str, Path(description="The name; it may hold dots", examples=["server.tool"])]
 
@@ -285,7 +283,6 @@ def _listed(kind: str, one: Named) -> dict[str, Any]:
     added = {
         "version": one.active or one.latest,
         "is_active": one.active is not None,
-        "owner": one.owner,
         "latest": one.latest,
         "changed_at": one.changed_at,
     }

@@ -1,9 +1,11 @@
 """What operators do with one shelf of the catalog."""
 
+from collections.abc import Mapping
 from typing import Any, Generic
 
 from longhouse.errors import CallerError
-from longhouse.store.shelf import Named, Published, Shelf, T, Version
+from longhouse.store.publication import Published, persist
+from longhouse.store.shelf import Named, Shelf, T, Version
 from longhouse.tools.admission import Admission
 from longhouse.web import wire
 from longhouse.web.access import Caller
@@ -17,11 +19,15 @@ class Desk(Generic[T]):
         self.kind = shelf.kind
         self._admission = admission
 
-    async def publish(self, caller: Caller, sent: Any, *, activate: bool) -> list[Published]:
+    async def publish(
+        self, caller: Caller, sent: Any, *, activate: bool, seen: Mapping[str, int] | None = None
+    ) -> list[Published]:
         by = caller.key or caller.owner
-        return await self._admission.publish(self.shelf, sent, by=by, activate=activate)
+        return await self._admission.publish(self.shelf, sent, by=by, activate=activate, seen=seen)
 
-    async def next(self, caller: Caller, name: str, sent: Any, *, activate: bool) -> Published:
+    async def next(
+        self, caller: Caller, name: str, sent: Any, *, activate: bool, seen: Mapping[str, int] | None = None
+    ) -> Published:
         """The next version of a name that is there."""
         await self.named(name)
         if isinstance(sent, dict):
@@ -30,19 +36,18 @@ class Desk(Generic[T]):
                 raise CallerError(f"A version of {name} has this name, and no other.", param="name")
         elif isinstance(sent, list):
             raise CallerError("Send one descriptor here, not a list.")
-        [published] = await self.publish(caller, sent, activate=activate)
+        [published] = await self.publish(caller, sent, activate=activate, seen=seen)
         return published
 
     async def change(self, caller: Caller, name: str, patch: Any, *, activate: bool) -> Published:
         """The next version: the active one, or the latest where none is, with some fields changed."""
-        found = await self.named(name)
-        if not isinstance(patch, dict):
-            raise CallerError("A patch is an object: the fields to change, with null for those to leave out.")
-        try:
-            merged = merge(found.descriptor, patch)
-        except RecursionError:
-            raise CallerError("The patch is nested too deep.") from None
-        return await self.next(caller, name, merged, activate=activate)
+
+        async def attempt() -> Published:
+            found = await self.named(name)
+            seen = {name: found.active or found.latest}
+            return await self.next(caller, name, patched(found.descriptor, patch), activate=activate, seen=seen)
+
+        return await persist(attempt)
 
     async def named(self, name: str) -> Named:
         found = await self.shelf.named(name) if wire.ID.fullmatch(name) else None
@@ -76,6 +81,18 @@ class Desk(Generic[T]):
 
     def missing(self) -> CallerError:
         return wire.not_found(f"There is no such {self.kind}, or no such version of it.", code=f"{self.kind}_not_found")
+
+
+def patched(descriptor: dict[str, Any], patch: Any) -> dict[str, Any]:
+    """What is to be published. It names an owner only if the patch does: otherwise a name stays whose it is."""
+    if not isinstance(patch, dict):
+        raise CallerError("A patch is an object: the fields to change, with null for those to leave out.")
+    try:
+        merged: dict[str, Any] = merge(descriptor, patch)
+    except RecursionError:
+        raise CallerError("The patch is nested too deep.") from None
+    merged.pop("owner", None)
+    return merged | ({"owner": patch["owner"]} if "owner" in patch else {})
 
 
 def merge(target: Any, patch: Any) -> Any:

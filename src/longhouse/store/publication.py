@@ -1,0 +1,120 @@
+"""Versions are added here: many by one statement, on terms that hold until it is done."""
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from longhouse.errors import CallerError
+
+LOCK: Final = (0x6C6F6E67, 0x63617461)  # "long", "cata": changes come one after another
+LAST: Final = 2**31 - 1
+"""The greatest number that a version can have."""
+TRIES: Final = 10
+
+Done = TypeVar("Done")
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    name: str
+    version: int
+    is_active: bool
+    is_new: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What must be so when something is published, and what stays as it is."""
+
+    over: Sequence[str] | None = None
+    """Whose active versions may give way; what is published over others', or where none is active, waits. None: all."""
+    seen: Mapping[str, int] = field(default_factory=dict)
+    """The versions that these were made from, active or else the latest: they must still be so. Nor may a name that was
+    seen be retired meanwhile, if what is published would bring it back."""
+    keep_owner: Collection[str] = ()
+    """Names that stay whose they are."""
+    apart: bool = False
+    """No new name may differ from another in case alone."""
+
+
+ANY: Final = Terms()
+
+
+class Outrun(CallerError):  # noqa: N818 - it says what happened
+    """Others were faster: the terms do not hold any more, and nothing was published."""
+
+    def __init__(self) -> None:
+        told = "Nothing is published: it was changed by others at the same time. Look again, and send it again."
+        super().__init__(told, status=409, code="changed_meanwhile")
+
+
+async def persist(attempt: Callable[[], Awaitable[Done]]) -> Done:
+    """Looks and publishes again where others were faster, some times."""
+    for _ in range(TRIES - 1):
+        with suppress(Outrun):
+            return await attempt()
+    return await attempt()
+
+
+# One statement publishes many, or none where the terms do not hold. Content that is there already keeps its version;
+# `$6` says whether what is published becomes active, `$7` whether also when its content was there before. Where it has
+# LIMIT 1, a plan would else read all names for a few: right after many were published there are no statistics yet.
+PUBLISH: Final = """
+WITH asked AS (
+    SELECT g.*, n.name IS NOT NULL AS is_named, n.owner AS whose, n.active AS was, n.retired_at
+    FROM unnest($2::text[], $3::text[], $4::json[], $8::text[], $9::boolean[], $10::integer[])
+         WITH ORDINALITY AS g (name, digest, descriptor, owner, keeps, seen, nth)
+    LEFT JOIN LATERAL (SELECT * FROM catalog_names WHERE kind = $1 AND name = g.name LIMIT 1) n ON true
+), outrun AS (
+    SELECT FROM asked a
+    WHERE (a.seen IS NOT NULL AND a.seen IS DISTINCT FROM COALESCE(
+               a.was, (SELECT max(v.version) FROM catalog_versions v WHERE v.kind = $1 AND v.name = a.name)))
+       OR (a.seen IS NOT NULL AND a.retired_at IS NOT NULL AND $12::text[] IS NULL)
+       OR ($11 AND NOT a.is_named AND (
+               SELECT true FROM catalog_names WHERE kind = $1 AND lower(name) = lower(a.name COLLATE "C") LIMIT 1))
+), given AS (
+    SELECT DISTINCT ON (name, digest) * FROM asked WHERE NOT EXISTS (SELECT FROM outrun) ORDER BY name, digest, nth
+), known AS (
+    SELECT g.*, v.version AS there FROM given g
+    LEFT JOIN catalog_versions v ON v.kind = $1 AND v.name = g.name AND v.digest = g.digest
+), numbered AS (
+    SELECT k.*, COALESCE(
+               k.there,
+               COALESCE((SELECT max(v.version) FROM catalog_versions v WHERE v.kind = $1 AND v.name = k.name), 0)
+               + count(*) FILTER (WHERE k.there IS NULL) OVER (PARTITION BY k.name ORDER BY k.nth)
+           ) AS version
+    FROM known k
+), written AS (
+    INSERT INTO catalog_versions (kind, name, version, digest, descriptor, published_by)
+    SELECT $1, name, version, digest, descriptor, $5 FROM numbered WHERE there IS NULL
+), last AS (
+    SELECT DISTINCT ON (l.name) l.*,
+           $6 AND ($7 OR l.there IS NULL) AND (NOT l.is_named OR $12::text[] IS NULL OR COALESCE((
+               SELECT v.published_by = ANY($12) FROM catalog_versions v
+               WHERE v.kind = $1 AND v.name = l.name AND v.version = l.was
+           ), false)) AS takes
+    FROM numbered l ORDER BY l.name, l.nth DESC
+), settled AS (
+    SELECT l.*, CASE WHEN takes THEN version ELSE was END AS active,
+           CASE WHEN is_named AND (keeps OR NOT takes) THEN whose ELSE owner END AS belongs
+    FROM last l
+), named AS (
+    INSERT INTO catalog_names AS n (kind, name, owner, active)
+    SELECT $1, name, belongs, active FROM settled
+    WHERE there IS NULL OR (active, belongs) IS DISTINCT FROM (was, whose)
+    ON CONFLICT (kind, name) DO UPDATE SET
+        owner = EXCLUDED.owner,
+        before = CASE WHEN n.active <> EXCLUDED.active THEN n.before || n.active ELSE n.before END,
+        active = EXCLUDED.active,
+        retired_at = CASE WHEN EXCLUDED.active IS NULL THEN n.retired_at END,
+        changed_at = now()
+    RETURNING name
+), moved AS (
+    UPDATE catalog_generation SET generation = generation + 1 WHERE kind = $1 AND EXISTS (SELECT FROM named)
+)
+SELECT json_agg(
+           json_build_array(name, version, active IS NOT DISTINCT FROM version, there IS NULL) ORDER BY nth
+       ) AS published
+FROM settled
+"""

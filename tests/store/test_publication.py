@@ -1,0 +1,172 @@
+"""On which terms versions are added: over whose, from what was seen, whose they stay, apart from look-alikes."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from unsteady import COMMIT, unsteady
+
+from longhouse.agents.descriptor import RuntimeBinding, ToolDescriptor
+from longhouse.agents.template import MultiAgentMeta, Template
+from longhouse.store.catalog import Catalog
+from longhouse.store.database import Database
+from longhouse.store.publication import Outrun, Terms, persist
+
+OURS = Terms(over=("us",))
+
+
+def tool(name: str = "price", text: str = "Looks up a price.", **more: Any) -> ToolDescriptor:
+    binding = RuntimeBinding(remote_endpoint="https://shop.example/")
+    return ToolDescriptor(name=name, description_short=text, runtime_binding=binding, **more)
+
+
+def template(can: str = "", **more: Any) -> Template:
+    return Template(**{"name": "clerk", "multi_agent_meta": MultiAgentMeta(capabilities=can), **more})
+
+
+@pytest.fixture
+def catalog(db: Database) -> Catalog:
+    return Catalog(db)
+
+
+async def publish(catalog: Catalog, text: str, by: str = "us", terms: Terms = OURS, **more: Any) -> tuple[int, bool]:
+    [one] = await catalog.tools.publish([tool(text=text)], by=by, terms=terms, **more)
+    return one.version, one.is_active
+
+
+async def test_what_gives_way_to_its_own_publisher_waits_behind_anybody_elses(catalog: Catalog) -> None:
+    assert await publish(catalog, "one") == (1, True)
+    assert await publish(catalog, "two") == (2, True)
+    assert await publish(catalog, "theirs", by="them", terms=Terms()) == (3, True)
+    assert await publish(catalog, "three") == (4, False)
+    assert await publish(catalog, "one", again=True) == (1, False)
+    assert await catalog.tools.active("price") == 3
+    await catalog.tools.activate("price", 4)
+    assert await publish(catalog, "four") == (5, True)
+    assert await catalog.tools.roll_back("price") == 4
+
+
+async def test_what_is_deactivated_or_retired_stays_so(catalog: Catalog) -> None:
+    await publish(catalog, "one")
+    await catalog.tools.deactivate("price")
+    assert await publish(catalog, "two") == (2, False)
+    assert await catalog.tools.active("price") is None
+    await catalog.tools.deactivate("price", retire=True)
+    assert await publish(catalog, "three") == (3, False)
+    assert await catalog.tools.named("price") is None
+    assert await publish(catalog, "three", by="them", terms=Terms()) == (3, True)
+
+
+async def test_a_change_of_what_others_have_changed_meanwhile_is_outrun_as_a_whole(catalog: Catalog) -> None:
+    await publish(catalog, "one")
+    seen = Terms(seen={"price": 1})
+    assert await publish(catalog, "two", terms=seen) == (2, True)
+    before = await catalog.tools.generation()
+    with pytest.raises(Outrun):
+        await catalog.tools.publish([tool("cost"), tool(text="three")], by="us", terms=seen)
+    assert await catalog.tools.named("cost") is None
+    assert len(await catalog.tools.versions("price")) == 2
+    assert await catalog.tools.generation() == before
+    await catalog.tools.deactivate("price")
+    assert await publish(catalog, "three", terms=Terms(seen={"price": 2})) == (3, True), "the latest where none is"
+    await catalog.tools.deactivate("price", retire=True)
+    with pytest.raises(Outrun):
+        await publish(catalog, "four", terms=Terms(seen={"price": 3}))
+
+
+async def test_of_changes_at_once_none_is_lost(catalog: Catalog) -> None:
+    await catalog.tools.publish([tool()], by="us")
+
+    async def add(tag: str) -> None:
+        found = await catalog.tools.find("price")
+        assert found is not None
+        changed = tool(tags=(*found.tags, tag))
+        await catalog.tools.publish([changed], by="us", terms=Terms(seen={"price": found.version}))
+
+    tags = [f"tag {n}" for n in range(5)]
+    await asyncio.gather(*(persist(lambda tag=tag: add(tag)) for tag in tags))
+    found = await catalog.tools.find("price")
+    assert found is not None
+    assert sorted(found.tags) == tags
+
+
+async def test_who_is_always_outrun_is_told_so_in_the_end(catalog: Catalog) -> None:
+    await catalog.tools.publish([tool()], by="us")
+    with pytest.raises(Outrun) as error:
+        await persist(lambda: publish(catalog, "two", terms=Terms(seen={"price": 7})))
+    assert (error.value.status, error.value.code) == (409, "changed_meanwhile")
+
+
+async def test_names_that_differ_in_case_alone_never_come_side_by_side(catalog: Catalog) -> None:
+    names = ["price", "Price", "PRICE", "pricE"]
+    apart = Terms(apart=True)
+    told = await asyncio.gather(
+        *(catalog.tools.publish([tool(name)], by="us", terms=apart) for name in names), return_exceptions=True
+    )
+    assert [type(one) for one in told].count(Outrun) == 3
+    [there] = await catalog.tools.names()
+    [same] = await catalog.tools.publish([tool(there, "next")], by="us", terms=apart)
+    assert same.version == 2
+
+
+async def test_a_name_stays_whose_it_is_until_another_owner_is_named(catalog: Catalog) -> None:
+    shelf, kept = catalog.tools, Terms(keep_owner=["price"])
+    await shelf.publish([tool(owner="ann")], by="us", terms=kept)
+    await shelf.publish([tool(text="two")], by="us", terms=kept)
+    await shelf.publish([tool(text="draft", owner="bob")], by="us", activate=False)
+    assert await shelf.names(owner="bob") == []
+    named = await shelf.named("price")
+    assert named is not None
+    assert (named.owner, named.descriptor["owner"]) == ("ann", "ann")
+    await shelf.publish([tool(text="two", owner="bob")], by="us")
+    for one in await shelf.versions("price"):
+        assert one.descriptor["owner"] == "bob", "whose it is is said of the name, and so of every version"
+    assert await shelf.names(owner="ann") == []
+    await shelf.publish([tool(text="three")], by="us")
+    assert await shelf.names(owner="ann") == ["price"]
+
+
+async def test_the_tool_of_an_agent_is_whose_the_agent_is(catalog: Catalog) -> None:
+    async def owner() -> str | None:
+        named = await catalog.tools.named("agent.clerk")
+        assert named is not None
+        return named.owner
+
+    await catalog.templates.publish([template()], by="us")
+    await catalog.templates.publish([template(owner="ann")], by="us")
+    assert await owner() == "ann"
+    await catalog.templates.publish([template("Writes.")], by="us", terms=Terms(keep_owner=["clerk"]))
+    assert await owner() == "ann"
+    await catalog.templates.roll_back("clerk")
+    assert await owner() == "ann"
+    await catalog.templates.activate("clerk", 2)
+    assert await owner() == "ann"
+    await catalog.templates.publish([template()], by="us")
+    assert await owner() is None
+
+
+async def test_the_tool_of_an_agent_stays_deactivated_unless_somebody_moves_the_agent(catalog: Catalog) -> None:
+    await catalog.templates.publish([template()], by="us", terms=OURS)
+    await catalog.tools.deactivate("agent.clerk")
+    await catalog.templates.publish([template("Writes.")], by="us", terms=OURS)
+    assert await catalog.templates.active("clerk") == 2
+    assert await catalog.tools.active("agent.clerk") is None
+    await catalog.templates.publish([template("Writes.")], by="us", activate=False)
+    assert await catalog.tools.active("agent.clerk") is None
+    await catalog.templates.activate("clerk", 2)
+    assert await catalog.tools.active("agent.clerk") is not None
+
+
+async def test_a_change_whose_reply_is_lost_finds_itself_again(dsn: str) -> None:
+    async with unsteady(dsn) as (db, line):
+        catalog = Catalog(db)
+        await publish(catalog, "one")
+
+        async def change() -> tuple[int, bool]:
+            seen = await catalog.tools.active("price")
+            assert seen is not None
+            return await publish(catalog, "two", terms=Terms(seen={"price": seen}))
+
+        line.lose_reply(at=COMMIT)
+        assert await persist(change) == (2, True)
+        assert line.cuts == 1
