@@ -46,6 +46,9 @@ def test_a_template_is_also_what_its_tools_can_do() -> None:
     said = {"name": "helper", "tool_policy": {"required": ["final"], "allowlist": ["sky.*"]}, "multi_agent_meta": {}}
     facts = msgspec.convert(said, TemplateFacts)
     assert facts.named_tools == ("final", "sky.*")
-    read = document.of_template(facts, [ToolFacts(name="sky.forecast", description_short="The weather")] * 100)
+    tools = [ToolFacts(name=f"sky.t{n}", description_short=f"The weather number{n}") for n in range(100)]
+    read = document.of_template(facts, tools, [tool.name for tool in tools])
     assert "weather" in read.weights
-    assert len(read.tools) == document.MOST_TOOLS
+    assert "number39" in read.weights
+    assert "number40" not in read.weights
+    assert read.tools[-1] == "sky.t99"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from longhouse.agents.names import key, name_problem
+from longhouse.agents.names import Names, in_both, key, name_problem
 
 
 @pytest.mark.parametrize("name", ["a", "weather", "FinalAnswerTool", "bank.pay", "a-b_c.d9", "agents", "x" * 128])
@@ -54,3 +54,16 @@ def test_names_of_agents_are_for_agents_only() -> None:
 def test_names_that_differ_in_case_only_have_one_key() -> None:
     assert key("FinalAnswerTool") == key("finalanswertool")
     assert key("a.b") != key("a_b")
+
+
+def test_a_list_of_names_stands_for_what_it_names_and_for_all_beneath() -> None:
+    names = Names(("plain", "shop.*", "a.b.*"))
+    assert all(name in names for name in ("plain", "shop.price", "shop.old.price", "shop.*", "shop.old.*", "a.b.c"))
+    assert not any(name in names for name in ("plainly", "shop", "shopping.list", "a.c", "a.*", ""))
+    assert "anything" not in Names(())
+
+
+def test_two_lists_have_in_common_what_both_stand_for() -> None:
+    assert in_both(("shop.*", "plain", "other"), ("shop.price", "plain", "more.*")) == ("plain", "shop.price")
+    assert in_both(("shop.*",), ("shop.*", "shop.old.*")) == ("shop.*", "shop.old.*")
+    assert in_both(("shop.*",), ()) == ()

@@ -56,6 +56,13 @@ def test_a_tool_that_became_required_finds_room() -> None:
     assert len(after) == 3
 
 
+def test_a_set_above_a_lowered_cap_shrinks_to_it_and_keeps_what_is_required() -> None:
+    after = sticky([*names(1, 2, 3, 4, 5, 6, 7), "final"], FINAL, names(1, 2, 3), ["t6"], 4)
+    assert "final" in after
+    assert {"t1", "t2", "t3"} <= set(after)
+    assert len(after) == 4
+
+
 @given(st.integers(0, 2**32), st.integers(1, 12))
 def test_over_many_steps_the_set_is_bounded_whole_and_changes_in_batches(seed: int, cap: int) -> None:
     chance = random.Random(seed)

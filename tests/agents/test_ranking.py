@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from longhouse.agents import ranking
-from longhouse.agents.ranking import clauses, fused, rarity, scaled, weights, with_clauses
+from longhouse.agents.ranking import clauses, fused, rarity, scaled, shortened, weights, with_clauses
 
 
 def test_a_word_in_the_name_weighs_more_than_one_in_a_parameter() -> None:
@@ -59,18 +59,37 @@ def test_there_are_never_too_many_clauses() -> None:
     assert 1 < len(clauses("Find a cheap flight. " * 100)) <= ranking.MOST_CLAUSES
 
 
+@pytest.mark.parametrize("piece", ["x;", "1\n", "你。", "the. ", " \n\t"])
+def test_a_query_of_a_hundred_thousand_pieces_is_read_in_one_go(piece: str) -> None:
+    """Each piece is read once: reading what came before it again would take hours."""
+    assert clauses(piece * 100_000) == []
+
+
+def test_of_a_long_query_the_beginning_and_the_end_are_read() -> None:
+    read = shortened("first " + "filler " * ranking.LONGEST_QUERY + " last")
+    assert read.startswith("first")
+    assert read.endswith("last")
+    assert len(read) <= ranking.LONGEST_QUERY + 1
+    assert shortened("  two \t words \n\n and more ") == "two words\nand more"
+
+
 def test_scores_are_scaled_between_nothing_and_the_best() -> None:
     assert scaled(np.array([-1, 0, 2, 4], np.float32)).tolist() == [0, 0, 0.5, 1]
     assert scaled(np.zeros(3, np.float32)).tolist() == [0, 0, 0]
 
 
 def test_both_legs_count_the_same() -> None:
-    words, vectors = np.array([10, 0, 5], np.float32), np.array([0, 0.8, 0.4], np.float32)
+    words, vectors = np.array([10, 0, 5], np.float32), np.array([-0.1, 0.8, 0.4], np.float32)
     assert fused(words, vectors).tolist() == [0.5, 0.5, 0.5]
 
 
 def test_without_vectors_the_words_decide() -> None:
     assert fused(np.array([1, 2], np.float32), None).tolist() == [0.5, 1]
+
+
+def test_a_text_that_has_no_vector_yet_is_judged_by_its_words() -> None:
+    lexical, semantic = np.array([4, 2, 1], np.float32), np.array([0, 0.9, 0.3], np.float32)
+    assert fused(lexical, semantic).tolist() == pytest.approx([1.0, 0.75, 0.125 + 0.5 / 3])
 
 
 def test_the_best_clause_lifts_what_the_whole_query_hides() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from longhouse.agents import rules
-from longhouse.agents.template import Template
+from longhouse.agents.template import Availability, Rules, Template
 from longhouse.agents.tool import Tool
 from longhouse.journal import events
 from longhouse.journal.session import Session, Turn
@@ -93,6 +93,37 @@ def test_waiting_for_a_person_costs_no_time() -> None:
     assert rules.spent(answered.turn, answered_at + timedelta(seconds=98)) is not None
 
 
+@pytest.mark.parametrize(("worked", "counted"), [((10.0,), 10), ((0.0,), 0), ((60.0, 50.0), 100), ((30.0, 20.0), 50)])
+def test_the_work_of_others_is_time_but_never_more_than_has_passed(worked: tuple[float, ...], counted: int) -> None:
+    calls = [f"1-action-{nth}" for nth in range(len(worked))]
+    limits = events.Limits(max_iterations=5, max_clarifications=3, time_budget=40)
+    asking = told(
+        opened(), prompted("x"), started(2, limits=limits),
+        events.Replied(), *(used(call, call_kind="agent") for call in calls), every=timedelta(0),
+    )  # fmt: skip
+    back = BEGAN + timedelta(seconds=100)
+    outcomes = [
+        returned(call, spent=events.Usage(total_tokens=7), seconds=one) for call, one in zip(calls, worked, strict=True)
+    ]
+    turn = told(*outcomes, session=asking, since=back, every=timedelta(0)).turn
+    assert turn is not None
+    assert rules.worked(turn, back) == counted
+    assert (rules.spent(turn, back) is not None) == (counted >= 40)
+    # It has not had a step of its own since: it may say what has come of it.
+    assert rules.overdue(turn, back + timedelta(seconds=79)) is None
+    assert rules.overdue(turn, back + timedelta(seconds=80)) is not None
+
+
+def test_tokens_of_others_close_the_tools_and_end_nothing() -> None:
+    call = used("1-action-0", call_kind="agent")
+    paid = returned("1-action-0", spent=events.Usage(total_tokens=900), calls=4)
+    turn = session_of(events.Replied(), call, paid, token_budget=300).turn
+    assert turn is not None
+    assert (turn.calls, turn.tokens) == (5, 900)
+    assert rules.spent(turn, STARTED_AT) == "its limit of 300 tokens"
+    assert rules.overdue(turn, STARTED_AT) is None
+
+
 def test_after_enough_clarifications_no_more_are_offered() -> None:
     assert rules.open_tools(session_of(*question(events.Output(content="Oslo"))), TEMPLATE, TOOLS, STARTED_AT) == [
         WORK,
@@ -116,14 +147,14 @@ def test_limits_belong_to_the_turn_and_not_to_the_session() -> None:
     assert rules.open_tools(session, TEMPLATE, TOOLS, session.turn.started_at) == TOOLS
 
 
-def failing(times: int, arguments: str = "{}") -> list[events.Event]:
-    fault = events.Fault(code="tool_failed", message="no")
+def failing(times: int, arguments: str = "{}", *, tool: str = "work", code: str = "tool_failed") -> list[events.Event]:
+    fault = events.Fault(code=code, message="no")
     return [
         event
         for number in range(1, times + 1)
         for event in (
             events.Replied(),
-            used(f"{number}-action-0", tool="work", arguments=arguments),
+            used(f"{number}-action-0", tool=tool, arguments=arguments),
             events.Returned(call=f"{number}-action-0", outcome=fault),
         )
     ]
@@ -138,6 +169,40 @@ def test_the_same_failing_call_closes_its_tool_at_the_third_time_and_the_agent_i
     told_so = rules.told(session_of(*failing(2), **patient), "work", "{}", fault)
     assert told_so.message.startswith("no. This call has failed 3 times: work is closed")
     assert rules.told(session_of(*failing(2), **patient), "work", '{"other": 1}', fault) == fault
+
+
+@pytest.mark.parametrize("code", sorted(rules.UNTIMELY))
+def test_a_tool_that_was_only_called_at_the_wrong_time_stays_open(code: str) -> None:
+    session = session_of(*failing(5, code=code), max_iterations=10)
+    assert rules.open_tools(session, TEMPLATE, TOOLS, STARTED_AT) == TOOLS
+    fault = events.Fault(code=code, message="no")
+    assert rules.told(session_of(*failing(2), max_iterations=10), "work", "{}", fault) == fault
+
+
+def test_what_finishes_is_never_closed_however_often_it_fails() -> None:
+    session = session_of(*failing(5, tool="finish", code="bad_arguments"), max_iterations=10)
+    assert rules.open_tools(session, TEMPLATE, TOOLS, STARTED_AT) == TOOLS
+    fault = events.Fault(code="bad_arguments", message="no")
+    twice = session_of(*failing(2, tool="finish"), max_iterations=10)
+    assert rules.told(twice, "finish", "{}", fault, finishes=True) == fault
+
+
+def test_a_rule_may_name_all_tools_of_a_server() -> None:
+    price, stock = (Tool(name=f"shop.{name}", description="", schema={}) for name in ("price", "stock"))
+    tools = [price, stock, WORK, FINISH]
+    closes = Rules(availability=(Availability(when="iteration == 0", exclude=("shop.*",)),))
+    keeps = Rules(availability=(Availability(when="iteration == 0", keep_only=("shop.*",)),))
+    assert rules.open_tools(session_of(), Template(name="t", rules=closes), tools, STARTED_AT) == [WORK, FINISH]
+    assert rules.open_tools(session_of(), Template(name="t", rules=keeps), tools, STARTED_AT) == [price, stock, FINISH]
+
+
+def test_many_calls_in_one_reply_leave_a_turn_its_steps_to_finish() -> None:
+    many = [event for n in range(60) for event in (used(f"1-action-{n}"), returned(f"1-action-{n}"))]
+    session = session_of(events.Replied(), *many, tool_budget=2, max_iterations=10)
+    assert session.turn is not None
+    assert rules.spent(session.turn, STARTED_AT) == "its limit of 2 tool calls"
+    assert rules.overdue(session.turn, STARTED_AT) is None
+    assert rules.open_tools(session, TEMPLATE, TOOLS, STARTED_AT) == [FINISH]
 
 
 def test_searches_tools_and_tokens_have_budgets_too() -> None:

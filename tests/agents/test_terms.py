@@ -26,7 +26,13 @@ def test_a_name_splits_where_its_words_do(name: str, expected: list[str]) -> Non
 
 @pytest.mark.parametrize("name", ["web_search", "WebSearch", "webSearch", "web-search", "websearch"])
 def test_a_name_is_also_one_term_however_it_is_written(name: str) -> None:
-    assert joined(name) == "websearch"
+    assert "websearch" in joined(name)
+    assert terms("websearch") == ["websearch"]
+
+
+def test_a_name_as_one_term_is_stemmed_like_the_words_of_a_query() -> None:
+    assert set(terms("getuserids")) <= joined("srv.getUserIDs")
+    assert set(terms("sendmessages")) <= joined("send_message")
 
 
 def test_a_name_can_be_read_as_words() -> None:

@@ -10,7 +10,7 @@ import pytest
 from finding import Buckets, found, indexed, publish, tool
 from longhouse.errors import ProviderError
 from longhouse.runtime.indexer import Indexer
-from longhouse.store import vectors
+from longhouse.store import indexing, vectors
 from longhouse.store.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.store.search import FEWEST_NODES, Filters
@@ -27,6 +27,16 @@ class Moody(Buckets):
     async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         if self.is_away:
             raise ProviderError("embeddings.invalid:443 gave no embeddings", retryable=True)
+        return await super().embed(texts)
+
+
+class Counting(Buckets):
+    """Counts the texts that it was given as vectors of tools; queries and samples are short."""
+
+    embedded = 0
+
+    async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        self.embedded += sum(":" in text for text in texts)
         return await super().embed(texts)
 
 
@@ -123,7 +133,8 @@ async def test_words_are_indexed_while_the_embedding_model_is_away(db: Database)
     assert (await found(finder, "place7"))[0] == "tool_107"
     embedder.is_away, embedder.dimensions = False, 16
     assert await Indexer(db, embedder).catch_up()
-    assert (await finder.tools("place7", Filters(), 1))[0].semantic is not None
+    assert (await finder.tools("place7", Filters(), 1))[0].semantic is None  # it is not asked again for a while
+    assert (await Finder(db, embedder).tools("place7", Filters(), 1))[0].semantic is not None
     embedder.is_away = True
     assert (await finder.tools("place7", Filters(), 1))[0].semantic is None
 
@@ -144,6 +155,55 @@ async def test_a_model_that_fails_on_the_way_costs_no_vector(db: Database) -> No
     embedder.is_away = False
     assert await Indexer(db, embedder).catch_up()
     assert await db.value("SELECT count(*) FROM search_documents WHERE vector IS NULL") == 0
+
+
+async def test_a_model_with_other_dimensions_is_another_model(db: Database) -> None:
+    finder = await indexed(db, *MANY, embedder=Buckets(dimensions=16))
+    assert (await finder.tools("tool counts to 7", Filters(), 1))[0].semantic is not None
+    swapped = Buckets(dimensions=24)
+    assert (await found(Finder(db, swapped), "tool counts to 7", top_k=1)) == ["tool_7"]  # by its words, meanwhile
+    assert await Indexer(db, swapped).catch_up()
+    best = (await Finder(db, swapped).tools("tool counts to 7", Filters(), 1))[0]
+    assert (best.name, best.semantic is not None) == ("tool_7", True)
+
+
+async def test_two_processes_with_different_models_do_not_embed_against_each_other(db: Database) -> None:
+    await publish(db, *MANY)
+    first, second = Counting("first"), Counting("second")
+    indexers = [Indexer(db, first), Indexer(db, second)]
+    for _ in range(5):
+        for indexer in indexers:
+            assert await indexer.catch_up()
+    assert (first.embedded, second.embedded) == (len(MANY), len(MANY))
+    await publish(db, tool("new", "Something new"))
+    for indexer in (*indexers, *indexers):
+        assert await indexer.catch_up()
+    assert (first.embedded, second.embedded) == (len(MANY), len(MANY) + 1)
+    assert (await found(Finder(db, first), "something new"))[0] == "new"
+
+
+async def test_only_the_first_search_waits_for_an_index_that_is_being_built(db: Database) -> None:
+    await publish(db, *MANY)
+    async with indexing.sole_writer(db), Indexer(db, None).working() as indexer:
+        first, later = asyncio.create_task(indexer.ready()), asyncio.create_task(indexer.ready())
+        done, waiting = await asyncio.wait({first, later}, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
+        assert done == {later}
+        assert waiting == {first}
+        await asyncio.wait_for(first, 10)
+
+
+async def test_republishing_a_tool_does_not_make_its_words_common(db: Database) -> None:
+    some = [tool(f"post_{n}", f"Sends letter{n} by email") for n in range(10)]
+    finder = await indexed(db, *some, tool("sky", "The weather forecast"))
+    before = [(hit.name, hit.lexical) for hit in await finder.tools("weather forecast email", Filters(), 3)]
+    for version in range(30):
+        await publish(db, tool("sky", "The weather forecast", f"parameter{version}"))
+        assert await Indexer(db, None).catch_up()
+    await publish(db, tool("sky", "The weather forecast"))
+    assert await Indexer(db, None).catch_up()
+    after = [(hit.name, hit.lexical) for hit in await finder.tools("weather forecast email", Filters(), 3)]
+    assert [name for name, _ in after] == [name for name, _ in before]
+    assert [score for _, score in after] == pytest.approx([score for _, score in before], abs=1e-3)
 
 
 async def test_many_vectors_are_searched_by_a_graph(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:

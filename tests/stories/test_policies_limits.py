@@ -7,11 +7,13 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from longhouse.agents.template import (
+    Availability,
     ExecutionPolicy,
     LLMPolicy,
     MemoryPolicy,
     PromptPack,
     ResetPolicy,
+    Rules,
     Template,
     ToolPolicy,
 )
@@ -44,6 +46,12 @@ def offered(house: House) -> list[set[str]]:
     """The tools of each request."""
     assert house.model is not None
     return [{one["function"]["name"] for one in request.get("tools", ())} for request in house.model.requests]
+
+
+def heard(house: House) -> list[str]:
+    """What the model was last told by tools."""
+    assert house.model is not None
+    return [one["content"] for one in house.model.requests[-1]["messages"] if one["role"] == "tool"]
 
 
 ALL = set(NAMED)
@@ -81,6 +89,70 @@ async def test_a_budget_closes_what_does_not_finish(
             assert answer["error"]["code"] == "limit_reached", "twice its budget ends a turn"
         else:
             assert content(answer) == "Done."
+
+
+async def test_a_tool_budget_holds_within_one_reply(serving: Serving) -> None:
+    work = template(execution_policy=ExecutionPolicy(tool_budget=2))
+    many = calls(*[WORK] * 30, call("createreporttool", title="T", content="C"))
+    async with serving([many, DONE], templates=[work], tools=[WorkTool]) as house:
+        answer = await house.say("work", model="a")
+        assert content(answer) == "Done."
+        told = heard(house)
+        assert told[:2] == ["worked"] * 2
+        assert told[2:-1] == ["Error: all 2 calls of this turn are used"] * 28
+        assert '"title"' in told[-1], "what helps to come to an end stays open"
+        assert offered(house)[-1] == LAST
+
+
+async def test_an_answer_beside_too_many_calls_is_still_the_answer(serving: Serving) -> None:
+    work = template(execution_policy=ExecutionPolicy(tool_budget=1))
+    async with serving([calls(WORK, WORK, DONE)], templates=[work], tools=[WorkTool]) as house:
+        answer = await house.say("work", model="a")
+        assert content(answer) == "Done."
+        steps = (await house.folded(answer["model"])).steps
+        assert [getattr(use.outcome, "code", "") for step in steps for use in step.uses] == ["", "no_more_calls", ""]
+
+
+async def test_a_reply_asks_no_more_questions_than_are_left(serving: Serving) -> None:
+    work = template(execution_policy=ExecutionPolicy(max_clarifications=1))
+    wrong = call("clarificationtool", questions=[])
+    asking = [call("clarificationtool", questions=[f"Question {n}?"]) for n in range(4)]
+    async with serving([calls(wrong, *asking), DONE], templates=[work], tools=[WorkTool]) as house:
+        answer = await house.say("work", model="a")
+        assert content(answer) == "Question 0?"
+        assert len((await house.session(answer["model"]))["questions"]) == 1
+        assert content(await house.say("yes", model=answer["model"])) == "Done."
+        assert heard(house)[2:] == ["Error: all 1 questions of this turn are used"] * 3
+
+
+async def test_an_agent_that_acts_before_it_thinks_does_not_lose_the_tool(serving: Serving) -> None:
+    thought = {"reasoning_steps": ["a"], "current_situation": "s", "plan_status": "p", "enough_data": True}
+    thinking = call("reasoningtool", remaining_steps=["look"], task_completed=False, **thought)
+    hybrid = template(base_agent_class="SGRToolCallingAgent")
+    script = [*[WORK] * 3, thinking, WORK, thinking, DONE]
+    async with serving(script, templates=[hybrid], tools=[WorkTool]) as house:
+        assert content(await house.say("work", model="a")) == "Done."
+        assert all("worktool" in names for names in offered(house))
+        assert "worked" in heard(house)
+        assert not any("closed" in told for told in heard(house))
+
+
+async def test_an_answer_that_does_not_fit_may_be_given_again_and_again(serving: Serving) -> None:
+    async with serving([*[call(END, answer=5)] * 4, DONE], templates=[template()], tools=[WorkTool]) as house:
+        assert content(await house.say("work", model="a")) == "Done."
+        assert all(END in names for names in offered(house))
+        assert not any("closed" in told for told in heard(house))
+
+
+async def test_a_new_turn_begins_without_the_thoughts_of_the_last(serving: Serving) -> None:
+    thought = {"reasoning_steps": ["a"], "current_situation": "s", "plan_status": "p", "enough_data": True}
+    thinking = call("reasoningtool", remaining_steps=["look for cats"], task_completed=True, **thought)
+    closing = Rules(availability=(Availability(when="enough_data", exclude=("worktool",)),))
+    hybrid = template(base_agent_class="SGRToolCallingAgent", rules=closing)
+    async with serving([thinking, DONE] * 2, templates=[hybrid], tools=[WorkTool]) as house:
+        session_id = (await house.say("cats", model="a"))["model"]
+        await house.say("tax law", model=session_id)
+        assert ["worktool" in names for names in offered(house)] == [True, False, True, False]
 
 
 async def test_a_template_thinks_where_its_policy_says_with_its_own_key_through_its_own_proxy(

@@ -1,7 +1,7 @@
 """Which tools an agent has, and how they behave, is said by its template's policy and by each tool's descriptor."""
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from longhouse.journal import events
 from longhouse.models.scripted import Say, call, calls
 from longhouse.tools import BaseTool, ToolContext
 from longhouse.tools.toolbox import entrypoint_of
-from support import House, Serving
+from support import House, Serving, indexed
 
 END = "finalanswertool"
 DONE = call(END, answer="Done.")
@@ -79,6 +79,9 @@ CASES = (
     Case("required", ("aux", "plain"), {"required": ("aux", END), "allowlist": ("plain",), "tool_types": ("domain",)}),
     Case("denylist", ("plain",), {"allowlist": ("plain", "aux", END), "denylist": ("aux",)}),
     Case("denylist", ("plain",), {"required": ("aux",), "allowlist": ("plain", END), "denylist": ("aux",)}),
+    Case("denylist", ("plain",), {"allowlist": ("shop.*", "plain", END), "denylist": ("shop.*",)}),
+    Case("denylist", ("plain",), {"required": ("shop.price", "plain"), "allowlist": (), "denylist": ("shop.*",)}),
+    Case("required", ("shop.price", "shop.stock"), {"required": ("shop.*",), "allowlist": (), "tags": ("money",)}),
     Case("tool_types", ("aux",), {"tool_types": ("aux", "system")}),
     Case("tags", ("tagged", "sorted"), {"tags": ("money", "time"), "required": (END,)}),
     Case("max_risk_level", tuple(name for name in EVERYBODYS if name != "risky"), {"max_risk_level": "medium"}),
@@ -106,6 +109,12 @@ CASES = (
         ("plain", "aux"),
         {"allowlist": ("plain", "aux", END)},
         {"rules": Rules(availability=(Availability(when="plan_made", keep_only=("aux",)),))},
+    ),
+    Case(
+        "rules.availability",
+        ("plain",),
+        {"allowlist": ("shop.*", "plain", END), "max_tools_in_prompt": 2},
+        {"rules": Rules(availability=(Availability(when="iteration == 0", exclude=("shop.*",)),))},
     ),
     Case(
         "rules.stages",
@@ -166,6 +175,45 @@ async def test_a_tool_may_be_closed_to_agents_that_others_call(serving: Serving)
         sets = [{one["function"]["name"] for one in request["tools"]} - {END} for request in house.model.requests]
         assert sets[0] == {"agent_helper", "private", "open"}
         assert sets[1] == {"open"}
+
+
+async def test_what_an_agent_is_denied_is_denied_to_those_it_calls(serving: Serving) -> None:
+    chief = Template(name="chief", tool_policy=ToolPolicy(required=("agent.helper", END), denylist=("shop.*", "aux")))
+    helper = Template(name="helper", tool_policy=ToolPolicy(allowlist=("shop.*", "aux", "plain", END)))
+
+    def script(body: Any) -> Say:
+        if any(b"agent_helper" in bytes(raw) for raw in body.tools):
+            return call("agent_helper", task="do it") if len(body.messages) == 2 else DONE
+        return call("shop_price") if len(body.messages) == 2 else DONE
+
+    async with serving(script, templates=[], tools=[EchoTool]) as house:
+        await publish(house, *SHELF)
+        await house.app.catalog.templates.publish([helper, chief], by="a test")
+        await house.say("hi", model="chief")
+        assert house.model is not None
+        below = [one for one in house.model.requests if "agent_helper" not in str(one["tools"])]
+        assert [{tool["function"]["name"] for tool in one["tools"]} for one in below] == [{"plain", END}] * 2
+        told = [one["content"] for one in below[-1]["messages"] if one["role"] == "tool"]
+        assert told == ["Error: 'shop_price' is not among the tools that are open now"]
+
+
+@pytest.mark.parametrize("cap", [2, 12])
+async def test_a_narrower_policy_withdraws_what_an_earlier_turn_was_offered_and_has_used(
+    serving: Serving, cap: int
+) -> None:
+    wide = ToolPolicy(required=(END,), allowlist=("risky", "plain", "aux"), max_tools_in_prompt=cap)
+    narrow = replace(wide, allowlist=("plain", "aux"))
+    script = [call("risky"), DONE, call("risky"), DONE]
+    async with serving(script, templates=(), tools=[EchoTool]) as house:
+        await publish(house, *SHELF)
+        await house.app.catalog.templates.publish([Template(name="a", tool_policy=wide)], by="a test")
+        await indexed(house.http)
+        session_id = (await house.say("risky", model="a"))["model"]
+        assert heard(house) == ["hello there"]
+        await house.app.catalog.templates.publish([Template(name="a", tool_policy=narrow)], by="a test")
+        await house.say("risky once more", model=session_id)
+        assert heard(house)[-1] == "Error: 'risky' is not among the tools that are open now"
+        assert "risky" not in offered(house)
 
 
 async def test_a_tool_is_described_to_the_model_as_its_descriptor_says(serving: Serving) -> None:

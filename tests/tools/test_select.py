@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from finding import Buckets, indexed, publish, tool
-from longhouse.agents.template import SelectionStrategy, Template, ToolPolicy
-from longhouse.journal.events import Limits
+from longhouse.agents.template import Availability, Rules, SelectionStrategy, Template, ToolPolicy
+from longhouse.journal.events import Limits, Rights
 from longhouse.journal.session import Session, Turn
 from longhouse.runtime.indexer import Indexer
 from longhouse.store.catalog import Catalog
@@ -29,10 +29,13 @@ def template(**policy: Any) -> Template:
     return Template(name="tester", tool_policy=ToolPolicy(**{"required": ("final",), **policy}))
 
 
+def limits(**more: Any) -> Limits:
+    return Limits(max_iterations=5, max_clarifications=1, time_budget=60, **more)
+
+
 def session(task: str = "the weather", owner: str = "ann", **fields: Any) -> Session:
-    limits = Limits(max_iterations=5, max_clarifications=1, time_budget=60)
     turn = Turn(
-        trace="t", prompt=1, version=1, instance="i", limits=limits, date="", started_at=datetime.now(UTC), task=task
+        trace="t", prompt=1, version=1, instance="i", limits=limits(), date="", started_at=datetime.now(UTC), task=task
     )
     return Session(id="s_1", agent="tester", owner=owner, conversation="c", turn=turn, **fields)
 
@@ -147,6 +150,75 @@ async def test_policies_hold_whatever_the_query(db: Database) -> None:
     assert not names & {"garden_foreign", "garden_risky", "garden_picky"}
     below = {found.name for found in await service.select(one, session(side="sub"), "garden", 50)}
     assert "garden_root" not in below
+
+
+@pytest.mark.parametrize("strategy", ["static", "retrieval_per_step", "retrieval_sticky"])
+async def test_what_was_offered_or_found_before_does_not_pass_an_allowlist(
+    db: Database, strategy: SelectionStrategy
+) -> None:
+    service = await opened(db)
+    trains = tuple(f"train_{n}" for n in range(6))
+    one = template(max_tools_in_prompt=4, allowlist=trains, selection_strategy=strategy)
+    life = session("my garden", offered=("garden_1@1", "train_2@1", "final@1"))
+    assert set(await names_of(service, one, life, hard_require=["concert_2", "train_5"])) <= {"final", *trains}
+    selected = await service.select(one, life, "a garden", 5, None, ["concert_2"])
+    assert {found.name for found in selected} <= {"final", *trains}
+
+
+@pytest.mark.parametrize("strategy", ["static", "retrieval_per_step", "retrieval_sticky"])
+async def test_all_of_a_server_may_be_denied_by_the_policy_or_from_above(
+    db: Database, strategy: SelectionStrategy
+) -> None:
+    shop = [tool(f"shop.{n}", f"Number {n} of what the shop does") for n in range(8)]
+    service = ToolSearchService(Catalog(db), await indexed(db, FINAL, *CROWD, *shop, embedder=Buckets()))
+    life = session("what the shop does", offered=("shop.3@1", "final@1"))
+    assert life.turn is not None
+    below = replace(life, turn=replace(life.turn, rights=Rights(denied=("shop.*",))))
+    for named in (("shop.1", "shop.2", "train_1"), ("shop.*", "train_1"), None):
+        denied = template(denylist=("shop.*",), selection_strategy=strategy, allowlist=named)
+        open_to_all = template(selection_strategy=strategy, allowlist=named)
+        for one, asking in ((denied, life), (open_to_all, below)):
+            names = await names_of(service, one, asking, hard_require=["shop.5"])
+            assert not any(name.startswith("shop.") for name in names), (strategy, named)
+            assert "final" in names
+            selected = await service.select(one, asking, "the shop", 5, None, ["shop.5"])
+            assert not any(found.name.startswith("shop.") for found in selected)
+
+
+async def test_a_lower_cap_keeps_what_is_required(db: Database) -> None:
+    service = await opened(db)
+    gardens = [f"garden_{n}" for n in range(6)]
+    life = session("my garden", offered=tuple(f"{name}@1" for name in (*gardens, "concert_1", "final")))
+    names = await names_of(service, template(max_tools_in_prompt=4), life)
+    assert "final" in names
+    assert len(names) == 4
+
+
+async def test_what_a_rule_closes_takes_no_place(db: Database) -> None:
+    searching = tool("websearchtool", "Search the web for news of a garden")
+    service = ToolSearchService(Catalog(db), await indexed(db, FINAL, searching, *CROWD, embedder=Buckets()))
+    life = session("search the web for news of my garden")
+    assert life.turn is not None
+    spent = replace(life, turn=replace(life.turn, searches_used=4, limits=limits(max_searches=4)))
+    one = template(max_tools_in_prompt=4)
+    assert "websearchtool" in await names_of(service, one, life)
+    for names in (
+        await names_of(service, one, spent),
+        [found.name for found in await service.select(one, spent, "search the web for news of a garden", 3)],
+    ):
+        assert "websearchtool" not in names
+        assert len(names) == 4, "another has its place"
+    assert "websearchtool" not in {found.name for found in await service.select(one, spent, "web", 20)}
+
+
+@pytest.mark.parametrize("allowlist", [None, ("train_1", "concert_2", "garden_1")])
+async def test_what_a_rule_keeps_open_is_offered_however_badly_it_fits(
+    db: Database, allowlist: tuple[str, ...] | None
+) -> None:
+    service = await opened(db)
+    keeping = Rules(availability=(Availability(when="iteration == 0", keep_only=("train_1", "final")),))
+    one = replace(template(max_tools_in_prompt=2, allowlist=allowlist), rules=keeping)
+    assert await names_of(service, one, session("number 1 of my garden")) == ["final", "train_1"]
 
 
 async def test_a_turn_keeps_the_version_it_was_offered(db: Database) -> None:

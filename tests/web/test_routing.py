@@ -1,5 +1,6 @@
 """`model="auto"`: the agent that fits is chosen, and the client is told which and why."""
 
+import asyncio
 from typing import Any
 
 from longhouse.agents.template import MultiAgentMeta, Template, ToolPolicy
@@ -18,6 +19,17 @@ PLAIN = agent("sgr_tool_calling_agent", "")
 TEAM = [COOK, LAWYER, PLAIN]
 
 
+async def known(house: House) -> None:
+    """Waits until agents are found: what that needs in memory is there from then on."""
+    async with asyncio.timeout(30):
+        while True:
+            async with house.http.post("/admin/directory/search", json={"query": "explain contracts"}) as response:
+                found = (await response.json())["data"]
+            if found and (own := found[0]["legs"]["own"]) and own["semantic"] is not None:
+                return
+            await asyncio.sleep(0.1)
+
+
 async def asked(house: House, text: str, **extra: Any) -> tuple[str, dict[str, Any]]:
     answered = await house.say(text, model="auto", **extra)
     return answered["model"].rpartition("_")[0], answered["x_agent"]["routed"]
@@ -25,6 +37,7 @@ async def asked(house: House, text: str, **extra: Any) -> tuple[str, dict[str, A
 
 async def test_the_agent_that_fits_answers_and_it_is_said_why(serving: Serving) -> None:
     async with serving([call("finalanswertool", answer="ok")] * 3, templates=TEAM) as house:
+        await known(house)
         assert (await house.client.models.retrieve("auto")).id == "auto"
         assert (await house.client.models.list()).data[0].id == "auto"
         for text, expected in (
@@ -42,6 +55,7 @@ async def test_the_agent_that_fits_answers_and_it_is_said_why(serving: Serving) 
 
 async def test_a_conversation_keeps_its_agent(serving: Serving) -> None:
     async with serving([call("finalanswertool", answer="ok")] * 4, templates=TEAM) as house:
+        await known(house)
         first, _ = await asked(house, "Find a recipe for dinner", chat_id="c")
         again, routed = await asked(house, "Which clauses of this contract are a legal risk?", chat_id="c")
         assert (first, again) == ("cook", "cook")
@@ -53,8 +67,26 @@ async def test_a_conversation_keeps_its_agent(serving: Serving) -> None:
         assert resent["model"] == answered["model"]
 
 
+async def test_a_client_that_resends_everything_keeps_its_agent_when_a_better_one_comes(serving: Serving) -> None:
+    async with serving(lambda body: call("finalanswertool", answer="ok"), templates=[PLAIN, LAWYER]) as house:
+        await known(house)
+        said = [{"role": "user", "content": "Find a recipe for dinner and write the shopping list"}]
+        first = await house.say("", model="auto", messages=said)
+        cook = {"name": "cook", "multi_agent_meta": {"capabilities": COOK.multi_agent_meta.capabilities}}
+        async with house.http.post("/admin/templates", json=cook) as response:
+            assert response.status == 201
+        async with asyncio.timeout(20):
+            while (await asked(house, "Which recipe shall I take for dinner?"))[0] != "cook":
+                await asyncio.sleep(0.05)
+        said += [{"role": "assistant", "content": "ok"}, {"role": "user", "content": "And for lunch?"}]
+        again = await house.say("", model="auto", messages=said)
+        assert again["model"] == first["model"]
+        assert again["x_agent"]["routed"]["why"] == "it has answered in this conversation before"
+
+
 async def test_a_stream_says_who_was_chosen_at_once(serving: Serving) -> None:
     async with serving([call("finalanswertool", answer="ok")], templates=TEAM) as house:
+        await known(house)
         stream = await house.client.chat.completions.create(
             model="auto", stream=True, messages=[{"role": "user", "content": "recipes for dinner"}]
         )

@@ -1,26 +1,24 @@
 """A tool or a template as search sees it: texts to be found by, and facts to be filtered by."""
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
 from longhouse.agents import ranking, terms
+from longhouse.agents.parameters import parameters
 from longhouse.agents.ranking import Field
 
-RECIPE: Final = 1
+RECIPE: Final = 2
 """Counts up when texts are read or weighed in another way: an index that was made in the old way is made again."""
 RISKS: Final = {"low": 0, "medium": 1, "high": 2}
-DEPTH: Final = 3
-"""So deep are parameters inside parameters read."""
 GIST: Final = 2000
 """Characters that are embedded; a vector of more would be of everything and nothing."""
 MOST_TOOLS: Final = 40
 """Tools whose descriptions are part of a template's text; with more it would say everything."""
-
-_PREFIX: Final = re.compile(r".*[.:/](?=.)")
+MOST_NAMED: Final = 1000
+"""Tools by which a template may be found."""
 
 
 class _Allow(msgspec.Struct):
@@ -86,21 +84,21 @@ class Document:
 
 
 def of_tool(tool: ToolFacts) -> Document:
-    parameters = list(_parameters(tool.input_schema, DEPTH))
-    names = " ".join(name for name, _ in parameters)
+    known = parameters(tool.input_schema)
+    names = " ".join(name for name, _ in known if name)
     fields: dict[Field, str] = {
         "name": tool.name,
         "short": tool.description_short,
         "long": tool.description_long.removeprefix(tool.description_short),
-        "labels": " ".join((*tool.tags, *tool.categories)),
+        "labels": " ".join(dict.fromkeys((*tool.tags, *tool.categories))),
         "parameters": names,
-        "details": " ".join(text for _, text in parameters),
+        "details": " ".join(text for _, text in known if text),
     }
     said = tool.description_short or tool.description_long
     security = tool.security_policy
     return Document(
         weights=ranking.weights(fields),
-        gist=f"{terms.spaced(_own_part(tool.name))}: {said} {terms.spaced(names)}"[:GIST],
+        gist=f"{terms.spaced(terms.own_part(tool.name))}: {said} {terms.spaced(names)}"[:GIST],
         type=tool.type,
         risk=RISKS.get(security.risk_level, RISKS["high"]),
         tags=(*tool.tags, *tool.categories),
@@ -109,8 +107,8 @@ def of_tool(tool: ToolFacts) -> Document:
     )
 
 
-def of_template(template: TemplateFacts, tools: Sequence[ToolFacts]) -> Document:
-    """An agent is known by what it says of itself and by what its tools can do."""
+def of_template(template: TemplateFacts, tools: Sequence[ToolFacts], named: Sequence[str]) -> Document:
+    """An agent is known by what it says of itself and by what its tools can do; `named` are all that it may use."""
     tools = tools[:MOST_TOOLS]
     meta = template.multi_agent_meta
     names = " ".join(terms.spaced(tool.name) for tool in tools)
@@ -125,26 +123,5 @@ def of_template(template: TemplateFacts, tools: Sequence[ToolFacts]) -> Document
         weights=ranking.weights(fields),
         gist=f"{terms.spaced(template.name)}: {meta.capabilities} {' '.join(meta.tags)} {names}"[:GIST],
         tags=meta.tags,
-        tools=tuple(tool.name for tool in tools),
+        tools=tuple(named),
     )
-
-
-def _own_part(name: str) -> str:
-    """A tool's name without its server's: whose it is says little of what it does."""
-    return _PREFIX.sub("", name) or name
-
-
-def _parameters(schema: Mapping[str, Any], depth: int) -> Iterator[tuple[str, str]]:
-    """Names and descriptions of a schema's properties, of those inside them too."""
-    properties = schema.get("properties")
-    if depth == 0 or not isinstance(properties, dict):
-        return
-    for name, inner in properties.items():
-        if not isinstance(inner, dict):
-            yield name, ""
-            continue
-        said = inner.get("description")
-        yield name, said if isinstance(said, str) else ""
-        yield from _parameters(inner, depth - 1)
-        if isinstance(items := inner.get("items"), dict):
-            yield from _parameters(items, depth - 1)

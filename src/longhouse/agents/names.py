@@ -1,6 +1,7 @@
 """What tools and templates may be called: names that look different are different, on every screen and file system."""
 
 import re
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 LONGEST: Final = 128
@@ -30,3 +31,23 @@ def name_problem(name: str, *, for_agent: bool = False) -> str | None:
 def key(name: str) -> str:
     """Two names with the same key may not stand side by side: FinalAnswerTool would pass for finalanswertool."""
     return name.lower()
+
+
+class Names:
+    """A list of names as policies write it, in which `<prefix>.*` stands for all that begin so."""
+
+    __slots__ = ("_beneath", "_listed")
+
+    def __init__(self, listed: Iterable[str]) -> None:
+        self._listed = frozenset(listed)
+        self._beneath = tuple(name[:-1] for name in self._listed if name.endswith(".*"))
+
+    def __contains__(self, name: str) -> bool:
+        """Also of a `<prefix>.*`: are all of these in the list?"""
+        return name in self._listed or name.startswith(self._beneath)
+
+
+def in_both(some: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:
+    """A list of the names that both lists stand for."""
+    first, second = Names(some), Names(others)
+    return tuple(dict.fromkeys((*(one for one in some if one in second), *(one for one in others if one in first))))

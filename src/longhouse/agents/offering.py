@@ -35,7 +35,7 @@ def first_few(required: Sequence[str], others: Iterable[str], cap: int) -> list[
 def sticky(
     offered: Sequence[str], required: Sequence[str], ranked: Sequence[str], used: Sequence[str], cap: int
 ) -> list[str]:
-    """The set of the last step, grown at its end. When it is full and lacks what is needed, the longest unused leave.
+    """The set of the last step, grown at its end. When it has no room for what is needed, the longest unused leave.
 
     `ranked` has the best for this step first, `used` what was used last first.
     """
@@ -43,7 +43,7 @@ def sticky(
     new = {*required, *needed}.difference(offered)
     too_many = len(offered) + len(new) - cap
     leaving: set[str] = set()
-    if too_many > 0 and new:
+    if too_many > 0:
         staying = {*required, *needed[: cap - len(required)]}
         leaving = _longest_unused([name for name in offered if name not in staying], ranked, used, max(BATCH, too_many))
     kept = [name for name in offered if name not in leaving]

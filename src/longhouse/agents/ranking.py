@@ -30,8 +30,8 @@ B: Final = 0.75
 USUAL_LENGTH: Final = 25.0
 """Weighted terms of an ordinary description. A constant instead of the catalog's average: no weight ever changes
 because another tool came or went."""
-MOST_REPEATS: Final = 4
-"""Of one word in one field; more are stuffing."""
+MOST_REPEATS: Final = 2
+"""Of one word in one field; more are stuffing. Four found no more of what is relevant."""
 LONGEST_FIELD: Final = 4000
 """Characters of a field that are read: what is not said by then is not what the tool is for."""
 
@@ -57,9 +57,9 @@ OWN_TEXT: Final = 0.5
 nine of a hundred fewer among the first five."""
 
 _BREAKS: Final = re.compile(
-    r"(?<=[.!?])\s+|[\n;。！？；]+"
-    r"|,\s+(?=\w+\s+\w+\s+\w+)|，"  # a comma before three words begins a clause; before fewer it lists things
-    r"|\s+(?:and then|then|also|затем|потом|а также)\s+|然后|接着"
+    r"(?<=[.!?]) |[\n;。！？；]+"
+    r"|, (?=\w+ \w+ \w+)|，"  # a comma before three words begins a clause; before fewer it lists things
+    r"| (?:and then|then|also|затем|потом|а также) |然后|接着"
 )
 
 
@@ -76,7 +76,7 @@ def weights(fields: Mapping[Field, str]) -> dict[str, float]:
                 times[term] = before + 1
                 found[term] = found.get(term, 0.0) + factor
                 length += factor
-    if name := terms.joined(fields.get("name", "")):
+    for name in terms.joined(fields.get("name", "")):
         found.setdefault(name, FIELD_WEIGHTS["name"])
     norm = K1 * (1 - B + B * length / USUAL_LENGTH)
     return {term: count * (K1 + 1) / (count + norm) for term, count in found.items()}
@@ -87,17 +87,27 @@ def rarity(found_in: int, texts: int) -> float:
     return float(np.log1p((texts - found_in + 0.5) / (found_in + 0.5)))
 
 
+def shortened(query: str) -> str:
+    """A query with its spaces tidied; of a long one the beginning and the end, where people say what they want."""
+    lines = (" ".join(line.split()) for line in query.splitlines())
+    tidy = "\n".join(line for line in lines if line)
+    half = LONGEST_QUERY // 2
+    return tidy if len(tidy) <= LONGEST_QUERY else f"{tidy[:half]}\n{tidy[-half:]}"
+
+
 def clauses(query: str) -> list[str]:
     """The parts of a long query that may each ask for something else; none where the query is one thought."""
     found: list[str] = []
-    part = ""
+    part: list[str] = []
+    known: set[str] = set()
     for piece in _BREAKS.split(query):
-        part = f"{part} {piece}".strip()
-        if len(set(terms.terms(part))) >= FEWEST_TERMS:
-            found.append(part)
-            part = ""
+        part.append(piece)
+        known.update(terms.terms(piece))
+        if len(known) >= FEWEST_TERMS:
+            found.append(" ".join(part))
+            part, known = [], set()
     if part and found:
-        found[-1] = f"{found[-1]} {part}"
+        found[-1] = " ".join((found[-1], *part))
     while len(found) > MOST_CLAUSES:
         found = [" ".join(found[start : start + 2]) for start in range(0, len(found), 2)]
     return found if len(found) > 1 else []
@@ -110,10 +120,13 @@ def scaled(scores: Scores) -> Scores:
 
 
 def fused(lexical: Scores, semantic: Scores | None) -> Scores:
-    """One score between 0 and 1 for each candidate; without vectors the words decide alone."""
+    """One score between 0 and 1 for each candidate; where there is no vector (a cosine of 0), words decide alone."""
+    words = scaled(lexical)
     if semantic is None:
-        return scaled(lexical)
-    return LEXICAL * scaled(lexical) + SEMANTIC * scaled(semantic)
+        return words
+    meaning = scaled(semantic)
+    meaning[semantic == 0] = words[semantic == 0]
+    return LEXICAL * words + SEMANTIC * meaning
 
 
 def with_clauses(whole: Scores, parts: Sequence[Scores]) -> Scores:

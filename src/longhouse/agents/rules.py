@@ -1,14 +1,16 @@
 """Which tools are open at this point of a turn. A limit ends a turn in words: it closes tools, it raises nothing."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
 from longhouse.agents import conditions
+from longhouse.agents.names import Names
 from longhouse.agents.template import Availability, Template
 from longhouse.agents.tool import Tool
-from longhouse.journal.events import Fault
+from longhouse.journal.events import Fault, Recorded, Returned
 from longhouse.journal.session import Session, Turn
 from longhouse.journal.transcript import Use
 
@@ -20,29 +22,83 @@ UNREADABLE: Final = 3
 """So many replies in a row that cannot be read end the turn."""
 ASKING: Final = "clarificationtool"
 """A rule that names it means every tool that asks."""
+UNTIMELY: Final = frozenset({
+    "answered", "delegate_first", "no_more_calls", "no_more_questions", "no_more_searches", "not_offered",
+    "reason_first", "too_many_agents", "too_many_calls",
+})  # fmt: skip
+"""Refusals that say nothing of the tool: it was never run, and the same call may be right later."""
+REFUSED: Final = UNTIMELY | {
+    "bad_arguments", "cycle", "rate_limited", "too_deep", "unknown_agent", "unknown_handle", "unknown_tool",
+}  # fmt: skip
+"""Why a call that a model asked for was not made."""
 
 
 def open_tools(session: Session, template: Template, tools: Sequence[Tool], now: datetime) -> list[Tool]:
     """Those of `tools` that the template's rules, the turn's budgets and the agent's own failures leave open."""
+    opening = opening_of(session, template, now)
+    return [tool for tool in tools if opening.leaves(tool)]
+
+
+class Rule:
+    """A rule that holds now."""
+
+    def __init__(self, rule: Availability) -> None:
+        self.keep_only, self.exclude = rule.keep_only, rule.exclude
+        self._kept = None if rule.keep_only is None else Names(rule.keep_only)
+        self._excluded = Names(rule.exclude)
+
+    def leaves(self, tool: Tool) -> bool:
+        if self._kept is not None and not _is_meant(tool, self._kept):
+            return False
+        return not _is_meant(tool, self._excluded)
+
+
+def _is_meant(tool: Tool, names: Names) -> bool:
+    return tool.name in names or (tool.asks and ASKING in names)
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What is open at one point of a turn; what finishes it always is."""
+
+    is_ending: bool = False
+    """A budget is spent: only what helps to come to an end is left."""
+    shut: frozenset[str] = frozenset()
+    """Tools that have failed too often."""
+    rules: tuple[Rule, ...] = ()
+
+    @property
+    def is_wide(self) -> bool:
+        """Is nothing closed?"""
+        return not (self.is_ending or self.shut or self.rules)
+
+    def leaves(self, tool: Tool) -> bool:
+        if tool.finishes:
+            return True
+        if self.is_ending:
+            return tool.closing
+        return tool.name not in self.shut and all(rule.leaves(tool) for rule in self.rules)
+
+    @property
+    def excluded(self) -> tuple[str, ...]:
+        """Names of what is closed, as lists of policies write them."""
+        return (*self.shut, *(name for rule in self.rules for name in rule.exclude))
+
+    @property
+    def kept(self) -> list[tuple[str, ...]]:
+        """Lists of which each names all that may be open; one that means every tool that asks says less than that."""
+        lists = (rule.keep_only for rule in self.rules if rule.keep_only is not None)
+        return [names for names in lists if ASKING not in names]
+
+
+def opening_of(session: Session, template: Template, now: datetime) -> Opening:
     turn = session.turn
     assert turn is not None
     if spent(turn, now) or stopped(session, template, now):
-        return [tool for tool in tools if tool.finishes or tool.closing]
-    facts, shut = facts_of(session, template, now), closed(session)
-    rules = [rule for rule in template.rules.availability if conditions.parse(rule.when).holds(facts)]
-    return [tool for tool in tools if tool.name not in shut and all(_leaves_open(rule, tool) for rule in rules)]
-
-
-def _leaves_open(rule: Availability, tool: Tool) -> bool:
-    if tool.finishes:
-        return True
-    if rule.keep_only is not None and not _names(rule.keep_only, tool):
-        return False
-    return not _names(rule.exclude, tool)
-
-
-def _names(names: Sequence[str], tool: Tool) -> bool:
-    return tool.name in names or (tool.asks and ASKING in names)
+        return Opening(is_ending=True)
+    facts = facts_of(session, template, now)
+    holding = (rule for rule in template.rules.availability if conditions.parse(rule.when).holds(facts))
+    return Opening(shut=closed(session), rules=tuple(Rule(rule) for rule in holding))
 
 
 def stopped(session: Session, template: Template, now: datetime) -> str | None:
@@ -90,24 +146,35 @@ def _facts(session: Session) -> dict[str, Any]:
 
 def closed(session: Session) -> frozenset[str]:
     """Tools of which the same call has failed too often in this turn."""
-    failed = Counter((use.tool, use.arguments) for use in _uses(session) if isinstance(use.outcome, Fault))
+    failed = Counter((use.tool, use.arguments) for use in _uses(session) if _has_failed(use))
     return frozenset(tool for (tool, _), times in failed.items() if times >= PATIENCE)
 
 
 def is_last_failure(session: Session, tool: str, arguments: str) -> bool:
     """Would one more failure of this call close its tool?"""
-    times = sum(
-        1 for use in _uses(session) if (use.tool, use.arguments) == (tool, arguments) and isinstance(use.outcome, Fault)
-    )
+    times = sum(1 for use in _uses(session) if (use.tool, use.arguments) == (tool, arguments) and _has_failed(use))
     return times == PATIENCE - 1
 
 
-def told(session: Session, tool: str, arguments: str, fault: Fault) -> Fault:
+def told(session: Session, tool: str, arguments: str, fault: Fault, *, finishes: bool = False) -> Fault:
     """The fault; with the news that the tool is closed now, where this failure was one too many."""
-    if not is_last_failure(session, tool, arguments):
+    if finishes or fault.code in UNTIMELY or not is_last_failure(session, tool, arguments):
         return fault
     news = f"This call has failed {PATIENCE} times: {tool} is closed for the rest of this turn; go another way."
     return Fault(code=fault.code, message=f"{fault.message}. {news}")
+
+
+def refusals(recorded: Iterable[Recorded]) -> Iterator[str]:
+    """The codes of calls that were refused."""
+    for record in recorded:
+        outcome = record.event.outcome if isinstance(record.event, Returned) else None
+        if isinstance(outcome, Fault) and outcome.code in REFUSED:
+            yield outcome.code
+
+
+def _has_failed(use: Use) -> bool:
+    """Did the call fail, and not only come at the wrong time?"""
+    return isinstance(use.outcome, Fault) and use.outcome.code not in UNTIMELY
 
 
 def _uses(session: Session) -> Iterator[Use]:
@@ -136,11 +203,10 @@ def overdue(turn: Turn, now: datetime) -> tuple[str, str] | None:
         return "unreadable_reply", f"the model's replies could not be read, {turn.unreadable} times in a row"
     if taken(turn) >= limits.max_iterations + GRACE:
         return "limit_reached", f"the agent did not finish within its limit of {limits.max_iterations} steps"
-    if worked(turn, now) >= 2 * limits.time_budget:
+    # What others have used for it closes its tools, but has cost it none of its chances.
+    if worked(turn, now) - turn.below.seconds >= 2 * limits.time_budget:
         return "limit_reached", f"the agent did not finish within its limit of {limits.time_budget:g} seconds"
-    if limits.tool_budget is not None and turn.calls >= limits.tool_budget + GRACE + turn.limits.max_iterations:
-        return "limit_reached", f"the agent did not finish within its limit of {limits.tool_budget} tool calls"
-    if limits.token_budget is not None and turn.tokens >= 2 * limits.token_budget:
+    if limits.token_budget is not None and turn.tokens - turn.below.tokens >= 2 * limits.token_budget:
         return "limit_reached", f"the agent did not finish within its limit of {limits.token_budget} tokens"
     return None
 

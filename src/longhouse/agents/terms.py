@@ -32,6 +32,7 @@ _LATIN: Final = (
     r"|[0-9]+(?:[A-Z]|[a-z]+)?(?![A-Za-z])|[0-9]+"
 )
 _RUN: Final = re.compile(rf"{_LATIN}|[{_UNSPACED}]+|[^\W_]+?(?=[{_UNSPACED}A-Za-z0-9]|\W|_|$)")
+_PREFIX: Final = re.compile(r".*[.:/](?=.)")
 _ACCENTED: Final = re.compile("[\u00c0-\u024f\u1e00-\u1eff]+")
 _ACCENT: Final = re.compile("[\u0300-\u036f]")
 
@@ -44,9 +45,15 @@ def terms(text: str) -> list[str]:
     return [term for run in _runs(text) for term in _terms_of(run.lower())]
 
 
-def joined(name: str) -> str:
-    """A name as one term, so that `web_search`, `WebSearch` and `websearch` find each other."""
-    return "".join(_runs(name)).lower()
+def joined(name: str) -> set[str]:
+    """A name as one term, with and without its prefix: `x.web_search`, `WebSearch` and `websearch` find each other."""
+    whole = ("".join(_runs(part)).lower() for part in (name, own_part(name)))
+    return {term for word in whole if word and word[0] < "\u0e00" for term in _terms_of(word)}
+
+
+def own_part(name: str) -> str:
+    """A tool's name without its server's: whose it is says little of what it does."""
+    return _PREFIX.sub("", name) or name
 
 
 def spaced(name: str) -> str:

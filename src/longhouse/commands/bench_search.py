@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from longhouse.agents.delegation import PREFIX
 from longhouse.agents.descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.agents.template import MultiAgentMeta, Template, ToolPolicy
 from longhouse.errors import SetupError
@@ -43,22 +44,28 @@ T = TypeVar("T")
 
 class BenchTool(msgspec.Struct):
     tool_id: str
-    name: str = ""
-    description: str = ""
+    name: str | None = None
+    description: str | None = None
     parameters: dict[str, Any] | None = None
     agent_id: str | None = None
+
+    @property
+    def indexed_name(self) -> str:
+        """The id, which is unique; with the name at its end, where the id does not say it."""
+        said = self.name or ""
+        return self.tool_id if said.lower() in self.tool_id.lower() else f"{self.tool_id}/{said}"
 
 
 class BenchAgent(msgspec.Struct):
     agent_id: str
-    description: str = ""
+    description: str | None = None
 
 
 class BenchQuery(msgspec.Struct):
     query: str
-    relevant: list[str] = []
-    relevant_agents: list[str] = []
-    steps: list[str] = []
+    relevant: list[str] | None = None
+    relevant_agents: list[str] | None = None
+    steps: list[str] | None = None
 
 
 @dataclass(slots=True)
@@ -168,7 +175,8 @@ async def measure(given: Given) -> dict[str, Any]:
             await _publish(db, given)
             await Indexer(db, embedder).catch_up()
             finder = Finder(db, embedder)
-            tools = await _asked(_tools(finder), asked, by_step=given.by_step, agents=False)
+            ids = {tool.indexed_name: tool.tool_id for tool in given.tools}
+            tools = await _asked(_tools(finder, ids), asked, by_step=given.by_step, agents=False)
             figures: dict[str, Any] = {**tools.figures(), "tools": len(given.tools)}
             figures["embeddings"] = embedder.name if embedder else None
             routed = [query for query in asked if query.relevant_agents]
@@ -186,12 +194,12 @@ async def _publish(db: Database, given: Given) -> None:
     named: dict[str, list[str]] = {}
     for tool in given.tools:
         if tool.agent_id is not None:
-            named.setdefault(tool.agent_id, []).append(tool.tool_id)
+            named.setdefault(tool.agent_id, []).append(tool.indexed_name)
     templates = [
         Template(
             name=agent.agent_id,
             tool_policy=ToolPolicy(allowlist=tuple(named.get(agent.agent_id, ()))),
-            multi_agent_meta=MultiAgentMeta(capabilities=agent.description),
+            multi_agent_meta=MultiAgentMeta(capabilities=agent.description or ""),
         )
         for agent in given.agents
     ]
@@ -200,20 +208,23 @@ async def _publish(db: Database, given: Given) -> None:
 
 
 def _descriptor(tool: BenchTool) -> ToolDescriptor:
-    given = tool.parameters or {}
-    is_schema = isinstance(given.get("properties"), dict) and given.get("type") == "object"
+    given, said = tool.parameters or {}, tool.description or ""
+    # Either a schema, or its properties alone: then `properties` and `type` would be parameters of these names.
+    is_schema = isinstance(given.get("properties"), dict) and not isinstance(given.get("type"), dict)
     return ToolDescriptor(
-        name=tool.tool_id,
-        description_short=tool.description[:SHORT],
-        description_long=tool.description if len(tool.description) > SHORT else "",
+        name=tool.indexed_name,
+        description_short=said[:SHORT],
+        description_long=said if len(said) > SHORT else "",
         input_schema=given if is_schema else {"type": "object", "properties": given},
         runtime_binding=RuntimeBinding(remote_endpoint="https://tools.invalid/"),
     )
 
 
-def _tools(finder: Finder) -> Look:
+def _tools(finder: Finder, ids: Mapping[str, str]) -> Look:
+    given_alone = Filters(deny=(f"{PREFIX}*",))  # an agent is a tool too, but not one of those that are measured
+
     async def look(text: str) -> list[tuple[str, float]]:
-        return [(hit.name, hit.score) for hit in await finder.tools(text, Filters(), DEPTH)]
+        return [(ids[hit.name], hit.score) for hit in await finder.tools(text, given_alone, DEPTH)]
 
     return look
 
@@ -240,5 +251,5 @@ async def _asked(look: Look, queries: Sequence[BenchQuery], *, by_step: bool, ag
             for name, score in found:
                 best[name] = max(score, best.get(name, 0.0))
         ranked = sorted(best, key=lambda name: (-best[name], name))
-        measured.found.append((ranked, set(query.relevant_agents if agents else query.relevant)))
+        measured.found.append((ranked, set((query.relevant_agents if agents else query.relevant) or ())))
     return measured

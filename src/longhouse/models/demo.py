@@ -10,6 +10,7 @@ from longhouse.journal.messages import Assistant, Message, ToolResult, User, tex
 from longhouse.models.scripted import Say, call, say
 
 QUESTION: Final = "This is the built-in demo model. Before it plays its scene: which city are you in?"
+ACTS: Final = ("clarificationtool", "clocktool")
 RECALL: Final = "What has the user said so far?"
 HOW_TO: Final = (
     "To talk to a real model, set LONGHOUSE_LLM_BASE_URL, LONGHOUSE_LLM_API_KEY and LONGHOUSE_LLM_MODEL "
@@ -25,14 +26,22 @@ def scene(body: Body) -> Say:
         return _analytic(body.messages)
     turn = _this_turn(body.messages)
     used = [one.function.name for message in turn if isinstance(message, Assistant) for one in message.tool_calls]
-    tool, arguments = _choice(turn, used)
+    tool, arguments = _choice(turn, used, [name for name in ACTS if _is_offered(body, name)])
     thought = _thought(used)
     if isinstance(body.tool_choice, dict):
         return call("reasoningtool", **thought)
+    if not _is_offered(body, tool):
+        return say(arguments["answer"])
     if bytes(body.response_format):
         function = {"tool_name_discriminator": tool, **arguments}
         return say(msgspec.json.encode({**thought, "function": function}).decode())
     return call(tool, **arguments)
+
+
+def _is_offered(body: Body, tool: str) -> bool:
+    """As a function, or in the schema of a structured reply, which may stand in the system prompt."""
+    schemas = (*body.tools, body.response_format, text_of(body.messages[0].content or "").encode())
+    return any(f'"{tool}"'.encode() in bytes(schema) for schema in schemas)
 
 
 def _master(messages: Sequence[Message]) -> Say:
@@ -56,17 +65,19 @@ def _analytic(messages: Sequence[Message]) -> Say:
     return call("finalanswertool", answer=answer, status="completed")
 
 
-def _choice(turn: Sequence[Message], used: list[str]) -> tuple[str, dict[str, Any]]:
-    if "clarificationtool" not in used:
+def _choice(turn: Sequence[Message], used: list[str], offered: list[str]) -> tuple[str, dict[str, Any]]:
+    if "clarificationtool" not in used and "clarificationtool" in offered:
         return "clarificationtool", {"questions": [QUESTION]}
-    if "clocktool" not in used:
+    if "clocktool" not in used and "clocktool" in offered:
         return "clocktool", {"timezone": "UTC"}
-    said = [text_of(message.content) for message in turn if isinstance(message, User)]
-    answer = (
-        f"I am the demo model of Longhouse and follow a script. You asked: {said[0]!r}. You answered: {said[-1]!r}. "
-        f"The clock tool says it is {_time(turn)}. This session is in Postgres now and will outlive me. {HOW_TO}"
-    )
-    return "finalanswertool", {"answer": answer, "status": "completed"}
+    first, *others = [text_of(message.content) for message in turn if isinstance(message, User)] or [""]
+    told = [
+        f"I am the demo model of Longhouse and follow a script. You asked: {first!r}.",
+        f"You answered: {others[-1]!r}." if others else "",
+        f"The clock tool says it is {_time(turn)}." if "clocktool" in used else "",
+        f"This session is in Postgres now and will outlive me. {HOW_TO}",
+    ]
+    return "finalanswertool", {"answer": " ".join(part for part in told if part), "status": "completed"}
 
 
 def _time(turn: Sequence[Message]) -> str:
@@ -90,9 +101,12 @@ def _thought(used: list[str]) -> dict[str, Any]:
 
 
 def _this_turn(messages: Sequence[Message]) -> Sequence[Message]:
-    """The messages since the last final answer, without the system prompt."""
+    """The messages since the last final answer that the user has replied to, without the system prompt."""
     for index in range(len(messages) - 1, -1, -1):
-        message = messages[index]
-        if isinstance(message, Assistant) and any(one.function.name == "finalanswertool" for one in message.tool_calls):
-            return messages[index + 2 :]
+        message, after = messages[index], messages[index + 2 :]
+        is_last = isinstance(message, Assistant) and any(
+            one.function.name == "finalanswertool" for one in message.tool_calls
+        )
+        if is_last and any(isinstance(one, User) for one in after):
+            return after
     return messages[1:]

@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any, Final
@@ -46,6 +46,7 @@ class Indexer:
         self._caught_up = asyncio.Event()
         self._ask_again_at = 0.0
         self._is_ours = False
+        self._has_led = self._follows = self._has_waited = False
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator["Indexer"]:
@@ -74,9 +75,10 @@ class Indexer:
             self._nudged.clear()
 
     async def ready(self) -> None:
-        """Waits until the index has been built once, but not for ever: a large one is used while it grows."""
-        if self._caught_up.is_set():
+        """The first search waits until the index has been built, but not for ever: a large one is used as it grows."""
+        if self._caught_up.is_set() or self._has_waited:
             return
+        self._has_waited = True
         self.nudge()
         with suppress(TimeoutError):
             await asyncio.wait_for(self._caught_up.wait(), READY_WITHIN)
@@ -98,7 +100,7 @@ class Indexer:
 
     async def catch_up(self) -> bool:
         """Brings the index to where the catalog is; False where another process is at it."""
-        space = await self._space()
+        space = await self._yielding(await self._space())
         self._is_ours = self._is_ours or await indexing.recipe(self.db) == document.RECIPE
         if self._is_ours and not await indexing.behind(self.db, space.model if space else None):
             return True
@@ -111,6 +113,15 @@ class Indexer:
                     self._wait_for_model(error)
                     await self._catch_up(None)
             return may_write
+
+    async def _yielding(self, space: Space | None) -> Space | None:
+        """Two models would embed everything against each other for ever: who began last leads, the other follows."""
+        if space and self._has_led and not self._follows:
+            leading = await indexing.leading_model(self.db)
+            self._follows = leading not in (None, space.model)
+            if self._follows:
+                log.warning("another process embeds with another model: here, tools are found by their words alone")
+        return None if self._follows else space
 
     async def _begin(self) -> None:
         """An index that an older release made in another way is of no use."""
@@ -129,6 +140,7 @@ class Indexer:
             await self._index_templates(space)
             if "template" in behind:
                 await indexing.reached(self.db, "template", behind["template"], model)
+        self._has_led = self._has_led or space is not None
         await self._tidy(space)
 
     async def _index_tools(self, space: Space | None) -> None:
@@ -152,12 +164,14 @@ class Indexer:
         entries = []
         for row in await indexing.templates(self.db):
             facts = _template_facts(row)
-            tools = await indexing.named_tools(self.db, facts.named_tools, row["owner"], document.MOST_TOOLS)
+            tools = await indexing.named_tools(self.db, facts.named_tools, row["owner"], document.MOST_NAMED)
             digest = _digest(row, tools)
             model = space.model if space else None
             indexed = (row["digest"], row["indexed_owner"], row["model"] if space else None)
-            if indexed != (digest, row["owner"], model):
-                told = document.of_template(facts, [_facts(tool) for tool in tools])
+            if row["is_crowded"] or indexed != (digest, row["owner"], model):
+                first = dict(list(tools.items())[: document.MOST_TOOLS])
+                known = [_facts(tool) for tool in await indexing.descriptors(self.db, first)]
+                told = document.of_template(facts, known, list(tools))
                 entries.append(Entry(row["name"], row["version"], row["owner"], told, digest=digest))
         for start in range(0, len(entries), BATCH):
             batch = entries[start : start + BATCH]
@@ -249,6 +263,7 @@ def _template_facts(row: Any) -> TemplateFacts:
         return TemplateFacts(name=row["name"])
 
 
-def _digest(template: Any, tools: Sequence[Any]) -> str:
-    made_from = [f"{row['name']}@{row['version']}" for row in (template, *tools)]
+def _digest(template: Any, tools: Mapping[str, int]) -> str:
+    versions = {template["name"]: template["version"]} | {f"tool {name}": version for name, version in tools.items()}
+    made_from = [f"{name}@{version}" for name, version in versions.items()]
     return hashlib.sha256("\n".join(made_from).encode()).hexdigest()

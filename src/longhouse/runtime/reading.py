@@ -50,8 +50,11 @@ class Reading:
         new: list[Event] = [replied]
         intents = verdict.intents[:MAX_TOLD]
         finishes = any(self._finishes(intent) for intent in intents)
+        made: list[Tool] = []
         for index, intent in enumerate(intents):
-            fault = self._too_much(intents, index) or self._refusal(intent, finishes)
+            tool = self._tool(intent)
+            fault = self._too_much(tool, index, made) or self._refusal(intent, finishes)
+            made += [tool] if tool and not fault else []
             new += await self._call(self._call_id(index), intent, fault)
         return new
 
@@ -86,7 +89,8 @@ class Reading:
         called = _called(call_id, intent, tool)
         if fault or tool is None:
             assert fault is not None
-            fault = rules.told(self.session, intent.tool, intent.arguments, fault)
+            finishes = tool is not None and tool.finishes
+            fault = rules.told(self.session, intent.tool, intent.arguments, fault, finishes=finishes)
             return [called, Returned(call=call_id, outcome=fault)]
         if tool.agent and not AgentTask.model_validate_json(intent.arguments).wait:
             return [called, Returned(call=call_id, outcome=Output(content=_handle_of(call_id)))]
@@ -97,17 +101,25 @@ class Reading:
             return [_called(call_id, intent, tool, question=result.outcome.content)]
         return [called, returned(call_id, result)]
 
-    def _too_much(self, intents: Sequence[Intent], index: int) -> Fault | None:
-        """Budgets hold within one reply too, where many calls stand side by side."""
+    def _too_much(self, tool: Tool | None, index: int, made: Sequence[Tool]) -> Fault | None:
+        """Budgets hold within one reply too, where many calls stand side by side: `made` are those before this one."""
         if index >= MAX_CALLS:
             return Fault(code="too_many_calls", message=f"only {MAX_CALLS} calls of one reply are made")
         turn = self.session.turn
-        if intents[index].tool != SEARCH or turn is None or turn.limits.max_searches is None:
+        if turn is None or tool is None or tool.finishes:
             return None
-        earlier = sum(1 for intent in intents[:index] if intent.tool == SEARCH)
-        if turn.searches_used + earlier < turn.limits.max_searches:
-            return None
-        return Fault(code="no_more_searches", message=f"all {turn.limits.max_searches} searches of this turn are used")
+        limits = turn.limits
+        searches = turn.searches_used + sum(1 for one in made if one.name == SEARCH)
+        if tool.name == SEARCH and _is_used(limits.max_searches, searches):
+            return _used_up("searches", limits.max_searches)
+        questions = turn.clarifications_used + sum(1 for one in made if one.asks)
+        if tool.asks and _is_used(limits.max_clarifications, questions):
+            return _used_up("questions", limits.max_clarifications)
+        # A thought is no call, and what helps to come to an end stays open when the budget is spent.
+        works = self.request.phase != "reasoning" and not tool.closing
+        if works and _is_used(limits.tool_budget, turn.calls + len(made)):
+            return _used_up("calls", limits.tool_budget)
+        return None
 
     def _refusal(self, intent: Intent, finishes: bool) -> Fault | None:
         """Why a call is not made, in words that the model can act on."""
@@ -142,6 +154,14 @@ class Reading:
             withdrawn=tuple(ref for ref in self.session.offered if ref not in refs),
             digest=self.request.digest,
         )
+
+
+def _is_used(limit: int | None, used: int) -> bool:
+    return limit is not None and used >= limit
+
+
+def _used_up(what: str, limit: int | None) -> Fault:
+    return Fault(code=f"no_more_{what}", message=f"all {limit} {what} of this turn are used")
 
 
 def _was_sent_back(step: Step) -> bool:

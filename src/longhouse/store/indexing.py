@@ -12,6 +12,7 @@ import numpy.typing as npt
 from longhouse.agents.document import Document
 from longhouse.store import postings
 from longhouse.store.database import Database
+from longhouse.store.postings import CROWDED
 from longhouse.store.shelf import Kind
 from longhouse.store.vectors import Space, written
 
@@ -20,10 +21,15 @@ BEHIND: Final = """
     SELECT g.kind, g.generation FROM catalog_generation g JOIN search_state s ON s.kind = g.kind
     WHERE s.generation <> g.generation OR ($1::int IS NOT NULL AND s.model IS DISTINCT FROM $1) ORDER BY g.kind DESC
 """
+# A model that now has other dimensions is another model: its old vectors cannot be compared with the new ones.
+SET_ASIDE: Final = """
+    UPDATE search_models SET name = name || ' of ' || dimensions || ' #' || id WHERE name = $1 AND dimensions <> $2
+"""
 MODEL: Final = """
     INSERT INTO search_models (name, dimensions) VALUES ($1, $2)
-    ON CONFLICT (name) DO UPDATE SET dimensions = EXCLUDED.dimensions RETURNING id
+    ON CONFLICT (name) DO UPDATE SET name = EXCLUDED.name RETURNING id
 """
+LEADING: Final = "SELECT model FROM search_state WHERE kind = 'tool'"
 KNOWN_MODEL: Final = "SELECT id, dimensions FROM search_models WHERE name = $1"
 
 # The planner believes that tables are as they were when it last counted, and an index that is being built was empty
@@ -51,8 +57,9 @@ LACKING: Final = f"""
     ) v
     ORDER BY n.name
 """
-TEMPLATES: Final = """
-    SELECT n.name, n.active AS version, n.owner, v.descriptor, d.digest, d.owner AS indexed_owner, d.model
+TEMPLATES: Final = f"""
+    SELECT n.name, n.active AS version, n.owner, v.descriptor, d.digest, d.owner AS indexed_owner, d.model,
+           EXISTS (SELECT FROM search_shards s WHERE s.id = d.shard AND {CROWDED}) AS is_crowded
     FROM catalog_names n
     JOIN catalog_versions v ON v.kind = n.kind AND v.name = n.name AND v.version = n.active
     LEFT JOIN search_documents d ON d.kind = n.kind AND d.name = n.name
@@ -60,13 +67,18 @@ TEMPLATES: Final = """
 """
 # Tools that a template names, as far as whoever sees the template may see them.
 _NAMED: Final = """
-    SELECT n.name, n.active AS version, v.descriptor FROM catalog_names n
-    JOIN catalog_versions v ON v.kind = n.kind AND v.name = n.name AND v.version = n.active
-    WHERE n.kind = 'tool' AND n.retired_at IS NULL AND (n.owner IS NULL OR n.owner = $2)
+    SELECT n.name, n.active AS version FROM catalog_names n
+    WHERE n.kind = 'tool' AND n.active IS NOT NULL AND n.retired_at IS NULL AND (n.owner IS NULL OR n.owner = $2)
 """
 NAMED_TOOLS: Final = f"{_NAMED} AND n.name = ANY($1::text[]) ORDER BY array_position($1::text[], n.name) LIMIT $3"
 # By a range that the primary key answers ("C" order).
 BENEATH: Final = f"{_NAMED} AND n.name >= $1 AND n.name < $1 || U&'\\FFFF' ORDER BY n.name LIMIT $3"
+
+DESCRIPTORS: Final = """
+    SELECT v.name, v.descriptor FROM unnest($1::text[], $2::int[]) WITH ORDINALITY AS asked (name, version, nth)
+    JOIN catalog_versions v ON v.kind = 'tool' AND v.name = asked.name AND v.version = asked.version
+    ORDER BY asked.nth
+"""
 
 GONE: Final = """
     SELECT d.name FROM search_documents d LEFT JOIN catalog_names n ON n.kind = d.kind AND n.name = d.name
@@ -74,8 +86,14 @@ GONE: Final = """
 """
 REMOVE: Final = """
     WITH gone AS (
-        DELETE FROM search_documents WHERE kind = $1 AND name = ANY($2::text[]) RETURNING shard
-    ), counted AS (SELECT shard, count(*) AS left_it FROM gone GROUP BY shard)
+        DELETE FROM search_documents WHERE kind = $1 AND name = ANY($2::text[]) RETURNING shard, slot
+    ), counted AS (
+        SELECT shard, count(*) AS left_it, string_agg(int2send(slot::smallint), ''::bytea) AS slots
+        FROM gone GROUP BY shard
+    ), noted AS (
+        INSERT INTO search_postings AS p (shard, term, postings) SELECT shard, '', slots FROM counted
+        ON CONFLICT (shard, term) DO UPDATE SET postings = p.postings || EXCLUDED.postings
+    )
     UPDATE search_shards s SET gone = gone + left_it FROM counted c WHERE s.id = c.shard
 """
 ADD: Final = """
@@ -133,7 +151,14 @@ async def space(db: Database, name: str) -> Space | None:
 
 
 async def make_space(db: Database, name: str, dimensions: int) -> Space:
+    await db.run(SET_ASIDE, name, dimensions)
     return Space(int(await db.value(MODEL, name, dimensions)), dimensions)
+
+
+async def leading_model(db: Database) -> int | None:
+    """The model whose vectors the index was last completed with."""
+    found: int | None = await db.value(LEADING)
+    return found
 
 
 async def behind(db: Database, model: int | None) -> Mapping[str, int]:
@@ -210,14 +235,19 @@ async def templates(db: Database) -> Sequence[asyncpg.Record]:
     return await db.rows(TEMPLATES)
 
 
-async def named_tools(db: Database, names: Sequence[str], owner: str | None, limit: int) -> list[asyncpg.Record]:
-    """The active ones of these; `<prefix>.*` stands for all beneath it."""
+async def named_tools(db: Database, names: Sequence[str], owner: str | None, limit: int) -> dict[str, int]:
+    """Name -> version of the active ones of these; `<prefix>.*` stands for all beneath it."""
     plain = [name for name in names if not name.endswith(".*")]
     found = list(await db.rows(NAMED_TOOLS, plain, owner, limit)) if plain else []
     for name in names:
         if name.endswith(".*") and len(found) < limit:
             found += await db.rows(BENEATH, name[:-1], owner, limit)
-    return list({row["name"]: row for row in found}.values())[:limit]
+    return dict(list({row["name"]: row["version"] for row in found}.items())[:limit])
+
+
+async def descriptors(db: Database, tools: Mapping[str, int]) -> Sequence[asyncpg.Record]:
+    """Names and descriptors of versions of tools, in their order."""
+    return await db.rows(DESCRIPTORS, list(tools), list(tools.values()))
 
 
 async def gone(db: Database, kind: Kind) -> list[str]:

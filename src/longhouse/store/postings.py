@@ -1,5 +1,6 @@
 """Words and where they are: postings in shards, appended to by the index, added up by a search."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -19,6 +20,10 @@ SHARD_SLOTS: Final = 16_384
 MOST_GONE: Final = 0.25
 """The part of a shard that may be gone; after that nothing is added, and what is left of it moves on."""
 FEWEST_GONE: Final = 64
+GONE: Final = ""
+"""In place of a term: the slots whose text has left. What is gone must not make a word look common."""
+BUSY: Final = 200_000
+"""From so many postings on, they are added up in a thread, so that the event loop stays free."""
 
 CROWDED: Final = f"gone >= greatest({FEWEST_GONE}, slots * {MOST_GONE})"
 
@@ -89,16 +94,32 @@ class Found:
         self.texts = sum(row["slots"] - row["gone"] for row in shards.values())
         self._shards = np.array(list(shards), np.int64)
         self._starts = np.cumsum([0, *(row["slots"] for row in shards.values())])
-        self._start_of = dict(zip(shards, self._starts.tolist(), strict=False))
+        start_of = dict(zip(shards, self._starts.tolist(), strict=False))
         # Those of a term lie together, whatever shards they come from: a term is a slice of them all.
-        self._rows = sorted((row for row in rows if row["term"] is not None), key=itemgetter("term"))
+        known = sorted((row for row in rows if row["term"]), key=itemgetter("term"))
+        counts = [len(row["postings"]) // POSTING.itemsize for row in known]
+        postings = np.frombuffer(b"".join(row["postings"] for row in known), POSTING)
+        starts = np.array([start_of[row["id"]] for row in known], np.intp)
+        self._places = postings["slot"] + np.repeat(starts, counts)
+        self._weights = postings["weight"].astype(np.float64)
+        ends = np.cumsum([0, *counts])
+        if gone := [row for row in rows if row["term"] == GONE]:
+            live = np.ones(self.size, np.bool_)
+            for row in gone:
+                live[np.frombuffer(row["postings"], ">i2").astype(np.intp) + start_of[row["id"]]] = False
+            kept = live[self._places]
+            self._places, self._weights = self._places[kept], self._weights[kept]
+            ends = np.concatenate(([0], np.cumsum(kept)))[ends]
         self._slices: dict[str, slice] = {}
-        end = 0
-        for row in self._rows:
-            begun, end = end, end + _count(row)
-            known = self._slices.get(row["term"])
-            self._slices[row["term"]] = slice(known.start if known else begun, end)
-        self.postings = end
+        for row, begun, end in zip(known, ends[:-1].tolist(), ends[1:].tolist(), strict=True):
+            before = self._slices.get(row["term"])
+            self._slices[row["term"]] = slice(before.start if before else begun, end)
+        for term, part in self._slices.items():
+            self._weights[part] *= self.rarity(term)
+
+    @property
+    def postings(self) -> int:
+        return len(self._places)
 
     @property
     def shards(self) -> dict[int, int]:
@@ -115,17 +136,11 @@ class Found:
 
     def scores(self, texts: Sequence[Sequence[str]]) -> Scores:
         """A row of scores for each text, a place for each slot."""
-        counts = [_count(row) for row in self._rows]
-        postings = np.frombuffer(b"".join(row["postings"] for row in self._rows), POSTING)
-        starts = np.array([self._start_of[row["id"]] for row in self._rows], np.intp)
-        worth = np.array([self.rarity(row["term"]) for row in self._rows], np.float64)
-        places = postings["slot"] + np.repeat(starts, counts)
-        weights = postings["weight"] * np.repeat(worth, counts)
         scores = np.zeros((len(texts), self.size), np.float32)
         for row, text in enumerate(texts):
             if found := [self._slices[term] for term in text if term in self._slices]:
-                at = np.concatenate([places[part] for part in found])
-                scores[row] = np.bincount(at, np.concatenate([weights[part] for part in found]), self.size)
+                places = np.concatenate([self._places[part] for part in found])
+                scores[row] = np.bincount(places, np.concatenate([self._weights[part] for part in found]), self.size)
         return scores
 
     def where(self, places: npt.NDArray[np.intp]) -> tuple[list[int], list[int]]:
@@ -152,9 +167,8 @@ class Found:
         return mask
 
 
-def _count(row: asyncpg.Record) -> int:
-    return len(row["postings"]) // POSTING.itemsize
-
-
 async def read(db: Database, kind: str, caller: str | None, terms: Sequence[str]) -> Found:
-    return Found(await db.rows(READ, kind, caller, list(terms)))
+    rows = await db.rows(READ, kind, caller, [*terms, GONE])
+    if sum(len(row["postings"] or b"") for row in rows) < BUSY * POSTING.itemsize:
+        return Found(rows)
+    return await asyncio.to_thread(Found, rows)

@@ -33,8 +33,6 @@ FEWEST_NODES: Final = 8000
 """Fewer vectors are compared one by one sooner than a graph of them is searched, and none is missed."""
 EF_SEARCH: Final = 240
 """How far the graph of vectors is searched: 99 of the 100 nearest are found among 100,000."""
-BUSY: Final = 200_000
-"""From so many postings on, they are added up in a thread, so that the event loop stays free."""
 
 # The index follows the catalog by a moment; what the catalog says now is what counts. LIMIT keeps the planner from
 # starting at the catalog, which it would do after many were published at once.
@@ -117,7 +115,7 @@ class Query:
 
 def texts_of(query: str) -> tuple[str, ...]:
     """The query and its clauses."""
-    query = query[: ranking.LONGEST_QUERY]
+    query = ranking.shortened(query)
     return (query, *ranking.clauses(query))
 
 
@@ -131,17 +129,17 @@ class Hit:
     lexical: float
     """The part of what the query's words could bring at most."""
     semantic: float | None
-    """The cosine; None without vectors."""
+    """The cosine; None where there is no vector."""
     clause: float | None
     """The best clause's score; None where the query has no clauses."""
 
 
 class Search:
-    def __init__(self, db: Database, kind: Kind) -> None:
+    def __init__(self, db: Database, kind: Kind, kept: Kept) -> None:
         self.db = db
         self.kind = kind
         self._settings = ""
-        self._kept = Kept(db)
+        self._kept = kept
 
     async def find(self, query: Query, filters: Filters, top_k: int) -> list[Hit]:
         asked = query.terms
@@ -268,7 +266,7 @@ async def users_of(db: Database, tools: Sequence[str], caller: str | None) -> li
 
 
 async def _scored(found: Found, asked: list[list[str]]) -> Scores:
-    if found.postings * len(asked) < BUSY:
+    if found.postings * len(asked) < postings.BUSY:
         return found.scores(asked)
     return await asyncio.to_thread(found.scores, asked)
 
@@ -305,7 +303,7 @@ def _ranked(
             version=rows[nth]["version"],
             score=float(scores[nth]),
             lexical=float(lexical[0, nth]) / best if best > 0 else 0.0,
-            semantic=float(similar[0, nth]) if similar is not None else None,
+            semantic=float(similar[0, nth]) or None if similar is not None else None,
             clause=float(clause[nth]) if clause is not None else None,
         )
         for nth in order[:top_k]

@@ -36,9 +36,9 @@ class AgentDirectory:
 
     async def search(self, query: str, top_k: int, *, owner: str | None = None) -> list[AgentHit]:
         """The best first; of somebody else's, neither agents nor tools are looked at."""
-        filters = Filters(caller=owner)
-        own = await self.finder.templates(query, filters, AGENTS)
-        tools = await self.finder.tools(query, filters, TOOLS)
+        filters, asked = Filters(caller=owner), await self.finder.query(query)
+        own = await self.finder.templates(asked, filters, AGENTS)
+        tools = await self.finder.tools(asked, filters, TOOLS)
         users = await search.users_of(self.finder.db, [hit.name for hit in tools], owner)
         by_text, by_tool = {hit.name: hit for hit in own}, _best_tools(tools, users)
         versions = {**{user.name: user.version for user in users}, **{hit.name: hit.version for hit in own}}

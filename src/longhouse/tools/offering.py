@@ -2,10 +2,14 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
+from longhouse import clock
+from longhouse.agents import offering, rules
+from longhouse.agents.base import AgentRegistry
 from longhouse.agents.descriptor import RISKS, ToolDescriptor
+from longhouse.agents.names import Names
 from longhouse.agents.template import Template, ToolPolicy
 from longhouse.agents.tool import Tool
 from longhouse.journal.events import Rights
@@ -19,6 +23,8 @@ FRESH_FOR: Final = 0.5
 MOST_KNOWN: Final = 10_000
 MOST_FOUND: Final = 5
 """Tools that an agent found itself, the newest of them, which it is offered for sure."""
+FINAL_ANSWER: Final = "finalanswertool"
+"""Ends a turn where the policy names no tool of its own for that."""
 
 
 class Search(Protocol):
@@ -27,45 +33,97 @@ class Search(Protocol):
     ) -> list[ToolDescriptor]: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A template with all that its steps need, and the active versions of the tools that it then names."""
+
+    template: Template
+    active: Mapping[str, int]
+    changes: int
+    until: float
+
+
 @dataclass(slots=True)
 class Offering:
     catalog: Catalog
     toolbox: Toolbox
     search: Search | None = None
     """Chooses where a policy permits more than may be offered."""
-    _known: dict[tuple[str, str], tuple[float, int, dict[str, int]]] = field(default_factory=dict)
+    _known: dict[tuple[str, str], Known] = field(default_factory=dict)
 
     async def tools(self, session: Session, template: Template) -> list[Tool]:
-        """Required tools first, then the others that are named, in their order; never more than the policy's cap."""
-        policy = template.tool_policy
+        """The permitted tools that are open now: required ones, then others, never more than the policy's cap."""
+        known = await self._look(template, session.owner)
         found = session.context.get("found_tools", ())
-        active = await self._active(template, session.owner)
-        if self.search and (found or not _names_all(policy, active)):
-            chosen = await self.search.get_tools_for_step(template, session, hard_require=found[-MOST_FOUND:])
+        if self.search and (found or not _names_all(known.template.tool_policy, known.active)):
+            needed = found[-MOST_FOUND:]
+            chosen = await self.search.get_tools_for_step(known.template, session, hard_require=needed)
             taken = [await self.toolbox.taken(one.name, one.version) for one in chosen]
             return [tool for tool in taken if tool]
-        pinned = _pinned(session)
-        offered: list[Tool] = []
-        for name, version in active.items():
-            if len(offered) == policy.max_tools_in_prompt:
-                break
-            descriptor = await self.catalog.tools.find(name, pinned.get(name, version))
-            if descriptor and permits(template, descriptor, session):
-                tool = await self.toolbox.taken(name, descriptor.version)
-                offered += [tool] if tool else []
-        return offered
+        return await self._named(session, known)
 
-    async def _active(self, template: Template, owner: str) -> dict[str, int]:
-        """Name -> active version of the tools that the template names."""
+    async def _named(self, session: Session, known: Known) -> list[Tool]:
+        """What the policy names, in its order; where that is too much, required tools first."""
+        policy, pinned = known.template.tool_policy, offering.pins(session)
+        versions = {name: pinned.get(name, version) for name, version in known.active.items()}
+        permission = Permission(known.template, session)
+        opening = rules.opening_of(session, known.template, clock.now())
+        tools: dict[str, Tool] = {}
+        for one in await self.catalog.tools.several(versions):
+            tool = await self.toolbox.taken(one.name, one.version) if permission.covers(one) else None
+            if tool and opening.leaves(tool):
+                tools[tool.name] = tool
+        if len(tools) <= policy.max_tools_in_prompt:
+            return list(tools.values())
+        required = Names(policy.required)
+        first = [name for name in tools if name in required]
+        return [tools[name] for name in offering.first_few(first, tools, policy.max_tools_in_prompt)]
+
+    async def _look(self, template: Template, owner: str) -> Known:
         key, now = (template.ref, owner), asyncio.get_running_loop().time()
-        until, changes, known = self._known.get(key, (0.0, 0, {}))
-        if now >= until or changes != self.catalog.tools.changes:
+        known = self._known.get(key)
+        if known is None or now >= known.until or known.changes != self.catalog.tools.changes:
             changes = self.catalog.tools.changes
-            known = await self.catalog.active_tools(template.tool_policy.named, owner)
+            completed, active = await self._completed(template, owner)
+            known = Known(completed, active, changes, now + FRESH_FOR)
             if len(self._known) >= MOST_KNOWN:
                 self._known.clear()
-            self._known[key] = (now + FRESH_FOR, changes, known)
+            self._known[key] = known
         return known
+
+    async def _completed(self, template: Template, owner: str) -> tuple[Template, dict[str, int]]:
+        """The template with what every step of its agents needs, and name -> active version of what it names.
+
+        That is what ends a turn, and what the agent's class thinks with. An agent without any tool ends in words.
+        """
+        policy = template.tool_policy
+        cls = AgentRegistry.get(template.base_agent_class)
+        thinking = cls.needs if cls else ()
+        active = await self.catalog.active_tools((*policy.named, FINAL_ANSWER, *thinking), owner)
+        named = Names(policy.named)
+        own = {name: version for name, version in active.items() if name in named}
+        if not own and not _searches(policy):
+            return template, {}
+        ending = await self._finishing(policy, own) or (FINAL_ANSWER,)
+        needed = [name for name in (*ending, *thinking) if name in active]
+        # First in line, so that no cap cuts them off.
+        required = tuple(dict.fromkeys((*needed, *policy.required)))
+        completed = replace(template, tool_policy=replace(policy, required=required))
+        return completed, {**own, **{name: active[name] for name in needed}}
+
+    async def _finishing(self, policy: ToolPolicy, active: Mapping[str, int]) -> tuple[str, ...]:
+        """Those of the tools that the policy names which end a turn: classes, which are named one by one."""
+        denied = Names(policy.denylist)
+        names = [name for name in policy.named if name in active and name not in denied]
+        described = await self.catalog.tools.several({name: active[name] for name in names})
+        classes = [one for one in described if one.runtime_binding.python_entrypoint]
+        taken = [await self.toolbox.taken(one.name, one.version) for one in classes]
+        return tuple(tool.name for tool in taken if tool and tool.finishes)
+
+
+def _searches(policy: ToolPolicy) -> bool:
+    """May the agent be offered what its policy does not name?"""
+    return policy.allowlist is None and policy.selection_strategy != "static"
 
 
 def _names_all(policy: ToolPolicy, active: Mapping[str, int]) -> bool:
@@ -75,30 +133,33 @@ def _names_all(policy: ToolPolicy, active: Mapping[str, int]) -> bool:
     return policy.allowlist is not None and len(active) <= policy.max_tools_in_prompt
 
 
-def permits(template: Template, tool: ToolDescriptor, session: Session) -> bool:
-    """May this template's agents have the tool, in this session?"""
-    policy, allow = template.tool_policy, tool.security_policy.allow
-    if tool.name in policy.denylist:
-        return False
-    if allow.templates is not None and template.name not in allow.templates:
-        return False
-    if session.side == "sub" and not allow.sub_agents:
-        return False
-    rights = (session.turn.rights if session.turn else None) or Rights()
-    if tool.name in rights.denied:
-        return False
-    most = min(RISKS.index(policy.max_risk_level), RISKS.index(rights.max_risk))
-    if RISKS.index(tool.security_policy.risk_level) > most:
-        return False
-    return tool.name in policy.required or _is_of_kind(policy, tool)
+class Permission:
+    """What the agents of a template may have in one session; made once, asked of many tools."""
 
+    def __init__(self, template: Template, session: Session) -> None:
+        policy, rights = template.tool_policy, (session.turn.rights if session.turn else None) or Rights()
+        self._template, self._is_sub = template.name, session.side == "sub"
+        self._required = Names(policy.required)
+        self._allowed = None if policy.allowlist is None else Names(policy.allowlist)
+        self._denied = Names((*policy.denylist, *rights.denied))
+        self._risk = min(RISKS.index(policy.max_risk_level), RISKS.index(rights.max_risk))
+        self._types, self._tags = policy.tool_types, frozenset(policy.tags)
 
-def _is_of_kind(policy: ToolPolicy, tool: ToolDescriptor) -> bool:
-    if policy.tool_types and tool.type not in policy.tool_types:
-        return False
-    return not policy.tags or bool({*policy.tags} & {*tool.tags, *tool.categories})
+    def covers(self, tool: ToolDescriptor) -> bool:
+        allow = tool.security_policy.allow
+        if tool.name in self._denied:
+            return False
+        if allow.templates is not None and self._template not in allow.templates:
+            return False
+        if self._is_sub and not allow.sub_agents:
+            return False
+        if RISKS.index(tool.security_policy.risk_level) > self._risk:
+            return False
+        return tool.name in self._required or self._is_allowed(tool)
 
-
-def _pinned(session: Session) -> dict[str, int]:
-    """The versions that the running turn has been offered: it keeps them to its end."""
-    return session.turn.pins if session.turn else {}
+    def _is_allowed(self, tool: ToolDescriptor) -> bool:
+        if self._allowed is not None and tool.name not in self._allowed:
+            return False
+        if self._types and tool.type not in self._types:
+            return False
+        return not self._tags or not self._tags.isdisjoint((*tool.tags, *tool.categories))

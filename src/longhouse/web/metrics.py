@@ -1,11 +1,11 @@
-"""Numbers for those who watch: requests, sessions in work, warm instances."""
+"""Numbers for those who watch: requests, sessions in work, warm instances, calls that were refused."""
 
 from collections import Counter as Tally
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from longhouse.runtime.instance import Instance, Status
@@ -14,7 +14,12 @@ CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 
 
 class Metrics:
-    def __init__(self, busy: Callable[[], int], instances: Callable[[], Iterable[Instance]]) -> None:
+    def __init__(
+        self,
+        busy: Callable[[], int],
+        instances: Callable[[], Iterable[Instance]],
+        refused: Callable[[], Mapping[str, int]] = dict,
+    ) -> None:
         self._registry = CollectorRegistry()
         self._requests = Counter(
             "longhouse_requests", "HTTP requests answered", ["method", "route", "status"], registry=self._registry
@@ -24,6 +29,7 @@ class Metrics:
         )
         self._busy = busy
         self._instances = instances
+        self._refused = refused
         self._registry.register(self)
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
@@ -40,6 +46,10 @@ class Metrics:
         for status in Status:
             warm.add_metric([status], tally[status])
         yield warm
+        refused = CounterMetricFamily("longhouse_calls_refused", "Calls of agents that were not made", labels=["code"])
+        for code, times in self._refused().items():
+            refused.add_metric([code], times)
+        yield refused
 
     def page(self) -> bytes:
         return generate_latest(self._registry)

@@ -1,0 +1,64 @@
+"""What a JSON Schema says in words: the names of its properties, their descriptions, and what may be chosen."""
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any, Final
+
+DEPTH: Final = 6
+"""So deep are schemas inside schemas read; a list of alternatives is a step too."""
+MOST: Final = 200
+MOST_CHOICES: Final = 20
+"""Values of an enumeration that are read: the first say what it is a choice of."""
+
+
+def parameters(schema: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Names of a schema's properties and what is said of them, of those inside them too."""
+    return list(islice(_properties(schema, DEPTH, _Refs(schema)), MOST))
+
+
+class _Refs:
+    """Follows each local reference once: a schema may refer to itself."""
+
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        self._root = root
+        self._followed = set[str]()
+
+    def meant(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
+        ref = schema.get("$ref")
+        if not isinstance(ref, str) or not ref.startswith("#/") or ref in self._followed:
+            return schema
+        self._followed.add(ref)
+        found: Any = self._root
+        for part in ref[2:].split("/"):
+            found = found.get(part) if isinstance(found, dict) else None
+        return {**found, **schema} if isinstance(found, dict) else schema
+
+
+def _properties(schema: Any, depth: int, refs: _Refs) -> Iterator[tuple[str, str]]:
+    if depth == 0 or not isinstance(schema, dict):
+        return
+    schema = refs.meant(schema)
+    properties = schema.get("properties")
+    for name, inner in properties.items() if isinstance(properties, dict) else ():
+        yield name, " ".join(_said(inner))
+        yield from _properties(inner, depth - 1, refs)
+    yield from _properties(schema.get("items"), depth - 1, refs)
+    for part in _parts(schema):
+        # What is said of a part is said of the property that it is a part of.
+        yield from (("", said) for said in _said(part))
+        yield from _properties(part, depth - 1, refs)
+
+
+def _parts(schema: Mapping[str, Any]) -> Iterator[Any]:
+    for key in ("anyOf", "oneOf", "allOf"):
+        parts = schema.get(key)
+        yield from parts if isinstance(parts, list) else ()
+
+
+def _said(schema: Any) -> list[str]:
+    """The description, and the words that may be chosen."""
+    if not isinstance(schema, dict):
+        return []
+    choices = schema.get("enum")
+    words = [schema.get("description"), *(choices if isinstance(choices, list) else ())[:MOST_CHOICES]]
+    return [word for word in words if isinstance(word, str)]
