@@ -1,5 +1,8 @@
 """An agent as a tool: what it is asked, what is handed down, who waits for whom."""
 
+from datetime import timedelta
+
+import msgspec
 import pydantic
 import pytest
 from hypothesis import given
@@ -10,7 +13,9 @@ from longhouse.agents.delegation import (
     as_tool,
     delegation_of,
     has_delegated,
+    left_of,
     narrowed,
+    purse_of,
     remaining,
     shared,
     waits_for,
@@ -18,7 +23,7 @@ from longhouse.agents.delegation import (
 )
 from longhouse.agents.template import MemoryPolicy, MultiAgentMeta, Template, ToolPolicy
 from longhouse.journal import events
-from longhouse.journal.events import Fault, Limits, Rights, Usage
+from longhouse.journal.events import Fault, Limits, Purse, Rights, Usage
 from longhouse.journal.messages import Assistant, User
 from longhouse.journal.session import Session
 from support import LIMITS, opened, prompted, returned, started, told, used
@@ -79,11 +84,51 @@ def test_what_was_used_is_not_handed_down() -> None:
     usage = Usage(prompt_tokens=50, completion_tokens=10, total_tokens=60)
     session = at_work(events.Replied(usage=usage), used("1-action-0"), limits=limits)
     assert session.turn is not None
-    left = remaining(session.turn)
-    assert (left.token_budget, left.tool_budget, left.time_budget) == (40, 4, 60)
-    spent = told(returned("1-action-0", spent=Usage(total_tokens=90)), session=session)
+    left = remaining(session.turn, session.turn.started_at + timedelta(seconds=20))
+    assert (left.token_budget, left.tool_budget, left.time_budget) == (40, 4, 40)
+    spent = told(returned("1-action-0", spent=Usage(total_tokens=90), calls=3), session=session)
     assert spent.turn is not None
-    assert remaining(spent.turn).token_budget == 0
+    left = remaining(spent.turn, spent.turn.started_at + timedelta(seconds=61))
+    assert (left.token_budget, left.tool_budget, left.time_budget) == (0, 1, 0)
+
+
+def test_all_beneath_have_one_purse_of_what_the_agent_at_the_top_leaves() -> None:
+    limits = Limits(max_iterations=9, max_clarifications=1, time_budget=60, tool_budget=5, token_budget=100)
+    asking = [events.Replied(usage=Usage(total_tokens=30)), used("1-action-0")]
+    session = at_work(*asking, returned("1-action-0", spent=Usage(total_tokens=50), calls=2), limits=limits)
+    assert session.turn is not None
+    # What was used beneath is not taken from the purse twice: there it is counted by itself.
+    assert purse_of(session.turn) == Purse(tool_budget=4, token_budget=70)
+    assert purse_of(at_work().turn or session.turn) is None
+    below = told(opened("ann"), prompted("Go", root="master_1", purse=Purse(token_budget=70)), started(2))
+    assert delegation_of(below, MASTER, "1-action-0", "ben", AgentTask(task="Go on.")).prompted.purse == Purse(
+        token_budget=70
+    )
+
+
+def test_nobody_has_more_than_is_left_in_the_purse() -> None:
+    limits = Limits(max_iterations=9, max_clarifications=1, time_budget=60, tool_budget=5)
+    purse = Purse(tool_budget=9, token_budget=70)
+    left = left_of(limits, purse, calls=6, tokens=80)
+    assert (left.tool_budget, left.token_budget, left.time_budget) == (3, 0, 60)
+    left = left_of(limits, Purse(), calls=6, tokens=80)
+    assert (left.tool_budget, left.token_budget) == (5, None)
+
+
+def test_who_is_named_by_the_client_is_another_agent_for_this_request_whoever_calls_it() -> None:
+    top = told(
+        events.Opened(agent="master", version=1, owner="local", conversation="c", label="ephemeral/1"),
+        prompted("Go", contexts={"ben": (User(content="I am"),)}),
+        started(2),
+    )
+    named = delegation_of(top, MASTER, "1-action-0", "ben", AgentTask(task="Who?", label="b"))
+    assert (named.label, named.brings_history) == ("ephemeral/1/b", True)
+    assert named.prompted.prior == (User(content="I am"),)
+    unnamed = delegation_of(top, MASTER, "1-action-0", "ann", AgentTask(task="Who?"))
+    assert (unnamed.label, unnamed.brings_history, unnamed.prompted.contexts) == ("", False, {})
+    further = told(opened("ann"), msgspec.structs.replace(unnamed.prompted, root="master_1"), started(2))
+    through = delegation_of(further, MASTER, "1-action-0", "ben", AgentTask(task="Who?"))
+    assert (through.label, through.brings_history) == ("ephemeral/1", True)
 
 
 budgets = st.none() | st.integers(0, 100)

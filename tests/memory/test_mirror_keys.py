@@ -1,6 +1,7 @@
 """The mirror in Redis: what people look for under the keys they know, whatever becomes of Redis."""
 
 import asyncio
+import uuid
 from typing import Any
 
 import pytest
@@ -209,13 +210,24 @@ async def _rows(db: Database, *ids: str) -> Any:
 
 
 async def test_histories_that_the_caller_keeps_leave_no_trace(db: Database, redis: Redis, scribe: Scribe) -> None:
-    await scribe.turn("master", "once", "only", label="ephemeral-1")
-    await scribe.task("analytic", "once", "only", label="ephemeral-1/b")
+    before = f"ephemeral-{uuid.uuid4().hex}"  # as such labels were once
+    for label in ("ephemeral/1", before):
+        await scribe.turn("master", "once", "only", label=label)
+        await scribe.task("analytic", "once", "only", label=f"{label}/b")
     await scribe.turn("master", "Hello", "Hi")
     async with mirrored(db, redis):
         await until(lambda: get(redis, CHAT), [user("Hello"), assistant("Hi")])
     names = {key.decode() for key in await redis.keys()}
     assert {name for name in names if not name.startswith("longhouse:")} == {CHAT}
+
+
+async def test_a_label_that_an_agent_has_chosen_is_not_taken_for_one_of_these(
+    db: Database, redis: Redis, scribe: Scribe
+) -> None:
+    await scribe.task("analytic", "Note it.", "noted", label="ephemeral-notes")
+    async with mirrored(db, redis):
+        key = f"{SUB}/ephemeral-notes"
+        await until(lambda: get(redis, key), [user("Note it."), assistant("noted")])
 
 
 async def test_a_confirmation_comes_from_redis_or_not_at_all(

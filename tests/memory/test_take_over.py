@@ -48,7 +48,7 @@ async def test_a_conversation_that_was_met_before_takes_nothing(mirror: Mirror, 
     scribe = Scribe(db)
     await put(redis, CHAT, OLD)
     await put(redis, SUB, OLD)
-    await scribe.turn("master", "Hello", "Hi", label="ephemeral-1")
+    await scribe.turn("master", "Hello", "Hi", label="ephemeral/1")
     assert await mirror.prior("12345") == KNOWN
     await scribe.turn("master", "Hello", "Hi")
     assert await mirror.prior("12345") == ()

@@ -4,14 +4,16 @@ import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
 import asyncpg
+import msgspec
 import pytest
 from unsteady import COMMIT, unsteady
 
 from longhouse import clock
-from longhouse.agents.delegation import AgentTask, Delegation, delegation_of
+from longhouse.agents.delegation import MOST_AT_WORK, AgentTask, Delegation, delegation_of
 from longhouse.agents.template import Template
 from longhouse.errors import Deposed
 from longhouse.journal import events
@@ -19,7 +21,7 @@ from longhouse.journal.events import Event, Recorded
 from longhouse.journal.fold import fold
 from longhouse.journal.session import Session
 from longhouse.runtime.bus import Bus
-from longhouse.store import delegations, journals, leases
+from longhouse.store import delegations, journals, leases, outcomes
 from longhouse.store.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.store.delegations import Collect, Recording
@@ -30,6 +32,7 @@ from support import LIMITS
 
 MASTER, HELPER = Template(name="master"), Template(name="helper")
 CALL = "1-action-0"
+OUTPUT = events.Output(content="12:00")
 
 
 @dataclass
@@ -226,6 +229,52 @@ async def test_two_calls_of_one_reply_open_one_child_with_two_prompts(db: Databa
     assert set((await journals.load(db, "master-0")).open) == {"1-action-1"}
 
 
+AT_WORK = """
+    INSERT INTO delegations (parent, call, child, prompt, trace)
+    SELECT 'master-0', 'earlier-' || n, 'somebody', n, $2 FROM generate_series(1, $1) n
+"""
+
+
+async def test_no_more_agents_are_called_where_too_many_are_at_work_for_one_request(db: Database) -> None:
+    parent = await prompted(db)
+    await db.run(AT_WORK, MOST_AT_WORK, "another")
+    await db.run(AT_WORK.replace("earlier", "before"), MOST_AT_WORK - 1, "t-0")
+    calls = ("1-action-0", "1-action-1")
+    new = [events.Replied(), *(called(one) for one in calls)]
+    after = folded(parent.session, new)
+    tasks = [delegation_of(after, MASTER, one, "helper", AgentTask(task=one, wait=False)) for one in calls]
+    handles = [events.Returned(call=one, outcome=events.Output(content="a handle")) for one in calls]
+    reached = await parent.begin(*new, *handles, tasks=tasks)
+    assert len(reached) == 1
+    told = [one.event for one in await journals.read(db, "master-0") if isinstance(one.event, events.Returned)]
+    assert told[0] == handles[0]
+    [refused] = [one.outcome for one in told[1:]]
+    assert isinstance(refused, events.Fault)
+    assert (refused.code, str(MOST_AT_WORK) in refused.message) == ("too_many_agents", True)
+
+
+async def test_what_an_agent_has_used_goes_up_with_its_outcome(db: Database) -> None:
+    parent, child = await delegated(db)
+    assert child.session.turn is not None
+    usage = events.Usage(prompt_tokens=5, completion_tokens=2, total_tokens=7)
+    await child.append(events.Replied(usage=usage), called(tool="clock"), events.Returned(call=CALL, outcome=OUTPUT))
+    after, settled = child.settle([events.Finished(answer="done")])
+    at = child.session.turn.started_at + timedelta(seconds=30)
+    await delegations.end(db, child.session, after, settled, recording=Recording(child.fence, "w", at))
+    told = (await journals.read(db, parent.session.id))[-1].event
+    assert told == events.Returned(
+        call=CALL, outcome=events.Output(content="done"), by="agent", spent=usage, calls=1, seconds=30
+    )
+    prompt = events.Prompted(trace="t-0", content=("x",), budget=LIMITS, purse=events.Purse(token_budget=10))
+    left = await outcomes.left(db, parent.session, prompt)
+    assert left is not None
+    assert (left.token_budget, left.tool_budget) == (3, None)
+    assert await outcomes.left(db, parent.session, msgspec.structs.replace(prompt, trace="another")) == (
+        msgspec.structs.replace(LIMITS, token_budget=10)
+    )
+    assert await outcomes.left(db, parent.session, msgspec.structs.replace(prompt, purse=None)) == LIMITS
+
+
 # A thousand races between an end below and a cancel above. One pair is made for real, the others are copies of it.
 
 RACES, AT_ONCE = 1_000, 8
@@ -275,20 +324,24 @@ async def test_a_thousand_ends_meet_a_thousand_cancels(db: Database) -> None:
     for statement in COPY:
         await db.run(statement, RACES - 1)
     sessions = Sessions(db, Bus(), Catalog(db), Turns(db, Catalog(db)))
-    dice, numbers = random.Random(6), iter(range(RACES))
+    dice, numbers, usual = random.Random(6), iter(range(RACES)), 0.01
 
     async def end(number: int) -> None:
         assert child.session.turn is not None
         mine = replace(child.session, id=f"helper-{number}", conversation=f"c-{number}")
-        await asyncio.sleep(dice.choice((0, 0, 0.002, 0.005)))
+        await asyncio.sleep(dice.choice((0, dice.random() * usual, dice.random() * usual)))
         try:
             await Held(db, mine, child.fence).end()
         except Deposed:
             return
 
     async def cancel(session_id: str) -> None:
+        nonlocal usual
         await asyncio.sleep(dice.choice((0, 0, 0.002)))
+        since = asyncio.get_running_loop().time()
         await sessions.cancel(LOCAL, session_id)
+        # However busy the machine is: an end begins while a cancel is on its way, now early, now late.
+        usual = 0.9 * usual + 0.1 * (asyncio.get_running_loop().time() - since)
 
     async def race() -> None:
         for number in numbers:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import uvloop
-from alone import serve
 
 from longhouse.agents.strategy import Body
 from longhouse.agents.template import PromptPack, Template, ToolPolicy
@@ -143,4 +142,6 @@ def cast_house(**environment: str) -> Any:
 
 
 if __name__ == "__main__":
+    from alone import serve  # it lies beside this file, which is the program now
+
     uvloop.run(serve(templates=CAST, tools=(*TOOLS, SignTool)))

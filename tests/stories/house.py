@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import uvloop
-from alone import serve
 
 from longhouse.agents.template import Template, ToolPolicy
 from longhouse.app import TOOLS
@@ -68,4 +67,6 @@ def clerk_house(folder: Path, **environment: str) -> AbstractAsyncContextManager
 
 
 if __name__ == "__main__":
+    from alone import serve  # it lies beside this file, which is the program now
+
     uvloop.run(serve(templates=[CLERK], tools=(*TOOLS, *EXTRA)))

@@ -23,6 +23,7 @@ from delegating import (
 )
 
 from longhouse.agents.strategy import Body
+from longhouse.agents.template import ExecutionPolicy
 from longhouse.journal import events
 from longhouse.journal.events import Effect
 from longhouse.models.scripted import Hang, Say, calls, say, step_of
@@ -223,3 +224,75 @@ async def test_a_child_that_thinks_is_stopped_by_a_cancel_above(serving: Serving
         async with asyncio.timeout(5):
             while house.app.worker.busy:
                 await asyncio.sleep(0.01)
+
+
+async def test_a_tree_that_never_stands_still_is_cancelled_at_once(serving: Serving) -> None:
+    tireless = ExecutionPolicy(max_iterations=5_000)
+    roles = {
+        "master": in_steps(calls(*(ask("ann", "Go on.", label=f"n{nth}") for nth in range(4)))),
+        "ann": in_steps(use("clocktool", timezone="UTC")),
+    }
+    templates = [agent(name, execution_policy=tireless) for name in NAMES]
+    async with playing(serving, roles, templates=templates) as house:
+        saying = asyncio.create_task(house.say("Go", model="master"))
+        busy = "SELECT count(*) = 4 FROM sessions WHERE agent = 'ann' AND head > 10"
+        await appears(house.db, busy)
+        assert await cancel(house, await root_of(house)) == 202
+        assert (await saying)["error"]["code"] == "cancelled"
+        assert await house.db.value("SELECT count(*) FROM sessions WHERE state <> 'CANCELLED'") == 0
+        assert await house.db.value("SELECT count(*) FROM delegations WHERE outcome IS NULL") == 0
+
+
+async def test_a_cancel_of_a_session_that_rests_ends_what_it_left_at_work(serving: Serving, held: list[str]) -> None:
+    roles = {
+        "master": in_steps(ask("ann", "Take your time.", wait=False), answer("off it goes")),
+        "ann": in_steps(use("holdtool")),
+    }
+    async with playing(serving, roles, **HOUSE) as house:
+        said = await house.say("Go", model="master")
+        await until_held(held)
+        assert await cancel(house, said["model"]) == 202
+        assert (await house.folded(await session_of(house.db, "ann"))).state == "CANCELLED"
+        assert (await house.folded(said["model"])).state == "COMPLETED"
+        assert await house.db.value("SELECT count(*) FROM delegations WHERE outcome IS NULL") == 0
+        HoldTool.go.set()
+
+
+async def test_a_cancel_of_a_session_that_rests_reaches_past_those_who_have_ended(
+    serving: Serving, held: list[str]
+) -> None:
+    roles = {
+        "master": in_steps(ask("ann", "Go on.", wait=False), answer("off it goes")),
+        "ann": in_steps(calls(ask("ben", "one", wait=False), ask("cem", "two", wait=False)), answer("they are at it")),
+        "ben": in_steps(use("holdtool")),
+        "cem": in_steps(question("Which?")),
+    }
+    async with playing(serving, roles, **HOUSE) as house:
+        said = await house.say("Go", model="master")
+        await until_held(held)
+        await appears(house.db, "SELECT id FROM sessions WHERE agent = 'cem' AND state = 'WAITING_FOR_CLARIFICATION'")
+        await appears(house.db, "SELECT id FROM sessions WHERE agent = 'ann' AND state = 'COMPLETED'")
+        assert await cancel(house, said["model"]) == 202
+        for name, state in (("ann", "COMPLETED"), ("ben", "CANCELLED"), ("cem", "CANCELLED")):
+            assert (await house.folded(await session_of(house.db, name))).state == state
+        HoldTool.go.set()
+
+
+async def test_a_cancel_of_a_session_that_rests_leaves_the_work_of_others_alone(
+    serving: Serving, held: list[str]
+) -> None:
+    roles = {
+        "master": in_steps(ask("ann", "Take your time.", wait=False), answer("off it goes")),
+        "dia": asks_ann("dia"),
+        "ann": shared,
+    }
+    async with playing(serving, roles, **HOUSE) as house:
+        said = await house.say("Go", model="master", chat_id="c")
+        await until_held(held)
+        second = asyncio.create_task(house.say("Go", model="dia", chat_id="c"))
+        await appears(house.db, "SELECT count(*) = 2 FROM delegations WHERE outcome IS NULL")
+        assert await cancel(house, said["model"]) == 202
+        await until_held(held, 2)
+        HoldTool.go.set()
+        async with asyncio.timeout(10):
+            assert content(await second) == "for dia"

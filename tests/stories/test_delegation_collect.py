@@ -11,6 +11,7 @@ from longhouse.agents.strategy import Body
 from longhouse.journal import events
 from longhouse.models.scripted import Say, calls, step_of
 from longhouse.models.scripted import call as use
+from longhouse.store import cancels
 from support import House, Serving, content
 
 
@@ -165,6 +166,26 @@ async def test_a_cancel_of_who_collects_leaves_the_work_of_an_earlier_turn_alone
             assert response.status == 202
         await house.until(child, "COMPLETED")
         assert content(await house.say("collect", model="master", chat_id="c")) == "done"
+
+
+async def test_who_collects_what_is_cancelled_reads_the_fault(serving: Serving) -> None:
+    def master(body: Body) -> Say:
+        if task_of(body) == "begin":
+            return answer("begun") if step_of(body.messages) else ask("ann", "Go on.", wait=False)
+        return answer(results(body)[-1]) if results(body) else collect("1-action-0")
+
+    def ann(body: Body) -> Say:
+        return answer("ben is at it") if results(body) else ask("ben", "Take your time.")
+
+    async with playing(serving, {"master": master, "ann": ann, "ben": in_steps(question("Shall I?"))}) as house:
+        said = await house.say("begin", model="master", chat_id="c")
+        await house.say("collect", model="master", chat_id="c")
+        trace = await house.db.value("SELECT trace FROM delegations WHERE parent = $1", said["model"])
+        # As where the session went on between the look at it and the cancel: it is at another turn, and waits.
+        await cancels.cancel(house.db, await house.folded(said["model"]), trace)
+        house.app.bus.wake(said["model"])
+        assert (await house.until(said["model"], "COMPLETED"))["result"] == "Error: the turn was cancelled"
+        assert (await house.folded(await session_of(house.db, "ben"))).state == "CANCELLED"
 
 
 async def test_collecting_from_who_waits_for_the_collector_is_a_circle(serving: Serving) -> None:

@@ -5,6 +5,10 @@ from typing import Any
 
 import pytest
 from delegating import (
+    CAST,
+    PLAIN,
+    SignTool,
+    agent,
     answer,
     appears,
     ask,
@@ -22,6 +26,7 @@ from delegating import (
 from longhouse.agents.strategy import Body
 from longhouse.models.scripted import Say, call, calls, step_of
 from longhouse.models.scripted_server import serve as serve_model
+from longhouse.tools import BaseTool, ToolContext
 from support import House, Serving, assistant, chat, content, sse, user
 
 
@@ -124,6 +129,36 @@ async def test_questions_of_two_agents_are_asked_one_after_the_other_in_chat(ser
         said = await house.say("two", model=said["model"])
         assert f"{first} heard one." in content(said)
         assert f"{other} heard two." in content(said)
+
+
+async def test_a_question_is_answered_in_chat_while_another_agent_still_works(serving: Serving) -> None:
+    may_end = asyncio.Event()
+
+    class PatientTool(BaseTool):
+        """Wait until the test has seen enough."""
+
+        async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
+            await may_end.wait()
+            return "at last"
+
+    works = {**TWO, "ben": lambda body: last_result(body) if step_of(body.messages) else call("patienttool")}
+    patient = agent("ben", tools=(*PLAIN, "patienttool"))
+    templates = [one for one in CAST if one.name != "ben"] + [patient]
+    async with (
+        playing(serving, works, templates=templates, tools=[SignTool, PatientTool]) as house,
+        asyncio.timeout(30),
+    ):
+        first = asyncio.create_task(house.say("Go", model="master", chat_id="c"))
+        asking = "SELECT id FROM sessions WHERE agent = 'ann' AND state = 'WAITING_FOR_CLARIFICATION'"
+        ann = await appears(house.db, asking)
+        root = await session_of(house.db, "master", "root")
+        assert (await house.session(root))["state"] == "WAITING_FOR_CLARIFICATION"
+        second = asyncio.create_task(house.say("blue", model="master", chat_id="c"))
+        assert (await house.until(ann, "COMPLETED"))["result"] == "ann heard blue."
+        may_end.set()
+        for said in (await first, await second):
+            assert content(said).startswith("ann heard blue. at last ")
+        assert (await house.kinds(root)).count("Prompted") == 1
 
 
 async def test_an_answer_may_name_the_question(serving: Serving) -> None:

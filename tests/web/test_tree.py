@@ -96,12 +96,15 @@ async def test_the_events_of_one_agent_keep_their_order_whatever_the_clocks_say(
         root = (await house.say("Go.", model="master"))["model"]
         trace = (await house.session(root))["trace_id"]
         ann = await session_of(house.db, "ann")
-        before = [one["role"] for one in await Tree(house.db, root, trace, "c").news()]
+        session = await house.folded(root)
+        before = [one["role"] for _, one in await Tree(house.db, session, trace).news(session.head) or ()]
+        assert before[0] == "subagent_delegation"
         await house.db.run("UPDATE journal SET at = $2::timestamptz - seq * interval '1 hour' WHERE session_id = $1",
                            ann, datetime(2026, 1, 31, tzinfo=UTC))  # fmt: skip
-        following = Tree(house.db, root, trace, "c")
-        assert [one["role"] for one in await following.news()] == before
-        assert await following.news() == []
+        following = Tree(house.db, session, trace)
+        assert [one["role"] for _, one in await following.news(session.head) or ()] == before
+        assert await following.news(session.head) == []
+        assert await following.news(session.head - 1) is None, "what it leads to may be among what is beneath"
 
 
 def _looks(body: Any) -> Say:

@@ -2,25 +2,29 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, Final
 
 import msgspec
 import pydantic
 from pydantic import Field
 
+from longhouse.agents import rules
 from longhouse.agents.descriptor import RISKS, RuntimeBinding, ToolDescriptor
 from longhouse.agents.template import Template
 from longhouse.journal import plain
-from longhouse.journal.events import Fault, Limits, Prompted, ReplyTo, Rights
+from longhouse.journal.events import Fault, Limits, Prompted, Purse, ReplyTo, Rights
 from longhouse.journal.messages import Message
 from longhouse.journal.session import Session, Turn
 from longhouse.journal.transcript import Use
 
 PREFIX: Final = "agent."
 MOST_TASK: Final = 100_000
+MOST_AT_WORK: Final = 100
+"""Tasks of one trace that may be open at once, waited for or not."""
 LABEL: Final = r"^[A-Za-z0-9._:@-]{0,64}$"
 """Keys of the mirror and names of log files are made of it."""
-UNMADE: Final = frozenset({"not_offered", "bad_arguments", "too_many_calls", "reason_first"})
+UNMADE: Final = rules.UNTIMELY | {"bad_arguments"}
 """Why a call was refused as the model wrote it."""
 
 
@@ -77,6 +81,8 @@ class Delegation:
     label: str
     awaited: bool
     prompted: Prompted
+    brings_history: bool = False
+    """Has the client brought its history along?"""
 
     def with_prior(self, prior: tuple[Message, ...]) -> "Delegation":
         return replace(self, prompted=msgspec.structs.replace(self.prompted, prior=prior))
@@ -86,8 +92,8 @@ def delegation_of(session: Session, template: Template, call: str, agent: str, t
     """What the child is told, and what goes down with it: trace, depth, rights, what is left of the budget."""
     turn = session.turn
     assert turn is not None
-    own_history = agent in turn.contexts
-    label = f"{session.label}/{task.label}".strip("/") if own_history else task.label
+    named, ephemeral = turn.named or tuple(turn.contexts), turn.ephemeral or session.label
+    label = f"{ephemeral}/{task.label}".strip("/") if agent in named else task.label
     prompted = Prompted(
         trace=turn.trace,
         content=(task.text,),
@@ -96,23 +102,47 @@ def delegation_of(session: Session, template: Template, call: str, agent: str, t
         depth=turn.depth + 1,
         root=turn.root or session.id,
         rights=turn.rights,
-        budget=remaining(turn),
+        budget=remaining(turn, session.updated_at or turn.started_at),
+        purse=purse_of(turn),
         shared=shared(session, template.memory_policy.share_context),
-        contexts=turn.contexts,
+        named=named,
+        ephemeral=ephemeral if named else "",
         prior=turn.contexts.get(agent, ()),
     )
-    return Delegation(call, agent, label, task.wait, prompted)
+    return Delegation(call, agent, label, task.wait, prompted, brings_history=agent in named)
 
 
-def remaining(turn: Turn) -> Limits:
+def remaining(turn: Turn, now: datetime) -> Limits:
     """What is left of a turn's budgets; steps and questions are each agent's own."""
     limits = turn.limits
     return Limits(
         max_iterations=limits.max_iterations,
         max_clarifications=limits.max_clarifications,
-        time_budget=limits.time_budget,
-        tool_budget=None if limits.tool_budget is None else max(0, limits.tool_budget - turn.calls),
-        token_budget=None if limits.token_budget is None else max(0, limits.token_budget - turn.tokens),
+        time_budget=max(0.0, limits.time_budget - rules.worked(turn, now)),
+        tool_budget=_less(limits.tool_budget, turn.calls),
+        token_budget=_less(limits.token_budget, turn.tokens),
+    )
+
+
+def purse_of(turn: Turn) -> Purse | None:
+    """What everybody beneath may use together: all that the agent at the top does not use itself."""
+    limits = turn.limits
+    if turn.root:
+        return turn.purse
+    if limits.tool_budget is None and limits.token_budget is None:
+        return None
+    return Purse(
+        tool_budget=_less(limits.tool_budget, turn.calls - turn.below.calls),
+        token_budget=_less(limits.token_budget, turn.tokens - turn.below.tokens),
+    )
+
+
+def left_of(budget: Limits, purse: Purse, *, calls: int, tokens: int) -> Limits:
+    """A budget that is not above what is left in the purse, of which so much was used."""
+    return msgspec.structs.replace(
+        budget,
+        tool_budget=_least(budget.tool_budget, _less(purse.tool_budget, calls)),
+        token_budget=_least(budget.token_budget, _less(purse.token_budget, tokens)),
     )
 
 
@@ -170,6 +200,10 @@ def has_delegated(session: Session) -> bool:
 
 def _is_unmade(use: Use) -> bool:
     return isinstance(use.outcome, Fault) and use.outcome.code in UNMADE
+
+
+def _less(budget: int | None, used: int) -> int | None:
+    return None if budget is None else max(0, budget - used)
 
 
 def _least(one: int | None, other: int | None) -> int | None:

@@ -52,6 +52,13 @@ class Limits(_Value, frozen=True, kw_only=True):
     token_budget: int | None = None
 
 
+class Purse(_Value, frozen=True, kw_only=True):
+    """What all agents beneath the one at the top may use up together; None: as much as they like."""
+
+    tool_budget: int | None = None
+    token_budget: int | None = None
+
+
 class Rights(_Value, frozen=True, kw_only=True):
     """What a turn may not use, whatever its template says; handed down to sub-agents, and only ever narrowed."""
 
@@ -125,10 +132,15 @@ class Prompted(_Fact, frozen=True, kw_only=True, tag="Prompted"):
     """Those of the agent that asks."""
     budget: Limits | None = None
     """What is left to the agent that asks: its helper has no more."""
+    purse: Purse | None = None
     shared: tuple[Message, ...] = ()
     """What was said to the agent that asks, as far as it shares that; shown in this turn only."""
     contexts: dict[str, tuple[Message, ...]] = {}
     """Histories of sub-agents, by name, that a client keeps itself and brings along."""
+    named: tuple[str, ...] = ()
+    """Whose histories the client has brought along, told to those beneath: the histories stay at the top."""
+    ephemeral: str = ""
+    """What the labels of these sub-agents begin with."""
 
 
 class Started(_Fact, frozen=True, kw_only=True, tag="Started"):
@@ -197,7 +209,9 @@ class Returned(_Fact, frozen=True, kw_only=True, tag="Returned"):
     adds: dict[str, Any] = {}
     """What it added there: items of a list, entries of a mapping, counts. Calls side by side do not undo each other."""
     spent: Usage | None = None
-    """Tokens that a sub-agent used up for this outcome."""
+    """Tokens that a sub-agent used up for this outcome; beside them its calls of tools, and the time it worked."""
+    calls: int = 0
+    seconds: float = 0.0
 
 
 class Decided(_Fact, frozen=True, kw_only=True, tag="Decided"):

@@ -11,9 +11,10 @@ from longhouse.journal import events
 from longhouse.journal.events import Event, Output, Recorded
 from longhouse.journal.messages import text_of
 from longhouse.journal.session import AGENT_FAILED, Artifact, Open, Session, Turn, Waiting, is_thought
+from longhouse.journal.sound import value_of
 from longhouse.journal.transcript import Heard, Step, Summary, Told, Use
 
-FOLD_VERSION: Final = 6
+FOLD_VERSION: Final = 7
 """Part of every snapshot; a change of what `fold` computes raises it, and old snapshots are ignored."""
 
 
@@ -97,14 +98,13 @@ class _Builder:
             case events.Replied():
                 self._reply(event, seq)
             case events.Called():
-                self._call(event, seq)
+                self._call(event, seq, at)
             case events.Returned():
                 self._return(event)
             case events.Decided():
                 self._decide(event)
             case events.Condensed():
-                kept = [entry for entry in self.transcript if entry.seq > event.upto]
-                self.transcript = [Summary(seq=event.upto, text=event.summary), *kept]
+                self._condense(event)
             case events.Noted():
                 self.notes.append(event.text)
             case events.Stored():
@@ -127,6 +127,8 @@ class _Builder:
         self.queue.remove(waiting)
         prompt = waiting.prompt
         self._clean(event.cleaned)
+        # What was thought of the last task says nothing of this one.
+        self.context = {name: value for name, value in self.context.items() if name != "current_step_reasoning"}
         if prompt.prior:
             self.transcript.append(Told(seq=seq, messages=prompt.prior))
         self.transcript += [Heard(seq=seq, content=content, date=event.date) for content in prompt.content]
@@ -148,6 +150,9 @@ class _Builder:
             rights=event.rights,
             shared=prompt.shared,
             contexts=prompt.contexts,
+            named=prompt.named,
+            ephemeral=prompt.ephemeral,
+            purse=prompt.purse,
         )
 
     def _clean(self, parts: tuple[events.Cleanable, ...]) -> None:
@@ -181,7 +186,7 @@ class _Builder:
         thought = bool(event.thought)
         self.transcript.append(Step(seq=seq, text=text, phase=event.phase, problem=event.problem, thought=thought))
 
-    def _call(self, event: events.Called, seq: int) -> None:
+    def _call(self, event: events.Called, seq: int, at: datetime) -> None:
         if self.turn and not self.turn.is_thinking:
             self.turn = replace(self.turn, calls=self.turn.calls + 1)
         step = self.transcript[-1]
@@ -202,6 +207,7 @@ class _Builder:
             effect=event.effect,
             kind=event.call_kind,
             seq=seq,
+            at=at,
             question=event.question,
             deadline=event.deadline,
             approve_by=event.approve_by,
@@ -224,8 +230,7 @@ class _Builder:
         if call.kind == "ask" and isinstance(event.outcome, Output):
             self.turn = replace(self.turn, clarifications_used=self.turn.clarifications_used + 1, chain=event.chain)
         if event.spent:
-            tokens = self.turn.tokens + event.spent.total_tokens
-            self.turn = replace(self.turn, tokens=tokens, usage=_sum(self.turn.usage, event.spent))
+            self.turn = _charged(self.turn, event, event.spent)
         if event.writes or event.adds:
             self._write(event.writes, event.adds)
 
@@ -240,6 +245,15 @@ class _Builder:
         if searches := context.pop("searches_used", 0):
             self.turn = replace(self.turn, searches_used=self.turn.searches_used + searches)
         self.context = context
+
+    def _condense(self, event: events.Condensed) -> None:
+        kept = [entry for entry in self.transcript if entry.seq > event.upto]
+        if self.turn and not self.turn.ended:
+            # The task of a running turn stays; its steps count for the rules, though no model is shown them any more.
+            began = max((entry.seq for entry in self.transcript if isinstance(entry, Heard)), default=0)
+            present = (entry for entry in self.transcript if began <= entry.seq <= event.upto)
+            kept = [*(entry for entry in present if isinstance(entry, Heard | Step)), *kept]
+        self.transcript = [Summary(seq=event.upto, text=event.summary), *kept]
 
     def _decide(self, event: events.Decided) -> None:
         call = self.open.get(event.call)
@@ -276,11 +290,9 @@ def _pinned(pins: dict[str, int], refs: Iterable[str]) -> dict[str, int]:
 
 
 def _thought(text: str) -> Any:
-    """Structured reasoning as a value; a thought in plain words stays words."""
-    try:
-        return msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        return text
+    """Structured reasoning as a value; a thought in plain words stays words, and so does one nested without end."""
+    value = value_of(text)
+    return text if value is None else value
 
 
 def _added(there: Any, added: Any) -> Any:
@@ -305,11 +317,28 @@ def _sum(one: events.Usage, other: events.Usage) -> events.Usage:
 
 
 def _rested(turn: Turn, at: datetime) -> Turn:
-    return replace(turn, resting_since=at)
+    return replace(turn, resting_since=at, helped=0.0)
 
 
 def _woken(turn: Turn, at: datetime) -> Turn:
     if turn.resting_since is None:
         return turn
-    waited = max(0.0, (at - turn.resting_since).total_seconds())
-    return replace(turn, waited=turn.waited + waited, resting_since=None)
+    rested = max(0.0, (at - turn.resting_since).total_seconds())
+    # Who works side by side works longer than the rest was; who waits for a person meanwhile, shorter.
+    helped = min(rested, turn.helped)
+    below = msgspec.structs.replace(turn.below, seconds=turn.below.seconds + helped)
+    return replace(turn, waited=turn.waited + rested - helped, resting_since=None, below=below)
+
+
+def _charged(turn: Turn, event: events.Returned, spent: events.Usage) -> Turn:
+    """The turn with what an agent has used up for it."""
+    tokens = spent.total_tokens
+    below = msgspec.structs.replace(turn.below, tokens=turn.below.tokens + tokens, calls=turn.below.calls + event.calls)
+    return replace(
+        turn,
+        tokens=turn.tokens + tokens,
+        calls=turn.calls + event.calls,
+        usage=_sum(turn.usage, spent),
+        helped=turn.helped + event.seconds,
+        below=below,
+    )

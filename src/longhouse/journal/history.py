@@ -1,11 +1,14 @@
 """Histories that come from elsewhere as JSON: read with patience, cut without splitting what belongs together."""
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from longhouse.journal.messages import Assistant, Function, Message, ToolCall, ToolResult, User, clean
 
 ROLES: Final = frozenset({"user", "assistant", "tool"})
+OURS: Final = re.compile(r"\d+-(action-\d+|reasoning)")
+"""Ids of calls as our sessions give them, each beginning with the first."""
 
 
 def last(messages: Sequence[dict[str, Any]], limit: int) -> list[dict[str, Any]]:
@@ -49,7 +52,30 @@ def read(raw: object) -> list[dict[str, Any]]:
 
 def as_messages(history: Iterable[dict[str, Any]]) -> tuple[Message, ...]:
     """A history as messages that a model can be sent."""
-    return tuple(_as_message(message) for message in paired(history))
+    return tuple(_as_message(message) for message in _told_apart(paired(history)))
+
+
+def _told_apart(messages: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """With ids of calls that are not repeated, nor those that the turn to come will give to its own."""
+    known: set[str] = set()
+    ids: dict[str, str] = {}
+    for message in messages:
+        if calls := message.get("tool_calls"):
+            ids = {call["id"]: _unlike(known, call["id"]) for call in calls}
+            yield {**message, "tool_calls": [{**call, "id": ids[call["id"]]} for call in calls]}
+        elif message["role"] == "tool":
+            yield {**message, "tool_call_id": ids[message["tool_call_id"]]}
+        else:
+            yield message
+
+
+def _unlike(known: set[str], call: str) -> str:
+    number = len(known)
+    while OURS.fullmatch(call) or call in known:
+        number += 1
+        call = f"told-{number}"
+    known.add(call)
+    return call
 
 
 def _as_message(message: dict[str, Any]) -> Message:

@@ -15,8 +15,10 @@ from longhouse.journal.transcript import Entry, Heard, Step
 
 AGENT_FAILED: Final = "agent_failed"
 """The code of a turn whose agent itself said that it could not fulfil the request: its words are an answer."""
-EPHEMERAL: Final = "ephemeral-"
-"""What the label of a session begins with whose history the caller keeps."""
+EPHEMERAL: Final = "ephemeral/"
+"""What the label of a session begins with whose history the caller keeps; no agent can choose such a label."""
+EPHEMERAL_LABEL: Final = "^ephemeral(/|-[0-9a-f]{32}(/|$))"
+"""Any such label, also as they were written before; for Postgres too."""
 
 
 class State(StrEnum):
@@ -44,6 +46,8 @@ class Open(_Value, frozen=True, kw_only=True):
     effect: events.Effect
     kind: events.CallKind
     seq: int
+    at: datetime | None = None
+    """When it was made."""
     question: str = ""
     deadline: datetime | None = None
     uncertain: bool = False
@@ -75,6 +79,14 @@ class Waiting(_Value, frozen=True, kw_only=True):
     prompt: events.Prompted
 
 
+class Below(_Value, frozen=True, kw_only=True):
+    """What agents have used up that a turn has waited for; the turn's own counters have it too."""
+
+    tokens: int = 0
+    calls: int = 0
+    seconds: float = 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class Turn:
     """One prompt and what it has caused in this session so far. Counters and budgets belong to it."""
@@ -97,6 +109,9 @@ class Turn:
     rights: events.Rights | None = None
     shared: tuple[Message, ...] = ()
     contexts: dict[str, tuple[Message, ...]] = field(default_factory=dict)
+    named: tuple[str, ...] = ()
+    ephemeral: str = ""
+    purse: events.Purse | None = None
     iteration: int = 0
     pins: dict[str, int] = field(default_factory=dict)
     """Tool -> the version that the turn was first offered; it keeps it, also where the tool was closed in between."""
@@ -112,6 +127,9 @@ class Turn:
     waited: float = 0.0
     """Seconds spent at rest, waiting for people: they do not count against the time budget."""
     resting_since: datetime | None = None
+    helped: float = 0.0
+    """Seconds that others have worked for it since then: as much of the rest was no waiting for people."""
+    below: Below = field(default_factory=Below)
     verdict: Literal["", "COMPLETED", "FAILED"] = ""
     """Set by the first finishing tool; the turn ends when its other calls have returned."""
     answer: str | None = None
@@ -159,6 +177,10 @@ class Session:
     @property
     def questions(self) -> list[Open]:
         return [call for call in self.open.values() if call.kind == "ask"]
+
+    @property
+    def awaits_agents(self) -> bool:
+        return any(call.kind == "agent" for call in self.open.values())
 
     @property
     def uncertain(self) -> list[Open]:

@@ -5,10 +5,12 @@ from dataclasses import dataclass, field
 
 from longhouse.agents.delegation import AgentTask, Delegation, delegation_of
 from longhouse.agents.template import Template
-from longhouse.journal.events import Called, Event, Fault, Returned
+from longhouse.journal.events import Called, Event, Fault, Prompted, Returned
 from longhouse.journal.messages import Message
 from longhouse.journal.session import Session
+from longhouse.store import journals
 from longhouse.store.catalog import Catalog
+from longhouse.store.database import Database
 from longhouse.store.delegations import Collect
 from longhouse.tools.delegate import CollectTool
 from longhouse.tools.toolbox import Toolbox
@@ -36,6 +38,7 @@ class Begun:
 class Delegates:
     catalog: Catalog
     toolbox: Toolbox
+    db: Database
     prior: PriorOf | None = None
     """What is known of an agent that this conversation meets for the first time."""
 
@@ -69,11 +72,22 @@ class Delegates:
             begun.tasks.append(await self._with_prior(session, delegation))
 
     async def _with_prior(self, session: Session, delegation: Delegation) -> Delegation:
-        """With the history that is elsewhere, where the caller has not brought one along."""
-        if self.prior is None or delegation.agent in delegation.prompted.contexts:
+        """With the history that is elsewhere: in the request, where the client has brought it along."""
+        if delegation.brings_history:
+            return await self._with_brought(session, delegation)
+        if self.prior is None:
             return delegation
         known = await self.prior(session.conversation, session.owner, delegation.agent, delegation.label)
         return delegation.with_prior(known)
+
+    async def _with_brought(self, session: Session, delegation: Delegation) -> Delegation:
+        """A history that came with the request is kept once, at the top."""
+        turn = session.turn
+        if turn is None or not turn.root or delegation.agent in turn.contexts:
+            return delegation
+        told = (one.event for one in await journals.read(self.db, turn.root) if one.trace == turn.trace)
+        prompt = next((event for event in told if isinstance(event, Prompted)), None)
+        return delegation.with_prior(prompt.contexts.get(delegation.agent, ()) if prompt else ())
 
 
 def _is_fault(returned: Returned | None) -> bool:

@@ -5,23 +5,21 @@ sessions by id.
 """
 
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, TypeVar
 
 import asyncpg
-import msgspec
 
-from longhouse.agents.delegation import Delegation, waits_for
+from longhouse.agents.delegation import MOST_AT_WORK, Delegation, waits_for
 from longhouse.errors import AlreadyReturned
-from longhouse.journal import events
 from longhouse.journal.events import Event, Fault, Opened, Outcome, Output, Returned
 from longhouse.journal.session import Session
-from longhouse.store import journals
+from longhouse.store import journals, outcomes
 from longhouse.store.database import Database, Within
 from longhouse.store.journals import Appended, Placed, Rest
-from longhouse.store.lineage import TREE
+from longhouse.store.outcomes import Kept
 
 T = TypeVar("T")
 
@@ -55,19 +53,14 @@ END: Final = """
     UPDATE delegations SET outcome = $3 WHERE child = $1 AND prompt = $2 AND outcome IS NULL
     RETURNING parent, call, trace
 """
-# Of the calls that waited, those that are still open.
+# Of the calls that waited, those that are still open, and their trace: a later turn than the task's may have made them.
 AWAITING: Final = """
 WITH waited AS (DELETE FROM awaits WHERE parent = $1 AND awaited = $2 RETURNING call)
-SELECT call FROM waited WHERE NOT EXISTS (
+SELECT waited.call, s.trace_id AS trace FROM waited JOIN sessions s ON s.id = $1
+WHERE NOT EXISTS (
     SELECT FROM journal r WHERE r.session_id = $1 AND r.call_id = waited.call AND r.kind = 'Returned'
 )
 """
-
-DROP: Final = """
-    UPDATE delegations SET outcome = $3 WHERE child = $1 AND trace = $2 AND outcome IS NULL
-    RETURNING parent, call, trace
-"""
-NO_LONGER: Final = "DELETE FROM awaits WHERE parent = ANY($1)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +97,8 @@ async def begin(
 ) -> tuple[Session, Appended, list[tuple[str, int]]]:
     """Records calls of agents and prompts those agents, all or nothing; returns whom there is news for.
 
-    A task for somebody who waits for us, through whomever, comes back as the fault `cycle`.
+    A task for somebody who waits for us, through whomever, comes back as the fault `cycle`; one for which too many are
+    at work already, as `too_many_agents`.
     """
     append_id = uuid.uuid4()
 
@@ -115,19 +109,21 @@ async def begin(
         circles = {
             task.call for task in tasks if task.awaited and waits_for(edges, children[task.call] or "", session.id)
         }
-        faults = [Returned(call=call, outcome=_cycle()) for call in circles]
+        faults: dict[str, Outcome] = {call: _cycle() for call in circles}
+        faults |= await _too_many(tx, session, [task for task in tasks if task.call not in circles])
         known, settled_at_once = await _collected(tx, session.id, collects, edges)
-        after, settled = settle([*new, *faults, *settled_at_once])
+        after, settled = settle([*_refusing(new, faults), *settled_at_once])
         # A reply may call agents that it does not wait for, and end the turn.
-        ended = await _ended(tx, after) if ends_for_another(session, after) else []
+        kept = _kept(after, recording) if ends_for_another(session, after) else None
+        ended = await _ended(tx, after, kept) if kept else []
         touched = {session.id, *filter(None, children.values()), *(row["parent"] for row in ended)}
         if len(touched) > 1:  # our own row is locked by the append
             await tx.rows(LOCK_ROWS, sorted(touched))
         appended = await _append(tx, session, after, settled, append_id=append_id, how=recording)
-        prompted = await _tell(tx, ended, outcome_of(after), spent=_spent(after)) if ended else []
+        prompted = await tell(tx, ended, kept) if kept else []
         begun: set[tuple[str, str]] = set()
         for task in tasks:
-            if task.call in circles:
+            if task.call in faults:
                 continue
             opened = _opened(session, task, version_of(task.agent))
             # A history from elsewhere is told once: to an agent that is new.
@@ -148,10 +144,11 @@ async def end(
     append_id = uuid.uuid4()
 
     async def write(tx: Within) -> tuple[Appended, list[tuple[str, int]]]:
-        ended = await _ended(tx, after)
+        kept = _kept(after, recording)
+        ended = await _ended(tx, after, kept)
         await tx.rows(LOCK_ROWS, sorted({session.id, *(row["parent"] for row in ended)}))
         appended = await _append(tx, session, after, settled, append_id=append_id, how=recording)
-        return appended, await _tell(tx, ended, outcome_of(after), spent=_spent(after))
+        return appended, await tell(tx, ended, kept)
 
     return await _once(db, session, append_id, write)
 
@@ -164,63 +161,6 @@ def ends_for_another(before: Session, after: Session) -> bool:
     return before.turn is None or before.turn.prompt != turn.prompt or not before.turn.ended
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """A session of a cancelled trace, as it was folded, what is added to it, and what it is then."""
-
-    session: Session
-    new: Sequence[Event]
-    after: Session
-
-    @property
-    def goes_on(self) -> bool:
-        """Is it at work on another trace, and only a prompt in its queue goes?"""
-        return self.after.is_running
-
-
-@dataclass(frozen=True, slots=True)
-class Stopped:
-    """Whom a cancel has reached: whose turns it ended, and whom there is only news for, each with its new head."""
-
-    ended: list[tuple[str, int]]
-    told: list[tuple[str, int]]
-
-
-async def cancel(db: Database, root: Session, endings: Sequence[Ending], trace: str) -> Stopped | None:
-    """Ends a trace in every session of a tree, in one transaction; None if any of them moved on since it was folded."""
-    outcome = Fault(code="cancelled", message="the turn was cancelled")
-    encoded = _Kept(outcome=outcome).encoded
-
-    async def write(tx: Within) -> Stopped:
-        await tx.run(LOCK, root.owner, root.conversation)
-        ids = [ending.session.id for ending in endings]
-        dropped = [row for session_id in sorted(ids) for row in await tx.rows(DROP, session_id, trace, encoded)]
-        outside = sorted({row["parent"] for row in dropped} - set(ids))
-        locked = {row["id"]: row["head"] for row in await tx.rows(LOCK_ROWS, sorted({*ids, *outside}))}
-        tree = {row["id"] for row in await tx.rows(TREE, root.id, trace, True)}
-        if not tree <= set(ids) or any(locked.get(one.session.id) != one.session.head for one in endings):
-            raise _Moved
-        stopped = Stopped([], [])
-        for ending in endings:
-            if ending.goes_on:
-                # It works for others: who holds it keeps it, and what has begun is not begun again.
-                kept = await journals.add(tx, ending.session.id, ending.new, trace=trace)
-                stopped.told.append((kept.session_id, kept.seq))
-            elif done := await journals.cancel(tx, ending.session, ending.new, after=ending.after):
-                stopped.ended.append((done.session_id, done.seq))
-            else:
-                raise _Moved
-        # Their calls have faults already, and wait for nothing; only somebody outside of the tree is still to be told.
-        await tx.run(NO_LONGER, [one.session.id for one in endings if not one.goes_on])
-        stopped.told.extend(await _tell(tx, [row for row in dropped if row["parent"] in outside], outcome))
-        return stopped
-
-    try:
-        return await db.together(write)
-    except _Moved:
-        return None
-
-
 def outcome_of(session: Session) -> Outcome:
     """What a turn comes to for the agent that asked."""
     turn = session.turn
@@ -228,10 +168,6 @@ def outcome_of(session: Session) -> Outcome:
     if turn.ended == "COMPLETED":
         return Output(content=turn.answer or "")
     return Fault(code=turn.code or "failed", message=turn.error or f"the agent {session.agent} did not finish")
-
-
-class _Moved(Exception):  # noqa: N818 - not an error: it folds again
-    pass
 
 
 async def _once(db: Database, session: Session, append_id: uuid.UUID, write: Callable[[Within], Awaitable[T]]) -> T:
@@ -314,10 +250,10 @@ async def _collected(
             fault = Fault(code="unknown_handle", message=f"there is no handle {collect.handle[:100]!r} of yours")
             returned.append(Returned(call=collect.call, outcome=fault))
         elif row["outcome"] is not None:
-            kept = _kept.decode(row["outcome"])
-            returned.append(Returned(call=collect.call, outcome=kept.outcome, spent=kept.spent, by="agent"))
+            kept = outcomes.decode(row["outcome"])
+            returned.append(kept.returned(collect.call))
             if kept.spent:  # counted once
-                await tx.run(KEEP, parent, collect.handle, _Kept(outcome=kept.outcome).encoded)
+                await tx.run(KEEP, parent, collect.handle, kept.counted.encoded)
         elif waits_for(edges, row["child"], parent):
             returned.append(Returned(call=collect.call, outcome=_cycle()))
         else:
@@ -325,45 +261,45 @@ async def _collected(
     return waiting, returned
 
 
-async def _tell(
-    tx: Within, ended: Sequence[asyncpg.Record], outcome: Outcome, spent: events.Usage | None = None
-) -> list[tuple[str, int]]:
+async def tell(tx: Within, ended: Sequence[asyncpg.Record], kept: Kept) -> list[tuple[str, int]]:
     """Gives the outcome to every call that waits for it and is still open; what it cost counts for the first."""
     told = []
     for row in ended:
-        calls = await tx.rows(AWAITING, row["parent"], row["call"])
-        new = [Returned(call=one["call"], outcome=outcome, by="agent") for one in calls]
-        if new:
-            new[0] = msgspec.structs.replace(new[0], spent=spent)
-            placed = await journals.add(tx, row["parent"], new, trace=row["trace"])
+        waiting = await tx.rows(AWAITING, row["parent"], row["call"])
+        calls = [one["call"] for one in waiting]
+        if calls:
+            new = [kept.returned(calls[0]), *(kept.counted.returned(call) for call in calls[1:])]
+            placed = await journals.add(tx, row["parent"], new, trace=waiting[0]["trace"])
             told.append((placed.session_id, placed.seq))
-        elif spent:
-            await tx.run(KEEP, row["parent"], row["call"], _Kept(outcome=outcome, spent=spent).encoded)
+        elif kept.spent:
+            await tx.run(KEEP, row["parent"], row["call"], kept.encoded)
     return told
 
 
-async def _ended(tx: Within, after: Session) -> Sequence[asyncpg.Record]:
+def _kept(after: Session, recording: Recording) -> Kept:
+    return outcomes.of_turn(after, outcome_of(after), recording.at)
+
+
+async def _ended(tx: Within, after: Session, kept: Kept) -> Sequence[asyncpg.Record]:
     """Notes the outcome of a turn that has ended; the calls that began it, one at most."""
     assert after.turn is not None
-    return await tx.rows(END, after.id, after.turn.prompt, _Kept(outcome=outcome_of(after)).encoded)
+    return await tx.rows(END, after.id, after.turn.prompt, kept.counted.encoded)
 
 
-def _spent(session: Session) -> events.Usage | None:
-    return session.turn.usage if session.turn else None
+async def _too_many(tx: Within, session: Session, tasks: Sequence[Delegation]) -> dict[str, Outcome]:
+    """The calls for which there is no room: so many agents are at work for what the user has asked."""
+    if not tasks:
+        return {}
+    room = MOST_AT_WORK - await outcomes.at_work(tx, session, tasks[0].prompted.trace)
+    message = f"{MOST_AT_WORK} tasks are being worked on for this request already; wait for some, or do it yourself"
+    fault = Fault(code="too_many_agents", message=message)
+    return {task.call: fault for task in tasks[max(0, room) :]}
 
 
-class _Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An outcome until it is collected, and after; with what it cost, while that has not been counted."""
-
-    outcome: Outcome
-    spent: events.Usage | None = None
-
-    @property
-    def encoded(self) -> str:
-        return msgspec.json.encode(self).decode()
-
-
-_kept: Final[msgspec.json.Decoder[_Kept]] = msgspec.json.Decoder(_Kept)
+def _refusing(new: Sequence[Event], faults: Mapping[str, Outcome]) -> list[Event]:
+    """The events with the refusals; a call that was not to be waited for loses its handle."""
+    kept = [one for one in new if not (isinstance(one, Returned) and one.call in faults)]
+    return [*kept, *(Returned(call=call, outcome=fault) for call, fault in faults.items())]
 
 
 def _cycle() -> Fault:

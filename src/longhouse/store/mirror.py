@@ -1,11 +1,12 @@
 """How far each session has been carried elsewhere. Work is found by `head > cursor`; there is no global position."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from longhouse.journal.session import EPHEMERAL
+from longhouse.journal.session import EPHEMERAL_LABEL
 from longhouse.store.database import Database
 
 
@@ -24,7 +25,7 @@ class Row:
     @property
     def is_ephemeral(self) -> bool:
         """Is its history kept by the caller, and so by nobody else?"""
-        return self.label.startswith(EPHEMERAL)
+        return re.match(EPHEMERAL_LABEL, self.label) is not None
 
 
 COLUMNS: Final = "s.id, s.owner, s.conversation_id, s.side, s.agent, s.label, s.head"
@@ -63,7 +64,7 @@ IS_MET: Final = """
     SELECT EXISTS (
         SELECT FROM sessions
         WHERE owner = $1 AND conversation_id = $2 AND side = $3 AND ($4::text IS NULL OR (agent = $4 AND label = $5))
-          AND NOT starts_with(label, $6)
+          AND label !~ $6
     )
 """
 CHILD: Final = """
@@ -116,7 +117,7 @@ async def identity(db: Database) -> str:
 async def is_met(db: Database, owner: str, conversation_id: str, *, agent: str | None, label: str) -> bool:
     """Has anybody spoken here before: with a root agent, or with this sub-agent?"""
     side = "root" if agent is None else "sub"
-    return bool(await db.value(IS_MET, owner, conversation_id, side, agent, label, EPHEMERAL))
+    return bool(await db.value(IS_MET, owner, conversation_id, side, agent, label, EPHEMERAL_LABEL))
 
 
 async def child(db: Database, owner: str, conversation_id: str, agent: str) -> str | None:

@@ -13,10 +13,11 @@ from longhouse.store.database import Database
 from longhouse.web import access, query, wire
 from longhouse.web.chat import Completion
 from longhouse.web.sessions import MAX_PAGE, Sessions, snapshot_of
-from longhouse.web.stream import EventStream
+from longhouse.web.stream import ChatStream
 from longhouse.web.telling import Telling
 from longhouse.web.tree import Question, shown, standing
 from longhouse.web.turns import Attached
+from longhouse.web.visits import VISIT
 
 OLD_STATES = {
     State.WAITING_FOR_AGENT: State.RESEARCHING,
@@ -80,8 +81,9 @@ def routes(db: Database, bus: Bus, sessions: Sessions) -> APIRouter:
             raise CallerError("This question was answered already.", status=409, code="already_settled") from None
         if asked[0].session is not session:
             bus.appended(attached.session.id, attached.session.head)
-            attached = Attached(session=session, trace=session.turn.trace)
-        return EventStream(Completion(telling=Telling(db, bus, attached), include_usage=False, ignored=[]).chunks())
+            attached = Attached(session=session, trace=session.turn.trace, told=attached.told)
+        request.scope[VISIT].session = session.id
+        return ChatStream(Completion(telling=Telling(db, bus, attached), include_usage=False, ignored=[]).chunks())
 
     return router
 

@@ -1,8 +1,10 @@
 """Following a session: every fact once and in order, fragments in between, whatever becomes of the hints."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from contextlib import suppress
+from datetime import UTC, datetime
+from typing import TypeVar
 
 from longhouse.journal.events import Recorded
 from longhouse.runtime.bus import Facts, Fragment, Item, Look, Stir, Subscription
@@ -10,6 +12,7 @@ from longhouse.store import journals
 from longhouse.store.database import Database
 
 Seen = Recorded | Fragment | Stir
+S = TypeVar("S", bound=Seen)
 
 
 async def follow(
@@ -49,3 +52,11 @@ async def _facts(db: Database, session_id: str, item: Facts | Look, after: int) 
     if isinstance(item, Look) and item.head is not None and item.head <= after:
         return []
     return await journals.read(db, session_id, after)
+
+
+def dated(items: Iterable[S]) -> Iterator[tuple[datetime, S]]:
+    """Items with their times, to be merged with others; fragments stay where they are among the facts."""
+    at = datetime.min.replace(tzinfo=UTC)
+    for item in items:
+        at = item.at if isinstance(item, Recorded) else at
+        yield at, item

@@ -11,14 +11,12 @@ from longhouse.agents import window
 from longhouse.agents.template import Template
 from longhouse.errors import AlreadyReturned, CallerError
 from longhouse.journal import events
-from longhouse.journal.events import Event, Fault, Outcome, Output, Recorded
-from longhouse.journal.fold import fold
+from longhouse.journal.events import Event, Fault, Outcome, Output
 from longhouse.journal.session import Open, Session, State
 from longhouse.runtime.bus import Bus
-from longhouse.store import delegations, journals, lineage, views
+from longhouse.store import cancels, journals, lineage, views
 from longhouse.store.catalog import Catalog
 from longhouse.store.database import Database
-from longhouse.store.delegations import Ending
 from longhouse.web import access, query, wire
 from longhouse.web.access import Caller
 from longhouse.web.tree import Question, Standing, shown, standing
@@ -26,7 +24,7 @@ from longhouse.web.turns import Turns
 
 MAX_PAGE: Final = query.MAX_PAGE
 RACES: Final = 20
-"""How often a cancel folds again because the session moved on meanwhile."""
+"""How often a decision is tried again because the session moved on meanwhile."""
 
 LISTING: Final = query.described(
     query.parameter("state", "In this state", enum=[state.value for state in State]),
@@ -104,26 +102,18 @@ class Sessions:
         raise CallerError("The session moved on each time; try again.", status=409, code="busy")
 
     async def cancel(self, caller: Caller, session_id: str) -> Session:
-        """Ends the running turn, or the next one waiting; a session that rests stays as it is."""
-        trace = ""
-        for _ in range(RACES):
-            session = await self.load(caller, session_id)
-            # What was to be cancelled at first is, and nothing that came after it.
-            trace = trace or _next_trace(session)
-            if not _is_in(session, trace):
-                return session
-            nodes = await lineage.tree(self.db, session_id, trace, working=True)
-            beneath = [await journals.load(self.db, node.id, node.head) for node in nodes if node.id != session_id]
-            endings = [_ended(one, trace) for one in (session, *beneath) if one is session or _is_in(one, trace)]
-            stopped = await delegations.cancel(self.db, session, endings, trace)
-            if stopped is None:
-                continue
-            for ended, _ in stopped.ended:
-                self.bus.stop(ended)
+        """Ends the running turn, or the next one waiting; in a session that rests, what it has left at work."""
+        session = await self.load(caller, session_id)
+        # What came after it was asked for is not cancelled.
+        trace = _next_trace(session)
+        for one in [trace] if trace else await lineage.left_at_work(self.db, session):
+            stopped = await cancels.cancel(self.db, session, one)
+            for ended, fence in stopped.fences.items():
+                self.bus.stop(ended, fence)
             for reached, seq in (*stopped.ended, *stopped.told):
                 self.bus.appended(reached, seq)
-            return endings[0].after
-        raise CallerError("The session moved on each time; try again.", status=409, code="busy")
+            session = stopped.top
+        return session
 
 
 def routes(sessions: Sessions) -> APIRouter:
@@ -194,7 +184,7 @@ def routes(sessions: Sessions) -> APIRouter:
 
     @router.post("/v1/sessions/{session_id}/cancel", response_model=None, status_code=202, dependencies=bare)
     async def cancel(caller: access.User, session_id: str, request: Request) -> Response:
-        """Ends the running turn, or the next one waiting."""
+        """Ends the running turn, or the next one waiting; in a session that rests, what it has left at work."""
         await wire.refuse_body(request)
         session = await sessions.cancel(caller, session_id)
         return wire.Json({"session_id": session_id, "state": session.state}, status_code=202)
@@ -215,23 +205,6 @@ def _next_trace(session: Session) -> str:
     if session.turn and session.is_running:
         return session.turn.trace
     return session.queue[0].prompt.trace if session.queue else ""
-
-
-def _is_in(session: Session, trace: str) -> bool:
-    """Is the session working on this trace, or about to?"""
-    is_running = session.turn is not None and session.is_running and session.turn.trace == trace
-    return is_running or any(waiting.prompt.trace == trace for waiting in session.queue)
-
-
-def _ended(session: Session, trace: str) -> Ending:
-    """The end of a trace in one session: a fault for every open call of it, so that history stays paired."""
-    fault = Fault(code="cancelled", message="the turn was cancelled")
-    is_running = session.turn is not None and session.is_running and session.turn.trace == trace
-    new: list[Event] = [events.Returned(call=call, outcome=fault) for call in session.open] if is_running else []
-    new.append(events.Cancelled(trace=trace, by="user"))
-    at = clock.now()
-    recorded = [Recorded(seq=session.head + 1 + i, at=at, event=event) for i, event in enumerate(new)]
-    return Ending(session, new, fold(recorded, session))
 
 
 def _may_decide(session: Session, approval: Approval) -> bool:

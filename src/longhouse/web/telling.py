@@ -1,19 +1,20 @@
 """A turn as it is told to a client: what happens becomes pieces of text and activity, until the turn rests."""
 
-from collections.abc import AsyncIterator
+import heapq
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from longhouse.agents.delegation import has_delegated
+from longhouse.agents.delegation import PREFIX
 from longhouse.journal import events
-from longhouse.journal.events import Fault
+from longhouse.journal.events import Fault, Recorded
 from longhouse.journal.fold import fold
 from longhouse.journal.session import Session, Turn
-from longhouse.runtime.bus import Bus, Fragment, Look, Stir
+from longhouse.runtime.bus import Bus, Fragment, Look, Stir, Subscription
 from longhouse.store.database import Database
 from longhouse.web import stream, wire
-from longhouse.web.follow import Seen, follow
-from longhouse.web.tree import Question, Tree, standing
+from longhouse.web.follow import Seen, dated, follow
+from longhouse.web.tree import COLLECTS, Question, Tree, standing
 from longhouse.web.turns import Attached
 
 SHOWN: Final = 2_000
@@ -56,16 +57,24 @@ class Telling:
     """Content that the client has: it cannot be taken back."""
     _draft: str = ""
     _draft_of: tuple[int, int] = (0, 0)
+    _aloud: list[str] = field(default_factory=list)
+    """Reasoning of the running step that was read along."""
     _tree: Tree | None = None
+    _held: list[Seen] = field(default_factory=list)
+    """What is not told yet, since what it follows from beneath is not known for sure."""
     _session: Session = field(init=False)
+    _subscription: Subscription = field(init=False)
 
     def __post_init__(self) -> None:
         self._session = self.attached.session
+        for use in (use for step in reversed(self._session.steps) for use in step.uses if self._is_ours):
+            self._notice(use.tool, use.arguments)
 
     async def pieces(self) -> AsyncIterator[list[Piece]]:
         """Batches of pieces; an empty one is a heartbeat."""
         session = self._session
         with self.bus.subscribed(session.id) as subscription:
+            self._subscription = subscription
             self.bus.appended(session.id, session.head)
             if self.attached.is_behind:
                 subscription.put(Look())
@@ -74,9 +83,7 @@ class Telling:
                 yield pieces
                 return
             async for batch in follow(self.db, session.id, subscription, after=session.head, beat=self.beat):
-                pieces = [piece for item in batch if self.ending is None for piece in self._see(item)]
-                if batch:
-                    pieces = [*await self._beneath(), *pieces]
+                pieces = await self._tell(batch) if batch else []
                 if self.ending is None and batch:
                     pieces += await self._rest()
                 if self.ending is None and self.attached.is_behind and not self._draft:
@@ -89,6 +96,49 @@ class Telling:
     @property
     def _is_ours(self) -> bool:
         return self._session.turn is not None and self._session.turn.trace == self.attached.trace
+
+    async def _tell(self, batch: Sequence[Seen]) -> list[Piece]:
+        pieces: list[Piece] = []
+        for item in await self._in_order(batch):
+            if self.ending is not None:
+                break
+            if not isinstance(item, dict):
+                pieces += self._see(item)
+            elif not self._rests_alone:
+                pieces.append(Piece(activity=item))
+        return pieces
+
+    @property
+    def _rests_alone(self) -> bool:
+        """Does it wait for people only? What others do meanwhile is told with the answer."""
+        return self._is_ours and not self._session.can_move and not self._session.awaits_agents
+
+    async def _in_order(self, batch: Sequence[Seen]) -> Sequence[Seen | dict[str, Any]]:
+        """What is new at the top, and with it what is new beneath, causes before their effects."""
+        for fact in (item for item in batch if isinstance(item, Recorded) and item.trace == self.attached.trace):
+            if isinstance(fact.event, events.Called):
+                self._notice(fact.event.tool, fact.event.arguments)
+        self._held += batch
+        facts = [item for item in self._held if isinstance(item, Recorded)]
+        news: Sequence[tuple[Recorded, dict[str, Any]]] | None = ()
+        if self._tree and not all(isinstance(item, Fragment) for item in self._held):
+            news = await self._tree.news(facts[-1].seq if facts else self._session.head)
+        if news is None:
+            # The session has gone on since: we read what it did, and tell all of it in order.
+            self._subscription.put(Look())
+            return []
+        held, self._held = self._held, []
+        beneath = ((record.at, told) for record, told in news)
+        return [item for _, item in heapq.merge(dated(held), beneath, key=lambda pair: pair[0])]
+
+    def _notice(self, tool: str, arguments: str) -> None:
+        """A call that others work for is followed to where it leads."""
+        if not tool.startswith(PREFIX) and tool != COLLECTS:
+            return
+        if self._tree is None:
+            self._tree = Tree(self.db, self._session, self.attached.trace, self.attached.told)
+        if tool == COLLECTS:
+            self._tree.collect(arguments)
 
     def _see(self, item: Seen) -> list[Piece]:
         if isinstance(item, Stir):
@@ -112,6 +162,9 @@ class Telling:
 
     def _hear(self, fragment: Fragment) -> list[Piece]:
         if fragment.kind == "reasoning":
+            if fragment.offset == 0:
+                self._aloud.clear()
+            self._aloud.append(fragment.text)
             return [Piece(reasoning=fragment.text)]
         if not self.shows_drafts:
             return []
@@ -142,29 +195,23 @@ class Telling:
             self.ending = Ending(self._session, self._session.turn, _step_restarted(self._session))
         return []
 
-    async def _beneath(self) -> list[Piece]:
-        """What the agents do that this one has called."""
-        turn = self._session.turn
-        if not self._is_ours or turn is None or not has_delegated(self._session):
-            return []
-        if self._tree is None:
-            self._tree = Tree(self.db, self._session.id, self.attached.trace, self._session.conversation)
-        return [Piece(activity=told) for told in await self._tree.news()]
-
     async def _rest(self) -> list[Piece]:
         """A turn that waits for a person is at rest too: what it waits for is its content."""
         turn = self._session.turn
-        if not self._is_ours or turn is None or self._session.can_move:
+        if not self._is_ours or turn is None or self._session.can_move or self._held:
             return []
         below = await standing(self.db, self._session)
         if not below.rests:
             return []
+        late = await self._tell([Stir()])
+        if self._held:
+            return late
         is_asking = any(call.awaits_person for call in self._session.open.values())
         asked = below.questions[0] if below.questions and not is_asking else None
         said = asked.spoken if asked else self._session.spoken or ""
         pieces = self._say(said, is_whole=True)
         self.ending = self.ending or Ending(self._session, turn, asked=asked)
-        return pieces
+        return [*late, *pieces]
 
     def _end(self, turn: Turn) -> list[Piece]:
         spoken = self._session.spoken
@@ -181,8 +228,8 @@ class Telling:
         match event:
             case events.Started():
                 pieces = [self._act("started")]
-            case events.Replied() if event.thought:
-                pieces = [Piece(reasoning=event.thought)]
+            case events.Replied():
+                pieces = self._think(event.thought)
             case events.Called(tool="reasoningtool"):
                 pieces = [Piece(reasoning=event.arguments)]
             case events.Called(call_kind="tool" | "agent"):
@@ -192,6 +239,12 @@ class Telling:
             case events.Resumed():
                 pieces = [self._act("resumed")]
         return pieces
+
+    def _think(self, thought: str) -> list[Piece]:
+        """A thought, unless its very words were read along while they were written."""
+        aloud = "".join(self._aloud)
+        self._aloud.clear()
+        return [] if thought.strip() in aloud else [Piece(reasoning=thought)]
 
     def _returned(self, event: events.Returned) -> Piece:
         uses = (use for step in self._session.steps for use in step.uses)
@@ -224,7 +277,10 @@ def _error(message: str, code: str) -> dict[str, Any]:
 
 
 def _failed(turn: Turn) -> dict[str, Any]:
-    return _error(turn.error or "the turn failed", turn.code or "failed")
+    message, code = turn.error or "the turn failed", turn.code or "failed"
+    if code == "template_not_found":
+        return wire.envelope(message, kind="invalid_request_error", code=code)
+    return _error(message, code)
 
 
 def _cancelled() -> dict[str, Any]:

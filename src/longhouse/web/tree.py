@@ -9,11 +9,14 @@ from longhouse.journal import events
 from longhouse.journal.events import Fault, Recorded
 from longhouse.journal.plain import SILENT
 from longhouse.journal.session import Open, Session, State
+from longhouse.journal.sound import value_of
+from longhouse.journal.transcript import Step
 from longhouse.store import journals, lineage, trees, views
 from longhouse.store.database import Database
-from longhouse.store.lineage import Node
+from longhouse.store.lineage import Node, Reached, Root, Span
 
 ASKING: Final = (State.WAITING_FOR_CLARIFICATION, State.WAITING_FOR_APPROVAL)
+COLLECTS: Final = "collecttool"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,7 @@ class Standing:
 async def standing(db: Database, session: Session) -> Standing:
     """How things stand beneath a session that waits for others; one that waits for nobody rests by itself."""
     turn, own = session.turn, any(call.awaits_person for call in session.open.values())
-    if turn is None or session.can_move or not any(call.kind == "agent" for call in session.open.values()):
+    if turn is None or session.can_move or not session.awaits_agents:
         return Standing(rests=not session.can_move)
     nodes = await lineage.beneath(db, session.id, turn.trace)
     asking = [await journals.load(db, node.id, node.head) for node in nodes if node.state in ASKING]
@@ -83,7 +86,7 @@ def _first(states: Sequence[str]) -> str:
 
 
 def _age(question: Question) -> tuple[Any, int]:
-    return question.session.updated_at, question.call.seq
+    return question.call.at or question.session.updated_at, question.call.seq
 
 
 def _rests(node: Node) -> bool:
@@ -97,38 +100,83 @@ def _rests(node: Node) -> bool:
 class Branch:
     """One agent beneath, as far as it was followed."""
 
-    seen: int = 0
+    seen: dict[str, int] = field(default_factory=dict)
+    """Trace -> up to where in its journal."""
     tools: dict[str, str] = field(default_factory=dict)
     """Call -> its tool; empty for a question, whose answer is no result of a tool."""
 
 
 @dataclass(slots=True)
 class Tree:
-    """Follows the agents of one trace beneath a session, and tells what they do by the names that people know."""
+    """Follows those whom one turn of a session has asked, or collects from, and tells what they do."""
 
     db: Database
-    root: str
+    session: Session
+    """As it was when it was first looked at."""
     trace: str
-    conversation: str
-    branches: dict[str, Branch] = field(default_factory=dict)
+    told: Mapping[str, int] = field(default_factory=dict)
+    """Session -> how much of its journal was there before, and is not told again."""
+    _handles: list[str] = field(default_factory=list)
+    _begun: list[Root] = field(default_factory=list)
+    """What earlier turns have begun, and this one collects."""
+    _before: dict[str, Mapping[str, int]] = field(default_factory=dict)
+    """Trace of an earlier turn -> what its own stream has told, as in `told`."""
+    _branches: dict[str, Branch] = field(default_factory=dict)
 
-    async def news(self) -> list[dict[str, Any]]:
-        """What happened beneath since the last look."""
-        nodes = {node.id: node for node in await lineage.tree(self.db, self.root, self.trace) if node.depth}
-        if not nodes:
-            return []
-        cursors = {session_id: self._branch(session_id).seen for session_id in nodes}
-        found = []
-        for session_id, records in (await journals.read_trace(self.db, cursors, self.trace)).items():
-            branch, node = self._branch(session_id), nodes[session_id]
-            branch.seen = records[-1].seq
-            agent = Agent(node.id, node.agent, self.conversation, {self.trace: node.depth})
-            found.append([(record, one) for record, one in told(records, branch, agent) if one])
+    def collect(self, arguments: str) -> None:
+        """The turn collects what a call has begun, perhaps in an earlier turn."""
+        self._handles += _handle(arguments)
+
+    async def news(self, head: int) -> list[tuple[Recorded, dict[str, Any]]] | None:
+        """What happened beneath since the last look; None where the session itself has gone further than `head`."""
+        while self._handles:
+            await self._find(self._handles.pop())
+        nodes = await lineage.reached(self.db, [Root(self.session.id, self.trace), *self._begun])
+        if any(node.id == self.session.id and node.head > head for node in nodes):
+            return None
+        beneath = [node for node in nodes if node.id != self.session.id]
+        spans = [Span(node.id, node.trace, self._seen(node), node.head) for node in beneath]
+        found = await lineage.read(self.db, [span for span in spans if span.after < span.upto])
+        for node in beneath:
+            self._branch(node.id).seen[node.trace] = node.head
+        lives = [await self._life(records, [n for n in beneath if n.id == one]) for one, records in found.items()]
         # Merged and not sorted: whatever the clocks say, the events of one agent stay in their order.
-        return [one for _, one in heapq.merge(*found, key=lambda pair: pair[0].at) if one]
+        return list(heapq.merge(*lives, key=lambda pair: pair[0].at))
+
+    async def _find(self, handle: str) -> None:
+        uses = (use for entry in self.session.transcript if isinstance(entry, Step) for use in entry.uses)
+        calls = [use.call for use in uses if use.tool == COLLECTS and handle in _handle(use.arguments)]
+        begun = await lineage.begun(self.db, self.session, self.trace, handle, calls)
+        if begun is None:
+            return
+        self._begun.append(Root(begun.child, begun.trace, 1))
+        if begun.told and begun.trace not in self._before:
+            self._before[begun.trace] = await lineage.heads(self.db, self.session, begun.told)
+
+    def _seen(self, node: Reached) -> int:
+        before = self._before.get(node.trace, {}).get(node.id, 0)
+        return self._branch(node.id).seen.get(node.trace, max(before, self.told.get(node.id, 0)))
+
+    async def _life(
+        self, records: Sequence[Recorded], nodes: Sequence[Reached]
+    ) -> list[tuple[Recorded, dict[str, Any]]]:
+        node, branch = nodes[0], self._branch(nodes[0].id)
+        returned = {record.event.call for record in records if isinstance(record.event, events.Returned)}
+        made = {record.event.call for record in records if isinstance(record.event, events.Called)}
+        if told_before := returned - made - branch.tools.keys():
+            branch.tools.update(await trees.tools(self.db, node.id, sorted(told_before)))
+        agent = Agent(node.id, node.agent, self.session.conversation, {one.trace: one.depth for one in nodes})
+        return [(record, one) for record, one in told(records, branch, agent) if one]
 
     def _branch(self, session_id: str) -> Branch:
-        return self.branches.setdefault(session_id, Branch())
+        return self._branches.setdefault(session_id, Branch())
+
+
+def _handle(arguments: str) -> list[str]:
+    """One at most: a model writes whatever it likes."""
+    given = value_of(arguments)
+    handle = given.get("handle") if isinstance(given, dict) else None
+    return [handle] if isinstance(handle, str) else []
 
 
 @dataclass(frozen=True, slots=True)

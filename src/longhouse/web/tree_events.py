@@ -4,7 +4,6 @@ import asyncio
 import heapq
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from longhouse.journal.events import Recorded, Returned
@@ -16,7 +15,7 @@ from longhouse.store.journals import PAGE
 from longhouse.store.trees import Grown
 from longhouse.web import stream
 from longhouse.web.events import Watch, delta, fact, is_ahead, snapshot
-from longhouse.web.follow import Seen, follow
+from longhouse.web.follow import Seen, dated, follow
 from longhouse.web.place import Place
 from longhouse.web.tree import Agent, Branch, told
 
@@ -129,7 +128,7 @@ class Chronicle:
         lives = [[(one.record.at, one) for one in life] for life in await self._lives(nodes)]
         held, self.held = self.held, []
         # Merged and not sorted: whatever the clocks say, the events of one session stay in their order.
-        return [item for _, item in heapq.merge(_dated(held), *lives, key=lambda pair: pair[0])]
+        return [item for _, item in heapq.merge(dated(held), *lives, key=lambda pair: pair[0])]
 
     async def _lives(self, nodes: Sequence[Grown]) -> list[list[News]]:
         spans = {node.id: (max(self.place.seen.get(node.id, 0), node.first - 1), node.head) for node in nodes}
@@ -165,11 +164,3 @@ class Chronicle:
                 yield fact(one.session, one.record, self.place.id)
             elif one.told:
                 yield stream.named(one.told["event"], one.told, self.place.id)
-
-
-def _dated(above: Sequence[Recorded | Fragment]) -> Iterator[tuple[datetime, Item]]:
-    """Fragments stay where they are among the facts."""
-    at = datetime.min.replace(tzinfo=UTC)
-    for item in above:
-        at = item.at if isinstance(item, Recorded) else at
-        yield at, item

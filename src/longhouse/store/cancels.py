@@ -1,0 +1,119 @@
+"""The end of a trace from outside: in every session that it has reached, in one transaction."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from longhouse import clock
+from longhouse.journal import events
+from longhouse.journal.events import Event, Fault, Recorded
+from longhouse.journal.fold import fold
+from longhouse.journal.session import Session
+from longhouse.store import journals, lineage
+from longhouse.store.database import Database, Within
+from longhouse.store.delegations import LOCK, LOCK_ROWS, tell
+from longhouse.store.outcomes import Kept
+
+DROP: Final = """
+    UPDATE delegations SET outcome = $3 WHERE child = $1 AND trace = $2 AND outcome IS NULL
+    RETURNING parent, call, trace
+"""
+NO_LONGER: Final = "DELETE FROM awaits WHERE parent = ANY($1)"
+
+CANCELLED: Final = Fault(code="cancelled", message="the turn was cancelled")
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """Whom a cancel has reached: whose turns it ended, and whom there is only news for, each with its new head."""
+
+    top: Session
+    """As the cancel has left it."""
+    ended: list[tuple[str, int]]
+    told: list[tuple[str, int]]
+    fences: dict[str, int] = field(default_factory=dict)
+    """Of those whose turns it ended: who holds one by an older claim has been deposed."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    """A session of the trace, what is added to it, and what it is then."""
+
+    session: Session
+    new: list[Event]
+    after: Session
+
+    @property
+    def goes_on(self) -> bool:
+        """Is it at work on another trace, and only a prompt in its queue goes?"""
+        return self.after.is_running
+
+
+async def cancel(db: Database, top: Session, trace: str) -> Stopped:
+    """Ends a trace in a session and in all that work for it there; who works for others as well goes on for them.
+
+    Long journals are folded before anything is locked. Once all rows are, nobody moves on: what is new is added then.
+    """
+    nodes = await lineage.tree(db, top.id, trace, working=True)
+    folded = {top.id: top}
+    folded |= {node.id: await journals.load(db, node.id, node.head) for node in nodes if node.id != top.id}
+
+    async def write(tx: Within) -> Stopped:
+        await tx.run(LOCK, top.owner, top.conversation)  # from here on nobody joins the tree
+        ids = sorted(row["id"] for row in await tx.rows(lineage.TREE, top.id, trace, True))
+        kept = Kept(outcome=CANCELLED).encoded
+        dropped = [row for session_id in ids for row in await tx.rows(DROP, session_id, trace, kept)]
+        outside = {row["parent"] for row in dropped}.difference(ids)
+        heads = {row["id"]: row["head"] for row in await tx.rows(LOCK_ROWS, sorted({*ids, *outside}))}
+        sessions = {one: await _caught_up(tx, folded, one, heads[one]) for one in ids}
+        endings = [_ending(one, trace) for one in sessions.values() if _is_in(one, trace)]
+        stopped = Stopped(next((one.after for one in endings if one.session.id == top.id), sessions[top.id]), [], [])
+        for ending in endings:
+            await _end(tx, ending, trace, stopped)
+        # Their calls have faults already, and wait for nothing; who goes on may wait for what was dropped, and is told.
+        ended = {session_id for session_id, _ in stopped.ended}
+        await tx.run(NO_LONGER, list(ended))
+        others = [row for row in dropped if row["parent"] not in ended]
+        stopped.told.extend(await tell(tx, others, Kept(outcome=CANCELLED)))
+        return stopped
+
+    return await db.together(write)
+
+
+async def _caught_up(tx: Within, folded: Mapping[str, Session], session_id: str, head: int) -> Session:
+    session = folded.get(session_id)
+    if session is None:
+        return await journals.load(tx, session_id, head)
+    return session if session.head == head else await journals.catch_up(tx, session)
+
+
+async def _end(tx: Within, ending: _Ending, trace: str, stopped: Stopped) -> None:
+    session = ending.session
+    if ending.goes_on:
+        # It works for others: who holds it keeps it, and what has begun is not begun again.
+        kept = await journals.add(tx, session.id, ending.new, trace=trace)
+        stopped.told.append((session.id, kept.seq))
+        return
+    done = await journals.cancel(tx, session, ending.new, after=ending.after)
+    assert done is not None, "its row is locked"
+    stopped.ended.append((session.id, done.seq))
+    stopped.fences[session.id] = done.fence
+
+
+def _is_in(session: Session, trace: str) -> bool:
+    """Is the session working on this trace, or about to?"""
+    return _is_at(session, trace) or any(waiting.prompt.trace == trace for waiting in session.queue)
+
+
+def _is_at(session: Session, trace: str) -> bool:
+    return session.turn is not None and session.is_running and session.turn.trace == trace
+
+
+def _ending(session: Session, trace: str) -> _Ending:
+    """The end of a trace in one session: a fault for every open call of it, so that history stays paired."""
+    open_calls = session.open if _is_at(session, trace) else {}
+    new: list[Event] = [events.Returned(call=call, outcome=CANCELLED) for call in open_calls]
+    new.append(events.Cancelled(trace=trace, by="user"))
+    at = clock.now()
+    recorded = [Recorded(seq=session.head + 1 + nth, at=at, event=event) for nth, event in enumerate(new)]
+    return _Ending(session, new, fold(recorded, session))
