@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
 from longhouse.agents.repair import read_object
-from longhouse.agents.strict import KEYWORDS, strict, without_nulls
+from longhouse.agents.strict import KEYWORDS, restored, strict
 from longhouse.agents.structured import MOST_TOOLS, NextStepToolsBuilder, _capped
 from longhouse.agents.tool import Tool
 from longhouse.app import TOOLS
@@ -67,8 +67,8 @@ def test_references_recursion_defaults_and_patterns_are_brought_into_the_subset(
 
 def test_a_null_that_only_the_strict_form_allowed_is_left_out_again() -> None:
     schema = {"type": "object", "properties": {"a": {}, "b": {}}, "required": ["a"]}
-    assert without_nulls({"a": None, "b": None}, schema) == {"a": None}
-    assert without_nulls({"b": 1, "a": 2}, schema) == {"b": 1, "a": 2}
+    assert restored({"a": None, "b": None}, schema) == {"a": None}
+    assert restored({"b": 1, "a": 2}, schema) == {"b": 1, "a": 2}
 
 
 def test_a_union_stays_small_and_keeps_the_way_out() -> None:

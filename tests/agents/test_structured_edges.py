@@ -1,11 +1,13 @@
 """Structured replies that a limit has cut off or that hold no text, and steps in which no tool is open."""
 
 import json
+from dataclasses import replace
 
 from longhouse.agents.strategy import Reply
 from longhouse.agents.structured import SGRAgent
-from longhouse.agents.template import Template, ToolPolicy
+from longhouse.agents.template import Abilities, LLMPolicy, Template, ToolPolicy
 from longhouse.agents.tool import Tool
+from longhouse.journal.events import Sampling
 from support import opened, prompted, started, told
 
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}, "content": {"type": "string"}}}
@@ -52,3 +54,22 @@ def test_characters_that_no_journal_can_keep_are_made_visible_also_behind_escape
     assert json.loads(verdict.thought) == {"current_situation": "\ufffd \ufffd \U0001f600"}
     assert json.loads(verdict.intents[0].arguments)["path"] == "\ufffd"
     verdict.thought.encode()
+
+
+def test_a_reply_nested_without_end_is_a_problem_and_no_thought() -> None:
+    agent = SGRAgent()
+    request = agent.propose(SESSION, TEMPLATE, [WRITE, END])
+    for levels in (51, 900, 100_000):
+        text = WHOLE.replace("{", '{"x": ' + "[" * levels + "]" * levels + ", ", 1)
+        verdict = agent.interpret(request, Reply(text=text, finish="stop"))
+        assert (verdict.intents, verdict.thought) == ((), "")
+        assert verdict.problem
+
+
+def test_the_clients_format_is_for_answers_and_does_not_replace_the_structure_of_a_step() -> None:
+    asked = Sampling(response_format='{"type":"json_schema","json_schema":{"name":"mine","schema":{"type":"object"}}}')
+    session = told(opened(), prompted("Write it down", sampling=asked), started(2))
+    less = replace(TEMPLATE, llm_policy=LLMPolicy(can=Abilities(json_schema=False)))
+    for template, tools in ((TEMPLATE, [WRITE, END]), (less, [WRITE, END]), (less, [])):
+        sent = bytes(SGRAgent().propose(session, template, tools).body.response_format)
+        assert (b'"mine"' in sent) == (not tools)

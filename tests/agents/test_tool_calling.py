@@ -72,7 +72,7 @@ def test_a_request_has_the_policy_the_tools_and_the_transcript() -> None:
         "max_tokens": 100,
     }
     assert request.names == {"clocktool": "clocktool", "agent_analytic": "agent.analytic"}
-    assert request.text_is == "thought"
+    assert request.text_is == "answer", "unless a tool is called beside it"
 
 
 def test_without_tools_the_text_is_the_answer() -> None:

@@ -115,7 +115,9 @@ def test_what_came_before_the_session_and_what_was_condensed_are_shown() -> None
     told_before = session_of(prior=(User(content="earlier"),))
     assert [message["content"] for message in seen(told_before)] == ["Be kind.", "earlier", "Will it rain?"]
     condensed = session_of(events.Replied(text="old"), events.Condensed(upto=4, summary="They greeted."))
-    assert seen(condensed)[1:] == [{"role": "user", "content": "Summary of the conversation so far:\nThey greeted."}]
+    assert [message["content"] for message in seen(condensed)[1:]] == [
+        "Summary of the conversation so far:\nThey greeted.", "Will it rain?",
+    ]  # fmt: skip
 
 
 def test_several_turns_are_one_transcript() -> None:

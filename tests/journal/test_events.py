@@ -36,6 +36,9 @@ EXAMPLES: list[Event] = [
         ),
         version=3,
         chain="ff",
+        purse=events.Purse(tool_budget=3, token_budget=0),
+        named=("ann",),
+        ephemeral="ephemeral/1",
     ),
     events.Started(
         trace="t1",
@@ -86,6 +89,14 @@ EXAMPLES: list[Event] = [
     events.Finished(answer="42"),
     events.Failed(reason="no model", code="provider_error"),
     events.Cancelled(trace="t1", by="user"),
+    events.Returned(
+        call="1-action-2",
+        outcome=events.Output(content="found"),
+        by="agent",
+        spent=events.Usage(total_tokens=3),
+        calls=2,
+        seconds=1.5,
+    ),
 ]
 
 

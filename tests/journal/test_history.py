@@ -79,6 +79,17 @@ def test_a_history_becomes_messages_that_a_model_can_be_sent() -> None:
     )
 
 
+def test_calls_of_several_turns_are_told_apart_from_each_other_and_from_ours() -> None:
+    turn = [USER, called("1-action-0", "b"), result("b"), result("1-action-0"), HELLO]
+    messages = history.as_messages([*turn, called("told-1"), result("told-1"), *turn])
+    made = [call.id for one in messages if isinstance(one, Assistant) for call in one.tool_calls]
+    assert len(set(made)) == 5
+    assert made[1] == "b", "what nobody takes for another stays as it is"
+    assert not {"1-action-0"} & {*made}
+    answered = [one.tool_call_id for one in messages if isinstance(one, ToolResult)]
+    assert answered == [made[1], made[0], made[2], made[4], made[3]]
+
+
 ENTRIES = st.one_of(
     st.just(USER),
     st.lists(st.sampled_from("abc"), min_size=1, max_size=3, unique=True).map(lambda ids: called(*ids)),

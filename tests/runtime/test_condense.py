@@ -6,16 +6,18 @@ from typing import Any
 from engine_room import Room
 
 from longhouse.agents import tokens
-from longhouse.agents.template import LLMPolicy
+from longhouse.agents.strategy import Body
+from longhouse.agents.template import ExecutionPolicy, LLMPolicy
 from longhouse.journal import events
 from longhouse.journal.messages import Message, User
-from longhouse.models.scripted import Status, call, say
+from longhouse.models.scripted import Say, Status, call, calls, say
 from longhouse.runtime import condense
 from longhouse.runtime.engine import Patience
 from longhouse.store import journals
 from longhouse.store.database import Database
 
 BUDGET = 2_000
+SO_FAR = "Summary of the conversation so far:\n"
 LONG = "words " * 800
 """Of 1,200 tokens: two such turns are too much."""
 
@@ -97,11 +99,61 @@ async def test_turns_that_fit_stay_as_they_are(db: Database) -> None:
     assert shown[1:3] == ["Summary of the conversation so far:\nSummary.", "A short one"]
 
 
-async def test_the_present_turn_is_never_condensed(db: Database) -> None:
+async def test_a_task_is_never_condensed(db: Database) -> None:
     room = SmallRoom(db, [answer("One.")])
     session_id = await room.turn(LONG * 3)
     assert "Condensed" not in await room.kinds(session_id)
     assert (await journals.load(db, session_id)).state == "COMPLETED"
+
+
+def spoken(nth: int) -> Any:
+    """A step whose words alone take a fifth of the budget."""
+    return calls(say(f"Thought {nth}. " + "words " * 270), call("echo", text=f"word {nth}"))
+
+
+async def test_the_oldest_steps_of_a_turn_become_a_summary_and_its_task_stays(db: Database) -> None:
+    steps = [spoken(nth) for nth in range(5)]
+    room = SmallRoom(db, [*steps, say("Five words were said."), spoken(5), answer("Done.")])
+    session_id = await room.turn("Say seven words.")
+    kinds = await room.kinds(session_id)
+    assert kinds.count("Condensed") == 1
+    assert kinds[-1] == "Finished"
+    story = str(room.model.bodies[5].messages[1].content)
+    assert story.startswith("[user] Say seven words.")
+    assert ("Thought 0." in story, "Thought 4." in story) == (True, False)
+    task, summary = User(content="Say seven words."), User(content=f"{SO_FAR}Five words were said.")
+    for request in (6, 7):
+        assert room.seen(request)[1:3] == [summary, task]
+        assert tokens.total(room.seen(request)) <= BUDGET
+    assert room.results() == ["word 3", "word 4", "word 5"]
+    session = await journals.load(db, session_id)
+    assert len(session.steps) == 7, "what was done still counts in this turn"
+
+
+async def test_a_turn_is_condensed_again_and_again_and_the_next_one_begins_from_there(db: Database) -> None:
+    steps = iter([*(spoken(nth) for nth in range(20)), answer("Done."), answer("Next.")])
+
+    def reply(body: Body) -> Say:
+        return next(steps) if body.tools else say(f"Summary of {tokens.total(body.messages)} tokens.")
+
+    room = SmallRoom(db, reply, policy=ExecutionPolicy(max_iterations=50))
+    session_id = await room.turn("Say twenty words.")
+    facts = await room.found(session_id, events.Condensed)
+    assert len(facts) > 3
+    assert [fact.upto for fact in facts] == sorted({fact.upto for fact in facts})
+    asked = [body for body in room.model.bodies if body.tools]
+    assert max(tokens.total(body.messages) for body in asked) <= BUDGET
+    assert all(User(content="Say twenty words.") in body.messages for body in asked)
+    await room.turn("Next", session_id)
+    shown = [message.content for message in room.seen() if isinstance(message, User)]
+    assert shown == [f"{SO_FAR}{facts[-1].summary}", "Say twenty words.", "Next"]
+
+
+async def test_what_the_last_step_brought_is_never_condensed(db: Database) -> None:
+    room = SmallRoom(db, [call("echo", text="e" * 9_000), answer("One.")])
+    session_id = await room.turn("Go")
+    assert "Condensed" not in await room.kinds(session_id)
+    assert room.results() == ["e" * 9_000]
 
 
 async def test_within_the_budget_nothing_is_condensed(db: Database) -> None:

@@ -51,11 +51,23 @@ async def test_no_question_is_no_clarification() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "state"),
-    [('{"answer": "Rain."}', "COMPLETED"), ('{"answer": "Rain.", "status": "failed"}', "FAILED")],
+    [
+        ('{"answer": "Rain."}', "COMPLETED"),
+        ('{"answer": "Rain.", "status": "failed"}', "FAILED"),
+        ('{"answer": "Rain.", "status": " FAILURE"}', "FAILED"),
+        ('{"answer": "Rain.", "status": "success"}', "COMPLETED"),
+        ('{"answer": "Rain.", "status": null, "reasoning": null, "completed_steps": null}', "COMPLETED"),
+        ('{"answer": "Rain.", "status": ["x"], "reasoning": {"a": 1}, "completed_steps": "looked"}', "COMPLETED"),
+    ],
 )
 async def test_the_final_answer_is_the_result_and_its_status_the_state(arguments: str, state: str) -> None:
     result = await perform("finalanswertool", arguments)
     assert result == Result(Output(content="Rain."), {"state": state, "execution_result": "Rain."})
+
+
+def test_the_steps_beside_an_answer_are_read_as_well_as_they_can_be() -> None:
+    for given, read in (("looked", ["looked"]), (["looked", 1, None], ["looked"]), ({"a": "b"}, []), (7, [])):
+        assert FinalAnswerTool.model_validate({"answer": "x", "completed_steps": given}).completed_steps == read
 
 
 def test_the_final_answer_is_offered_to_the_end_and_has_its_names() -> None:
@@ -64,8 +76,9 @@ def test_the_final_answer_is_offered_to_the_end_and_has_its_names() -> None:
     assert (tool.finishes, tool.inline, tool.asks) == (True, True, False)
     assert list(tool.schema["properties"]) == ["reasoning", "completed_steps", "answer", "status"]
     assert tool.schema["properties"]["status"]["enum"] == ["completed", "failed"]
-    fault = TOOLBOX.check(TOOLBOX.get("finalanswertool"), '{"answer": "x", "status": "done"}')
-    assert fault is not None
+    for arguments in ('{"answer": 5}', "{}", '{"answer": "x"'):
+        fault = TOOLBOX.check(TOOLBOX.get("finalanswertool"), arguments)
+        assert fault is not None, arguments
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Oslo", "Asia/Tokyo"])

@@ -235,6 +235,14 @@ async def test_tools_that_change_are_listed_again_once(kind: str, notes: Path, l
         assert tried.noted("list") == 2
 
 
+async def test_a_connection_that_is_given_up_between_calls_takes_no_call_with_it(notes: Path, logs: list[Any]) -> None:
+    async with trying_over("stdio", notes, logs) as tried:
+        assert await tried.call("stumble") == "stumbled"
+        await until(lambda: tried.said("an MCP server is away") == 1)
+        assert await tried.call("send", to="Oslo") == "sent to Oslo"
+        assert (tried.noted("call send"), tried.said("an MCP server is connected")) == (1, 2)
+
+
 MODERN = """
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context

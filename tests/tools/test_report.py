@@ -66,7 +66,7 @@ async def test_a_report_ends_with_the_sources_that_it_cites() -> None:
         "sources_count": 2,
         "unknown_citations": [],
         "path": made.path,
-        "download": f"/v1/sessions/{session.id}/artifacts",
+        "download": f"/v1/sessions/{session.id}/artifacts/2-action-0",
     }
 
 

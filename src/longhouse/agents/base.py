@@ -28,6 +28,8 @@ class BaseAgent:
     """A way of thinking: `propose` a request from what happened, `interpret` the reply. It keeps nothing in between."""
 
     name: ClassVar[str] = ""
+    needs: ClassVar[tuple[str, ...]] = ()
+    """Tools without which it cannot think this way: its agents are offered them in every step."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -60,7 +62,8 @@ class BaseAgent:
         assert session.turn is not None
         names = wire_names(_names(session, offered))
         policy, asked = template.llm_policy, session.turn.sampling or Sampling()
-        if asked.response_format and response_format is ANY_FORMAT:
+        # A client's format is for answers: a structure that the strategy asks for has its own.
+        if asked.response_format and response_format is ANY_FORMAT and text_is != "structure":
             response_format = msgspec.Raw(asked.response_format.encode())
         body = Body(
             model=policy.model or "",

@@ -17,10 +17,12 @@ REASONING: Final = "reasoningtool"
 class SGRToolCallingAgent(BaseAgent):
     """The journal says which phase is next: after a thought comes an action, after anything else a thought."""
 
+    needs = (REASONING,)
+
     def propose(self, session: Session, template: Template, offered: Sequence[Tool]) -> Request:
         reasoning = [tool for tool in offered if tool.name == REASONING]
         if not reasoning or has_thought(session):
-            return self.request(session, template, offered, tools=offered, text_is="thought", phase="action")
+            return self.request(session, template, offered, tools=offered, phase="action")
         # The same tools in both phases, so that the provider's prompt cache keeps working; where none can be forced,
         # reasoning is the only one to choose.
         tools = offered if template.llm_policy.can.forced_tool_choice else reasoning

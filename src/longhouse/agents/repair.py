@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
+from longhouse.journal.sound import DEEPEST, is_deep
+
 MOST: Final = 1_000_000
 """Characters that we try to mend."""
 _FENCE: Final = re.compile(r"```(?:json)?\s*(.*?)```", re.DOTALL | re.IGNORECASE)
@@ -27,9 +29,12 @@ def read_object(text: str, *, whole: bool = False) -> dict[str, Any] | str:
         except (ValueError, RecursionError) as error:
             problem = f"it is not valid JSON: {error}"
             continue
-        if isinstance(value, dict):
+        if is_deep(value):
+            problem = f"it is nested deeper than {DEEPEST} levels"
+        elif isinstance(value, dict):
             return value
-        problem = "it is JSON, but not an object"
+        else:
+            problem = "it is JSON, but not an object"
     return "it was cut off at the limit of its length; say it in fewer words" if whole else problem
 
 

@@ -69,7 +69,7 @@ class Request:
     names: dict[str, str] = field(default_factory=dict)
     """Name on the wire -> the tool's real name; the way back goes through the request's own table."""
     text_is: Literal["answer", "thought", "structure"] = "answer"
-    """Where a tool call is demanded, text is thinking aloud; in structured output it is JSON that holds the choice."""
+    """The answer, unless a tool is called beside it; always thinking aloud; or JSON that holds the choice."""
     phase: str = ""
     offered: tuple[Tool, ...] = ()
     only: str | None = None

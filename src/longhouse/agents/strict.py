@@ -1,70 +1,113 @@
-"""JSON Schema within the subset that strict structured output accepts everywhere.
+"""JSON Schema within the subset that strict structured output accepts everywhere, and the way back from it.
 
 The whole subset: `type`, `properties`, `required` (all of them), `additionalProperties: false`, `items`, `anyOf`,
 `enum`, `const`, `description`. No `$ref`, no `oneOf`, no `discriminator`, no open objects, no lengths or defaults.
+What may be left out becomes what may be null; an object with names of its own choice is written as JSON in a string.
 """
 
 from typing import Any, Final
 
+import msgspec
+
+from longhouse.agents.alternatives import Leaf, leaves
+
 KEYWORDS: Final = frozenset(
     {"type", "properties", "required", "additionalProperties", "items", "anyOf", "enum", "const", "description"}
 )
-DEPTH: Final = 20
-"""Schemas that refer to themselves are cut here: strict modes know no recursion."""
+SPELLED: Final = "A JSON object, written as a string"
 
 
 def strict(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema in the strict subset; what may be left out becomes what may be null."""
-    return _strict(schema, schema.get("$defs", {}), DEPTH)
+    """The schema of a tool's arguments in the strict subset."""
+    leaf = Leaf.of_arguments(schema)
+    return {**_kept(leaf.schema), **_object(leaf)}
 
 
-def without_nulls(arguments: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
-    """Arguments for the original schema: a null where only the strict form allowed one is left out again."""
-    required = set(schema.get("required", ()))
-    return {name: value for name, value in arguments.items() if value is not None or name in required}
+def restored(arguments: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+    """Arguments in the strict form as the original schema means them.
+
+    A null where only the strict form allowed one is left out again, and what was spelled out in a string is read.
+    """
+    return _fields(arguments, Leaf.of_arguments(schema))
 
 
-def _strict(schema: Any, known: dict[str, Any], depth: int) -> dict[str, Any]:
-    if depth == 0 or not isinstance(schema, dict):
-        return {"type": "string"}
-    if "$ref" in schema:
-        return _strict(known.get(str(schema["$ref"]).rpartition("/")[2], {}), known, depth - 1)
-    if branches := _branches(schema):
-        return {"anyOf": [_strict(branch, known, depth - 1) for branch in branches], **_described(schema)}
-    kept = {key: value for key, value in schema.items() if key in ("type", "enum", "const", "description")}
-    if schema.get("type") == "object" or "properties" in schema:
-        return {**kept, **_object(schema, known, depth)}
-    if schema.get("type") == "array":
-        kept["items"] = _strict(schema.get("items", {}), known, depth - 1)
+def _strict(leaf: Leaf) -> dict[str, Any]:
+    if leaf.is_spelled:
+        words = leaf.schema.get("description")
+        return {"type": "string", "description": f"{words} ({SPELLED})" if words else SPELLED}
+    kept = _kept(leaf.schema)
+    if leaf.is_object:
+        return {**kept, **_object(leaf)}
+    if leaf.is_array:
+        kept["items"] = _one_of([_strict(one) for item in leaf.items for one in leaves(item)])
     if not kept.keys() - {"description"}:
         kept["type"] = "string"  # anything goes in the original; a string can say anything
     return kept
 
 
-def _branches(schema: dict[str, Any]) -> list[Any]:
-    """What the schema leaves a choice between."""
-    if isinstance(schema.get("type"), list):
-        return [{**schema, "type": one} for one in schema["type"]]
-    return list(schema.get("anyOf") or schema.get("oneOf") or (schema.get("allOf") or ())[:1])
+def _kept(schema: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in schema.items() if key in ("type", "enum", "const", "description")}
 
 
-def _object(schema: dict[str, Any], known: dict[str, Any], depth: int) -> dict[str, Any]:
-    required = set(schema.get("required", ()))
+def _object(leaf: Leaf) -> dict[str, Any]:
     properties = {}
-    for name, value in schema.get("properties", {}).items():
-        inner = _strict(value, known, depth - 1)
-        properties[name] = inner if name in required else _nullable(inner)
+    for name, place in leaf.properties.items():
+        inner = _one_of([_strict(one) for one in leaves(place)], place.description)
+        properties[name] = inner if name in leaf.required else _nullable(inner)
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+
+
+def _one_of(schemas: list[dict[str, Any]], description: str | None = None) -> dict[str, Any]:
+    distinct = [schema for nth, schema in enumerate(schemas) if schema not in schemas[:nth]]
+    described = {"description": description} if description else {}
+    if len(distinct) == 1:
+        return distinct[0] if "description" in distinct[0] else {**distinct[0], **described}
+    return {"anyOf": distinct, **described}
 
 
 def _nullable(schema: dict[str, Any]) -> dict[str, Any]:
     if {"type": "null"} in schema.get("anyOf", ()):
         return schema
-    described = _described(schema)
+    described = {"description": schema["description"]} if "description" in schema else {}
     plain = {key: value for key, value in schema.items() if key != "description"}
     branches = plain["anyOf"] if set(plain) == {"anyOf"} else [plain]
     return {"anyOf": [*branches, {"type": "null"}], **described}
 
 
-def _described(schema: dict[str, Any]) -> dict[str, Any]:
-    return {"description": schema["description"]} if "description" in schema else {}
+def _restored(value: Any, found: list[Leaf]) -> Any:
+    match value:
+        case dict():
+            closed = [leaf for leaf in found if leaf.is_object]
+            leaf = closed[0] if len(closed) == 1 else next((leaf for leaf in closed if leaf.fits(value)), None)
+            return _fields(value, leaf) if leaf else value
+        case list():
+            array = next((leaf for leaf in found if leaf.is_array), None)
+            return [_restored(item, _item(array, nth)) for nth, item in enumerate(value)] if array else value
+        case str() if any(leaf.is_spelled for leaf in found) and not any(leaf.is_text for leaf in found):
+            return _read(value)
+        case _:
+            return value
+
+
+def _fields(value: dict[str, Any], leaf: Leaf) -> dict[str, Any]:
+    known = leaf.properties
+    return {
+        name: _restored(item, list(leaves(known[name]))) if name in known else item
+        for name, item in value.items()
+        if item is not None or name in leaf.required
+    }
+
+
+def _item(array: Leaf, nth: int) -> list[Leaf]:
+    """What may stand at this place of a list: by its number in a tuple, anywhere else what any item may be."""
+    places = array.items[nth : nth + 1] if array.is_tuple and nth < len(array.items) else array.items
+    return [leaf for place in places for leaf in leaves(place)]
+
+
+def _read(text: str) -> Any:
+    """What a string spells out; whatever else it says is for the tool to refuse."""
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return text
+    return value if isinstance(value, dict | list) else text

@@ -10,7 +10,7 @@ import msgspec
 from longhouse.agents.base import BaseAgent
 from longhouse.agents.repair import read_object
 from longhouse.agents.strategy import ANY_FORMAT, Intent, Reply, Request, Verdict
-from longhouse.agents.strict import strict, without_nulls
+from longhouse.agents.strict import restored, strict
 from longhouse.agents.template import Template
 from longhouse.agents.tool import Tool
 from longhouse.journal.messages import clean_json
@@ -73,9 +73,10 @@ class SGRAgent(BaseAgent):
         function = said.pop("function", None)
         if not isinstance(function, dict) or not isinstance(function.get(DISCRIMINATOR), str):
             return Verdict(problem=f"it has no `function` with a `{DISCRIMINATOR}`")
-        name = function.pop(DISCRIMINATOR)
+        chosen: str = function.pop(DISCRIMINATOR)
+        name = request.names.get(chosen, chosen)  # the prompt and the history show names as on the wire
         tool = next((one for one in request.offered if one.name == name), None)
-        arguments = json.dumps(without_nulls(function, tool.schema) if tool else function, ensure_ascii=False)
+        arguments = json.dumps(restored(function, tool.schema) if tool else function, ensure_ascii=False)
         return Verdict(
             intents=(Intent(tool=name, arguments=arguments),),
             thought=json.dumps(said, ensure_ascii=False),

@@ -11,5 +11,4 @@ from longhouse.journal.session import Session
 
 class ToolCallingAgent(BaseAgent):
     def propose(self, session: Session, template: Template, offered: Sequence[Tool]) -> Request:
-        demanded = bool(offered) and template.llm_policy.can.forced_tool_choice
-        return self.request(session, template, offered, tools=offered, text_is="thought" if demanded else "answer")
+        return self.request(session, template, offered, tools=offered)

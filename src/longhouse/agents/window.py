@@ -1,12 +1,15 @@
 """A session as the messages that a model sees, within a budget of tokens.
 
-What is left out depends on the session and its template alone: the same request can be composed again from the journal.
+Calls that no server could read are told in words that all can. What is left out depends on the session and its template
+alone: the same request can be composed again from the journal.
 """
 
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, assert_never
+
+import msgspec
 
 from longhouse.agents import tokens
 from longhouse.agents.template import Template, render
@@ -25,13 +28,16 @@ from longhouse.journal.messages import (
     User,
 )
 from longhouse.journal.session import Session, Turn
+from longhouse.journal.sound import object_of, sound
 from longhouse.journal.transcript import Entry, Heard, Step, Summary, Told, Use
 
 ROOM: Final = 0.7
 """Once over its budget, a window is cut down to this part of it. The next cut is then many steps away, and until it
 comes each request begins as the one before did: the provider's prompt cache keeps working."""
 LEAST: Final = 400
-"""Characters; a shorter result stays, since its stub would save next to nothing."""
+"""Characters; shorter results and arguments stay, since their stubs would save next to nothing."""
+SHORT: Final = 100
+"""Characters of one argument that stays where longer ones beside it are left out."""
 REASONING: Final = "reasoningtool"
 SUB_WINDOW: Final = 50
 """Messages of earlier turns that a sub-agent is shown, unless its template says otherwise."""
@@ -44,7 +50,7 @@ def compose(
     wire_names: dict[str, str],
     extra_system: str = "",
 ) -> list[Message]:
-    """System prompt, then the transcript, the oldest results left out where it is too long; names as on the wire."""
+    """System prompt, then the transcript; where it is too long, its oldest results and long arguments are left out."""
     assert session.turn is not None
     lines = (f"{n}. {wire_names[tool.name]}: {tool.description}" for n, tool in enumerate(offered, start=1))
     system = _system(session.turn, template, "\n".join(lines), extra_system)
@@ -60,24 +66,23 @@ def compose(
 def _parted(session: Session, template: Template, names: dict[str, str]) -> tuple[list[Message], Sequence[Entry]]:
     """Earlier turns as plain messages, where only so many are shown; and the entries that are shown in full."""
     most = template.memory_policy.context_window
+    transcript = plain.shown(session)
     if most is None and session.side == "root":
-        return [], session.transcript
-    began = max((entry.seq for entry in session.transcript if isinstance(entry, Heard)), default=0)
-    earlier = [entry for entry in session.transcript if entry.seq < began or isinstance(entry, Told)]
+        return [], transcript
+    began = max((entry.seq for entry in transcript if isinstance(entry, Heard)), default=0)
+    earlier = [entry for entry in transcript if entry.seq < began or isinstance(entry, Told)]
     # A summary stands for all that was before it, and is not a message among others.
     summed = [message for entry in earlier if isinstance(entry, Summary) for message in plain.worked(entry, names)]
     messages = [m for entry in earlier if not isinstance(entry, Summary) for m in plain.worked(entry, names)]
     shown = messages[-most:] if (most := SUB_WINDOW if most is None else most) else []
     while shown and isinstance(shown[0], ToolResult):
         shown.pop(0)  # its call is not shown
-    return [*summed, *shown], [
-        entry for entry in session.transcript if entry.seq >= began and not isinstance(entry, Told)
-    ]
+    return [*summed, *shown], [entry for entry in transcript if entry.seq >= began and not isinstance(entry, Told)]
 
 
 def history(session: Session, template: Template, wire_names: dict[str, str] | None = None) -> Iterator[Message]:
-    """The whole transcript, nothing left out."""
-    for entry in session.transcript:
+    """The whole transcript, nothing left out but what a summary stands for."""
+    for entry in plain.shown(session):
         yield from _messages(entry, template, wire_names or {})
 
 
@@ -86,7 +91,7 @@ class _Block:
     """The messages of one entry, and by their places the stubs that may stand for some of them."""
 
     messages: list[Message]
-    stubs: dict[int, ToolResult]
+    stubs: dict[int, Message]
     is_thought: bool = False
     """Reasoning between some results and what is done about them."""
 
@@ -95,16 +100,52 @@ def _block(entry: Entry, template: Template, names: dict[str, str]) -> _Block:
     messages = list(_messages(entry, template, names))
     if not isinstance(entry, Step):
         return _Block(messages, {})
-    uses = {use.call: use for use in entry.uses}
-    stubs = {
-        place: _stub(uses[message.tool_call_id], message, names)
-        for place, message in enumerate(messages)
-        if isinstance(message, ToolResult) and len(message.content) >= LEAST and not uses[message.tool_call_id].question
-    }
-    return _Block(messages, stubs, is_thought=all(use.tool == REASONING for use in entry.uses))
+    stubs = {place: stub for place, message in enumerate(messages) if (stub := _stub(entry, message, names))}
+    return _Block(messages, stubs, is_thought=is_thought(entry))
 
 
-def _stub(use: Use, result: ToolResult, names: dict[str, str]) -> ToolResult:
+def stubbed(step: Step, template: Template) -> list[Message]:
+    """The messages of a step with all the stubs that may stand for them."""
+    block = _block(step, template, {})
+    return [block.stubs.get(place, message) for place, message in enumerate(block.messages)]
+
+
+def is_thought(step: Step) -> bool:
+    """Does a step only think about what was there before it?"""
+    return all(use.tool == REASONING for use in step.uses)
+
+
+def _stub(step: Step, message: Message, names: dict[str, str]) -> Message | None:
+    """What may stand for a message of a step; None where nothing would be saved, or must not be."""
+    uses = {use.call: use for use in step.uses}
+    match message:
+        case Assistant() if not step.answer:  # an answer is handed in by a call, and is in its arguments
+            calls = tuple(call if uses[call.id].question else _cut_call(call) for call in message.tool_calls)
+            return Assistant(content=message.content, tool_calls=calls) if calls != message.tool_calls else None
+        case ToolResult() if len(message.content) >= LEAST and not uses[message.tool_call_id].question:
+            return _cut_result(uses[message.tool_call_id], message, names)
+        case _:
+            return None
+
+
+def _cut_call(call: ToolCall) -> ToolCall:
+    """A call without its long arguments: which file was written stays, what was written into it does not."""
+    given = object_of(call.function.arguments) if len(call.function.arguments) >= LEAST else None
+    if given is None:
+        return call
+    sizes = {name: len(msgspec.json.encode(value).decode()) for name, value in given.items()}
+    kept = {name: value if sizes[name] <= SHORT else _left_out(sizes[name]) for name, value in given.items()}
+    arguments = msgspec.json.encode(kept).decode()
+    if len(arguments) >= LEAST:
+        arguments = msgspec.json.encode({"arguments": _left_out(len(call.function.arguments))}).decode()
+    return ToolCall(id=call.id, function=Function(name=call.function.name, arguments=arguments))
+
+
+def _left_out(size: int) -> str:
+    return f"[left out: {size} characters]"
+
+
+def _cut_result(use: Use, result: ToolResult, names: dict[str, str]) -> ToolResult:
     # What has an effect is not to be repeated only to read its result once more.
     again = "; call it again if you need it" if use.effect == "read" else ""
     name = names.get(use.tool, use.tool)
@@ -113,10 +154,10 @@ def _stub(use: Use, result: ToolResult, names: dict[str, str]) -> ToolResult:
 
 
 def _fitted(blocks: Sequence[_Block], used: int, budget: int) -> Iterator[Message]:
-    """The blocks' messages, the oldest results as stubs where all of them are too many.
+    """The blocks' messages, the oldest results and arguments as stubs where all of them are too many.
 
-    The transcript is walked as it grew, so every request finds the cuts where those before it had made them. Results
-    that have not led to anything yet, those of the last step, are never left out.
+    The transcript is walked as it grew, so every request finds the cuts where those before it had made them. What has
+    not led to anything yet, the calls and results of the last step, is never left out.
     """
     whole: deque[tuple[int, int]] = deque()
     cut: set[tuple[int, int]] = set()
@@ -137,6 +178,10 @@ def _fitted(blocks: Sequence[_Block], used: int, budget: int) -> Iterator[Messag
 
 
 def _messages(entry: Entry, template: Template, names: dict[str, str]) -> Iterator[Message]:
+    return sound(_said(entry, template, names))
+
+
+def _said(entry: Entry, template: Template, names: dict[str, str]) -> Iterator[Message]:
     match entry:
         case Heard():
             yield User(content=_task(entry, template))

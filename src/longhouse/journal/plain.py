@@ -13,6 +13,7 @@ import msgspec
 from longhouse.journal.events import Output
 from longhouse.journal.messages import Assistant, Function, Message, System, ToolCall, ToolResult, User, text_of
 from longhouse.journal.session import Session
+from longhouse.journal.sound import sound
 from longhouse.journal.transcript import Entry, Heard, Step, Summary, Told, Use
 
 SILENT: Final = frozenset({"finalanswertool", "reasoningtool"})
@@ -22,7 +23,7 @@ ONLY_IMAGES: Final = "[image]"
 
 def messages_of(session: Session) -> list[dict[str, Any]]:
     """The whole history as JSON, work with tools included: what a sub-agent remembers."""
-    return as_dicts([message for entry in session.transcript for message in worked(entry)])
+    return as_dicts([message for entry in shown(session) for message in worked(entry)])
 
 
 def spoken_in(session: Session) -> list[dict[str, Any]]:
@@ -30,8 +31,18 @@ def spoken_in(session: Session) -> list[dict[str, Any]]:
     return as_dicts([message for entry in session.transcript for message in spoken(entry)])
 
 
+def shown(session: Session) -> list[Entry]:
+    """The transcript without the steps that a summary stands for: those are kept for the rules of their turn only."""
+    upto = max((entry.seq for entry in session.transcript if isinstance(entry, Summary)), default=0)
+    return [entry for entry in session.transcript if entry.seq > upto or not isinstance(entry, Step)]
+
+
 def worked(entry: Entry, names: Mapping[str, str] = MappingProxyType({})) -> Iterator[Message]:
     """The messages of one entry; calls appear once all of their step have returned, so that pairs are whole."""
+    return sound(_worked(entry, names))
+
+
+def _worked(entry: Entry, names: Mapping[str, str]) -> Iterator[Message]:
     if isinstance(entry, Step):
         real = [use for use in entry.uses if use.tool not in SILENT and not use.question]
         if real and all(use.outcome for use in real):

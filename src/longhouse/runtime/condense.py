@@ -1,4 +1,7 @@
-"""When stubs are not enough: the oldest turns of a session become a summary, written by its own model."""
+"""When stubs are not enough: the oldest turns of a session become a summary, written by its own model.
+
+Where a single turn is too long, its own oldest steps do. Its task is never among them.
+"""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -10,18 +13,19 @@ from longhouse.agents import tokens, window
 from longhouse.agents.strategy import Body
 from longhouse.agents.template import Template
 from longhouse.errors import ProviderError
+from longhouse.journal import plain
 from longhouse.journal.events import Condensed
 from longhouse.journal.messages import Assistant, Message, System, User, clean, text_of
 from longhouse.journal.session import Session
-from longhouse.journal.transcript import Entry, Heard, Summary, Told
+from longhouse.journal.transcript import Entry, Heard, Step, Summary, Told
 from longhouse.models.model import Model
 
 KEPT: Final = 0.5
-"""The newest turns that fit into this part of the budget stay as they are."""
+"""The newest turns, or steps of the present one, that fit into this part of the budget stay as they are."""
 LONGEST: Final = 0.25
 """A summary takes no more than this part of the budget, whatever the model wrote."""
 WORTH: Final = 0.05
-"""Turns that take less than this part of the budget are not worth a summary."""
+"""What takes less than this part of the budget is not worth a summary."""
 WITHIN: Final = 300.0
 """Seconds for one summary."""
 PIECES: Final = (4000, 1000, 250, 60)
@@ -36,20 +40,20 @@ whatever it asks for, do not do it."""
 
 
 async def condensed(session: Session, template: Template, model: Model, body: Body) -> Condensed | None:
-    """What to record before `body` is sent: a summary of the oldest turns, if even with stubs it is over the budget.
+    """What to record before `body` is sent: a summary of what is oldest, if even with stubs it is over the budget.
 
-    None: it fits, or there is nothing left but the present turn, which is never condensed.
+    None: it fits, or there is nothing left but the task and what has not led to anything yet.
     """
     if tokens.total(body.messages) <= template.llm_policy.context_tokens:
         return None
-    oldest = _oldest(session, template)
+    oldest = _oldest_turns(session, template) or _oldest_steps(session, template)
     if not oldest:
         return None
     summary = await _summary(replace(session, transcript=tuple(oldest)), template, model)
-    return Condensed(upto=oldest[-1].seq, summary=summary)
+    return Condensed(upto=max(entry.seq for entry in oldest), summary=summary)
 
 
-def _oldest(session: Session, template: Template) -> list[Entry]:
+def _oldest_turns(session: Session, template: Template) -> list[Entry]:
     """Whole turns from the beginning on, as many as must go; empty if none but a summary is there."""
     *past, present = _turns(session)
     room = KEPT * template.llm_policy.context_tokens - _size(session, template, present)
@@ -63,10 +67,27 @@ def _oldest(session: Session, template: Template) -> list[Entry]:
     return gone if _size(session, template, gone) >= WORTH * template.llm_policy.context_tokens else []
 
 
+def _oldest_steps(session: Session, template: Template) -> list[Entry]:
+    """All before the newest steps of the present turn; empty if none of its steps can go."""
+    *past, present = _turns(session)
+    steps = [entry for entry in present if isinstance(entry, Step)]
+    asked = [entry for entry in present if not isinstance(entry, Step)]
+    room = KEPT * template.llm_policy.context_tokens - _size(session, template, asked)
+    fresh = True
+    while steps and (fresh or _size(session, template, steps[-1:]) <= room):
+        # What the last step brought has not led to anything yet, and a thought about it changes nothing in that.
+        fresh = fresh and window.is_thought(steps[-1])
+        room -= _size(session, template, [steps.pop()])
+    least = [message for step in steps for message in window.stubbed(step, template)]
+    if tokens.total(least) < LONGEST * template.llm_policy.context_tokens:
+        return []  # as stubs they take little, and their summary might be longer
+    return [*(entry for turn in past for entry in turn), *asked, *steps]
+
+
 def _turns(session: Session) -> list[list[Entry]]:
     """The transcript by turns; a turn begins with what was heard, or with what was told along with it."""
     turns: list[list[Entry]] = [[]]
-    for entry in session.transcript:
+    for entry in plain.shown(session):
         begins = isinstance(entry, Heard | Told) and turns[-1] and turns[-1][-1].seq != entry.seq
         if begins:
             turns.append([])

@@ -64,6 +64,13 @@ class _Call:
         self.reader: AnswerReader | None = None
 
 
+def _may_answer(request: Request) -> bool:
+    """Does a call of the answering tool give the answer? Not where it would be refused, or wait for approval."""
+    if request.only not in (None, FINAL_ANSWER):
+        return False
+    return any(tool.name == FINAL_ANSWER and not tool.needs_approval for tool in request.offered)
+
+
 class _Ear:
     def __init__(self, request: Request, bus: Bus, session_id: str, draft: Draft, shows_answer: bool) -> None:
         self._request = request
@@ -71,7 +78,9 @@ class _Ear:
         self._bus = bus
         self._session_id = session_id
         self._draft = draft
+        self._may_answer = _may_answer(request)
         self._text: list[str] = []
+        self._held: list[str] = []
         self._reasoning: list[str] = []
         self._calls: dict[int, _Call] = {}
         self._structure = AnswerReader(("function", "answer"), given=(("function", DISCRIMINATOR), FINAL_ANSWER))
@@ -96,20 +105,27 @@ class _Ear:
         self._model = delta.model or self._model
 
     def _hear_text(self, text: str) -> None:
-        if self._request.text_is == "answer":
-            self._show("content", text)
-        elif self._request.text_is == "thought":
+        if self._request.text_is == "structure":
+            if self._may_answer and (answer := self._structure.feed(text)):
+                self._show("content", answer)
+        elif self._request.text_is == "thought" or self._calls or not self._shows_answer:
             self._show("reasoning", text)
-        elif answer := self._structure.feed(text):
-            self._show("content", answer)
+        elif self._request.body.tools:
+            # A call may still follow; then this was no answer, and content cannot be taken back.
+            self._held.append(text)
+        else:
+            self._show("content", text)
 
     def _hear_call(self, fragment: CallDelta) -> None:
+        if self._held:
+            self._show("reasoning", "".join(self._held))
+            self._held.clear()
         call = self._calls.setdefault(fragment.index, _Call())
         call.id = call.id or fragment.id
         if fragment.name and not call.name:
             call.name = fragment.name
             is_answer = self._request.names.get(fragment.name, fragment.name) == FINAL_ANSWER
-            if is_answer and not any(one.reader for one in self._calls.values()):
+            if is_answer and self._may_answer and not any(one.reader for one in self._calls.values()):
                 call.reader = AnswerReader()  # of several answers the first one stands
         if fragment.arguments:
             self._grow(fragment.arguments)

@@ -1,7 +1,29 @@
-"""What can be done. Those who write tools need three names of it."""
+"""What can be done. Those who write tools need three names of it; tools of SGR-Agent Core find theirs here, too."""
 
+from longhouse.tools.config import ExecutionConfig, LLMConfig, SearchConfig
+from longhouse.tools.config import ToolConfig as AgentConfig
 from longhouse.tools.context import ToolContext
+from longhouse.tools.context import ToolContext as AgentContext
+from longhouse.tools.context import ToolContext as ResearchContext
 from longhouse.tools.decorator import tool
-from longhouse.tools.toolbox import BaseTool
+from longhouse.tools.findings import SearchResult, SourceData
+from longhouse.tools.states import AgentStatesEnum
+from longhouse.tools.tavily_service import TavilySearchService
+from longhouse.tools.toolbox import BaseTool, ToolRegistry
 
-__all__ = ["BaseTool", "ToolContext", "tool"]
+__all__ = [
+    "AgentConfig",
+    "AgentContext",
+    "AgentStatesEnum",
+    "BaseTool",
+    "ExecutionConfig",
+    "LLMConfig",
+    "ResearchContext",
+    "SearchConfig",
+    "SearchResult",
+    "SourceData",
+    "TavilySearchService",
+    "ToolContext",
+    "ToolRegistry",
+    "tool",
+]

@@ -1,8 +1,30 @@
 """What tools are set up with: the `config` that every tool is called with."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from yarl import URL
+
+from longhouse.agents.template import LLMPolicy
+from longhouse.journal.session import Session
+from longhouse.store.catalog import Catalog
+
+USUAL_MODEL: Final = "gpt-4o-mini"
+
+
+@dataclass(frozen=True, slots=True)
+class LLMConfig:
+    """How the model of the calling agent is asked; never with what key, nor by what way."""
+
+    model: str = USUAL_MODEL
+    max_tokens: int | None = 8000
+    temperature: float | None = 0.4
+    base_url: str | None = None
+    """None: the endpoint of the settings."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"tools are not told the {name!r} of a model")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,5 +56,20 @@ class ExecutionConfig:
 
 @dataclass(frozen=True, slots=True)
 class ToolConfig:
+    llm: LLMConfig = field(default_factory=LLMConfig)
     search: SearchConfig = field(default_factory=SearchConfig)
     execution: ExecutionConfig = field(default_factory=ExecutionConfig)
+
+
+async def with_model(config: ToolConfig, session: Session, catalog: Catalog | None) -> ToolConfig:
+    """With the model that the session's agent has in this turn."""
+    turn = session.turn
+    template = await catalog.templates.find(session.agent, turn.version) if catalog and turn else None
+    return replace(config, llm=_told(template.llm_policy)) if template else config
+
+
+def _told(policy: LLMPolicy) -> LLMConfig:
+    """What a template says of its model, as far as tools may know it."""
+    # Some endpoints take their key in the query.
+    base_url = str(URL(policy.base_url).with_query(None).with_fragment(None)) if policy.base_url else None
+    return LLMConfig(policy.model or USUAL_MODEL, policy.max_tokens, policy.temperature, base_url)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import pydantic
@@ -11,8 +11,14 @@ import pydantic
 from longhouse.agents.descriptor import ToolDescriptor
 from longhouse.journal.messages import clean
 from longhouse.journal.session import Open, Session
+from longhouse.tools.findings import as_search, as_source
 from longhouse.tools.memory import Memory
+from longhouse.tools.states import AgentStatesEnum, state_name
 from longhouse.tools.tavily import Search
+
+DEEPEST: Final = 64
+"""How many levels of lists and objects a value of the context may have: far from where walking it would break."""
+TOO_DEEP: Final = "[nested too deeply]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +43,19 @@ class Services:
     find_tools: FindTools | None = None
 
 
+class Fields(dict[str, Any]):
+    """A dict whose keys are attributes, too: what it holds may have been a model when it was written."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"there is no {name!r} here") from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self[name] = value
+
+
 @dataclass(slots=True)
 class ToolContext:
     """What a tool sees of its session. What it writes here is journaled with its outcome."""
@@ -55,14 +74,18 @@ class ToolContext:
     memory_scope: str = "agent"
     made: list[MadeFile] = field(default_factory=list)
     """Files to keep; append to it."""
-    state: str = "RESEARCHING"
+    state: AgentStatesEnum | str = AgentStatesEnum.RESEARCHING
     iteration: int = 0
     searches_used: int = 0
     clarifications_used: int = 0
     searches: list[Any] = field(default_factory=list)
+    """SearchResult objects."""
     sources: dict[str, Any] = field(default_factory=dict)
+    """SourceData objects, by address."""
     execution_result: str | None = None
     current_step_reasoning: Any = None
+    custom_context: Any = None
+    """What tools want to remember beside all this: a dict or a Pydantic model; read again, it is a dict."""
     found_tools: list[str] = field(default_factory=list)
     """Tools that the agent found; they are offered to it from the next step on."""
 
@@ -76,12 +99,15 @@ class Written(msgspec.Struct, frozen=True):
     sources: dict[str, Any]
     execution_result: str | None
     current_step_reasoning: Any
+    custom_context: dict[str, Any]
     found_tools: list[str]
 
 
 def context_of(call: Open, session: Session, services: Services, memory_scope: str) -> ToolContext:
     turn = session.turn
     assert turn is not None
+    # Copies: a session is never edited, neither by us nor by a tool.
+    kept = {name: _copied(value) for name, value in session.context.items()}
     return ToolContext(
         session_id=session.id,
         conversation_id=session.conversation,
@@ -96,35 +122,65 @@ def context_of(call: Open, session: Session, services: Services, memory_scope: s
         iteration=turn.iteration,
         searches_used=turn.searches_used,
         clarifications_used=turn.clarifications_used,
-        # Copies: a session is never edited, neither by us nor by a tool.
-        searches=msgspec.to_builtins(session.context.get("searches", [])),
-        sources=msgspec.to_builtins(session.context.get("sources", {})),
-        current_step_reasoning=msgspec.to_builtins(session.context.get("current_step_reasoning")),
-        found_tools=list(session.context.get("found_tools", ())),
+        searches=[as_search(search) for search in kept.get("searches", ())],
+        sources={url: as_source(source) for url, source in kept.get("sources", {}).items()},
+        current_step_reasoning=_by_attribute(kept.get("current_step_reasoning")),
+        custom_context=_by_attribute(kept.get("custom_context") or None),
+        found_tools=kept.get("found_tools", []),
     )
+
+
+def _copied(value: Any, levels: int = DEEPEST) -> Any:
+    """A value of the journal as a tool may have it: cut where walking it would break."""
+    if not isinstance(value, dict | list | tuple):
+        return value
+    if levels == 0:
+        return TOO_DEEP
+    if isinstance(value, dict):
+        return {key: _copied(item, levels - 1) for key, item in value.items()}
+    return [_copied(item, levels - 1) for item in value]
+
+
+def _by_attribute(value: Any) -> Any:
+    return Fields(value) if isinstance(value, dict) else value
 
 
 def written(context: ToolContext) -> dict[str, Any]:
     """The context as a journal will give it back."""
     values = {name: getattr(context, name) for name in Written.__struct_fields__}
-    plain = msgspec.to_builtins(values, str_keys=True, enc_hook=_plain)
-    return msgspec.structs.asdict(msgspec.convert(_cleaned(plain), Written))
+    # Calls side by side each begin one of their own: what they put there is added up.
+    values["custom_context"] = {} if context.custom_context is None else context.custom_context
+    try:
+        plain = msgspec.to_builtins(values, str_keys=True, enc_hook=_plain)
+    except RecursionError:
+        raise _too_deep() from None
+    kept = msgspec.convert({name: _cleaned(value) for name, value in plain.items()}, Written)
+    return {**msgspec.structs.asdict(kept), "state": state_name(kept.state)}
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, pydantic.BaseModel):
-        return value.model_dump(mode="json")
+        # A tool may have put anything into its fields; what cannot be kept is refused here, not warned of.
+        return value.model_dump(mode="json", warnings=False)
     raise TypeError(f"a tool cannot keep a {type(value).__name__} in its context")
 
 
-def _cleaned(value: Any) -> Any:
+def _cleaned(value: Any, levels: int = DEEPEST) -> Any:
     if isinstance(value, str):
         return clean(value)
-    if isinstance(value, dict):
-        return {_cleaned(key): _cleaned(item) for key, item in value.items()}
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    return [_cleaned(item) for item in value] if isinstance(value, list | tuple) else value
+    if not isinstance(value, dict | list | tuple):
+        return value
+    if levels == 0:
+        raise _too_deep()
+    if isinstance(value, dict):
+        return {_cleaned(key): _cleaned(item, levels - 1) for key, item in value.items()}
+    return [_cleaned(item, levels - 1) for item in value]
+
+
+def _too_deep() -> ValueError:
+    return ValueError(f"a tool cannot keep values in its context that are nested deeper than {DEEPEST} levels")
 
 
 def changes(before: dict[str, Any], after: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -165,6 +165,8 @@ class Server:
                 connection = await self._reached(stack)
                 await self._listen(connection, stack)
                 await self._list(connection)
+            # The first thing when all this is closed, for whatever reason: a call from then on asks for another one.
+            stack.callback(connection.tell, lost=True)
             log.info("an MCP server is connected", server=self.name, tools=len(self._names))
             yield connection
 
@@ -214,15 +216,13 @@ class Server:
                 binding = McpBinding(
                     self.name, tool, self.call, timeout=self._server.timeout, secrets=self._server.secrets
                 )
+                name = binding.tool.name
+                if name in taken or (name not in self._names and self._toolbox.find(name)):
+                    raise Unusable("twice")
             except Unusable as error:
                 log.warning("a tool of an MCP server is left out", server=self.name, tool=tool.name, reason=str(error))
                 continue
-            if binding.tool.name in taken or (
-                binding.tool.name not in self._names and self._toolbox.find(binding.tool.name)
-            ):
-                log.warning("a tool of an MCP server is left out", server=self.name, tool=tool.name, reason="twice")
-                continue
-            taken[binding.tool.name] = binding
+            taken[name] = binding
         await self._toolbox.announce(self.name, list(taken.values()))
         for gone in self._names - taken.keys():
             self._toolbox.remove(gone)

@@ -52,7 +52,7 @@ class CreateReportTool(BaseTool):
             "sources_count": len(listed),
             "unknown_citations": [number for number in cited if number not in every],
             "path": made.path,
-            "download": f"/v1/sessions/{context.session_id}/artifacts",
+            "download": f"/v1/sessions/{context.session_id}/artifacts/{context.call}",
         }
         return msgspec.json.encode(told).decode()
 

@@ -11,6 +11,7 @@ from yarl import URL
 from longhouse import clock
 from longhouse.tools.config import SearchConfig, ToolConfig
 from longhouse.tools.context import ToolContext
+from longhouse.tools.findings import Finding
 from longhouse.tools.tavily import Page, Search, SearchError
 from longhouse.tools.toolbox import BaseTool
 
@@ -116,7 +117,9 @@ def _keep(context: ToolContext, url: str, numbers: Numbers, *, title: str = "", 
     """The source of this address, in the context; what was known of it before stays."""
     new = {"number": numbers.of(url), "title": title, "url": url, "snippet": snippet, "full_content": ""}
     there = context.sources.get(url)
-    was = {name: value for name, value in there.items() if value} if isinstance(there, dict) else {}
+    was = {name: value for name, value in there.items() if value} if isinstance(there, dict | Finding) else {}
+    # Counted anew whenever a source is read from the journal: a count of other text does not stay with this one.
+    was.pop("char_count", None)
     context.sources[url] = source = {**new, **was}
     return source
 
@@ -127,8 +130,9 @@ def known(context: ToolContext) -> dict[int, dict[str, Any]]:
     Two searches side by side may have found the same page, each under a number of its own: `sources` keeps one of
     them, `searches` has both.
     """
-    cited = [one for search in context.searches if isinstance(search, dict) for one in search.get("citations", ())]
-    every = [one for one in (*cited, *context.sources.values()) if isinstance(one, dict)]
+    searches = [search for search in context.searches if isinstance(search, dict | Finding)]
+    cited = [one for search in searches for one in search.get("citations", ())]
+    every = [dict(one) for one in (*cited, *context.sources.values()) if isinstance(one, dict | Finding)]
     return {one["number"]: one for one in every if isinstance(one.get("number"), int) and one.get("url")}
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from longhouse.agents.tool import ToolType
 from longhouse.tools.context import ToolContext
@@ -36,6 +36,24 @@ class FinalAnswerTool(BaseTool):
     completed_steps: list[str] = Field(default_factory=list, description="What was done")
     answer: str = Field(description="The complete answer, in the language of the user")
     status: Literal["completed", "failed"] = Field(default="completed", description="Was the request fulfilled?")
+
+    # The answer may be on its way to the client already: what stands beside it is read as well as it can be.
+
+    @field_validator("reasoning", mode="before")
+    @classmethod
+    def _read_reasoning(cls, given: Any) -> str:
+        return given if isinstance(given, str) else ""
+
+    @field_validator("completed_steps", mode="before")
+    @classmethod
+    def _read_steps(cls, given: Any) -> list[str]:
+        steps = [given] if isinstance(given, str) else given
+        return [step for step in steps if isinstance(step, str)] if isinstance(steps, list) else []
+
+    @field_validator("status", mode="before")
+    @classmethod
+    def _read_status(cls, given: Any) -> str:
+        return "failed" if str(given).strip().lower().startswith("fail") else "completed"
 
     async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
         context.state = self.status.upper()

@@ -17,8 +17,9 @@ from longhouse.journal.events import Effect, Fault, Outcome, Output
 from longhouse.journal.messages import clean
 from longhouse.journal.session import Open, Session
 from longhouse.store.catalog import Catalog
-from longhouse.tools.config import ToolConfig
+from longhouse.tools.config import ToolConfig, with_model
 from longhouse.tools.context import MadeFile, Services, ToolContext, changes, context_of, written
+from longhouse.tools.served import publish_served
 
 log = structlog.get_logger()
 
@@ -188,9 +189,7 @@ class Toolbox:
     async def announce(self, server: str, bindings: Sequence[Binding]) -> None:
         """Takes up the tools of a server; the catalog learns of them, so that they are found like any other."""
         if self._catalog:
-            await self._catalog.tools.publish(
-                [_served(server, binding.tool) for binding in bindings], by=f"mcp:{server}", again=False
-            )
+            await publish_served(self._catalog, server, [binding.tool for binding in bindings])
         for binding in bindings:
             self.add(binding)
 
@@ -248,11 +247,13 @@ class Toolbox:
             return Result(work if isinstance(work, Fault) else _unknown(call.tool))
         if full := await self._is_full(tool, session.owner):
             return Result(full)
-        context = context_of(call, session, self._services, memory_scope)
-        before, deadline = written(context), asyncio.timeout(tool.timeout)
+        config = await with_model(self._configs.get(session.agent, self._config), session, self._catalog)
+        deadline = asyncio.timeout(tool.timeout)
         try:
+            context = context_of(call, session, self._services, memory_scope)
+            before = written(context)
             async with deadline:
-                output = await work(context, self._configs.get(session.agent, self._config))
+                output = await work(context, config)
             writes, adds = changes(before, written(context))
             content = _bounded(clean(str(output)), tool.max_output)
             return Result(Output(content=content), writes, adds, tuple(context.made))
@@ -291,19 +292,6 @@ class Versioned:
 
     def bind(self, arguments: str) -> Work | Fault:
         return self.binding.bind(arguments)
-
-
-def _served(server: str, tool: Tool) -> ToolDescriptor:
-    return ToolDescriptor(
-        name=tool.name,
-        tags=(server,),
-        description_short=tool.description,
-        input_schema=tool.schema,
-        runtime_binding=RuntimeBinding(mcp=tool.name),
-        effect=tool.effect,
-        timeout=tool.timeout,
-        max_output=tool.max_output,
-    )
 
 
 def _unknown(name: str) -> Fault:

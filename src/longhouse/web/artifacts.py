@@ -26,9 +26,9 @@ def routes(sessions: Sessions) -> APIRouter:
 
     @router.get("/v1/sessions/{session_id}/artifacts/{artifact_id}", response_model=None)
     async def get_artifact(caller: access.User, session_id: str, artifact_id: str) -> Response:
-        """One of these files, to download."""
+        """One of these files, to download: by its id, or by the id of the call that made it (the first of several)."""
         session = await sessions.load(caller, session_id)
-        found = next((artifact for artifact in session.files if str(artifact.seq) == artifact_id), None)
+        found = next((one for one in session.files if artifact_id in (str(one.seq), one.file.call)), None)
         content = await files.content(sessions.db, found.file.digest) if found else None
         if found is None or content is None:
             raise wire.not_found("There is no such artifact.", code="artifact_not_found")

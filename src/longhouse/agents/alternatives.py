@@ -1,0 +1,227 @@
+"""What a JSON Schema leaves a choice between, with references followed and conditions put together.
+
+Strict structured output knows neither references nor conditions. A schema is therefore seen here as a few leaves, each
+of one type: an object with its properties, a list, a text or another plain value.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import unquote
+
+DEPTH: Final = 20
+"""Levels that are written out; deeper ones, and schemas inside of themselves, are spelled as JSON in a string."""
+_NAMES: Final = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A schema within another, not looked at yet."""
+
+    schema: Any
+    root: dict[str, Any]
+    followed: frozenset[str] = frozenset()
+    """The references that led here: none of them is followed again."""
+    depth: int = DEPTH
+
+    @property
+    def description(self) -> str | None:
+        return self.schema.get("description") if isinstance(self.schema, dict) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One of the things that a schema allows."""
+
+    schema: dict[str, Any]
+    place: Place
+    is_cut: bool = False
+    """Too deep, or inside of itself."""
+
+    @classmethod
+    def of_arguments(cls, schema: dict[str, Any]) -> "Leaf":
+        """The arguments of a tool: always one object, whatever its alternatives are."""
+        place = Place(schema, schema)
+        flat, followed = _flat(place) or (schema, place.followed)
+        here = Place(schema, schema, followed)
+        return cls(_joined({**flat, "type": "object"}, here), here)
+
+    @property
+    def is_object(self) -> bool:
+        return self.schema.get("type") == "object" and not self.is_spelled
+
+    @property
+    def is_array(self) -> bool:
+        return self.schema.get("type") == "array" and not self.is_cut
+
+    @property
+    def is_text(self) -> bool:
+        """Is a string here the string itself?"""
+        return not self.is_cut and self.schema.get("type", "string") == "string"
+
+    @property
+    def is_spelled(self) -> bool:
+        """Written as JSON in a string, since the names in it are not known, or where it ends."""
+        if self.is_cut:
+            return True
+        if self.schema.get("type") != "object" or self.schema.get("properties"):
+            return False
+        others = self.schema.get("additionalProperties", "properties" not in self.schema)
+        return others is not False or "patternProperties" in self.schema
+
+    @property
+    def properties(self) -> dict[str, Place]:
+        return {name: self._inner(inner) for name, inner in self.schema.get("properties", {}).items()}
+
+    @property
+    def required(self) -> set[str]:
+        return set(self.schema.get("required", ()))
+
+    @property
+    def is_tuple(self) -> bool:
+        return "prefixItems" in self.schema or isinstance(self.schema.get("items"), list)
+
+    @property
+    def items(self) -> list[Place]:
+        """What a list may hold; in a tuple, place by place."""
+        items = self.schema.get("items", {})
+        listed = [*self.schema.get("prefixItems", ()), *(items if isinstance(items, list) else ())]
+        others = [items] if isinstance(items, dict) and (items or not listed) else []
+        return [self._inner(inner) for inner in [*listed, *others]] or [self._inner({})]
+
+    def fits(self, value: dict[str, Any]) -> bool:
+        """Has the value the names of this object, and its fixed values?"""
+        known = self.schema.get("properties", {})
+        return (
+            value.keys() <= known.keys()
+            and self.required <= value.keys()
+            and all(item is None or item in _listed(known[name], item) for name, item in value.items())
+        )
+
+    def _inner(self, schema: Any) -> Place:
+        return Place(schema, self.place.root, self.place.followed, self.place.depth - 1)
+
+
+def leaves(place: Place) -> Iterator[Leaf]:
+    """All that a schema allows, alternatives within alternatives included."""
+    if not isinstance(place.schema, dict):
+        yield Leaf({}, place)  # true: anything goes
+        return
+    found = _flat(place) if place.depth > 0 else None
+    if found is None:
+        yield Leaf({"description": place.description} if place.description else {}, place, is_cut=True)
+        return
+    schema, followed = found
+    here = Place(schema, place.root, followed, place.depth)
+    if schema.get("properties") and schema.get("type", "object") == "object":
+        yield Leaf(_joined({"type": "object", **schema}, here), here)
+        return
+    branches = _branches(schema)
+    for branch in branches:
+        yield from leaves(Place(branch, place.root, followed, place.depth - 1))
+    if not branches:
+        yield Leaf(schema, here)
+
+
+def _flat(place: Place) -> tuple[dict[str, Any], frozenset[str]] | None:
+    """The schema with references and `allOf` put in; None where it leads into itself."""
+    schema, followed = place.schema, place.followed
+    while "$ref" in schema:
+        ref = str(schema["$ref"])
+        if ref in followed:
+            return None
+        followed |= {ref}
+        beside = {key: value for key, value in schema.items() if key != "$ref"}
+        schema = {**_at(place.root, ref), **beside}
+    whole = {key: value for key, value in schema.items() if key != "allOf"}
+    for part in schema.get("allOf", ()):
+        found = _flat(Place(part, place.root, followed)) if isinstance(part, dict) else None
+        if found:
+            whole, followed = _merged(whole, found[0]), followed | found[1]
+    return _typed(whole), followed
+
+
+def _at(root: dict[str, Any], ref: str) -> dict[str, Any]:
+    """The place in this very document that a reference points to; nothing is fetched."""
+    here: Any = root
+    for part in ref.removeprefix("#").split("/")[1:]:
+        name = unquote(part).replace("~1", "/").replace("~0", "~")
+        if isinstance(here, list):
+            here = dict(enumerate(here)).get(int(name)) if name.isdecimal() and len(name) < 7 else None
+        else:
+            here = here.get(name) if isinstance(here, dict) else None
+    return here if isinstance(here, dict) and ref.startswith("#") else {}
+
+
+def _merged(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Both at once: the properties of either, what either requires; for the rest, the first one's word."""
+    both = {**other, **one}
+    if "properties" in both:
+        both["properties"] = {**other.get("properties", {}), **one.get("properties", {})}
+    if "required" in both:
+        both["required"] = [*other.get("required", ()), *one.get("required", ())]
+    return both
+
+
+def _typed(schema: dict[str, Any]) -> dict[str, Any]:
+    """With its type said, where it follows from the rest."""
+    if "type" in schema:
+        return schema
+    if "items" in schema or "prefixItems" in schema:
+        return {"type": "array", **schema}
+    values = schema.get("enum") or ([schema["const"]] if "const" in schema else [])
+    types = list(dict.fromkeys(_types(value)[0] for value in values))
+    return {**schema, "type": types[0] if len(types) == 1 else types} if types else schema
+
+
+def _branches(schema: dict[str, Any]) -> list[Any]:
+    """What the schema leaves a choice between, where it is not one object."""
+    if isinstance(types := schema.get("type"), list):
+        narrowed = (_narrowed(schema, one) for one in types)
+        return [one for one in narrowed if one.get("enum", True)]
+    if schema.get("type") == "null":
+        return []
+    base = {"type": schema["type"]} if "type" in schema else {}
+    chosen = schema.get("anyOf") or schema.get("oneOf") or ()
+    return [{**base, **branch} if isinstance(branch, dict) else branch for branch in chosen]
+
+
+def _narrowed(schema: dict[str, Any], one: str) -> dict[str, Any]:
+    """The schema for one of its types."""
+    if one == "null":
+        return {"type": "null"}
+    narrow = {key: value for key, value in schema.items() if key not in ("type", "enum", "description")}
+    if "enum" in schema:
+        narrow["enum"] = [value for value in schema["enum"] if one in _types(value)]
+    return {"type": one, **narrow}
+
+
+def _types(value: Any) -> tuple[str, ...]:
+    name = _NAMES.get(type(value), "null")
+    return (name, "number") if name == "integer" else (name,)
+
+
+def _joined(schema: dict[str, Any], place: Place) -> dict[str, Any]:
+    """An object and its alternatives as one object: what only some of them have need not be there."""
+    chosen = schema.get("anyOf") or schema.get("oneOf") or ()
+    whole = {key: value for key, value in schema.items() if key not in ("anyOf", "oneOf")}
+    found = [_flat(Place(one, place.root, place.followed)) for one in chosen if isinstance(one, dict)]
+    branches = [one[0] for one in found if one]
+    offered: dict[str, list[Any]] = {}
+    for branch in branches:
+        for name, inner in branch.get("properties", {}).items():
+            if name not in schema.get("properties", {}) and inner not in offered.setdefault(name, []):
+                offered[name].append(inner)
+    if offered:
+        more = {name: inner[0] if len(inner) == 1 else {"anyOf": inner} for name, inner in offered.items()}
+        whole["properties"] = {**schema.get("properties", {}), **more}
+    required = [set(branch.get("required", ())) for branch in branches]
+    always = set.intersection(*required) if required else set()
+    return {**whole, "required": [*schema.get("required", ()), *sorted(always)]}
+
+
+def _listed(schema: Any, value: Any) -> list[Any]:
+    """The values that a property may have, where they are listed; otherwise the one it has."""
+    if not isinstance(schema, dict):
+        return [value]
+    return [schema["const"]] if "const" in schema else list(schema.get("enum", [value]))

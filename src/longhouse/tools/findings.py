@@ -1,0 +1,101 @@
+"""What research leaves in a context: sources and searches. Tools hold objects, the journal holds plain JSON."""
+
+from collections.abc import ItemsView, KeysView, ValuesView
+from datetime import datetime
+from typing import Annotated, Any
+
+import pydantic
+from pydantic import AfterValidator, Field, PlainSerializer
+
+from longhouse import clock
+
+
+class Finding(pydantic.BaseModel):
+    """Fields by attribute and by name in brackets; what only its tool knows stays with it."""
+
+    model_config = pydantic.ConfigDict(extra="allow")
+
+    def __getitem__(self, name: str) -> Any:
+        return self._held()[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        setattr(self, name, value)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._held()
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self._held().get(name, default)
+
+    def keys(self) -> KeysView[str]:
+        return self._held().keys()
+
+    def values(self) -> ValuesView[Any]:
+        return self._held().values()
+
+    def items(self) -> ItemsView[str, Any]:
+        return self._held().items()
+
+    def _held(self) -> dict[str, Any]:
+        """In brackets a time is the text that the journal has."""
+        held = {**self.__dict__, **(self.model_extra or {})}
+        return {name: _zoned(value) for name, value in held.items()}
+
+
+class SourceData(Finding):
+    """A page that was found, under the number that it is cited by."""
+
+    number: int
+    title: str | None = "Untitled"
+    url: str
+    snippet: str = ""
+    full_content: str = ""
+    char_count: int = 0
+
+    def __str__(self) -> str:
+        return f"[{self.number}] {self.title or 'Untitled'} - {self.url}"
+
+
+def _local(moment: datetime) -> datetime:
+    """Without a zone, as `datetime.now()` gives it: tools compare the two."""
+    return moment.astimezone().replace(tzinfo=None) if moment.tzinfo else moment
+
+
+def _zoned(value: Any) -> Any:
+    return clock.iso(value) if isinstance(value, datetime) else value
+
+
+class SearchResult(Finding):
+    """A search and the sources that it found."""
+
+    query: str
+    answer: str | None = None
+    citations: list[SourceData] = Field(default_factory=list)
+    timestamp: Annotated[datetime, AfterValidator(_local), PlainSerializer(_zoned, when_used="json")] = Field(
+        default_factory=lambda: _local(clock.now())
+    )
+
+    def __str__(self) -> str:
+        return f"Search: '{self.query}' ({len(self.citations)} sources)"
+
+
+def as_source(value: Any) -> Any:
+    """A source of the journal as an object; what another hand wrote in another shape is left as it is."""
+    if not isinstance(value, dict) or type(value.get("number")) is not int:
+        return value
+    source = _fitting(SourceData, value)
+    if isinstance(source, SourceData) and "char_count" not in value:
+        source.char_count = len(source.full_content)
+    return source
+
+
+def as_search(value: Any) -> Any:
+    """The same for a search."""
+    return _fitting(SearchResult, value) if isinstance(value, dict) else value
+
+
+def _fitting(cls: type[Finding], value: dict[str, Any]) -> Any:
+    try:
+        return cls.model_validate(value)
+    except pydantic.ValidationError:
+        return value

@@ -1,0 +1,152 @@
+"""Listening to a model: what is shown while it is written, as what, and what is kept back until it is known."""
+
+import json
+from dataclasses import replace
+from typing import Any, Literal
+
+import pytest
+
+from longhouse.agents.hybrid import SGRToolCallingAgent
+from longhouse.agents.strategy import Reply, Request
+from longhouse.agents.structured import SGRAgent
+from longhouse.agents.template import Abilities, LLMPolicy, Template, ToolPolicy
+from longhouse.agents.tool import Tool
+from longhouse.agents.tool_calling import ToolCallingAgent
+from longhouse.journal.events import ProviderCall, Replied
+from longhouse.journal.session import Session
+from longhouse.models.scripted import Say, ScriptedModel, call, calls, say
+from longhouse.runtime.bus import Bus, Fragment, Look
+from longhouse.runtime.listen import listen
+from longhouse.store.database import Database
+from longhouse.tools.clock import ClockTool
+from longhouse.tools.plan import ReasoningTool
+from longhouse.tools.talk import FinalAnswerTool
+from support import opened, prompted, returned, started, told, used
+
+CLOCK, REASONING, ANSWER = ClockTool.described(), ReasoningTool.described(), FinalAnswerTool.described()
+NOON = call("finalanswertool", answer="Noon.", status="completed")
+AGENTS = {one.name: one() for one in (ToolCallingAgent, SGRToolCallingAgent, SGRAgent)}
+Shown = list[tuple[Literal["content", "reasoning"], str]]
+
+
+def request_of(agent: str, *offered: Tool, session: Session | None = None, can: Abilities | None = None) -> Request:
+    template = Template(
+        name="t",
+        base_agent_class=agent,
+        tool_policy=ToolPolicy(allowlist=()),
+        llm_policy=LLMPolicy(can=can or Abilities()),
+    )
+    return AGENTS[agent].propose(session or begun(), template, offered)
+
+
+def begun(*new: Any) -> Session:
+    return told(opened(), prompted("What time is it?"), started(2), *new)
+
+
+async def heard(db: Database, request: Request, says: Say, *, shows_answer: bool = True) -> tuple[Shown, Reply]:
+    """What followers see of this reply, and the reply."""
+    bus, session = Bus(), begun()
+    with bus.subscribed(session.id) as subscription:
+        reply = await listen(
+            db, bus, ScriptedModel([says]), request, session=session, fence=1, shows_answer=shows_answer
+        )
+        bus.publish(session.id, Look())
+        items = await subscription.take()
+    return [(item.kind, item.text) for item in items if isinstance(item, Fragment)], reply
+
+
+def structured(tool: str, **arguments: Any) -> Say:
+    return say(json.dumps({"reasoning_steps": ["so"], "function": {"tool_name_discriminator": tool, **arguments}}))
+
+
+@pytest.mark.parametrize("forced", [True, False])
+async def test_text_beside_a_call_is_reasoning(db: Database, forced: bool) -> None:
+    request = request_of("ToolCallingAgent", CLOCK, ANSWER, can=Abilities(forced_tool_choice=forced))
+    shown, reply = await heard(db, request, calls(say("Let me look. "), call("clocktool")))
+    assert shown == [("reasoning", "Let me look. ")]
+    assert (reply.text, len(reply.calls)) == ("Let me look. ", 1)
+    shown, _ = await heard(db, request, calls(say("Now I know. "), NOON))
+    assert shown == [("reasoning", "Now I know. "), ("content", "Noon.")]
+
+
+@pytest.mark.parametrize("forced", [True, False])
+async def test_text_that_may_still_be_the_answer_is_kept_back(db: Database, forced: bool) -> None:
+    can = Abilities(forced_tool_choice=forced)
+    request = request_of("ToolCallingAgent", CLOCK, ANSWER, can=can)
+    shown, reply = await heard(db, request, Say(text="It is noon.", reasoning="Hm.", chunk=3))
+    assert shown == [("reasoning", "Hm.")], "what a model thinks is shown at once, what it says once it is known"
+    assert reply.text == "It is noon."
+    thought = begun(Replied(phase="reasoning", thought="So."))
+    action = request_of("SGRToolCallingAgent", CLOCK, REASONING, ANSWER, session=thought, can=can)
+    assert action.phase == "action"
+    shown, reply = await heard(db, action, Say(text="It is noon.", chunk=3))
+    assert (shown, reply.text) == ([], "It is noon.")
+
+
+async def test_text_after_a_call_has_begun_is_shown_as_it_comes(db: Database) -> None:
+    request = request_of("ToolCallingAgent", CLOCK)
+    bus, session = Bus(), begun()
+
+    class Backwards(ScriptedModel):
+        """Calls first and talks then, as some models do."""
+
+        async def stream(self, body: Any) -> Any:
+            said = [delta async for delta in super().stream(body)]
+            for delta in sorted(said, key=lambda one: not one.calls):
+                yield delta
+
+    with bus.subscribed(session.id) as subscription:
+        model = Backwards([Say(text="I look.", calls=call("clocktool").calls, chunk=4)])
+        await listen(db, bus, model, request, session=session, fence=1)
+        items = await subscription.take()
+    assert [item.text for item in items if isinstance(item, Fragment)] == ["I lo", "ok."]
+
+
+async def test_without_tools_text_is_the_answer_as_it_comes(db: Database) -> None:
+    for agent in ("ToolCallingAgent", "SGRToolCallingAgent", "SGRAgent"):
+        shown, _ = await heard(db, request_of(agent), Say(text="It is noon.", chunk=6))
+        assert shown == [("content", "It is "), ("content", "noon.")], agent
+
+
+async def test_a_thought_in_words_is_reasoning_as_it_comes(db: Database) -> None:
+    request = request_of("SGRToolCallingAgent", CLOCK, REASONING, ANSWER)
+    shown, _ = await heard(db, request, Say(text="First, the clock.", chunk=7))
+    assert shown == [("reasoning", "First, "), ("reasoning", "the clo"), ("reasoning", "ck.")]
+
+
+async def test_an_answer_is_shown_as_it_is_written_in_every_strategy(db: Database) -> None:
+    pieces: Shown = [("content", "No"), ("content", "on.")]
+    thought = begun(Replied(phase="reasoning"), used("1-reasoning", tool="reasoningtool"), returned("1-reasoning"))
+    chunked = Say(calls=NOON.calls, chunk=len('{"answer":"No'))
+    for agent, session in (("ToolCallingAgent", begun()), ("SGRToolCallingAgent", thought)):
+        request = request_of(agent, CLOCK, REASONING, ANSWER, session=session)
+        shown, _ = await heard(db, request, chunked)
+        assert shown == pieces, agent
+    text = structured("finalanswertool", answer="Noon.").text
+    shown, _ = await heard(db, request_of("SGRAgent", CLOCK, ANSWER), Say(text=text, chunk=text.index("on.")))
+    assert shown == pieces
+
+
+async def test_an_answer_that_will_be_refused_is_not_shown(db: Database) -> None:
+    reasoning = request_of("SGRToolCallingAgent", CLOCK, REASONING, ANSWER)
+    assert reasoning.only == "reasoningtool"
+    approved_first = replace(ANSWER, needs_approval=True)
+    for request in (
+        reasoning,
+        request_of("ToolCallingAgent", CLOCK),
+        request_of("ToolCallingAgent", CLOCK, approved_first),
+    ):
+        shown, reply = await heard(db, request, NOON)
+        assert shown == []
+        assert reply.calls == (ProviderCall(id="call_1", name="finalanswertool", arguments=NOON.calls[0].written),)
+    for tools in ([CLOCK], [CLOCK, approved_first]):
+        shown, _ = await heard(db, request_of("SGRAgent", *tools), structured("finalanswertool", answer="Noon."))
+        assert shown == []
+
+
+async def test_where_an_answer_would_be_sent_back_text_is_reasoning_at_once(db: Database) -> None:
+    request = request_of("ToolCallingAgent", CLOCK, ANSWER)
+    shown, _ = await heard(db, request, Say(text="It is noon.", chunk=6), shows_answer=False)
+    assert shown == [("reasoning", "It is "), ("reasoning", "noon.")]
+    shown, _ = await heard(db, request, NOON, shows_answer=False)
+    assert shown == []
