@@ -16,6 +16,7 @@ import structlog
 import typer
 import uvicorn
 import uvloop
+from typer.core import TyperGroup
 
 from longhouse.app import App, open_app
 from longhouse.commands import bench_search, catalog, keys, seed, sessions
@@ -32,7 +33,18 @@ from longhouse.store.embedded import open_postgres
 from longhouse.terminal import talk
 from longhouse.web.access import Door
 
-cli = typer.Typer(help="A server for AI agents that live long and forget nothing.", no_args_is_help=True)
+
+class Commands(TyperGroup):
+    def invoke(self, ctx: Any) -> Any:
+        """What we refuse on purpose ends in one sentence."""
+        try:
+            return super().invoke(ctx)
+        except LonghouseError as error:
+            typer.echo(f"longhouse: {error}", err=True)
+            raise typer.Exit(1) from None
+
+
+cli = typer.Typer(cls=Commands, help="A server for AI agents that live long and forget nothing.", no_args_is_help=True)
 
 DEMO: Final = "no model is set: the built-in demo model answers (set LONGHOUSE_LLM_BASE_URL, _API_KEY, _MODEL)"
 OPEN: Final = "no API key is set: whoever reaches this port may do everything (set LONGHOUSE_ADMIN_KEY)"
@@ -41,7 +53,7 @@ WELL_KNOWN: Final = ("password", "changeme", "change-me", "change_me", "secret",
 LEAST_KEY: Final = 16
 
 Host = Annotated[str | None, typer.Option(help="Address to listen on.")]
-Port = Annotated[int | None, typer.Option(help="Port to listen on.")]
+Port = Annotated[int | None, typer.Option(help="Port to listen on.", min=0, max=65535)]
 
 
 @cli.command()
@@ -70,12 +82,13 @@ def chat(
     model: Annotated[
         str | None, typer.Option(help="Template or session id; LONGHOUSE_DEFAULT_TEMPLATE if none is said.")
     ] = None,
-    url: Annotated[str, typer.Option(help="Where Longhouse serves.")] = "http://127.0.0.1:8400",
+    url: Annotated[str | None, typer.Option(help="Where Longhouse serves; by the settings if none is said.")] = None,
     key: Annotated[str, typer.Option(help="An API key, where one is needed.", envvar="LONGHOUSE_API_KEY")] = "",
 ) -> None:
     """Talk to an agent in the terminal."""
     settings = Settings(log_level="warning")
-    _run(settings, lambda: talk(url, model or settings.default_template, key))
+    address = url or f"http://{settings.host}:{settings.port}"
+    _run(settings, lambda: talk(address, model or settings.default_template, key))
 
 
 @cli.command()
@@ -86,16 +99,13 @@ def probe(model: Annotated[str | None, typer.Option(help="Another model than LON
 
 
 def _run(settings: Settings, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Runs until the end or a signal; what we refuse on purpose ends in one sentence."""
+    """Runs until the end or a signal."""
     _set_up_logs(settings.log_level)
     try:
         if path := file_of(settings, "logging_config"):
             configure_logging(path)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(main())
-    except LonghouseError as error:
-        typer.echo(f"longhouse: {error}", err=True)
-        raise typer.Exit(1) from None
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
 
@@ -104,9 +114,7 @@ async def _serve(settings: Settings) -> None:
     _refuse_easy_key(settings.host, settings.admin_key.get_secret_value().strip())
     with _listening(settings.host, settings.port) as listener:
         async with open_app(settings) as app:
-            await _refuse_open_doors(settings.host, app.door)
-            settle()
-            server = uvicorn.Server(
+            server = _Server(
                 uvicorn.Config(
                     app.asgi,
                     http="httptools",
@@ -119,6 +127,9 @@ async def _serve(settings: Settings) -> None:
                     timeout_graceful_shutdown=3,
                 )
             )
+            _on_end(server.leave)
+            await _refuse_open_doors(settings.host, app.door)
+            settle()
             address, port = listener.getsockname()[:2]
             typer.echo(f"longhouse serves on http://{address}:{port}")
             if await app.door.is_open():
@@ -130,9 +141,11 @@ async def _serve(settings: Settings) -> None:
 
 async def _work(settings: Settings) -> None:
     async with open_app(settings) as app:
+        ended = asyncio.Event()
+        _on_end(ended.set)
         settle()
         typer.echo(f"worker ready: {app.worker.id}")
-        await _until_end(app, _signalled())
+        await _until_end(app, _set(ended))
 
 
 def settle() -> None:
@@ -182,11 +195,34 @@ async def _until_end(app: App, work: Coroutine[Any, Any, None]) -> None:
     await working
 
 
-async def _signalled() -> None:
-    ended = asyncio.Event()
+async def _set(event: asyncio.Event) -> None:
+    await event.wait()
+
+
+class _Server(uvicorn.Server):
+    """Serves until it is told to leave; what signals mean for the whole process is not its business.
+
+    Left to itself it would raise them once more at its end, and SIGTERM would kill us before the worker lets go.
+    """
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    def leave(self) -> None:
+        self.should_exit = True
+
+
+def _on_end(leave: Callable[[], None]) -> None:
+    """SIGTERM and SIGINT ask us to leave; a second SIGINT, from somebody who will not wait, ends us at once."""
+    loop = asyncio.get_running_loop()
+
+    def heard() -> None:
+        leave()
+        loop.remove_signal_handler(signal.SIGINT)
+
     for name in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(name, ended.set)
-    await ended.wait()
+        loop.add_signal_handler(name, heard)
 
 
 def _refuse_easy_key(host: str, key: str) -> None:

@@ -73,14 +73,14 @@ async def test_an_append_from_outside_wakes_the_worker_and_the_followers() -> No
     bus, woken, stopped = Bus(), [], []
     bus.on_wake(woken.append)
     bus.on_wake(woken.append)
-    bus.on_stop(stopped.append)
+    bus.on_stop(lambda *heard: stopped.append(heard))
     with bus.subscribed("s") as subscription:
         bus.appended("s", 7)
         assert woken == ["s", "s"]
         assert await taken(subscription) == [Look(7)]
     bus.wake("t")
-    bus.stop("u")
-    assert (woken[2:], stopped) == (["t", "t"], ["u"])
+    bus.stop("u", 3)
+    assert (woken[2:], stopped) == (["t", "t"], [("u", 3)])
 
 
 def test_a_draft_is_there_while_it_is_written() -> None:

@@ -1,19 +1,21 @@
 """Who may go on with a session, and what becomes of an effect whose worker may not."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import pytest
 from engine_room import Gate, Room
 
+from longhouse.agents.descriptor import ToolDescriptor
 from longhouse.errors import Deposed
 from longhouse.journal import events
 from longhouse.journal.events import Fault, Output
 from longhouse.journal.session import State
 from longhouse.models.scripted import Status, call, calls, say
 from longhouse.runtime.engine import Engine, Patience
-from longhouse.store import leases
-from longhouse.store.database import Database
+from longhouse.store import journals, leases
+from longhouse.store.database import Database, Within
 from longhouse.tools import BaseTool, ToolContext
 
 FINISH = call("finalanswertool", answer="Done.")
@@ -208,6 +210,41 @@ async def test_a_lease_that_was_lost_while_resting_ends_the_run_quietly(db: Data
     session = await asyncio.wait_for(room.engine.advance(stale), 10)
     assert session.state is State.COMPLETED
     assert len(await room.journal(session_id)) == session.head
+
+
+async def test_a_denial_that_meets_the_deadline_of_its_approval_is_the_one_that_counts(db: Database) -> None:
+    class Wire(BaseTool):
+        """Sends money."""
+
+        effect: ClassVar[Any] = "once"
+        needs_approval: ClassVar[bool] = True
+
+        @classmethod
+        def descriptor(cls) -> ToolDescriptor:
+            return replace(super().descriptor(), approval_timeout=0.001)
+
+    room = Room(db, [call("wire"), FINISH], tools=[Wire])
+    session = await room.run()
+    assert session.state is State.WAITING_FOR_APPROVAL
+    await db.run("UPDATE sessions SET due = true")
+    lease = await room.claim(session.id)
+    denied = events.Returned(call="1-action-0", outcome=Fault(code="denied", message="No."), by="user")
+    async with db.pool.acquire() as person, person.transaction():
+        # Written and not yet committed: the worker does not see it, and then meets it.
+        await journals.add(Within(person), session.id, [denied], trace="")
+        running = asyncio.create_task(room.engine.advance(lease))
+        await until_waiting(db)
+    session = await asyncio.wait_for(running, 10)
+    assert session.state is State.COMPLETED
+    assert (await room.outcomes(session.id))["1-action-0"] == denied.outcome
+
+
+async def until_waiting(db: Database) -> None:
+    """Until a statement waits for a lock in this database."""
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    async with asyncio.timeout(10):
+        while not await db.value(waiting):
+            await asyncio.sleep(0.01)
 
 
 async def test_a_once_call_that_was_held_up_past_its_deadline_is_not_begun(db: Database) -> None:

@@ -11,12 +11,13 @@ from unsteady import unsteady
 
 from longhouse import clock
 from longhouse.errors import AlreadyReturned, Deposed, UnknownShape
-from longhouse.journal import events
+from longhouse.journal import events, messages
 from longhouse.journal.events import Event, Output, Recorded
 from longhouse.journal.fold import FOLD_VERSION, blank, fold
 from longhouse.journal.session import Session, State
 from longhouse.models.scripted import Call, Say, call
 from longhouse.store import journals, leases
+from longhouse.store.acceptance import Accepted, Repeated
 from longhouse.store.database import Database, open_database
 from support import AGENT, Serving
 
@@ -105,15 +106,44 @@ async def test_what_outsiders_add_is_there_once_when_its_reply_is_lost(dsn: str,
         line.lose_reply()
         assert (await opened(shaky)).seq == 2
         line.lose_reply(times=2)
-        accepted = journals.Accepted(owner="local", digest="d", key="k")
+        accepted = Accepted(owner="local", digest="d", key="k")
         placed = await journals.add(shaky, "s", [prompted("More", "t2")], trace="t2", accepted=accepted)
         assert (placed.seq, line.cuts) == (3, 3)
         assert [type(event).__name__ for event in await whole(db)] == ["Opened", "Prompted", "Prompted"]
         assert await db.value("SELECT count(*) FROM requests") == 1
         # The key is taken now, by whomever it is tried again.
-        with pytest.raises(journals.Repeated):
+        with pytest.raises(Repeated):
             await journals.add(shaky, "s", [prompted("More", "t2")], trace="t2", accepted=accepted)
         assert len(await whole(db)) == 3
+
+
+async def test_a_session_that_several_open_at_once_is_opened_once_and_has_one_past(dsn: str, db: Database) -> None:
+    known = (messages.User(content="I am Aliya"), messages.Assistant(content="Noted"))
+    about = events.Opened(agent=AGENT, version=1, owner="local", conversation="c")
+    async with unsteady(dsn) as (shaky, line):
+        line.lose_reply(times=2)
+        for number, proposed in enumerate(("s", "another")):
+            prompt = events.Prompted(trace=f"t{number}", content=("Hello",), prior=known)
+            placed = await journals.open(shaky, proposed, about, prompt, task="Hello")
+            assert (placed.session_id, placed.seq) == ("s", number + 2)
+        assert line.cuts == 2
+    told = await whole(db)
+    assert [type(event).__name__ for event in told] == ["Opened", "Prompted", "Prompted"]
+    assert [event.prior for event in told if isinstance(event, events.Prompted)] == [known, ()]
+
+
+async def test_a_row_shows_the_beginning_of_a_task_and_the_journal_all_of_it(db: Database) -> None:
+    task = "Hello " * 1_000
+    about = events.Opened(agent=AGENT, version=1, owner="local", conversation="c")
+    await journals.open(db, "s", about, prompted(task), task=task)
+    assert await db.value("SELECT task FROM sessions") == task[:1_000]
+    lease = await leases.claim(db, "s", "w")
+    assert lease
+    await append(db, lease, [started()])
+    assert await db.value("SELECT task FROM sessions") == task[:1_000]
+    session = await journals.load(db, "s")
+    assert session.turn
+    assert session.turn.task == task
 
 
 async def test_a_cancel_whose_reply_is_lost_cancels_one_turn(dsn: str, db: Database) -> None:

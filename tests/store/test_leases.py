@@ -7,6 +7,7 @@ import asyncpg
 import pytest
 from unsteady import unsteady
 
+from lines import lines
 from longhouse import clock
 from longhouse.journal import events
 from longhouse.store import journals, leases
@@ -135,6 +136,18 @@ async def test_a_worker_whose_connection_is_gone_is_unlocked_at_once(dsn: str, d
     await leases.bury(db, gone)
     heir = await claimed(db, "heir")
     assert (heir.previous, heir.fence) == ("w", lease.fence + 1)
+
+
+async def test_a_worker_takes_its_lock_from_a_connection_of_its_own_that_nobody_hears(dsn: str, db: Database) -> None:
+    async with lines(dsn) as (address, between):
+        before = await on_the_roster(address, "w")
+        between.fall_silent()
+        # Postgres has not noticed anything: for it, the old connection holds the lock.
+        again = await asyncio.wait_for(on_the_roster(address, "w"), 10)
+        assert not (await suspect(db, "w")).unlocked
+        assert await leases.beat(again, "w")
+        before.terminate()
+        again.terminate()
 
 
 async def test_a_worker_that_beats_again_is_not_buried(dsn: str, db: Database) -> None:

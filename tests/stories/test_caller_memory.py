@@ -3,7 +3,9 @@
 import json
 from typing import Any
 
-from longhouse.models.scripted import call
+import delegating as agents
+
+from longhouse.models.scripted import call, calls
 from support import House, Serving, sse
 
 TOLD = [{"role": "user", "content": "The user is Алия"}, {"role": "assistant", "content": "I will remember"}]
@@ -87,3 +89,71 @@ async def test_histories_that_are_no_histories_are_refused(serving: Serving) -> 
                 error = (await response.json())["error"]
             assert response.status == 400
             assert error["param"].startswith(param)
+
+
+def seen_by(house: House, name: str) -> list[list[str]]:
+    """What each request of this agent had shown it."""
+    return [[one["content"] for one in messages] for messages in agents.requests_of(house.model, name)]
+
+
+def passing(name: str, **extra: Any) -> agents.Role:
+    return lambda body: agents.last_result(body) if agents.results(body) else agents.ask(name, "Who am I?", **extra)
+
+
+THROUGH_ANOTHER: dict[str, agents.Role] = {
+    "master": passing("ann"),
+    "ann": passing("ben"),
+    "ben": agents.in_steps(agents.answer("known")),
+}
+
+
+async def test_a_sub_agent_that_is_named_has_that_history_whoever_calls_it(serving: Serving) -> None:
+    async with agents.playing(serving, THROUGH_ANOTHER) as house:
+        for name in ("Алия", "Boris"):
+            told = [{"role": "user", "content": f"I am {name}"}, {"role": "assistant", "content": "noted"}]
+            await house.say("Go", model="master", chat_id="c", context=[], subagent_contexts={"ben": told})
+        await house.say("Go", model="master", chat_id="c", context=[], subagent_contexts={"ben": []})
+        assert seen_by(house, "ben") == [["I am Алия", "noted", "Who am I?"], ["I am Boris", "noted", "Who am I?"],
+                                         ["Who am I?"]]  # fmt: skip
+        # Ann, who is not named, remembers; and Ben has a life of his own that knows nothing of these.
+        assert len(await agents.sessions_of(house.db, "ann")) == 1
+        await house.say("Go", model="master", chat_id="c")
+        assert seen_by(house, "ben")[-1] == ["Who am I?"]
+
+
+async def test_a_history_that_is_brought_along_is_kept_once(serving: Serving) -> None:
+    told = [{"role": "user", "content": "x" * 100_000}]
+    fan = calls(*(agents.ask("ann", "Go.", label=f"n{nth}") for nth in range(5)))
+    roles = {
+        "master": lambda body: agents.answer("done") if agents.results(body) else fan,
+        "ann": agents.in_steps(agents.answer("ok")),
+    }
+    async with agents.playing(serving, roles) as house:
+        await house.say("Go", model="master", chat_id="c", context=[], subagent_contexts={"ben": told})
+        kept = await house.db.value("SELECT sum(octet_length(content)) FROM files")
+        assert 100_000 < kept < 150_000
+
+
+async def test_calls_of_tools_in_a_history_are_not_taken_for_those_of_the_turn(serving: Serving) -> None:
+    def ann(body: Any) -> Any:
+        return agents.answer("five") if agents.results(body) else call("clocktool", timezone="UTC")
+
+    used = {"id": "1-action-0", "type": "function", "function": {"name": "clocktool", "arguments": "{}"}}
+    told = [
+        message
+        for _ in range(2)
+        for message in (
+            {"role": "user", "content": "Time?"},
+            {"role": "assistant", "content": "", "tool_calls": [used]},
+            {"role": "tool", "content": "17:00", "tool_call_id": "1-action-0", "name": "clocktool"},
+            {"role": "assistant", "content": "Five"},
+        )
+    ]
+    async with agents.playing(serving, {"master": passing("ann"), "ann": ann}) as house:
+        await house.say("Go", model="master", chat_id="c", context=[], subagent_contexts={"ann": told})
+        last = agents.requests_of(house.model, "ann")[-1]
+        made = [one["id"] for message in last for one in message.get("tool_calls") or ()]
+        answered = [message["tool_call_id"] for message in last if message["role"] == "tool"]
+        assert made == answered
+        assert len(set(made)) == 3
+        assert made[-1] == "1-action-0"

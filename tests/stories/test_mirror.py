@@ -102,3 +102,15 @@ async def test_redis_is_flushed_and_filled_again(serving: Serving) -> None:
         await redis.flushall()
         await say(house, "Oslo")
         await equal(redis, house, session, count=4)
+
+
+async def test_what_redis_knew_is_told_once_however_many_speak_first(serving: Serving) -> None:
+    old = [{"role": "user", "content": "I am Aliya"}, {"role": "assistant", "content": "Noted"}]
+    async with redis_server() as server, open_redis(server.url) as redis:
+        await redis.set(CHAT, msgspec.json.encode(old))
+        async with serving(lambda body: call("finalanswertool", answer="Yes"), redis_url=server.url) as house:
+            said = await asyncio.gather(*(say(house, f"Question {number}") for number in range(4)))
+            [session] = {session_id for _, session_id in said}
+            spoken = [message["content"] for message in plain.spoken_in(await house.folded(session))]
+        assert spoken[:2] == ["I am Aliya", "Noted"]
+        assert sorted(spoken[2:]) == [*(f"Question {number}" for number in range(4)), *["Yes"] * 4]

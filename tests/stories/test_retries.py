@@ -3,10 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import aiohttp
 import pytest
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from longhouse.agents.strategy import Body
 from longhouse.journal.messages import User, text_of
@@ -197,6 +198,118 @@ async def test_the_openai_client_retries_after_a_broken_connection_and_one_promp
         assert dropped.is_set()
         assert answer.choices[0].message.content == "Hello"
         assert await prompts(house) == 1
+
+
+# A retry that comes before the first try has arrived
+
+
+ROW = "SELECT FROM sessions WHERE id = $1 FOR UPDATE"
+ROWS = "LOCK TABLE sessions IN SHARE ROW EXCLUSIVE MODE"
+STUCK = """FROM pg_stat_activity
+    WHERE datname = current_database() AND wait_event_type = 'Lock'
+      AND (query LIKE '%INTO sessions%' OR query LIKE '%due = true%' OR query LIKE 'SELECT pg_advisory_xact_lock%')"""
+
+
+@asynccontextmanager
+async def stalled(house: House, sql: str, *args: object) -> AsyncIterator[None]:
+    """Somebody holds in Postgres what this takes, until the end of the block."""
+    async with house.db.connection() as connection, connection.transaction():
+        await connection.execute(sql, *args)
+        yield
+
+
+async def stuck(house: House, number: int) -> None:
+    """Returns when so many requests wait for somebody else's lock."""
+    async with asyncio.timeout(10):
+        while await house.db.value(f"SELECT count(*) {STUCK}") < number:
+            await asyncio.sleep(0.01)
+
+
+async def test_the_openai_client_loses_patience_while_postgres_stalls_and_one_prompt_is_there(serving: Serving) -> None:
+    tries: asyncio.Queue[Any] = asyncio.Queue()
+    async with serving(echo) as house:
+        session_id = (await house.say("One"))["model"]
+        counting = DefaultAsyncHttpxClient(event_hooks={"request": [tries.put]})
+        async with AsyncOpenAI(
+            base_url=f"{house.url}/v1", api_key="none", max_retries=8, timeout=0.8, http_client=counting
+        ) as client:
+            async with stalled(house, ROW, session_id):
+                asking = asyncio.create_task(client.chat.completions.create(model=session_id, messages=[user("Pay")]))
+                async with asyncio.timeout(20):
+                    for _ in range(3):  # the third one means that the second has waited in vain, too
+                        await tries.get()
+            answer = await asking
+        assert answer.choices[0].message.content == "One | Pay"
+        assert await prompts(house) == 2
+
+
+async def test_a_retry_waits_for_a_first_try_that_opens_a_session(serving: Serving) -> None:
+    async with serving(echo) as house:
+        async with stalled(house, ROWS):
+            first = asyncio.create_task(chat(house, [user("Hello")], headers=FIRST_TRY))
+            await stuck(house, 1)
+            again = [asyncio.create_task(chat(house, [user("Hello")], headers=RETRY)) for _ in range(3)]
+            other = asyncio.create_task(chat(house, [user("Hello!")], headers=RETRY))
+            await stuck(house, 2)
+        got = await asyncio.gather(first, *again)
+        assert len({(one["id"], one["model"], content(one)) for one in got}) == 1
+        assert content(await other) == "Hello!"
+        assert await prompts(house) == 2
+
+
+async def test_a_retry_goes_its_own_way_when_the_first_try_is_refused(serving: Serving) -> None:
+    async with serving(echo) as house:
+        async with stalled(house, ROWS):
+            first = asyncio.create_task(chat(house, [user("Hello")], headers=FIRST_TRY))
+            await stuck(house, 1)
+            again = asyncio.create_task(chat(house, [user("Hello")], headers=RETRY))
+            assert await house.db.value(f"SELECT pg_cancel_backend(pid) {STUCK}")
+            assert (await first)["error"]["type"] == "server_error"
+            await stuck(house, 1)
+        assert content(await again) == "Hello"
+        assert await prompts(house) == 1
+
+
+async def test_a_retry_at_another_gateway_waits_for_the_first_try(serving: Serving) -> None:
+    async with serving(echo) as one, serving(echo) as other:
+        session_id = (await one.say("One"))["model"]
+        async with stalled(one, ROW, session_id):
+            first = asyncio.create_task(chat(one, [user("Pay")], model=session_id, headers=FIRST_TRY))
+            await stuck(one, 1)
+            again = asyncio.create_task(chat(other, [user("Pay")], model=session_id, headers=RETRY))
+            await stuck(one, 2)
+        got = [await first, await again]
+        assert [content(one) for one in got] == ["One | Pay"] * 2
+        assert got[0]["id"] == got[1]["id"]
+        assert await prompts(one) == 2
+
+
+async def test_two_retries_at_two_gateways_are_one_prompt(serving: Serving) -> None:
+    async with serving(echo) as one, serving(echo) as other:
+        session_id = (await one.say("?"))["model"]
+        async with stalled(one, ROW, session_id):
+            both = [
+                asyncio.create_task(chat(house, [user("Oslo")], model=session_id, headers=RETRY))
+                for house in (one, other)
+            ]
+            await stuck(one, 2)
+        got = await asyncio.gather(*both)
+        assert {content(one) for one in got} == {"? | Oslo"}
+        assert (await one.kinds(session_id)).count("Returned") == 2
+        assert await prompts(one) == 1
+
+
+async def test_equal_first_tries_do_not_wait_for_each_other(serving: Serving) -> None:
+    async with serving(echo) as house:
+        session_id = (await house.say("One"))["model"]
+        async with stalled(house, ROW, session_id):
+            both = [
+                asyncio.create_task(chat(house, [user("Go on")], model=session_id, headers=FIRST_TRY)) for _ in range(2)
+            ]
+            await stuck(house, 2)
+        got = await asyncio.gather(*both)
+        assert len({one["id"] for one in got}) == 2
+        assert await prompts(house) == 3
 
 
 @asynccontextmanager

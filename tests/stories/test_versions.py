@@ -134,8 +134,9 @@ async def test_what_is_deactivated_or_retired_lets_its_turns_end_and_begins_none
         await admin(house, "POST", f"/{NAME}/deactivate")
         assert (await house.say("hi", model=NAME))["error"]["code"] == "model_not_found"
         assert content(await house.say("this", model=waiting[0])) == "Done."
-        over = await house.say("and then?", model=waiting[0])
-        assert over["error"]["code"] == "template_not_found"
+        body = {"model": waiting[0], "messages": [{"role": "user", "content": "and then?"}]}
+        async with house.http.post("/v1/chat/completions", json=body) as response:
+            assert (response.status, (await response.json())["error"]["code"]) == (404, "template_not_found")
         await admin(house, "POST", f"/{NAME}/rollback")
         assert content(await house.say("and now?", model=waiting[0])) == "Done."
 

@@ -75,9 +75,10 @@ async def test_a_research_leaves_a_report_and_its_sources(serving: Serving, tmp_
             listed, sources = await read(house, f"{own}/artifacts"), await read(house, f"{own}/sources")
             [artifact] = listed["data"]
             response, report = await fetched(house, artifact["download"])
-            shown = await house.session(answer["model"])
             assert house.model is not None
             told = json.loads(house.model.requests[-1]["messages"][-1]["content"])
+            by_call, same = await fetched(house, told["download"])
+            shown = await house.session(answer["model"])
             journal = repr(await house.journal(answer["model"]))
     assert content(answer) == "Done."
     assert (shown["state"], shown["counters"]["searches_used"]) == ("COMPLETED", 2)
@@ -90,7 +91,9 @@ async def test_a_research_leaves_a_report_and_its_sources(serving: Serving, tmp_
     assert report.decode().endswith(f"- [1] Rain: <{RAIN}>\n- [11] Snow: <{SNOW}>\n")
     assert (artifact["media_type"], artifact["size"]) == ("text/markdown", len(report))
     assert (artifact["path"], artifact["call_id"]) == (told["path"], "3-action-0")
-    assert told["download"] == f"{own}/artifacts"
+    assert told["download"] == f"{own}/artifacts/3-action-0"
+    assert (by_call.status, same) == (200, report)
+    assert by_call.headers["content-disposition"] == response.headers["content-disposition"]
     assert response.headers["content-type"] == "text/markdown; charset=utf-8"
     assert response.headers["x-content-type-options"] == "nosniff"
     disposition = response.headers["content-disposition"]
@@ -128,6 +131,8 @@ async def test_whatever_a_tool_calls_its_file_a_browser_only_saves_it(serving: S
         answer = await house.say("Make.", model="maker")
         listed = (await read(house, f"/v1/sessions/{answer['model']}/artifacts"))["data"]
         assert [one["path"] for one in listed] == [path for path, _ in files]
+        by_call, _ = await fetched(house, f"/v1/sessions/{answer['model']}/artifacts/1-action-0")
+        assert 'filename="page.html"' in by_call.headers["content-disposition"], "the first that the call made"
         for artifact, kind in zip(listed, types, strict=True):
             response, body = await fetched(house, artifact["download"])
             assert (response.status, body) == (200, b"<script>\x00\xff")
@@ -145,7 +150,17 @@ async def test_what_is_not_there_or_not_known_is_refused(serving: Serving) -> No
         answer = await house.say("Report.", model="scout")
         own = f"/v1/sessions/{answer['model']}"
         [artifact] = (await read(house, f"{own}/artifacts"))["data"]
-        for wrong in ("1", "0", "-1", "999999999999999999999999", "x", f"0{artifact['id']}", "%00", "%2e%2e"):
+        for wrong in (
+            "1",
+            "0",
+            "-1",
+            "999999999999999999999999",
+            "x",
+            f"0{artifact['id']}",
+            "%00",
+            "%2e%2e",
+            "2-action-0",
+        ):
             async with house.http.get(f"{own}/artifacts/{wrong}") as response:
                 assert (await refusal(response)).status == 404, wrong
         for path in (f"{own}/artifacts", artifact["download"], f"{own}/sources"):

@@ -208,9 +208,9 @@ async def test_revoking_a_key_ends_what_it_has_open(serving: Serving) -> None:
             others = await stack.enter_async_context(bob.streaming(path))
             await inside(house, ann, 3)
             assert await admin.status("DELETE", f"/admin/keys/{ann.id}") == 204
-            for stream in (talk, watched):
+            for stream, name in ((talk, ""), (watched, "error")):
                 last = (await ended(stream))[-1]
-                assert (last.event, last.json["error"]["code"]) == ("error", "invalid_api_key")
+                assert (last.event, last.json["error"]["code"]) == (name, "invalid_api_key")
                 assert last.json["error"]["message"] == "This API key was revoked."
             status, error = await asyncio.wait_for(waiting, 10)
             assert (status, error["code"]) == (401, "invalid_api_key")

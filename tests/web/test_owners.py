@@ -6,7 +6,7 @@ from typing import Any
 from hostile import CHAT, ask, chat, remains
 from keyring import Client, admin_of, client_of, keyed, methods_of, routes_of
 
-from longhouse.agents.template import MemoryPolicy, Template, ToolPolicy
+from longhouse.agents.template import MemoryPolicy, PromptPack, Template, ToolPolicy
 from longhouse.models.scripted import call
 from support import AGENT, House, Serving, content, sse
 
@@ -137,6 +137,35 @@ async def test_a_template_of_one_owner_is_no_model_for_another(serving: Serving)
             status, error = await bob.refused("POST", CHAT, chat(model=name))
             assert (status, error["code"]) == (404, "model_not_found")
         assert await remains(house.db) == before
+
+
+async def test_a_session_does_not_follow_its_template_to_another_owner(serving: Serving) -> None:
+    tools = ToolPolicy(allowlist=("finalanswertool",))
+    public = Template(name="shared", tool_policy=tools)
+    private = Template(name="shared", owner="ann", tool_policy=tools, prompt_pack=PromptPack(system_prompt=SECRET))
+    async with keyed(serving, lambda body: call("finalanswertool", answer="Yes."), templates=[public]) as house:
+        bob = await client_of(house, "bob")
+        session_id = (await bob.say("hi", model="shared"))["model"]
+        await house.app.catalog.templates.publish([private], by="ann")
+        assert house.model is not None
+        asked = len(house.model.requests)
+        for model in (session_id, "shared", "shared@1", "shared@2"):
+            assert (await bob.refused("POST", CHAT, chat(model=model)))[0] == 404
+        assert len(house.model.requests) == asked
+        ann = await client_of(house, "ann")
+        assert content(await ann.say("hi", model="shared")) == "Yes."
+
+
+async def test_a_version_that_was_for_all_stays_with_those_who_are_pinned_to_it(serving: Serving) -> None:
+    tools = ToolPolicy(allowlist=("finalanswertool",))
+    public = Template(name="shared", tool_policy=tools, follow="pinned")
+    private = Template(name="shared", owner="ann", tool_policy=tools, prompt_pack=PromptPack(system_prompt=SECRET))
+    async with keyed(serving, lambda body: call("finalanswertool", answer="Yes."), templates=[public]) as house:
+        bob = await client_of(house, "bob")
+        session_id = (await bob.say("hi", model="shared"))["model"]
+        await house.app.catalog.templates.publish([private], by="ann")
+        assert content(await bob.say("still there?", model=session_id)) == "Yes."
+        assert SECRET not in str(house.model and house.model.requests)
 
 
 async def test_what_was_done_without_keys_belongs_to_the_admin_key_of_the_settings(serving: Serving) -> None:

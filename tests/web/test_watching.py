@@ -4,8 +4,10 @@ import asyncio
 from typing import Any
 
 import msgspec
+import structlog
 from hostile import ask, chat, refusal
 
+from longhouse.models.scripted import call, calls
 from longhouse.runtime.bus import Bus
 from longhouse.store.catalog import Catalog
 from longhouse.store.database import Database, open_database
@@ -66,6 +68,12 @@ ROUTES = {
 
 async def ask_ready(db: Database) -> tuple[int, Any]:
     """What /ready of a gateway without a worker says."""
+    status, _, told = await ask_gateway(db, "/ready")
+    return status, told
+
+
+async def ask_gateway(db: Database, path: str) -> tuple[int, dict[bytes, bytes], Any]:
+    """Status, headers and body of what a gateway without a worker answers."""
     door = Door(db, admin_key="", limits=Limits())
     catalog = Catalog(db)
     asgi = server.build(
@@ -87,10 +95,10 @@ async def ask_ready(db: Database) -> tuple[int, Any]:
         sent.append(message)
 
     host = (b"host", b"localhost")
-    scope = {"type": "http", "method": "GET", "path": "/ready", "query_string": b"", "headers": [host], "root_path": ""}
+    scope = {"type": "http", "method": "GET", "path": path, "query_string": b"", "headers": [host], "root_path": ""}
     async with asyncio.timeout(10):
         await asgi({**scope, "http_version": "1.1", "scheme": "http", "server": ("x", 1)}, receive, send)
-    return sent[0]["status"], msgspec.json.decode(sent[1]["body"])
+    return sent[0]["status"], dict(sent[0]["headers"]), msgspec.json.decode(sent[1]["body"])
 
 
 async def test_health_says_nothing_but_that_we_are_here(serving: Serving) -> None:
@@ -115,6 +123,20 @@ async def test_ready_does_not_wait_for_a_postgres_that_is_away(dsn: str) -> None
         assert (status, told["error"]["message"]) == (503, "Postgres cannot be reached.")
     status, told = await ask_ready(db)
     assert (status, told["error"]["type"]) == (503, "server_error")
+
+
+async def test_a_request_that_postgres_is_needed_for_may_come_again_when_it_is_back(dsn: str) -> None:
+    async with open_database(dsn) as db:
+        pass
+    with structlog.testing.capture_logs() as logs:
+        status, headers, told = await ask_gateway(db, "/v1/models")
+    assert (status, told["error"]["message"]) == (503, "Postgres cannot be reached.")
+    assert (told["error"]["type"], told["error"]["code"]) == ("server_error", "unavailable")
+    assert b"x-should-retry" not in headers, "whoever retries by itself may do so"
+    assert [(one["log_level"], one["event"]) for one in logs] == [
+        ("warning", "Postgres is away, a request was refused"),
+        ("info", "request"),
+    ]
 
 
 async def metrics(house: House) -> str:
@@ -159,6 +181,22 @@ async def test_requests_are_counted_by_pattern_and_never_by_path(serving: Servin
             async with house.http.get(f"/somewhere/else/{n}"):
                 pass
         assert len(await metrics(house)) < size + 3_000, "new paths make no new series"
+
+
+async def test_calls_that_are_refused_are_counted_by_the_reason(serving: Serving) -> None:
+    clock = call("clocktool", timezone="UTC")
+    refused = calls(call("deletefiletool", path="x"), call("no_such_tool"), call("clocktool", timezone=7), clock)
+    async with serving([refused, call("finalanswertool", answer="Done.")]) as house:
+        assert "longhouse_calls_refused_total{" not in await metrics(house)
+        answer = await house.say("hi")
+        lines = [
+            line for line in (await metrics(house)).splitlines() if line.startswith("longhouse_calls_refused_total")
+        ]
+        assert set(lines) == {
+            'longhouse_calls_refused_total{code="not_offered"} 2.0',
+            'longhouse_calls_refused_total{code="bad_arguments"} 1.0',
+        }
+        assert "no_such_tool" in repr(await house.journal(answer["model"])), "and they are in the journal"
 
 
 async def test_the_openapi_document_has_every_route_and_every_body(serving: Serving) -> None:

@@ -85,12 +85,12 @@ class Bus:
     _drafts: dict[str, Draft] = field(default_factory=dict)
     _on_wake: list[Callable[[str], None]] = field(default_factory=list)
     _on_news: list[Callable[[str], None]] = field(default_factory=list)
-    _on_stop: list[Callable[[str], None]] = field(default_factory=list)
+    _on_stop: list[Callable[[str, int], None]] = field(default_factory=list)
 
     def on_wake(self, heard: Callable[[str], None]) -> None:
         self._on_wake.append(heard)
 
-    def on_stop(self, heard: Callable[[str], None]) -> None:
+    def on_stop(self, heard: Callable[[str, int], None]) -> None:
         self._on_stop.append(heard)
 
     def wake(self, session_id: str) -> None:
@@ -104,10 +104,10 @@ class Bus:
         self._tell(session_id)
         self.publish(session_id, Look(head))
 
-    def stop(self, session_id: str) -> None:
-        """Whoever advances this session has been deposed and need not go on."""
+    def stop(self, session_id: str, fence: int) -> None:
+        """Whoever advances this session by a claim older than `fence` has been deposed and need not go on."""
         for heard in self._on_stop:
-            heard(session_id)
+            heard(session_id, fence)
 
     def on_news(self, heard: Callable[[str], None]) -> None:
         """Hears of every session that something was appended to."""

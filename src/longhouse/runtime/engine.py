@@ -23,7 +23,7 @@ from longhouse.runtime.listen import listen
 from longhouse.runtime.performer import Performer
 from longhouse.runtime.reading import Reading, in_order
 from longhouse.runtime.recorder import Recorder, Run
-from longhouse.store import journals, leases
+from longhouse.store import journals, leases, outcomes
 from longhouse.store.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.store.leases import Lease
@@ -59,7 +59,7 @@ class Engine:
     stopping: bool = False
 
     def __post_init__(self) -> None:
-        delegates = Delegates(self.catalog, self.toolbox, self.prior)
+        delegates = Delegates(self.catalog, self.toolbox, self.db, self.prior)
         self.recorder = Recorder(self.db, self.bus, delegates, self.worker)
         self.performer = Performer(self.db, self.bus, self.toolbox, self.recorder)
 
@@ -88,7 +88,7 @@ class Engine:
         session = run.session
         if not session.can_move:
             if late := _unapproved(session, clock.now()):
-                await self.recorder.record(run, late)
+                await self.performer.record_outcomes(run, late)
             else:
                 await self._rest(run)
             return
@@ -110,11 +110,18 @@ class Engine:
         if session.turn and session.is_running:
             return await shelf.find(session.agent, session.turn.version)
         if asked := session.queue[0].prompt.version:
-            return await shelf.find(session.agent, asked)
+            return await self._shown(session, await shelf.find(session.agent, asked))
         opened = await shelf.find(session.agent, session.opened_version)
         if opened and opened.follow == "pinned":
-            return opened
-        return await shelf.find(session.agent)
+            return await self._shown(session, opened)
+        return await shelf.find(session.agent, owner=session.owner)
+
+    async def _shown(self, session: Session, version: Template | None) -> Template | None:
+        """The version, if the session's owner may see it: by its own word, or since its name is shown to them now."""
+        if version is None or version.owner in (None, session.owner):
+            return version
+        is_named = await self.catalog.templates.active(session.agent, owner=session.owner) is not None
+        return version if is_named else None
 
     async def give_up(self, run: Run, reason: str, code: str) -> None:
         """Ends a turn that cannot be worked on; one that had not started is started only to be ended."""
@@ -131,7 +138,7 @@ class Engine:
             run.session,
             version=template.version,
             instance=instance.id,
-            limits=within(template.execution_policy.limits, prompt.budget),
+            limits=within(template.execution_policy.limits, await outcomes.left(self.db, run.session, prompt)),
             rights=narrowed(prompt.rights, template),
             cleaned=template.reset_policy.cleaned,
         )
@@ -155,8 +162,7 @@ class Engine:
         session = run.session
         assert session.turn is not None
         template = instance.template
-        tools = await self.offering.tools(session, template)
-        offered = in_order(session, rules.open_tools(session, template, tools, clock.now()))
+        offered = in_order(session, await self.offering.tools(session, template))
         request = instance.strategy.propose(session, template, offered)
         try:
             if summary := await condensed(session, template, instance.model, request.body):
@@ -247,7 +253,7 @@ def _started(
     )
 
 
-def _unapproved(session: Session, now: datetime) -> list[Event]:
+def _unapproved(session: Session, now: datetime) -> list[events.Returned]:
     """The calls that nobody approved in time are denied."""
     return [
         events.Returned(call=call.call, outcome=Fault(code="denied", message=f"nobody approved {call.tool} in time"))

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from longhouse import clock
 from longhouse.agents import rules
@@ -15,8 +15,11 @@ from longhouse.runtime.bus import Bus
 from longhouse.runtime.reading import returned
 from longhouse.runtime.recorder import Recorder, Run
 from longhouse.store import files, journals, leases
-from longhouse.store.database import Database
+from longhouse.store.database import PASSING, Database
 from longhouse.tools.toolbox import Result, Toolbox
+
+REPORT_AGAIN: Final = (0.5, 1, 2, 4, 8, 15, 30)
+"""Seconds between tries to report an effect to a Postgres in trouble: without the report, a person is to be asked."""
 
 
 @dataclass
@@ -44,7 +47,7 @@ class Performer:
                 await asyncio.wait(unrecorded, return_when=asyncio.FIRST_COMPLETED)
                 arrived = [task for task in unrecorded if task.done()]
                 outcomes = [event for task in arrived for event in await self._kept(doing[task], task.result())]
-                await self._record_outcomes(run, outcomes)
+                await self.record_outcomes(run, outcomes)
                 unrecorded = [task for task in unrecorded if task not in arrived]
         finally:
             await self._leave(run, {task: doing[task] for task in unrecorded})
@@ -55,7 +58,9 @@ class Performer:
             return Result(Fault(code="too_late", message=f"{call.tool} was not begun in time; nothing happened"))
         result = await self.toolbox.perform(call, run.session, memory_scope=memory_scope)
         if isinstance(result.outcome, Fault):
-            return Result(rules.told(run.session, call.tool, call.arguments, result.outcome))
+            tool = await self.toolbox.taken(call.tool, call.version)
+            finishes = tool is not None and tool.finishes
+            return Result(rules.told(run.session, call.tool, call.arguments, result.outcome, finishes=finishes))
         return result
 
     async def _leave(self, run: Run, doing: dict[asyncio.Task[Result], Open]) -> None:
@@ -78,21 +83,29 @@ class Performer:
             stored.append(fact)
         return [*stored, returned(call.call, result)]
 
-    async def _record_outcomes(self, run: Run, outcomes: Sequence[events.Stored | events.Returned]) -> None:
+    async def record_outcomes(self, run: Run, outcomes: Sequence[events.Stored | events.Returned]) -> None:
+        """Records them, but for those of calls that were settled by somebody else meanwhile."""
         try:
             await self.recorder.record(run, outcomes)
         except AlreadyReturned:
             # Somebody from outside has settled one of these calls meanwhile: that outcome stands.
             run.session = await journals.catch_up(self.db, run.session)
             if still_open := [one for one in outcomes if one.call in run.session.open]:
-                await self._record_outcomes(run, still_open)
+                await self.record_outcomes(run, still_open)
 
     async def _report(self, run: Run, call: Open, doing: asyncio.Task[Result]) -> None:
         """What a `once` call came to, from a worker that no longer holds the session."""
         outcome = returned(call.call, await doing)
         trace = run.session.turn.trace if run.session.turn else ""
-        try:
-            placed = await journals.add(self.db, run.session.id, [outcome], trace=trace)
-        except AlreadyReturned:
-            return
-        self.bus.appended(run.session.id, placed.seq)
+        for pause in (*REPORT_AGAIN, None):
+            try:
+                placed = await journals.add(self.db, run.session.id, [outcome], trace=trace)
+            except AlreadyReturned:
+                return
+            except PASSING:
+                if pause is None:
+                    raise
+                await asyncio.sleep(pause)
+            else:
+                self.bus.appended(run.session.id, placed.seq)
+                return

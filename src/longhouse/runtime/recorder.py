@@ -1,10 +1,12 @@
 """Writes what happened to a session, together with what follows from it at once, here and in other sessions."""
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from longhouse import clock
+from longhouse.agents import rules
 from longhouse.agents.template import Template
 from longhouse.journal import events
 from longhouse.journal.events import Event, Recorded
@@ -38,6 +40,8 @@ class Recorder:
     bus: Bus
     delegates: Delegates
     worker: str
+    refused: Counter[str] = field(default_factory=Counter)
+    """Calls that were not made, by the code of the reason."""
 
     async def record(self, run: Run, new: Sequence[Event]) -> None:
         """Appends, with what follows from it at once; asks to rest in the same statement when nothing is left to do."""
@@ -60,6 +64,7 @@ class Recorder:
             run.session = after
         else:
             run.session = await journals.catch_up(self.db, before)
+        self.refused.update(rules.refusals(appended.recorded))
         self.bus.publish(run.session.id, Facts(appended.recorded))
         if run.session.turn and run.session.turn.root:
             self.bus.publish(run.session.turn.root, Stir())

@@ -17,14 +17,15 @@ from longhouse.errors import AlreadyReturned, Deposed, SetupError, UnknownShape
 from longhouse.journal.session import Session, State
 from longhouse.runtime.bus import Bus, Look, Stir
 from longhouse.runtime.engine import Engine
+from longhouse.runtime.heartbeat import Heartbeat
+from longhouse.runtime.pauses import Pauses
 from longhouse.runtime.recorder import Run
 from longhouse.store import journals, leases, views
-from longhouse.store.database import UNREACHABLE, Database
+from longhouse.store.database import PASSING, UNREACHABLE, Database
 from longhouse.store.leases import Lease, Suspect
 
 log = structlog.get_logger()
 
-BEAT_EVERY: Final = 1.0
 SWEEP_EVERY: Final = 0.5
 FORGET_EVERY: Final = 600.0
 """Seconds between two clearings of requests that are too old to be repeated."""
@@ -46,6 +47,13 @@ class Hold:
 
     task: asyncio.Task[None]
     lease: Lease | None = None
+    is_cut: bool = False
+
+    def cut(self) -> None:
+        """Stops it, once: it may take a while to leave, and is not to be disturbed in that."""
+        if not self.is_cut:
+            self.is_cut = True
+            self.task.cancel()
 
 
 def new_id() -> str:
@@ -62,13 +70,6 @@ async def _group() -> AsyncIterator[asyncio.TaskGroup]:
         if len(several.exceptions) == 1:
             raise several.exceptions[0] from None
         raise
-
-
-async def _set_within(seconds: float, event: asyncio.Event) -> None:
-    """Waits for the event, but not for longer than that."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await event.wait()
 
 
 class Worker:
@@ -90,10 +91,9 @@ class Worker:
         self._hinted: asyncio.Queue[str] = asyncio.Queue()
         self._pending: set[str] = set()
         self._again: set[str] = set()
-        self._unreadable: set[str] = set()
+        self._pauses = Pauses(lambda: asyncio.get_running_loop().time())
         self._slots = asyncio.Semaphore(terms.slots)
-        self._last_beat = 0.0
-        self._beating = asyncio.Event()
+        self._heart = Heartbeat(db, self.id, lease=terms.lease, slots=terms.slots, on_late=self._drop_runs)
         self._suspected: dict[str, Suspect] = {}
         self._background: set[asyncio.Task[None]] = set()
         engine.performer.is_alive = self.is_alive
@@ -106,14 +106,13 @@ class Worker:
         return len(self._running)
 
     def is_alive(self) -> bool:
-        """Have we beaten within half a lease? If not, others may be about to take our sessions."""
-        return asyncio.get_running_loop().time() - self._last_beat < self._terms.lease / 2
+        return self._heart.is_fresh()
 
     def hint(self, session_id: str) -> None:
         """This session may be able to move."""
         if session_id in self._running:
             self._again.add(session_id)
-        elif session_id not in self._pending and session_id not in self._unreadable:
+        elif session_id not in self._pending and not self._pauses.rests(session_id):
             self._pending.add(session_id)
             self._hinted.put_nowait(session_id)
 
@@ -121,9 +120,9 @@ class Worker:
     async def working(self) -> AsyncIterator[None]:
         """Works while the block runs; at its end the sessions are let go, to be taken up elsewhere."""
         async with _group() as group:
-            beating = group.create_task(self._beat())
+            beating = [group.create_task(self._heart.beat()), group.create_task(self._heart.mind())]
             # Only then are we on the roster: a holder that is not on it counts as gone.
-            await self._beating.wait()
+            await self._heart.begun.wait()
             finding = [group.create_task(self._keep(loop)) for loop in self._loops()]
             try:
                 yield
@@ -131,7 +130,8 @@ class Worker:
                 for task in finding:
                     task.cancel()
                 await self._shut_down()
-                beating.cancel()
+                for task in beating:
+                    task.cancel()
         await leases.retire(self._db, self.id)
 
     def _loops(self) -> tuple[Callable[[], Awaitable[None]], ...]:
@@ -152,44 +152,23 @@ class Worker:
             await asyncio.wait(self._background, timeout=QUIET_FOR)
 
     async def _keep(self, loop: Callable[[], Awaitable[None]]) -> None:
-        """Runs a loop for ever, over any absence of Postgres."""
+        """Runs a loop for ever, over any absence of Postgres and any trouble that it has."""
         while True:
             try:
                 await loop()
-            except UNREACHABLE as error:
+            except (*UNREACHABLE, asyncpg.PostgresError) as error:
                 log.warning("Postgres is away", error=str(error))
                 await asyncio.sleep(1)
 
     # Liveness
 
-    async def _beat(self) -> None:
-        """Holds our lock and beats on a connection of its own; reconnects under the same id."""
-        while True:
-            try:
-                async with self._db.connection() as connection:
-                    lost = asyncio.Event()
-                    connection.add_termination_listener(lambda _, lost=lost: lost.set())
-                    await self._enlist(connection)
-                    while await leases.beat(connection, self.id):
-                        self._last_beat = asyncio.get_running_loop().time()
-                        self._beating.set()
-                        # A lost connection is noticed at once: our lock is free, and others look for it.
-                        await _set_within(BEAT_EVERY, lost)
-                        self._drop_runs_if_late()
-            except (*UNREACHABLE, asyncpg.PostgresError) as error:
-                log.info("the heartbeat lost its connection", error=str(error))
-            self._drop_runs_if_late()
-            await asyncio.sleep(0.1)
-
-    async def _enlist(self, connection: asyncpg.Connection) -> None:
-        await leases.enlist(connection, self.id, node=socket.gethostname(), pid=os.getpid(), slots=self._terms.slots)
-
-    def _drop_runs_if_late(self) -> None:
+    def _drop_runs(self) -> None:
         """Without a beat for half a lease, others may be about to take our sessions: we stop before they start."""
-        if self._running and not self.is_alive():
-            log.warning("no heartbeat for half a lease: stopping all runs", sessions=len(self._running))
-            for hold in self._running.values():
-                hold.task.cancel()
+        running = [hold for hold in self._running.values() if not hold.is_cut]
+        if running:
+            log.warning("no heartbeat for half a lease: stopping all runs", sessions=len(running))
+            for hold in running:
+                hold.cut()
 
     async def _watch(self) -> None:
         """Buries workers that are dead: unlocked at two looks and silent in between, or silent for a whole lease."""
@@ -229,16 +208,19 @@ class Worker:
             await asyncio.sleep(FORGET_EVERY)
 
     async def _find_runnable(self) -> None:
-        for session_id in await leases.runnable(self._db, self.id, 4 * self._terms.slots, running=list(self._running)):
+        known = [*self._running, *self._pauses.resting()]
+        for session_id in await leases.runnable(self._db, self.id, 4 * self._terms.slots, running=known):
             self.hint(session_id)
 
     async def _stop_deposed(self) -> None:
-        held = {session_id: hold.lease.fence for session_id, hold in self._running.items() if hold.lease}
+        held = {session_id: hold.lease for session_id, hold in self._running.items() if hold.lease}
         if not held:
             return
         for session_id, fence in (await leases.fences(self._db, list(held))).items():
-            if fence != held[session_id]:
-                self._stop(session_id)
+            hold = self._running.get(session_id)
+            # While we asked, the session may have come to rest and been claimed again.
+            if hold and hold.lease is held[session_id] and hold.lease.fence != fence:
+                hold.cut()
 
     async def _tell_followers(self) -> None:
         """Every follower looks at Postgres at least once a second: a hint may have been lost."""
@@ -248,9 +230,10 @@ class Worker:
             if state == State.WAITING_FOR_AGENT:
                 self._bus.publish(session_id, Stir())
 
-    def _stop(self, session_id: str) -> None:
-        if session_id in self._running:
-            self._running[session_id].task.cancel()
+    def _stop(self, session_id: str, fence: int) -> None:
+        hold = self._running.get(session_id)
+        if hold and hold.lease and hold.lease.fence < fence:
+            hold.cut()
 
     # Doing it
 
@@ -273,6 +256,8 @@ class Worker:
                     await self._keep_log(session)
         except UNREACHABLE as error:
             log.warning("Postgres is away", session=session_id, error=str(error))
+        except asyncpg.PostgresError as error:
+            self._put_off(session_id, error)
         finally:
             self._served(session_id)
 
@@ -281,6 +266,7 @@ class Worker:
         try:
             session = await self._engine.advance(lease)
             log.debug("session rested", session=session.id, state=session.state)
+            self._pauses.over(session.id)
             return session
         except Deposed as deposed:
             log.info("deposed", session=lease.session_id, reason=str(deposed))
@@ -288,14 +274,32 @@ class Worker:
             await leases.break_off(self._db, lease)
         except UnknownShape as error:
             log.error("a journal cannot be read here", session=lease.session_id, error=str(error))
-            self._unreadable.add(lease.session_id)
+            self._pauses.leave_alone(lease.session_id)
             await leases.break_off(self._db, lease)
         except UNREACHABLE:
             raise
         except Exception as error:
+            if self._may_pass(lease.session_id, error):
+                await self._break_off_for_now(lease, error)
+                return None
             log.exception("a defect ended a turn", session=lease.session_id)
             return await self._fail(lease, error)
         return None
+
+    def _may_pass(self, session_id: str, error: Exception) -> bool:
+        """Is this trouble of Postgres, which is not the turn's fault, and has not lasted beyond all patience?"""
+        lasted = self._pauses.troubled_for(session_id)
+        return isinstance(error, PASSING) and lasted < self._engine.patience.unattended
+
+    async def _break_off_for_now(self, lease: Lease, error: Exception) -> None:
+        self._put_off(lease.session_id, error)
+        # If even this cannot be written, it stays ours, and is found like any run that was lost.
+        with suppress(asyncpg.PostgresError):
+            await leases.break_off(self._db, lease)
+
+    def _put_off(self, session_id: str, error: Exception) -> None:
+        pause = self._pauses.put_off(session_id)
+        log.warning("a session is tried again later", session=session_id, seconds=pause, error=str(error))
 
     def _served(self, session_id: str) -> None:
         del self._running[session_id]
@@ -305,7 +309,7 @@ class Worker:
             self.hint(session_id)
 
     async def _fail(self, lease: Lease, error: Exception) -> Session | None:
-        """Says in the journal that the turn ended; a session that cannot even be told so is left alone."""
+        """Says in the journal that the turn ended; a session that cannot even be told so is left alone for a while."""
         is_told = isinstance(error, SetupError)  # what is missing here is no secret, and its words say what to do
         reason = str(error) if is_told else f"an internal error: {type(error).__name__}"
         try:
@@ -316,10 +320,9 @@ class Worker:
             return None
         except UNREACHABLE:
             raise
-        except Exception:
+        except Exception as trouble:
             log.exception("a session cannot be advanced here", session=lease.session_id)
-            self._unreadable.add(lease.session_id)
-            await leases.break_off(self._db, lease)
+            await self._break_off_for_now(lease, trouble)
             return None
         if not run.rested:
             await leases.let_go(self._db, lease)

@@ -1,6 +1,7 @@
 """The pool of connections, and the patience to outlive a Postgres that restarts."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
@@ -12,6 +13,7 @@ from longhouse.errors import SetupError
 POOL_SIZE: Final = 20
 RETRY_FOR: Final = 15.0
 """Seconds that a statement is tried again while Postgres cannot be reached."""
+CONNECT_WITHIN: Final = 10.0
 
 T = TypeVar("T")
 
@@ -23,11 +25,30 @@ UNREACHABLE: Final = (
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
     asyncpg.TooManyConnectionsError,
+    asyncpg.ReadOnlySQLTransactionError,  # a standby that is about to become the primary, or a primary no more
     OSError,
 )
+PASSING: Final = (
+    *UNREACHABLE,
+    asyncpg.InsufficientResourcesError,  # no disk, no memory
+    asyncpg.OperatorInterventionError,  # statements that were cancelled, by a timeout or a person
+    asyncpg.PostgresSystemError,
+    asyncpg.TransactionRollbackError,  # deadlocks
+    asyncpg.LockNotAvailableError,
+    asyncpg.InternalServerError,
+)
+"""What says nothing against the statement: the same one may well succeed later."""
+
+# Each end notices within half a minute that the other is gone without a word, also while nothing is sent.
+LINE: Final = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
+SERVER_LINE: Final = {"tcp_keepalives_idle": "10", "tcp_keepalives_interval": "5", "tcp_keepalives_count": "3"}
 
 
 class Connection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg carries no types
+    def __init__(self, protocol: Any, transport: asyncio.BaseTransport, *rest: Any) -> None:
+        super().__init__(protocol, transport, *rest)
+        watch(transport)
+
     def get_reset_query(self) -> str:
         # We leave no session state behind on pooled connections, so a round trip to clean it up is not needed.
         return ""
@@ -36,9 +57,10 @@ class Connection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg carries n
 class Database:
     """One statement a call. Every statement sent through here may be sent twice: it reads, or it refuses a repeat."""
 
-    def __init__(self, pool: asyncpg.Pool, dsn: str) -> None:
+    def __init__(self, pool: asyncpg.Pool, dsn: str, pool_size: int) -> None:
         self.pool = pool
         self.dsn = dsn
+        self._pool_size = pool_size
 
     async def rows(self, sql: str, *args: object) -> Sequence[asyncpg.Record]:
         return await self._patiently(lambda: self.pool.fetch(sql, *args))
@@ -89,11 +111,19 @@ class Database:
         while True:
             try:
                 return await ask()
-            except UNREACHABLE:
+            except UNREACHABLE as error:
                 if self.pool.is_closing() or asyncio.get_running_loop().time() + pause > give_up_at:
                     raise
+                if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
+                    # Whom we are connected to may never write again: the primary may be another one by now.
+                    await self.pool.expire_connections()
             await asyncio.sleep(pause)
             pause = min(pause * 2, 0.5)
+
+    async def renew(self) -> None:
+        """Gives up all connections, for they have gone silent; what is under way on them is sent again on new ones."""
+        old, self.pool = self.pool, await _open_pool(self.dsn, least=0, most=self._pool_size)
+        old.terminate()
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[asyncpg.Connection]:
@@ -129,23 +159,49 @@ Asked = Database | Within
 
 
 async def connect(dsn: str) -> asyncpg.Connection:
-    return await asyncpg.connect(dsn, connection_class=Connection, server_settings={"application_name": "longhouse"})
+    return await asyncpg.connect(
+        dsn,
+        connection_class=Connection,
+        timeout=CONNECT_WITHIN,
+        server_settings={"application_name": "longhouse", **SERVER_LINE},
+    )
+
+
+async def _open_pool(dsn: str, *, least: int, most: int) -> asyncpg.Pool:
+    return await asyncpg.create_pool(
+        dsn,
+        min_size=least,
+        max_size=most,
+        connection_class=Connection,
+        max_inactive_connection_lifetime=60,
+        timeout=CONNECT_WITHIN,
+        server_settings={
+            "application_name": "longhouse",
+            "idle_in_transaction_session_timeout": "30s",
+            **SERVER_LINE,
+        },
+    )
+
+
+def watch(transport: asyncio.BaseTransport) -> None:
+    """Has the system look whether the other end is still there, as far as it can."""
+    line = transport.get_extra_info("socket")
+    if line is None or line.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in LINE.items():
+        if option := getattr(socket, name, None):
+            line.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 @asynccontextmanager
 async def open_database(dsn: str, *, pool_size: int = POOL_SIZE) -> AsyncIterator[Database]:
     try:
-        pool = await asyncpg.create_pool(
-            dsn,
-            min_size=1,
-            max_size=pool_size,
-            connection_class=Connection,
-            max_inactive_connection_lifetime=60,
-            server_settings={"application_name": "longhouse", "idle_in_transaction_session_timeout": "30s"},
-        )
+        pool = await _open_pool(dsn, least=1, most=pool_size)
     except (*UNREACHABLE, asyncpg.PostgresError) as error:
         raise SetupError(f"Postgres cannot be reached: {error}; check LONGHOUSE_DATABASE_URL.") from error
+    db = Database(pool, dsn, pool_size)
     try:
-        yield Database(pool, dsn)
+        yield db
     finally:
-        pool.terminate()
+        db.pool.terminate()

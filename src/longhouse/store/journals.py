@@ -1,7 +1,7 @@
 """The journals: appending to them, reading them. One function, one statement."""
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -16,26 +16,16 @@ from longhouse.journal.events import Event, Recorded
 from longhouse.journal.fold import FOLD_VERSION, blank, fold
 from longhouse.journal.session import Session
 from longhouse.store import files
+from longhouse.store.acceptance import Accepted, Repeated, accept, under_way
 from longhouse.store.database import Asked, Database, Within
 
+TASK_SHOWN: Final = 1_000
+"""Characters of a task that a session's row shows; it is written anew with every append, the prompt only once."""
 BODY_LIMIT: Final = 64 * 1024
 """A longer body goes to files, by digest."""
 
 SNAPSHOT_EVERY: Final = 200
 PAGE: Final = 5_000
-
-
-class Repeated(Exception):  # noqa: N818
-    """A request with this idempotency key was accepted before."""
-
-
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    """The request that an append answers for, kept so that a repeat finds its turn."""
-
-    owner: str
-    digest: str
-    key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +35,8 @@ class Placed:
     session_id: str
     seq: int
     at: datetime
+    fence: int = 0
+    """Where it deposed a holder: who holds the session by an older claim than this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +88,7 @@ SELECT head, due FROM moved
 ADD: Final = f"""
 WITH moved AS (
     UPDATE sessions SET head = head + $2, due = true, state = COALESCE($3, state), updated_at = $4
-    WHERE id = $1 AND head = COALESCE($16::bigint, head)
+    WHERE id = $1 AND head = COALESCE($16::bigint, head) AND {under_way("$17")}
     RETURNING id, head, conversation_id
 ), written AS (
     {WRITE}
@@ -114,22 +106,23 @@ WITH moved AS (
 SELECT id, head FROM moved
 """
 
-# A session that exists already keeps its `Opened`: only the prompt is added.
+# A session that exists already keeps its `Opened` and its past: of the events only the last one is added, which is the
+# prompt without the history that it would bring along for a new session.
 OPEN: Final = f"""
 WITH moved AS (
     INSERT INTO sessions (id, owner, "user", conversation_id, side, agent, label, version, parent,
                           head, due, created_at, updated_at, trace_id, task)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, 2, true, $10, $10, $11, $12)
+    SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, 2, true, $10, $10, $11, $12 WHERE {under_way("$20")}
     ON CONFLICT (owner, conversation_id, side, agent, label)
     DO UPDATE SET head = sessions.head + 1, due = true, updated_at = $10
     RETURNING id, head, conversation_id
 ), written AS (
     {WRITE}
-    SELECT moved.id, moved.head - 2 + new.nth, moved.conversation_id, $11, new.kind, NULL, new.reply_to,
-           NULL, NULL, $13, new.nth, new.body, new.digest, $10
+    SELECT moved.id, moved.head - 2 + least(new.nth, 2), moved.conversation_id, $11, new.kind, NULL, new.reply_to,
+           NULL, NULL, $13, least(new.nth, 2), new.body, new.digest, $10
     FROM moved, unnest($14::text[], $15::text[], $16::json[], $17::text[])
          WITH ORDINALITY AS new (kind, reply_to, body, digest, nth)
-    WHERE moved.id = $1 OR new.nth = 2
+    WHERE CASE WHEN moved.id = $1 THEN new.nth <= 2 ELSE new.nth = cardinality($14::text[]) END
 ), accepted AS (
     INSERT INTO requests (owner, digest, key, session_id, trace_id, seq, at)
     SELECT $2, $18, $19, moved.id, $11, moved.head, $10 FROM moved WHERE $18::text IS NOT NULL
@@ -143,7 +136,7 @@ WITH moved AS (
     UPDATE sessions SET head = head + $3, fence = fence + 1, holder = NULL, due = $4, state = $5, updated_at = $6,
                         wake_at = NULL, attempts = 0, troubled_at = NULL
     WHERE id = $1 AND head = $2
-    RETURNING id, head, conversation_id
+    RETURNING id, head, fence, conversation_id
 ), written AS (
     {WRITE}
     SELECT moved.id, moved.head - $3 + new.nth, moved.conversation_id, $7, new.kind, new.call_id, new.reply_to,
@@ -151,21 +144,13 @@ WITH moved AS (
     FROM moved, unnest($9::text[], $10::text[], $11::text[], $12::json[], $13::text[])
          WITH ORDINALITY AS new (kind, call_id, reply_to, body, digest, nth)
 )
-SELECT id, head FROM moved
+SELECT id, head, fence FROM moved
 """
 
 READ: Final = """
     SELECT j.seq, j.at, j.trace_id, j.worker, j.fence, j.body, f.content
     FROM journal j LEFT JOIN files f ON f.digest = j.body_digest
     WHERE j.session_id = $1 AND j.seq > $2 ORDER BY j.seq LIMIT $3
-"""
-
-READ_TRACE: Final = """
-    SELECT j.session_id, j.seq, j.at, j.trace_id, j.worker, j.fence, j.body, f.content
-    FROM unnest($1::text[], $2::bigint[]) AS known (session_id, seq)
-    JOIN journal j ON j.session_id = known.session_id AND j.seq > known.seq AND j.trace_id = $3
-    LEFT JOIN files f ON f.digest = j.body_digest
-    ORDER BY j.session_id, j.seq LIMIT $4
 """
 
 WRITTEN: Final = "SELECT seq FROM journal WHERE session_id = $1 AND append_id = $2 ORDER BY nth"
@@ -236,7 +221,7 @@ async def append(
         session.state,
         turn.trace if turn else None,
         turn.version if turn else session.opened_version,
-        turn.task if turn else None,
+        turn.task[:TASK_SHOWN] if turn else None,
         at,
         rest is not None,
         rest.head if rest else 0,
@@ -299,9 +284,10 @@ async def add(
         accepted.key if accepted else None,
         fingerprint,
         head,
+        accepted.lock if accepted else None,
     )
     try:
-        row = await db.row(ADD, *args)
+        row = await accept(db, accepted, ADD, *args)
     except asyncpg.UniqueViolationError as error:
         row = await _already_there(db, session_id, append_id, error)
     if row is None:
@@ -320,7 +306,8 @@ async def open(
     accepted: Accepted | None = None,
 ) -> Placed:
     """Opens the session of this conversation, agent and label under the proposed id, or finds it; prompts it."""
-    append_id, rows, at = uuid.uuid4(), await _rows(db, [opened, prompted]), clock.now()
+    bare = [msgspec.structs.replace(prompted, prior=())] if prompted.prior else []
+    append_id, rows, at = uuid.uuid4(), await _rows(db, [opened, prompted, *bare]), clock.now()
     args = (
         session_id,
         opened.owner,
@@ -333,7 +320,7 @@ async def open(
         parent,
         at,
         prompted.trace,
-        task,
+        task[:TASK_SHOWN],
         append_id,
         rows.kinds,
         rows.replies,
@@ -341,9 +328,10 @@ async def open(
         rows.digests,
         accepted.digest if accepted else None,
         accepted.key if accepted else None,
+        accepted.lock if accepted else None,
     )
     try:
-        row = await db.row(OPEN, *args)
+        row = await accept(db, accepted, OPEN, *args)
     except asyncpg.UniqueViolationError as error:
         if isinstance(db, Within):
             raise
@@ -378,7 +366,7 @@ async def cancel(db: Asked, session: Session, new: Sequence[Event], *, after: Se
         # Refused by its head, perhaps only because it was sent again after it had been written.
         written = [one["seq"] for one in await db.rows(WRITTEN, session.id, append_id)]
         return Placed(session_id=session.id, seq=written[-1], at=at) if written else None
-    return Placed(session_id=session.id, seq=row["head"], at=at)
+    return Placed(session_id=session.id, seq=row["head"], at=at, fence=row["fence"])
 
 
 async def _already_there(
@@ -404,16 +392,8 @@ async def is_written(db: Database, session_id: str, append_id: uuid.UUID) -> boo
     return bool(await db.rows(WRITTEN, session_id, append_id))
 
 
-async def read(db: Database, session_id: str, after: int = 0, limit: int = PAGE) -> list[Recorded]:
+async def read(db: Asked, session_id: str, after: int = 0, limit: int = PAGE) -> list[Recorded]:
     return [recorded(row) for row in await db.rows(READ, session_id, after, limit)]
-
-
-async def read_trace(db: Database, after: Mapping[str, int], trace: str) -> dict[str, list[Recorded]]:
-    """What one trace added to several journals, each after a seq of its own."""
-    found: dict[str, list[Recorded]] = {}
-    for row in await db.rows(READ_TRACE, list(after), list(after.values()), trace, PAGE):
-        found.setdefault(row["session_id"], []).append(recorded(row[1:]))
-    return found
 
 
 def recorded(row: asyncpg.Record) -> Recorded:
@@ -428,7 +408,7 @@ def recorded(row: asyncpg.Record) -> Recorded:
     )
 
 
-async def load(db: Database, session_id: str, head: int | None = None) -> Session:
+async def load(db: Asked, session_id: str, head: int | None = None) -> Session:
     """The session as its journal says it is now. `head`, where known, tells whether a snapshot is worth a look."""
     session = blank(session_id)
     if head is None or head > SNAPSHOT_EVERY:
@@ -438,7 +418,7 @@ async def load(db: Database, session_id: str, head: int | None = None) -> Sessio
     return await catch_up(db, session)
 
 
-async def catch_up(db: Database, session: Session) -> Session:
+async def catch_up(db: Asked, session: Session) -> Session:
     """The same session with everything that was appended since."""
     while True:
         page = await read(db, session.id, session.head)

@@ -1,7 +1,7 @@
 """Who works, and who holds which session. A holder that is not on the roster of workers is gone."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -81,23 +81,32 @@ ENLIST: Final = """
     ON CONFLICT (id) DO UPDATE SET beat_at = now()
 """
 BEAT: Final = "UPDATE workers SET beat_at = now() WHERE id = $1 RETURNING true"
+AT_WORK: Final = """
+    SELECT EXISTS (
+        SELECT FROM pg_stat_activity
+        WHERE pid = $1 AND datname = current_database() AND application_name = 'longhouse' AND state = 'active'
+    )
+"""
 ALIVE: Final = "SELECT count(*) FROM workers WHERE beat_at > now() - interval '10 seconds'"
 RETIRE: Final = "DELETE FROM workers WHERE id = $1"
 RETIRE_ALL: Final = "DELETE FROM workers"
 
+_HOLDS: Final = """
+    l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
+    AND l.classid::bigint = ({key} >> 32) & 4294967295 AND l.objid::bigint = {key} & 4294967295
+    AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
+
+# Ends the connection that holds this lock.
+EVICT: Final = f"SELECT pg_terminate_backend(l.pid) FROM pg_locks l WHERE {_HOLDS.format(key='$1::bigint')}"
+
 # A worker whose lock nobody holds. `silent`: no beat for a whole lease. `restarted`: Postgres itself came up after
 # its last beat, so that a missing lock says nothing about the worker, and only the lease counts.
-SUSPECTS: Final = """
+SUSPECTS: Final = f"""
     SELECT w.id, w.beat_at,
            w.beat_at < now() - make_interval(secs => $2) AS silent,
            pg_postmaster_start_time() > w.beat_at AS restarted,
-           NOT EXISTS (
-               SELECT FROM pg_locks l
-               WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
-                 AND l.classid::bigint = (w.lock_key >> 32) & 4294967295
-                 AND l.objid::bigint = w.lock_key & 4294967295
-                 AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-           ) AS unlocked
+           NOT EXISTS (SELECT FROM pg_locks l WHERE {_HOLDS.format(key="w.lock_key")}) AS unlocked
     FROM workers w WHERE w.id <> $1
 """
 BURY: Final = "DELETE FROM workers WHERE id = $1 AND beat_at = $2"
@@ -152,7 +161,7 @@ async def break_off(db: Database, lease: Lease) -> None:
     await db.run(BREAK_OFF, lease.session_id, lease.fence)
 
 
-async def runnable(db: Database, worker: str, limit: int, *, running: Sequence[str]) -> list[str]:
+async def runnable(db: Database, worker: str, limit: int, *, running: Iterable[str]) -> list[str]:
     """Sessions that `worker` may claim; its own too, unless it is `running` them: a run may have been lost."""
     return [row["id"] for row in await db.rows(RUNNABLE, worker, limit, list(running))]
 
@@ -173,13 +182,21 @@ async def heads(db: Database, sessions: Sequence[str]) -> dict[str, tuple[int, s
 
 async def enlist(connection: asyncpg.Connection, worker: str, *, node: str, pid: int, slots: int) -> None:
     """Takes the worker's own lock on this connection and puts it on the roster."""
-    await connection.execute("SELECT pg_advisory_lock($1)", lock_key(worker))
+    if not await connection.fetchval("SELECT pg_try_advisory_lock($1)", lock_key(worker)):
+        # An older connection of ours has it, to which nobody listens any more; Postgres may not know that for hours.
+        await connection.execute(EVICT, lock_key(worker))
+        await connection.execute("SELECT pg_advisory_lock($1)", lock_key(worker))
     await connection.execute(ENLIST, worker, lock_key(worker), node, pid, slots)
 
 
 async def beat(connection: asyncpg.Connection, worker: str) -> bool:
     """False: we were buried meanwhile."""
     return bool(await connection.fetchval(BEAT, worker))
+
+
+async def is_at_work(connection: asyncpg.Connection, backend: int) -> bool:
+    """Is this process of Postgres busy with a statement of ours?"""
+    return bool(await connection.fetchval(AT_WORK, backend))
 
 
 async def alive(db: Database) -> int:

@@ -16,7 +16,7 @@ from starlette.datastructures import Headers
 
 from longhouse.errors import CallerError
 from longhouse.store import keys
-from longhouse.store.database import Database
+from longhouse.store.database import UNREACHABLE, Database
 from longhouse.store.keys import Key, Role
 from longhouse.web.limits import Limits, Meter
 from longhouse.web.visits import VISIT, Visits
@@ -96,6 +96,9 @@ class Door:
             await asyncio.sleep(LOOK_EVERY)
             try:
                 gone = await keys.revoked(self.db, self.visits.keys)
+            except UNREACHABLE as error:
+                log.warning("Postgres is away, revoked keys could not be looked up", error=repr(error))
+                continue
             except Exception:  # without further looks, revoked keys would stay for good
                 log.warning("revoked keys could not be looked up", exc_info=True)
                 continue

@@ -10,8 +10,8 @@ from longhouse.journal import fingerprint, messages
 from longhouse.journal.events import Prompted
 from longhouse.journal.messages import Content, Message
 from longhouse.store import files
+from longhouse.store.acceptance import Accepted
 from longhouse.store.database import Database
-from longhouse.store.journals import Accepted
 from longhouse.web import wire
 from longhouse.web.access import Caller
 from longhouse.web.wire import ChatMessage, ChatRequest
@@ -43,15 +43,15 @@ class Asked:
     accepted: Accepted
     conversation: str | None
     named_by: NamedBy | None
-    is_retry: bool
-    """A client library says that it has sent this before."""
+    model: str
+    """Whom the client asks, in its own words: they are part of its fingerprint, whoever is chosen."""
 
     def to(self, model: str) -> "Asked":
         return replace(self, request=self.request.model_copy(update={"model": model}))
 
     def chain(self, said: Sequence[ChatMessage]) -> str:
         """The fingerprint of these messages from this client."""
-        begin = fingerprint.begin(self.caller.owner, self.caller.key, self.request.user, self.request.model)
+        begin = fingerprint.begin(self.caller.owner, self.caller.key, self.request.user, self.model)
         return fingerprint.grown(begin, ((message.role, message.text) for message in said))
 
     async def prompt(self, db: Database, version: int | None = None) -> Prompted:
@@ -68,10 +68,11 @@ class Asked:
 
 def read(caller: Caller, request: ChatRequest, body: bytes, headers: Mapping[str, str]) -> Asked:
     digest = wire.digest_of(body, headers.get("x-conversation-id"), headers.get("x-openwebui-chat-id"))
-    accepted = Accepted(owner=caller.owner, digest=digest, key=_key(headers))
+    retries = headers.get("x-stainless-retry-count")  # the SDKs of OpenAI count, and say no more than that
+    is_retry = None if retries is None else retries not in ("", "0")
+    accepted = Accepted(owner=caller.owner, digest=digest, key=_key(headers), is_retry=is_retry)
     conversation, named_by = _conversation(request, headers)
-    is_retry = headers.get("x-stainless-retry-count", "0") not in ("", "0")
-    return Asked(caller, request, sort_out(request), accepted, conversation, named_by, is_retry)
+    return Asked(caller, request, sort_out(request), accepted, conversation, named_by, request.model)
 
 
 def sort_out(request: ChatRequest) -> Said:

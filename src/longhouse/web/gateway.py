@@ -13,9 +13,10 @@ from longhouse.store.database import Database
 from longhouse.web import access, wire
 from longhouse.web.chat import Completion
 from longhouse.web.routing import AUTO
-from longhouse.web.stream import EventStream
+from longhouse.web.stream import ChatStream
 from longhouse.web.telling import Telling
 from longhouse.web.turns import SESSION_ID, Turns, unknown_model
+from longhouse.web.visits import VISIT
 
 CREATED = 1_767_225_600
 """When the built-in templates came into being, as far as clients care (2026-01-01)."""
@@ -35,6 +36,7 @@ def routes(db: Database, bus: Bus, catalog: Catalog, turns: Turns) -> APIRouter:
         body = await wire.read_body(request)
         asked = wire.parse(wire.ChatRequest, body)
         attached = await turns.attach(caller, asked, body, request.headers)
+        request.scope[VISIT].session = attached.session.id
         template = await catalog.templates.find(attached.session.agent, attached.version)
         completion = Completion(
             telling=Telling(db, bus, attached),
@@ -43,7 +45,7 @@ def routes(db: Database, bus: Bus, catalog: Catalog, turns: Turns) -> APIRouter:
             streaming=template.llm_policy.streaming if template else Streaming(),
         )
         if asked.stream:
-            return EventStream(completion.chunks())
+            return ChatStream(completion.chunks())
         return await completion.whole()
 
     @router.get("/v1/models", response_model=None)

@@ -37,6 +37,7 @@ from longhouse.web import (
     metrics,
     sessions,
     steps,
+    trouble,
     wire,
 )
 from longhouse.web.access import Caller, Door
@@ -44,7 +45,7 @@ from longhouse.web.metrics import Metrics
 from longhouse.web.routing import Router
 from longhouse.web.sessions import Sessions
 from longhouse.web.turns import Turns
-from longhouse.web.visits import Porter
+from longhouse.web.visits import VISIT, Porter
 
 log = structlog.get_logger()
 
@@ -108,7 +109,7 @@ def _add_watching(app: FastAPI, db: Database, numbers: Metrics) -> None:
             async with asyncio.timeout(READY_WITHIN):
                 workers = await leases.alive(db)
         except UNREACHABLE:
-            raise CallerError("Postgres cannot be reached.", status=503, kind="server_error") from None
+            raise trouble.away() from None
         if not workers:
             raise CallerError("No worker is there.", status=503, kind="server_error")
         return wire.Json({"status": "ready", "workers": workers})
@@ -138,11 +139,16 @@ def _add_refusals(app: FastAPI) -> None:
         param = ".".join(str(part) for part in first.get("loc", ())[1:])
         return wire.refused(CallerError(f"Invalid value for {param}: {first.get('msg')}.", param=param))
 
+    async def ask_for_patience(request: Request, error: Exception) -> Response:
+        log.warning("Postgres is away, a request was refused", path=request.url.path[:LOGGED_PATH], error=repr(error))
+        return wire.refused(trouble.away(request.scope[VISIT].session))
+
+    for kind in UNREACHABLE:
+        app.add_exception_handler(kind, ask_for_patience)
+
     @app.exception_handler(Exception)
     async def confess(request: Request, error: Exception) -> Response:
-        content = wire.envelope("Something went wrong on our side.", kind="server_error", code="internal_error")
-        # Whatever was committed must not be sent again by a client that retries by itself.
-        return wire.Json(content, status_code=500, headers={"x-should-retry": "false"})
+        return wire.refused(trouble.defect(request.scope[VISIT].session))
 
 
 class Border:

@@ -1,4 +1,4 @@
-"""Server-sent events: framing, and a response that ends when its client leaves."""
+"""Server-sent events: framing, and a response that ends when its client leaves, or in words."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -6,8 +6,16 @@ from contextlib import aclosing
 from typing import Any, Final
 
 import msgspec
+import structlog
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
+
+from longhouse.errors import CallerError
+from longhouse.store.database import UNREACHABLE
+from longhouse.web import trouble, wire
+from longhouse.web.visits import VISIT, Visit
+
+log = structlog.get_logger()
 
 HEARTBEAT: Final = b": keep-alive\n\n"
 HEARTBEAT_EVERY: Final = 15.0
@@ -35,8 +43,10 @@ class EventStream(Response):
         self._pieces = pieces
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        visit: Visit = scope[VISIT]
+        visit.in_stream = self.error
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        writing = asyncio.create_task(self._write(send))
+        writing = asyncio.create_task(self._write(send, visit.session))
         leaving = asyncio.create_task(_left(receive))
         try:
             await asyncio.wait((writing, leaving), return_when=asyncio.FIRST_COMPLETED)
@@ -47,11 +57,35 @@ class EventStream(Response):
         if isinstance(done[0], Exception) and not isinstance(done[0], OSError):
             raise done[0]
 
-    async def _write(self, send: Send) -> None:
-        async with aclosing(self._pieces) as pieces:
+    def error(self, error: CallerError) -> bytes:
+        """An error as this stream tells it."""
+        return named("error", wire.envelope_of(error))
+
+    async def _write(self, send: Send, session: str) -> None:
+        async with aclosing(self._told(session)) as pieces:
             async for piece in pieces:
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _told(self, session: str) -> AsyncGenerator[bytes, None]:
+        """What there is to tell; where its source fails, that is told last: many clients take a silent end for one."""
+        try:
+            async with aclosing(self._pieces) as pieces:
+                async for piece in pieces:
+                    yield piece
+        except UNREACHABLE as error:
+            log.warning("Postgres is away, a stream was ended", session=session or None, error=repr(error))
+            yield self.error(trouble.of(error, session))
+        except Exception as error:  # whatever it is, a client that waits for more must be told
+            log.exception("a defect ended a stream", session=session or None)
+            yield self.error(trouble.of(error, session))
+
+
+class ChatStream(EventStream):
+    """The same for clients of OpenAI's protocol, which know no names of events."""
+
+    def error(self, error: CallerError) -> bytes:
+        return data(wire.envelope_of(error))
 
 
 async def _left(receive: Receive) -> None:

@@ -4,7 +4,8 @@ import hashlib
 import re
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Final
 
 import msgspec
@@ -19,15 +20,17 @@ from longhouse.journal.fold import blank, fold
 from longhouse.journal.session import EPHEMERAL, Session
 from longhouse.journal.transcript import Step
 from longhouse.runtime.delegate import PriorOf
-from longhouse.store import journals, views
+from longhouse.store import journals, lineage, views
+from longhouse.store.acceptance import Accepted, Repeated
 from longhouse.store.catalog import Catalog
 from longhouse.store.database import Database
-from longhouse.store.journals import Accepted, Placed, Repeated
+from longhouse.store.journals import Placed
 from longhouse.web import wire
 from longhouse.web.access import Caller
 from longhouse.web.asked import Asked, Said, prior_of, read, text_of
 from longhouse.web.routing import AUTO, Routed, Router
 from longhouse.web.tree import standing
+from longhouse.web.underway import UnderWay
 from longhouse.web.wire import ChatRequest
 
 SESSION_ID: Final = re.compile(r".+_[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
@@ -58,6 +61,8 @@ class Attached:
     """Who was chosen, where the choice was ours."""
     answers_beneath: bool = False
     """What was said went to an agent beneath: this session's journal does not know of it."""
+    told: Mapping[str, int] = field(default_factory=dict)
+    """Agent beneath -> how far its journal went when a question was answered: that is not told again."""
 
 
 @dataclass
@@ -69,6 +74,7 @@ class Turns:
     router: Router | None = None
     prior: PriorOf | None = None
     """What is known elsewhere of a conversation that is met for the first time."""
+    under_way: UnderWay = field(default_factory=UnderWay)
 
     async def attach(self, caller: Caller, request: ChatRequest, body: bytes, headers: Mapping[str, str]) -> Attached:
         """Finds or opens the session of this request and gives it what is new."""
@@ -76,7 +82,8 @@ class Turns:
         if repeated := await self._repeated(asked):
             return await self._again(repeated, asked)
         try:
-            return await self._place(asked)
+            with self.under_way.placing(asked.accepted):
+                return await self._place(asked)
         except Repeated:
             if repeated := await self._repeated(asked):
                 return await self._again(repeated, asked)
@@ -93,15 +100,19 @@ class Turns:
             if turned and turned.digest != accepted.digest:
                 raise CallerError("This Idempotency-Key was used with another body.", status=422, code="key_reused")
             return turned
-        if asked.is_retry:
-            return await views.request_by_digest(self.db, accepted.owner, accepted.digest)
-        return None
+        if not accepted.is_retry:
+            return None
+        turned = await views.request_by_digest(self.db, accepted.owner, accepted.digest)
+        while turned is None and await self.under_way.others(accepted):
+            turned = await views.request_by_digest(self.db, accepted.owner, accepted.digest)
+        return turned
 
     async def _again(self, turned: views.Turned, asked: Asked) -> Attached:
         """Follows the turn from where the first request placed its event."""
         session = await self._upto(blank(turned.session_id), turned.seq)
+        so_far = await self._told_again(session, turned)
         if session.turn is None or not session.turn.root:
-            return Attached(session=session, trace=turned.trace_id, is_behind=True)
+            return Attached(session=session, trace=turned.trace_id, is_behind=True, told=so_far)
         # An answer to an agent beneath: what is followed is the turn at the top, up to its end.
         told = await journals.read(self.db, session.turn.root, limit=MAX_TOLD)
         ends = (one.seq for one in told if one.trace == turned.trace_id and isinstance(one.event, ENDS))
@@ -109,7 +120,23 @@ class Turns:
         root = fold((one for one in told if end is None or one.seq < end), blank(session.turn.root))
         if root.turn and asked.said.resends:
             root = replace(root, turn=replace(root.turn, chain=asked.chain((*asked.said.before, *asked.said.new))))
-        return Attached(session=root, trace=turned.trace_id, is_behind=True, answers_beneath=asked.said.resends)
+        resends = asked.said.resends
+        return Attached(session=root, trace=turned.trace_id, is_behind=True, answers_beneath=resends, told=so_far)
+
+    async def _told_again(self, session: Session, turned: views.Turned) -> Mapping[str, int]:
+        """`Attached.told`, as it was for the first request."""
+        if session.turn is None or session.turn.trace != turned.trace_id:
+            return {}
+        before = await self._upto(blank(session.id), turned.seq - 1)
+        return await self._told(before, session.updated_at)
+
+    async def _told(self, session: Session, at: datetime | None = None) -> Mapping[str, int]:
+        """What was told of the agents beneath before a question of this session is answered.
+
+        One that waits for nobody but a person was told of up to its rest, though others may have worked on since.
+        """
+        is_alone = session.turn is not None and not session.turn.root and not session.awaits_agents
+        return await lineage.heads(self.db, session, session.updated_at if is_alone else at)
 
     # A new request
 
@@ -228,20 +255,21 @@ class Turns:
         return await self._attached(session, placed, prompt, trace=prompt.trace)
 
     async def _answered_beneath(self, asked: Asked, session: Session, prompt: Prompted) -> Attached | None:
-        """Where an agent beneath has asked and everything waits for it, the message is its answer."""
+        """Where an agent beneath has asked, the message is its answer, whatever the others are doing."""
         reply_to, chain = (asked.request.metadata or {}).get("reply_to"), prompt.chain
         below = await standing(self.db, session)
         questions = [one for one in below.questions if one.call.kind == "ask" and reply_to in (None, one.call.call)]
-        if session.turn is None or not questions or not (below.rests or reply_to):
+        if session.turn is None or not questions:
             return None
         first = questions[0]
         try:
-            await self.answer(first.session, first.call.call, text_of(prompt.content), accepted=asked.accepted)
+            done = await self.answer(first.session, first.call.call, text_of(prompt.content), accepted=asked.accepted)
         except AlreadyReturned:
             return None
         self.wake(first.session.id)
         turn = replace(session.turn, chain=chain)
-        return Attached(session=replace(session, turn=turn), trace=turn.trace, answers_beneath=True)
+        session = replace(session, turn=turn)
+        return Attached(session=session, trace=turn.trace, answers_beneath=True, told=done.told)
 
     async def answer(
         self, session: Session, call: str, text: str, *, chain: str = "", accepted: Accepted | None = None
@@ -250,6 +278,7 @@ class Turns:
         assert session.turn is not None
         returned = Returned(call=call, outcome=Output(content=text), by="user", chain=chain)
         after = _folded(session, 0, None, returned)
+        told = await self._told(session)
         placed = await journals.add(
             self.db,
             session.id,
@@ -260,7 +289,7 @@ class Turns:
             # Where another question is still open, the client is asked that one at once.
             fingerprint=None if after.can_move else after.rest_mark,
         )
-        return await self._attached(session, placed, returned, trace=session.turn.trace)
+        return replace(await self._attached(session, placed, returned, trace=session.turn.trace), told=told)
 
     async def _attached(self, session: Session, placed: Placed, event: events.Event, *, trace: str) -> Attached:
         if placed.seq == session.head + 1:

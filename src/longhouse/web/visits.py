@@ -1,7 +1,8 @@
-"""Requests that are being served under keys: when a key is revoked, what was let in with it is shown out."""
+"""Requests that are being served: whoever is shown out, since a key was revoked or the server stops, is told why."""
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -9,7 +10,7 @@ from typing import Final
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from longhouse.errors import CallerError
-from longhouse.web import stream, wire
+from longhouse.web import trouble, wire
 from longhouse.web.limits import Meter
 
 VISIT: Final = "longhouse.visit"
@@ -26,11 +27,22 @@ class Visit:
     key: str = ""
     meter: Meter | None = None
     is_revoked: bool = False
+    session: str = ""
+    """Where the request went, once that is known: what the session does, it does without us."""
+    in_stream: Callable[[CallerError], bytes] | None = None
+    """How an error is written in the stream that was begun, if one was."""
 
     def end(self) -> None:
         assert self.task is not None
         self.is_revoked = True
         self.task.cancel()
+
+    @property
+    def farewell(self) -> CallerError:
+        """Why a visit ends before its answer."""
+        if self.is_revoked:
+            return CallerError("This API key was revoked.", status=401, code="invalid_api_key")
+        return trouble.stopping(self.session)
 
 
 class Visits:
@@ -92,7 +104,7 @@ class Porter:
         try:
             await self.app(scope, receive, answer.send)
         except asyncio.CancelledError:
-            if not visit.is_revoked or visit.task is None:
+            if visit.task is None:
                 raise
             visit.task.uncancel()
             with suppress(TimeoutError):
@@ -109,16 +121,11 @@ class _Answer:
         self._send = send
         self._visit = visit
         self._began = False
-        self._is_stream = False
         self._is_over = False
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self._began = True
-            self._is_stream = any(
-                name == b"content-type" and value.startswith(stream.EventStream.media_type.encode())
-                for name, value in message["headers"]
-            )
             if self._visit.meter:
                 message["headers"] = [*message["headers"], *self._visit.meter.headers]
         elif not message.get("more_body", False):
@@ -126,10 +133,9 @@ class _Answer:
         await self._send(message)
 
     async def end(self, scope: Scope, receive: Receive) -> None:
-        """Before the first byte a 401, in a stream an error event; any other answer is simply cut."""
-        refusal = CallerError("This API key was revoked.", status=401, code="invalid_api_key")
+        """Before the first byte a refusal, in a stream an error; any other answer is simply cut."""
+        farewell, in_stream = self._visit.farewell, self._visit.in_stream
         if not self._began:
-            await wire.refused(refusal)(scope, receive, self.send)
-        elif self._is_stream and not self._is_over:
-            error = stream.named("error", wire.envelope(str(refusal), kind=refusal.kind, code=refusal.code))
-            await self._send({"type": "http.response.body", "body": error, "more_body": False})
+            await wire.refused(farewell)(scope, receive, self.send)
+        elif in_stream and not self._is_over:
+            await self._send({"type": "http.response.body", "body": in_stream(farewell), "more_body": False})

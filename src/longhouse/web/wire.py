@@ -371,12 +371,17 @@ def envelope(message: str, *, kind: str, code: str | None = None, param: str | N
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
+def envelope_of(error: CallerError) -> dict[str, Any]:
+    return envelope(str(error), kind=error.kind, code=error.code, param=error.param)
+
+
 def refused(error: CallerError) -> Json:
-    headers = {401: {"www-authenticate": "Bearer"}, 409: {"x-should-retry": "false"}}.get(error.status, {})
+    # Whatever was committed before a defect must not be sent again by a client that retries by itself.
+    never = {"x-should-retry": "false"}
+    headers = {401: {"www-authenticate": "Bearer"}, 409: never, 500: never}.get(error.status, {}).copy()
     if error.retry_after is not None:
         headers["retry-after"] = str(error.retry_after)
-    content = envelope(str(error), kind=error.kind, code=error.code, param=error.param)
-    return Json(content, status_code=error.status, headers=headers)
+    return Json(envelope_of(error), status_code=error.status, headers=headers)
 
 
 def not_found(what: str, *, code: str = "not_found") -> CallerError:

@@ -1,0 +1,67 @@
+"""The pool outlives a Postgres that goes away, goes silent, or may only be read."""
+
+import asyncio
+import socket
+from urllib.parse import urlsplit
+
+import asyncpg
+import pytest
+
+from lines import lines
+from longhouse.store.database import Database, Within, open_database, watch
+
+
+async def test_statements_on_silent_connections_are_sent_again_on_new_ones(dsn: str) -> None:
+    async with lines(dsn) as (address, between), open_database(address, pool_size=1) as db:
+        assert await db.value("SELECT 1") == 1
+        between.fall_silent()
+        # The first waits for its answer, the others for its connection.
+        cancelled, *asking = [asyncio.create_task(db.value("SELECT $1::int", number)) for number in range(5)]
+
+        async def several(tx: Within) -> int:
+            return int(await tx.value("SELECT 6")) + int(await tx.value("SELECT 1"))
+
+        together = asyncio.create_task(db.together(several))
+        done, _ = await asyncio.wait(asking, timeout=0.2)
+        assert not done
+        cancelled.cancel()
+        await db.renew()
+        assert await asyncio.wait_for(asyncio.gather(*asking), 10) == [1, 2, 3, 4]
+        assert await asyncio.wait_for(together, 10) == 7
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(cancelled, 10)
+
+
+async def test_a_database_that_is_closed_asks_nothing_more(dsn: str) -> None:
+    async with open_database(dsn) as db:
+        await db.renew()
+        assert await db.value("SELECT 1") == 1
+    with pytest.raises(asyncpg.InterfaceError):
+        await db.value("SELECT 1")
+
+
+async def test_a_write_waits_until_it_may_be_written(dsn: str, db: Database) -> None:
+    name = urlsplit(dsn).path[1:]
+    await db.run("CREATE TABLE notes (note text)")
+    await db.run(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+    async with open_database(dsn) as standby:
+        with pytest.raises(asyncpg.ReadOnlySQLTransactionError):
+            await standby.pool.execute("INSERT INTO notes VALUES ('refused')")
+        writing = asyncio.create_task(standby.run("INSERT INTO notes VALUES ('kept')"))
+        done, _ = await asyncio.wait([writing], timeout=0.2)
+        assert not done
+        await db.run(f"ALTER DATABASE {name} RESET default_transaction_read_only")
+        await asyncio.wait_for(writing, 10)
+    assert await db.value("SELECT array_agg(note) FROM notes") == ["kept"]
+
+
+async def test_a_connection_over_a_network_looks_whether_the_other_end_is_there() -> None:
+    """No Postgres is asked here: what matters is the socket that a connection is given."""
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(asyncio.Protocol, "127.0.0.1", 0)
+    async with server:
+        transport, _ = await loop.create_connection(asyncio.Protocol, *server.sockets[0].getsockname())
+        watch(transport)
+        line = transport.get_extra_info("socket")
+        assert line.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        transport.abort()
