@@ -22,7 +22,7 @@ run: setup
 	@exec $(BIN)/longhouse serve
 
 test: setup
-	@$(BIN)/pytest -n 2 --dist worksteal
+	@$(BIN)/pytest -n 3 --dist worksteal
 
 # llama.cpp and a small model, in a venv of their own: nothing else needs them.
 test-model: setup $(MODEL_VENV)/.ready

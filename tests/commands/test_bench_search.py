@@ -6,9 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from longhouse.commands.bench_search import Given, Measured, measure, table
+from longhouse.commands.bench_search import BenchQuery, BenchTool, Given, Measured, measure, table
 from longhouse.errors import SetupError
 
 TOOLS = [
@@ -57,7 +58,7 @@ def test_one_object_says_how_good_and_how_fast_it_was(tmp_path: Path) -> None:
     assert told["agents"]["r_at_5"] == 1
 
 
-def test_data_may_leave_out_what_it_does_not_know(tmp_path: Path) -> None:
+async def test_data_may_leave_out_what_it_does_not_know() -> None:
     tools = [
         {"tool_id": "t1", "name": "get_forecast", "description": None, "parameters": None},
         {"tool_id": "t2", "name": "send_letter", "description": "", "parameters": {"properties": {"stamp": {}}}},
@@ -69,14 +70,10 @@ def test_data_may_leave_out_what_it_does_not_know(tmp_path: Path) -> None:
         {"query": "trains", "relevant": ["t3"]},
         {"query": "whatever", "relevant": None},
     ]
-    written = {"tools": tools, "queries": queries}
-    for name, rows in written.items():
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    paths = [part for name in written for part in (f"--{name}", str(tmp_path / f"{name}.jsonl"))]
-    command = [sys.executable, "-m", "longhouse", "bench", "search", *paths, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["r_at_1"] == 1
+    given = Given(
+        msgspec.convert(tools, list[BenchTool]), msgspec.convert(queries, list[BenchQuery]), [], by_step=False
+    )
+    assert (await measure(given))["r_at_1"] == 1
 
 
 def test_figures_are_those_of_the_textbook() -> None:
