@@ -5,6 +5,7 @@ import os
 import sys
 import threading
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 import aiohttp
@@ -21,10 +22,10 @@ class UnansweredError(LonghouseError):
 
 async def talk(url: str, model: str, key: str = "") -> None:
     """Reads lines until the end of input; each is a message, and the answer is written as it comes."""
+    address, headers = _address(url), {"authorization": f"Bearer {key}"} if key else None
     console, lines = Console(), _lines()
-    headers = {"authorization": f"Bearer {key}"} if key else None
     is_met = False
-    async with aiohttp.ClientSession(_address(url), headers=headers) as http:
+    async with aiohttp.ClientSession(address, headers=headers) as http:
         while True:
             console.print("you> ", style="bold", end="")
             line = await lines.get()
@@ -62,7 +63,11 @@ def _lines() -> asyncio.Queue[str | None]:
         for last in (rest.decode(errors="replace") or None, None):
             loop.call_soon_threadsafe(lines.put_nowait, last)
 
-    threading.Thread(target=read, daemon=True).start()
+    def read_on() -> None:
+        with suppress(RuntimeError):  # nobody listens any more
+            read()
+
+    threading.Thread(target=read_on, daemon=True).start()
     return lines
 
 
