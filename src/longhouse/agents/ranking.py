@@ -31,7 +31,8 @@ USUAL_LENGTH: Final = 25.0
 """Weighted terms of an ordinary description. A constant instead of the catalog's average: no weight ever changes
 because another tool came or went."""
 MOST_REPEATS: Final = 2
-"""Of one word in one field; more are stuffing. Four found no more of what is relevant."""
+"""Of one word in one field; more are stuffing. A tool that repeats itself in every field rose from fourth to first with
+four, to second with two; four found a point more in one of three measures, less than its noise."""
 LONGEST_FIELD: Final = 4000
 """Characters of a field that are read: what is not said by then is not what the tool is for."""
 
