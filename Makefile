@@ -1,56 +1,80 @@
 # `make run` and `make test` do all the set-up themselves; with nothing to do they touch no network.
 VENV := .venv
 BIN := $(VENV)/bin
-LOCK := requirements/dev.lock.txt
+LOCKS := requirements
 MODEL_VENV := .venv-model
-MODEL_LOCK := requirements/model.lock.txt
+
+# Without bytecode every process would compile three seconds of imports at each start.
+export PYTHONDONTWRITEBYTECODE :=
+export VIRTUAL_ENV := $(VENV)
+
+# Adds what a lock names, in its versions, and leaves alone whatever else was installed beside it.
+install = $(BIN)/uv pip install --quiet --require-hashes -r $(1)
+compile = uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate
 
 .PHONY: run test test-model check format bench lock setup clean
 .DEFAULT_GOAL := run
 
-setup: $(VENV)/.ready
+# What each target needs, and no more.
+setup: $(VENV)/.run
 
-$(VENV)/.ready: $(LOCK) requirements/uv.lock.txt pyproject.toml
+$(VENV)/.run: $(LOCKS)/run.lock.txt $(LOCKS)/uv.lock.txt pyproject.toml
 	@echo "setting up $(VENV)"
 	@test -x $(BIN)/python || python3 -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.lock.txt
-	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip sync --quiet --require-hashes $(LOCK)
-	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --offline --no-deps --editable .
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $(LOCKS)/uv.lock.txt
+	@$(call install,$(LOCKS)/run.lock.txt)
+	@$(BIN)/uv pip install --quiet --offline --no-deps --editable .
 	@touch $@
 
-run: setup
+$(VENV)/.test: $(LOCKS)/test.lock.txt $(VENV)/.run
+	@echo "adding what the tests need"
+	@$(call install,$(LOCKS)/test.lock.txt)
+	@touch $@
+
+$(VENV)/.check: $(LOCKS)/check.lock.txt $(VENV)/.run
+	@echo "adding what the checks need"
+	@$(call install,$(LOCKS)/check.lock.txt)
+	@touch $@
+
+run: $(VENV)/.run
 	@exec $(BIN)/longhouse serve
 
-test: setup
+test: $(VENV)/.test
 	@$(BIN)/pytest -n 3 --dist worksteal
 
 # llama.cpp and a small model, in a venv of their own: nothing else needs them.
-test-model: setup $(MODEL_VENV)/.ready
+test-model: $(VENV)/.test $(MODEL_VENV)/.ready
 	@MODEL_PYTHON=$(MODEL_VENV)/bin/python $(BIN)/pytest tests_model
 
-$(MODEL_VENV)/.ready: $(MODEL_LOCK) | $(VENV)/.ready
+$(MODEL_VENV)/.ready: $(LOCKS)/model.lock.txt | $(VENV)/.run
 	@echo "setting up $(MODEL_VENV)"
 	@test -x $(MODEL_VENV)/bin/python || $(BIN)/python -m venv --without-pip $(MODEL_VENV)
-	@VIRTUAL_ENV=$(MODEL_VENV) $(BIN)/uv pip sync --quiet --require-hashes $(MODEL_LOCK)
+	@VIRTUAL_ENV=$(MODEL_VENV) $(call install,$(LOCKS)/model.lock.txt) --no-deps
 	@touch $@
 
-check: setup
+check: $(VENV)/.check $(VENV)/.test
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/mypy tests_model
 	@$(BIN)/lint-imports
 
-format: setup
+format: $(VENV)/.check
 	@$(BIN)/ruff check --fix-only .
 	@$(BIN)/ruff format .
 
-bench: setup
+bench: $(VENV)/.test
 	@$(BIN)/python -m bench
 
-lock: setup
-	@cd requirements && ../$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header uv.in -o uv.lock.txt
-	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --group dev pyproject.toml -o $(LOCK)
-	@cd requirements && ../$(BIN)/uv pip compile --quiet --no-deps --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header model.in -o model.lock.txt
+# One resolution for all: what runs here is what is tested.
+lock: $(VENV)/.run
+	@cd $(LOCKS) && ../$(BIN)/$(compile) uv.in -o uv.lock.txt
+	@$(BIN)/$(compile) --all-groups pyproject.toml -o $(LOCKS)/all.txt
+	@$(BIN)/$(compile) -c $(LOCKS)/all.txt pyproject.toml -o $(LOCKS)/run.lock.txt
+	@$(BIN)/$(compile) -c $(LOCKS)/all.txt --group test -o $(LOCKS)/test.lock.txt
+	@$(BIN)/$(compile) -c $(LOCKS)/all.txt --group check -o $(LOCKS)/check.lock.txt
+	@rm $(LOCKS)/all.txt
+	@cd $(LOCKS) && ../$(BIN)/$(compile) --no-deps model.in -o model.lock.txt
 
 clean:
 	@rm -rf $(VENV) $(MODEL_VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -55,8 +55,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Llama]:
 @pytest.fixture
 async def serving() -> AsyncIterator[Serving]:
     """Starts Longhouses on a fresh database: `async with serving(...) as house:`."""
-    folder = Path(tempfile.mkdtemp(prefix="longhouse-tests-"))
-    os.chmod(folder, 0o711)  # Postgres may run under another account, which must be able to enter
+    folder = _folder()
     try:
         async with open_postgres(folder) as postgres:
             async with open_database(postgres.dsn) as db:
