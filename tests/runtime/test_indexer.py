@@ -10,10 +10,10 @@ import pytest
 from finding import Buckets, found, indexed, publish, tool
 from longhouse.errors import ProviderError
 from longhouse.runtime.indexer import Indexer
-from longhouse.store import indexing, vectors
+from longhouse.store import indexing
 from longhouse.store.catalog import Catalog
 from longhouse.store.database import Database
-from longhouse.store.search import FEWEST_NODES, Filters
+from longhouse.store.search import Filters
 from longhouse.tools.search import Finder
 
 MANY = [tool(f"tool_{n}", f"Counts to {n} in the town of place{n % 50}", "how") for n in range(300)]
@@ -204,15 +204,3 @@ async def test_republishing_a_tool_does_not_make_its_words_common(db: Database) 
     after = [(hit.name, hit.lexical) for hit in await finder.tools("weather forecast email", Filters(), 3)]
     assert [name for name, _ in after] == [name for name, _ in before]
     assert [score for _, score in after] == pytest.approx([score for _, score in before], abs=1e-3)
-
-
-async def test_many_vectors_are_searched_by_a_graph(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vectors, "SMALL", 0)  # more than are compared one by one
-    crowd = [tool(f"tool_{n}", f"word{n} in group{n % 9}", tags=(f"tag{n % 400}",)) for n in range(FEWEST_NODES + 100)]
-    finder = await indexed(db, *crowd, embedder=Buckets())
-    assert await db.value("SELECT count(*) FROM pg_indexes WHERE indexname LIKE 'search_graph%'") == 1
-    assert (await found(finder, "word4711 in a group"))[0] == "tool_4711"
-    exact = await finder.nearest_tools("word4711 group4", 10, exact=True)
-    assert len(set(exact) & set(await finder.nearest_tools("word4711 group4", 40))) >= 8
-    few = await found(finder, "group4", top_k=30, tags=("tag7",))
-    assert set(few) == {f"tool_{n}" for n in range(FEWEST_NODES + 100) if n % 400 == 7}

@@ -6,7 +6,6 @@ from finding import Buckets, found, indexed, publish, tool
 from longhouse.agents.template import MultiAgentMeta, Template, ToolPolicy
 from longhouse.models.model import Embedder
 from longhouse.runtime.indexer import Indexer
-from longhouse.store import vectors
 from longhouse.store.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.store.search import NARROW, WHOLE, Filters
@@ -19,10 +18,8 @@ TRAIN = tool("railway.timetable", "Departures of trains from a station", "statio
 SOME = (WEATHER, LETTER, TRAIN)
 
 
-@pytest.fixture(params=["words", "vectors compared here", "vectors compared by Postgres"])
-def embedder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Embedder | None:
-    if request.param == "vectors compared by Postgres":
-        monkeypatch.setattr(vectors, "SMALL", 0)
+@pytest.fixture(params=["words", "vectors"])
+def embedder(request: pytest.FixtureRequest) -> Embedder | None:
     return None if request.param == "words" else Buckets()
 
 

@@ -1,4 +1,4 @@
-"""The vectors of small catalogs are kept by a process, and what it keeps is what Postgres has."""
+"""Vectors are kept by the process that searches, and what it keeps is what Postgres has."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from finding import Buckets, found, indexed, publish, tool
 from longhouse.runtime.indexer import Indexer
 from longhouse.store import vectors
 from longhouse.store.database import Database
-from longhouse.store.search import NARROW, Filters
+from longhouse.store.search import NARROW
 from longhouse.store.vectors import Kept, Space
 from longhouse.tools.search import Finder
 
@@ -17,15 +17,19 @@ QUERIES = ("counting in the town of place7", "Count to 1200. Then tell me what i
 MANY = [tool(f"tool_{n}", f"Counts to {n} in the town of place{n % 50}", "how") for n in range(NARROW + 300)]
 
 
-async def test_both_ways_find_the_same(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_none_of_the_nearest_is_missed(db: Database) -> None:
     finder = await indexed(db, *MANY, tool("mine", "Counts in the town of place7", owner="me"), embedder=Buckets())
-    here = [await finder.tools(query, Filters(caller="me"), 20) for query in QUERIES]
-    monkeypatch.setattr(vectors, "SMALL", 0)
-    there = [await finder.tools(query, Filters(caller="me"), 20) for query in QUERIES]
-    for one, other in zip(here, there, strict=True):
-        assert [hit.name for hit in one] == [hit.name for hit in other]
-        assert [hit.semantic for hit in one] == pytest.approx([hit.semantic for hit in other], abs=1e-3)
-    assert "mine" in {hit.name for hit in here[0]}
+    rows = await db.rows("SELECT name, vector FROM search_documents WHERE owner IS NULL AND vector IS NOT NULL")
+    vectors = np.array([np.frombuffer(row["vector"], "<f2") for row in rows], np.float32)
+    for query in QUERIES:
+        cosines = vectors @ (await Buckets().embed([query]))[0]
+        nearest = {rows[nth]["name"]: cosines[nth] for nth in np.argsort(-cosines)[:10]}
+        told = await finder.nearest_tools(query, 10)
+        assert sorted(cosines[[row["name"] for row in rows].index(name)] for name in told) == pytest.approx(
+            sorted(nearest.values()), abs=1e-6
+        )
+        assert len(told) == 10
+    assert "mine" in await found(finder, QUERIES[0], top_k=20, caller="me")
 
 
 async def test_what_is_kept_follows_what_is_published_and_changed(db: Database) -> None:
@@ -62,19 +66,21 @@ async def test_those_not_asked_for_the_longest_make_room(db: Database) -> None:
     space = await Finder(db, Buckets()).query("count")
     assert space.space is not None
     shards = [row["id"] for row in await db.rows("SELECT id FROM search_shards WHERE kind = 'tool' ORDER BY id")]
-    kept = Kept(db, most=2 * space.space.dimensions * vectors.NUMBER)
+    kept = Kept(db, most=2 * space.space.dimensions * np.dtype(np.float32).itemsize)
     for shard in shards:
         near = await kept.of(space.space, {shard: 1})
-        assert near is not None
         assert np.count_nonzero(near.to(np.ones(space.space.dimensions, np.float32))) == 1
     assert [shard for shard, _ in kept.shards] == shards[1:]
+    await kept.of(space.space, dict.fromkeys(shards, 1))
+    assert [shard for shard, _ in kept.shards] == shards  # what one search needs stays, whatever it weighs
 
 
-def test_vectors_are_written_as_postgres_reads_them() -> None:
-    assert vectors.written(np.array([[0.25, -1.0, 0.0000001]], np.float32)) == ["[0.25,-1.0,0.0]"]
+def test_vectors_are_kept_as_half_floats_with_the_low_byte_first() -> None:
+    [kept] = vectors.packed(np.array([[0.25, -1.0, 0.0000001]], np.float32))
+    assert kept == bytes.fromhex("0034 00bc 0200")
+    assert vectors.spelled(kept) == "[0.25,-1.0,0.0]"
 
 
 def test_a_text_without_a_vector_is_near_to_nothing() -> None:
-    space = Space(model=1, dimensions=2)
-    sent = np.array([2, 0, 0.5, 0.25], ">f2").tobytes()
-    assert vectors.read([None, sent], space).tolist() == [[0.0, 0.0], [0.5, 0.25]]
+    kept = np.array([0.5, 0.25], "<f2").tobytes()
+    assert vectors.read([None, kept], Space(model=1, dimensions=2)).tolist() == [[0.0, 0.0], [0.5, 0.25]]

@@ -147,8 +147,6 @@ class Indexer:
         model = space.model if space else None
         await indexing.remove(self.db, "tool", await indexing.gone(self.db, "tool"))
         todo = await indexing.count_lacking(self.db, model)
-        if space and todo >= upkeep.MANY:
-            await upkeep.drop_graph(self.db, space)
         done = 0
         async with aclosing(_ahead(lambda after: _read(self.db, model, after))) as batches:
             async for rows, texts in batches:
@@ -190,18 +188,13 @@ class Indexer:
         return [replace(entry, vector=vector) for entry, vector in zip(entries, vectors, strict=True)]
 
     async def _tidy(self, space: Space | None) -> None:
-        """Moves what is left of crowded shards, drops what nobody asks any more, builds what is worth it."""
+        """Moves what is left of crowded shards, and removes those that are empty."""
         for shard in await upkeep.crowded(self.db, space):
             rows = await upkeep.in_shard(self.db, shard)
             for start in range(0, len(rows), BATCH):
                 batch = rows[start : start + BATCH]
                 await self._write(batch, await _texts(batch), space)
         await upkeep.sweep(self.db)
-        if space is None:
-            return
-        await upkeep.drop_old_graphs(self.db, space)
-        if await upkeep.build_graph(self.db, space):
-            log.info("the graph of vectors is built")
 
     def _wait_for_model(self, error: ProviderError) -> None:
         log.warning("the embedding model failed: what is new is found by its words alone", error=str(error))

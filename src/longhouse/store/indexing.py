@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from longhouse.agents.document import Document
-from longhouse.store import postings
+from longhouse.store import embeddings, postings
 from longhouse.store.database import Database
 from longhouse.store.postings import CROWDED
 from longhouse.store.shelf import Kind
-from longhouse.store.vectors import Space, written
+from longhouse.store.vectors import Space, packed, spelled
 
 LOCK: Final = (0x6C6F6E67, 0x696E6478)  # "long", "indx": one process writes the index
 BEHIND: Final = """
@@ -98,13 +98,13 @@ REMOVE: Final = """
 """
 ADD: Final = """
     INSERT INTO search_documents (kind, name, version, digest, owner, shard, slot, type, risk, tags, templates,
-                                  sub_agents, tools, model, vector)
+                                  sub_agents, tools, model, vector {column})
     SELECT $1, a.name, a.version, a.digest, $2, $3, $4 + a.nth - 1, a.type, a.risk,
            a.tags::text[], a.templates::text[], a.sub_agents, a.tools::text[], $14::int,
-           a.vector::halfvec
+           a.vector {value}
     FROM unnest($5::text[], $6::int[], $7::text[], $8::text[], $9::int[], $10::text[], $11::text[], $12::boolean[],
-                $13::text[], $15::text[]) WITH ORDINALITY
-         AS a (name, version, digest, type, risk, tags, templates, sub_agents, tools, vector, nth)
+                $13::text[], $15::bytea[], $16::text[]) WITH ORDINALITY
+         AS a (name, version, digest, type, risk, tags, templates, sub_agents, tools, vector, embedding, nth)
 """
 
 # The way in which the texts of this index were read, kept beside how far it has come.
@@ -197,9 +197,13 @@ async def _add(
     connection: asyncpg.Connection, kind: Kind, where: postings.Room, entries: Sequence[Entry], space: Space | None
 ) -> None:
     texts = [entry.document for entry in entries]
+    vectors = packed(np.array([entry.vector for entry in entries])) if space else []
+    shown_as = await embeddings.column_type(connection) if vectors else None
     await postings.append(connection, where, [text.weights for text in texts])
     await connection.execute(
-        ADD,
+        ADD.format(column=", embedding", value=f", a.embedding::{shown_as}")
+        if shown_as
+        else ADD.format(column="", value=""),
         *(kind, entries[0].owner, where.shard, where.first),
         [entry.name for entry in entries],
         [entry.version for entry in entries],
@@ -211,7 +215,8 @@ async def _add(
         [text.sub_agents for text in texts],
         [_array(text.tools) for text in texts],
         space.model if space else None,
-        written(np.array([entry.vector for entry in entries])) if space else [],
+        vectors,
+        [spelled(vector) for vector in vectors] if shown_as else [],
     )
 
 

@@ -8,7 +8,14 @@ from typing import Final
 import asyncpg
 
 from longhouse.errors import SetupError
+from longhouse.store import embeddings
 from longhouse.store.database import Database
+
+# Files that were written anew, with what they were before: who applied that is brought to the same by later ones.
+FORMERLY: Final = {
+    # It made the extension `vector` and needed it.
+    5: "8610cd4d8ceed6dedeabc4b0b75033b0e1c420d5a508b466c5cbe09d9a44413a",
+}
 
 LOCK: Final = 0x6C6F6E67  # "long"
 
@@ -38,8 +45,11 @@ def known() -> list[Migration]:
     return [Migration(int(file.name[:4]), file.name, file.read_text("utf-8")) for file in files]
 
 
-async def migrate(db: Database) -> list[str]:
-    """Brings the schema up to date; returns the names of what was applied."""
+async def migrate(db: Database, *, may_extend: bool = True) -> list[str]:
+    """Brings the schema up to date; returns the names of what was applied.
+
+    Without `may_extend`, the extension `vector` is left alone although it may be there.
+    """
     async with db.connection() as connection:
         await connection.execute("SELECT pg_advisory_lock($1)", LOCK)
         await connection.execute(TABLE)
@@ -48,6 +58,7 @@ async def migrate(db: Database) -> list[str]:
         pending = [migration for migration in known() if migration.number not in done]
         for migration in pending:
             await _apply(connection, migration)
+        await embeddings.bind(connection, may_extend=may_extend)
         return [migration.name for migration in pending]
 
 
@@ -74,7 +85,7 @@ def _refuse_foreign(done: dict[int, str]) -> None:
             raise SetupError(
                 f"The database has migration {number:04d}, which this version does not know: use a newer Longhouse."
             )
-        if ours[number].digest != digest:
+        if digest not in (ours[number].digest, FORMERLY.get(number)):
             raise SetupError(
                 f"Migration {ours[number].name} was changed after it had been applied: restore the file as it was."
             )

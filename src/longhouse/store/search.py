@@ -17,7 +17,7 @@ from longhouse.store import postings
 from longhouse.store.database import Database
 from longhouse.store.postings import Found
 from longhouse.store.shelf import Kind
-from longhouse.store.vectors import Kept, Near, Space, Vectors, read, written
+from longhouse.store.vectors import Kept, Near, Space, Vectors
 
 Places = npt.NDArray[np.intp]
 
@@ -28,11 +28,7 @@ PER_CLAUSE: Final = 25
 NEAREST: Final = 40
 """Candidates by the whole query's vector. Most are found by words too; these are for queries in other words."""
 NARROW: Final = 1000
-"""Up to so many permitted texts, all of them are candidates and nothing is approximate."""
-FEWEST_NODES: Final = 8000
-"""Fewer vectors are compared one by one sooner than a graph of them is searched, and none is missed."""
-EF_SEARCH: Final = 240
-"""How far the graph of vectors is searched: 99 of the 100 nearest are found among 100,000."""
+"""Up to so many permitted texts, all of them are candidates."""
 
 # The index follows the catalog by a moment; what the catalog says now is what counts. LIMIT keeps the planner from
 # starting at the catalog, which it would do after many were published at once.
@@ -138,7 +134,6 @@ class Search:
     def __init__(self, db: Database, kind: Kind, kept: Kept) -> None:
         self.db = db
         self.kind = kind
-        self._settings = ""
         self._kept = kept
 
     async def find(self, query: Query, filters: Filters, top_k: int) -> list[Hit]:
@@ -153,49 +148,42 @@ class Search:
         places = found.places(rows)
         rows = [row for row, place in zip(rows, places.tolist(), strict=True) if place >= 0]
         places = places[places >= 0]
-        similar = _similarities(query, near, places, rows)
+        similar = near.between(query.vectors, places) if near is not None and query.vectors is not None else None
         best = sum(found.rarity(term) for term in asked[0]) * (ranking.K1 + 1)
         return _ranked(rows, scores[:, places], similar, best, top_k)
 
-    async def nearest(self, query: Query, count: int, *, exact: bool = False) -> list[str]:
-        """Everybody's by the vector alone; `exact` compares with all of them, to tell what the graph misses."""
+    async def nearest(self, query: Query, count: int) -> list[str]:
+        """Everybody's by the vector alone."""
         assert query.space is not None
         assert query.vectors is not None
-        vector = f"halfvec({query.space.dimensions:d})"
-        sql = f"""
-            SELECT d.name FROM search_documents d
-            WHERE d.kind = '{self.kind}' AND d.model = {query.space.model:d} AND d.owner IS NULL
-            ORDER BY d.vector::{vector} <=> (SELECT $1::text::{vector}) LIMIT $2
-        """
-        settings = await self._tuning() + (" SET LOCAL enable_indexscan = off;" if exact else "")
-        return [row["name"] for row in await self.db.tuned(settings, sql, *written(query.vectors[:1]), count)]
+        found = await postings.read(self.db, self.kind, None, ())
+        cosines = (await self._kept.of(query.space, found.shards)).to(query.vectors[0])
+        rows = await self._at(Filters(), found, [_top(cosines, count)])
+        places = found.places(rows)
+        order = sorted(np.flatnonzero(places >= 0).tolist(), key=lambda nth: -cosines[places[nth]])
+        return [rows[nth]["name"] for nth in order]
 
     async def _candidates(
         self, query: Query, filters: Filters, found: Found, scores: Scores, near: Near | None
     ) -> Sequence[asyncpg.Record]:
-        if near is None or query.vectors is None:
-            asked, cosines = query, None
-        else:
-            asked, cosines = Query(query.texts), near.to(query.vectors[0])  # what is known here is not asked for
         if filters.allow is not None or found.size <= NARROW:
-            rows = await self._all(asked, filters)
+            rows = await self._all(filters)
             if len(rows) <= NARROW:
                 return rows
+        cosines = near.to(query.vectors[0]) if near is not None and query.vectors is not None else None
         leading = _leading(scores, cosines)
-        rows = await self._at(asked, filters, found, leading)
+        rows = await self._at(filters, found, leading)
         there = found.mask(rows)
         if all(2 * np.count_nonzero(there[places]) >= len(places) for places in leading):
             return rows
         # What is not permitted took the places of what is: only what is permitted may compete for them.
         mask = found.mask(await self._permitted(filters))
-        return await self._at(
-            asked, filters, found, _leading(scores * mask, None if cosines is None else cosines * mask)
-        )
+        return await self._at(filters, found, _leading(scores * mask, None if cosines is None else cosines * mask))
 
-    async def _all(self, query: Query, filters: Filters) -> Sequence[asyncpg.Record]:
+    async def _all(self, filters: Filters) -> Sequence[asyncpg.Record]:
         """Whatever is permitted, as far as it is not too much."""
         args: list[object] = []
-        sql = self._select(query.space, "search_documents d", filters.conditions(args))
+        sql = self._select("search_documents d", filters.conditions(args))
         return await self.db.rows(f"{sql} LIMIT {NARROW + 1}", *args)
 
     async def _permitted(self, filters: Filters) -> Sequence[asyncpg.Record]:
@@ -205,49 +193,20 @@ class Search:
             f"SELECT d.shard, d.slot FROM search_documents d WHERE d.kind = '{self.kind}' AND {held}", *args
         )
 
-    async def _at(
-        self, query: Query, filters: Filters, found: Found, leading: Sequence[Places]
-    ) -> Sequence[asyncpg.Record]:
-        """Those at the places, and those near to the query's vector."""
+    async def _at(self, filters: Filters, found: Found, leading: Sequence[Places]) -> Sequence[asyncpg.Record]:
+        """Those at the places."""
         args: list[object] = []
         held = filters.conditions(args)
         args += found.where(np.unique(np.concatenate(leading)))
-        candidates = f"SELECT * FROM unnest(${len(args) - 1}::int[], ${len(args)}::int[]) AS given (shard, slot)"
-        if query.space is not None and query.vectors is not None:
-            args += written(query.vectors[:1])
-            candidates = f"{candidates} UNION {self._nearest(query.space, held, f'${len(args)}')}"
-        sql = self._select(query.space, f"({candidates}) AS c {AT}", held)
-        if query.space is None or found.size < FEWEST_NODES:
-            return await self.db.rows(sql, *args)
-        return await self.db.tuned(await self._tuning(), sql, *args)
+        candidates = f"unnest(${len(args) - 1}::int[], ${len(args)}::int[]) AS c (shard, slot)"
+        return await self.db.rows(self._select(f"{candidates} {AT}", held), *args)
 
-    def _nearest(self, space: Space, held: str, asked: str) -> str:
-        """Everybody's by the graph, which holds only them; the caller's own one by one."""
-        vector = f"halfvec({space.dimensions:d})"
-        # The SELECT around the value is for plans that are kept: without it every row would parse its text again.
-        order = f"ORDER BY d.vector::{vector} <=> (SELECT {asked}::text::{vector}) LIMIT {NEAREST}"
-        own = (
-            f"SELECT d.shard, d.slot FROM search_documents d WHERE d.kind = '{self.kind}' AND d.model = {space.model:d}"
-        )
-        return f"({own} AND d.owner IS NULL AND {held} {order}) UNION ({own} AND d.owner = $1 AND {held} {order})"
-
-    def _select(self, space: Space | None, candidates: str, held: str) -> str:
-        vector = f"CASE WHEN d.model = {space.model:d} THEN halfvec_send(d.vector) END" if space else "NULL::bytea"
+    def _select(self, candidates: str, held: str) -> str:
         return f"""
-            SELECT d.name, n.active AS version, d.shard, d.slot, {vector} AS vector
+            SELECT d.name, n.active AS version, d.shard, d.slot
             FROM {candidates} {NOW}
             WHERE d.kind = '{self.kind}' AND n.active IS NOT NULL AND {held}
         """
-
-    async def _tuning(self) -> str:
-        """Settings of the statement that searches the graph; older extensions know fewer."""
-        if not self._settings:
-            version = await self.db.value("SELECT extversion FROM pg_extension WHERE extname = 'vector'")
-            can_go_on = tuple(int(part) for part in version.split(".")[:2]) >= (0, 8)
-            self._settings = f"SET LOCAL hnsw.ef_search = {EF_SEARCH}; SET LOCAL jit = off;" + (
-                " SET LOCAL hnsw.iterative_scan = strict_order;" if can_go_on else ""
-            )
-        return self._settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,16 +267,6 @@ def _ranked(
         )
         for nth in order[:top_k]
     ]
-
-
-def _similarities(query: Query, near: Near | None, places: Places, rows: Sequence[asyncpg.Record]) -> Scores | None:
-    """Cosines, a row for each text of the query; nothing where a text has no vector of this model yet."""
-    if query.vectors is None or query.space is None:
-        return None
-    if near is not None:
-        return near.between(query.vectors, places)
-    cosines: Scores = query.vectors @ read([row["vector"] for row in rows], query.space).T
-    return cosines
 
 
 def split(names: Sequence[str]) -> tuple[list[str], list[str]]:

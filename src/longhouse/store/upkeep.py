@@ -1,4 +1,4 @@
-"""The care of the search index: the graph of vectors, shards that have emptied, and starting afresh."""
+"""The care of the search index: shards that have emptied, and starting afresh."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -7,15 +7,7 @@ import asyncpg
 
 from longhouse.store.database import Database
 from longhouse.store.postings import CROWDED
-from longhouse.store.search import FEWEST_NODES
 from longhouse.store.vectors import Space
-
-MANY: Final = 5000
-"""So many new vectors at once enter a graph faster when it is built again: measured three to four times."""
-NEIGHBOURS: Final = 16
-CARE: Final = 64
-"""The extension's own measures: with fewer, the nearest were missed; with more, building took longer for little."""
-BUILD_MEMORY: Final = "256MB"
 
 IN_SHARDS: Final = """
     SELECT n.name, n.active AS version, n.owner, v.descriptor FROM search_documents d
@@ -38,61 +30,6 @@ EMPTY: Final = """
     TRUNCATE search_documents, search_postings, search_shards;
     UPDATE search_state SET generation = -1, done = 0, todo = 0, changed_at = now() WHERE kind <> 'recipe';
 """
-
-VECTORS: Final = """
-    SELECT count(*) FROM (
-        SELECT FROM search_documents WHERE kind = 'tool' AND model = $1 AND owner IS NULL LIMIT $2
-    ) found
-"""
-HAS_GRAPH: Final = "SELECT to_regclass($1) IS NOT NULL"
-OLD_GRAPHS: Final = """
-    SELECT indexname FROM pg_indexes
-    WHERE tablename = 'search_documents' AND schemaname = current_schema()
-      AND indexname LIKE 'search\\_graph\\_%' AND indexname <> $1
-"""
-
-
-def graph_name(space: Space) -> str:
-    return f"search_graph_{space.model:d}"
-
-
-async def drop_graph(db: Database, space: Space) -> None:
-    await db.run(f"DROP INDEX IF EXISTS {graph_name(space)}")
-
-
-async def build_graph(db: Database, space: Space) -> bool:
-    """Builds the graph of everybody's tools where it is worth one and not there; says whether it built."""
-    if await db.value(HAS_GRAPH, graph_name(space)):
-        return False
-    if await db.value(VECTORS, space.model, FEWEST_NODES) < FEWEST_NODES:
-        return False
-    try:
-        await _build(db, space, workers=2)
-    except (asyncpg.DiskFullError, asyncpg.OutOfMemoryError):
-        # Workers share memory that small containers do not have.
-        await _build(db, space, workers=0)
-    return True
-
-
-async def _build(db: Database, space: Space, *, workers: int) -> None:
-    async with db.pool.acquire() as connection, connection.transaction():
-        await connection.execute(f"SET LOCAL maintenance_work_mem = '{BUILD_MEMORY}'")
-        await connection.execute(f"SET LOCAL max_parallel_maintenance_workers = {workers:d}")
-        await connection.execute(
-            f"""
-            CREATE INDEX IF NOT EXISTS {graph_name(space)} ON search_documents
-            USING hnsw ((vector::halfvec({space.dimensions:d})) halfvec_cosine_ops)
-            WITH (m = {NEIGHBOURS}, ef_construction = {CARE})
-            WHERE kind = 'tool' AND model = {space.model:d} AND owner IS NULL
-            """
-        )
-
-
-async def drop_old_graphs(db: Database, space: Space) -> None:
-    """Drops the graphs of models that are not used any more."""
-    rows = await db.rows(OLD_GRAPHS, graph_name(space))
-    for row in rows:
-        await db.run(f"DROP INDEX IF EXISTS {row['indexname']}")
 
 
 async def settle(db: Database) -> None:

@@ -1,4 +1,4 @@
-"""Vectors: as Postgres reads and writes them, and those of small catalogs, which a process keeps."""
+"""Vectors: as Postgres keeps them, and those that a process has read."""
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -14,15 +14,12 @@ from longhouse.store.database import Database
 Vectors = npt.NDArray[np.float32]
 """A row for each text."""
 
-SMALL: Final = 16 * 2**20
-"""Bytes of the vectors that one search compares in memory; more are left to Postgres."""
-NUMBER: Final = 4
+STORED: Final = np.dtype("<f2")
+"""How a number of a vector is kept: half precision, the low byte first."""
 MOST: Final = 64 * 2**20
-"""Bytes that a process keeps; those that were not asked for the longest make room."""
+"""Bytes that a process keeps beside those of the present search; what was not asked for the longest makes room."""
 
-READ: Final = """
-    SELECT slot, halfvec_send(vector) AS vector FROM search_documents WHERE shard = $1 AND slot >= $2 AND model = $3
-"""
+READ: Final = "SELECT slot, vector FROM search_documents WHERE shard = $1 AND slot >= $2 AND model = $3"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +30,22 @@ class Space:
     dimensions: int
 
 
-def written(vectors: Vectors) -> list[str]:
-    """As text that Postgres reads. Half precision has no use for more than five digits of numbers below one."""
-    return [msgspec.json.encode(row).decode() for row in np.round(vectors.astype(np.float64), 5).tolist()]
+def packed(vectors: Vectors) -> list[bytes]:
+    """As Postgres keeps them."""
+    return [row.tobytes() for row in vectors.astype(STORED)]
 
 
-def read(sent: Sequence[bytes | None], space: Space) -> Vectors:
-    """As they were sent; zeros for a text that has none."""
-    head = 2  # numbers before the vector's own: how many there are, and one that is not used
-    none = bytes(2 * (head + space.dimensions))
-    joined = b"".join(vector or none for vector in sent)
-    return np.frombuffer(joined, ">f2").reshape(len(sent), head + space.dimensions)[:, head:].astype(np.float32)
+def read(kept: Sequence[bytes | None], space: Space) -> Vectors:
+    """As they were kept; zeros for a text that has none."""
+    none = bytes(STORED.itemsize * space.dimensions)
+    joined = b"".join(vector or none for vector in kept)
+    return np.frombuffer(joined, STORED).reshape(len(kept), space.dimensions).astype(np.float32)
+
+
+def spelled(vector: bytes) -> str:
+    """As text that the extension reads. Half precision has no use for more than five digits of numbers below one."""
+    numbers = np.round(np.frombuffer(vector, STORED).astype(np.float64), 5)
+    return msgspec.json.encode(numbers.tolist()).decode()
 
 
 class Kept:
@@ -54,11 +56,12 @@ class Kept:
         self._most = most
         self.shards: OrderedDict[tuple[int, int], Vectors] = OrderedDict()
 
-    async def of(self, space: Space, shards: Mapping[int, int]) -> "Near | None":
-        """The vectors of all slots of these shards; None where they are too many to be compared here."""
-        if sum(shards.values()) * space.dimensions * NUMBER > SMALL:
-            return None
-        return Near([(await self._read(shard, slots, space))[:slots] for shard, slots in shards.items()])
+    async def of(self, space: Space, shards: Mapping[int, int]) -> "Near":
+        """The vectors of all slots of these shards."""
+        near = Near([(await self._read(shard, slots, space))[:slots] for shard, slots in shards.items()])
+        while len(self.shards) > len(shards) and sum(part.nbytes for part in self.shards.values()) > self._most:
+            self.shards.popitem(last=False)
+        return near
 
     async def _read(self, shard: int, slots: int, space: Space) -> Vectors:
         key = (shard, space.model)
@@ -74,13 +77,11 @@ class Kept:
                 longer[[row["slot"] for row in there]] = read([row["vector"] for row in there], space)
             known = self.shards[key] = longer
         self.shards.move_to_end(key)
-        while sum(part.nbytes for part in self.shards.values()) > self._most and len(self.shards) > 1:
-            self.shards.popitem(last=False)
         return known
 
 
 class Near:
-    """The vectors of small shards, one after the other: a place for each slot."""
+    """The vectors of some shards, one after the other: a place for each slot."""
 
     def __init__(self, parts: Sequence[Vectors]) -> None:
         self._parts = parts

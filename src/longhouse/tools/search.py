@@ -56,10 +56,10 @@ class Finder:
         query = await self.query(asked) if isinstance(asked, str) else asked
         return await self._templates.find(query, filters, top_k)
 
-    async def nearest_tools(self, text: str, count: int, *, exact: bool = False) -> list[str]:
+    async def nearest_tools(self, text: str, count: int) -> list[str]:
         """By the vector alone, for those who measure; nothing without a model."""
         query = await self.query(text)
-        return await self._tools.nearest(query, count, exact=exact) if query.space else []
+        return await self._tools.nearest(query, count) if query.space else []
 
     async def query(self, text: str) -> Query:
         if self._ready:

@@ -1,7 +1,5 @@
 -- Rebuildable: what the active versions of the catalog are found by. Dropped and made again, the same picture is back.
 
-CREATE EXTENSION IF NOT EXISTS vector;
-
 -- Up to which change of the catalog the index has come, and how far it is with the rest.
 CREATE TABLE search_state (
     kind       text PRIMARY KEY,
@@ -45,7 +43,7 @@ CREATE TABLE search_documents (
     sub_agents boolean NOT NULL,
     tools      text[] NOT NULL,          -- of a template: those it names
     model      integer,
-    vector     halfvec,
+    vector     bytea,
 
     PRIMARY KEY (kind, name),
     UNIQUE (shard, slot)

@@ -1,0 +1,162 @@
+"""Vectors in SQL: compared where the extension works, bytes elsewhere; installations of before come along."""
+
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import asyncpg
+import numpy as np
+import pytest
+
+from conftest import database
+from finding import Buckets, found, indexed, publish, tool
+from longhouse.runtime.indexer import Indexer
+from longhouse.store import migrate
+from longhouse.store.database import Database, open_database
+from longhouse.store.search import Filters
+from longhouse.tools.search import Finder
+
+SOME = (
+    tool("get_forecast", "The weather of the next days in a city", "city"),
+    tool("sendLetter", "Deliver a letter by post", "recipient", "stamp_value"),
+    tool("railway.timetable", "Departures of trains from a station", "station"),
+)
+QUERY = "deliver a letter"
+NEAREST = "SELECT name FROM tools ORDER BY embedding <=> '{vector}'::vector LIMIT 5"
+
+
+@asynccontextmanager
+async def plain_role(admin: str) -> AsyncIterator[str]:
+    """An account of a Postgres that belongs to others: it owns this database and may do nothing else."""
+    role, connection = f"plain_{uuid.uuid4().hex}", await asyncpg.connect(admin)
+    try:
+        name = await connection.fetchval("SELECT current_database()")
+        await connection.execute(f"CREATE ROLE {role} LOGIN; ALTER DATABASE {name} OWNER TO {role}")
+        yield admin.replace("longhouse@", f"{role}@")
+    finally:
+        await connection.execute(f"REASSIGN OWNED BY {role} TO CURRENT_USER; DROP OWNED BY {role}; DROP ROLE {role}")
+        await connection.close()
+
+
+async def vector_of(text: str) -> str:
+    return str((await Buckets().embed([text]))[0].tolist())
+
+
+async def kept(db: Database) -> dict[str, object]:
+    return {row["name"]: row["embedding"] for row in await db.rows("SELECT name, embedding FROM tools WHERE is_active")}
+
+
+async def is_numbers(db: Database) -> bool:
+    columns = "SELECT data_type FROM information_schema.columns WHERE column_name = 'embedding' ORDER BY table_name"
+    types = {row["data_type"] for row in await db.rows(columns)}
+    assert len(types) == 1
+    return types == {"USER-DEFINED"}
+
+
+async def test_a_postgres_without_the_extension_keeps_vectors_and_shows_them_once_it_is_there(
+    request: pytest.FixtureRequest,
+) -> None:
+    async with database(request) as admin, plain_role(admin) as dsn:
+        async with open_database(dsn) as db:
+            await migrate.migrate(db)
+            finder = await indexed(db, *SOME, embedder=Buckets())
+            best = (await finder.tools(QUERY, Filters(), 1))[0]
+            assert (best.name, best.semantic is not None) == ("sendLetter", True)
+            shown = await kept(db)
+            expected = (await Buckets().embed(["Deliver a letter by post"])).astype("<f2")
+            assert {len(value) for value in shown.values() if isinstance(value, bytes)} == {expected.nbytes}
+            assert not await is_numbers(db)
+        connection = await asyncpg.connect(admin)
+        await connection.execute("CREATE EXTENSION vector")
+        await connection.close()
+        async with open_database(dsn) as db:
+            assert await migrate.migrate(db) == []
+            await publish(db, tool("post.parcel", "Deliver a parcel by post"))
+            await Indexer(db, Buckets()).catch_up()
+            assert await is_numbers(db)
+            nearest = await db.rows(NEAREST.format(vector=await vector_of(QUERY)))
+            assert [row["name"] for row in nearest][:2] == ["sendLetter", "post.parcel"]
+            assert (await found(Finder(db, Buckets()), QUERY))[0] == "sendLetter"
+
+
+async def test_both_columns_say_the_same(db: Database) -> None:
+    await indexed(db, *SOME, embedder=Buckets())
+    rows = await db.rows("SELECT vector, embedding::real[] AS numbers FROM search_documents WHERE kind = 'tool'")
+    assert len(rows) == len(SOME)
+    for row in rows:
+        assert np.frombuffer(row["vector"], "<f2").tolist() == pytest.approx(row["numbers"], abs=1e-5)
+
+
+async def test_an_extension_that_must_not_be_called_is_left_out_again(db: Database) -> None:
+    finder = await indexed(db, *SOME, embedder=Buckets())
+    await migrate.migrate(db, may_extend=False)
+    assert not await is_numbers(db)
+    assert await db.value("SELECT count(*) FROM tools WHERE octet_length(embedding) = 32") == len(SOME)
+    await publish(db, tool("post.parcel", "Deliver a parcel by post"))
+    assert await Indexer(db, Buckets()).catch_up()
+    assert (await found(finder, "deliver a parcel"))[0] == "post.parcel"
+
+
+async def test_views_that_went_with_the_extension_come_back(db: Database) -> None:
+    await indexed(db, *SOME, embedder=Buckets())
+    await db.run("DROP EXTENSION vector CASCADE")
+    await migrate.migrate(db, may_extend=False)
+    assert await db.value("SELECT count(*) FROM tools WHERE octet_length(embedding) = 32") == len(SOME)
+    assert await db.value("SELECT count(*) FROM agent_templates") == 0
+
+
+# An installation of before
+
+OLD_VECTORS = """
+    INSERT INTO search_models (name, dimensions) VALUES ('buckets', 16);
+    INSERT INTO search_documents (kind, name, version, digest, shard, slot, type, risk, tags, sub_agents, tools, model,
+                                  vector)
+    SELECT kind, name, version, '', 1, row_number() OVER (), 'atomic', 1, '{}', true, '{}', 1,
+           array_fill(0.25::real, ARRAY[16])::halfvec
+    FROM catalog_versions WHERE kind = 'tool';
+    CREATE INDEX search_graph_1 ON search_documents USING hnsw ((vector::halfvec(16)) halfvec_cosine_ops)
+    WHERE kind = 'tool' AND model = 1 AND owner IS NULL;
+    UPDATE search_state SET generation = (SELECT generation FROM catalog_generation g WHERE g.kind = search_state.kind),
+                            model = 1;
+"""
+
+
+def formerly() -> list[migrate.Migration]:
+    """The migrations as they were when vectors were halfvec."""
+    old = Path(__file__).parent / "old"
+    return [
+        replace(one, sql=(old / one.name).read_text()) if (old / one.name).exists() else one
+        for one in migrate.known()
+        if one.number < 10
+    ]
+
+
+async def made_formerly(dsn: str) -> None:
+    connection = await asyncpg.connect(dsn)
+    await connection.execute(migrate.TABLE)
+    for one in formerly():
+        await connection.execute(one.sql)
+        await connection.execute(
+            "INSERT INTO schema_migrations (number, name, digest) VALUES ($1, $2, $3)", one.number, one.name, one.digest
+        )
+    await connection.close()
+
+
+async def test_an_installation_with_a_graph_of_halfvecs_comes_along(request: pytest.FixtureRequest) -> None:
+    async with database(request) as dsn:
+        await made_formerly(dsn)
+        async with open_database(dsn) as db:
+            await publish(db, *SOME)
+            await db.run(OLD_VECTORS)
+            await db.run("GRANT SELECT ON tools TO pg_monitor WITH GRANT OPTION")
+            await migrate.migrate(db)
+            await migrate.check(db)
+            assert await db.value("SELECT to_regclass('search_graph_1') IS NULL")
+            assert await db.value("SELECT has_table_privilege('pg_monitor', 'tools', 'SELECT WITH GRANT OPTION')")
+            finder = Finder(db, Buckets())
+            assert await Indexer(db, Buckets()).catch_up()
+            assert (await found(finder, QUERY))[0] == "sendLetter"
+            nearest = await db.rows(NEAREST.format(vector=await vector_of(QUERY)))
+            assert next(row["name"] for row in nearest) == "sendLetter"
