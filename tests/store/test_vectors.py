@@ -10,7 +10,7 @@ from longhouse.runtime.indexer import Indexer
 from longhouse.store import vectors
 from longhouse.store.database import Database
 from longhouse.store.search import NARROW
-from longhouse.store.vectors import Kept, Space
+from longhouse.store.vectors import Kept
 from longhouse.tools.search import Finder
 
 QUERIES = ("counting in the town of place7", "Count to 1200. Then tell me what is in place3.", "nothing of the kind")
@@ -69,7 +69,7 @@ async def test_those_not_asked_for_the_longest_make_room(db: Database) -> None:
     kept = Kept(db, most=2 * space.space.dimensions * np.dtype(np.float32).itemsize)
     for shard in shards:
         near = await kept.of(space.space, {shard: 1})
-        assert np.count_nonzero(near.to(np.ones(space.space.dimensions, np.float32))) == 1
+        assert np.count_nonzero(await near.to(np.ones(space.space.dimensions, np.float32))) == 1
     assert [shard for shard, _ in kept.shards] == shards[1:]
     await kept.of(space.space, dict.fromkeys(shards, 1))
     assert [shard for shard, _ in kept.shards] == shards  # what one search needs stays, whatever it weighs
@@ -83,4 +83,5 @@ def test_vectors_are_kept_as_half_floats_with_the_low_byte_first() -> None:
 
 def test_a_text_without_a_vector_is_near_to_nothing() -> None:
     kept = np.array([0.5, 0.25], "<f2").tobytes()
-    assert vectors.read([None, kept], Space(model=1, dimensions=2)).tolist() == [[0.0, 0.0], [0.5, 0.25]]
+    known = np.array([[1.0, 0.0]], np.float32)
+    assert vectors.grown(known, {2: kept}, slots=3).tolist() == [[1.0, 0.0], [0.0, 0.0], [0.5, 0.25]]

@@ -157,7 +157,7 @@ class Search:
         assert query.space is not None
         assert query.vectors is not None
         found = await postings.read(self.db, self.kind, None, ())
-        cosines = (await self._kept.of(query.space, found.shards)).to(query.vectors[0])
+        cosines = await (await self._kept.of(query.space, found.shards)).to(query.vectors[0])
         rows = await self._at(Filters(), found, [_top(cosines, count)])
         places = found.places(rows)
         order = sorted(np.flatnonzero(places >= 0).tolist(), key=lambda nth: -cosines[places[nth]])
@@ -170,7 +170,7 @@ class Search:
             rows = await self._all(filters)
             if len(rows) <= NARROW:
                 return rows
-        cosines = near.to(query.vectors[0]) if near is not None and query.vectors is not None else None
+        cosines = await near.to(query.vectors[0]) if near is not None and query.vectors is not None else None
         leading = _leading(scores, cosines)
         rows = await self._at(filters, found, leading)
         there = found.mask(rows)

@@ -1,5 +1,6 @@
 """Vectors: as Postgres keeps them, and those that a process has read."""
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,9 @@ STORED: Final = np.dtype("<f2")
 MOST: Final = 64 * 2**20
 """Bytes that a process keeps beside those of the present search; what was not asked for the longest makes room."""
 
+BUSY: Final = 1_000_000
+"""From so many numbers on, they are compared or unpacked in a thread, so that the event loop stays free."""
+
 READ: Final = "SELECT slot, vector FROM search_documents WHERE shard = $1 AND slot >= $2 AND model = $3"
 
 
@@ -33,13 +37,6 @@ class Space:
 def packed(vectors: Vectors) -> list[bytes]:
     """As Postgres keeps them."""
     return [row.tobytes() for row in vectors.astype(STORED)]
-
-
-def read(kept: Sequence[bytes | None], space: Space) -> Vectors:
-    """As they were kept; zeros for a text that has none."""
-    none = bytes(STORED.itemsize * space.dimensions)
-    joined = b"".join(vector or none for vector in kept)
-    return np.frombuffer(joined, STORED).reshape(len(kept), space.dimensions).astype(np.float32)
 
 
 def spelled(vector: bytes) -> str:
@@ -65,19 +62,25 @@ class Kept:
 
     async def _read(self, shard: int, slots: int, space: Space) -> Vectors:
         key = (shard, space.model)
-        known = self.shards.get(key)
-        if known is None or len(known) < slots:
-            begun = 0 if known is None else len(known)
-            rows = await self._db.rows(READ, shard, begun, space.model)
-            longer = np.zeros((slots, space.dimensions), np.float32)
-            if known is not None:
-                longer[:begun] = known
-            there = [row for row in rows if row["slot"] < slots]
-            if there:
-                longer[[row["slot"] for row in there]] = read([row["vector"] for row in there], space)
-            known = self.shards[key] = longer
+        known = self.shards.get(key, np.zeros((0, space.dimensions), np.float32))
+        if len(known) < slots:
+            rows = await self._db.rows(READ, shard, len(known), space.model)
+            there = {row["slot"]: row["vector"] for row in rows if row["slot"] < slots}
+            is_busy = len(there) * space.dimensions >= BUSY
+            read = await asyncio.to_thread(grown, known, there, slots) if is_busy else grown(known, there, slots)
+            # While this one was read, another search may have read further.
+            known = self.shards[key] = max(read, self.shards.get(key, read), key=len)
         self.shards.move_to_end(key)
         return known
+
+
+def grown(known: Vectors, new: Mapping[int, bytes], slots: int) -> Vectors:
+    """The vectors of a shard with those of new slots; zeros for a text that has none."""
+    longer = np.zeros((slots, known.shape[1]), np.float32)
+    longer[: len(known)] = known
+    if new:
+        longer[list(new)] = np.frombuffer(b"".join(new.values()), STORED).reshape(len(new), -1)
+    return longer
 
 
 class Near:
@@ -87,8 +90,12 @@ class Near:
         self._parts = parts
         self._starts = np.cumsum([0, *(len(part) for part in parts)])
 
-    def to(self, vector: Vectors) -> Vectors:
+    async def to(self, vector: Vectors) -> Vectors:
         """The cosine at every place."""
+        is_busy = sum(part.size for part in self._parts) >= BUSY
+        return await asyncio.to_thread(self._to, vector) if is_busy else self._to(vector)
+
+    def _to(self, vector: Vectors) -> Vectors:
         return np.concatenate([part @ vector for part in self._parts] or [np.zeros(0, np.float32)])
 
     def between(self, vectors: Vectors, places: npt.NDArray[np.intp]) -> Vectors:
