@@ -50,6 +50,17 @@ async def test_it_says_how_far_it_is(db: Database) -> None:
     assert (after["is_current"], after["indexed"], after["model"]) == (True, len(MANY), "buckets")
 
 
+@pytest.mark.parametrize("turns", range(4))
+async def test_a_nudge_at_the_last_moment_does_not_keep_it_from_ending(db: Database, turns: int) -> None:
+    async with asyncio.timeout(20):
+        async with Indexer(db, None, every=60).working() as indexer:
+            await indexer.ready()
+            await asyncio.sleep(0.05)  # it waits to be nudged now
+            indexer.nudge()
+            for _ in range(turns):
+                await asyncio.sleep(0)
+
+
 async def test_in_the_background_it_follows_what_is_published(db: Database) -> None:
     finder = Finder(db, None)
     async with Indexer(db, None, every=60).working() as indexer, asyncio.timeout(20):

@@ -60,9 +60,8 @@ class Indexer:
 
     async def run(self) -> None:
         """Catches up, again and again. A Postgres that is away is waited for."""
-        with suppress(TimeoutError):
-            # Nobody may ask for long; whoever asks is not kept waiting for this.
-            await asyncio.wait_for(self._nudged.wait(), FIRST_AFTER)
+        # Nobody may ask for long; whoever asks is not kept waiting for this.
+        await self._nudge_or(FIRST_AFTER)
         while True:
             try:
                 if await self.catch_up():
@@ -70,9 +69,14 @@ class Indexer:
             except (*UNREACHABLE, asyncpg.PostgresError) as error:
                 # Whatever it was, the catalog still says what is lacking: the next look goes on from there.
                 log.warning("the search index waits for Postgres", error=str(error) or type(error).__name__)
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._nudged.wait(), self._every)
+            await self._nudge_or(self._every)
             self._nudged.clear()
+
+    async def _nudge_or(self, seconds: float) -> None:
+        # Not `wait_for`: Python 3.11's forgets a cancellation that comes together with what it waits for.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._nudged.wait()
 
     async def ready(self) -> None:
         """The first search waits until the index has been built, but not for ever: a large one is used as it grows."""
@@ -81,7 +85,8 @@ class Indexer:
         self._has_waited = True
         self.nudge()
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._caught_up.wait(), READY_WITHIN)
+            async with asyncio.timeout(READY_WITHIN):
+                await self._caught_up.wait()
 
     def nudge(self) -> None:
         """Something was published: look now."""
