@@ -24,10 +24,20 @@ class Lines:
         self._open: set[asyncio.StreamWriter] = set()
         self._held: Held | None = None
         self._closed = asyncio.Event()
+        self._flows = asyncio.Event()
+        self._flows.set()
 
     def fall_silent(self) -> None:
         """On every line of now nothing is heard any more, neither words nor an end; new ones work."""
         self._silent |= self._open
+
+    def freeze(self) -> None:
+        """Nothing is heard on any line, new ones among them, as if Postgres itself stood still."""
+        self._flows.clear()
+
+    def thaw(self) -> None:
+        """All that was said meanwhile arrives."""
+        self._flows.set()
 
     def hold(self, words: bytes) -> Held:
         self._held = Held(words)
@@ -65,6 +75,7 @@ class Lines:
                     self._held = None
                     held.came.set()
                     await held.may_pass.wait()
+                await self._flows.wait()
                 to.write(data)
 
 

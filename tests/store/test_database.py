@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import time
 from urllib.parse import urlsplit
 
 import asyncpg
@@ -30,6 +31,50 @@ async def test_statements_on_silent_connections_are_sent_again_on_new_ones(dsn: 
         assert await asyncio.wait_for(together, 10) == 7
         with pytest.raises(asyncio.CancelledError):
             await asyncio.wait_for(cancelled, 10)
+
+
+async def test_every_statement_is_answered_whenever_the_connections_are_given_up(dsn: str) -> None:
+    """Also the one whose connection goes in the very moment between the preparing of a statement and its execution."""
+    asked = 0
+    renewing = True
+
+    async def several(tx: Within) -> int:
+        return int(await tx.value(f"SELECT 1 AS n{asked}")) + int(await tx.value(f"SELECT 2 AS n{asked}"))
+
+    async with open_database(dsn, pool_size=8) as db:
+
+        async def ask(number: int) -> None:
+            nonlocal asked
+            while renewing:
+                # A statement of its own each time: what is prepared already leaves no such moment.
+                asked += 1
+                assert await db.value(f"SELECT $1::int AS n{asked}", number) == number
+                assert await db.together(several) == 3
+                assert await db.alone((1, number), f"SELECT $1::int AS n{asked}", number) == (number,)
+                [row] = await db.tuned("SET LOCAL enable_seqscan = off", f"SELECT $1::int AS n{asked}", number)
+                assert row == (number,)
+
+        asking = [asyncio.create_task(ask(number)) for number in range(16)]
+        for _ in range(15):
+            await asyncio.sleep(0.05)
+            time.sleep(0.02)  # noqa: ASYNC251 - answers arrive while nobody can read them, and then all at once
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            await db.renew()
+        renewing = False
+        await asyncio.wait_for(asyncio.gather(*asking), 30)
+    assert asked > 16
+
+
+async def test_those_who_notice_the_silence_at_once_renew_the_connections_once(dsn: str) -> None:
+    async with open_database(dsn) as db:
+        before = db.pool
+        await asyncio.gather(*(db.renew() for _ in range(3)))
+        renewed = db.pool
+        assert renewed is not before
+        assert await db.value("SELECT 1") == 1
+    await db.renew()
+    assert db.pool is renewed
 
 
 async def test_a_database_that_is_closed_asks_nothing_more(dsn: str) -> None:

@@ -3,9 +3,9 @@
 import asyncio
 import os
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import asyncpg
 import structlog
@@ -18,8 +18,14 @@ log = structlog.get_logger()
 BEAT_EVERY: Final = 1.0
 MIND_EVERY: Final = 0.25
 """Seconds between two looks at whether the beat is late."""
+ON_ITS_WAY: Final = 0.5
+"""Seconds that an answer gets which Postgres has given while we asked elsewhere."""
 
 T = TypeVar("T")
+
+
+class _Silent(Exception):  # noqa: N818 - never leaves this module
+    """Postgres answers on new connections, and not on ours."""
 
 
 class Heartbeat:
@@ -45,18 +51,23 @@ class Heartbeat:
             try:
                 async with self._db.connection() as connection:
                     await self._beat_on(connection)
-            except TimeoutError:
-                await self._renew_if_silent()
+            except _Silent:
+                log.warning("Postgres is silent: all connections are made anew")
+                await self._db.renew()
             except (*UNREACHABLE, asyncpg.PostgresError) as error:
-                log.info("the heartbeat lost its connection", error=str(error))
+                log.info("the heartbeat lost its connection", error=str(error) or type(error).__name__)
             self._look()
             await asyncio.sleep(0.1)
 
     async def mind(self) -> None:
         """Notices a beat that is late while it is still waited for."""
+        clock = asyncio.get_running_loop().time
         while True:
+            asleep = clock()
             await asyncio.sleep(MIND_EVERY)
-            self._look()
+            # If it was we who stood still, whoever is ready gets its turn first: the beat, and what was done meanwhile.
+            if clock() - asleep < self._lease / 2:
+                self._look()
 
     async def _beat_on(self, connection: asyncpg.Connection) -> None:
         """Until others have buried us, or the connection is lost."""
@@ -71,26 +82,48 @@ class Heartbeat:
             with suppress(TimeoutError):
                 async with asyncio.timeout(BEAT_EVERY):
                     await lost.wait()
-            self._look()
 
-    async def _renew_if_silent(self) -> None:
-        """No answer and no reset: unless Postgres is only slow, no connection will ever hear anything again."""
+    async def _answered(self, asking: Coroutine[Any, Any, T]) -> T:
+        """What Postgres says. As long as it answers nobody else either, it is waited for."""
+        answer = asyncio.create_task(asking)
         try:
-            async with self._db.connection() as another:
-                is_slow = await self._answered(leases.is_at_work(another, self._backend))
-        except (*UNREACHABLE, asyncpg.PostgresError):
-            is_slow = False
-        if is_slow:
-            log.warning("Postgres is slow: the heartbeat has no answer yet")
-        else:
-            log.warning("Postgres is silent: all connections are made anew")
-            await self._db.renew()
+            while not answer.done():
+                await asyncio.wait((answer,), timeout=self._lease / 2)
+                if not answer.done():
+                    await self._look_elsewhere(answer)
+            return answer.result()
+        finally:
+            await _ended(answer)
 
-    async def _answered(self, asking: Awaitable[T]) -> T:
-        """What Postgres says within half a lease."""
-        async with asyncio.timeout(self._lease / 2):
-            return await asking
+    async def _look_elsewhere(self, answer: asyncio.Task[Any]) -> None:
+        """Asks on a new connection why there is no answer; Silent: the old ones will never hear anything again."""
+        looking = asyncio.create_task(self._is_at_work())
+        try:
+            await asyncio.wait((answer, looking), return_when=asyncio.FIRST_COMPLETED)
+            if answer.done():
+                return
+            if looking.result():
+                log.warning("Postgres is slow: the heartbeat has no answer yet")
+                return
+            await asyncio.wait((answer,), timeout=ON_ITS_WAY)
+            if not answer.done():
+                raise _Silent
+        except (*UNREACHABLE, asyncpg.PostgresError) as error:
+            # New connections would be as silent as the old ones, on which the answer may still come.
+            log.warning("Postgres answers nobody", error=str(error) or type(error).__name__)
+        finally:
+            await _ended(looking)
+
+    async def _is_at_work(self) -> bool:
+        """Is Postgres busy with what we have asked?"""
+        async with asyncio.timeout(self._lease / 2), self._db.connection() as another:
+            return await leases.is_at_work(another, self._backend)
 
     def _look(self) -> None:
         if not self.is_fresh():
             self._on_late()
+
+
+async def _ended(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

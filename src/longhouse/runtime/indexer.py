@@ -7,16 +7,16 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any, Final
 
-import asyncpg
 import msgspec
 import structlog
 
+from longhouse import background
 from longhouse.agents import document
 from longhouse.agents.document import Document, TemplateFacts, ToolFacts
 from longhouse.errors import ProviderError
 from longhouse.models.model import Embedder
 from longhouse.store import indexing, upkeep
-from longhouse.store.database import UNREACHABLE, Database
+from longhouse.store.database import Database
 from longhouse.store.indexing import Entry
 from longhouse.store.vectors import Space
 
@@ -63,14 +63,14 @@ class Indexer:
         # Nobody may ask for long; whoever asks is not kept waiting for this.
         await self._nudge_or(FIRST_AFTER)
         while True:
-            try:
-                if await self.catch_up():
-                    self._caught_up.set()
-            except (*UNREACHABLE, asyncpg.PostgresError) as error:
-                # Whatever it was, the catalog still says what is lacking: the next look goes on from there.
-                log.warning("the search index waits for Postgres", error=str(error) or type(error).__name__)
+            # Whatever ends it, the catalog still says what is lacking: the next look goes on from there.
+            await background.guarded("search_index", self._look())
             await self._nudge_or(self._every)
             self._nudged.clear()
+
+    async def _look(self) -> None:
+        if await self.catch_up():
+            self._caught_up.set()
 
     async def _nudge_or(self, seconds: float) -> None:
         # Not `wait_for`: Python 3.11's forgets a cancellation that comes together with what it waits for.

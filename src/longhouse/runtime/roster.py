@@ -7,16 +7,11 @@ from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-import asyncpg
-import structlog
-
-from longhouse import clock
+from longhouse import background, clock
 from longhouse.runtime.instance import Instance, Pool, Status
 from longhouse.store import instances
-from longhouse.store.database import UNREACHABLE, Database
+from longhouse.store.database import Database
 from longhouse.store.instances import Entry
-
-log = structlog.get_logger()
 
 WRITE_EVERY: Final = 0.2
 LOOK_EVERY: Final = 1.0
@@ -43,14 +38,14 @@ class Roster:
     @asynccontextmanager
     async def kept(self) -> AsyncIterator[None]:
         """Keeps the roster while the block runs; at its end, where nobody works any more, all instances stop."""
-        keeping = asyncio.create_task(self._keep())
+        keeping = asyncio.create_task(background.forever("instance_roster", self._keep))
         try:
             yield
         finally:
             keeping.cancel()
             await asyncio.gather(keeping, return_exceptions=True)
             self._pool.drain()
-            await self._say_last()
+            await background.guarded("instance_roster", self._say_last())
 
     async def write(self) -> int:
         """Writes down the instances that have changed since; how many those were."""
@@ -79,21 +74,15 @@ class Roster:
         loop = asyncio.get_running_loop()
         look_at = 0.0
         while True:
-            try:
-                if loop.time() >= look_at:
-                    await self.look()
-                    look_at = loop.time() + LOOK_EVERY
-                await self.write()
-            except (*UNREACHABLE, asyncpg.PostgresError) as error:
-                log.warning("the roster waits for Postgres", error=str(error))
+            if loop.time() >= look_at:
+                await self.look()
+                look_at = loop.time() + LOOK_EVERY
+            await self.write()
             await asyncio.sleep(WRITE_EVERY)
 
     async def _say_last(self) -> None:
-        try:
-            async with asyncio.timeout(LAST_WORDS):
-                await self.write()
-        except (*UNREACHABLE, TimeoutError) as error:
-            log.info("the roster could not be told of the end", error=str(error))
+        async with asyncio.timeout(LAST_WORDS):
+            await self.write()
 
 
 def _mark(instance: Instance) -> _Mark:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import asyncpg
 import structlog
 
-from longhouse import clock
+from longhouse import background, clock
 from longhouse.errors import AlreadyReturned, Deposed, SetupError, UnknownShape
 from longhouse.journal.session import Session, State
 from longhouse.runtime.bus import Bus, Look, Stir
@@ -120,10 +120,13 @@ class Worker:
     async def working(self) -> AsyncIterator[None]:
         """Works while the block runs; at its end the sessions are let go, to be taken up elsewhere."""
         async with _group() as group:
-            beating = [group.create_task(self._heart.beat()), group.create_task(self._heart.mind())]
+            beating = [
+                group.create_task(background.forever("heartbeat", self._heart.beat, pause=0.1)),
+                group.create_task(background.forever("heartbeat_watch", self._heart.mind)),
+            ]
             # Only then are we on the roster: a holder that is not on it counts as gone.
             await self._heart.begun.wait()
-            finding = [group.create_task(self._keep(loop)) for loop in self._loops()]
+            finding = [group.create_task(background.forever(name, loop)) for name, loop in self._loops().items()]
             try:
                 yield
             finally:
@@ -132,10 +135,16 @@ class Worker:
                 await self._shut_down()
                 for task in beating:
                     task.cancel()
-        await leases.retire(self._db, self.id)
+        # If it cannot be written, others strike us as they strike the dead: there is nothing left that we hold.
+        await background.guarded("worker_retire", leases.retire(self._db, self.id))
 
-    def _loops(self) -> tuple[Callable[[], Awaitable[None]], ...]:
-        return self._dispatch, self._sweep, self._watch, self._forget
+    def _loops(self) -> dict[str, Callable[[], Awaitable[None]]]:
+        return {
+            "worker_dispatch": self._dispatch,
+            "worker_sweep": self._sweep,
+            "worker_watch": self._watch,
+            "worker_forget": self._forget,
+        }
 
     async def _shut_down(self) -> None:
         """Running steps get a while to reach their next record; a reply that is being paid for is worth it."""
@@ -150,15 +159,6 @@ class Worker:
         # Runs that were just ended may have left the report of an effect behind: it gets the same while.
         if self._background:
             await asyncio.wait(self._background, timeout=QUIET_FOR)
-
-    async def _keep(self, loop: Callable[[], Awaitable[None]]) -> None:
-        """Runs a loop for ever, over any absence of Postgres and any trouble that it has."""
-        while True:
-            try:
-                await loop()
-            except (*UNREACHABLE, asyncpg.PostgresError) as error:
-                log.warning("Postgres is away", error=str(error))
-                await asyncio.sleep(1)
 
     # Liveness
 
@@ -242,7 +242,8 @@ class Worker:
             session_id = await self._hinted.get()
             await self._slots.acquire()
             self._pending.discard(session_id)
-            self._running[session_id] = Hold(task=asyncio.create_task(self._serve(session_id)))
+            serving = background.guarded("session_run", self._serve(session_id))
+            self._running[session_id] = Hold(task=asyncio.create_task(serving))
 
     async def _serve(self, session_id: str) -> None:
         try:
@@ -329,6 +330,6 @@ class Worker:
         return run.session
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
+        task = asyncio.create_task(background.guarded("effect_report", work))
         self._background.add(task)
         task.add_done_callback(self._background.discard)

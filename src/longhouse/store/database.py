@@ -26,6 +26,7 @@ UNREACHABLE: Final = (
     asyncpg.CrashShutdownError,
     asyncpg.TooManyConnectionsError,
     asyncpg.ReadOnlySQLTransactionError,  # a standby that is about to become the primary, or a primary no more
+    asyncpg.IdleInTransactionSessionTimeoutError,  # Postgres hung up on us in the middle of a transaction
     OSError,
 )
 PASSING: Final = (
@@ -61,24 +62,25 @@ class Database:
         self.pool = pool
         self.dsn = dsn
         self._pool_size = pool_size
+        self._renewing = asyncio.Lock()
 
     async def rows(self, sql: str, *args: object) -> Sequence[asyncpg.Record]:
-        return await self._patiently(lambda: self.pool.fetch(sql, *args))
+        return await self._patiently(lambda pool: pool.fetch(sql, *args))
 
     async def row(self, sql: str, *args: object) -> asyncpg.Record | None:
-        return await self._patiently(lambda: self.pool.fetchrow(sql, *args))
+        return await self._patiently(lambda pool: pool.fetchrow(sql, *args))
 
     async def value(self, sql: str, *args: object) -> Any:
-        return await self._patiently(lambda: self.pool.fetchval(sql, *args))
+        return await self._patiently(lambda pool: pool.fetchval(sql, *args))
 
     async def run(self, sql: str, *args: object) -> str:
-        return str(await self._patiently(lambda: self.pool.execute(sql, *args)))
+        return str(await self._patiently(lambda pool: pool.execute(sql, *args)))
 
     async def alone(self, lock: tuple[int, int], sql: str, *args: object) -> asyncpg.Record | None:
         """One statement under an advisory lock: what it reads stays true until what it writes is there."""
 
-        async def ask() -> asyncpg.Record | None:
-            async with self.pool.acquire() as connection, connection.transaction(isolation="read_committed"):
+        async def ask(pool: asyncpg.Pool) -> asyncpg.Record | None:
+            async with pool.acquire() as connection, connection.transaction(isolation="read_committed"):
                 # A statement sees what was there when it began, so the lock must be held before.
                 await connection.execute("SELECT pg_advisory_xact_lock($1, $2)", *lock)
                 return await connection.fetchrow(sql, *args)
@@ -88,8 +90,8 @@ class Database:
     async def tuned(self, settings: str, sql: str, *args: object) -> Sequence[asyncpg.Record]:
         """Reads by one statement, under settings that end with it."""
 
-        async def ask() -> Sequence[asyncpg.Record]:
-            async with self.pool.acquire() as connection, connection.transaction(readonly=True):
+        async def ask(pool: asyncpg.Pool) -> Sequence[asyncpg.Record]:
+            async with pool.acquire() as connection, connection.transaction(readonly=True):
                 await connection.execute(settings)
                 return list(await connection.fetch(sql, *args))
 
@@ -98,32 +100,50 @@ class Database:
     async def together(self, work: "Callable[[Within], Awaitable[T]]") -> T:
         """Several statements in one transaction. Over a lost connection it is tried again as a whole."""
 
-        async def ask() -> T:
-            async with self.pool.acquire() as connection, connection.transaction(isolation="read_committed"):
+        async def ask(pool: asyncpg.Pool) -> T:
+            async with pool.acquire() as connection, connection.transaction(isolation="read_committed"):
                 return await work(Within(connection))
 
         return await self._patiently(ask)
 
-    async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
+    async def _patiently(self, ask: Callable[[asyncpg.Pool], Awaitable[T]]) -> T:
         """Asks, and asks again while Postgres is away."""
         give_up_at = asyncio.get_running_loop().time() + RETRY_FOR
         pause = 0.01
         while True:
+            pool = self.pool
             try:
-                return await ask()
+                return await ask(pool)
             except UNREACHABLE as error:
-                if self.pool.is_closing() or asyncio.get_running_loop().time() + pause > give_up_at:
+                if self._is_over(give_up_at - pause):
                     raise
                 if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
                     # Whom we are connected to may never write again: the primary may be another one by now.
-                    await self.pool.expire_connections()
+                    await pool.expire_connections()
+            except asyncpg.PostgresError:
+                raise
+            except Exception as error:
+                if not pool.is_closing():
+                    raise
+                # The pool was given up under the statement, and asyncpg stumbles over its own missing parts.
+                if self._is_over(give_up_at - pause):
+                    raise ConnectionAbortedError("the connection to Postgres was given up") from error
             await asyncio.sleep(pause)
             pause = min(pause * 2, 0.5)
 
+    def _is_over(self, give_up_at: float) -> bool:
+        return self.pool.is_closing() or asyncio.get_running_loop().time() > give_up_at
+
     async def renew(self) -> None:
-        """Gives up all connections, for they have gone silent; what is under way on them is sent again on new ones."""
-        old, self.pool = self.pool, await _open_pool(self.dsn, least=0, most=self._pool_size)
-        old.terminate()
+        """Gives up all connections, for they have gone silent; what is under way on them is sent again on new ones.
+
+        Whoever asks for the same while it is done has it done: new connections are not given up with the old ones.
+        """
+        silent = self.pool
+        async with self._renewing:
+            if self.pool is silent and not silent.is_closing():
+                self.pool = await _open_pool(self.dsn, first=0, most=self._pool_size)
+                silent.terminate()
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[asyncpg.Connection]:
@@ -167,10 +187,11 @@ async def connect(dsn: str) -> asyncpg.Connection:
     )
 
 
-async def _open_pool(dsn: str, *, least: int, most: int) -> asyncpg.Pool:
+async def _open_pool(dsn: str, *, first: int, most: int) -> asyncpg.Pool:
     return await asyncpg.create_pool(
         dsn,
-        min_size=least,
+        init_size=first,
+        min_size=0,  # a floor would be kept by a task of asyncpg's own, which logs a traceback for each try in vain
         max_size=most,
         connection_class=Connection,
         max_inactive_connection_lifetime=60,
@@ -197,7 +218,7 @@ def watch(transport: asyncio.BaseTransport) -> None:
 @asynccontextmanager
 async def open_database(dsn: str, *, pool_size: int = POOL_SIZE) -> AsyncIterator[Database]:
     try:
-        pool = await _open_pool(dsn, least=1, most=pool_size)
+        pool = await _open_pool(dsn, first=1, most=pool_size)
     except (*UNREACHABLE, asyncpg.PostgresError) as error:
         raise SetupError(f"Postgres cannot be reached: {error}; check LONGHOUSE_DATABASE_URL.") from error
     db = Database(pool, dsn, pool_size)

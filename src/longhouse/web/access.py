@@ -8,20 +8,18 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Annotated, Final
 
-import structlog
 from fastapi import Depends, Request
 from fastapi.openapi.models import HTTPBearer
 from fastapi.security.base import SecurityBase
 from starlette.datastructures import Headers
 
+from longhouse import background
 from longhouse.errors import CallerError
 from longhouse.store import keys
-from longhouse.store.database import UNREACHABLE, Database
+from longhouse.store.database import Database
 from longhouse.store.keys import Key, Role
 from longhouse.web.limits import Limits, Meter
 from longhouse.web.visits import VISIT, Visits
-
-log = structlog.get_logger()
 
 OURS: Final = re.compile(r"lh_[A-Za-z0-9_-]{43}")
 """What our keys look like; Postgres is not asked about anything else."""
@@ -94,15 +92,7 @@ class Door:
         while True:
             await self.visits.some.wait()
             await asyncio.sleep(LOOK_EVERY)
-            try:
-                gone = await keys.revoked(self.db, self.visits.keys)
-            except UNREACHABLE as error:
-                log.warning("Postgres is away, revoked keys could not be looked up", error=repr(error))
-                continue
-            except Exception:  # without further looks, revoked keys would stay for good
-                log.warning("revoked keys could not be looked up", exc_info=True)
-                continue
-            for key_id in gone:
+            for key_id in await keys.revoked(self.db, self.visits.keys):
                 self.visits.end(key_id)
 
     async def _recognise(self, headers: Headers) -> Caller:
@@ -131,7 +121,8 @@ class Door:
 async def open_door(db: Database, *, admin_key: str = "", limits: Limits | None = None) -> AsyncIterator[Door]:
     door = Door(db, admin_key=admin_key, limits=limits or Limits())
     await door.is_open()  # a key that is there at the start counts, even if nobody asks before it is revoked
-    watching = asyncio.create_task(door.watch())
+    # Without further looks, revoked keys would stay for good.
+    watching = asyncio.create_task(background.forever("revoked_keys", door.watch))
     try:
         yield door
     finally:

@@ -174,8 +174,14 @@ async def _watched(is_up: Callable[[], bool]) -> AsyncIterator[asyncio.Event]:
     """An event that is set when the server is no longer up."""
     gone = asyncio.Event()
 
+    def is_gone() -> bool:
+        try:
+            return not is_up()
+        except OSError:  # we have too many files open, say: that tells nothing of the server
+            return False
+
     async def watch() -> None:
-        await _until(lambda: not is_up(), within=math.inf, every=WATCH_EVERY)
+        await _until(is_gone, within=math.inf, every=WATCH_EVERY)
         gone.set()
 
     watching = asyncio.create_task(watch())
