@@ -34,6 +34,7 @@ from longhouse.runtime.indexer import Indexer
 from longhouse.runtime.instance import ModelFor, Pool
 from longhouse.runtime.log_file import LogFolder
 from longhouse.runtime.roster import Roster
+from longhouse.runtime.watchdog import Watchdog
 from longhouse.runtime.worker import Terms, Worker, new_id
 from longhouse.secrets import Secrets
 from longhouse.settings import Settings
@@ -139,9 +140,20 @@ async def open_app(
         folders = setup.log_folders
         keep = LogFolder(db, catalog, settings.logs_dir, folders).keep if settings.logs_dir or folders else None
         worker = Worker(db, bus, engine, terms, keep_log=keep)
-        numbers = Metrics(lambda: worker.busy, lambda: pool.instances, lambda: engine.recorder.refused)
+        watchdog = Watchdog()
+        numbers = Metrics(
+            lambda: worker.busy,
+            lambda: pool.instances,
+            lambda: engine.recorder.refused,
+            lambda: (watchdog.times, watchdog.seconds),
+        )
         roster = Roster(db, pool, worker.id)
-        async with open_mcp(servers, toolbox), roster.kept(), worker.working(), open_entrance(settings, db) as door:
+        async with (
+            open_mcp(servers, toolbox),
+            roster.kept(),
+            worker.working(),
+            open_entrance(settings, db) as door,
+        ):
             asgi = server.build(
                 db,
                 bus,
@@ -154,10 +166,12 @@ async def open_app(
                 default_template=settings.default_template,
                 prior=prior,
             )
-            yield App(
+            app = App(
                 db=db, bus=bus, worker=worker, pool=pool, catalog=catalog, door=door, asgi=asgi, postgres=postgres,
                 is_demo=not settings.llm_base_url,
             )  # fmt: skip
+            async with watchdog.watching():
+                yield app
 
 
 @asynccontextmanager

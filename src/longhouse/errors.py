@@ -42,6 +42,10 @@ class Deposed(LonghouseError):  # noqa: N818 - it says what happened to the work
     """Another worker holds this session; stop, read nothing, retry nothing."""
 
 
+class Postponed(LonghouseError):  # noqa: N818
+    """The session is to be tried later, when nobody else is tried whose worker was lost more than once."""
+
+
 class AlreadyReturned(LonghouseError):  # noqa: N818
     """The call has its outcome already; the first one stands."""
 

@@ -155,6 +155,38 @@ def test_after_a_takeover_only_once_calls_become_uncertain() -> None:
     assert [call.call for call in session.due_calls] == ["1-action-1", "1-action-2"]
 
 
+def lost(times: int) -> list[events.Event]:
+    return [events.Resumed(worker=f"w{nth + 1}", previous=f"w{nth}") for nth in range(times)]
+
+
+def test_a_call_counts_the_workers_that_were_lost_with_it() -> None:
+    session = told(*RUNNING, events.Replied(), used("1-action-0"), used("1-action-1"), *lost(2))
+    assert {call.call: call.lost for call in session.due_calls} == {"1-action-0": 2, "1-action-1": 2}
+    # From here on one is run at a time, so that the next loss is the fault of that one.
+    assert [call.call for call in session.next_calls] == ["1-action-0"]
+    session = told(*lost(1), session=session)
+    assert {call.call: call.lost for call in session.due_calls} == {"1-action-0": 3, "1-action-1": 2}
+    assert [call.call for call in told(returned("1-action-0"), session=session).next_calls] == ["1-action-1"]
+    assert not session.is_hopeless
+
+
+@pytest.mark.parametrize("previous", ["w1 (interrupted)", "w2"])
+def test_a_worker_that_broke_off_was_not_lost(previous: str) -> None:
+    """It said so, or it is the one that takes up its own run again."""
+    broken_off = [events.Resumed(worker="w2", previous=previous)] * 3
+    session = told(*RUNNING, events.Replied(), used("1-action-0"), *broken_off)
+    assert (session.lost, [call.lost for call in session.next_calls]) == (0, [0])
+
+
+@pytest.mark.parametrize("progress", [events.Replied(), events.Condensed(upto=2, summary="s")])
+def test_progress_makes_up_for_lost_workers(progress: events.Event) -> None:
+    session = told(*RUNNING, *lost(3))
+    assert session.is_hopeless
+    session = told(progress, session=session)
+    assert (session.lost, session.is_hopeless) == (0, False)
+    assert not told(*lost(2), session=session).is_hopeless
+
+
 def test_an_uncertain_call_waits_for_approval_until_somebody_settles_it() -> None:
     session = told(
         *RUNNING,

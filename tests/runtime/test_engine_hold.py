@@ -8,11 +8,11 @@ import pytest
 from engine_room import Gate, Room
 
 from longhouse.agents.descriptor import ToolDescriptor
-from longhouse.errors import Deposed
+from longhouse.errors import Deposed, Postponed
 from longhouse.journal import events
 from longhouse.journal.events import Fault, Output
 from longhouse.journal.session import State
-from longhouse.models.scripted import Status, call, calls, say
+from longhouse.models.scripted import Hang, Status, call, calls, say
 from longhouse.runtime.engine import Engine, Patience
 from longhouse.store import journals, leases
 from longhouse.store.database import Database, Within
@@ -265,3 +265,61 @@ async def test_a_once_call_that_was_held_up_past_its_deadline_is_not_begun(db: D
     outcome = (await room.outcomes(session.id))["1-action-0"]
     assert isinstance(outcome, Fault)
     assert (outcome.code, began) == ("too_late", [])
+
+
+async def lost_in_thought(room: Room, session_id: str, worker: str, *, breaks_off: bool) -> None:
+    """A run that does not survive its request to the model; the worker itself may, and say so."""
+    asked, lease = len(room.model.bodies), await room.claim(session_id, worker)
+    running = asyncio.create_task(room.another(worker).advance(lease))
+    async with asyncio.timeout(10):
+        while len(room.model.bodies) == asked:
+            await asyncio.sleep(0.005)
+    running.cancel()
+    await asyncio.wait([running])
+    if breaks_off:
+        await leases.break_off(room.db, lease)
+
+
+async def test_a_step_that_loses_three_workers_ends_its_turn_in_words(db: Database) -> None:
+    room = Room(db, [*[say("", fault=Hang(seconds=60))] * 3, FINISH])
+    session_id = await room.prompt()
+    for worker in ("w1", "w2", "w3"):
+        await lost_in_thought(room, session_id, worker, breaks_off=False)
+    session = await room.advance(session_id, room.another("w4"))
+    assert session.turn is not None
+    assert (session.state, session.turn.code) == (State.FAILED, "worker_lost")
+    assert session.turn.error == "this step was interrupted three times by the loss of its worker; it is not tried again"
+    assert len(room.model.bodies) == 3
+    # The next turn begins with a clean slate.
+    await room.prompt("Again", session_id)
+    assert (await room.advance(session_id, room.another("w4"))).state is State.COMPLETED
+
+
+async def test_workers_that_leave_and_say_so_are_not_lost(db: Database) -> None:
+    """As at a deployment, or when Postgres is silent for a while."""
+    room = Room(db, [*[say("", fault=Hang(seconds=60))] * 4, FINISH])
+    session_id = await room.prompt()
+    for worker in ("w1", "w2", "w3", "w4"):
+        await lost_in_thought(room, session_id, worker, breaks_off=True)
+    session = await room.advance(session_id, room.another("w5"))
+    assert (session.state, len(await room.found(session_id, events.Resumed))) == (State.COMPLETED, 4)
+
+
+async def test_who_lost_two_workers_is_tried_alone(db: Database) -> None:
+    room = Room(db, [*[say("", fault=Hang(seconds=60))] * 5, FINISH, FINISH])
+    one, other = await room.prompt("one"), await room.prompt("other")
+    for worker in ("w1", "w2"):
+        for session_id in (one, other):
+            await lost_in_thought(room, session_id, worker, breaks_off=False)
+    engine = room.another("w3")
+    trying = asyncio.create_task(engine.advance(await room.claim(one, "w3")))
+    await room.until(one, events.Resumed, 2)
+    lease = await room.claim(other, "w3")
+    with pytest.raises(Postponed):
+        await engine.advance(lease)
+    await leases.put_back(db, lease)
+    assert len(await room.found(other, events.Resumed)) == 1
+    assert (await room.claim(other, "w3")).previous == "w2", "as if it had not been claimed"
+    trying.cancel()
+    await asyncio.wait([trying])
+    assert (await room.advance(other, room.another("w4"))).state is State.COMPLETED

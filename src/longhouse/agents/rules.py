@@ -16,6 +16,8 @@ from longhouse.journal.transcript import Use
 
 GRACE: Final = 2
 """Steps that an agent gets to finish after its budget is spent, before the turn is ended for it."""
+WORKER_LOST: Final = "worker_lost"
+"""The code of a call, or of a turn, that was given up because one worker after the other was lost with it."""
 PATIENCE: Final = 3
 """So often may the same call fail before its tool is closed for the turn."""
 UNREADABLE: Final = 3
@@ -145,9 +147,10 @@ def _facts(session: Session) -> dict[str, Any]:
 
 
 def closed(session: Session) -> frozenset[str]:
-    """Tools of which the same call has failed too often in this turn."""
+    """Tools of which the same call has failed too often in this turn, or that took one worker after the other down."""
     failed = Counter((use.tool, use.arguments) for use in _uses(session) if _has_failed(use))
-    return frozenset(tool for (tool, _), times in failed.items() if times >= PATIENCE)
+    deadly = (use.tool for use in _uses(session) if isinstance(use.outcome, Fault) and use.outcome.code == WORKER_LOST)
+    return frozenset((*deadly, *(tool for (tool, _), times in failed.items() if times >= PATIENCE)))
 
 
 def is_last_failure(session: Session, tool: str, arguments: str) -> bool:

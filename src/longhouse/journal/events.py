@@ -14,6 +14,8 @@ Effect = Literal["read", "idempotent", "once"]
 CallKind = Literal["tool", "agent", "ask"]
 Cleanable = Literal["conversation", "context", "artifacts"]
 Decision = Literal["approve", "deny", "happened", "did_not_happen", "give_up"]
+INTERRUPTED: Final = " (interrupted)"
+"""What follows the name of a worker that broke off in the middle of a step and said so."""
 
 
 class _Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -253,6 +255,11 @@ class Resumed(_Fact, frozen=True, kw_only=True, tag="Resumed"):
 
     worker: str
     previous: str
+
+    @property
+    def is_loss(self) -> bool:
+        """Was a worker lost? Not where it lives and broke off, to leave or for want of Postgres."""
+        return self.previous != self.worker and not self.previous.endswith(INTERRUPTED)
 
 
 class Finished(_Fact, frozen=True, kw_only=True, tag="Finished"):

@@ -10,11 +10,20 @@ import msgspec
 from longhouse.journal import events
 from longhouse.journal.events import Event, Output, Recorded
 from longhouse.journal.messages import text_of
-from longhouse.journal.session import AGENT_FAILED, Artifact, Open, Session, Turn, Waiting, is_thought
+from longhouse.journal.session import (
+    AGENT_FAILED,
+    Artifact,
+    Open,
+    Session,
+    Turn,
+    Waiting,
+    is_thought,
+    side_by_side,
+)
 from longhouse.journal.sound import value_of
 from longhouse.journal.transcript import Heard, Step, Summary, Told, Use
 
-FOLD_VERSION: Final = 7
+FOLD_VERSION: Final = 8
 """Part of every snapshot; a change of what `fold` computes raises it, and old snapshots are ignored."""
 
 
@@ -44,6 +53,7 @@ class _Builder:
         self.notes = list(session.notes)
         self.files = list(session.files)
         self.iteration = session.iteration
+        self.lost = session.lost
         self.head = session.head
         self.updated_at = session.updated_at
 
@@ -59,6 +69,7 @@ class _Builder:
             notes=tuple(self.notes),
             files=tuple(self.files),
             iteration=self.iteration,
+            lost=self.lost,
             head=self.head,
             updated_at=self.updated_at,
         )
@@ -110,7 +121,7 @@ class _Builder:
             case events.Stored():
                 self.files.append(Artifact(seq=seq, at=at, file=event))
             case events.Resumed():
-                self._resume()
+                self._resume(event)
             case events.Finished():
                 self._end("COMPLETED", answer=event.answer)
             case events.Failed():
@@ -125,6 +136,7 @@ class _Builder:
     def _start(self, event: events.Started, seq: int, at: datetime) -> None:
         waiting = next(waiting for waiting in self.queue if waiting.seq == event.prompt)
         self.queue.remove(waiting)
+        self.lost = 0
         prompt = waiting.prompt
         self._clean(event.cleaned)
         # What was thought of the last task says nothing of this one.
@@ -167,6 +179,7 @@ class _Builder:
         assert self.turn is not None
         # An action belongs to the iteration of the thought before it.
         step = 0 if event.phase == "action" and is_thought(self.transcript) else 1
+        self.lost = 0
         self.iteration += step
         usage = event.usage or events.Usage()
         self.turn = replace(
@@ -215,6 +228,7 @@ class _Builder:
 
     def _return(self, event: events.Returned) -> None:
         call = self.open.pop(event.call)
+        self.lost = 0
         # The step that made the call is the last one, or close to it: search from the end.
         for index in range(len(self.transcript) - 1, -1, -1):
             entry = self.transcript[index]
@@ -247,6 +261,7 @@ class _Builder:
         self.context = context
 
     def _condense(self, event: events.Condensed) -> None:
+        self.lost = 0
         kept = [entry for entry in self.transcript if entry.seq > event.upto]
         if self.turn and not self.turn.ended:
             # The task of a running turn stays; its steps count for the rules, though no model is shown them any more.
@@ -262,8 +277,12 @@ class _Builder:
         if call and event.decision == "approve":
             self.open[event.call] = msgspec.structs.replace(call, approve_by=None)
 
-    def _resume(self) -> None:
+    def _resume(self, event: events.Resumed) -> None:
         """What a vanished worker may have begun, and must not be begun again, is now a question."""
+        if event.is_loss:
+            self.lost += 1
+            for call in side_by_side(self.open.values()):
+                self.open[call.call] = msgspec.structs.replace(call, lost=call.lost + 1)
         for call in list(self.open.values()):
             if call.is_due and call.effect == "once":
                 self.open[call.call] = msgspec.structs.replace(call, uncertain=True)
@@ -277,6 +296,7 @@ class _Builder:
         code: str | None = None,
     ) -> None:
         assert self.turn is not None
+        self.lost = 0
         self.turn = replace(self.turn, ended=ended, answer=answer, error=error, code=code)
         words = error if code == AGENT_FAILED else answer
         if words and self.transcript and isinstance(step := self.transcript[-1], Step):

@@ -1,6 +1,6 @@
 """A session is the sum of its events: `fold` adds them up, nothing edits it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -19,6 +19,10 @@ EPHEMERAL: Final = "ephemeral/"
 """What the label of a session begins with whose history the caller keeps; no agent can choose such a label."""
 EPHEMERAL_LABEL: Final = "^ephemeral(/|-[0-9a-f]{32}(/|$))"
 """Any such label, also as they were written before; for Postgres too."""
+
+
+MOST_LOST: Final = 3
+"""Workers that one step may lose: it is not tried again, for it may well be what takes them down."""
 
 
 class State(StrEnum):
@@ -54,6 +58,8 @@ class Open(_Value, frozen=True, kw_only=True):
     """Begun by a worker that is gone, and not to be begun twice: a person must say what became of it."""
     approve_by: datetime | None = None
     """Not begun: a person must approve it by then. None: it needs no approval, or has it."""
+    lost: int = 0
+    """Workers that were lost while they ran it."""
 
     @property
     def awaits_person(self) -> bool:
@@ -165,6 +171,8 @@ class Session:
     """What tools wrote to their context: searches, sources, reasoning."""
     notes: tuple[str, ...] = ()
     files: tuple[Artifact, ...] = ()
+    lost: int = 0
+    """Workers that were lost with it since it last got anywhere."""
 
     @property
     def is_running(self) -> bool:
@@ -173,6 +181,20 @@ class Session:
     @property
     def due_calls(self) -> list[Open]:
         return [call for call in self.open.values() if call.is_due]
+
+    @property
+    def next_calls(self) -> list[Open]:
+        return side_by_side(self.open.values())
+
+    @property
+    def is_suspect(self) -> bool:
+        """Was a worker lost with the step that it is in?"""
+        return self.lost > 0 or any(call.lost for call in self.due_calls)
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Has it lost so many workers, with no call to blame, that its turn is not worth another?"""
+        return self.lost >= MOST_LOST and not self.due_calls
 
     @property
     def questions(self) -> list[Open]:
@@ -279,6 +301,13 @@ class Session:
         if self.uncertain or self.unapproved:
             return State.WAITING_FOR_APPROVAL
         return State.WAITING_FOR_AGENT
+
+
+def side_by_side(calls: Iterable[Open]) -> list[Open]:
+    """Of open calls those that are run now: all that are due; the last tries one by one, to know which one it is."""
+    due = [call for call in calls if call.is_due]
+    suspects = (call for call in due if call.lost >= MOST_LOST - 1)
+    return next(([call] for call in suspects), due)
 
 
 def is_thought(transcript: Sequence[Entry]) -> bool:

@@ -2,6 +2,8 @@
 
 import asyncio
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -11,10 +13,10 @@ from longhouse import clock
 from longhouse.agents import rules
 from longhouse.agents.delegation import narrowed, within
 from longhouse.agents.template import Template
-from longhouse.errors import ProviderError
+from longhouse.errors import Postponed, ProviderError
 from longhouse.journal import events
 from longhouse.journal.events import Event, Fault
-from longhouse.journal.session import Session
+from longhouse.journal.session import MOST_LOST, Open, Session
 from longhouse.runtime.bus import Bus
 from longhouse.runtime.condense import condensed
 from longhouse.runtime.delegate import Delegates, PriorOf
@@ -57,6 +59,7 @@ class Engine:
     prior: PriorOf | None = None
     """What is known elsewhere of a conversation that is met for the first time."""
     stopping: bool = False
+    _on_trial: Run | None = None
 
     def __post_init__(self) -> None:
         delegates = Delegates(self.catalog, self.toolbox, self.db, self.prior)
@@ -73,15 +76,29 @@ class Engine:
             attempts=lease.attempts,
             troubled_at=lease.troubled_at,
         )
-        if lease.previous:
-            await self.recorder.record(run, [events.Resumed(worker=self.worker, previous=lease.previous)])
-        while not run.rested:
-            if self.stopping:
-                await leases.let_go(self.db, lease)
-                break
-            await self._move(run)
+        with self._tried(run):
+            if lease.previous:
+                await self.recorder.record(run, [events.Resumed(worker=self.worker, previous=lease.previous)])
+            while not run.rested:
+                if self.stopping:
+                    await leases.let_go(self.db, lease)
+                    break
+                await self._move(run)
         await self._snapshot(run)
         return run.session
+
+    @contextmanager
+    def _tried(self, run: Run) -> Iterator[None]:
+        """Who lost a worker before is tried alone until it gets on: should ours be lost as well, it was to blame."""
+        if run.lease.previous and run.session.is_suspect:
+            if self._on_trial and self._on_trial.session.is_suspect:
+                raise Postponed(f"another session than {run.session.id!r} is tried now")
+            self._on_trial = run
+        try:
+            yield
+        finally:
+            if self._on_trial is run:
+                self._on_trial = None
 
     async def _move(self, run: Run) -> None:
         """One turn as far as it goes, or the end of the run."""
@@ -91,6 +108,9 @@ class Engine:
                 await self.performer.record_outcomes(run, late)
             else:
                 await self._rest(run)
+            return
+        if session.is_hopeless:
+            await self.give_up(run, _interrupted("step"), rules.WORKER_LOST)
             return
         template = await self._template(session)
         if template is None:
@@ -147,7 +167,9 @@ class Engine:
     async def _step(self, run: Run, instance: Instance) -> None:
         """Perform the calls that are due, or end what is over, or else think."""
         assert run.session.turn is not None
-        if due := run.session.due_calls:
+        if fatal := [call for call in run.session.next_calls if call.lost >= MOST_LOST]:
+            await self.performer.record_outcomes(run, [_given_up(call) for call in fatal])
+        elif due := run.session.next_calls:
             await self.performer.perform(run, due, instance.template.memory_policy.scope)
         elif run.session.turn.verdict:
             # The last call beside the finishing one has returned from outside: nothing is left but the end.
@@ -260,6 +282,14 @@ def _unapproved(session: Session, now: datetime) -> list[events.Returned]:
         for call in session.unapproved
         if call.approve_by and call.approve_by <= now
     ]
+
+
+def _given_up(call: Open) -> events.Returned:
+    return events.Returned(call=call.call, outcome=Fault(code=rules.WORKER_LOST, message=_interrupted("call")))
+
+
+def _interrupted(what: str) -> str:
+    return f"this {what} was interrupted three times by the loss of its worker; it is not tried again"
 
 
 def _abandoned(session: Session, reason: str) -> list[Event]:

@@ -13,7 +13,7 @@ import asyncpg
 import structlog
 
 from longhouse import background, clock
-from longhouse.errors import AlreadyReturned, Deposed, SetupError, UnknownShape
+from longhouse.errors import AlreadyReturned, Deposed, Postponed, SetupError, UnknownShape
 from longhouse.journal.session import Session, State
 from longhouse.runtime.bus import Bus, Look, Stir
 from longhouse.runtime.engine import Engine
@@ -271,6 +271,9 @@ class Worker:
             return session
         except Deposed as deposed:
             log.info("deposed", session=lease.session_id, reason=str(deposed))
+        except Postponed:
+            self._pauses.put_off(lease.session_id)
+            await leases.put_back(self._db, lease)
         except asyncio.CancelledError:
             await leases.break_off(self._db, lease)
         except UnknownShape as error:

@@ -8,6 +8,7 @@ from typing import Final
 
 import asyncpg
 
+from longhouse.journal.events import INTERRUPTED
 from longhouse.store.database import Database
 
 
@@ -53,10 +54,13 @@ WAIT_OUT: Final = """
 LET_GO: Final = "UPDATE sessions SET holder = NULL, due = true WHERE id = $1 AND fence = $2"
 
 # The holder's name stays, but as one that is on no roster: whoever claims the session next takes it over.
-BREAK_OFF: Final = """
-    UPDATE sessions SET holder = holder || ' (interrupted)', due = true
-    WHERE id = $1 AND fence = $2 AND holder NOT LIKE '% (interrupted)'
+BREAK_OFF: Final = f"""
+    UPDATE sessions SET holder = holder || '{INTERRUPTED}', due = true
+    WHERE id = $1 AND fence = $2 AND holder NOT LIKE '%{INTERRUPTED}'
 """
+
+# As if it had not been claimed: who takes it next takes it over from the same one who was lost.
+PUT_BACK: Final = "UPDATE sessions SET holder = $3, due = true WHERE id = $1 AND fence = $2"
 
 RUNNABLE: Final = """
     SELECT s.id FROM sessions s
@@ -159,6 +163,11 @@ async def let_go(db: Database, lease: Lease) -> None:
 async def break_off(db: Database, lease: Lease) -> None:
     """Lets go in the middle of a step: effects may be under way, so the next holder is to journal a takeover."""
     await db.run(BREAK_OFF, lease.session_id, lease.fence)
+
+
+async def put_back(db: Database, lease: Lease) -> None:
+    """Gives up a takeover before anything of it is written down."""
+    await db.run(PUT_BACK, lease.session_id, lease.fence, lease.previous)
 
 
 async def runnable(db: Database, worker: str, limit: int, *, running: Iterable[str]) -> list[str]:

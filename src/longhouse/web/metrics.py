@@ -19,7 +19,9 @@ class Metrics:
         busy: Callable[[], int],
         instances: Callable[[], Iterable[Instance]],
         refused: Callable[[], Mapping[str, int]] = dict,
+        blocked: Callable[[], tuple[int, float]] = lambda: (0, 0.0),
     ) -> None:
+        """`blocked`: how often the event loop stood still, and for how many seconds in all."""
         self._registry = CollectorRegistry()
         self._requests = Counter(
             "longhouse_requests", "HTTP requests answered", ["method", "route", "status"], registry=self._registry
@@ -30,6 +32,7 @@ class Metrics:
         self._busy = busy
         self._instances = instances
         self._refused = refused
+        self._blocked = blocked
         self._registry.register(self)
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
@@ -50,6 +53,11 @@ class Metrics:
         for code, times in self._refused().items():
             refused.add_metric([code], times)
         yield refused
+        times, seconds = self._blocked()
+        yield CounterMetricFamily("longhouse_event_loop_blocked", "Times that the event loop stood still", value=times)
+        yield CounterMetricFamily(
+            "longhouse_event_loop_blocked_seconds", "Seconds that the event loop stood still", value=seconds
+        )
 
     def page(self) -> bytes:
         return generate_latest(self._registry)

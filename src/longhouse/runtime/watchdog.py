@@ -1,0 +1,111 @@
+"""Notices that the event loop stands still, and names what holds it up. A thread looks: the loop itself cannot."""
+
+import asyncio
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from itertools import takewhile
+from pathlib import PurePath
+from types import FrameType
+from typing import Any, Final
+
+import structlog
+
+from longhouse.runtime.recorder import Run
+from longhouse.tools.context import ToolContext
+
+log = structlog.get_logger()
+
+AFTER: Final = 1.0
+"""Seconds without a turn of the loop that are worth a word; a heartbeat has half a lease."""
+LOOK_EVERY: Final = 0.25
+SHOWN: Final = 8
+"""Functions of the stack that are named, the innermost last."""
+
+
+class Watchdog:
+    """While the loop stands still nothing else is served, no heartbeat sent, and others take our sessions."""
+
+    def __init__(self, after: float = AFTER) -> None:
+        self._after = after
+        self._turned = self._looked = 0.0
+        self._stood, self._say_at = 0.0, after
+        self._over = threading.Event()
+        self.times = 0
+        """How often the loop stood still."""
+        self.seconds = 0.0
+        """For how long in all; while it stands, up to the last look."""
+
+    @asynccontextmanager
+    async def watching(self) -> AsyncIterator[None]:
+        """Watches the running loop while the block runs."""
+        self._turned = self._looked = time.monotonic()
+        turning = asyncio.create_task(self._turn())
+        thread = threading.Thread(target=self._watch, args=(threading.get_ident(),), name="watchdog", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            turning.cancel()
+            await asyncio.gather(turning, return_exceptions=True)
+
+    async def _turn(self) -> None:
+        while True:
+            self._turned = time.monotonic()
+            await asyncio.sleep(LOOK_EVERY)
+
+    def _watch(self, thread: int) -> None:
+        while not self._over.wait(LOOK_EVERY):
+            now, before, self._looked = time.monotonic(), self._looked, time.monotonic()
+            if now - before > self._after:
+                # We stood still ourselves: the process was stopped, or a library kept the interpreter for itself.
+                log.warning("process_stood_still", seconds=round(now - before, 1))
+                self._turned = now
+            if now - self._turned >= self._after:
+                self._blocked(now - self._turned, thread)
+            elif self._stood:
+                log.warning("event_loop_turns_again", seconds=round(self._stood, 1))
+                self._stood, self._say_at = 0.0, self._after
+
+    def _blocked(self, seconds: float, thread: int) -> None:
+        if not self._stood:
+            self.times += 1
+        self.seconds += seconds - self._stood
+        self._stood = seconds
+        if seconds >= self._say_at:
+            self._say_at = 2 * seconds
+            log.warning("event_loop_blocked", seconds=round(seconds, 1), **held_up_by(thread))
+
+
+def held_up_by(thread: int) -> dict[str, Any]:
+    """What this thread is doing: functions and lines, whose session and call it is; no values, which may be secrets."""
+    frames = list(takewhile(_is_run, _outwards(sys._current_frames().get(thread))))
+    return {"where": [_named(frame) for frame in reversed(frames[:SHOWN])], **_on_behalf(frames)}
+
+
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame:
+        yield frame
+        frame = frame.f_back
+
+
+def _is_run(frame: FrameType) -> bool:
+    """Is this something that the loop runs, and not the loop itself?"""
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] not in ("asyncio", "uvloop")
+
+
+def _named(frame: FrameType) -> str:
+    path = PurePath(frame.f_code.co_filename)
+    return f"{'/'.join(path.parts[-2:])}:{frame.f_lineno} {frame.f_code.co_name}"
+
+
+def _on_behalf(frames: list[FrameType]) -> dict[str, Any]:
+    """The call of a tool, or the session, that is found on the way."""
+    met = [value for frame in frames for value in list(frame.f_locals.values())]
+    for context in (value for value in met if isinstance(value, ToolContext)):
+        call = context.session.open.get(context.call) if context.session else None
+        return {"session": context.session_id, "call": context.call, "tool": call.tool if call else None}
+    return next(({"session": value.session.id} for value in met if isinstance(value, Run)), {})

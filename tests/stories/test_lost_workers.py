@@ -1,0 +1,143 @@
+"""A session that takes down, or holds up, one worker after the other ends in words; who runs beside it goes on."""
+
+import asyncio
+import re
+import sys
+from collections import Counter
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deadly import CLERK, DEADLY
+from test_takeover import eventually
+
+from longhouse.agents.strategy import Body
+from longhouse.journal import events
+from longhouse.journal.messages import ToolResult, User, text_of
+from longhouse.models.scripted import Say, call, calls
+from longhouse.models.scripted_server import serve as serve_model
+from longhouse.store import journals
+from longhouse.store.database import Database
+from support import Process, Serving, launched
+
+GIVEN_UP = "this call was interrupted three times by the loss of its worker; it is not tried again"
+ENOUGH = 120.0
+"""Seconds that a tool holds its process up: longer than any test."""
+
+
+def clerk(body: Body) -> Say:
+    """The task names the tools to use side by side; then the turn ends with what they said."""
+    task = next(text_of(message.content) for message in body.messages if isinstance(message, User))
+    results = [text_of(message.content) for message in body.messages if isinstance(message, ToolResult)]
+    if results:
+        return call("finalanswertool", answer=" | ".join(results))
+    names = task.split()
+    return calls(*(call(name, seconds=ENOUGH) if name == "holdtool" else call(name) for name in names))
+
+
+def house(folder: Path, **environment: str) -> AbstractAsyncContextManager[Process]:
+    return launched(sys.executable, str(Path(__file__).with_name("deadly.py")), test_folder=str(folder), **environment)
+
+
+def ledger(folder: Path) -> Counter[str]:
+    path = folder / "ledger"
+    return Counter(path.read_text().split()) if path.exists() else Counter()
+
+
+async def session_of(db: Database, task: str) -> str:
+    return str(await db.value("SELECT id FROM sessions WHERE task = $1", task))
+
+
+async def state_of(db: Database, task: str) -> str:
+    return str(await db.value("SELECT state FROM sessions WHERE task = $1", task))
+
+
+async def test_a_tool_that_ends_its_process_is_given_up_and_what_runs_beside_it_is_not(
+    dsn: str, db: Database, tmp_path: Path
+) -> None:
+    async with serve_model(clerk) as model:
+        settings = {"database_url": dsn, "llm_base_url": model.url}
+        async with house(tmp_path, **settings) as first:
+            saying = [asyncio.create_task(first.say("slowtool", model=CLERK.name))]
+            await eventually(lambda: ledger(tmp_path)["slowtool"] == 1)
+            saying.append(asyncio.create_task(first.say("exittool slowtool", model=CLERK.name)))
+            assert await first.ended() == 3
+            await asyncio.gather(*saying, return_exceptions=True)
+        async with house(tmp_path, **settings) as second:
+            assert await second.ended() == 3
+        (tmp_path / "go").touch()
+        async with house(tmp_path, **settings) as third:
+            assert await third.ended() == 3
+        async with house(tmp_path, **settings) as fourth:
+            guilty, beside = await session_of(db, "exittool slowtool"), await session_of(db, "slowtool")
+            assert (await fourth.until(guilty, "COMPLETED", within=30))["result"] == f"Error: {GIVEN_UP} | looked"
+            assert (await fourth.until(beside, "COMPLETED", within=30))["result"] == "looked"
+            assert fourth.process.returncode is None
+    assert ledger(tmp_path)["exittool"] == 3
+    told = [one.event for one in await journals.read(db, guilty)]
+    assert sum(isinstance(event, events.Resumed) for event in told) == 3
+    faults = [one.outcome for one in told if isinstance(one, events.Returned) and isinstance(one.outcome, events.Fault)]
+    assert faults == [events.Fault(code="worker_lost", message=GIVEN_UP)]
+    # It is not offered again in this turn.
+    last = next(one for one in reversed(model.requests) if "exittool slowtool" in str(one["messages"]))
+    offered = {one["function"]["name"] for one in last["tools"]}
+    assert "slowtool" in offered
+    assert "exittool" not in offered
+
+
+async def test_a_tool_that_holds_up_one_server_after_the_other_is_noticed_named_and_given_up(
+    dsn: str, db: Database, tmp_path: Path
+) -> None:
+    settings = {"database_url": dsn, "lease_seconds": "2"}
+    async with serve_model(clerk) as model, AsyncExitStack() as stack:
+        houses = await asyncio.gather(
+            *(stack.enter_async_context(house(tmp_path, llm_base_url=model.url, **settings)) for _ in range(4))
+        )
+        saying = asyncio.create_task(houses[0].say("holdtool", model=CLERK.name))
+        await eventually(lambda: is_completed(db, "holdtool"), within=60)
+        session_id = await session_of(db, "holdtool")
+        session = await journals.load(db, session_id)
+        assert session.turn is not None
+        assert session.turn.answer == f"Error: {GIVEN_UP}"
+        assert ledger(tmp_path)["holdtool"] == 3
+        blocked = [one for one in houses if any("event_loop_blocked" in line for line in one.said)]
+        assert len(blocked) == 3
+        for one in blocked:
+            words = next(line for line in one.said if "event_loop_blocked" in line)
+            assert session_id in words
+            assert "tool=holdtool" in words
+            assert "stories/deadly.py" in words
+            assert "hold_up" in words
+        assert "sk-canary" not in str([one.said for one in houses])
+        for one in blocked:
+            one.kill()
+        await asyncio.gather(saying, return_exceptions=True)
+
+
+async def is_completed(db: Database, task: str) -> bool:
+    return await state_of(db, task) == "COMPLETED"
+
+
+async def test_what_was_done_while_the_loop_stood_still_is_kept(
+    serving: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Longer than half a lease, in which no heartbeat could be sent: nobody has taken the session, so it goes on."""
+    monkeypatch.setenv("LONGHOUSE_TEST_FOLDER", str(tmp_path))
+
+    def script(body: Body) -> Say:
+        results = [text_of(message.content) for message in body.messages if isinstance(message, ToolResult)]
+        return call("finalanswertool", answer=results[-1]) if results else call("holdtool", seconds=3.0)
+
+    parts: dict[str, Any] = {"templates": [CLERK], "tools": DEADLY, "lease_seconds": 4}
+    async with serving(script, **parts) as here:
+        answered = await asyncio.wait_for(here.say("Hold on", model=CLERK.name), 30)
+        assert answered["choices"][0]["message"]["content"] == "held"
+        assert ledger(tmp_path)["holdtool"] == 1
+        assert "Resumed" not in await here.kinds(answered["model"])
+        async with here.http.get("/metrics") as response:
+            numbers = await response.text()
+        [times] = re.findall(r"^longhouse_event_loop_blocked_total (.+)$", numbers, re.MULTILINE)
+        [seconds] = re.findall(r"^longhouse_event_loop_blocked_seconds_total (.+)$", numbers, re.MULTILINE)
+        assert float(times) >= 1
+        assert float(seconds) >= 1
