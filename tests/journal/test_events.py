@@ -83,6 +83,7 @@ EXAMPLES: list[Event] = [
     events.Returned(call="1-action-1", outcome=events.Fault(code="timeout", message="too late")),
     events.Decided(call="1-action-0", decision="did_not_happen", by="ann", comment="I looked"),
     events.Condensed(upto=9, summary="They greeted."),
+    events.Spent(usage=events.Usage(total_tokens=3), reason="the model answered with nothing"),
     events.Noted(text="Ann lives in Oslo", cites=(2, 4)),
     events.Stored(path="report.md", digest="ab", media_type="text/markdown"),
     events.Resumed(worker="w2", previous="w1"),

@@ -53,7 +53,8 @@ def _next(session: Session, number: int) -> list[Event]:
     if session.is_running and not session.open:
         possible += 4 * [events.Replied(text="hm", offered=(f"tool{session.iteration}@1",))]
         possible += [events.Finished(answer="a"), events.Failed(reason="r")]
-        possible += [events.Condensed(upto=session.head, summary="s")]
+        possible += [events.Condensed(upto=session.head, summary="s", usage=events.Usage(total_tokens=2))]
+        possible += [events.Spent(usage=events.Usage(total_tokens=1))]
     if session.is_running and session.transcript and isinstance(session.transcript[-1], Step):
         name = f"{session.iteration}-action-{len(session.transcript[-1].uses)}"
         possible += 2 * [used(name), used(name, effect="once"), used(name, call_kind="ask", question="?")]

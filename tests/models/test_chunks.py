@@ -14,6 +14,7 @@ from peers import (
     answer,
     call_chunk,
     chunk,
+    error_for,
     event,
     fragment,
     heard,
@@ -24,6 +25,7 @@ from peers import (
 
 from longhouse.journal.events import Usage
 from longhouse.models.chunks import Reading, Refused, Unreadable
+from longhouse.models.model import PaidError
 
 # --- what is heard
 
@@ -69,6 +71,17 @@ async def test_usage_comes_in_a_chunk_without_choices() -> None:
     }
     reply = await reply_to(answer(STOP + event({"choices": [], "usage": usage}) + DONE))
     assert reply.usage == Usage(prompt_tokens=20, completion_tokens=5, total_tokens=25, cached_tokens=16)
+
+
+async def test_an_answer_of_no_known_shape_still_says_what_it_cost() -> None:
+    piece = {"content": {"parts": ["Hello"]}}
+    usage = {"prompt_tokens": 20, "completion_tokens": 5, "total_tokens": 25}
+    whole = msgspec.json.encode({"choices": [{"message": piece}], "usage": usage})
+    streamed = event({"choices": [{"delta": piece}], "usage": usage})
+    for answered in (answer(whole, kind="application/json"), answer(streamed)):
+        error = await error_for(sends(answered))
+        assert isinstance(error, PaidError)
+        assert (error.retryable, error.usage.total_tokens) == (True, 25)
 
 
 async def test_usage_with_nulls_and_without_a_total() -> None:

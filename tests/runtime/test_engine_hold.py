@@ -288,7 +288,9 @@ async def test_a_step_that_loses_three_workers_ends_its_turn_in_words(db: Databa
     session = await room.advance(session_id, room.another("w4"))
     assert session.turn is not None
     assert (session.state, session.turn.code) == (State.FAILED, "worker_lost")
-    assert session.turn.error == "this step was interrupted three times by the loss of its worker; it is not tried again"
+    assert (
+        session.turn.error == "this step was interrupted three times by the loss of its worker; it is not tried again"
+    )
     assert len(room.model.bodies) == 3
     # The next turn begins with a clean slate.
     await room.prompt("Again", session_id)

@@ -177,7 +177,7 @@ async def test_a_model_in_trouble_is_waited_out(db: Database) -> None:
         row = await room.row(session_id)
         assert (row["holder"], row["due"], row["attempts"]) == (None, False, attempt)
         assert await leases.fire(db) == [session_id]
-    assert (await room.kinds(session_id))[2:] == ["Started"]
+    assert (await room.kinds(session_id))[2:] == ["Started", "Spent", "Spent"], "empty answers are paid for as well"
     session = await room.advance(session_id)
     assert (session.state, session.spoken) == (State.COMPLETED, "Done.")
     row = await room.row(session_id)

@@ -1,8 +1,11 @@
 """Postgres is full, silent, or for reading only: nothing is lost, nobody is stranded, and it goes on afterwards."""
 
 import asyncio
+import json
+import os
+import signal
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import asyncpg
 import structlog
@@ -10,25 +13,36 @@ from test_takeover import eventually
 
 from lines import lines
 from longhouse.journal import events
-from longhouse.models.scripted import call
-from longhouse.store import journals
-from longhouse.store.database import Database
-from support import AGENT, Serving, content, dictated, process
+from longhouse.models.scripted import Say, Script, call
+from longhouse.models.scripted_server import serve as serve_model
+from longhouse.store import journals, migrate
+from longhouse.store.database import Database, open_database
+from longhouse.store.embedded import open_postgres
+from support import AGENT, Dictated, Process, Serving, content, data_folder, dictated, process, sse
+
+DONE = call("finalanswertool", answer="done")
 
 # A sequence keeps what is rolled back.
 FULL = """
-    CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    CREATE OR REPLACE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
         PERFORM nextval('refusals');
-        RAISE EXCEPTION 'could not extend file: No space left on device' USING ERRCODE = '53100';
+        RAISE EXCEPTION 'could not extend file: No space left on device' USING ERRCODE = '{code}';
     END $$
 """
+TROUBLES = {
+    "53100": "no disk",
+    "53200": "no memory",
+    "57014": "a timeout",
+    "55P03": "a lock's timeout",
+    "40P01": "a deadlock",
+}
 
 
 @asynccontextmanager
-async def full(db: Database, table: str, on: str) -> AsyncIterator[None]:
-    """There is no room for more in this table while the block runs."""
-    await db.run("CREATE SEQUENCE refusals")
-    await db.run(FULL)
+async def full(db: Database, table: str, on: str, code: str = "53100") -> AsyncIterator[None]:
+    """There is no room for more in this table while the block runs, or another trouble with it."""
+    await db.run("CREATE SEQUENCE IF NOT EXISTS refusals")
+    await db.run(FULL.format(code=code))
     await db.run(f"CREATE TRIGGER full_disk BEFORE {on} ON {table} EXECUTE FUNCTION full_disk()")
     try:
         yield
@@ -58,6 +72,36 @@ async def test_a_disk_that_was_full_for_a_while_strands_no_session(serving: Serv
         assert content(await asyncio.wait_for(saying, 20)) == "second"
         assert (await house.kinds(session_id)).count("Finished") == 2
         assert "Failed" not in await house.kinds(session_id)
+
+
+async def test_a_postgres_in_trouble_is_no_defect_at_the_gateway(serving: Serving) -> None:
+    """Whoever tries again later is served; nothing of what was refused is there."""
+    body = {"model": AGENT, "messages": [{"role": "user", "content": "Are you there?"}]}
+    async with serving(lambda body: call("finalanswertool", answer="here")) as house:
+        with structlog.testing.capture_logs() as logs:
+            for code in TROUBLES:
+                async with (
+                    full(house.db, "journal", "INSERT", code),
+                    house.http.post("/v1/chat/completions", json=body) as response,
+                ):
+                    told = (await response.json())["error"]
+                assert (response.status, told["type"], told["code"]) == (503, "server_error", "unavailable"), code
+                assert response.headers["retry-after"] == "2"
+                assert "x-should-retry" not in response.headers
+        assert {one["log_level"] for one in logs if one["event"] != "request"} == {"warning"}
+        assert await house.db.value("SELECT count(*) FROM sessions") == 0
+
+        async with full(house.db, "journal", "INSERT"):
+            before = await house.db.value("SELECT last_value FROM refusals")
+            asking = asyncio.create_task(
+                house.client.with_options(max_retries=5).chat.completions.create(
+                    model=AGENT, messages=[{"role": "user", "content": "Are you there?"}]
+                )
+            )
+            await eventually(lambda: refused(house.db, before + 1))
+        answered = await asyncio.wait_for(asking, 30)
+        assert answered.choices[0].message.content == "here"
+        assert (await house.kinds(answered.model)).count("Prompted") == 1
 
 
 async def claimed_since(db: Database, fence: int) -> bool:
@@ -93,11 +137,70 @@ async def test_a_postgres_that_is_for_reading_only_for_a_while_ends_nothing(dsn:
             await admin.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only")
         finally:
             await admin.close()
+        answering = asyncio.create_task(answer_all(model, "done"))
+        assert content(await asyncio.wait_for(saying, 20)) == "done"
+        assert house.process.returncode is None
+        answering.cancel()
+
+
+async def answer_all(model: Dictated, answer: str) -> None:
+    """Whoever asks, and however often: on a busy machine a run may be stopped once more for want of a heartbeat."""
+    while True:
         pen = await model.asked()
+        pen.call("finalanswertool", json.dumps({"answer": answer}))
+        pen.end()
+
+
+async def test_a_process_that_was_held_up_for_half_a_lease_stops_nothing(dsn: str) -> None:
+    """It could not beat, but nobody has taken its sessions: what the model was asked is not asked again."""
+    async with (
+        dictated() as model,
+        process(database_url=dsn, llm_base_url=model.url, lease_seconds="4") as house,
+    ):
+        saying = asyncio.create_task(house.say("one"))
+        pen = await model.asked()
+        os.kill(house.process.pid, signal.SIGSTOP)
+        await asyncio.sleep(3)
+        os.kill(house.process.pid, signal.SIGCONT)
+        await asyncio.sleep(1)  # in which it looks at its heartbeat several times
         pen.call("finalanswertool", '{"answer": "done"}')
         pen.end()
         assert content(await asyncio.wait_for(saying, 20)) == "done"
-        assert house.process.returncode is None
+        assert not any("stopping all runs" in line for line in house.said)
+
+
+async def test_a_postgres_that_restarts_leaves_no_traceback_in_the_log() -> None:
+    with data_folder() as folder:
+        async with open_postgres(folder) as postgres, open_database(postgres.dsn) as db:
+            await migrate.migrate(db)
+        script = Script(by="step", replies=(*[Say(calls=call("clocktool").calls, chunk=1, delay=0.02)] * 5, DONE))
+        async with AsyncExitStack() as stack:
+            async with open_postgres(folder) as postgres:
+                model = await stack.enter_async_context(serve_model(script))
+                house = await stack.enter_async_context(
+                    process(database_url=postgres.dsn, llm_base_url=model.url, log_level="debug")
+                )
+                talking = [asyncio.create_task(talk(house, stream=bool(number % 2))) for number in range(4)]
+                await eventually(lambda: len(model.requests) >= 8)
+            await eventually(lambda: any("the heartbeat lost its connection" in line for line in house.said))
+            await asyncio.sleep(1)  # everything that looks at Postgres from time to time has done so
+            async with open_postgres(folder):
+                assert await asyncio.wait_for(asyncio.gather(*talking), 60) == ["done"] * 4
+                house.process.terminate()
+                assert await house.ended() == 0
+    assert [line for line in house.said if "Traceback" in line or '"level": "error"' in line] == []
+    assert all(line.startswith("{") for line in house.said[1:]), "one record a line"
+
+
+async def talk(house: Process, *, stream: bool) -> str:
+    """One turn; its words."""
+    body = {"model": AGENT, "messages": [{"role": "user", "content": "Go"}], "stream": stream}
+    async with house.http.post("/v1/chat/completions", json=body) as response:
+        if not stream:
+            return content(await response.json())
+        told = [one.json for one in [one async for one in sse(response)] if one.data != "[DONE]"]
+        assert all("choices" in one for one in told), told
+        return "".join(one["choices"][0]["delta"].get("content") or "" for one in told if one["choices"])
 
 
 async def test_connections_that_go_silent_are_given_up(dsn: str) -> None:

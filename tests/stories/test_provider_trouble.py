@@ -164,7 +164,27 @@ async def test_text_that_cannot_be_taken_back_ends_the_stream_and_not_the_turn(s
 
 async def test_an_empty_answer_is_trouble_too(serving: Serving) -> None:
     async with serving([say(" "), ANSWER]) as house:
-        assert (await house.say("Hello"))["choices"][0]["message"]["content"] == "Here at last."
+        answered = await house.say("Hello")
+        assert answered["choices"][0]["message"]["content"] == "Here at last."
+        told = await house.journal(answered["model"])
+        [spent] = [record.event for record in told if isinstance(record.event, events.Spent)]
+        assert (spent.reason, spent.usage.total_tokens > 0) == ("the model answered with nothing", True)
+        # It was paid for, and is in the bill.
+        assert answered["usage"]["total_tokens"] == usage_of_replies(told) + spent.usage.total_tokens
+
+
+async def test_empty_answers_are_counted_and_end_with_all_patience(serving: Serving) -> None:
+    """What was spent is written down between the tries, and says nothing of how many there were."""
+    async with serving(lambda body: say(" "), patience=1.0) as house:
+        failed = await asyncio.wait_for(house.say("Hello"), 30)
+        assert failed["error"]["code"] == "provider_error"
+        session_id = await house.db.value("SELECT id FROM sessions")
+        session, told = await house.folded(session_id), await house.journal(session_id)
+        spent = [record.event.usage.total_tokens for record in told if isinstance(record.event, events.Spent)]
+        assert house.model is not None
+        assert len(spent) == len(house.model.requests) >= 2
+        assert session.turn is not None
+        assert session.turn.tokens == session.turn.usage.total_tokens == sum(spent) > 0
 
 
 async def test_the_key_of_the_model_is_nowhere_to_be_read(dsn: str) -> None:

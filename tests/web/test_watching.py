@@ -133,6 +133,7 @@ async def test_a_request_that_postgres_is_needed_for_may_come_again_when_it_is_b
     assert (status, told["error"]["message"]) == (503, "Postgres cannot be reached.")
     assert (told["error"]["type"], told["error"]["code"]) == ("server_error", "unavailable")
     assert b"x-should-retry" not in headers, "whoever retries by itself may do so"
+    assert headers[b"retry-after"] == b"2"
     assert [(one["log_level"], one["event"]) for one in logs] == [
         ("warning", "Postgres is away, a request was refused"),
         ("info", "request"),

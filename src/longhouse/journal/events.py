@@ -230,6 +230,15 @@ class Condensed(_Fact, frozen=True, kw_only=True, tag="Condensed"):
 
     upto: int
     summary: str
+    usage: Usage | None = None
+    """What the summary has cost."""
+
+
+class Spent(_Fact, frozen=True, kw_only=True, tag="Spent"):
+    """A reply came to nothing and was paid for all the same; the step is tried again."""
+
+    usage: Usage
+    reason: str = ""
 
 
 class Noted(_Fact, frozen=True, kw_only=True, tag="Noted"):
@@ -285,6 +294,7 @@ Event = (
     | Returned
     | Decided
     | Condensed
+    | Spent
     | Noted
     | Stored
     | Resumed

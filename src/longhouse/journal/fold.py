@@ -116,6 +116,8 @@ class _Builder:
                 self._decide(event)
             case events.Condensed():
                 self._condense(event)
+            case events.Spent():
+                self._spend(event.usage)
             case events.Noted():
                 self.notes.append(event.text)
             case events.Stored():
@@ -260,8 +262,15 @@ class _Builder:
             self.turn = replace(self.turn, searches_used=self.turn.searches_used + searches)
         self.context = context
 
+    def _spend(self, usage: events.Usage) -> None:
+        if self.turn:
+            tokens = self.turn.tokens + usage.total_tokens
+            self.turn = replace(self.turn, tokens=tokens, usage=_sum(self.turn.usage, usage))
+
     def _condense(self, event: events.Condensed) -> None:
         self.lost = 0
+        if event.usage:
+            self._spend(event.usage)
         kept = [entry for entry in self.transcript if entry.seq > event.upto]
         if self.turn and not self.turn.ended:
             # The task of a running turn stays; its steps count for the rules, though no model is shown them any more.

@@ -15,6 +15,11 @@ _DONE: Final = b"[DONE]"
 class Unreadable(Exception):  # noqa: N818 - the endpoint's module turns it into a ProviderError
     """An event that is not a chunk of a chat completion."""
 
+    def __init__(self, reason: str, usage: Usage | None = None) -> None:
+        super().__init__(reason)
+        self.usage = usage
+        """What it has cost, if it says so much."""
+
 
 class Refused(Exception):  # noqa: N818 - the endpoint's module turns it into a ProviderError
     """The provider's own error in place of an answer, or in the middle of one."""
@@ -77,6 +82,10 @@ class _Chunk(msgspec.Struct, gc=False):
     usage: _Usage | None = None
     model: str | None = None
     error: Any = None
+
+
+class _Bill(msgspec.Struct, gc=False):
+    usage: _Usage | None = None
 
 
 _chunks: Final = msgspec.json.Decoder(_Chunk)
@@ -232,11 +241,20 @@ def _decoded(event: bytes) -> _Chunk:
     try:
         return _chunks.decode(event)
     except msgspec.ValidationError as error:
-        raise Unreadable(str(error)) from error
+        raise Unreadable(str(error), _cost(event)) from error
     except ValueError:
         return _forgiven(event)
     except RecursionError as error:
         raise Unreadable("nested too deeply") from error
+
+
+def _cost(event: bytes) -> Usage | None:
+    """The usage alone, of an answer whose other parts are of no known shape."""
+    try:
+        usage = msgspec.json.decode(event, type=_Bill).usage
+    except (ValueError, RecursionError):
+        return None
+    return usage.counted() if usage else None
 
 
 def _forgiven(event: bytes) -> _Chunk:

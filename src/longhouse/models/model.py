@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from longhouse.agents.strategy import Body
+from longhouse.errors import ProviderError
 from longhouse.journal.events import Usage
 
 
@@ -35,6 +36,19 @@ class Model(Protocol):
     """Streams a reply. Raises ProviderError, and nothing else, for whatever goes wrong on the way."""
 
     def stream(self, body: Body) -> AsyncGenerator[Delta, None]: ...
+
+
+class PaidError(ProviderError):
+    """A reply that came to nothing, and whose tokens count all the same."""
+
+    def __init__(self, error: ProviderError, usage: Usage) -> None:
+        super().__init__(str(error), retryable=error.retryable, retry_after=error.retry_after)
+        self.usage = usage
+
+
+def paid_for(error: ProviderError, usage: Usage | None) -> ProviderError:
+    """The error, with what the failed reply has cost, where that is known."""
+    return PaidError(error, usage) if usage and not isinstance(error, PaidError) else error
 
 
 class Embedder(Protocol):

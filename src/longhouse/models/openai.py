@@ -18,7 +18,7 @@ from longhouse import clock
 from longhouse.agents.strategy import Body, StreamOptions
 from longhouse.errors import ProviderError, SetupError, quoted
 from longhouse.models.chunks import Reading, Refused, Unreadable
-from longhouse.models.model import Delta
+from longhouse.models.model import Delta, paid_for
 
 CONNECT: Final = 10.0
 """Seconds to find the host and connect to it."""
@@ -115,7 +115,8 @@ class OpenAIModel:
             raise ProviderError(reason, retryable=False) from error
         except Unreadable as error:
             reason = endpoint.quoted(str(error))
-            raise ProviderError(f"{endpoint.name} sent what is no answer: {reason}", retryable=True) from error
+            trouble = ProviderError(f"{endpoint.name} sent what is no answer: {reason}", retryable=True)
+            raise paid_for(trouble, error.usage) from error
         if not reading.finished:
             raise ProviderError(f"{endpoint.name} broke off its answer", retryable=True)
 

@@ -14,11 +14,11 @@ from longhouse.agents.strategy import Body
 from longhouse.agents.template import Template
 from longhouse.errors import ProviderError
 from longhouse.journal import plain
-from longhouse.journal.events import Condensed
+from longhouse.journal.events import Condensed, Usage
 from longhouse.journal.messages import Assistant, Message, System, User, clean, text_of
 from longhouse.journal.session import Session
 from longhouse.journal.transcript import Entry, Heard, Step, Summary, Told
-from longhouse.models.model import Model
+from longhouse.models.model import Model, paid_for
 
 KEPT: Final = 0.5
 """The newest turns, or steps of the present one, that fit into this part of the budget stay as they are."""
@@ -49,8 +49,8 @@ async def condensed(session: Session, template: Template, model: Model, body: Bo
     oldest = _oldest_turns(session, template) or _oldest_steps(session, template)
     if not oldest:
         return None
-    summary = await _summary(replace(session, transcript=tuple(oldest)), template, model)
-    return Condensed(upto=max(entry.seq for entry in oldest), summary=summary)
+    summary, usage = await _summary(replace(session, transcript=tuple(oldest)), template, model)
+    return Condensed(upto=max(entry.seq for entry in oldest), summary=summary, usage=usage)
 
 
 def _oldest_turns(session: Session, template: Template) -> list[Entry]:
@@ -99,7 +99,7 @@ def _size(session: Session, template: Template, entries: Sequence[Entry]) -> int
     return tokens.total(window.history(replace(session, transcript=tuple(entries)), template))
 
 
-async def _summary(past: Session, template: Template, model: Model) -> str:
+async def _summary(past: Session, template: Template, model: Model) -> tuple[str, Usage | None]:
     policy = template.llm_policy
     story = _story(list(window.history(past, template)), policy.context_tokens)
     body = Body(
@@ -109,16 +109,21 @@ async def _summary(past: Session, template: Template, model: Model) -> str:
         max_tokens=policy.max_tokens,
     )
     said: list[str] = []
+    usage: Usage | None = None
     try:
         async with asyncio.timeout(WITHIN), aclosing(model.stream(body)) as deltas:
             async for delta in deltas:
                 said.append(delta.text)
+                usage = delta.usage or usage
     except TimeoutError:
-        raise ProviderError(f"the model wrote no summary within {WITHIN:g} seconds", retryable=True) from None
+        late = ProviderError(f"the model wrote no summary within {WITHIN:g} seconds", retryable=True)
+        raise paid_for(late, usage) from None
+    except ProviderError as error:
+        raise paid_for(error, usage) from error.__cause__
     summary = clean("".join(said)).strip()
     if not summary:
-        raise ProviderError("the model summarised with nothing", retryable=True)
-    return _cut(summary, int(LONGEST * policy.context_tokens))
+        raise paid_for(ProviderError("the model summarised with nothing", retryable=True), usage)
+    return _cut(summary, int(LONGEST * policy.context_tokens)), usage
 
 
 def _story(messages: Sequence[Message], budget: int) -> str:

@@ -17,6 +17,7 @@ from longhouse.errors import Postponed, ProviderError
 from longhouse.journal import events
 from longhouse.journal.events import Event, Fault
 from longhouse.journal.session import MOST_LOST, Open, Session
+from longhouse.models.model import PaidError
 from longhouse.runtime.bus import Bus
 from longhouse.runtime.condense import condensed
 from longhouse.runtime.delegate import Delegates, PriorOf
@@ -215,13 +216,22 @@ class Engine:
         attended = self.bus.is_followed(run.session.id) or self.bus.is_followed(root)
         patience = self.patience.attended if attended else self.patience.unattended
         pause = _pause(self.patience, run.attempts, error.retry_after)
+        spent = [events.Spent(usage=error.usage, reason=str(error))] if isinstance(error, PaidError) else []
         if not error.retryable or (now - run.troubled_at).total_seconds() + pause > patience:
             log.warning("a model failed", session=run.session.id, attempts=run.attempts + 1, error=str(error))
-            await self.recorder.record(run, [events.Failed(reason=str(error), code="provider_error")])
+            await self.recorder.record(run, [*spent, events.Failed(reason=str(error), code="provider_error")])
             return
         log.info("a model is in trouble", session=run.session.id, attempt=run.attempts + 1, error=str(error))
+        attempts, troubled_at = run.attempts, run.troubled_at
+        if spent:
+            await self.recorder.record(run, spent)
         run.rested = await leases.wait_out(
-            self.db, run.lease, head=run.session.head, wake_at=now + timedelta(seconds=pause)
+            self.db,
+            run.lease,
+            head=run.session.head,
+            wake_at=now + timedelta(seconds=pause),
+            attempts=attempts,
+            troubled_at=troubled_at,
         )
         if run.rested:
             # A hint only: the sweeper fires `wake_at` too.

@@ -18,6 +18,8 @@ log = structlog.get_logger()
 BEAT_EVERY: Final = 1.0
 MIND_EVERY: Final = 0.25
 """Seconds between two looks at whether the beat is late."""
+CATCH_UP: Final = 1.0
+"""Seconds for the next beat of a process that stood still."""
 ON_ITS_WAY: Final = 0.5
 """Seconds that an answer gets which Postgres has given while we asked elsewhere."""
 
@@ -36,6 +38,8 @@ class Heartbeat:
         self._slots = slots
         self._on_late = on_late
         self._last = 0.0
+        self._look_from = 0.0
+        self._is_lost = False
         self._backend = 0
         """The process of Postgres that hears us."""
         self.begun = asyncio.Event()
@@ -55,7 +59,9 @@ class Heartbeat:
                 log.warning("Postgres is silent: all connections are made anew")
                 await self._db.renew()
             except (*UNREACHABLE, asyncpg.PostgresError) as error:
-                log.info("the heartbeat lost its connection", error=str(error) or type(error).__name__)
+                if not self._is_lost:
+                    log.info("the heartbeat lost its connection", error=str(error) or type(error).__name__)
+                self._is_lost = True
             self._look()
             await asyncio.sleep(0.1)
 
@@ -65,9 +71,10 @@ class Heartbeat:
         while True:
             asleep = clock()
             await asyncio.sleep(MIND_EVERY)
-            # If it was we who stood still, whoever is ready gets its turn first: the beat, and what was done meanwhile.
-            if clock() - asleep < self._lease / 2:
-                self._look()
+            if clock() - asleep >= self._lease / 2:
+                # It was we who stood still. Nobody need have noticed: the beat gets its chance first.
+                self._look_from = clock() + CATCH_UP
+            self._look()
 
     async def _beat_on(self, connection: asyncpg.Connection) -> None:
         """Until others have buried us, or the connection is lost."""
@@ -76,7 +83,7 @@ class Heartbeat:
         node, pid = socket.gethostname(), os.getpid()
         await self._answered(leases.enlist(connection, self._worker, node=node, pid=pid, slots=self._slots))
         while await self._answered(leases.beat(connection, self._worker)):
-            self._last = asyncio.get_running_loop().time()
+            self._last, self._is_lost = asyncio.get_running_loop().time(), False
             self.begun.set()
             # A lost connection is noticed at once: our lock is free, and others look for it.
             with suppress(TimeoutError):
@@ -120,7 +127,7 @@ class Heartbeat:
             return await leases.is_at_work(another, self._backend)
 
     def _look(self) -> None:
-        if not self.is_fresh():
+        if not self.is_fresh() and asyncio.get_running_loop().time() >= self._look_from:
             self._on_late()
 
 

@@ -13,7 +13,7 @@ from longhouse.errors import ProviderError
 from longhouse.journal.events import ProviderCall, Usage
 from longhouse.journal.messages import clean, clean_json, files_in, with_files
 from longhouse.journal.session import Session
-from longhouse.models.model import CallDelta, Delta, Model
+from longhouse.models.model import CallDelta, Delta, Model, paid_for
 from longhouse.runtime.bus import Bus, Draft, Fragment
 from longhouse.store import files
 from longhouse.store.database import Database
@@ -48,9 +48,10 @@ async def listen(
                 async for delta in deltas:
                     ear.hear(delta)
     except TimeoutError:
-        raise ProviderError(
-            f"the model did not end its reply within {REPLY_WITHIN:g} seconds", retryable=True
-        ) from None
+        late = ProviderError(f"the model did not end its reply within {REPLY_WITHIN:g} seconds", retryable=True)
+        raise paid_for(late, ear.usage) from None
+    except ProviderError as error:
+        raise paid_for(error, ear.usage) from error.__cause__
     return ear.reply()
 
 
@@ -84,7 +85,7 @@ class _Ear:
         self._reasoning: list[str] = []
         self._calls: dict[int, _Call] = {}
         self._structure = AnswerReader(("function", "answer"), given=(("function", DISCRIMINATOR), FINAL_ANSWER))
-        self._usage: Usage | None = None
+        self.usage: Usage | None = None
         self._finish = ""
         self._model = ""
         self._size = 0
@@ -100,7 +101,7 @@ class _Ear:
             self._hear_text(delta.text)
         for fragment in delta.calls:
             self._hear_call(fragment)
-        self._usage = delta.usage or self._usage
+        self.usage = delta.usage or self.usage
         self._finish = delta.finish or self._finish
         self._model = delta.model or self._model
 
@@ -159,7 +160,7 @@ class _Ear:
             text=clean("".join(self._text)),
             reasoning=clean("".join(self._reasoning)),
             calls=calls,
-            usage=self._usage,
+            usage=self.usage,
             finish=clean(self._finish),
             model=clean(self._model),
         )

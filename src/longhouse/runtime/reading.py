@@ -17,6 +17,7 @@ from longhouse.journal import events
 from longhouse.journal.events import Called, Event, Fault, Output, Returned
 from longhouse.journal.session import Open, Session
 from longhouse.journal.transcript import Step
+from longhouse.models.model import paid_for
 from longhouse.tools.toolbox import Result, Toolbox
 
 MAX_CALLS: Final = 32
@@ -45,7 +46,7 @@ class Reading:
         replied = self._replied(reply, verdict)
         if verdict.answer is not None:
             if not verdict.answer.strip():
-                raise ProviderError("the model answered with nothing", retryable=True)
+                raise paid_for(ProviderError("the model answered with nothing", retryable=True), reply.usage)
             return [replied, events.Finished(answer=verdict.answer)]
         new: list[Event] = [replied]
         intents = verdict.intents[:MAX_TOLD]

@@ -46,8 +46,8 @@ SELECT true FROM moved
 """
 
 WAIT_OUT: Final = """
-    UPDATE sessions SET holder = NULL, due = false, wake_at = $4, attempts = attempts + 1,
-                        troubled_at = COALESCE(troubled_at, now())
+    UPDATE sessions SET holder = NULL, due = false, wake_at = $4, attempts = COALESCE($5, attempts) + 1,
+                        troubled_at = COALESCE($6, troubled_at, now())
     WHERE id = $1 AND fence = $2 AND head = $3 RETURNING true
 """
 
@@ -150,9 +150,21 @@ async def rest(
     return bool(await db.value(REST, lease.session_id, lease.fence, head, state, fingerprint, wake_at))
 
 
-async def wait_out(db: Database, lease: Lease, *, head: int, wake_at: datetime) -> bool:
-    """Lets go until `wake_at`, since the provider is in trouble."""
-    return bool(await db.value(WAIT_OUT, lease.session_id, lease.fence, head, wake_at))
+async def wait_out(
+    db: Database,
+    lease: Lease,
+    *,
+    head: int,
+    wake_at: datetime,
+    attempts: int | None = None,
+    troubled_at: datetime | None = None,
+) -> bool:
+    """Lets go until `wake_at`, since the provider is in trouble.
+
+    `attempts` before this one, and since when: where the row has forgotten them, as it does with each append.
+    """
+    args = (lease.session_id, lease.fence, head, wake_at, attempts, troubled_at)
+    return bool(await db.value(WAIT_OUT, *args))
 
 
 async def let_go(db: Database, lease: Lease) -> None:

@@ -18,7 +18,7 @@ from longhouse.runtime.bus import Bus
 from longhouse.runtime.delegate import PriorOf
 from longhouse.store import leases
 from longhouse.store.catalog import Catalog
-from longhouse.store.database import UNREACHABLE, Database
+from longhouse.store.database import PASSING, Database
 from longhouse.tools.admission import Admission
 from longhouse.tools.directory import AgentDirectory
 from longhouse.tools.search import Finder
@@ -108,8 +108,8 @@ def _add_watching(app: FastAPI, db: Database, numbers: Metrics) -> None:
         try:
             async with asyncio.timeout(READY_WITHIN):
                 workers = await leases.alive(db)
-        except UNREACHABLE:
-            raise trouble.away() from None
+        except PASSING as error:
+            raise trouble.of(error) from None
         if not workers:
             raise CallerError("No worker is there.", status=503, kind="server_error")
         return wire.Json({"status": "ready", "workers": workers})
@@ -140,10 +140,11 @@ def _add_refusals(app: FastAPI) -> None:
         return wire.refused(CallerError(f"Invalid value for {param}: {first.get('msg')}.", param=param))
 
     async def ask_for_patience(request: Request, error: Exception) -> Response:
-        log.warning("Postgres is away, a request was refused", path=request.url.path[:LOGGED_PATH], error=repr(error))
-        return wire.refused(trouble.away(request.scope[VISIT].session))
+        path = request.url.path[:LOGGED_PATH]
+        log.warning(f"{trouble.named(error)}, a request was refused", path=path, error=repr(error))
+        return wire.refused(trouble.of(error, request.scope[VISIT].session))
 
-    for kind in UNREACHABLE:
+    for kind in PASSING:
         app.add_exception_handler(kind, ask_for_patience)
 
     @app.exception_handler(Exception)
@@ -199,7 +200,7 @@ class Border:
             return True
         try:
             return ANY_HOST.fullmatch(host) is not None and not await self._door.is_open()
-        except UNREACHABLE:
+        except PASSING:
             return False
 
 

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from longhouse.errors import CallerError
-from longhouse.store.database import UNREACHABLE
+from longhouse.store.database import PASSING
 from longhouse.web import trouble, wire
 from longhouse.web.visits import VISIT, Visit
 
@@ -73,8 +73,8 @@ class EventStream(Response):
             async with aclosing(self._pieces) as pieces:
                 async for piece in pieces:
                     yield piece
-        except UNREACHABLE as error:
-            log.warning("Postgres is away, a stream was ended", session=session or None, error=repr(error))
+        except PASSING as error:
+            log.warning(f"{trouble.named(error)}, a stream was ended", session=session or None, error=repr(error))
             yield self.error(trouble.of(error, session))
         except Exception as error:  # whatever it is, a client that waits for more must be told
             log.exception("a defect ended a stream", session=session or None)
