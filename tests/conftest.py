@@ -105,6 +105,12 @@ async def database(request: pytest.FixtureRequest, template: str = "template1") 
         await connection.close()
 
 
+@pytest.fixture(autouse=True)
+def warehouse_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The secret that the examples of the Admin API name."""
+    monkeypatch.setenv("LONGHOUSE_SECRET_WAREHOUSE", "key-of-the-warehouse")
+
+
 @pytest.fixture
 async def dsn(request: pytest.FixtureRequest) -> AsyncIterator[str]:
     """A fresh, migrated database."""

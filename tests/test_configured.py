@@ -85,7 +85,7 @@ def test_a_key_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) ->
     found = configure(Settings())
     assert model_of(found)[1] == "sk-mine"
     assert found.settings.tavily_api_key.get_secret_value() == "tvly-mine"
-    assert found.secrets.find("config:llm") == "sk-mine"
+    assert found.secrets.find("config:llm", "http://file/v1") == "sk-mine"
 
 
 def test_tools_see_what_the_files_say_for_all_and_for_the_agent_that_calls_them() -> None:

@@ -18,6 +18,7 @@ from longhouse.agents.structured import SGRAgent
 from longhouse.agents.template import Template
 from longhouse.agents.tool_calling import ToolCallingAgent
 from longhouse.configured import Configured, configure
+from longhouse.egress import Egress
 from longhouse.errors import SetupError
 from longhouse.files.reading import Given
 from longhouse.models import embedded
@@ -50,7 +51,6 @@ from longhouse.tools.clock import ClockTool
 from longhouse.tools.config import ExecutionConfig, SearchConfig, ToolConfig
 from longhouse.tools.context import Services
 from longhouse.tools.delegate import CollectTool
-from longhouse.tools.egress import Egress
 from longhouse.tools.find import FindToolsTool
 from longhouse.tools.mcp import belongs, open_mcp
 from longhouse.tools.mcp_config import McpServer
@@ -117,7 +117,7 @@ async def open_app(
     bus = Bus()
     async with (
         open_store(settings) as (db, postgres),
-        open_model(settings, secrets) as model_for,
+        open_model(settings, secrets, named_egress(setup)) as model_for,
         open_services(settings, db) as lent,
         open_remote(Egress(_listed(settings.allow_egress))) as outside,
         open_embedder(settings) as embedder,
@@ -161,7 +161,7 @@ async def open_app(
                 numbers,
                 door=door,
                 toolbox=toolbox,
-                admission=open_admission(settings, catalog),
+                admission=open_admission(setup, catalog),
                 finder=finder,
                 default_template=settings.default_template,
                 prior=prior,
@@ -201,15 +201,15 @@ async def open_store(settings: Settings, *, begin: bool = True) -> AsyncIterator
 
 
 @asynccontextmanager
-async def open_model(settings: Settings, secrets: Secrets) -> AsyncIterator[ModelFor]:
-    """Who thinks for a template."""
+async def open_model(settings: Settings, secrets: Secrets, egress: Egress) -> AsyncIterator[ModelFor]:
+    """Who thinks for a template; `egress`: where templates may send their requests."""
     async with AsyncExitStack() as stack:
         default: Model = ScriptedModel(scene, remember=False)
         if settings.llm_base_url:
             key, hang = settings.llm_api_key.get_secret_value(), settings.llm_timeout
             opening = open_endpoint(settings.llm_base_url, key, proxy=settings.llm_proxy, hang=hang)
             default = OpenAIModel(await stack.enter_async_context(opening))
-        opened = open_endpoints(default, secrets.find, hang=settings.llm_timeout)
+        opened = open_endpoints(default, secrets.find, egress=egress, hang=settings.llm_timeout)
         endpoints = await stack.enter_async_context(opened)
         yield endpoints.model_for
 
@@ -259,10 +259,21 @@ def open_entrance(settings: Settings, db: Database) -> AbstractAsyncContextManag
     return open_door(db, admin_key=settings.admin_key.get_secret_value().strip(), limits=limits)
 
 
-def open_admission(settings: Settings, catalog: Catalog) -> Admission:
+def open_admission(setup: Configured, catalog: Catalog) -> Admission:
     """What may be published in this installation."""
-    egress = Egress(_listed(settings.allow_egress))
-    return Admission(catalog, egress=egress, packages=_listed(settings.tool_packages))
+    settings = setup.settings
+    return Admission(
+        catalog,
+        egress=Egress(_listed(settings.allow_egress)),
+        models=named_egress(setup),
+        packages=_listed(settings.tool_packages),
+        secrets=setup.secrets,
+    )
+
+
+def named_egress(setup: Configured) -> Egress:
+    """Where templates may send their requests: as tools, and to the models that the operator has set up."""
+    return Egress(_listed(setup.settings.allow_egress)).also(setup.addresses)
 
 
 def tool_config(settings: Settings) -> ToolConfig:
@@ -282,11 +293,11 @@ def _listed(text: str) -> list[str]:
 async def publish(catalog: Catalog, setup: Configured, classes: Sequence[type[BaseTool]]) -> list[Published]:
     """Puts the tools and templates of this process into the catalog; no template, if one of them has a mistake."""
     await publish_classes(catalog, classes)
-    await _check(setup.given, catalog, setup.servers)
+    await _check(setup.given, catalog, setup.servers, setup.secrets)
     return await publish_templates(catalog, setup.given.templates, touched=setup.given.touched)
 
 
-async def _check(given: Given, catalog: Catalog, servers: Sequence[McpServer]) -> None:
+async def _check(given: Given, catalog: Catalog, servers: Sequence[McpServer], secrets: Secrets) -> None:
     """Refuses templates that name what is not there, all of them at once. Tools of MCP servers may come and go."""
     templates, wrong = given.templates, []
     named = {(template.name, tool) for template in templates for tool in template.tool_policy.named}
@@ -297,8 +308,16 @@ async def _check(given: Given, catalog: Catalog, servers: Sequence[McpServer]) -
         if tool not in known and not belongs(tool, servers) and not given.miss(name, tool):
             wrong.append(f"{name}@1: no tool {tool!r}")
     for template in templates:
+        _warn_of_secret(template, secrets)
         if AgentRegistry.get(template.base_agent_class) is None:
             wrong.append(f"{template.ref}: no agent class {template.base_agent_class!r}")
     given.mistakes.refuse()
     if wrong:
         raise SetupError(f"Some templates name what is not there: {'; '.join(wrong)}.")
+
+
+def _warn_of_secret(template: Template, secrets: Secrets) -> None:
+    """No reason not to start: other agents do without it, and another process may have it."""
+    policy = template.llm_policy
+    if policy.base_url and policy.api_key_ref and (problem := secrets.problem(policy.api_key_ref, policy.base_url)):
+        log.warning("an agent has no key for its model", template=template.name, reason=problem)

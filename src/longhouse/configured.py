@@ -13,7 +13,7 @@ from longhouse.agents.template import Template
 from longhouse.errors import SetupError
 from longhouse.files.reading import Given, read_files
 from longhouse.files.tool_values import laid_over, limited
-from longhouse.secrets import Secrets
+from longhouse.secrets import Bound, Secrets
 from longhouse.settings import Settings
 from longhouse.tools.config import ToolConfig
 from longhouse.tools.mcp_config import McpServer, read_servers
@@ -26,6 +26,15 @@ class Configured:
     given: Given
     servers: tuple[McpServer, ...]
     secrets: Secrets
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Of models and proxies that the operator has named, here or in what the program brings."""
+        end, settings = self.given.endpoint, self.settings
+        policies = [template.llm_policy for template in self.given.templates]
+        said = [settings.llm_base_url, settings.llm_proxy, end.base_url, end.proxy]
+        said += [address for one in policies for address in (one.base_url, one.proxy)]
+        return tuple(dict.fromkeys(address for address in said if address))
 
     @property
     def log_folders(self) -> dict[str, Path]:
@@ -53,7 +62,7 @@ def configure(settings: Settings, *, templates: Iterable[Template] = (), tools: 
     given = read_files(
         file_of(settings, "config_file"), file_of(settings, "agents_file"), templates=templates, tools=set(tools)
     )
-    secrets = Secrets({name: _key(value, name) for name, value in given.secrets.items()})
+    secrets = Secrets({name: Bound(_key(one.value, name), one.base_url) for name, one in given.secrets.items()})
     # The environment's own file of servers wins, name by name.
     servers = {one.name: one for one in (*given.servers, *read_servers(settings.mcp_config))}
     return Configured(_filled(settings, given, secrets), given, tuple(servers.values()), secrets)
@@ -84,7 +93,7 @@ def _model(settings: Settings, given: Given, secrets: Secrets) -> Mapping[str, A
     if "llm_base_url" in settings.model_fields_set:
         return {}
     end = given.endpoint
-    key = secrets.find(end.api_key_ref) if end.api_key_ref else None
+    key = secrets.find(end.api_key_ref, end.base_url) if end.api_key_ref and end.base_url else None
     key = _key(end.api_key, "llm.api_key") if end.api_key else key
     return {"llm_base_url": end.base_url, "llm_proxy": end.proxy, "llm_api_key": SecretStr(key) if key else None}
 

@@ -37,9 +37,12 @@ def test_an_agent_s_own_key_is_published_as_a_name(tmp_path: Path) -> None:
     assert reach["named"] == ("http://own/v1", "vault", "http://proxy:1")
     assert reach["plain"] == (None, None, None)
     assert policies["plain"].model == "small"
-    assert found.secrets == {
-        "config:llm": "sk-common", "agents:elsewhere": "sk-own", "agents:same_place": "sk-mine",
-    }  # fmt: skip
+    assert {name: (one.value, one.base_url) for name, one in found.secrets.items()} == {
+        "config:llm": ("sk-common", "http://common/v1"),
+        "agents:elsewhere": ("sk-own", "http://own/v1"),
+        "agents:same_place": ("sk-mine", "http://common/v1"),
+    }
+    assert "sk-" not in repr(found.secrets)
 
 
 def test_what_is_wrong_with_a_key_is_said_without_it(tmp_path: Path) -> None:

@@ -10,12 +10,12 @@ import typer
 
 from longhouse.agents.diff import differences
 from longhouse.app import open_admission, open_store
+from longhouse.configured import configure
 from longhouse.errors import SetupError
 from longhouse.settings import Settings
 from longhouse.store.catalog import Catalog
 from longhouse.store.publication import LAST
 from longhouse.store.shelf import Kind, Named, Shelf, Version
-from longhouse.tools.admission import Admission
 
 BY: Final = "command line"
 """Who published what came this way."""
@@ -97,11 +97,11 @@ def _add_changing(cli: typer.Typer, run: Run, kind: Kind) -> None:
 
 
 @asynccontextmanager
-async def _opened(settings: Settings, kind: Kind) -> AsyncIterator[tuple[Shelf[Any], Admission]]:
+async def _opened(settings: Settings, kind: Kind) -> AsyncIterator[tuple[Shelf[Any], Catalog]]:
     async with open_store(settings, begin=False) as (db, _):
         catalog = Catalog(db, model=settings.llm_model)
         shelf: Shelf[Any] = catalog.tools if kind == "tool" else catalog.templates
-        yield shelf, open_admission(settings, catalog)
+        yield shelf, catalog
 
 
 async def list_all(settings: Settings, kind: Kind, *, inactive: bool) -> None:
@@ -141,8 +141,9 @@ async def compare(settings: Settings, kind: Kind, name: str, older: int, newer: 
 
 async def publish_file(settings: Settings, kind: Kind, file: Path, *, activate: bool) -> None:
     sent = read_file(file)
-    async with _opened(settings, kind) as (shelf, admission):
-        new = 0
+    async with _opened(settings, kind) as (shelf, catalog):
+        # With the files: what they say of keys and models counts here as it does for the server.
+        new, admission = 0, open_admission(configure(settings), catalog)
         for start in range(0, len(sent), BATCH):
             some = sent[start : start + BATCH]
             for one in await admission.publish(shelf, some, by=BY, activate=activate):

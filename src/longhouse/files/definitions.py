@@ -14,6 +14,7 @@ from longhouse.files.endpoints import placed
 from longhouse.files.mistakes import Mistakes, checked, unknown
 from longhouse.files.nodes import Node, Spot, merged
 from longhouse.files.sections import SEARCHING, SECTIONS, Said, said_of, section, template_of
+from longhouse.secrets import Bound
 from longhouse.tools.admission import of_template
 
 log = structlog.get_logger()
@@ -30,7 +31,7 @@ class Defined:
     name: str
     node: Node
     said: Said
-    secrets: Mapping[str, str]
+    secrets: Mapping[str, Bound]
 
 
 def define(name: str, definition: Node, common: Node, tools: Collection[str], mistakes: Mistakes) -> Defined:

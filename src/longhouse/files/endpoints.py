@@ -5,6 +5,7 @@ from typing import Final
 
 from longhouse.files.mistakes import Mistakes
 from longhouse.files.nodes import Node, planted
+from longhouse.secrets import Bound
 
 COMMON_REF: Final = "config:llm"
 REACH: Final = ("base_url", "api_key", "api_key_ref", "proxy")
@@ -15,7 +16,7 @@ class Placed:
     """Fields of an LLM policy, and the keys that their references stand for."""
 
     policy: dict[str, Node]
-    secrets: dict[str, str]
+    secrets: dict[str, Bound]
 
 
 def placed(llm: Node, common: Node, name: str, mistakes: Mistakes) -> Placed:
@@ -29,7 +30,8 @@ def placed(llm: Node, common: Node, name: str, mistakes: Mistakes) -> Placed:
     if base_url is None:
         mistakes.add(first.spot, "needs a base_url beside it, or in the `llm` of config.yaml")
         return Placed(model, {})
-    ref, secrets = _key(said, f"agents:{name}", mistakes)
+    ref, key = _key(said, f"agents:{name}", mistakes)
+    secrets = {ref.value: Bound(key, str(base_url.value))} if ref and key else {}
     if ref is None and base_url.value == common.plain.get("base_url"):
         ref = common_ref(common)
     proxy = said.get("proxy") or _given(common, "proxy")
@@ -44,16 +46,17 @@ def common_ref(common: Node) -> Node | None:
     return _given(common, "api_key_ref")
 
 
-def _key(said: dict[str, Node], ref: str, mistakes: Mistakes) -> tuple[Node | None, dict[str, str]]:
+def _key(said: dict[str, Node], ref: str, mistakes: Mistakes) -> tuple[Node | None, str]:
+    """The name of the key that an agent has, and the key, where the file has it."""
     key, named = said.get("api_key"), said.get("api_key_ref")
     if key is None:
-        return named, {}
+        return named, ""
     if named is not None:
         mistakes.add(named.spot, "stands beside an api_key; choose one of them")
     if not isinstance(key.value, str) or not key.value:
         mistakes.add(key.spot, "should be a text; put it in quotes")
-        return None, {}
-    return planted(ref, key.spot), {ref: key.value}
+        return None, ""
+    return planted(ref, key.spot), key.value
 
 
 def _given(node: Node, name: str) -> Node | None:

@@ -15,6 +15,7 @@ from longhouse.files.mistakes import Mistakes, checked, unknown
 from longhouse.files.nodes import Node, Spot, merged, planted
 from longhouse.files.sections import ENDPOINT, SEARCHING, SECTIONS, Said, said_of, section, template_of
 from longhouse.files.shapes import Endpoint, Searching
+from longhouse.secrets import Bound, elsewhere
 from longhouse.tools.mcp_config import McpServer
 
 _TEMPLATE: TypeAdapter[Template] = TypeAdapter(Template)
@@ -32,7 +33,8 @@ class Given:
     common: Said = field(default_factory=Said)
     own: Mapping[str, Said] = field(default_factory=dict)
     """What single agents say beside their templates."""
-    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    secrets: Mapping[str, Bound] = field(default_factory=dict, repr=False)
+    """Keys by the names under which templates carry them, each with the address that it stands beside."""
     tool_spots: Mapping[tuple[str, str], Spot] = field(default_factory=dict)
     """Where a template's tool is named, of those that files name."""
     mistakes: Mistakes = field(default_factory=Mistakes)
@@ -131,17 +133,28 @@ class _Laying:
             node = merged(node, planted(spoken, node.spot))
         if defined:
             node = merged(node, defined.node)
-        return complete(name, node, list(servers), self._mistakes)
+        template = complete(name, node, list(servers), self._mistakes)
+        if template:
+            self._check_key(template, node)
+        return template
+
+    def _check_key(self, template: Template, node: Node) -> None:
+        """A key of these files that an agent names is not sent to another address than the one it stands beside."""
+        policy = template.llm_policy
+        bound = self._secrets().get(policy.api_key_ref or "")
+        if bound and policy.base_url and not bound.reaches(policy.base_url):
+            self._mistakes.add(node.find(("llm_policy", "api_key_ref")), elsewhere(policy.api_key_ref or ""))
 
     def _searching(self) -> Searching:
         search = section(self._config, "search", self._mistakes).only(SEARCHING)
         searching: Searching | None = checked(Searching, search, self._mistakes)
         return searching or Searching()
 
-    def _secrets(self) -> dict[str, str]:
-        key = self._llm.get("api_key")
-        common = {COMMON_REF: key.value} if key and isinstance(key.value, str) else {}
-        own: dict[str, str] = {}
+    def _secrets(self) -> dict[str, Bound]:
+        key, base_url = self._llm.plain.get("api_key"), self._llm.plain.get("base_url")
+        stands = isinstance(key, str) and isinstance(base_url, str)
+        common = {COMMON_REF: Bound(key, base_url)} if stands else {}
+        own: dict[str, Bound] = {}
         for defined in self._defined.values():
             own |= defined.secrets
         return {**common, **own}

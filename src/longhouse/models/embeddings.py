@@ -12,6 +12,7 @@ import numpy.typing as npt
 from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
+from longhouse.egress import EgressRefused
 from longhouse.errors import ProviderError
 from longhouse.models.openai import Endpoint, open_endpoint
 
@@ -92,7 +93,8 @@ class EndpointEmbedder:
                 return await _whole(response, endpoint.name)
         except (aiohttp.ClientError, HttpProcessingError, TimeoutError, OSError) as error:
             reason = f"{endpoint.name} gave no embeddings ({type(error).__name__})"
-            raise ProviderError(reason, retryable=True) from None  # it may hold an address with its password
+            refused = isinstance(getattr(error, "os_error", None), EgressRefused)
+            raise ProviderError(reason, retryable=not refused) from None  # it may hold an address with its password
 
 
 async def _whole(response: aiohttp.ClientResponse, name: str) -> bytes:

@@ -5,6 +5,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
 
 from longhouse.agents.template import LLMPolicy, Template
+from longhouse.egress import Egress
 from longhouse.errors import SetupError
 from longhouse.models.model import Model
 from longhouse.models.openai import HANG, OpenAIModel, open_endpoint
@@ -12,14 +13,16 @@ from longhouse.models.openai import HANG, OpenAIModel, open_endpoint
 MOST: Final = 256
 """Endpoints that one process keeps open."""
 
-FindSecret = Callable[[str], str | None]
+FindSecret = Callable[[str, str], str | None]
+"""The secret of this name for a call to this address; None where there is none here."""
 
 
 class Endpoints:
-    def __init__(self, stack: AsyncExitStack, default: Model, secrets: FindSecret, hang: float) -> None:
+    def __init__(self, stack: AsyncExitStack, default: Model, secrets: FindSecret, egress: Egress, hang: float) -> None:
         self._stack = stack
         self._default = default
         self._secrets = secrets
+        self._egress = egress
         self._hang = hang
         self._open: dict[tuple[str, str, str], Model] = {}
 
@@ -36,15 +39,18 @@ class Endpoints:
         return self._open[place]
 
     async def _opened(self, base_url: str, policy: LLMPolicy, ref: str) -> Model:
-        # A key goes only where its own template sends it: the settings' key is for the settings' endpoint.
-        key = self._secrets(policy.api_key_ref) if policy.api_key_ref else ""
+        # The settings' key is for the settings' endpoint; a key that a template names, for the address it belongs to.
+        key = self._secrets(policy.api_key_ref, base_url) if policy.api_key_ref else ""
         if key is None:
             raise SetupError(f"{ref} names the secret {policy.api_key_ref!r}, which this process was not given.")
-        opening = open_endpoint(base_url, key, proxy=policy.proxy, hang=self._hang)
+        opening = open_endpoint(base_url, key, proxy=policy.proxy, hang=self._hang, egress=self._egress)
         return OpenAIModel(await self._stack.enter_async_context(opening))
 
 
 @asynccontextmanager
-async def open_endpoints(default: Model, secrets: FindSecret, *, hang: float = HANG) -> AsyncIterator[Endpoints]:
+async def open_endpoints(
+    default: Model, secrets: FindSecret, *, egress: Egress, hang: float = HANG
+) -> AsyncIterator[Endpoints]:
+    """`egress`: where templates may send their requests; whoever publishes one is not the operator of this process."""
     async with AsyncExitStack() as stack:
-        yield Endpoints(stack, default, secrets, hang)
+        yield Endpoints(stack, default, secrets, egress, hang)

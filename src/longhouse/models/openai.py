@@ -16,6 +16,7 @@ from yarl import URL
 
 from longhouse import clock
 from longhouse.agents.strategy import Body, StreamOptions
+from longhouse.egress import ANYWHERE, Egress, EgressRefused, connector
 from longhouse.errors import ProviderError, SetupError, quoted
 from longhouse.models.chunks import Reading, Refused, Unreadable
 from longhouse.models.model import Delta, paid_for
@@ -56,14 +57,24 @@ class Endpoint:
 
 @asynccontextmanager
 async def open_endpoint(
-    base_url: str, api_key: str = "", *, proxy: str | None = None, connect: float = CONNECT, hang: float = HANG
+    base_url: str,
+    api_key: str = "",
+    *,
+    proxy: str | None = None,
+    connect: float = CONNECT,
+    hang: float = HANG,
+    egress: Egress = ANYWHERE,
 ) -> AsyncIterator[Endpoint]:
-    """Opens the connections to an endpoint such as https://api.openai.com/v1; no request is sent yet."""
-    url, via = _address(base_url, "base URL"), _address(proxy, "proxy") if proxy else None
+    """Opens the connections to an endpoint such as https://api.openai.com/v1; no request is sent yet.
+
+    Through a proxy it is the proxy that looks names up: of the endpoint's own, only what is clear by itself is refused.
+    """
+    url = _address(base_url, "base URL", egress)
+    via = _address(proxy, "proxy", egress) if proxy else None
     if not api_key.isascii() or not api_key.isprintable():
         raise SetupError("the model's API key holds characters that no HTTP header can carry")
     async with aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30),
+        connector=connector(egress, limit=0, keep=30),
         cookie_jar=aiohttp.DummyCookieJar(),
         proxy=via,
         timeout=aiohttp.ClientTimeout(total=None, connect=connect, sock_connect=connect, sock_read=hang),
@@ -171,6 +182,8 @@ class OpenAIModel:
                 reason, retryable = f"{name} has no certificate that we trust", False
             case aiohttp.ClientProxyConnectionError() | aiohttp.ClientHttpProxyError():
                 reason = f"{name} could not be reached through the proxy"
+            case aiohttp.ClientConnectorError(os_error=EgressRefused() as refused):
+                reason, retryable = f"{name} could not be reached: {refused.strerror}", False
             case aiohttp.ClientConnectorError():
                 reason = f"{name} could not be reached: {error.os_error.strerror or 'no connection'}"
             case aiohttp.ServerDisconnectedError() | aiohttp.ClientOSError():
@@ -220,13 +233,16 @@ class _Envelope(msgspec.Struct):
     detail: Any = None
 
 
-def _address(text: str, what: str) -> URL:
+def _address(text: str, what: str, egress: Egress) -> URL:
     try:
         url = URL(text)
     except ValueError:
         url = URL()
     if url.scheme not in ("http", "https") or not url.host:
         raise SetupError(f"the model's {what} is not an address that starts with http:// or https://")
+    if egress.refusal_of(url):
+        # Without the host: users of an agent may read this.
+        raise SetupError(f"the model's {what} leads where this server may not go; see LONGHOUSE_ALLOW_EGRESS.")
     return url
 
 

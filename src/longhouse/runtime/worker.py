@@ -286,7 +286,10 @@ class Worker:
             if self._may_pass(lease.session_id, error):
                 await self._break_off_for_now(lease, error)
                 return None
-            log.exception("a defect ended a turn", session=lease.session_id)
+            if isinstance(error, SetupError):
+                log.warning("a turn needs what is not set up here", session=lease.session_id, error=str(error))
+            else:
+                log.exception("a defect ended a turn", session=lease.session_id)
             return await self._fail(lease, error)
         return None
 
@@ -316,10 +319,11 @@ class Worker:
         """Says in the journal that the turn ended; a session that cannot even be told so is left alone for a while."""
         is_told = isinstance(error, SetupError)  # what is missing here is no secret, and its words say what to do
         reason = str(error) if is_told else f"an internal error: {type(error).__name__}"
+        code = "not_set_up" if is_told else "internal_error"
         try:
             session = await journals.load(self._db, lease.session_id)
             run = Run(lease=lease, session=session, loaded=session.head)
-            await self._engine.give_up(run, reason, "internal_error")
+            await self._engine.give_up(run, reason, code)
         except (Deposed, AlreadyReturned):
             return None
         except UNREACHABLE:

@@ -1,21 +1,23 @@
 """What may be published, and what speaks against it. Nothing is imported, fetched or looked up to find that out."""
 
 import asyncio
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
+
+from yarl import URL
 
 from longhouse.agents.base import AgentRegistry
 from longhouse.agents.descriptor import ToolDescriptor
 from longhouse.agents.names import AGENT, key, name_problem
 from longhouse.agents.template import Template
+from longhouse.egress import ANYWHERE, Egress
+from longhouse.secrets import Secrets, is_like_a_key, keys_in
 from longhouse.store.catalog import BUILT_IN, Catalog
 from longhouse.store.publication import Published, Terms, persist
 from longhouse.store.shelf import Alike, Kind, Shelf, T
 from longhouse.tools import drafts, entrypoint
 from longhouse.tools.arguments import schema_problem
 from longhouse.tools.drafts import Problem
-from longhouse.tools.egress import Egress
 
 AT_ONCE: Final = 50
 """Descriptors that are looked at before others get their turn in this process."""
@@ -24,9 +26,6 @@ ROUTER: Final = "auto"
 NOBODY: Final = ""
 """The owner of nothing: who sees what everybody sees."""
 
-_KEY: Final = re.compile(r"(sk|pk|rk)[-_]|lh_|tvly-|gsk_|gh[pousr]_|github_pat_|xai-|xox[a-z]-|hf_|AIza|AKIA|eyJ")
-"""How keys begin that people paste where the name of a secret belongs."""
-
 Found = tuple[tuple[int | str, ...], str]
 """A field, and what is wrong with it."""
 
@@ -34,10 +33,21 @@ Found = tuple[tuple[int | str, ...], str]
 class Admission:
     """Takes descriptors into the catalog, all of those sent or none."""
 
-    def __init__(self, catalog: Catalog, *, egress: Egress | None = None, packages: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        *,
+        egress: Egress | None = None,
+        models: Egress | None = None,
+        packages: Sequence[str] = (),
+        secrets: Secrets | None = None,
+    ) -> None:
+        """`egress`: where tools may go; `models`: where templates may send their requests."""
         self._catalog = catalog
         self._egress = egress or Egress()
+        self._models = models or self._egress
         self._packages = tuple(packages)
+        self._secrets = secrets or Secrets()
 
     async def publish(
         self, shelf: Shelf[T], sent: Any, *, by: str, activate: bool = True, seen: Mapping[str, int] | None = None
@@ -79,7 +89,7 @@ class Admission:
         return given
 
     def _looked_at(self, nth: int, one: Template | ToolDescriptor) -> Iterator[Problem]:
-        found = self._of_tool(one) if isinstance(one, ToolDescriptor) else of_template(one)
+        found = self._of_tool(one) if isinstance(one, ToolDescriptor) else self._of_template(one)
         return (Problem(nth, where, says) for where, says in found)
 
     def _of_tool(self, tool: ToolDescriptor) -> Iterator[Found]:
@@ -90,15 +100,39 @@ class Admission:
             yield ("input_schema",), says
         if way.python_entrypoint is not None and (says := entrypoint.check(way.python_entrypoint, self._packages)):
             yield ("runtime_binding", "python_entrypoint"), says
-        if way.remote_endpoint is not None and (says := self._egress.problem(way.remote_endpoint)):
-            yield ("runtime_binding", "remote_endpoint"), says
+        if way.remote_endpoint is not None:
+            yield from self._reach(way.remote_endpoint, way.api_key_ref)
         if way.mcp is not None and way.mcp != tool.name:
             yield ("runtime_binding", "mcp"), "a tool of a server has one name, <server>.<tool>, here and there"
         if way.agent is not None and tool.name != f"{AGENT}{way.agent}":
             yield ("runtime_binding", "agent"), f"the tool of this agent is called {AGENT}<template>"
         if way.agent is not None and tool.needs_approval:
             yield ("needs_approval",), "an agent is called at once; let the tools that it uses need approval"
-        yield from _secret(way.api_key_ref, "runtime_binding", "api_key_ref")
+
+    def _reach(self, endpoint: str, ref: str | None) -> Iterator[Found]:
+        yield from _pasted(ref, "runtime_binding", "api_key_ref")
+        if says := self._egress.problem(endpoint) or _key_in(endpoint):
+            yield ("runtime_binding", "remote_endpoint"), says
+        elif says := self._missing(ref, endpoint):
+            yield ("runtime_binding", "api_key_ref"), says
+
+    def _of_template(self, template: Template) -> Iterator[Found]:
+        found, policy = dict(of_template(template)), template.llm_policy
+        for field in ("base_url", "proxy"):
+            where = ("llm_policy", field)
+            if (url := getattr(policy, field)) and where not in found and (says := self._models.problem(url)):
+                found[where] = says
+        if (
+            policy.base_url
+            and ("llm_policy", "base_url") not in found
+            and (says := self._missing(policy.api_key_ref, policy.base_url))
+        ):
+            found["llm_policy", "api_key_ref"] = says
+        yield from found.items()
+
+    def _missing(self, ref: str | None, to: str) -> str | None:
+        """A secret that is not here, or not for this address, is told of now and not at the first call."""
+        return self._secrets.problem(ref, to) if ref is not None and not is_like_a_key(ref) else None
 
     def _active_as_said(self, sent: Sequence[Any], activate: bool) -> Iterator[Problem]:
         """Descriptors say whether they are active when they are shown; sent back, that must not be a lie."""
@@ -161,9 +195,27 @@ def of_template(template: Template) -> Iterator[Found]:
         yield ("name",), f"{ROUTER} is the name under which the right agent is looked for"
     if AgentRegistry.get(template.base_agent_class) is None:
         yield ("base_agent_class",), "there is no agent class of this name"
-    yield from _secret(template.llm_policy.api_key_ref, "llm_policy", "api_key_ref")
+    for field in ("base_url", "proxy"):
+        if (url := getattr(template.llm_policy, field)) and (says := _misplaced(url)):
+            yield ("llm_policy", field), says
+    yield from _pasted(template.llm_policy.api_key_ref, "llm_policy", "api_key_ref")
 
 
-def _secret(ref: str | None, *where: str) -> Iterator[Found]:
-    if ref is not None and _KEY.match(ref):
+def _misplaced(address: str) -> str | None:
+    """What is wrong with the address of a model, whoever names it."""
+    try:
+        return ANYWHERE.refusal_of(URL(address)) or _key_in(address)
+    except ValueError:
+        return "this is not an address"
+
+
+def _key_in(url: str) -> str | None:
+    found = [name for name, _ in keys_in(url)]
+    if not found:
+        return None
+    return f"{found[0][:64]!r} in its query looks like a key; name a secret in api_key_ref, and it is sent as a header"
+
+
+def _pasted(ref: str | None, *where: str) -> Iterator[Found]:
+    if ref is not None and is_like_a_key(ref):
         yield where, "it looks like a key; name a secret here, and give its value to the process"

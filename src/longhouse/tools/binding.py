@@ -1,6 +1,7 @@
 """From a tool's description to what runs it: a class from an allowed package, a remote endpoint, an agent."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import aiohttp
 
@@ -11,17 +12,27 @@ from longhouse.tools.remote import RemoteBinding
 from longhouse.tools.toolbox import Binder, Binding
 
 
-def binder_of(http: aiohttp.ClientSession, secret_of: Callable[[str], str | None], packages: Sequence[str]) -> Binder:
-    """Binds what the catalog describes. Classes are imported here, at first use, and never before."""
+def binder_of(
+    http: aiohttp.ClientSession, secret_for: Callable[[str, str], str | None], packages: Sequence[str]
+) -> Binder:
+    """Binds what the catalog describes. Classes are imported here, at first use, and never before.
+
+    `secret_for` gives the secret of a name for calls to an address.
+    """
 
     def bind(descriptor: ToolDescriptor) -> Binding | None:
         way = descriptor.runtime_binding
         if way.agent:
             return AgentBinding(descriptor)
         if way.remote_endpoint:
+            secret_of = partial(_secret_for, secret_for, way.remote_endpoint)
             return RemoteBinding(
                 descriptor.tool, way.remote_endpoint, http, api_key_ref=way.api_key_ref, secret_of=secret_of
             )
         return EntrypointBinding(descriptor, packages) if way.python_entrypoint else None
 
     return bind
+
+
+def _secret_for(secret_for: Callable[[str, str], str | None], url: str, ref: str) -> str | None:
+    return secret_for(ref, url)

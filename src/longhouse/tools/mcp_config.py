@@ -10,8 +10,11 @@ from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 import msgspec
+from yarl import URL
 
+from longhouse.egress import ANYWHERE
 from longhouse.errors import SetupError
+from longhouse.secrets import keys_in
 
 HIDDEN: Final = "[hidden]"
 SHORTEST_SECRET: Final = 6
@@ -104,7 +107,9 @@ def read_server(name: str, raw: dict[str, Any], environ: Mapping[str, str] = os.
         raise SetupError(f"{where} needs either a command or a url.")
     if entry.timeout <= 0:
         raise SetupError(f"{where}: the timeout must be more than 0 seconds.")
-    secrets = secrets_of([*used, *entry.headers.values()])
+    # Some servers take their key in the query alone; it is hidden as those in headers are.
+    asked = [value for _, value in keys_in(entry.url)] if entry.url and _is_address(entry.url) else []
+    secrets = secrets_of([*used, *entry.headers.values(), *asked])
     if entry.url is None:
         assert entry.command is not None
         reach: Stdio | Http = Stdio(entry.command, tuple(entry.args), entry.env, entry.cwd)
@@ -117,9 +122,20 @@ def _checked(entry: _Entry, where: str) -> str:
     assert entry.url is not None
     if not entry.url.startswith(("http://", "https://")):
         raise SetupError(f"{where}: the url must begin with http:// or https://.")
+    if not _is_address(entry.url):
+        raise SetupError(f"{where}: the url is not an address that can be called.")
+    if refused := ANYWHERE.refusal_of(URL(entry.url)):
+        raise SetupError(f"{where} cannot be reached: {refused}.")
     if "sse" in (entry.type, entry.transport):
         raise SetupError(f"{where}: the old SSE transport is not spoken here; use its streamable HTTP address.")
     return entry.url
+
+
+def _is_address(text: str) -> bool:
+    try:
+        return bool(URL(text).host)
+    except ValueError:
+        return False
 
 
 def _filled(value: Any, environ: Mapping[str, str], where: str, used: list[str]) -> Any:

@@ -21,6 +21,7 @@ from mcp.client.subscriptions import Subscription, SubscriptionLost, listen
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from longhouse.journal.messages import clean
+from longhouse.tools import mcp_http
 from longhouse.tools.context import ToolContext
 from longhouse.tools.mcp_config import Http, McpServer, Secrets, Stdio
 from longhouse.tools.mcp_tool import McpBinding, Unusable
@@ -173,7 +174,10 @@ class Server:
     async def _reached(self, stack: AsyncExitStack) -> Connection:
         reach = self._server.reach
         if isinstance(reach, Http):
-            connection = self._connection(StreamableHttpTransport(reach.url, headers=dict(reach.headers)))
+            transport = StreamableHttpTransport(
+                reach.url, headers=dict(reach.headers), httpx_client_factory=mcp_http.client_of
+            )
+            connection = self._connection(transport)
             await stack.enter_async_context(connection.client)
             return connection
         command, args = _leashed(reach)

@@ -15,12 +15,12 @@ import msgspec
 from aiohttp.http_exceptions import HttpProcessingError
 
 from longhouse.agents.tool import Tool
+from longhouse.egress import Egress, EgressRefused, Lookup, connector, look_up, parse
 from longhouse.errors import LonghouseError, quoted
 from longhouse.journal.events import Fault
 from longhouse.tools.arguments import BadSchema, Check, checker, read
 from longhouse.tools.config import ToolConfig
 from longhouse.tools.context import ToolContext
-from longhouse.tools.egress import Egress, EgressRefused, Lookup, connector, look_up, parse
 from longhouse.tools.mcp_config import Secrets, secrets_of
 from longhouse.tools.toolbox import Work
 

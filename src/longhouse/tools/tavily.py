@@ -12,6 +12,7 @@ import msgspec
 from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
+from longhouse.egress import ANYWHERE, connector
 from longhouse.errors import LonghouseError, SetupError, quoted
 
 BASE_URL: Final = "https://api.tavily.com"
@@ -158,7 +159,7 @@ async def open_search(
     if api_key:
         headers["Authorization"] = f"Bearer {api_key}"
     async with aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=32, keepalive_timeout=30),
+        connector=connector(ANYWHERE, limit=32, keep=30),
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT),
@@ -180,4 +181,6 @@ def _address(text: str) -> URL:
         url = URL()
     if url.scheme not in ("http", "https") or not url.host or url.user or url.password:
         raise SetupError("the search service's base URL is not an address that starts with http:// or https://")
+    if refused := ANYWHERE.refusal_of(url):
+        raise SetupError(f"the search service's base URL cannot be used: {refused}.")
     return url

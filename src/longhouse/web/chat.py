@@ -187,4 +187,4 @@ def usage_of(ending: Ending, attached: Attached) -> dict[str, Any]:
 def _status(ending: Ending) -> int:
     if ending.turn is None or ending.turn.ended == "CANCELLED":
         return 409
-    return {"provider_error": 502, "template_not_found": 404}.get(ending.turn.code or "", 500)
+    return {"provider_error": 502, "template_not_found": 404, "not_set_up": 503}.get(ending.turn.code or "", 500)

@@ -1,12 +1,12 @@
-"""Where tools may reach: public addresses, and what the operator allows; decided once for check and call."""
+"""What may be reached: public addresses, and what the operator allows; decided once for check and call."""
 
 import ipaddress
 import socket
 
 import pytest
 
+from longhouse.egress import ANYWHERE, Egress, EgressRefused, Gate, is_public, look_up, parse
 from longhouse.errors import SetupError
-from longhouse.tools.egress import Egress, EgressRefused, Gate, is_public, look_up, parse
 
 
 def gate(*addresses: str, allow: tuple[str, ...] = ()) -> Gate:
@@ -165,7 +165,7 @@ def test_nothing_is_public_that_hides_another_address() -> None:
 
 @pytest.mark.parametrize(
     "addresses",
-    [("127.0.0.1",), ("1.1.1.1", "10.0.0.1"), ("2606:4700::1111", "::1"), ("fe80::1%2",), ("::ffff:1.1.1.1",)],
+    [("127.0.0.1",), ("1.1.1.1", "10.0.0.1"), ("2606:4700::1111", "::1"), ("::ffff:1.1.1.1",)],
 )
 async def test_one_address_that_is_not_allowed_spoils_a_name(addresses: tuple[str, ...]) -> None:
     with pytest.raises(EgressRefused, match=r"tool\.test is not a public address"):
@@ -208,3 +208,46 @@ async def test_names_are_looked_up_as_this_machine_knows_them() -> None:
     found = await look_up("localhost", 80)
     assert set(found) & {"127.0.0.1", "::1"}
     assert all(ipaddress.ip_address(one).is_loopback for one in found)
+
+
+METADATA = (
+    "169.254.169.254", "169.254.170.2", "fe80::1", "fe80::1%2", "fd00:ec2::254", "fd20:ce::254", "100.100.100.200",
+    "168.63.129.16", "192.0.0.192", "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe", "2002:a9fe:a9fe::", "::a9fe:a9fe",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("address", METADATA)
+async def test_metadata_of_clouds_is_reached_by_nobody_whatever_the_operator_allows(address: str) -> None:
+    plain = address.partition("%")[0]
+    host = f"[{plain}]" if ":" in plain else plain
+    for egress in (Egress(), Egress(["0.0.0.0/0", "::/0"]), ANYWHERE, Egress().also([f"http://{host}:80/v1"])):
+        assert egress.problem(f"http://{host}:80/latest")
+    for rules in (Egress(["0.0.0.0/0", "::/0", "model.test:80"]), ANYWHERE):
+
+        async def lookup(host: str, port: int) -> list[str]:
+            return ["127.0.0.1", address]
+
+        guard = Gate(rules, lookup)
+        with pytest.raises(EgressRefused, match=r"model\.test is a link-local or metadata address"):
+            await guard.resolve("model.test", 80)
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        with pytest.raises(EgressRefused):
+            guard.socket((family, socket.SOCK_STREAM, 0, "", (address, 80)))
+
+
+def test_what_the_operator_has_set_up_may_be_anywhere_else_and_its_neighbours_may_not() -> None:
+    for url in (
+        "http://127.0.0.1:11434/v1",
+        "http://localhost/",
+        "http://10.1.2.3/",
+        "http://[fd12::1]/",
+        "http://box/",
+    ):
+        assert ANYWHERE.problem(url) is None, url
+    assert ANYWHERE.problem("http://metadata.google.internal/x"), "a proxy would look it up"
+    named = Egress().also(["http://127.0.0.1:11434/v1", "http://[::1]:9/v1", "https://Models.Test./v1"])
+    assert named.problem("http://127.0.0.1:11434/other") is None
+    assert named.problem("http://[::1]:9/") is None
+    assert named.allows_name("models.test", 443)
+    assert named.problem("http://127.0.0.1:5432/")
+    assert named.problem("http://127.0.0.2:11434/")

@@ -1,11 +1,15 @@
-"""Which addresses tools may reach: public ones, and those that the operator allows. Checked where a socket is made."""
+"""Which addresses may be reached from here, by tools, models and search alike. Checked where a socket is made.
+
+Link-local addresses and those where clouds keep their metadata are reached by nobody. Beside that, tools reach public
+addresses and what the operator allows; what the operator has set up, such as a model, may be anywhere.
+"""
 
 import asyncio
 import errno
 import ipaddress
 import re
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -35,13 +39,25 @@ _NOT_PUBLIC: Final = tuple(
     # Tunnels and relays that carry an IPv4 address inside (Teredo, 6to4), protocol assignments, documentation.
     for text in ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20", "192.88.99.0/24")
 )
+_FORBIDDEN: Final = tuple(
+    ipaddress.ip_network(text)
+    # Link-local, where most clouds answer; then AWS, Google, Scaleway, Alibaba, Azure, Oracle.
+    for text in ("169.254.0.0/16", "fe80::/10", "fd00:ec2::/32", "fd20:ce::/32", "fd00:42::42", "100.100.100.200",
+                 "168.63.129.16", "192.0.0.192")
+)  # fmt: skip
+_METADATA: Final = frozenset(
+    {"metadata", "metadata.google.internal", "metadata.goog", "instance-data", "instance-data.ec2.internal"}
+)
+"""Their names, for calls through a proxy: what it makes of a name is not seen from here."""
+_WITH_V4: Final = tuple(ipaddress.IPv6Network(text) for text in ("::/96", "::ffff:0:0/96", "64:ff9b::/96"))
+"""Where the last 32 bits are an IPv4 address."""
 
 
 class EgressRefused(OSError):  # noqa: N818 - it says what happened
     """This address may not be reached from here."""
 
-    def __init__(self, host: str) -> None:
-        super().__init__(errno.EACCES, refusal(host))
+    def __init__(self, words: str) -> None:
+        super().__init__(errno.EACCES, words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,35 +76,59 @@ class _Allowed:
 
 
 class Egress:
-    """The rules: public addresses, and what `allow` names as `host:port`, `address`, `network` or `network:port`."""
+    """The rules: public addresses, and what `allow` names as `host:port`, `address`, `network` or `network:port`.
 
-    def __init__(self, allow: Sequence[str] = ()) -> None:
+    With `anywhere`, all addresses but those that nobody may reach: for what the operator has set up.
+    """
+
+    def __init__(self, allow: Sequence[str] = (), *, anywhere: bool = False) -> None:
         self._allowed = tuple(_entry(text.strip()) for text in allow if text.strip())
+        self._anywhere = anywhere
+
+    def also(self, urls: Iterable[str]) -> "Egress":
+        """The same, and the hosts of these addresses at their ports: the operator has set them up."""
+        more = Egress(anywhere=self._anywhere)
+        more._allowed = (*self._allowed, *(_named(URL(url)) for url in urls))
+        return more
 
     def problem(self, url: str) -> str | None:
-        """Why this address cannot be a tool's; nothing is looked up, so a name may still lead nowhere allowed."""
+        """Why this address cannot be called; nothing is looked up, so a name may still lead nowhere allowed."""
         try:
             parsed = parse(url)
         except ValueError as error:
             return str(error)
-        host = _plain(parsed.raw_host)
-        return refusal(host) if self.refuses(host, parsed.port or 0) else None
+        return self.refusal(parsed.raw_host or "", parsed.port or 0)
 
-    def refuses(self, host: str, port: int) -> bool:
-        """Is it clear without looking the host up that it may not be reached?"""
+    def refusal(self, host: str, port: int) -> str | None:
+        """Why this host may not be reached, where that is clear without looking it up."""
         host = _plain(host)
-        if self.allows_name(host, port):
-            return False
         is_here = host == "localhost" or host.endswith(".localhost")
         address = _LOOPBACK if is_here else _literal(host)
-        return address is not None and not self.allows(address, port)
+        if host in _METADATA or (address is not None and is_forbidden(address)):
+            return unreachable(host)
+        if address is None or self.allows_name(host, port) or self.allows(address, port):
+            return None
+        return refusal(host)
+
+    def refusal_of(self, url: URL) -> str | None:
+        """The same of the host of an address."""
+        try:
+            return self.refusal(url.raw_host or "", url.port or 0)
+        except ValueError as error:
+            return str(error)
 
     def allows(self, address: Address, port: int) -> bool:
-        return is_public(address) or any(one.covers(address, port) for one in self._allowed)
+        if is_forbidden(address):
+            return False
+        return self._anywhere or is_public(address) or any(one.covers(address, port) for one in self._allowed)
 
     def allows_name(self, host: str, port: int) -> bool:
         """Did the operator name this host? Then it may be wherever it is."""
         return any(one.covers(_plain(host), port) for one in self._allowed)
+
+
+ANYWHERE: Final = Egress(anywhere=True)
+"""For what the operator has set up: a model on this machine, a search service in the next room."""
 
 
 def parse(url: str) -> URL:
@@ -126,9 +166,29 @@ def is_public(address: Address) -> bool:
     return not any(address.version == network.version and address in network for network in _NOT_PUBLIC)
 
 
+def is_forbidden(address: Address) -> bool:
+    """Is this, in whatever form, an address that nothing here may reach, whoever asks for it?"""
+    meant = (address, *_inside(address))
+    return any(one.version == network.version and one in network for one in meant for network in _FORBIDDEN)
+
+
+def _inside(address: Address) -> list[ipaddress.IPv4Address]:
+    """The IPv4 address that an IPv6 address stands for, if it does."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return []
+    if address.sixtofour:
+        return [address.sixtofour]
+    return [ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)] if any(address in one for one in _WITH_V4) else []
+
+
 def refusal(host: str) -> str:
     """What a host that may not be reached is told with."""
     return f"{host} is not a public address, and reaching it is not allowed here"
+
+
+def unreachable(host: str) -> str:
+    """The same of one that may never be."""
+    return f"{host} is a link-local or metadata address, which nothing here may reach"
 
 
 class Gate(AbstractResolver):
@@ -145,16 +205,18 @@ class Gate(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        if self._egress.refuses(host, port):
-            raise EgressRefused(host)
+        if refused := self._egress.refusal(host, port):
+            raise EgressRefused(refused)
         found = [ipaddress.ip_address(text) for text in await self._lookup(host, port)]
         if not found:
             raise OSError(f"{host} has no address")
+        if any(is_forbidden(address) for address in found):
+            raise EgressRefused(unreachable(host))
         if self._egress.allows_name(host, port):
             self._named |= {(str(address), port) for address in found}
         elif not all(self._egress.allows(address, port) for address in found):
             # One address that is not allowed spoils the name: it is not for us to guess which one was meant.
-            raise EgressRefused(host)
+            raise EgressRefused(refusal(host))
         return [
             ResolveResult(hostname=host, host=str(one), port=port, family=_family(one), proto=0, flags=_NUMERIC)
             for one in found
@@ -164,7 +226,7 @@ class Gate(AbstractResolver):
         """The last look, at the address itself: a connector does not resolve a host that is one already."""
         family, kind, proto, _, (host, port, *_) = info
         if (host, port) not in self._named and not self._egress.allows(ipaddress.ip_address(host), port):
-            raise EgressRefused(host)
+            raise EgressRefused(refusal(host))
         return socket.socket(family=family, type=kind, proto=proto)
 
     async def close(self) -> None:
@@ -178,12 +240,19 @@ async def look_up(host: str, port: int) -> list[str]:
     return list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found))
 
 
-def connector(egress: Egress, lookup: Lookup = look_up) -> aiohttp.TCPConnector:
-    """Connections that cannot lead where the rules do not allow; each is new, so each is checked."""
+def connector(
+    egress: Egress, lookup: Lookup = look_up, *, limit: int = 100, keep: float | None = None
+) -> aiohttp.TCPConnector:
+    """Connections that cannot lead where the rules do not allow.
+
+    Each is new, so each is checked. With `keep` they are kept for so many seconds after use, and so are addresses that
+    were checked for a name.
+    """
     gate = Gate(egress, lookup)
-    return aiohttp.TCPConnector(
-        resolver=gate, socket_factory=gate.socket, use_dns_cache=False, force_close=True, limit=100
-    )
+    kept: dict[str, Any] = {"force_close": True, "use_dns_cache": False}
+    if keep is not None:
+        kept = {"keepalive_timeout": keep}
+    return aiohttp.TCPConnector(resolver=gate, socket_factory=gate.socket, limit=limit, **kept)
 
 
 def _family(address: Address) -> int:
@@ -216,6 +285,12 @@ def _literal(host: str) -> Address | None:
 
 def _plain(host: str | None) -> str:
     return (host or "").lower().removesuffix(".")
+
+
+def _named(url: URL) -> _Allowed:
+    host = _plain(url.raw_host)
+    address = _literal(host)
+    return _Allowed(host if address is None else ipaddress.ip_network(address), url.port)
 
 
 def _entry(text: str) -> _Allowed:

@@ -1,0 +1,67 @@
+"""HTTP connections to MCP servers: the address that was checked is the one that is connected to."""
+
+import os
+from collections.abc import Iterable
+from typing import Any, Final
+
+import httpcore2
+import httpx2
+from httpcore2 import AsyncNetworkBackend, AsyncNetworkStream
+from mcp.shared._httpx_utils import create_mcp_http_client
+
+from longhouse.egress import ANYWHERE, Gate, Lookup, look_up
+
+PROXIES: Final = ("http_proxy", "https_proxy", "all_proxy")
+
+
+def client_of(
+    headers: dict[str, str] | None = None,
+    timeout: httpx2.Timeout | None = None,
+    auth: httpx2.Auth | None = None,
+    **options: Any,
+) -> httpx2.AsyncClient:
+    """As the library makes it, but for where it may connect. Redirects it follows within the server's origin only."""
+    client = create_mcp_http_client(headers, timeout, auth)
+    if not any(os.environ.get(name) or os.environ.get(name.upper()) for name in PROXIES):
+        # Where a proxy is set up, it is the proxy that looks names up.
+        client._transport = _transport()
+    return client
+
+
+def _transport() -> httpx2.AsyncHTTPTransport:
+    transport, guarded = httpx2.AsyncHTTPTransport(), Guarded(look_up)
+    transport._pool = httpcore2.AsyncConnectionPool(
+        ssl_context=httpx2.create_ssl_context(), max_connections=100, keepalive_expiry=5.0, network_backend=guarded
+    )
+    return transport
+
+
+class Guarded(AsyncNetworkBackend):
+    """Looks names up by itself, and connects to none of their addresses that is not allowed."""
+
+    def __init__(self, lookup: Lookup) -> None:
+        self._inner = httpcore2.AnyIOBackend()
+        self._gate = Gate(ANYWHERE, lookup)
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> AsyncNetworkStream:
+        try:
+            found = await self._gate.resolve(host, port)
+        except OSError as error:
+            raise httpcore2.ConnectError(str(error.strerror or error)) from error
+        for nth, one in enumerate(found, 1):
+            try:
+                return await self._inner.connect_tcp(one["host"], port, timeout, local_address, socket_options)
+            except (httpcore2.ConnectError, httpcore2.ConnectTimeout):
+                if nth == len(found):
+                    raise
+        raise httpcore2.ConnectError(f"{host} has no address")
+
+    async def sleep(self, seconds: float) -> None:
+        await self._inner.sleep(seconds)

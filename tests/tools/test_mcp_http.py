@@ -1,0 +1,54 @@
+"""Connections to MCP servers over HTTP: made to the very address that was checked, and never to metadata of a cloud."""
+
+import asyncio
+
+import httpcore2
+import httpx2
+import pytest
+
+from longhouse.egress import look_up
+from longhouse.errors import SetupError
+from longhouse.tools.mcp_config import read_server
+from longhouse.tools.mcp_http import Guarded, client_of
+
+
+async def test_a_name_is_looked_up_once_and_what_was_checked_is_connected_to() -> None:
+    met: list[str] = []
+
+    async def lookup(host: str, port: int) -> list[str]:
+        met.append(host)
+        return ["127.0.0.9", "127.0.0.1"] if len(met) == 1 else ["127.0.0.1", "169.254.169.254"]
+
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"hello")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(greet, "127.0.0.1", 0) as server:
+        port, guarded = server.sockets[0].getsockname()[1], Guarded(lookup)
+        stream = await guarded.connect_tcp("mcp.test", port, timeout=5)
+        assert await stream.read(100, timeout=5) == b"hello", "one address that is silent is passed over"
+        await stream.aclose()
+        with pytest.raises(httpcore2.ConnectError, match=r"mcp\.test is a link-local or metadata address"):
+            await guarded.connect_tcp("mcp.test", port)
+    assert met == ["mcp.test", "mcp.test"]
+
+
+async def test_the_client_of_a_server_goes_nowhere_that_is_not_allowed() -> None:
+    assert await look_up("169.254.169.254", 80) == ["169.254.169.254"]
+    async with client_of({"X-Key": "canary"}) as client:
+        with pytest.raises(httpx2.ConnectError, match="which nothing here may reach"):
+            await client.get("http://169.254.169.254/mcp")
+
+
+def test_a_server_among_metadata_is_a_mistake_of_its_file() -> None:
+    with pytest.raises(SetupError, match=r"the MCP server 'tried' cannot be reached: .* is a link-local"):
+        read_server("tried", {"url": "http://169.254.169.254/mcp"}, {})
+    with pytest.raises(SetupError, match="not an address that can be called"):
+        read_server("tried", {"url": "http://[::1/mcp"}, {})
+
+
+def test_a_key_in_the_query_of_a_server_is_hidden_like_one_in_a_header() -> None:
+    server = read_server("tried", {"url": "https://mcp.test/mcp?tavilyApiKey=plain-canary-1&page=unhidden"}, {})
+    assert "canary" not in server.secrets.hide("GET https://mcp.test/mcp?tavilyApiKey=plain-canary-1 failed")
+    assert server.secrets.hide("unhidden") == "unhidden"
