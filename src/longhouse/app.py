@@ -309,11 +309,12 @@ async def _check(given: Given, catalog: Catalog, servers: Sequence[McpServer], s
             wrong.append(f"{name}@1: no tool {tool!r}")
     for template in templates:
         _warn_of_secret(template, secrets)
+        wrong += [f"{template.ref}: {field} has no {what}" for field, what in template.prompt_pack.gaps.items()]
         if AgentRegistry.get(template.base_agent_class) is None:
             wrong.append(f"{template.ref}: no agent class {template.base_agent_class!r}")
     given.mistakes.refuse()
     if wrong:
-        raise SetupError(f"Some templates name what is not there: {'; '.join(wrong)}.")
+        raise SetupError(f"Some templates name what is not there, or do not name what they need: {'; '.join(wrong)}.")
 
 
 def _warn_of_secret(template: Template, secrets: Secrets) -> None:

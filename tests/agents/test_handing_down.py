@@ -1,5 +1,6 @@
 """An agent as a tool: what it is asked, what is handed down, who waits for whom."""
 
+import json
 from datetime import timedelta
 
 import msgspec
@@ -55,9 +56,17 @@ def test_a_task_that_cannot_be_given_is_refused(arguments: str) -> None:
         AgentTask.model_validate_json(arguments)
 
 
-def test_constraints_follow_the_task_in_words() -> None:
+def test_constraints_follow_the_task_as_json_in_every_language() -> None:
+    given = {"город": "Москва", "范围": ["北京", {"a": None}], "strict": True, "note": 'two\nlines - "quoted"'}
+    task, _, conditions = AgentTask(task="Count.", constraints=given).text.split("\n")
+    assert (task, json.loads(conditions)) == ("Count.", given)
+    assert '"Москва"' in conditions
+    assert "北京" in conditions
+
+
+def test_constraints_follow_the_task() -> None:
     task = AgentTask(task="Count.", constraints={"limit": 3, "unit": "apples"})
-    assert task.text == "Count.\nConstraints:\n- limit: 3\n- unit: apples"
+    assert task.text == 'Count.\nConstraints:\n{"limit": 3, "unit": "apples"}'
     assert AgentTask(task="Count.").text == "Count."
 
 

@@ -122,6 +122,53 @@ def test_a_tuple_is_a_list_of_what_may_be_in_it() -> None:
     assert restored({"pair": ["a", {"x": 1, "y": None}]}, schema) == {"pair": ["a", {"x": 1}]}
 
 
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ({"type": "integer", "minimum": 1, "maximum": 20}, "Between 1 and 20"),
+        ({"type": "integer", "minimum": 0}, "At least 0"),
+        ({"type": "number", "maximum": 0.5}, "At most 0.5"),
+        ({"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}, "More than 0, less than 1"),
+        ({"type": "integer", "multipleOf": 5, "minimum": 1000000}, "At least 1000000, a multiple of 5"),
+        ({"type": "string", "minLength": 1}, "At least 1 character"),
+        ({"type": "string", "maxLength": 5, "minLength": 0}, "At most 5 characters"),
+        ({"type": "string", "minLength": 5, "maxLength": 5}, "Exactly 5 characters"),
+        ({"type": "string", "pattern": "^[а-я]+$", "format": "email"}, "Matching ^[а-я]+$, in the format email"),
+        ({"type": "array", "items": TEXT, "minItems": 1, "maxItems": 3}, "1 to 3 items"),
+        ({"type": "array", "items": TEXT, "uniqueItems": True}, "No item twice"),
+    ],
+)
+def test_bounds_that_the_strict_form_cannot_express_are_said_in_words(schema: dict[str, Any], words: str) -> None:
+    assert asked(arguments("a", a=schema))["a"]["description"] == words
+    described = asked(arguments("a", a={**schema, "description": "某物"}))["a"]
+    assert described["description"] == f"某物 ({words[0].lower()}{words[1:]})"
+    optional = asked(arguments(a={**schema, "description": "某物"}))["a"]
+    assert (optional["description"], optional["anyOf"][-1]) == (described["description"], NULL)
+
+
+def test_bounds_are_said_wherever_a_value_may_stand() -> None:
+    bounded = {"type": "integer", "minimum": 1}
+    either = {"anyOf": [bounded, NULL], "description": "How many"}
+    form = asked({
+        **arguments("list", "ref", "only", either=either, list={"type": "array", "items": bounded},
+                    ref={"$ref": "#/$defs/N", "description": "Where"}, only={"anyOf": [bounded], "description": "One"}),
+        "$defs": {"N": {**bounded, "description": "A number"}},
+    })  # fmt: skip
+    assert form["either"] == {"anyOf": [{**WHOLE, "description": "At least 1"}, NULL], "description": "How many"}
+    assert form["list"]["items"] == {**WHOLE, "description": "At least 1"}
+    assert form["ref"] == {**WHOLE, "description": "Where (at least 1)"}
+    assert form["only"] == {**WHOLE, "description": "One (at least 1)"}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [{"type": "integer", "minimum": "x", "maximum": True}, {"type": "string", "pattern": "x" * 201, "format": 7},
+     {"type": "string", "enum": ["a"], "minLength": 1}, {"const": 3, "minimum": 1}],
+)  # fmt: skip
+def test_what_says_nothing_is_not_said(schema: dict[str, Any]) -> None:
+    assert "description" not in strict(arguments("a", a=schema))["properties"]["a"]
+
+
 class Stop(BaseModel):
     city: str
     note: str = ""

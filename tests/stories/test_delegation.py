@@ -215,7 +215,7 @@ async def test_constraints_are_part_of_what_the_child_reads(serving: Serving) ->
     async with playing(serving, roles) as house:
         said = await house.say("Go", model="master")
         told = await outcome_of_first(house, said["model"], "agent.ann")
-        assert told.content == "Write.\nConstraints:\n- length: one line"
+        assert told.content == 'Write.\nConstraints:\n{"length": "one line"}'
 
 
 async def test_an_answer_beside_a_call_waits_for_the_call(serving: Serving) -> None:

@@ -1,5 +1,6 @@
 """An agent as a tool of another: how it is described, what it is asked, what is handed down. No I/O."""
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -24,8 +25,6 @@ MOST_AT_WORK: Final = 100
 """Tasks of one trace that may be open at once, waited for or not."""
 LABEL: Final = r"^[A-Za-z0-9._:@-]{0,64}$"
 """Keys of the mirror and names of log files are made of it."""
-UNMADE: Final = rules.UNTIMELY | {"bad_arguments"}
-"""Why a call was refused as the model wrote it."""
 
 
 class AgentTask(pydantic.BaseModel):
@@ -49,8 +48,8 @@ class AgentTask(pydantic.BaseModel):
         """The task as the other agent reads it."""
         if not self.constraints:
             return self.task
-        conditions = (f"- {name}: {value}" for name, value in self.constraints.items())
-        return "\n".join([self.task, "Constraints:", *conditions])
+        # As JSON, in which a list is a list and every language stays as it is written.
+        return f"{self.task}\nConstraints:\n{json.dumps(self.constraints, ensure_ascii=False)}"
 
 
 def as_tool(template: Template) -> ToolDescriptor:
@@ -199,7 +198,7 @@ def has_delegated(session: Session) -> bool:
 
 
 def _is_unmade(use: Use) -> bool:
-    return isinstance(use.outcome, Fault) and use.outcome.code in UNMADE
+    return isinstance(use.outcome, Fault) and use.outcome.code in rules.UNMADE
 
 
 def _less(budget: int | None, used: int) -> int | None:

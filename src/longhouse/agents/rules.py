@@ -29,8 +29,10 @@ UNTIMELY: Final = frozenset({
     "reason_first", "too_many_agents", "too_many_calls",
 })  # fmt: skip
 """Refusals that say nothing of the tool: it was never run, and the same call may be right later."""
-REFUSED: Final = UNTIMELY | {
-    "bad_arguments", "cycle", "rate_limited", "too_deep", "unknown_agent", "unknown_handle", "unknown_tool",
+UNMADE: Final = UNTIMELY | {"bad_arguments"}
+"""Why a call was refused as the model wrote it."""
+REFUSED: Final = UNMADE | {
+    "cycle", "rate_limited", "too_deep", "unknown_agent", "unknown_handle", "unknown_tool",
 }  # fmt: skip
 """Why a call that a model asked for was not made."""
 
@@ -161,7 +163,7 @@ def is_last_failure(session: Session, tool: str, arguments: str) -> bool:
 
 def told(session: Session, tool: str, arguments: str, fault: Fault, *, finishes: bool = False) -> Fault:
     """The fault; with the news that the tool is closed now, where this failure was one too many."""
-    if finishes or fault.code in UNTIMELY or not is_last_failure(session, tool, arguments):
+    if finishes or fault.code in UNMADE or not is_last_failure(session, tool, arguments):
         return fault
     news = f"This call has failed {PATIENCE} times: {tool} is closed for the rest of this turn; go another way."
     return Fault(code=fault.code, message=f"{fault.message}. {news}")
@@ -176,8 +178,8 @@ def refusals(recorded: Iterable[Recorded]) -> Iterator[str]:
 
 
 def _has_failed(use: Use) -> bool:
-    """Did the call fail, and not only come at the wrong time?"""
-    return isinstance(use.outcome, Fault) and use.outcome.code not in UNTIMELY
+    """Did the call fail, and not only come at the wrong time or with the wrong arguments? That is not the tool's."""
+    return isinstance(use.outcome, Fault) and use.outcome.code not in UNMADE
 
 
 def _uses(session: Session) -> Iterator[Use]:

@@ -3,13 +3,16 @@
 The whole subset: `type`, `properties`, `required` (all of them), `additionalProperties: false`, `items`, `anyOf`,
 `enum`, `const`, `description`. No `$ref`, no `oneOf`, no `discriminator`, no open objects, no lengths or defaults.
 What may be left out becomes what may be null; an object with names of its own choice is written as JSON in a string.
+Bounds that the subset cannot express are said in the description: a model that does not know them breaks them.
 """
 
+from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
 
-from longhouse.agents.alternatives import Leaf, leaves
+from longhouse.agents import bounds
+from longhouse.agents.alternatives import Leaf, Place, leaves
 
 KEYWORDS: Final = frozenset(
     {"type", "properties", "required", "additionalProperties", "items", "anyOf", "enum", "const", "description"}
@@ -17,10 +20,10 @@ KEYWORDS: Final = frozenset(
 SPELLED: Final = "A JSON object, written as a string"
 
 
-def strict(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema of a tool's arguments in the strict subset."""
+def strict(schema: dict[str, Any], *, in_words: bool = True) -> dict[str, Any]:
+    """The schema of a tool's arguments in the strict subset; `in_words`: with the bounds that it cannot express."""
     leaf = Leaf.of_arguments(schema)
-    return {**_kept(leaf.schema), **_object(leaf)}
+    return {**_kept(leaf.schema), **_object(leaf, in_words)}
 
 
 def restored(arguments: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
@@ -31,30 +34,47 @@ def restored(arguments: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any
     return _fields(arguments, Leaf.of_arguments(schema))
 
 
-def _strict(leaf: Leaf) -> dict[str, Any]:
+def _strict(leaf: Leaf, in_words: bool) -> dict[str, Any]:
     if leaf.is_spelled:
         words = leaf.schema.get("description")
         return {"type": "string", "description": f"{words} ({SPELLED})" if words else SPELLED}
-    kept = _kept(leaf.schema)
+    kept = _bounded(leaf.schema) if in_words else _kept(leaf.schema)
     if leaf.is_object:
-        return {**kept, **_object(leaf)}
+        return {**kept, **_object(leaf, in_words)}
     if leaf.is_array:
-        kept["items"] = _one_of([_strict(one) for item in leaf.items for one in leaves(item)])
+        kept["items"] = _one_of([_strict(one, in_words) for item in leaf.items for one in leaves(item)])
     if not kept.keys() - {"description"}:
         kept["type"] = "string"  # anything goes in the original; a string can say anything
     return kept
+
+
+def _bounded(schema: dict[str, Any]) -> dict[str, Any]:
+    kept, bound = _kept(schema), bounds.words(schema)
+    if not bound or "enum" in kept or "const" in kept:
+        return kept
+    about = kept.get("description")
+    return {**kept, "description": f"{about} ({bound})" if about else bound[:1].upper() + bound[1:]}
 
 
 def _kept(schema: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in schema.items() if key in ("type", "enum", "const", "description")}
 
 
-def _object(leaf: Leaf) -> dict[str, Any]:
+def _object(leaf: Leaf, in_words: bool) -> dict[str, Any]:
     properties = {}
     for name, place in leaf.properties.items():
-        inner = _one_of([_strict(one) for one in leaves(place)], place.description)
+        found = _described(place) if in_words else leaves(place)
+        inner = _one_of([_strict(one, in_words) for one in found], place.description)
         properties[name] = inner if name in leaf.required else _nullable(inner)
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+
+
+def _described(place: Place) -> list[Leaf]:
+    """The leaves of a place; the only one knows what the place is for, so that its bounds join those words."""
+    found = list(leaves(place))
+    if len(found) != 1 or not place.description or "description" in found[0].schema:
+        return found
+    return [replace(found[0], schema={**found[0].schema, "description": place.description})]
 
 
 def _one_of(schemas: list[dict[str, Any]], description: str | None = None) -> dict[str, Any]:

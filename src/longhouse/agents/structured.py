@@ -38,8 +38,11 @@ class NextStepToolsBuilder:
     """Builds the schema of a step: the reasoning, then under `function` one branch for each tool."""
 
     @staticmethod
-    def build_NextStepTools(tools: Sequence[Tool]) -> dict[str, Any]:  # noqa: N802 - the name people know
-        properties = {**REASONING, "function": {"anyOf": [_branch(tool) for tool in tools]}}
+    def build_NextStepTools(  # noqa: N802 - the name people know
+        tools: Sequence[Tool], *, in_words: bool = True
+    ) -> dict[str, Any]:
+        """`in_words`: with the bounds of arguments that a strict schema cannot express."""
+        properties = {**REASONING, "function": {"anyOf": [_branch(tool, in_words) for tool in tools]}}
         return {
             "type": "object",
             "properties": properties,
@@ -52,7 +55,8 @@ class SGRAgent(BaseAgent):
     def propose(self, session: Session, template: Template, offered: Sequence[Tool]) -> Request:
         if not offered:
             return self.request(session, template, offered)  # a union of nothing fits nothing: words are left
-        union = _union(tuple(_capped(offered)))
+        assert session.turn is not None
+        union = _union(tuple(_capped(offered)), session.turn.form > 0)
         if template.llm_policy.can.json_schema:
             return self.request(session, template, offered, response_format=union.response_format, text_is="structure")
         return self.request(
@@ -86,21 +90,21 @@ class SGRAgent(BaseAgent):
 class _Union:
     """The schema of one set of tools, built and encoded once."""
 
-    def __init__(self, tools: tuple[Tool, ...]) -> None:
-        schema = NextStepToolsBuilder.build_NextStepTools(tools)
+    def __init__(self, tools: tuple[Tool, ...], in_words: bool) -> None:
+        schema = NextStepToolsBuilder.build_NextStepTools(tools, in_words=in_words)
         self.text = json.dumps(schema, ensure_ascii=False)
         described = {"name": "NextStepTools", "strict": True, "schema": schema}
         self.response_format = msgspec.Raw(msgspec.json.encode({"type": "json_schema", "json_schema": described}))
 
 
 @lru_cache(maxsize=256)
-def _union(tools: tuple[Tool, ...]) -> _Union:
-    return _Union(tools)
+def _union(tools: tuple[Tool, ...], in_words: bool) -> _Union:
+    return _Union(tools, in_words)
 
 
-def _branch(tool: Tool) -> dict[str, Any]:
+def _branch(tool: Tool, in_words: bool) -> dict[str, Any]:
     """A tool's arguments with its own name in front, as a literal."""
-    arguments = strict(tool.schema)
+    arguments = strict(tool.schema, in_words=in_words)
     name = {DISCRIMINATOR: {"type": "string", "const": tool.name}}
     properties = {**name, **arguments.get("properties", {})}
     return {

@@ -17,6 +17,10 @@ If the request cannot be understood without the user, ask with clarificationtool
 When you know enough, end with finalanswertool, in the language of the user.
 Today is {current_date}."""
 
+TASK: Final = "{task}"
+CLARIFICATIONS: Final = "{clarifications}"
+DATE: Final = "{current_date}"
+
 MemoryScope = Literal["conversation", "agent", "owner"]
 SelectionStrategy = Literal["static", "retrieval_per_step", "retrieval_sticky"]
 
@@ -41,8 +45,19 @@ class PromptPack:
     __pydantic_config__ = _STRICT
 
     system_prompt: _Prompt = SYSTEM_PROMPT
-    initial_user_request: _Prompt = "{task}"
-    clarification_response: _Prompt = "{clarifications}"
+    initial_user_request: _Prompt = TASK
+    clarification_response: _Prompt = CLARIFICATIONS
+
+    @property
+    def gaps(self) -> dict[str, str]:
+        """Prompts through which nothing would come, each with the placeholder that it has to have."""
+        needed = {"initial_user_request": TASK, "clarification_response": CLARIFICATIONS}
+        return {field: placeholder for field, placeholder in needed.items() if placeholder not in getattr(self, field)}
+
+    @property
+    def names_the_date(self) -> bool:
+        texts = (self.system_prompt, self.initial_user_request, self.clarification_response)
+        return any(DATE in text for text in texts)
 
 
 @dataclass(frozen=True, slots=True)

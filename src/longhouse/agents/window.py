@@ -12,7 +12,7 @@ from typing import Final, assert_never
 import msgspec
 
 from longhouse.agents import tokens
-from longhouse.agents.template import Template, render
+from longhouse.agents.template import CLARIFICATIONS, TASK, Template, render
 from longhouse.agents.tool import Tool
 from longhouse.journal import plain
 from longhouse.journal.events import Fault, Outcome, Output
@@ -31,6 +31,10 @@ from longhouse.journal.session import Session, Turn
 from longhouse.journal.sound import object_of, sound
 from longhouse.journal.transcript import Entry, Heard, Step, Summary, Told, Use
 
+FORM: Final = 1
+"""How requests are composed now; a turn keeps the form it started with, and its requests can be composed again. In
+form 0, prompts without a placeholder lost the task or the answer, an answer knew no date, an agent whose prompts named
+no date was told none, and strict schemas did not say their bounds."""
 ROOM: Final = 0.7
 """Once over its budget, a window is cut down to this part of it. The next cut is then many steps away, and until it
 comes each request begins as the one before did: the provider's prompt cache keeps working."""
@@ -204,17 +208,34 @@ def _system(turn: Turn, template: Template, available_tools: str, extra: str) ->
         text = f"{text}\n\nWhat was said to the agent that asks you:\n{said}"
     if extra:
         text = f"{text}\n\n{extra}"
+    if turn.form and not template.prompt_pack.names_the_date:
+        # At the very end: what stands before it is the same on every day, as prompt caches need it.
+        text = f"{text}\n\nToday is {turn.date}.".lstrip()
     return System(content=text)
 
 
 def _task(heard: Heard, template: Template) -> Content:
     pattern = template.prompt_pack.initial_user_request
+    if heard.form:
+        pattern = _complete(pattern, TASK)
     if isinstance(heard.content, str):
         return render(pattern, task=heard.content, current_date=heard.date)
     return tuple(
         TextPart(text=render(pattern, task=part.text, current_date=heard.date)) if isinstance(part, TextPart) else part
         for part in heard.content
     )
+
+
+def _answer(use: Use, said: str, template: Template) -> str:
+    pattern = template.prompt_pack.clarification_response
+    if not use.date:
+        return render(pattern, clarifications=said)
+    return render(_complete(pattern, CLARIFICATIONS), clarifications=said, current_date=use.date)
+
+
+def _complete(pattern: str, placeholder: str) -> str:
+    """A prompt with room for what it is for; one without is published no more, but may have been."""
+    return pattern if placeholder in pattern else f"{pattern}\n\n{placeholder}".lstrip()
 
 
 def _step(step: Step, template: Template, names: dict[str, str]) -> Iterator[Message]:
@@ -230,8 +251,7 @@ def _step(step: Step, template: Template, names: dict[str, str]) -> Iterator[Mes
         yield ToolResult(tool_call_id=use.call, content=_result(use))
     for use in step.uses:
         if use.question and isinstance(use.outcome, Output):
-            answer = render(template.prompt_pack.clarification_response, clarifications=use.outcome.content)
-            yield User(content=answer)
+            yield User(content=_answer(use, use.outcome.content, template))
 
 
 def _result(use: Use) -> str:

@@ -157,6 +157,8 @@ class Started(_Fact, frozen=True, kw_only=True, tag="Started"):
     cleaned: tuple[Cleanable, ...] = ()
     """What of the session so far this turn begins without."""
     date: str
+    form: int = 0
+    """How the requests of this turn are composed, so that they can be composed again; 0: as the first releases did."""
 
 
 class Replied(_Fact, frozen=True, kw_only=True, tag="Replied"):

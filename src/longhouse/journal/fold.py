@@ -111,7 +111,7 @@ class _Builder:
             case events.Called():
                 self._call(event, seq, at)
             case events.Returned():
-                self._return(event)
+                self._return(event, at)
             case events.Decided():
                 self._decide(event)
             case events.Condensed():
@@ -127,7 +127,9 @@ class _Builder:
             case events.Finished():
                 self._end("COMPLETED", answer=event.answer)
             case events.Failed():
-                self._end("FAILED", error=event.reason, code=event.code)
+                # Of an agent that says that it failed, the reason is its answer.
+                answer = event.reason if event.code == AGENT_FAILED else None
+                self._end("FAILED", answer=answer, error=event.reason, code=event.code)
             case events.Cancelled():
                 self.queue = [waiting for waiting in self.queue if waiting.prompt.trace != event.trace]
                 if self.turn and self.turn.trace == event.trace and not self.turn.ended:
@@ -145,7 +147,9 @@ class _Builder:
         self.context = {name: value for name, value in self.context.items() if name != "current_step_reasoning"}
         if prompt.prior:
             self.transcript.append(Told(seq=seq, messages=prompt.prior))
-        self.transcript += [Heard(seq=seq, content=content, date=event.date) for content in prompt.content]
+        self.transcript += [
+            Heard(seq=seq, content=content, date=event.date, form=event.form) for content in prompt.content
+        ]
         self.turn = Turn(
             trace=event.trace,
             prompt=event.prompt,
@@ -155,6 +159,7 @@ class _Builder:
             date=event.date,
             started_at=at,
             task=_task_of(prompt),
+            form=event.form,
             system=prompt.system,
             sampling=prompt.sampling,
             chain=prompt.chain,
@@ -228,15 +233,16 @@ class _Builder:
             approve_by=event.approve_by,
         )
 
-    def _return(self, event: events.Returned) -> None:
+    def _return(self, event: events.Returned, at: datetime) -> None:
         call = self.open.pop(event.call)
         self.lost = 0
+        date = at.date().isoformat() if call.kind == "ask" and self.turn and self.turn.form else ""
         # The step that made the call is the last one, or close to it: search from the end.
         for index in range(len(self.transcript) - 1, -1, -1):
             entry = self.transcript[index]
             if isinstance(entry, Step) and any(use.call == event.call for use in entry.uses):
                 uses = tuple(
-                    msgspec.structs.replace(use, outcome=event.outcome) if use.call == event.call else use
+                    msgspec.structs.replace(use, outcome=event.outcome, date=date) if use.call == event.call else use
                     for use in entry.uses
                 )
                 self.transcript[index] = msgspec.structs.replace(entry, uses=uses)
@@ -307,9 +313,8 @@ class _Builder:
         assert self.turn is not None
         self.lost = 0
         self.turn = replace(self.turn, ended=ended, answer=answer, error=error, code=code)
-        words = error if code == AGENT_FAILED else answer
-        if words and self.transcript and isinstance(step := self.transcript[-1], Step):
-            self.transcript[-1] = msgspec.structs.replace(step, answer=words)
+        if answer and self.transcript and isinstance(step := self.transcript[-1], Step):
+            self.transcript[-1] = msgspec.structs.replace(step, answer=answer)
 
 
 def _pinned(pins: dict[str, int], refs: Iterable[str]) -> dict[str, int]:

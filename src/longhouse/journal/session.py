@@ -105,6 +105,8 @@ class Turn:
     date: str
     started_at: datetime
     task: str
+    form: int = 0
+    """How its requests are composed, see `Started`."""
     system: str | None = None
     sampling: events.Sampling | None = None
     chain: str = ""
@@ -276,9 +278,7 @@ class Session:
         if self.state is State.WAITING_FOR_APPROVAL:
             call = self.uncertain[0]
             return f"A worker was lost while {call.tool} ({call.call}) ran: please say whether it happened."
-        if self.turn.ended == "COMPLETED":
-            return self.turn.answer
-        return self.turn.error if self.turn.code == AGENT_FAILED else None
+        return self.turn.answer if self.turn.ended == "COMPLETED" or self.turn.code == AGENT_FAILED else None
 
     @property
     def rest_mark(self) -> str | None:

@@ -18,6 +18,8 @@ class Heard(_Entry, frozen=True, kw_only=True, tag="Heard"):
     """Of its `Started`: a prompt may have waited behind a turn, and the transcript is in the order of its seqs."""
     content: Content
     date: str
+    form: int = 0
+    """As in its `Started`."""
 
 
 class Use(_Entry, frozen=True, kw_only=True):
@@ -29,6 +31,8 @@ class Use(_Entry, frozen=True, kw_only=True):
     outcome: Outcome | None = None
     question: str = ""
     effect: events.Effect = "read"
+    date: str = ""
+    """The day on which a person has answered; empty in turns of the first form."""
 
 
 class Step(_Entry, frozen=True, kw_only=True, tag="Step"):

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 import structlog
 
 from longhouse import clock
-from longhouse.agents import rules
+from longhouse.agents import rules, window
 from longhouse.agents.delegation import narrowed, within
 from longhouse.agents.template import Template
 from longhouse.errors import Postponed, ProviderError
@@ -282,6 +282,7 @@ def _started(
         rights=rights,
         cleaned=cleaned,
         date=clock.now().date().isoformat(),
+        form=window.FORM,
     )
 
 

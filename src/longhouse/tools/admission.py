@@ -195,6 +195,8 @@ def of_template(template: Template) -> Iterator[Found]:
         yield ("name",), f"{ROUTER} is the name under which the right agent is looked for"
     if AgentRegistry.get(template.base_agent_class) is None:
         yield ("base_agent_class",), "there is no agent class of this name"
+    for field, placeholder in template.prompt_pack.gaps.items():
+        yield ("prompt_pack", field), f"it has no {placeholder}: what people say would not reach the model"
     for field in ("base_url", "proxy"):
         if (url := getattr(template.llm_policy, field)) and (says := _misplaced(url)):
             yield ("llm_policy", field), says
