@@ -5,6 +5,7 @@ import importlib
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 import structlog
@@ -35,6 +36,7 @@ from longhouse.runtime.indexer import Indexer
 from longhouse.runtime.instance import ModelFor, Pool
 from longhouse.runtime.log_file import LogFolder
 from longhouse.runtime.roster import Roster
+from longhouse.runtime.shredder import Shredder
 from longhouse.runtime.watchdog import Watchdog
 from longhouse.runtime.worker import Terms, Worker, new_id
 from longhouse.secrets import Secrets
@@ -148,7 +150,9 @@ async def open_app(
             lambda: (watchdog.times, watchdog.seconds),
         )
         roster = Roster(db, pool, worker.id)
+        shredder = open_shredder(setup, db, [config, *configs.values()])
         async with (
+            shredder.running(),
             open_mcp(servers, toolbox),
             roster.kept(),
             worker.working(),
@@ -248,6 +252,13 @@ async def open_services(settings: Settings, db: Database) -> AsyncIterator[Servi
         return
     async with open_search(settings.tavily_base_url or BASE_URL, key) as search:
         yield Services(search=search, memory=memory)
+
+
+def open_shredder(setup: Configured, db: Database, configs: Sequence[ToolConfig]) -> Shredder:
+    """Who takes away what forgotten sessions have left in the folders of this machine."""
+    logs = dict.fromkeys([setup.settings.logs_dir, *setup.log_folders.values()])
+    reports = dict.fromkeys(one.execution.reports_dir for one in configs)
+    return Shredder(db, tuple(path for path in logs if path), tuple(Path(path) for path in reports if path))
 
 
 def open_entrance(settings: Settings, db: Database) -> AbstractAsyncContextManager[Door]:

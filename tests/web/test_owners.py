@@ -33,7 +33,8 @@ def session_calls(house: House, session_id: str) -> list[tuple[str, str, Any]]:
     calls.append(("GET", f"/v1/models/{session_id}", None))
     extras: list[Any] = [{}, {"stream": True}, {"metadata": {"reply_to": "1-action-0"}}]
     calls += [("POST", CHAT, chat(model=session_id, **extra)) for extra in extras]
-    return calls
+    # What takes it away comes last.
+    return sorted(calls, key=lambda one: one[0] == "DELETE")
 
 
 async def test_a_session_of_another_owner_is_as_good_as_none(serving: Serving) -> None:

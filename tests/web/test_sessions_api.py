@@ -148,7 +148,9 @@ async def test_a_failed_turn_says_why(serving: Serving) -> None:
     async with serving([call("finalanswertool", answer="It cannot be done.", status="failed")]) as house:
         session_id = (await house.say("Do it"))["model"]
         failed = await house.session(session_id)
-        assert (failed["state"], failed["error"], failed["result"]) == ("FAILED", "It cannot be done.", None)
+        assert (failed["state"], failed["error"], failed["result"]) == (
+            "FAILED", "It cannot be done.", "It cannot be done.",
+        )  # fmt: skip
 
 
 async def test_an_answer_is_accepted_once(serving: Serving) -> None:

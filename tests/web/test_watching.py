@@ -25,7 +25,7 @@ ROUTES = {
     "/v1/models": {"get"},
     "/v1/models/{model}": {"get"},
     "/v1/sessions": {"get"},
-    "/v1/sessions/{session_id}": {"get"},
+    "/v1/sessions/{session_id}": {"get", "delete"},
     "/v1/sessions/{session_id}/messages": {"get"},
     "/v1/sessions/{session_id}/events": {"get"},
     "/v1/sessions/{session_id}/clarification": {"post"},

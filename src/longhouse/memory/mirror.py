@@ -23,9 +23,10 @@ from longhouse.journal.transcript import Entry, Told
 from longhouse.memory import keys
 from longhouse.memory.projector import SWEEP_EVERY, Projector
 from longhouse.memory.redis import TROUBLE, RedisHistory
-from longhouse.store import journals, mirror
+from longhouse.store import forgetting, journals, mirror
 from longhouse.store.catalog import Catalog
 from longhouse.store.database import Database
+from longhouse.store.forgetting import Trace
 from longhouse.store.mirror import Row
 
 log = structlog.get_logger()
@@ -75,6 +76,7 @@ class Mirror:
     """`chat_history:{chat_id}` and `subagent:{name}:{chat_id}`, kept up to date in the background."""
 
     name = NAME
+    place = "forgotten"
 
     def __init__(
         self,
@@ -166,8 +168,30 @@ class Mirror:
         for copy in await self._write(copies):
             heads |= copy.heads
         await mirror.save(self._db, NAME, epoch=f"{self._run}:{self._marker}", heads=heads)
+        if gone := await forgetting.gone(self._db, [row.id for row in rows]):
+            # Forgotten while we wrote: whoever removes such keys may have been there before us.
+            await self._remove(_key_of(row) for row in rows if row.id in gone)
         self._progress.set()
         self._progress = asyncio.Event()
+
+    async def forget(self, traces: Sequence[Trace]) -> None:
+        """Removes the keys of these sessions; where others of the conversation are left, they are written anew."""
+        if not self._marker:
+            await self.epoch()
+        for trace in traces:
+            self._known.pop(trace.session_id, None)
+        await self._remove({_key_of(trace) for trace in traces})
+        spoken = {(trace.owner, trace.conversation_id) for trace in traces if trace.side == "root"}
+        left = [row for row in await mirror.roots(self._db, sorted(spoken)) if not row.is_ephemeral] if spoken else []
+        subs = [child for trace in traces if trace.side == "sub" if (child := await mirror.same(self._db, trace))]
+        await self._write(await self._copies([*left, *subs]))
+
+    async def _remove(self, names: Iterable[str]) -> None:
+        pipeline = self._redis.pipeline()
+        for name in sorted(names):
+            pipeline.delete(name)
+            pipeline.hdel(self._hash, name)
+        await pipeline.execute()
 
     async def _copies(self, rows: Sequence[Row]) -> list[_Copy]:
         """The values of all keys in which these sessions appear."""
@@ -198,14 +222,9 @@ class Mirror:
         """A sub-agent's whole history; or what was said in all root sessions of one conversation."""
         known = [await self._fold(row) for row in rows]
         first, sessions = rows[0], [one.session for one in known]
-        if first.side == "sub":
-            key = keys.subagent_key(first.agent, first.conversation_id, first.owner, first.label)
-            messages = plain.messages_of(sessions[0])
-        else:
-            key = keys.chat_key(first.conversation_id, first.owner)
-            messages = await self._said(sessions)
+        messages = plain.messages_of(sessions[0]) if first.side == "sub" else await self._said(sessions)
         return _Copy(
-            key=key,
+            key=_key_of(first),
             messages=history.last(messages, await self._most(rows)),
             heads={row.id: one.head for row, one in zip(rows, known, strict=True)},
             took_over=any(isinstance(entry, Told) for session in sessions for entry in session.transcript),
@@ -254,6 +273,12 @@ class Mirror:
             self._marker = ""
             raise Flushed("Redis was flushed; everything is written again")
         return copies
+
+
+def _key_of(one: Row | Trace) -> str:
+    if one.side == "sub":
+        return keys.subagent_key(one.agent, one.conversation_id, one.owner, one.label)
+    return keys.chat_key(one.conversation_id, one.owner)
 
 
 def _bytes(answer: object) -> bytes:

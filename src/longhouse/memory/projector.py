@@ -9,8 +9,9 @@ import asyncpg
 import structlog
 
 from longhouse.memory.redis import TROUBLE as REDIS_TROUBLE
-from longhouse.store import mirror
+from longhouse.store import forgetting, mirror
 from longhouse.store.database import UNREACHABLE, Database
+from longhouse.store.forgetting import Trace
 from longhouse.store.mirror import Row
 
 log = structlog.get_logger()
@@ -31,6 +32,8 @@ class Target(Protocol):
     """Where journals are carried."""
 
     name: str
+    place: str
+    """What how far it has forgotten is remembered under: a folder is another one on each machine."""
 
     async def epoch(self) -> str:
         """What the place is called now; another name says that it has lost what it had."""
@@ -38,6 +41,10 @@ class Target(Protocol):
 
     async def carry(self, rows: Sequence[Row]) -> None:
         """Brings these sessions up to date there, and remembers it."""
+        ...
+
+    async def forget(self, traces: Sequence[Trace]) -> None:
+        """Takes away what the place has of sessions that were forgotten."""
         ...
 
 
@@ -49,6 +56,7 @@ class Projector:
         self._hints: dict[str, None] = {}
         self._hinted = asyncio.Event()
         self._epoch = ""
+        self._forgotten: int | None = None
         self._after = ""
         self._sweep_at = 0.0
         self._swept_for = 0.0
@@ -98,12 +106,23 @@ class Projector:
         with suppress(TimeoutError):
             async with asyncio.timeout_at(self._sweep_at):
                 await self._hinted.wait()
+        await self._forget()
         if self._hints:
             await self._target.carry(await mirror.rows(self._db, self._taken()))
             self.is_troubled = False
         if asyncio.get_running_loop().time() >= self._sweep_at:
             await self._sweep()
             self._pause, self.is_troubled = 0.0, False
+
+    async def _forget(self) -> None:
+        """What was forgotten since the last look, here or by another process."""
+        place = self._target.place
+        if self._forgotten is None:
+            self._forgotten = await mirror.cursor(self._db, self._target.name, place)
+        while traces := await forgetting.since(self._db, self._forgotten):
+            await self._target.forget(traces)
+            self._forgotten = traces[-1].nth
+            await mirror.save(self._db, self._target.name, epoch="", heads={place: self._forgotten})
 
     def _taken(self) -> list[str]:
         taken = list(self._hints)[:BATCH]

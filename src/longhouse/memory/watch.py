@@ -1,6 +1,7 @@
 """The session logs as a projection of the journals: what was asked, loaded, saved and answered in a conversation."""
 
 import asyncio
+import socket
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -22,10 +23,11 @@ from longhouse.journal.transcript import Step
 from longhouse.memory import keys
 from longhouse.memory.log_lines import RULE, Language, line
 from longhouse.memory.projector import SWEEP_EVERY, Projector
-from longhouse.memory.session_log import get_session_logger, write
-from longhouse.store import journals, mirror
+from longhouse.memory.session_log import get_session_logger, path_of, write
+from longhouse.store import forgetting, journals, mirror
 from longhouse.store.catalog import Catalog
 from longhouse.store.database import Database
+from longhouse.store.forgetting import Trace
 from longhouse.store.mirror import Row
 
 log = structlog.get_logger()
@@ -85,6 +87,7 @@ class SessionLog:
         self._subagents = subagents
         self._confirmed = confirmed
         self._unreadable: dict[str, int] = {}
+        self.place = f"forgotten {socket.gethostname()} {folder.absolute()}"
         self._projector = Projector(db, self, sweep_every=sweep_every)
         self.nudge = self._projector.nudge
 
@@ -107,6 +110,22 @@ class SessionLog:
             happened.sort(key=lambda one: one.record.at)
             lines = [said for one in happened for said in await self._lines(one)]
             await asyncio.to_thread(_write, self._folder, owner, conversation, lines)
+        if gone := await forgetting.gone(self._db, [row.id for row in rows]):
+            # Forgotten while we wrote: whoever removes such logs may have been there before us.
+            await self._remove((row.owner, row.conversation_id) for row in rows if row.id in gone)
+
+    async def forget(self, traces: Sequence[Trace]) -> None:
+        """Removes the logs of their conversations: whose a line is cannot be told apart in them any more."""
+        await self._remove((trace.owner, trace.conversation_id) for trace in traces)
+
+    async def _remove(self, conversations: Iterable[tuple[str, str]]) -> None:
+        names = {(owner, name) for owner, name in conversations if keys.CHAT_ID.fullmatch(name)}
+        for owner, name in sorted(names):
+            path = path_of(self._folder, name, owner)
+            try:
+                await asyncio.to_thread(path.unlink, missing_ok=True)
+            except OSError as error:
+                log.warning("the log of what was forgotten cannot be removed", path=str(path), error=error.strerror)
 
     async def _claimed(self, row: Row) -> list[Recorded]:
         """What nobody has written to a log yet. Claimed before it is written: a line may be lost, never doubled."""

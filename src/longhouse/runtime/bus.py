@@ -5,9 +5,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from longhouse.journal.events import Recorded
+
+NEVER: Final = 2**63 - 1
+"""A fence that no claim has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,12 @@ class Stir:
     """Something moved in the agents beneath; whoever follows them looks at them again."""
 
 
-Item = Facts | Fragment | Look | Stir
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The session was forgotten: there is nothing to follow any more."""
+
+
+Item = Facts | Fragment | Look | Stir | Gone
 
 
 @dataclass(slots=True)
@@ -108,6 +116,12 @@ class Bus:
         """Whoever advances this session by a claim older than `fence` has been deposed and need not go on."""
         for heard in self._on_stop:
             heard(session_id, fence)
+
+    def gone(self, session_id: str) -> None:
+        """The session was forgotten: nobody goes on with it, nobody follows it, and its copies are to go too."""
+        self.stop(session_id, NEVER)
+        self._tell(session_id)
+        self.publish(session_id, Gone())
 
     def on_news(self, heard: Callable[[str], None]) -> None:
         """Hears of every session that something was appended to."""

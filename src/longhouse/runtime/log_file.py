@@ -16,7 +16,7 @@ import structlog
 from longhouse.agents.agent_log import agent_log
 from longhouse.journal.events import Recorded
 from longhouse.journal.session import Session
-from longhouse.store import journals
+from longhouse.store import forgetting, journals
 from longhouse.store.catalog import Catalog
 from longhouse.store.database import Database
 
@@ -39,8 +39,12 @@ class LogFolder:
         if folder is None or session.turn is None or not session.turn.ended:
             return
         content = msgspec.json.format(msgspec.json.encode(await log_of(self.db, self.catalog, session)), indent=2)
+        name = file_name(session.id)
         try:
-            await asyncio.to_thread(_write, folder, file_name(session.id), content)
+            await asyncio.to_thread(_write, folder, name, content)
+            if await forgetting.gone(self.db, [session.id]):
+                # Forgotten while we wrote: whoever takes such files away may have been there before us.
+                (folder / name).unlink(missing_ok=True)
         except OSError as error:
             log.warning("an agent log cannot be written", session=session.id, error=str(error))
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from longhouse import clock
 from longhouse.agents import rules
-from longhouse.errors import AlreadyReturned
+from longhouse.errors import AlreadyReturned, Deposed
 from longhouse.journal import events
 from longhouse.journal.events import Fault
 from longhouse.journal.session import Open
@@ -87,6 +87,10 @@ class Performer:
         """Records them, but for those of calls that were settled by somebody else meanwhile."""
         try:
             await self.recorder.record(run, outcomes)
+        except Deposed:
+            made = [one.digest for one in outcomes if isinstance(one, events.Stored)]
+            await files.drop_unused(self.db, made, session=run.session.id)
+            raise
         except AlreadyReturned:
             # Somebody from outside has settled one of these calls meanwhile: that outcome stands.
             run.session = await journals.catch_up(self.db, run.session)
@@ -100,7 +104,7 @@ class Performer:
         for pause in (*REPORT_AGAIN, None):
             try:
                 placed = await journals.add(self.db, run.session.id, [outcome], trace=trace)
-            except AlreadyReturned:
+            except (AlreadyReturned, journals.NotThere):
                 return
             except PASSING:
                 if pause is None:

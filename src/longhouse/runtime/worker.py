@@ -15,12 +15,12 @@ import structlog
 from longhouse import background, clock
 from longhouse.errors import AlreadyReturned, Deposed, Postponed, SetupError, UnknownShape
 from longhouse.journal.session import Session, State
-from longhouse.runtime.bus import Bus, Look, Stir
+from longhouse.runtime.bus import Bus, Gone, Look, Stir
 from longhouse.runtime.engine import Engine
 from longhouse.runtime.heartbeat import Heartbeat
 from longhouse.runtime.pauses import Pauses
 from longhouse.runtime.recorder import Run
-from longhouse.store import journals, leases, views
+from longhouse.store import forgetting, journals, leases, views
 from longhouse.store.database import PASSING, UNREACHABLE, Database
 from longhouse.store.leases import Lease, Suspect
 
@@ -204,6 +204,7 @@ class Worker:
     async def _forget(self) -> None:
         while True:
             await views.forget_requests(self._db)
+            await forgetting.sweep(self._db)
             await self._engine.catalog.forget_uses()
             await asyncio.sleep(FORGET_EVERY)
 
@@ -216,16 +217,22 @@ class Worker:
         held = {session_id: hold.lease for session_id, hold in self._running.items() if hold.lease}
         if not held:
             return
-        for session_id, fence in (await leases.fences(self._db, list(held))).items():
+        fences = await leases.fences(self._db, list(held))
+        for session_id, lease in held.items():
             hold = self._running.get(session_id)
-            # While we asked, the session may have come to rest and been claimed again.
-            if hold and hold.lease is held[session_id] and hold.lease.fence != fence:
+            # While we asked, the session may have come to rest and been claimed again. One without a row was forgotten.
+            if hold and hold.lease is lease and lease.fence != fences.get(session_id):
                 hold.cut()
 
     async def _tell_followers(self) -> None:
         """Every follower looks at Postgres at least once a second: a hint may have been lost."""
         followed = self._bus.followed
-        for session_id, (head, state) in (await leases.heads(self._db, followed)).items() if followed else ():
+        heads = await leases.heads(self._db, followed) if followed else {}
+        for session_id in followed:
+            if session_id not in heads:
+                self._bus.publish(session_id, Gone())
+                continue
+            head, state = heads[session_id]
             self._bus.publish(session_id, Look(head))
             if state == State.WAITING_FOR_AGENT:
                 self._bus.publish(session_id, Stir())

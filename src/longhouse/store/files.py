@@ -2,13 +2,31 @@
 
 import base64
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 from longhouse.store.database import Asked, Database
 
 PUT = "INSERT INTO files (digest, media_type, content) VALUES ($1, $2, $3) ON CONFLICT (digest) DO NOTHING"
 CONTENT = "SELECT content FROM files WHERE digest = $1"
 GET = "SELECT digest, media_type, content FROM files WHERE digest = ANY($1)"
+
+# $2: what a session that was forgotten meanwhile has left behind; NULL: whoever it was.
+UNUSED: Final = """
+    DELETE FROM files f WHERE f.digest = ANY($1)
+      AND NOT EXISTS (SELECT FROM journal j WHERE j.body_digest = f.digest)
+      AND NOT EXISTS (SELECT FROM journal j WHERE j.kind = 'Stored' AND j.body ->> 'digest' = f.digest)
+      AND NOT EXISTS (
+          SELECT FROM journal j WHERE j.kind = 'Prompted' AND j.body::text LIKE '%longhouse-file:%'
+          AND position('longhouse-file:' || f.digest IN j.body::text) > 0
+      )
+      AND NOT EXISTS (
+          SELECT FROM journal j JOIN files long ON long.digest = j.body_digest
+          WHERE j.kind = 'Prompted' AND j.body_digest IS NOT NULL
+            AND position(convert_to('longhouse-file:' || f.digest, 'UTF8') IN long.content) > 0
+      )
+      AND ($2::text IS NULL OR NOT EXISTS (SELECT FROM sessions s WHERE s.id = $2))
+"""
 
 
 def digest_of(content: bytes) -> str:
@@ -24,6 +42,15 @@ async def put(db: Asked, content: bytes, media_type: str) -> str:
 async def content(db: Database, digest: str) -> bytes | None:
     found: bytes | None = await db.value(CONTENT, digest)
     return found
+
+
+async def drop_unused(db: Asked, digests: Sequence[str], *, session: str | None = None) -> None:
+    """Deletes those of these files that no journal names; with `session`, only if that session is not there any more.
+
+    Bytes that somebody else brings again in this very moment, and has not named yet, would go too.
+    """
+    if digests:
+        await db.run(UNUSED, list(digests), session)
 
 
 async def data_urls(db: Database, digests: Iterable[str]) -> dict[str, str]:

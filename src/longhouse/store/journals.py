@@ -28,6 +28,10 @@ SNAPSHOT_EVERY: Final = 200
 PAGE: Final = 5_000
 
 
+class NotThere(LookupError):  # noqa: N818 - it says what the session is
+    """There is no such session, or it is not at the head that was named."""
+
+
 @dataclass(frozen=True, slots=True)
 class Placed:
     """Where an outsider's event went."""
@@ -240,7 +244,10 @@ async def append(
     except asyncpg.UniqueViolationError as error:
         row = await _already_there(db, session.id, append_id, error)
     if row is None:
-        raise Deposed(f"session {session.id!r} is held by another worker")
+        if isinstance(db, Database):
+            # It may have been forgotten, with nobody left to name the bodies that we have just put down.
+            await files.drop_unused(db, [one for one in rows.digests if one], session=session.id)
+        raise Deposed(f"session {session.id!r} is held by another worker, or was forgotten")
     trace, first = turn.trace if turn else "", row["head"] - len(new) + 1
     recorded = tuple(
         Recorded(seq=first + index, at=at, event=event, trace=trace, worker=worker, fence=fence)
@@ -263,7 +270,7 @@ async def add(
     """An outsider's append: without a fence, so that it never costs the holder its reply.
 
     `fingerprint`: of the rest that the session is in with `new`, when there is nothing to do even so.
-    `head`: where it matters that nothing has happened since; if something has, LookupError.
+    `head`: where it matters that nothing has happened since; if something has, NotThere.
     """
     assert all(isinstance(event, events.OUTSIDE) for event in new)
     append_id, rows, at = uuid.uuid4(), await _rows(db, new), clock.now()
@@ -291,7 +298,7 @@ async def add(
     except asyncpg.UniqueViolationError as error:
         row = await _already_there(db, session_id, append_id, error)
     if row is None:
-        raise LookupError(f"there is no session {session_id!r}, or not at this head")
+        raise NotThere(f"there is no session {session_id!r}, or not at this head")
     return Placed(session_id=session_id, seq=row["head"], at=at)
 
 

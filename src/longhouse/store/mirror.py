@@ -8,6 +8,7 @@ from typing import Final
 
 from longhouse.journal.session import EPHEMERAL_LABEL
 from longhouse.store.database import Database
+from longhouse.store.forgetting import Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +60,17 @@ CLAIM: Final = """
 TIMES: Final = """
     SELECT session_id, seq, at FROM journal WHERE session_id = ANY($1) AND kind IN ('Started', 'Replied')
 """
+SAME: Final = f"""
+    SELECT {COLUMNS} FROM sessions s
+    WHERE s.owner = $1 AND s.conversation_id = $2 AND s.side = $3 AND s.agent = $4 AND s.label = $5
+"""
 IDENTITY: Final = "SELECT id::text FROM identity"
 IS_MET: Final = """
     SELECT EXISTS (
         SELECT FROM sessions
         WHERE owner = $1 AND conversation_id = $2 AND side = $3 AND ($4::text IS NULL OR (agent = $4 AND label = $5))
           AND label !~ $6
-    )
+    ) OR EXISTS (SELECT FROM forgotten WHERE owner = $1 AND conversation_id = $2)
 """
 CHILD: Final = """
     SELECT id FROM sessions
@@ -115,9 +120,15 @@ async def identity(db: Database) -> str:
 
 
 async def is_met(db: Database, owner: str, conversation_id: str, *, agent: str | None, label: str) -> bool:
-    """Has anybody spoken here before: with a root agent, or with this sub-agent?"""
+    """Has anybody spoken here before: with a root agent, or with this sub-agent? What was forgotten counts too."""
     side = "root" if agent is None else "sub"
     return bool(await db.value(IS_MET, owner, conversation_id, side, agent, label, EPHEMERAL_LABEL))
+
+
+async def same(db: Database, trace: Trace) -> Row | None:
+    """The session that has taken the place of one that was forgotten, if there is one."""
+    row = await db.row(SAME, trace.owner, trace.conversation_id, trace.side, trace.agent, trace.label)
+    return Row(*row) if row else None
 
 
 async def child(db: Database, owner: str, conversation_id: str, agent: str) -> str | None:

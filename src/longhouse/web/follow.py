@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 from longhouse.journal.events import Recorded
-from longhouse.runtime.bus import Facts, Fragment, Item, Look, Stir, Subscription
+from longhouse.runtime.bus import Facts, Fragment, Gone, Item, Look, Stir, Subscription
 from longhouse.store import journals
 from longhouse.store.database import Database
 
@@ -20,6 +20,7 @@ async def follow(
 ) -> AsyncGenerator[list[Seen], None]:
     """Batches of what happened after `after`; every `beat` seconds an empty one, whatever else happens.
 
+    It ends where the session was forgotten.
     Hints that bring nothing new, and news that a reader passes over, must not keep its connection silent.
     """
     clock = asyncio.get_running_loop().time
@@ -38,6 +39,9 @@ async def follow(
             if isinstance(item, Fragment | Stir):
                 batch.append(item)
                 continue
+            if isinstance(item, Gone):
+                yield batch
+                return
             facts = await _facts(db, session_id, item, after)
             batch += facts
             after = facts[-1].seq if facts else after

@@ -1,4 +1,4 @@
-"""Sessions as resources: list, read, follow, answer, cancel."""
+"""Sessions as resources: list, read, follow, answer, cancel, forget."""
 
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ from longhouse.journal import events
 from longhouse.journal.events import Event, Fault, Outcome, Output
 from longhouse.journal.session import Open, Session, State
 from longhouse.runtime.bus import Bus
-from longhouse.store import cancels, journals, lineage, views
+from longhouse.store import cancels, forgetting, journals, lineage, views
 from longhouse.store.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.web import access, query, wire
@@ -62,7 +62,7 @@ class Sessions:
         """The caller's own; that of another owner is as good as none."""
         row = await views.session(self.db, session_id, caller.owner)
         if row is None:
-            raise wire.not_found("There is no such session.", code="session_not_found")
+            raise _missing()
         return row
 
     async def load(self, caller: Caller, session_id: str) -> Session:
@@ -95,11 +95,22 @@ class Sessions:
             trace = asking.turn.trace if asking.turn else ""
             try:
                 placed = await journals.add(self.db, asking.id, _settling(approval), trace=trace, head=asking.head)
-            except LookupError:
+            except journals.NotThere:
                 continue
             self.bus.appended(asking.id, placed.seq)
             return await journals.catch_up(self.db, session)
         raise CallerError("The session moved on each time; try again.", status=409, code="busy")
+
+    async def forget(self, caller: Caller, session_id: str) -> None:
+        """Deletes the session and all that it has called, whatever they are doing, with all that was said there."""
+        await self.find(caller, session_id)
+        forgotten = await forgetting.forget(self.db, session_id, caller.owner)
+        if forgotten is None:
+            raise _missing()
+        for gone in forgotten.ids:
+            self.bus.gone(gone)
+        for reached, seq in forgotten.told:
+            self.bus.appended(reached, seq)
 
     async def cancel(self, caller: Caller, session_id: str) -> Session:
         """Ends the running turn, or the next one waiting; in a session that rests, what it has left at work."""
@@ -188,6 +199,13 @@ def routes(sessions: Sessions) -> APIRouter:
         await wire.refuse_body(request)
         session = await sessions.cancel(caller, session_id)
         return wire.Json({"session_id": session_id, "state": session.state}, status_code=202)
+
+    @router.delete("/v1/sessions/{session_id}", response_model=None, dependencies=bare)
+    async def forget(caller: access.User, session_id: str, request: Request) -> Response:
+        """Forgets the session for real, and the agents that it has called: nothing that was said there is left."""
+        await wire.refuse_body(request)
+        await sessions.forget(caller, session_id)
+        return wire.Json({"id": session_id, "object": "session.deleted", "deleted": True})
 
     return router
 
@@ -306,6 +324,10 @@ def listed(row: views.Row) -> dict[str, Any]:
         "created_at": row.created_at,
         "updated_at": row.updated_at,
     }
+
+
+def _missing() -> CallerError:
+    return wire.not_found("There is no such session.", code="session_not_found")
 
 
 def _conflict(message: str) -> CallerError:

@@ -92,6 +92,7 @@ class Telling:
                     yield pieces
                 if self.ending is not None:
                     return
+        self.ending = Ending(self._session, None, _error("the session was deleted", "session_deleted"))
 
     @property
     def _is_ours(self) -> bool:

@@ -84,6 +84,9 @@ class Turns:
         try:
             with self.under_way.placing(asked.accepted):
                 return await self._place(asked)
+        except journals.NotThere:
+            # It was forgotten while we looked at it.
+            raise unknown_model(request.model) from None
         except Repeated:
             if repeated := await self._repeated(asked):
                 return await self._again(repeated, asked)

@@ -1,0 +1,68 @@
+"""Takes away from this machine's folders what sessions have left there that were forgotten: agent logs and reports."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import asyncpg
+import structlog
+
+from longhouse.runtime.log_file import file_name
+from longhouse.store import forgetting
+from longhouse.store.database import UNREACHABLE, Database
+from longhouse.store.forgetting import Trace
+
+log = structlog.get_logger()
+
+LOOK_EVERY: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Shredder:
+    """Whoever has forgotten them, here or elsewhere: each machine looks after its own folders."""
+
+    db: Database
+    logs: tuple[Path, ...] = ()
+    reports: tuple[Path, ...] = ()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        if not self.logs and not self.reports:
+            yield
+            return
+        task = asyncio.create_task(self._run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    async def _run(self) -> None:
+        # From the beginning at every start: names of files are not used again, so taking them away twice does no harm.
+        nth = 0
+        while True:
+            try:
+                while traces := await forgetting.since(self.db, nth):
+                    await asyncio.to_thread(self._shred, traces)
+                    nth = traces[-1].nth
+            except (*UNREACHABLE, asyncpg.PostgresError) as error:
+                log.info("what was forgotten cannot be looked up", error=str(error))
+            await asyncio.sleep(LOOK_EVERY)
+
+    def _shred(self, traces: Sequence[Trace]) -> None:
+        marks = {mark for trace in traces for mark in trace.reports}
+        _remove(folder / file_name(trace.session_id) for folder in self.logs for trace in traces)
+        if marks:
+            _remove(path for folder in self.reports for path in folder.glob("*-????????.md") if path.stem[-8:] in marks)
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    for path in paths:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("a file of what was forgotten cannot be removed", path=str(path), error=error.strerror)

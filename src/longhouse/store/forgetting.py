@@ -1,0 +1,169 @@
+"""Forgetting for real: a session and all beneath it leave every table, in one transaction.
+
+Rows are deleted and not blanked: a session whose events say nothing could neither be folded nor go on, and whoever asks
+for it is to hear what he would hear of a session that never was. Postgres itself keeps dead rows until its next vacuum.
+"""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from longhouse.journal.events import Fault
+from longhouse.store import files
+from longhouse.store.database import Database, Within
+from longhouse.store.delegations import LOCK, LOCK_ROWS, tell
+from longhouse.store.outcomes import Kept
+
+FORGOTTEN: Final = Fault(code="forgotten", message="the agent was deleted with all that it knew, and did not finish")
+REPORTS: Final = "createreporttool"
+"""Whose files lie in a folder under a name that ends with a digest of the call."""
+
+WHERE: Final = "SELECT conversation_id FROM sessions WHERE id = $1 AND owner = $2"
+DONE: Final = "SELECT session_id FROM forgotten WHERE request = $1 ORDER BY nth"
+# All that were ever called from here, in whatever trace: what each was told is in its journal, among what others said.
+BENEATH: Final = """
+    WITH RECURSIVE tree (id) AS (
+        SELECT $1::text
+        UNION
+        SELECT below.id FROM tree CROSS JOIN LATERAL (
+            SELECT d.child AS id FROM delegations d WHERE d.parent = tree.id
+            UNION
+            SELECT s.id FROM sessions s
+            WHERE s.owner = $2 AND s.conversation_id = $3 AND s.side = 'sub' AND s.parent = tree.id
+        ) AS below
+    )
+    SELECT id FROM tree
+"""
+LOCK_TASKS: Final = """
+    SELECT FROM delegations WHERE parent = ANY($1) OR child = ANY($1) ORDER BY parent, call FOR UPDATE
+"""
+# Somebody else's call that waits for one of them gets a fault; one that has its outcome keeps it in its own journal.
+UNDONE: Final = """
+    UPDATE delegations SET outcome = $2 WHERE child = ANY($1) AND parent <> ALL($1) AND outcome IS NULL
+    RETURNING parent, call, trace
+"""
+OUTCOMES: Final = """
+    UPDATE delegations SET outcome = $2 WHERE child = ANY($1) AND parent <> ALL($1)
+"""
+FILES: Final = """
+    WITH told AS (
+        SELECT j.kind, j.body_digest,
+               CASE WHEN f.content IS NULL THEN j.body::text ELSE convert_from(f.content, 'UTF8') END AS body
+        FROM journal j LEFT JOIN files f ON f.digest = j.body_digest
+        WHERE j.session_id = ANY($1) AND (j.kind IN ('Prompted', 'Stored') OR j.body_digest IS NOT NULL)
+    )
+    SELECT body_digest AS digest FROM told WHERE body_digest IS NOT NULL
+    UNION SELECT body::json ->> 'digest' FROM told WHERE kind = 'Stored'
+    UNION
+    SELECT shown[1] FROM told CROSS JOIN LATERAL regexp_matches(body, 'longhouse-file:([0-9a-f]{64})', 'g') AS shown
+    WHERE kind = 'Prompted'
+"""
+NOTE: Final = f"""
+    INSERT INTO forgotten (session_id, owner, conversation_id, side, agent, label, reports, request)
+    SELECT s.id, s.owner, s.conversation_id, s.side, s.agent, s.label, ARRAY(
+        SELECT left(encode(sha256(convert_to(j.session_id || ':' || j.call_id, 'UTF8')), 'hex'), 8)
+        FROM journal_events j WHERE j.session_id = s.id AND j.kind = 'Called' AND j.body ->> 'tool' = '{REPORTS}'
+    ), $2 FROM sessions s WHERE s.id = ANY($1) ORDER BY s.id
+"""
+GONE: Final = tuple(
+    f"DELETE FROM {table} WHERE {column} = ANY($1)"
+    for table, column in (
+        ("delegations", "parent"),  # with who awaits them
+        ("journal", "session_id"),
+        ("snapshots", "session_id"),
+        ("rests", "session_id"),
+        ("requests", "session_id"),
+        ("projection_cursors", "session_id"),
+        ("sessions", "id"),
+    )
+)
+# Long-term memory outlives conversations on purpose; what was kept for this conversation alone does not.
+MEMORIES: Final = """
+    DELETE FROM memories WHERE owner = $2 AND split_part(written_by, ':', 1) = ANY($1)
+      AND (scope LIKE '["conversation",%' OR scope LIKE '["agent",null,%')
+"""
+MEMORY_CALLS: Final = "DELETE FROM memory_calls WHERE owner = $2 AND split_part(key, ':', 1) = ANY($1)"
+IN_ORDER: Final = "SELECT pg_advisory_xact_lock(hashtextextended('longhouse forgetting', 0))"
+
+SINCE: Final = """
+    SELECT nth, session_id, owner, conversation_id, side, agent, label, reports FROM forgotten
+    WHERE nth > $1 ORDER BY nth LIMIT 500
+"""
+THERE: Final = "SELECT id FROM sessions WHERE id = ANY($1)"
+SWEEP: Final = "DELETE FROM forgotten WHERE at < now() - interval '7 days'"
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """What a forgetting has reached."""
+
+    ids: list[str]
+    told: list[tuple[str, int]]
+    """Who waited for one of them and has its fault now, each with its new head."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A session that is gone, as far as its copies elsewhere have to be found."""
+
+    nth: int
+    session_id: str
+    owner: str
+    conversation_id: str
+    side: str
+    agent: str
+    label: str
+    reports: Sequence[str] = ()
+
+
+async def forget(db: Database, session_id: str, owner: str) -> Forgotten | None:
+    """Deletes a session of this owner and all that it has called; None where there is none.
+
+    Whoever works on one of them finds no row to append to, and stops.
+    """
+    request, fault = uuid.uuid4(), Kept(outcome=FORGOTTEN).encoded
+
+    async def write(tx: Within) -> Forgotten | None:
+        conversation = await tx.value(WHERE, session_id, owner)
+        if conversation is None:
+            # Sent again, perhaps, since we never heard that it was done.
+            done = [row["session_id"] for row in await tx.rows(DONE, request)]
+            return Forgotten(done, []) if done else None
+        await tx.run(LOCK, owner, conversation)  # from here on nobody joins the tree
+        ids = sorted(row["id"] for row in await tx.rows(BENEATH, session_id, owner, conversation))
+        await tx.run(LOCK_TASKS, ids)  # before any session, as everybody does who locks both
+        waiting = await tx.rows(UNDONE, ids, fault)
+        await tx.run(OUTCOMES, ids, fault)
+        there = {row["id"] for row in await tx.rows(LOCK_ROWS, sorted({*ids, *(row["parent"] for row in waiting)}))}
+        if session_id not in there:
+            return None  # another request was first
+        told = await tell(tx, waiting, Kept(outcome=FORGOTTEN))
+        digests = [row["digest"] for row in await tx.rows(FILES, ids)]
+        # Numbers in the order of commits, so that who follows them by number misses none.
+        await tx.run(IN_ORDER)
+        await tx.run(NOTE, ids, request)
+        for sql in GONE:
+            await tx.run(sql, ids)
+        for sql in (MEMORIES, MEMORY_CALLS):
+            await tx.run(sql, ids, owner)
+        await files.drop_unused(tx, digests)
+        return Forgotten(ids, told)
+
+    return await db.together(write)
+
+
+async def since(db: Database, nth: int) -> list[Trace]:
+    """What was forgotten after this number, in order; not all at once, if it is much."""
+    return [Trace(*row) for row in await db.rows(SINCE, nth)]
+
+
+async def gone(db: Database, ids: Sequence[str]) -> set[str]:
+    """Those of these sessions that are not there any more."""
+    there = {row["id"] for row in await db.rows(THERE, list(ids))} if ids else set()
+    return set(ids) - there
+
+
+async def sweep(db: Database) -> None:
+    """Copies that are not gone after a week are of machines that are."""
+    await db.run(SWEEP)
