@@ -65,7 +65,7 @@ async def ground() -> AsyncIterator[Ground]:
             open_database(postgres.dsn) as db,
             _printing(sys.executable, "-m", "bench.model") as (_, model_url),
         ):
-            await migrate.migrate(db)
+            await migrate.migrate(db, may_extend=postgres.vectors)
             pid = await db.value("SELECT pg_backend_pid()")
             postmaster = psutil.Process(pid).parent()
             assert postmaster is not None

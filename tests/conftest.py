@@ -60,7 +60,7 @@ class SharedPostgres:
             await connection.execute(f"CREATE DATABASE {TEMPLATE}")
             await connection.close()
             async with open_database(dsn_of(postgres.dsn, TEMPLATE)) as db:
-                await migrate.migrate(db)
+                await migrate.migrate(db, may_extend=postgres.vectors)
             self.dsn = postgres.dsn
             self._ready.set()
             await self._over.wait()
@@ -109,6 +109,21 @@ async def database(request: pytest.FixtureRequest, template: str = "template1") 
 def warehouse_key(monkeypatch: pytest.MonkeyPatch) -> None:
     """The secret that the examples of the Admin API name."""
     monkeypatch.setenv("LONGHOUSE_SECRET_WAREHOUSE", "key-of-the-warehouse")
+
+
+@asynccontextmanager
+async def plain_role(admin: str, *, owner: bool = True) -> AsyncIterator[str]:
+    """An account of a Postgres that belongs to others: it owns this database, or not even that, and is nobody else."""
+    role, connection = f"plain_{uuid.uuid4().hex}", await asyncpg.connect(admin)
+    try:
+        await connection.execute(f"CREATE ROLE {role} LOGIN")
+        if owner:
+            name = await connection.fetchval("SELECT current_database()")
+            await connection.execute(f"ALTER DATABASE {name} OWNER TO {role}")
+        yield admin.replace("longhouse@", f"{role}@")
+    finally:
+        await connection.execute(f"REASSIGN OWNED BY {role} TO CURRENT_USER; DROP OWNED BY {role}; DROP ROLE {role}")
+        await connection.close()
 
 
 @pytest.fixture

@@ -59,7 +59,7 @@ async def serving() -> AsyncIterator[Serving]:
     try:
         async with open_postgres(folder) as postgres:
             async with open_database(postgres.dsn) as db:
-                await migrate.migrate(db)
+                await migrate.migrate(db, may_extend=postgres.vectors)
             yield Serving(postgres.dsn)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -155,15 +155,16 @@ def settle() -> None:
 
 
 async def _migrate(settings: Settings) -> None:
+    schema = settings.database_schema
     if settings.database_url:
-        async with open_database(settings.database_url.get_secret_value()) as db:
+        async with open_database(settings.database_url.get_secret_value(), schema=schema) as db:
             applied = await migrations.migrate(db)
     else:
         async with (
             open_postgres(settings.data_dir, binaries=settings.pg_bin) as postgres,
-            open_database(postgres.dsn) as db,
+            open_database(postgres.dsn, schema=schema) as db,
         ):
-            applied = await migrations.migrate(db)
+            applied = await migrations.migrate(db, may_extend=postgres.vectors)
     typer.echo("\n".join(f"applied {name}" for name in applied) or "the schema is up to date")
 
 

@@ -185,7 +185,8 @@ async def open_store(settings: Settings, *, begin: bool = True) -> AsyncIterator
     Without `begin`, only one that is there already: who asks for what happened in the wrong folder is told so.
     """
     if settings.database_url:
-        async with open_database(settings.database_url.get_secret_value()) as db:
+        dsn = settings.database_url.get_secret_value()
+        async with open_database(dsn, schema=settings.database_schema) as db:
             await migrate.check(db)
             yield db, None
         return
@@ -196,9 +197,9 @@ async def open_store(settings: Settings, *, begin: bool = True) -> AsyncIterator
         )
     async with (
         open_postgres(settings.data_dir, binaries=settings.pg_bin) as postgres,
-        open_database(postgres.dsn) as db,
+        open_database(postgres.dsn, schema=settings.database_schema) as db,
     ):
-        await migrate.migrate(db)
+        await migrate.migrate(db, may_extend=postgres.vectors)
         if postgres.fresh:
             await leases.retire_all(db)
         yield db, postgres

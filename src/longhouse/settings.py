@@ -1,9 +1,10 @@
 """What can be set from outside: `LONGHOUSE_*` variables. Only `app` and the command line read this."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, Field, SecretStr, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from longhouse.errors import SetupError
@@ -13,6 +14,12 @@ File = Annotated[Path | None, BeforeValidator(lambda given: given or None)]
 
 def _lower(given: object) -> object:
     return given.lower() if isinstance(given, str) else given
+
+
+def _schema(given: str) -> str:
+    if not re.fullmatch(r"(?!pg_)[a-z_][a-z0-9_]{0,62}", given):
+        raise ValueError("a name of small letters, digits and _ is needed, and not one that begins with pg_")
+    return given
 
 
 PREFIX: Final = "LONGHOUSE_"
@@ -40,6 +47,8 @@ class Settings(BaseSettings):
     data_dir: Path = Path(".longhouse")
     pg_bin: Path | None = None
     database_url: SecretStr | None = None
+    database_schema: Annotated[str, AfterValidator(_schema)] = "longhouse"
+    """Where new tables go; those of an installation that had no choice stay where they are."""
     llm_base_url: str | None = None
     llm_api_key: SecretStr = SecretStr("")
     llm_model: str = "gpt-4o-mini"

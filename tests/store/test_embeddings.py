@@ -1,17 +1,12 @@
 """Vectors in SQL: compared where the extension works, bytes elsewhere; installations of before come along."""
 
-import uuid
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import replace
-from pathlib import Path
-
 import asyncpg
 import numpy as np
 import pytest
 
-from conftest import database
+from conftest import database, plain_role
 from finding import Buckets, found, indexed, publish, tool
+from former import made_formerly
 from longhouse.runtime.indexer import Indexer
 from longhouse.store import migrate
 from longhouse.store.database import Database, open_database
@@ -27,16 +22,12 @@ QUERY = "deliver a letter"
 NEAREST = "SELECT name FROM tools ORDER BY embedding <=> '{vector}'::vector LIMIT 5"
 
 
-@asynccontextmanager
-async def plain_role(admin: str) -> AsyncIterator[str]:
-    """An account of a Postgres that belongs to others: it owns this database and may do nothing else."""
-    role, connection = f"plain_{uuid.uuid4().hex}", await asyncpg.connect(admin)
+async def asked(dsn: str, sql: str) -> list[str]:
+    """As somebody asks who comes with a client of their own."""
+    connection = await asyncpg.connect(dsn, server_settings={"search_path": "longhouse, public"})
     try:
-        name = await connection.fetchval("SELECT current_database()")
-        await connection.execute(f"CREATE ROLE {role} LOGIN; ALTER DATABASE {name} OWNER TO {role}")
-        yield admin.replace("longhouse@", f"{role}@")
+        return [row["name"] for row in await connection.fetch(sql)]
     finally:
-        await connection.execute(f"REASSIGN OWNED BY {role} TO CURRENT_USER; DROP OWNED BY {role}; DROP ROLE {role}")
         await connection.close()
 
 
@@ -69,15 +60,15 @@ async def test_a_postgres_without_the_extension_keeps_vectors_and_shows_them_onc
             assert {len(value) for value in shown.values() if isinstance(value, bytes)} == {expected.nbytes}
             assert not await is_numbers(db)
         connection = await asyncpg.connect(admin)
-        await connection.execute("CREATE EXTENSION vector")
+        await connection.execute("CREATE EXTENSION vector SCHEMA public")
         await connection.close()
         async with open_database(dsn) as db:
             assert await migrate.migrate(db) == []
             await publish(db, tool("post.parcel", "Deliver a parcel by post"))
             await Indexer(db, Buckets()).catch_up()
             assert await is_numbers(db)
-            nearest = await db.rows(NEAREST.format(vector=await vector_of(QUERY)))
-            assert [row["name"] for row in nearest][:2] == ["sendLetter", "post.parcel"]
+            nearest = await asked(dsn, NEAREST.format(vector=await vector_of(QUERY)))
+            assert nearest[:2] == ["sendLetter", "post.parcel"]
             assert (await found(Finder(db, Buckets()), QUERY))[0] == "sendLetter"
 
 
@@ -123,27 +114,6 @@ OLD_VECTORS = """
 """
 
 
-def formerly() -> list[migrate.Migration]:
-    """The migrations as they were when vectors were halfvec."""
-    old = Path(__file__).parent / "old"
-    return [
-        replace(one, sql=(old / one.name).read_text()) if (old / one.name).exists() else one
-        for one in migrate.known()
-        if one.number < 10
-    ]
-
-
-async def made_formerly(dsn: str) -> None:
-    connection = await asyncpg.connect(dsn)
-    await connection.execute(migrate.TABLE)
-    for one in formerly():
-        await connection.execute(one.sql)
-        await connection.execute(
-            "INSERT INTO schema_migrations (number, name, digest) VALUES ($1, $2, $3)", one.number, one.name, one.digest
-        )
-    await connection.close()
-
-
 async def test_an_installation_with_a_graph_of_halfvecs_comes_along(request: pytest.FixtureRequest) -> None:
     async with database(request) as dsn:
         await made_formerly(dsn)
@@ -158,5 +128,5 @@ async def test_an_installation_with_a_graph_of_halfvecs_comes_along(request: pyt
             finder = Finder(db, Buckets())
             assert await Indexer(db, Buckets()).catch_up()
             assert (await found(finder, QUERY))[0] == "sendLetter"
-            nearest = await db.rows(NEAREST.format(vector=await vector_of(QUERY)))
-            assert next(row["name"] for row in nearest) == "sendLetter"
+            nearest = await asked(dsn, NEAREST.format(vector=await vector_of(QUERY)))
+            assert nearest[0] == "sendLetter"

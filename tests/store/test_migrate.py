@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from conftest import database
+from conftest import database, plain_role
+from former import made_formerly
 from longhouse.errors import SetupError
-from longhouse.store import migrate
+from longhouse.store import migrate, preflight
 from longhouse.store.database import Database, open_database
 from support import process
 
@@ -47,12 +48,15 @@ async def test_of_many_who_migrate_at_once_one_does(empty: str) -> None:
 
 async def test_a_migration_that_fails_leaves_nothing_behind(empty: str) -> None:
     async with open_database(empty) as db:
-        await db.run("CREATE TABLE workers (id text)")
-        with pytest.raises(asyncpg.DuplicateTableError):
+        await db.run("CREATE SCHEMA longhouse")
+        await db.run("CREATE FUNCTION event_id(text, bigint) RETURNS text LANGUAGE sql AS $$ SELECT 'x' $$")
+        with pytest.raises(
+            SetupError, match=r"Migration 0007_views.sql failed, and nothing of it was kept: .*event_id"
+        ):
             await migrate.migrate(db)
-        assert await db.value("SELECT to_regclass('sessions') IS NULL AND to_regclass('journal') IS NULL")
-        assert await db.value("SELECT count(*) FROM schema_migrations") == 0
-        await db.run("DROP TABLE workers")
+        assert await db.value("SELECT to_regclass('sessions') IS NOT NULL AND to_regclass('journal_events') IS NULL")
+        assert await db.value("SELECT max(number) FROM schema_migrations") == 6
+        await db.run("DROP FUNCTION event_id")
         assert await migrate.migrate(db)
 
 
@@ -88,3 +92,120 @@ async def test_serve_and_work_refuse_an_empty_database_and_migrate_mends_it(empt
     ]
     async with open_database(empty) as db:
         await migrate.check(db)
+
+
+# Where the tables are
+
+
+async def schemas(db: Database) -> set[str]:
+    rows = await db.rows("SELECT schemaname AS name FROM pg_tables UNION SELECT schemaname FROM pg_views")
+    return {row["name"] for row in rows} - {"pg_catalog", "information_schema"}
+
+
+async def test_all_tables_are_in_a_schema_of_our_own_beside_those_of_others(empty: str) -> None:
+    connection = await asyncpg.connect(empty)
+    await connection.execute("CREATE TABLE schema_migrations (version text); CREATE TABLE public.sessions (id int)")
+    for schema in ("longhouse", "agents_2"):
+        async with open_database(empty, schema=schema) as db:
+            assert await migrate.migrate(db)
+            await migrate.check(db)
+            assert await db.value("SELECT count(*) FROM workers") == 0
+            await db.renew()
+            assert await db.value("SELECT current_schema()") == schema
+    async with open_database(empty) as db:
+        assert await schemas(db) == {"longhouse", "agents_2", "public"}
+    strangers = (
+        "SELECT array_agg(relname::text ORDER BY relname) FROM pg_class WHERE relnamespace = 'public'::regnamespace"
+    )
+    assert await connection.fetchval(f"{strangers} AND relkind IN ('r', 'v')") == ["schema_migrations", "sessions"]
+    await connection.close()
+
+
+@pytest.mark.parametrize("place", ["public", "Their Own"])
+async def test_an_installation_of_before_stays_where_it_is(empty: str, place: str) -> None:
+    """Its tables are where the role's search path led, which was `public` unless somebody had said otherwise."""
+    connection = await asyncpg.connect(empty)
+    await connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{place}"')
+    await connection.execute(
+        f"DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = \"{place}\"', current_database()); END $$"
+    )
+    await connection.close()
+    await made_formerly(empty)
+    async with open_database(empty) as db:
+        with pytest.raises(SetupError, match=r"The database lacks 0010_vectors.sql"):
+            await migrate.check(db)
+        assert (await migrate.migrate(db))[0] == "0010_vectors.sql"
+        await migrate.check(db)
+        assert await schemas(db) == {place}
+    async with open_database(empty, schema="another") as db:
+        with pytest.raises(SetupError, match=r"lacks 0001_journal.sql"):
+            await migrate.check(db)
+
+
+# What a Postgres lacks
+
+
+async def lacks(dsn: str) -> str:
+    async with open_database(dsn) as db:
+        with pytest.raises(SetupError) as refused:
+            await migrate.migrate(db)
+        assert await db.value("SELECT count(*) FROM pg_class WHERE relname = 'schema_migrations'") == 0
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+async def test_everything_that_is_missing_is_said_before_anything_is_written(request: pytest.FixtureRequest) -> None:
+    async with database(request, "template0 ENCODING 'LATIN1' LOCALE_PROVIDER libc LOCALE 'C'") as admin:
+        connection = await asyncpg.connect(admin)
+        name = await connection.fetchval("SELECT current_database()")
+        async with plain_role(admin, owner=False) as dsn:
+            role = dsn.partition("//")[2].partition("@")[0]
+            await connection.execute(f"ALTER ROLE {role} SET default_transaction_read_only = on")
+            said = await lacks(dsn)
+            assert said.startswith("This Postgres cannot hold Longhouse yet; nothing was changed. Its transactions are")
+            assert f"The database {name} is encoded in LATIN1" in said
+            assert "may not make the schema longhouse: as a superuser, CREATE SCHEMA" in said
+        await connection.close()
+
+
+async def test_a_role_without_rights_is_told_which_and_works_once_it_has_them(empty: str) -> None:
+    connection = await asyncpg.connect(empty)
+    async with plain_role(empty, owner=False) as dsn:
+        role = dsn.partition("//")[2].partition("@")[0]
+        assert f'CREATE SCHEMA "longhouse" AUTHORIZATION "{role}"' in await lacks(dsn)
+        await connection.execute("CREATE SCHEMA longhouse")
+        assert f'GRANT USAGE, CREATE ON SCHEMA "longhouse" TO "{role}"' in await lacks(dsn)
+        await connection.execute(f"GRANT USAGE, CREATE ON SCHEMA longhouse TO {role}")
+        await connection.execute("CREATE TABLE longhouse.workers (id text)")
+        assert "The schema longhouse already has workers, not made by Longhouse" in await lacks(dsn)
+        await connection.execute("DROP TABLE longhouse.workers")
+        async with process("migrate", database_url=dsn, log_level="warning") as ran:
+            assert await ran.ended() == 0
+        assert ran.said == [f"applied {one.name}" for one in migrate.known()]
+        async with plain_role(empty, owner=False) as another, open_database(another) as db:
+            with pytest.raises(SetupError, match="cannot be read: permission denied for schema longhouse"):
+                await migrate.check(db)
+    await connection.close()
+
+
+async def test_tables_of_another_role_are_not_changed(empty: str) -> None:
+    await made_formerly(empty)
+    connection = await asyncpg.connect(empty)
+    async with plain_role(empty, owner=False) as dsn:
+        role = dsn.partition("//")[2].partition("@")[0]
+        await connection.execute(f"GRANT ALL ON SCHEMA public TO {role}")
+        await connection.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {role}")
+        async with open_database(dsn) as db:
+            with pytest.raises(SetupError, match="The tables in public belong to longhouse: migrate as that role"):
+                await migrate.migrate(db)
+    await connection.close()
+
+
+def test_an_old_version_and_a_standby_are_told() -> None:
+    facts = {"major": 14, "version": "14.9", "encoding": "UTF8", "is_read_only": True, "is_standby": True}
+    facts |= {"database": "d", "role": "r", "has_schema": False, "may_create_schemas": True, "has_plpgsql": False}
+    assert list(preflight.lacking(facts, "longhouse")) == [
+        "It is version 14.9: 15 or newer is needed.",
+        "It is a standby, which cannot be written: name the primary in LONGHOUSE_DATABASE_URL.",
+        "It has no plpgsql: CREATE EXTENSION plpgsql.",
+    ]

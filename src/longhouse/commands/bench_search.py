@@ -170,7 +170,7 @@ async def measure(given: Given) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="longhouse-bench-") as folder:
         os.chmod(folder, 0o711)  # noqa: S103 - Postgres may run under another account, which must be able to enter
         async with open_postgres(Path(folder)) as postgres, open_database(postgres.dsn) as db:
-            await migrate.migrate(db)
+            await migrate.migrate(db, may_extend=postgres.vectors)
             embedder = await embedded.load()
             await _publish(db, given)
             await Indexer(db, embedder).catch_up()

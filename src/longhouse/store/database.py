@@ -4,11 +4,13 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import asyncpg
 
 from longhouse.errors import SetupError
+from longhouse.store import schema as schemas
 
 POOL_SIZE: Final = 20
 RETRY_FOR: Final = 15.0
@@ -58,9 +60,10 @@ class Connection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg carries n
 class Database:
     """One statement a call. Every statement sent through here may be sent twice: it reads, or it refuses a repeat."""
 
-    def __init__(self, pool: asyncpg.Pool, dsn: str, pool_size: int) -> None:
+    def __init__(self, pool: asyncpg.Pool, dsn: str, schema: str, pool_size: int) -> None:
         self.pool = pool
         self.dsn = dsn
+        self.schema = schema
         self._pool_size = pool_size
         self._renewing = asyncio.Lock()
 
@@ -142,13 +145,13 @@ class Database:
         silent = self.pool
         async with self._renewing:
             if self.pool is silent and not silent.is_closing():
-                self.pool = await _open_pool(self.dsn, first=0, most=self._pool_size)
+                self.pool = await _open_pool(self.dsn, self.schema, first=0, most=self._pool_size)
                 silent.terminate()
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[asyncpg.Connection]:
         """A connection of its own, outside the pool: for locks and for listening."""
-        connection = await connect(self.dsn)
+        connection = await connect(self.dsn, self.schema)
         try:
             yield connection
         finally:
@@ -178,22 +181,36 @@ Asked = Database | Within
 """What a statement is sent to."""
 
 
-async def connect(dsn: str) -> asyncpg.Connection:
-    return await asyncpg.connect(
+async def connect(dsn: str, schema: str | None = None) -> asyncpg.Connection:
+    """A connection that sees the tables of one schema; without one, what its role sees."""
+    connection = await asyncpg.connect(
         dsn,
         connection_class=Connection,
         timeout=CONNECT_WITHIN,
         server_settings={"application_name": "longhouse", **SERVER_LINE},
     )
+    try:
+        if schema:
+            await _look_into(connection, schema)
+    except BaseException:
+        connection.terminate()
+        raise
+    return connection
 
 
-async def _open_pool(dsn: str, *, first: int, most: int) -> asyncpg.Pool:
+async def _look_into(connection: asyncpg.Connection, schema: str) -> None:
+    # After connecting and not with it: a pooler that hands sessions out refuses what it does not know at the start.
+    await connection.execute(f"SET search_path = {schemas.quoted(schema)}", timeout=CONNECT_WITHIN)
+
+
+async def _open_pool(dsn: str, schema: str, *, first: int, most: int) -> asyncpg.Pool:
     return await asyncpg.create_pool(
         dsn,
         init_size=first,
         min_size=0,  # a floor would be kept by a task of asyncpg's own, which logs a traceback for each try in vain
         max_size=most,
         connection_class=Connection,
+        init=partial(_look_into, schema=schema),
         max_inactive_connection_lifetime=60,
         timeout=CONNECT_WITHIN,
         server_settings={
@@ -216,13 +233,24 @@ def watch(transport: asyncio.BaseTransport) -> None:
 
 
 @asynccontextmanager
-async def open_database(dsn: str, *, pool_size: int = POOL_SIZE) -> AsyncIterator[Database]:
+async def open_database(
+    dsn: str, *, schema: str = schemas.DEFAULT, pool_size: int = POOL_SIZE
+) -> AsyncIterator[Database]:
     try:
-        pool = await _open_pool(dsn, first=1, most=pool_size)
+        schema = await _schema(dsn, schema)
+        pool = await _open_pool(dsn, schema, first=1, most=pool_size)
     except (*UNREACHABLE, asyncpg.PostgresError) as error:
         raise SetupError(f"Postgres cannot be reached: {error}; check LONGHOUSE_DATABASE_URL.") from error
-    db = Database(pool, dsn, pool_size)
+    db = Database(pool, dsn, schema, pool_size)
     try:
         yield db
     finally:
         db.pool.terminate()
+
+
+async def _schema(dsn: str, wanted: str) -> str:
+    connection = await connect(dsn)
+    try:
+        return await schemas.find(connection, wanted)
+    finally:
+        connection.terminate()

@@ -77,7 +77,6 @@ async def bind(connection: asyncpg.Connection, *, may_extend: bool) -> None:
         return
     async with connection.transaction():
         await _show(connection, wanted)
-    log.debug("vectors are shown in SQL", type="vector" if extension else "bytea")
 
 
 async def _shown(connection: asyncpg.Connection) -> Shown:

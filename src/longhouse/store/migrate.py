@@ -8,8 +8,9 @@ from typing import Final
 import asyncpg
 
 from longhouse.errors import SetupError
-from longhouse.store import embeddings
+from longhouse.store import embeddings, preflight
 from longhouse.store.database import Database
+from longhouse.store.schema import quoted
 
 # Files that were written anew, with what they were before: who applied that is brought to the same by later ones.
 FORMERLY: Final = {
@@ -26,6 +27,13 @@ CREATE TABLE IF NOT EXISTS schema_migrations (
     digest     text NOT NULL,
     applied_at timestamptz NOT NULL DEFAULT now()
 )"""
+
+
+# Also where the role may not look into the schema.
+THERE: Final = """
+    SELECT EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+                   WHERE n.nspname = $1 AND c.relname = 'schema_migrations')
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,36 +53,51 @@ def known() -> list[Migration]:
     return [Migration(int(file.name[:4]), file.name, file.read_text("utf-8")) for file in files]
 
 
-async def migrate(db: Database, *, may_extend: bool = True) -> list[str]:
+async def migrate(db: Database, *, may_extend: bool | None = True) -> list[str]:
     """Brings the schema up to date; returns the names of what was applied.
 
-    Without `may_extend`, the extension `vector` is left alone although it may be there.
+    Vectors are shown by the extension `vector` where it is there, and not without `may_extend`; None leaves that to
+    another process, which knows whether the extension works.
     """
     async with db.connection() as connection:
         await connection.execute("SELECT pg_advisory_lock($1)", LOCK)
-        await connection.execute(TABLE)
-        done = await _applied(connection)
+        done = await _applied(connection, db.schema)
         _refuse_foreign(done)
         pending = [migration for migration in known() if migration.number not in done]
+        if pending:
+            statements = [migration.sql for migration in known()]
+            await preflight.check(connection, db.schema, statements, begun=bool(done))
+            await _begin(connection, db.schema)
         for migration in pending:
             await _apply(connection, migration)
-        await embeddings.bind(connection, may_extend=may_extend)
+        if may_extend is not None:
+            await embeddings.bind(connection, may_extend=may_extend)
         return [migration.name for migration in pending]
 
 
 async def check(db: Database) -> None:
     """Refuses a schema that is not the one this program was written for, in one sentence."""
     async with db.connection() as connection:
-        there = await connection.fetchval("SELECT to_regclass('schema_migrations') IS NOT NULL")
-        done = await _applied(connection) if there else {}
+        done = await _applied(connection, db.schema)
     _refuse_foreign(done)
     missing = [migration.name for migration in known() if migration.number not in done]
     if missing:
         raise SetupError(f"The database lacks {', '.join(missing)}: run `longhouse migrate` once, then start again.")
 
 
-async def _applied(connection: asyncpg.Connection) -> dict[int, str]:
-    rows = await connection.fetch("SELECT number, digest FROM schema_migrations")
+async def _begin(connection: asyncpg.Connection, schema: str) -> None:
+    if not await connection.fetchval("SELECT to_regnamespace($1) IS NOT NULL", quoted(schema)):
+        await connection.execute(f"CREATE SCHEMA {quoted(schema)}")
+    await connection.execute(TABLE)
+
+
+async def _applied(connection: asyncpg.Connection, schema: str) -> dict[int, str]:
+    if not await connection.fetchval(THERE, schema):
+        return {}
+    try:
+        rows = await connection.fetch(f"SELECT number, digest FROM {quoted(schema)}.schema_migrations")
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise SetupError(f"The database's tables cannot be read: {error}; come as the role they belong to.") from error
     return {row["number"]: row["digest"] for row in rows}
 
 
@@ -92,11 +115,14 @@ def _refuse_foreign(done: dict[int, str]) -> None:
 
 
 async def _apply(connection: asyncpg.Connection, migration: Migration) -> None:
-    async with connection.transaction():
-        await connection.execute(migration.sql)
-        await connection.execute(
-            "INSERT INTO schema_migrations (number, name, digest) VALUES ($1, $2, $3)",
-            migration.number,
-            migration.name,
-            migration.digest,
-        )
+    try:
+        async with connection.transaction():
+            await connection.execute(migration.sql)
+            await connection.execute(
+                "INSERT INTO schema_migrations (number, name, digest) VALUES ($1, $2, $3)",
+                migration.number,
+                migration.name,
+                migration.digest,
+            )
+    except asyncpg.PostgresError as error:
+        raise SetupError(f"Migration {migration.name} failed, and nothing of it was kept: {error}.") from error
