@@ -72,8 +72,12 @@ async def test_a_postgres_without_the_extension_keeps_vectors_and_shows_them_onc
             assert (await found(Finder(db, Buckets()), QUERY))[0] == "sendLetter"
 
 
-async def test_both_columns_say_the_same(db: Database) -> None:
+async def test_both_columns_say_the_same_and_anybody_may_compare(db: Database) -> None:
     await indexed(db, *SOME, embedder=Buckets())
+    connection = await asyncpg.connect(db.dsn)  # as `psql` comes, which knows of no schema
+    nearest = await connection.fetch(NEAREST.format(vector=await vector_of(QUERY)))
+    assert nearest[0]["name"] == "sendLetter"
+    await connection.close()
     rows = await db.rows("SELECT vector, embedding::real[] AS numbers FROM search_documents WHERE kind = 'tool'")
     assert len(rows) == len(SOME)
     for row in rows:
@@ -96,6 +100,14 @@ async def test_views_that_went_with_the_extension_come_back(db: Database) -> Non
     await migrate.migrate(db, may_extend=False)
     assert await db.value("SELECT count(*) FROM tools WHERE octet_length(embedding) = 32") == len(SOME)
     assert await db.value("SELECT count(*) FROM agent_templates") == 0
+
+
+async def test_an_older_version_of_the_extension_is_brought_up_to_date(db: Database) -> None:
+    newest = await db.value("SELECT extversion FROM pg_extension WHERE extname = 'vector'")
+    await db.run("UPDATE pg_extension SET extversion = '0.8.4' WHERE extname = 'vector'")
+    await migrate.migrate(db)
+    assert await db.value("SELECT extversion FROM pg_extension WHERE extname = 'vector'") == newest != "0.8.4"
+    assert await is_numbers(db)
 
 
 # An installation of before
@@ -130,3 +142,19 @@ async def test_an_installation_with_a_graph_of_halfvecs_comes_along(request: pyt
             assert (await found(finder, QUERY))[0] == "sendLetter"
             nearest = await asked(dsn, NEAREST.format(vector=await vector_of(QUERY)))
             assert nearest[0] == "sendLetter"
+
+
+async def test_what_people_built_on_the_views_stands_in_nobodys_way(request: pytest.FixtureRequest) -> None:
+    async with database(request) as dsn:
+        await made_formerly(dsn)
+        async with open_database(dsn) as db:
+            await db.run("CREATE VIEW mine AS SELECT name, embedding FROM tools WHERE is_active")
+            await migrate.migrate(db)
+            await migrate.check(db)
+            finder = await indexed(db, *SOME, embedder=Buckets())
+            assert (await found(finder, QUERY))[0] == "sendLetter"
+            assert len(await asked(dsn, NEAREST.replace("tools", "mine").format(vector=await vector_of(QUERY)))) == 3
+            await db.run("DROP VIEW mine")
+            await migrate.migrate(db)
+            assert await is_numbers(db)
+            assert (await asked(dsn, NEAREST.format(vector=await vector_of(QUERY))))[0] == "sendLetter"

@@ -167,7 +167,7 @@ async def interactions_as_expected(house: House, session: str, results: list[str
 async def test_the_columns_are_those_people_know(db: Database) -> None:
     rows = await select(
         db, "table_name, string_agg(column_name, ' ' ORDER BY ordinal_position)",
-        "information_schema.columns WHERE table_schema = 'public' GROUP BY 1",
+        "information_schema.columns WHERE table_schema = current_schema() GROUP BY 1",
     )  # fmt: skip
     columns = {name: listed.split() for name, listed in rows}
     assert columns["interactions"] == [

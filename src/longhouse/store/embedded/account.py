@@ -86,11 +86,11 @@ def run(
     )
 
 
-def state_folder(data_dir: Path) -> Path:
+def state_folder(data_dir: Path, account: Account | None) -> Path:
     """Where what several data folders share is kept, and what the account cannot reach elsewhere.
 
     It is the folder that systemd names to a service, else the system's for root and the user's own for others. Where
-    none of them can be written, the data folder holds all.
+    we cannot write there, or the account cannot enter, the data folder holds all.
     """
     folder = _state_folder()
     if not folder.is_absolute():  # nobody's home
@@ -99,7 +99,7 @@ def state_folder(data_dir: Path) -> Path:
         with suppress(FileExistsError):
             folder.mkdir(parents=True)
             folder.chmod(PASSAGE)  # ours, made a moment ago: whatever the umask is, the account passes
-        if os.access(folder, os.W_OK | os.X_OK):
+        if os.access(folder, os.W_OK | os.X_OK) and (account is None or account.may_enter(folder)):
             return folder
     return data_dir
 

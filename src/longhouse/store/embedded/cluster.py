@@ -87,14 +87,14 @@ def settle(data_dir: Path, say: Callable[[str], None]) -> Path:
     if accounts.is_root() and not os.path.lexists(place):
         account = accounts.unprivileged()
         if not account.may_enter(data_dir):
-            place.symlink_to(_room(data_dir) / "postgres")
+            place.symlink_to(_room(data_dir, account) / "postgres")
             say(f"Postgres runs as {account.name}, who may not enter {data_dir}: its data is in {place.readlink()}.")
     return place.resolve()
 
 
-def _room(data_dir: Path) -> Path:
+def _room(data_dir: Path, account: Account) -> Path:
     """A new folder each time: where the data folder was deleted, old data does not come back by its name."""
-    room = Path(tempfile.mkdtemp(prefix=f"{_digest(data_dir)}-", dir=accounts.state_folder(data_dir)))
+    room = Path(tempfile.mkdtemp(prefix=f"{_digest(data_dir)}-", dir=accounts.state_folder(data_dir, account)))
     room.chmod(accounts.PASSAGE)
     return room
 
