@@ -69,7 +69,7 @@ bench: $(VENV)/.test
 # One resolution for all: what runs here is what is tested.
 lock: $(VENV)/.run
 	@cd $(LOCKS) && ../$(BIN)/$(compile) uv.in -o uv.lock.txt
-	@$(BIN)/$(compile) --all-groups pyproject.toml -o $(LOCKS)/all.txt
+	@$(BIN)/$(compile) --group test --group check pyproject.toml -o $(LOCKS)/all.txt
 	@$(BIN)/$(compile) -c $(LOCKS)/all.txt pyproject.toml -o $(LOCKS)/run.lock.txt
 	@$(BIN)/$(compile) -c $(LOCKS)/all.txt --group test -o $(LOCKS)/test.lock.txt
 	@$(BIN)/$(compile) -c $(LOCKS)/all.txt --group check -o $(LOCKS)/check.lock.txt
