@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longhouse.agents import offering
-from longhouse.agents.offering import BATCH, first_few, next_step, sticky
-from longhouse.journal.events import Limits
+from longhouse.agents.offering import BATCH, Line, first_few, in_line, line_up, next_step
+from longhouse.journal.events import Limits, Selection
 from longhouse.journal.session import Session, Turn
 
 FINAL = ["final"]
@@ -16,6 +16,11 @@ FINAL = ["final"]
 
 def names(*numbers: int) -> list[str]:
     return [f"t{number}" for number in numbers]
+
+
+def sticky(offered: list[str], required: list[str], ranked: list[str], used: list[str], cap: int) -> list[str]:
+    """Of an agent that names no other tools than the required ones."""
+    return offering.sticky(offered, line_up(required, [], ranked, [], cap), used, cap)
 
 
 def test_required_tools_come_first_and_nothing_passes_the_cap() -> None:
@@ -38,10 +43,50 @@ def test_a_full_set_stays_as_it_is_while_the_best_are_in_it() -> None:
 
 def test_when_something_better_is_needed_the_longest_unused_leave_together() -> None:
     full = ["final", *names(1, 2, 3, 4, 5, 6, 7)]
-    after = sticky(full, FINAL, names(9, 7, 6), ["t2", "t1"], 8)
-    assert "t9" in after
+    after = sticky(full, FINAL, names(9, 7, 6, 11, 12, 13), ["t2", "t1"], 8)
     assert set(full) - set(after) == {"t3", "t4", "t5", "t1"}  # never used ones first, then what was used longest ago
-    assert after == ["final", "t2", "t6", "t7", "t9"]
+    assert after == ["final", "t2", "t6", "t7", "t9", "t11", "t12", "t13"]
+
+
+def test_nobody_leaves_for_whom_nobody_comes() -> None:
+    full = ["final", *names(1, 2, 3, 4, 5, 6, 7)]
+    assert sticky(full, FINAL, names(9, 7, 6), ["t2", "t1"], 8) == ["final", *names(1, 2, 4, 5, 6, 7, 9)]
+
+
+def test_what_is_named_comes_before_what_comes_by_the_dozen_and_the_best_of_each_first() -> None:
+    assert in_line(["a", "b", "c"], ["s.2", "c", "s.1"], ["s.3"]) == ["c", "a", "b", "s.2", "s.1", "s.3"]
+
+
+def test_where_all_that_is_named_has_its_place_the_rest_compete_for_what_is_left() -> None:
+    line = line_up(FINAL, ["a", "b"], ["s.2", "b", "s.1"], ["s.3"], 4)
+    assert line == Line(("final", "a", "b"), ("s.2", "s.1"), ("s.3",))
+    first = offering.sticky([], line, [], 4)
+    assert first == ["final", "a", "b", "s.2"]
+    later = line_up(FINAL, ["a", "b"], ["s.1", "s.2"], ["s.3"], 4)
+    assert offering.sticky(first, later, [], 4) == ["final", "a", "b", "s.1"], "only who has no sure place leaves"
+
+
+def test_where_not_all_that_is_named_has_a_place_the_best_of_it_has_and_nobody_else() -> None:
+    line = line_up(FINAL, ["a", "b", "c", "d"], ["s.2", "d"], ["s.3"], 4)
+    assert line == Line(("final",), ("d",), ("a", "b", "c", "d"), is_closed=True)
+    assert offering.sticky([], line, [], 4) == ["final", "d", "a", "b"]
+    assert offering.sticky(["final", "s.2", "s.3", "c"], line, ["s.2"], 4) == ["final", "c", "d", "a"]
+
+
+def test_without_a_word_on_any_of_them_what_is_offered_stays() -> None:
+    line = line_up(FINAL, ["a", "b", "c", "d"], [], [], 4)
+    assert offering.sticky(["final", "d", "c", "b"], line, [], 4) == ["final", "d", "c", "b"]
+
+
+def test_how_a_set_was_chosen_is_told_in_a_bounded_size() -> None:
+    few = offering.selection(["a", "b"], ["b", "a", "c", "d"], {"a": 0.123456, "d": 0.5, "x": 1.0}, "Алия", "plan")
+    assert few == Selection(query="Алия", stage="plan", scores={"a": 0.1235, "d": 0.5}, left_out=("c", "d"))
+    many = names(*range(100))
+    much = offering.selection([], many, dict.fromkeys(many, 1.0), "word " * 5000)
+    assert (len(much.left_out), len(much.scores), much.more) == (20, 20, 80)
+    assert len(much.query) < 1100
+    assert much.query.startswith("word ")
+    assert much.query.endswith(" word ")
 
 
 def test_required_tools_never_leave() -> None:
@@ -79,9 +124,26 @@ def test_over_many_steps_the_set_is_bounded_whole_and_changes_in_batches(seed: i
         assert left == 0 or left >= min(BATCH, len(before) - 1 - offering.NEEDED)
 
 
-def test_the_query_is_the_next_step_the_task_and_the_stage() -> None:
+@given(st.integers(0, 2**32), st.integers(2, 12), st.integers(0, 14))
+def test_over_many_steps_what_is_named_is_offered_and_what_was_offered_comes_first(
+    seed: int, cap: int, count: int
+) -> None:
+    chance = random.Random(seed)
+    own, every = [f"own{n}" for n in range(count)], names(*range(30))
+    offered: list[str] = []
+    for _ in range(20):
+        ranked = chance.sample([*own, *every], chance.randint(0, 20))
+        line = line_up(FINAL, own, ranked, [name for name in every if name not in ranked], cap)
+        before, offered = offered, offering.sticky(offered, line, chance.sample(every, 2), cap)
+        assert len(offered) == len(set(offered)) == cap, "no place stays empty while anybody waits"
+        assert set(offered) <= {"final", *own} or {"final", *own} <= set(offered)
+        stayed = [name for name in before if name in offered]
+        assert offered[: len(stayed)] == stayed
+
+
+def test_the_query_is_the_next_step_and_the_task() -> None:
     session = session_with({"current_step_reasoning": {"remaining_steps": ["book a hotel", "write"]}})
-    assert offering.query_of(session, "research") == "book a hotel\nplan my trip\nresearch"
+    assert offering.query_of(session) == "book a hotel\nplan my trip"
     assert next_step({"remaining_steps": "not a list"}) == next_step(None) == next_step({"remaining_steps": [3]}) == ""
 
 

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from finding import Buckets, indexed, publish, tool
+from longhouse.agents.descriptor import ToolDescriptor
 from longhouse.agents.template import Availability, Rules, SelectionStrategy, Template, ToolPolicy
-from longhouse.journal.events import Limits, Rights
+from longhouse.journal.events import Limits, Rights, Selection
 from longhouse.journal.session import Session, Turn
 from longhouse.runtime.indexer import Indexer
 from longhouse.store.catalog import Catalog
@@ -18,10 +19,11 @@ from longhouse.tools.search import Finder, ToolSearchService
 TOPICS = ("weather", "letter", "train", "recipe", "invoice", "museum", "doctor", "garden", "concert", "library")
 CROWD = [tool(f"{topic}_{n}", f"Number {n} of all that is about a {topic}") for topic in TOPICS for n in range(6)]
 FINAL = tool("final", "Ends the work", type="system")
+SENDER = tool("invoice_sender", "Send an invoice")
 
 
-async def opened(db: Database) -> ToolSearchService:
-    finder = await indexed(db, FINAL, *CROWD, embedder=Buckets())
+async def opened(db: Database, *more: ToolDescriptor) -> ToolSearchService:
+    finder = await indexed(db, FINAL, *CROWD, *more, embedder=Buckets())
     return ToolSearchService(Catalog(db), finder)
 
 
@@ -79,16 +81,15 @@ async def test_no_strategy_passes_the_cap(db: Database, strategy: SelectionStrat
 
 
 async def test_the_step_decides_what_is_offered(db: Database) -> None:
-    service = await opened(db)
+    service = await opened(db, SENDER)
     one = template(selection_strategy="retrieval_per_step", max_tools_in_prompt=4)
     assert set((await names_of(service, one, session("my garden")))[1:]) <= {f"garden_{n}" for n in range(6)}
     thought = {"current_step_reasoning": {"remaining_steps": ["send the invoice"]}}
-    offered = await names_of(service, one, session("my garden", context=thought))
-    assert any(name.startswith("invoice_") for name in offered)
+    assert SENDER.name in await names_of(service, one, session("my garden", context=thought))
 
 
 async def test_a_set_that_stays_begins_as_it_was(db: Database) -> None:
-    service = await opened(db)
+    service = await opened(db, SENDER)
     one = template(max_tools_in_prompt=6)
     first = await names_of(service, one, session("my garden"))
     life = session("my garden", offered=tuple(f"{name}@1" for name in first))
@@ -97,7 +98,7 @@ async def test_a_set_that_stays_begins_as_it_was(db: Database) -> None:
     after = await names_of(service, one, replace(life, context=thought))
     stayed = [name for name in first if name in after]
     assert after[: len(stayed)] == stayed
-    assert any(name.startswith("invoice_") for name in after)
+    assert SENDER.name in after
     assert len(after) == 6
 
 
@@ -132,6 +133,64 @@ async def test_without_an_index_what_the_policy_names_is_offered(db: Database) -
     service = ToolSearchService(Catalog(db), Finder(db, None))
     one = template(allowlist=("garden_*", *(tool.name for tool in CROWD)), max_tools_in_prompt=3)
     assert await names_of(service, one, session("my garden")) == ["final", "weather_0", "weather_1"]
+
+
+@pytest.mark.parametrize("strategy", ["retrieval_per_step", "retrieval_sticky"])
+@pytest.mark.parametrize("embedder", [None, Buckets()], ids=["words", "words and vectors"])
+async def test_free_places_are_filled_with_what_the_policy_names(
+    db: Database, strategy: SelectionStrategy, embedder: Buckets | None
+) -> None:
+    shop = [tool(f"shop.{n}", f"Number {n} of what the shop does") for n in range(6)]
+    service = ToolSearchService(Catalog(db), await indexed(db, FINAL, *CROWD, *shop, embedder=embedder))
+    trains = tuple(f"train_{n}" for n in range(6))
+    one = template(max_tools_in_prompt=9, allowlist=("shop.*", *trains), selection_strategy=strategy)
+    for task in ("Запомни: меня зовут Алия", "number 3 of what the shop does", "my garden", "记住"):
+        names = await names_of(service, one, session(task))
+        assert set(names) >= {"final", *trains}, task
+        assert sum(name.startswith("shop.") for name in names) == 2, task
+    crowded = replace(one, tool_policy=replace(one.tool_policy, max_tools_in_prompt=4))
+    assert set(await names_of(service, crowded, session("what the shop does"))) <= {"final", *trains}
+    named = await names_of(service, crowded, session("train 5 then train 3"))
+    assert {"train_3", "train_5"} < set(named), "of what is named, the best for the step"
+    assert len(named) == 4
+
+
+async def test_the_word_of_the_stage_decides_nothing(db: Database) -> None:
+    planning = [tool(f"planner_{n}", "Plan, research and synthesize") for n in range(6)]
+    service = ToolSearchService(Catalog(db), await indexed(db, FINAL, *CROWD, *planning))
+    gardens = tuple(f"garden_{n}" for n in range(6))
+    one = template(max_tools_in_prompt=7, allowlist=(*gardens, *(tool.name for tool in planning)))
+    asking = session("привет")
+    assert await names_of(service, one, asking) == ["final", *gardens]
+    for stage in (None, "plan", "synthesize"):
+        selected = await service.select(one, asking, "привет", 6, stage)
+        assert [found.name for found in selected] == ["final", *gardens], stage
+
+
+async def test_a_stage_opens_and_closes_what_rules_say_of_it(db: Database) -> None:
+    service = await opened(db)
+    closing = Rules(availability=(Availability(when="stage == plan", exclude=("garden_1",)),))
+    one = replace(template(max_tools_in_prompt=20), rules=closing)
+    for stage, is_open in (("plan", False), ("research", True)):
+        found = {tool.name for tool in await service.select(one, session(), "garden", 20, stage)}
+        assert ("garden_1" in found) is is_open, stage
+
+
+async def test_how_the_tools_were_chosen_is_told(db: Database) -> None:
+    service = await opened(db)
+    trains = tuple(f"train_{n}" for n in range(6))
+    one = template(max_tools_in_prompt=4, allowlist=trains)
+    told = (await service.choose(one, session("train 4"))).selection
+    assert told is not None
+    assert (told.query, told.stage, told.more) == ("train 4", "plan", 0)
+    assert max(told.scores, key=lambda name: told.scores[name]) == "train_4"
+    assert len(told.left_out) == 3
+    assert set(told.left_out) < set(trains)
+    assert (await service.choose(template(allowlist=trains), session("train 4"))).selection is None, "all of it fits"
+    static = await service.choose(
+        template(max_tools_in_prompt=4, allowlist=trains, selection_strategy="static"), session()
+    )
+    assert static.selection == Selection(stage="plan", left_out=trains[3:])
 
 
 async def test_policies_hold_whatever_the_query(db: Database) -> None:

@@ -38,6 +38,7 @@ class Shown(msgspec.Struct, forbid_unknown_fields=True):
     request: msgspec.Raw
     digest: str
     matches: bool
+    selection: dict[str, Any] | None = None
 
 
 async def shown(house: House, session_id: str, step: int) -> Shown:

@@ -95,12 +95,15 @@ class Opening:
         return [names for names in lists if ASKING not in names]
 
 
-def opening_of(session: Session, template: Template, now: datetime) -> Opening:
+def opening_of(session: Session, template: Template, now: datetime, stage: str | None = None) -> Opening:
+    """`stage`: as if the work were so far."""
     turn = session.turn
     assert turn is not None
     if spent(turn, now) or stopped(session, template, now):
         return Opening(is_ending=True)
     facts = facts_of(session, template, now)
+    if stage is not None:
+        facts = {**facts, conditions.STAGE: stage}
     holding = (rule for rule in template.rules.availability if conditions.parse(rule.when).holds(facts))
     return Opening(shut=closed(session), rules=tuple(Rule(rule) for rule in holding))
 

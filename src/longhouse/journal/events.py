@@ -83,6 +83,20 @@ class Usage(_Value, frozen=True, kw_only=True):
     cached_tokens: int = 0
 
 
+class Selection(_Value, frozen=True, kw_only=True):
+    """How the tools of a step were chosen, where not all that are permitted may be offered."""
+
+    query: str = ""
+    """What was searched for, as far as it is worth keeping; empty where nothing was."""
+    stage: str = ""
+    scores: dict[str, float] = {}
+    """Of tools that the search found, offered or not. They rank within this step; without one, a tool was not found."""
+    left_out: tuple[str, ...] = ()
+    """Permitted tools for which there was no place, the next in line first."""
+    more: int = 0
+    """Left out beside those that are named."""
+
+
 class Output(_Value, frozen=True, kw_only=True, tag="Output"):
     content: str
 
@@ -178,6 +192,8 @@ class Replied(_Fact, frozen=True, kw_only=True, tag="Replied"):
     offered: tuple[str, ...] = ()
     """Tools (name@version) added to the offered set by this step, in order."""
     withdrawn: tuple[str, ...] = ()
+    selection: Selection | None = None
+    """None: all that was permitted was offered."""
     recalled: tuple[str, ...] = ()
     digest: str = ""
     """Of the request as sent, so that one composed again can be compared."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -13,6 +13,7 @@ from longhouse import clock
 from longhouse.agents import rules, window
 from longhouse.agents.delegation import narrowed, within
 from longhouse.agents.template import Template
+from longhouse.agents.tool import Tool
 from longhouse.errors import Postponed, ProviderError
 from longhouse.journal import events
 from longhouse.journal.events import Event, Fault
@@ -185,13 +186,21 @@ class Engine:
         session = run.session
         assert session.turn is not None
         template = instance.template
-        offered = in_order(session, await self.offering.tools(session, template))
+        chosen = await self.offering.choose(session, template)
+        offered = in_order(session, chosen.tools)
         request = instance.strategy.propose(session, template, offered)
         try:
             if summary := await condensed(session, template, instance.model, request.body):
                 await self.recorder.record(run, [summary])
                 return
-            reading = Reading(self.toolbox, session, request, offered, template.execution_policy.must_delegate)
+            reading = Reading(
+                self.toolbox,
+                session,
+                request,
+                offered,
+                must_delegate=template.execution_policy.must_delegate,
+                selection=chosen.selection,
+            )
             # What may be sent back is not shown before: nobody could take it back from the client.
             reply = await listen(
                 self.db,
@@ -207,6 +216,7 @@ class Engine:
             await self._endure(run, error)
             return
         await self.recorder.record(run, new)
+        _tell_left_out(session, offered, chosen.selection)
 
     async def _endure(self, run: Run, error: ProviderError) -> None:
         """Lets the session sleep until the provider may have recovered; past all patience, ends the turn in words."""
@@ -261,6 +271,21 @@ class Engine:
         every = journals.SNAPSHOT_EVERY
         if run.session.head // every > run.loaded // every:
             await journals.snapshot(self.db, run.session)
+
+
+def _tell_left_out(session: Session, offered: Sequence[Tool], selection: events.Selection | None) -> None:
+    """One record for each change of the set; its query stays in the journal, since it is what people have said."""
+    if selection and selection.left_out and {tool.ref for tool in offered} != {*session.offered}:
+        log.info(
+            "not all permitted tools are offered",
+            session=session.id,
+            agent=session.agent,
+            iteration=session.iteration + 1,
+            stage=selection.stage,
+            offered=[tool.name for tool in offered],
+            left_out=list(selection.left_out),
+            more=selection.more,
+        )
 
 
 def _started(

@@ -38,6 +38,8 @@ class Reading:
     offered: Sequence[Tool]
     must_delegate: bool = False
     """An answer without having asked another agent is sent back, once."""
+    selection: events.Selection | None = None
+    """How the offered tools were chosen."""
 
     async def read(self, strategy: Strategy, reply: Reply) -> list[Event]:
         verdict = strategy.interpret(self.request, reply)
@@ -153,6 +155,7 @@ class Reading:
             model=reply.model,
             offered=tuple(ref for ref in refs if ref not in known),
             withdrawn=tuple(ref for ref in self.session.offered if ref not in refs),
+            selection=self.selection,
             digest=self.request.digest,
         )
 

@@ -12,7 +12,7 @@ from longhouse.agents.descriptor import RISKS, ToolDescriptor
 from longhouse.agents.names import Names
 from longhouse.agents.template import Template, ToolPolicy
 from longhouse.agents.tool import Tool
-from longhouse.journal.events import Rights
+from longhouse.journal.events import Rights, Selection
 from longhouse.journal.session import Session
 from longhouse.store.catalog import Catalog
 from longhouse.tools.toolbox import Toolbox
@@ -27,10 +27,25 @@ FINAL_ANSWER: Final = "finalanswertool"
 """Ends a turn where the policy names no tool of its own for that."""
 
 
+class Chosen(Protocol):
+    @property
+    def tools(self) -> Sequence[ToolDescriptor]: ...
+    @property
+    def selection(self) -> Selection | None: ...
+
+
 class Search(Protocol):
-    async def get_tools_for_step(
-        self, template: Template, session: Session, *, hard_require: Sequence[str] = ()
-    ) -> list[ToolDescriptor]: ...
+    async def choose(
+        self, template: Template, session: Session, *, hard_require: Sequence[str], active: Mapping[str, int]
+    ) -> Chosen: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """The tools of a step, and how they were chosen; None where all that is permitted is offered."""
+
+    tools: list[Tool]
+    selection: Selection | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +66,18 @@ class Offering:
     """Chooses where a policy permits more than may be offered."""
     _known: dict[tuple[str, str], Known] = field(default_factory=dict)
 
-    async def tools(self, session: Session, template: Template) -> list[Tool]:
+    async def choose(self, session: Session, template: Template) -> Offered:
         """The permitted tools that are open now: required ones, then others, never more than the policy's cap."""
         known = await self._look(template, session.owner)
         found = session.context.get("found_tools", ())
         if self.search and (found or not _names_all(known.template.tool_policy, known.active)):
             needed = found[-MOST_FOUND:]
-            chosen = await self.search.get_tools_for_step(known.template, session, hard_require=needed)
-            taken = [await self.toolbox.taken(one.name, one.version) for one in chosen]
-            return [tool for tool in taken if tool]
+            chosen = await self.search.choose(known.template, session, hard_require=needed, active=known.active)
+            taken = [await self.toolbox.taken(one.name, one.version) for one in chosen.tools]
+            return Offered([tool for tool in taken if tool], chosen.selection)
         return await self._named(session, known)
 
-    async def _named(self, session: Session, known: Known) -> list[Tool]:
+    async def _named(self, session: Session, known: Known) -> Offered:
         """What the policy names, in its order; where that is too much, required tools first."""
         policy, pinned = known.template.tool_policy, offering.pins(session)
         versions = {name: pinned.get(name, version) for name, version in known.active.items()}
@@ -74,10 +89,12 @@ class Offering:
             if tool and opening.leaves(tool):
                 tools[tool.name] = tool
         if len(tools) <= policy.max_tools_in_prompt:
-            return list(tools.values())
+            return Offered(list(tools.values()))
         required = Names(policy.required)
         first = [name for name in tools if name in required]
-        return [tools[name] for name in offering.first_few(first, tools, policy.max_tools_in_prompt)]
+        names = offering.first_few(first, tools, policy.max_tools_in_prompt)
+        selection = offering.selection(names, tools, {}, stage=rules.stage(session, known.template))
+        return Offered([tools[name] for name in names], selection)
 
     async def _look(self, template: Template, owner: str) -> Known:
         key, now = (template.ref, owner), asyncio.get_running_loop().time()

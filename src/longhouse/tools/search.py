@@ -14,7 +14,7 @@ from longhouse.agents.rules import Opening
 from longhouse.agents.template import Template
 from longhouse.agents.tool import Tool
 from longhouse.errors import ProviderError
-from longhouse.journal.events import Rights
+from longhouse.journal.events import Rights, Selection
 from longhouse.journal.session import Session
 from longhouse.models.model import Embedder
 from longhouse.store import indexing, search
@@ -32,6 +32,10 @@ AGAIN_AFTER: Final = 30.0
 """Seconds after which a model that failed is asked again."""
 SPARE: Final = 4
 """Search finds so many more than are offered: the catalog may have changed since it was indexed."""
+MOST_NAMED: Final = 256
+"""Tools named one by one that are looked at in a step, beside those that it is about."""
+LOOKED_AT: Final = 32
+"""Tools of servers that are looked at together, of those that the step says nothing of."""
 
 
 class Finder:
@@ -99,9 +103,40 @@ class Point:
     opening: Opening
 
 
-def point_of(template: Template, session: Session) -> Point:
-    opening = rules.opening_of(session, template, clock.now()) if session.turn else Opening()
+def point_of(template: Template, session: Session, stage: str | None = None) -> Point:
+    opening = rules.opening_of(session, template, clock.now(), stage) if session.turn else Opening()
     return Point(template, session, opening)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The tools of a step, and how they were chosen."""
+
+    tools: list[ToolDescriptor]
+    selection: Selection | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """What may be offered at a point, each kind in its order."""
+
+    required: list[str]
+    named: list[str]
+    """By the policy, one by one."""
+    ranked: list[str]
+    """By the search, the best first."""
+    others: list[str]
+    """Of what the policy names by the dozen, what the search did not find."""
+    permitted: Mapping[str, ToolDescriptor]
+    scores: Mapping[str, float]
+
+    @property
+    def in_line(self) -> list[str]:
+        return offering.in_line(self.named, self.ranked, self.others)
+
+    def chosen(self, names: Sequence[str], query: str, stage: str) -> Chosen:
+        selection = offering.selection(names, (*self.required, *self.in_line), self.scores, query, stage)
+        return Chosen([self.permitted[name] for name in names], selection)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,14 +155,14 @@ class ToolSearchService:
         stage: str | None = None,
         hard_require: Sequence[str] = (),
     ) -> list[ToolDescriptor]:
-        """Required tools first, then the best for the query; never more than the policy's cap."""
-        cap, point = template.tool_policy.max_tools_in_prompt, point_of(template, session)
-        required = await self._active(session, (*template.tool_policy.required, *hard_require))
-        ranked = await self._ranked(point, f"{query}\n{stage}" if stage else query, min(top_k, cap))
-        permitted = await self._permitted(point, {**ranked, **required})
-        best = [name for name in ranked if name in permitted][:top_k]
-        chosen = offering.first_few([name for name in required if name in permitted], best, cap)
-        return [permitted[name] for name in chosen]
+        """Required tools first, then what the policy names, then the rest, by rank; never more than the policy's cap.
+
+        The stage opens and closes what the template's rules say of it; its word is not searched for.
+        """
+        cap, point = template.tool_policy.max_tools_in_prompt, point_of(template, session, stage)
+        found = await self._candidates(point, query, min(top_k, cap), hard_require=hard_require)
+        names = offering.first_few(found.required, found.in_line[:top_k], cap)
+        return [found.permitted[name] for name in names]
 
     async def find(self, session: Session, query: str, top_k: int) -> list[ToolDescriptor]:
         """What an agent finds when it looks itself: the best for the query among what it may have."""
@@ -137,41 +172,93 @@ class ToolSearchService:
             return []
         point = point_of(template, session)
         ranked = await self._ranked(point, query, top_k)
-        permitted = await self._permitted(point, ranked)
-        return [permitted[name] for name in ranked if name in permitted][:top_k]
+        if not ranked:
+            # Nothing is indexed yet, or nothing fits: what the policy names is better than nothing.
+            named = template.tool_policy.named if template.tool_policy.allowlist is not None else ()
+            return list((await self._permitted(point, await self._active(session, named))).values())[:top_k]
+        permitted = await self._permitted(point, {hit.name: hit.version for hit in ranked})
+        return [permitted[hit.name] for hit in ranked if hit.name in permitted][:top_k]
 
     async def get_tools_for_step(
         self, template: Template, session: Session, *, hard_require: Sequence[str] = ()
     ) -> list[ToolDescriptor]:
         """What the template's strategy offers in this step; `hard_require` is what the agent itself has found."""
+        return (await self.choose(template, session, hard_require=hard_require)).tools
+
+    async def choose(
+        self,
+        template: Template,
+        session: Session,
+        *,
+        hard_require: Sequence[str] = (),
+        active: Mapping[str, int] | None = None,
+    ) -> Chosen:
+        """The tools of a step; `active` are the versions of what the policy names, where they are known."""
         policy, cap = template.tool_policy, template.tool_policy.max_tools_in_prompt
         point = point_of(template, session)
-        required = await self._active(session, (*policy.required, *hard_require))
         if policy.selection_strategy == "static" or _names_few(template):
-            required |= await self._active(session, policy.named)
-            permitted = await self._permitted(point, required)
-            return list(permitted.values())[:cap]
-        query = offering.query_of(session, rules.stage(session, template))
-        ranked = await self._ranked(point, query, cap)
-        before = await self._active(session, [ref.rpartition("@")[0] for ref in session.offered])
-        permitted = await self._permitted(point, {**before, **ranked, **required})
-        needed = [name for name in required if name in permitted]
-        best = [name for name in ranked if name in permitted]
+            named = await self._active(session, (*policy.required, *hard_require, *policy.named))
+            permitted = await self._permitted(point, named)
+            told = offering.selection(list(permitted)[:cap], permitted, {}, stage=rules.stage(session, template))
+            return Chosen(list(permitted.values())[:cap], told if told.left_out else None)
+        query, stage = offering.query_of(session), rules.stage(session, template)
+        before = [ref.rpartition("@")[0] for ref in session.offered]
+        found = await self._candidates(point, query, cap, hard_require=hard_require, before=before, active=active)
         if policy.selection_strategy == "retrieval_per_step":
-            chosen = offering.first_few(needed, best, cap)
-        else:
-            kept = [name for name in before if name in permitted]
-            chosen = offering.sticky(kept, needed, best, offering.used_tools(session), cap)
-        return [permitted[name] for name in chosen]
+            return found.chosen(offering.first_few(found.required, found.in_line, cap), query, stage)
+        line = offering.line_up(found.required, found.named, found.ranked, found.others, cap)
+        kept = [name for name in before if name in found.permitted]
+        return found.chosen(offering.sticky(kept, line, offering.used_tools(session), cap), query, stage)
 
-    async def _ranked(self, point: Point, query: str, top_k: int) -> dict[str, int]:
-        """Name -> active version, the best first."""
-        policy = point.template.tool_policy
-        hits = await self.finder.tools(query, filters_of(point), top_k + SPARE)
-        if hits or policy.allowlist is None:
-            return {hit.name: hit.version for hit in hits}
-        # Nothing is indexed yet, or nothing fits: what the policy names is better than nothing.
-        return await self._active(point.session, policy.named)
+    async def _candidates(
+        self,
+        point: Point,
+        query: str,
+        top_k: int,
+        *,
+        hard_require: Sequence[str] = (),
+        before: Sequence[str] = (),
+        active: Mapping[str, int] | None = None,
+    ) -> Candidates:
+        """All that may have a place; `before` are those that have one, `active` is as in `choose`."""
+        policy, session = point.template.tool_policy, point.session
+        needed, allowed = (*policy.required, *hard_require), policy.allowlist or ()
+        if active is None:
+            active = await self._active(session, (*needed, *allowed))
+        more = await self._active(session, [name for name in (*hard_require, *before) if name not in active])
+        known = {**active, **more}
+        named, dozens = [name for name in allowed if name in known][:MOST_NAMED], [*filter(_is_many, allowed)]
+        # Deep enough to tell how those that are named stand to each other, whatever stands between them.
+        hits = await self._ranked(point, query, top_k + len(named))
+        required = spread(needed, known)
+        versions = {name: known[name] for name in (*required, *named, *before) if name in known}
+        versions |= {hit.name: hit.version for hit in hits}
+        permitted = await self._permitted(point, versions)
+        # Of a server with very many, those that wait without having been found are not even told.
+        is_worth_it = len(permitted) < policy.max_tools_in_prompt or len(known) <= MOST_NAMED
+        unseen = (name for name in spread(dozens, known) if name not in versions) if is_worth_it else ()
+        others = await self._others(point, {name: known[name] for name in unseen})
+        return Candidates(
+            required=[name for name in required if name in permitted],
+            named=[name for name in named if name in permitted],
+            ranked=[hit.name for hit in hits if hit.name in permitted],
+            others=list(others),
+            permitted=permitted | others,
+            scores={hit.name: hit.score for hit in hits},
+        )
+
+    async def _others(self, point: Point, versions: Mapping[str, int]) -> dict[str, ToolDescriptor]:
+        """The first of these that may be offered: enough for every place that there is."""
+        found: dict[str, ToolDescriptor] = {}
+        pairs = list(versions.items())
+        for start in range(0, len(pairs), LOOKED_AT):
+            found |= await self._permitted(point, dict(pairs[start : start + LOOKED_AT]))
+            if len(found) >= point.template.tool_policy.max_tools_in_prompt:
+                break
+        return found
+
+    async def _ranked(self, point: Point, query: str, top_k: int) -> list[Hit]:
+        return await self.finder.tools(query, filters_of(point), top_k + SPARE)
 
     async def _active(self, session: Session, names: Sequence[str]) -> dict[str, int]:
         return await self.catalog.active_tools(names, session.owner) if names else {}
@@ -223,8 +310,23 @@ def policy_filters(template: Template) -> Filters:
     )
 
 
+def _is_many(name: str) -> bool:
+    return name.endswith(".*")
+
+
+def spread(names: Sequence[str], known: Mapping[str, int]) -> list[str]:
+    """Those of these names that are known, in their order; `<prefix>.*` spread out."""
+    found: dict[str, None] = {}
+    for name in names:
+        if _is_many(name):
+            found |= dict.fromkeys(one for one in known if one.startswith(name[:-1]))
+        elif name in known:
+            found[name] = None
+    return list(found)
+
+
 def _names_few(template: Template) -> bool:
     """Does the policy name all the tools there are for it, and no more than may be offered?"""
     policy = template.tool_policy
-    is_plain = policy.allowlist is not None and not any(name.endswith(".*") for name in policy.named)
+    is_plain = policy.allowlist is not None and not any(_is_many(name) for name in policy.named)
     return is_plain and len(policy.named) <= policy.max_tools_in_prompt

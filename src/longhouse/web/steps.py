@@ -1,5 +1,8 @@
 """What the model saw: the request of any step, composed again from the journal."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import msgspec
 from fastapi import APIRouter, Depends, Response
 
@@ -22,7 +25,10 @@ def routes(sessions: Sessions, toolbox: Toolbox) -> APIRouter:
 
     @router.get("/v1/sessions/{session_id}/steps/{step}/request", response_model=None)
     async def get_request(caller: access.User, session_id: str, step: int) -> Response:
-        """The request that the session's n-th reply answered, byte for byte; stored images are named by digest."""
+        """The request that the session's n-th reply answered, byte for byte; stored images are named by digest.
+
+        `selection` says how its tools were chosen, where more were permitted than may be offered.
+        """
         row = await sessions.find(caller, session_id)
         session, replied = await _before(sessions.db, row.id, step)
         assert session.turn is not None
@@ -31,7 +37,8 @@ def routes(sessions: Sessions, toolbox: Toolbox) -> APIRouter:
             name = f"{session.agent}@{session.turn.version}"
             message = f"This step cannot be composed again: {name} is not known here any more."
             raise CallerError(message, status=409, code="template_not_found")
-        refs = (ref.rpartition("@") for ref in replay.offered_at(session, replied))
+        refs = [ref.rpartition("@") for ref in replay.offered_at(session, replied)]
+        names = [name for name, _, _ in refs]
         tools = [await toolbox.taken(name, int(version)) for name, _, version in refs]
         offered = [tool for tool in tools if tool]
         request = strategy_of(template.base_agent_class).propose(session, template, offered)
@@ -40,10 +47,29 @@ def routes(sessions: Sessions, toolbox: Toolbox) -> APIRouter:
                 "request": msgspec.Raw(request.encoded),
                 "digest": request.digest,
                 "matches": request.digest == replied.digest,
+                "selection": _selection(replied, names),
             }
         )
 
     return router
+
+
+def _selection(replied: Replied, offered: Sequence[str]) -> dict[str, Any] | None:
+    """Why these tools were offered and others were not; None where there was nothing to choose."""
+    chosen = replied.selection
+    if chosen is None:
+        return None
+
+    def scored(names: Sequence[str]) -> list[dict[str, Any]]:
+        return [{"name": name, "score": chosen.scores.get(name)} for name in names]
+
+    return {
+        "query": chosen.query,
+        "stage": chosen.stage,
+        "offered": scored(offered),
+        "left_out": scored(chosen.left_out),
+        "more": chosen.more,
+    }
 
 
 async def _before(db: Database, session_id: str, step: int) -> tuple[Session, Replied]:
