@@ -56,7 +56,7 @@ from longhouse.tools.delegate import CollectTool
 from longhouse.tools.find import FindToolsTool
 from longhouse.tools.mcp import belongs, open_mcp
 from longhouse.tools.mcp_config import McpServer
-from longhouse.tools.offering import Offering
+from longhouse.tools.offering import Offering, crowding
 from longhouse.tools.plan import AdaptPlanTool, GeneratePlanTool, ReasoningTool
 from longhouse.tools.publishing import publish_classes, publish_templates
 from longhouse.tools.remote import open_remote
@@ -306,27 +306,38 @@ async def publish(catalog: Catalog, setup: Configured, classes: Sequence[type[Ba
     """Puts the tools and templates of this process into the catalog; no template, if one of them has a mistake."""
     await publish_classes(catalog, classes)
     await _check(setup.given, catalog, setup.servers, setup.secrets)
-    return await publish_templates(catalog, setup.given.templates, touched=setup.given.touched)
+    published = await publish_templates(catalog, setup.given.templates, touched=setup.given.touched)
+    await _tell_switched_off(setup.given.templates, catalog)
+    return published
 
 
 async def _check(given: Given, catalog: Catalog, servers: Sequence[McpServer], secrets: Secrets) -> None:
-    """Refuses templates that name what is not there, all of them at once. Tools of MCP servers may come and go."""
+    """Refuses templates that name what is not there, all of them at once.
+
+    Tools of MCP servers may come and go, and what an operator has switched off is there.
+    """
     templates, wrong = given.templates, []
     named = {(template.name, tool) for template in templates for tool in template.tool_policy.named}
     asked = {tool for _, tool in named | given.tool_spots.keys()}
     agents = {f"{PREFIX}{name}" for name in {*given.own, *(template.name for template in templates)}}
-    known = {*await catalog.active_tools(asked, LOCAL.owner), *agents}
+    active = await catalog.active_tools(asked, LOCAL.owner)
+    known = {*active, *agents, *await catalog.switched_off(asked - active.keys(), LOCAL.owner)}
     for name, tool in sorted(named | given.tool_spots.keys()):
-        if tool not in known and not belongs(tool, servers) and not given.miss(name, tool):
+        what = f"there is no tool {tool!r}"
+        if tool not in known and not belongs(tool, servers) and not given.complain(name, tool, what):
             wrong.append(f"{name}@1: no tool {tool!r}")
     for template in templates:
         _warn_of_secret(template, secrets)
         wrong += [f"{template.ref}: {field} has no {what}" for field, what in template.prompt_pack.gaps.items()]
         if AgentRegistry.get(template.base_agent_class) is None:
             wrong.append(f"{template.ref}: no agent class {template.base_agent_class!r}")
+        elif says := await crowding(catalog, template, LOCAL.owner):
+            last = template.tool_policy.required[-1:]
+            if not any(given.complain(template.name, tool, says) for tool in last):
+                wrong.append(f"{template.ref}: {says}")
     given.mistakes.refuse()
     if wrong:
-        raise SetupError(f"Some templates name what is not there, or do not name what they need: {'; '.join(wrong)}.")
+        raise SetupError(f"Some templates cannot work as they are: {'; '.join(wrong)}.")
 
 
 def _warn_of_secret(template: Template, secrets: Secrets) -> None:
@@ -334,3 +345,12 @@ def _warn_of_secret(template: Template, secrets: Secrets) -> None:
     policy = template.llm_policy
     if policy.base_url and policy.api_key_ref and (problem := secrets.problem(policy.api_key_ref, policy.base_url)):
         log.warning("an agent has no key for its model", template=template.name, reason=problem)
+
+
+async def _tell_switched_off(templates: Sequence[Template], catalog: Catalog) -> None:
+    """Agents work without a tool that is switched off; whoever wonders why finds it in the log."""
+    off = await catalog.switched_off({tool for one in templates for tool in one.tool_policy.named}, LOCAL.owner)
+    for template in templates:
+        for tool in template.tool_policy.named:
+            if tool in off:
+                log.warning("a template names a tool that is switched off", template=template.name, tool=tool)

@@ -150,6 +150,8 @@ async def publish_file(settings: Settings, kind: Kind, file: Path, *, activate: 
                 new += one.is_new
                 state = "" if one.is_active else ", not active"
                 typer.echo(f"{one.name}@{one.version}{'' if one.is_new else ', unchanged'}{state}")
+                for warning in one.warnings:
+                    typer.echo(f"{one.name}: {warning}", err=True)
     typer.echo(f"{new} new, {len(sent) - new} unchanged", err=True)
 
 

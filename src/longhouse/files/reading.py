@@ -46,11 +46,11 @@ class Given:
             every |= said.servers
         return tuple(every.values())
 
-    def miss(self, template: str, tool: str) -> bool:
-        """Notes that a tool is not there; False where no file has named it."""
+    def complain(self, template: str, tool: str, what: str) -> bool:
+        """Notes what is wrong where a template names a tool; False where no file has named it."""
         spot = self.tool_spots.get((template, tool))
         if spot:
-            self.mistakes.add(spot, f"there is no tool {tool!r}")
+            self.mistakes.add(spot, what)
         return spot is not None
 
 

@@ -24,6 +24,11 @@ ACTIVES: Final = """
     WHERE kind = 'tool' AND name = ANY($1) AND active IS NOT NULL AND (owner IS NULL OR owner = $2)
 """
 
+# Whatever has become of them: a name that was there once is no slip of the pen.
+THERE: Final = """
+    SELECT name FROM catalog_names WHERE kind = 'tool' AND name = ANY($1) AND (owner IS NULL OR owner = $2)
+"""
+
 # What begins with a prefix, by a range that the primary key answers ("C" order).
 BENEATH: Final = """
     SELECT name, active FROM catalog_names
@@ -101,6 +106,12 @@ class Catalog:
             elif name in known:
                 found[name] = known[name]
         return found
+
+    async def switched_off(self, names: Iterable[str], owner: str) -> set[str]:
+        """Those of these tools that are there for this owner, and that no agent is offered now."""
+        asked = [name for name in names if not name.endswith(".*")]
+        there = {row["name"] for row in await self.db.rows(THERE, asked, owner)} if asked else set()
+        return there - (await self.active_tools(there, owner)).keys()
 
     async def may_use(self, owner: str, tool: str, per_minute: int) -> bool:
         """Counts one use of a tool with a rate limit; False when the minute is full."""

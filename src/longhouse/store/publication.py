@@ -21,6 +21,8 @@ class Published:
     version: int
     is_active: bool
     is_new: bool
+    warnings: tuple[str, ...] = ()
+    """What its publisher should know, though nothing speaks against it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from yarl import URL
@@ -18,6 +19,7 @@ from longhouse.store.shelf import Alike, Kind, Shelf, T
 from longhouse.tools import drafts, entrypoint
 from longhouse.tools.arguments import schema_problem
 from longhouse.tools.drafts import Problem
+from longhouse.tools.offering import crowding
 
 AT_ONCE: Final = 50
 """Descriptors that are looked at before others get their turn in this process."""
@@ -66,8 +68,10 @@ class Admission:
 
         async def attempt() -> list[Published]:
             problems = [*self._active_as_said(listed, activate), *await self._compared(shelf, given, kept)]
-            drafts.refuse(problems, many=many)
-            return await shelf.publish(given, by=by, activate=activate, terms=terms)
+            drafts.refuse([one for one in problems if not one.is_warning], many=many)
+            published = await shelf.publish(given, by=by, activate=activate, terms=terms)
+            warned = drafts.warnings(problems)
+            return [replace(one, warnings=warned.get(nth, ())) for nth, one in enumerate(published)]
 
         # What was made from a version that was seen has to be made again by whoever has seen it.
         return await (attempt() if seen else persist(attempt))
@@ -154,26 +158,37 @@ class Admission:
             same = next((found for found in alike if found.name == one.name), None)
             problems += _of_name(nth, shelf.kind, same, alike)
             owners.append(same.owner if same and one.name in kept else one.owner)
-        return problems + await self._unknown_tools(given, owners)
+        return problems + await self._of_named_tools(given, owners)
 
-    async def _unknown_tools(
+    async def _of_named_tools(
         self, given: Sequence[Template | ToolDescriptor], owners: Sequence[str | None]
     ) -> list[Problem]:
-        """Tools that templates name and nobody has; those of servers and agents, with a dot, may come later."""
+        """Tools that templates name and nobody has, or that are switched off; or that are required and do not fit."""
         problems = []
-        by_owner: dict[str, dict[str, int]] = {}
         templates = [(nth, one, owners[nth] or NOBODY) for nth, one in enumerate(given) if isinstance(one, Template)]
         for owner in {whose for _, _, whose in templates}:
-            theirs = (one for _, one, whose in templates if whose == owner)
-            named = {name for one in theirs for name in one.tool_policy.named if "." not in name}
-            by_owner[owner] = await self._catalog.active_tools(named, owner)
-        for nth, one, owner in templates:
-            for field in ("required", "allowlist"):
-                for place, name in enumerate(getattr(one.tool_policy, field) or ()):
-                    if "." not in name and name not in by_owner[owner]:
-                        where = ("tool_policy", field, place)
-                        problems.append(Problem(nth, where, "there is no tool of this name"))
+            theirs = [(nth, one) for nth, one, whose in templates if whose == owner]
+            named = {name for _, one in theirs for name in one.tool_policy.named}
+            active = await self._catalog.active_tools(named, owner)
+            off = await self._catalog.switched_off(named - active.keys(), owner)
+            for nth, one in theirs:
+                problems += [Problem(nth, *found) for found in _missing(one, active, off)]
+                if says := await crowding(self._catalog, one, owner):
+                    problems.append(Problem(nth, ("tool_policy", "required"), says))
         return problems
+
+
+def _missing(
+    template: Template, active: Collection[str], off: Collection[str]
+) -> Iterator[tuple[tuple[int | str, ...], str, bool, bool]]:
+    """Tools of servers and agents, with a dot, may come later; what is switched off may come back."""
+    for field in ("required", "allowlist"):
+        for place, name in enumerate(getattr(template.tool_policy, field) or ()):
+            where = ("tool_policy", field, place)
+            if name in off:
+                yield where, f"{name} is switched off: agents work without it until it is active again", False, True
+            elif "." not in name and name not in active:
+                yield where, "there is no tool of this name", False, False
 
 
 def _of_name(nth: int, kind: Kind, same: Alike | None, alike: Sequence[Alike]) -> Iterator[Problem]:

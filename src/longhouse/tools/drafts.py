@@ -42,6 +42,8 @@ class Problem:
     says: str
     is_conflict: bool = False
     """It would be fine, but for what the catalog holds."""
+    is_warning: bool = False
+    """It is published all the same."""
 
 
 def read(shelf: Shelf[T], nth: int, value: Any) -> T | list[Problem]:
@@ -68,6 +70,16 @@ def refuse(problems: Sequence[Problem], *, many: bool) -> None:
         code="name_taken" if is_conflict else None,
         param=_param(problems[0], many)[:200] or None,
     )
+
+
+def warnings(problems: Sequence[Problem]) -> dict[int, tuple[str, ...]]:
+    """What is told beside what was published, by which of those sent it is about."""
+    told: dict[int, tuple[str, ...]] = {}
+    for one in problems:
+        before = told.get(one.nth, ())
+        if one.is_warning and len(before) < MOST_TOLD:
+            told[one.nth] = (*before, f"{_param(one, many=False)}: {one.says}")
+    return told
 
 
 class _Odd(ValueError):  # noqa: N818 - it says what the value is

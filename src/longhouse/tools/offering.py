@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
+import structlog
+
 from longhouse import clock
 from longhouse.agents import offering, rules
 from longhouse.agents.base import AgentRegistry
@@ -15,7 +17,9 @@ from longhouse.agents.tool import Tool
 from longhouse.journal.events import Rights, Selection
 from longhouse.journal.session import Session
 from longhouse.store.catalog import Catalog
-from longhouse.tools.toolbox import Toolbox
+from longhouse.tools.toolbox import Toolbox, ToolRegistry
+
+log = structlog.get_logger()
 
 FRESH_FOR: Final = 0.5
 """Seconds for which is believed what the catalog said to be active; what we change ourselves holds at once."""
@@ -65,6 +69,7 @@ class Offering:
     search: Search | None = None
     """Chooses where a policy permits more than may be offered."""
     _known: dict[tuple[str, str], Known] = field(default_factory=dict)
+    _told: set[tuple[str, str]] = field(default_factory=set)
 
     async def choose(self, session: Session, template: Template) -> Offered:
         """The permitted tools that are open now: required ones, then others, never more than the policy's cap."""
@@ -121,12 +126,22 @@ class Offering:
         own = {name: version for name, version in active.items() if name in named}
         if not own and not _searches(policy):
             return template, {}
+        self._tell_missing(template, active)
         ending = await self._finishing(policy, own) or (FINAL_ANSWER,)
         needed = [name for name in (*ending, *thinking) if name in active]
         # First in line, so that no cap cuts them off.
         required = tuple(dict.fromkeys((*needed, *policy.required)))
         completed = replace(template, tool_policy=replace(policy, required=required))
         return completed, {**own, **{name: active[name] for name in needed}}
+
+    def _tell_missing(self, template: Template, active: Mapping[str, int]) -> None:
+        """Says once that a required tool is not there: its agents work without it."""
+        for name in template.tool_policy.required:
+            if name not in active and not name.endswith(".*") and (template.ref, name) not in self._told:
+                if len(self._told) >= MOST_KNOWN:
+                    self._told.clear()
+                self._told.add((template.ref, name))
+                log.warning("a required tool is not active: agents work without it", template=template.ref, tool=name)
 
     async def _finishing(self, policy: ToolPolicy, active: Mapping[str, int]) -> tuple[str, ...]:
         """Those of the tools that the policy names which end a turn: classes, which are named one by one."""
@@ -136,6 +151,37 @@ class Offering:
         classes = [one for one in described if one.runtime_binding.python_entrypoint]
         taken = [await self.toolbox.taken(one.name, one.version) for one in classes]
         return tuple(tool.name for tool in taken if tool and tool.finishes)
+
+
+async def crowding(catalog: Catalog, template: Template, owner: str) -> str | None:
+    """Why not all that a template requires can be offered, with what is added to it; nothing is imported for that.
+
+    All that a server has is counted when it is offered, and cut there: nobody knows before how much that will be.
+    """
+    policy, cls = template.tool_policy, AgentRegistry.get(template.base_agent_class)
+    if policy.allowlist is not None and not policy.named:
+        return None
+    listed, denied = [name for name in policy.required if not name.endswith(".*")], Names(policy.denylist)
+    ending = [cls.tool_name for cls in map(ToolRegistry.get, policy.named) if cls and cls.finishes]
+    thinking = cls.needs if cls else ()
+    every = {name for name in (*listed, *ending, *thinking) if name not in denied}
+    if not ending and FINAL_ANSWER not in denied and len(every) == policy.max_tools_in_prompt:
+        every |= set() if await _may_finish(catalog, policy, owner) else {FINAL_ANSWER}
+    if len(every) <= policy.max_tools_in_prompt:
+        return None
+    added = ", ".join(sorted(every.difference(listed)))
+    among = f" (with {added}, which its agents need)" if added else ""
+    return (
+        f"{len(every)} tools{among} would be offered in every step,"
+        f" and max_tools_in_prompt is {policy.max_tools_in_prompt}: require fewer, or raise it"
+    )
+
+
+async def _may_finish(catalog: Catalog, policy: ToolPolicy, owner: str) -> bool:
+    """May one of the tools that the policy names end a turn? A class that was not imported here has not said so."""
+    unknown = [name for name in policy.named if not name.endswith(".*") and ToolRegistry.get(name) is None]
+    described = await catalog.tools.several(await catalog.active_tools(unknown, owner)) if unknown else []
+    return any(one.runtime_binding.python_entrypoint for one in described)
 
 
 def _searches(policy: ToolPolicy) -> bool:

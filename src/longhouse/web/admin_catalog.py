@@ -265,7 +265,8 @@ def _number(text: str, param: str) -> int:
 
 
 def _placed(one: Published) -> dict[str, Any]:
-    return {"name": one.name, "version": one.version, "is_active": one.is_active}
+    placed = {"name": one.name, "version": one.version, "is_active": one.is_active}
+    return {**placed, "warnings": list(one.warnings)} if one.warnings else placed
 
 
 def _shown(kind: str, one: Version) -> dict[str, Any]:

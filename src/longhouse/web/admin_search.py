@@ -18,7 +18,8 @@ class Asked(wire.Strict):
     top_k: int = Field(default=10, ge=1, le=100, strict=True)
     template: StrictStr | None = Field(default=None, max_length=160)
     """As an agent of this template would find them, by its policy."""
-    stage: StrictStr | None = Field(default=None, max_length=64)
+    stage: StrictStr | None = Field(default=None, max_length=64, deprecated=True)
+    """Changes nothing any more: the word of a stage is not searched for."""
     owner: StrictStr | None = Field(default=None, max_length=128)
     """What this owner may see; without one, what everybody may."""
 
@@ -44,7 +45,7 @@ def routes(catalog: Catalog, finder: Finder) -> APIRouter:
         """Tools ranked for a query, with the score of each leg."""
         asked = wire.parse(Asked, await wire.read_body(request))
         filters = await _filters(catalog, asked)
-        hits = await finder.tools(_text(asked), filters, asked.top_k)
+        hits = await finder.tools(asked.query, filters, asked.top_k)
         return wire.Json({"object": "list", "data": [_tool(hit) for hit in hits], "has_more": False, "next": None})
 
     @router.post(
@@ -56,14 +57,10 @@ def routes(catalog: Catalog, finder: Finder) -> APIRouter:
     async def search_directory(request: Request) -> Response:
         """Agents ranked for a query, by their own text and by the best of their tools."""
         asked = wire.parse(Asked, await wire.read_body(request))
-        hits = await AgentDirectory(finder).search(_text(asked), asked.top_k, owner=asked.owner)
+        hits = await AgentDirectory(finder).search(asked.query, asked.top_k, owner=asked.owner)
         return wire.Json({"object": "list", "data": [_agent(hit) for hit in hits], "has_more": False, "next": None})
 
     return router
-
-
-def _text(asked: Asked) -> str:
-    return f"{asked.query}\n{asked.stage}" if asked.stage else asked.query
 
 
 async def _filters(catalog: Catalog, asked: Asked) -> Filters:

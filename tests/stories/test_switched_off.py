@@ -1,0 +1,135 @@
+"""Switching a tool off takes it from agents, and stops nobody."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from longhouse.agents.built_in import BUILT_IN
+from longhouse.agents.template import Template, ToolPolicy
+from longhouse.errors import SetupError
+from longhouse.models.scripted import call
+from support import NO_FILES, House, Serving, content, launched_words, process
+
+DONE = call("finalanswertool", answer="Done.")
+OWN = "agents: {own: {tools: [clocktool, createreporttool, agent.analytic, finalanswertool]}}"
+WARNING = "a template names a tool that is switched off"
+
+
+def files(folder: Path, agents: str) -> dict[str, Any]:
+    (folder / "agents.yaml").write_text(agents)
+    return {**NO_FILES, "agents_file": folder / "agents.yaml"}
+
+
+async def asked(house: House, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+    async with house.http.request(method, path, json=body) as response:
+        return response.status, await response.json() if response.status != 204 else None
+
+
+async def switch_off(house: House) -> None:
+    """A tool deactivated, another one retired, an agent deactivated."""
+    assert (await asked(house, "POST", "/admin/tools/clocktool/deactivate"))[0] == 200
+    assert (await asked(house, "DELETE", "/admin/tools/createreporttool"))[0] == 204
+    assert (await asked(house, "POST", "/admin/templates/analytic/deactivate"))[0] == 200
+
+
+def offered(house: House) -> list[str]:
+    assert house.model is not None
+    return [one["function"]["name"] for one in house.model.requests[-1]["tools"]]
+
+
+async def test_the_next_start_says_what_is_off_and_serves(serving: Serving, dsn: str, tmp_path: Path) -> None:
+    async with serving() as house:
+        await switch_off(house)
+    given = files(tmp_path, OWN)
+    with capture_logs() as log:
+        async with serving(lambda body: DONE, **given) as house:
+            for model in ("tool_calling_agent", "own"):
+                assert content(await house.say("Go", model=model)) == "Done."
+                assert not {"clocktool", "createreporttool", "agent_analytic"} & {*offered(house)}
+    told = [(one["template"], one["tool"]) for one in log if one["event"] == WARNING]
+    built_in = {(one.name, tool) for one in BUILT_IN for tool in one.tool_policy.named}
+    off = {"clocktool", "createreporttool", "agent.analytic"}
+    assert sorted(told) == sorted([pair for pair in built_in if pair[1] in off] + [("own", tool) for tool in off])
+    where = {"database_url": dsn, "agents_file": str(given["agents_file"])}
+    seeding = asyncio.create_task(launched_words("seed", **where))
+    async with process("work", **where) as working:
+        assert any("worker ready" in line for line in working.said), working.said
+        code, said = await seeding
+    assert code == 0, said
+    assert "own  version 1  unchanged" in said
+
+
+async def test_a_tool_that_never_was_is_still_a_mistake(serving: Serving, tmp_path: Path) -> None:
+    agents = "agents: {own: {tools: [clocktol, finalanswertool]}}"
+    with pytest.raises(SetupError, match=r"agents.own.tools\[0\]: there is no tool 'clocktol'"):
+        async with serving(**files(tmp_path, agents)):
+            raise AssertionError("it started")
+
+
+async def test_who_publishes_a_template_is_told_of_its_tools_that_are_off(serving: Serving) -> None:
+    policy = {"required": ["clocktool"], "allowlist": ["finalanswertool", "agent.analytic", "later.*"]}
+    template = {"name": "clerk", "tool_policy": policy}
+    with capture_logs() as log:
+        async with serving(lambda body: DONE) as house:
+            first = {"name": "clerk", "version": 1, "is_active": True}
+            assert await asked(house, "POST", "/admin/templates", template) == (201, first)
+            await switch_off(house)
+            status, answer = await asked(house, "POST", "/admin/templates", [template, {"name": "other"}])
+            says = "is switched off: agents work without it until it is active again"
+            warnings = [
+                f"tool_policy.required[0]: clocktool {says}",
+                f"tool_policy.allowlist[1]: agent.analytic {says}",
+            ]
+            assert (status, answer["data"]) == (
+                201,
+                [{**first, "warnings": warnings}, {"name": "other", "version": 1, "is_active": True}],
+            )
+            unknown = {"name": "clerk", "tool_policy": {**policy, "required": ["clocktol"]}}
+            status, answer = await asked(house, "POST", "/admin/templates", unknown)
+            assert (status, answer["error"]["param"]) == (400, "tool_policy.required[0]")
+            for _ in range(2):
+                assert content(await house.say("Go", model="clerk")) == "Done."
+            assert offered(house) == ["finalanswertool"]
+    missing = [
+        (one["template"], one["tool"]) for one in log if one["event"].startswith("a required tool is not active")
+    ]
+    assert missing == [("clerk@1", "clocktool")], "said once"
+
+
+MANY = ["createfiletool", "readfiletool", "updatefiletool", "deletefiletool", "createdirtool", "getsizetool",
+        "getlistfilestool", "gotolinktool", "clocktool", "clarificationtool", "websearchtool"]  # fmt: skip
+
+
+async def test_more_required_tools_than_places_are_refused(serving: Serving, tmp_path: Path) -> None:
+    async with serving() as house:
+        for base, required, beside in (
+            ("ToolCallingAgent", MANY, None),
+            ("ToolCallingAgent", [*MANY, "createreporttool"], "finalanswertool"),
+            ("ToolCallingAgent", [*MANY, "finalanswertool"], None),
+            ("SGRToolCallingAgent", MANY, "finalanswertool, reasoningtool"),
+            ("SGRToolCallingAgent", [*MANY[1:], "reasoningtool", "finalanswertool"], None),
+            ("ToolCallingAgent", [*MANY, "far.away"], "finalanswertool"),
+            ("ToolCallingAgent", [*MANY, "far.*"], None),
+        ):
+            template = {"name": "clerk", "base_agent_class": base, "tool_policy": {"required": required}}
+            status, answer = await asked(house, "POST", "/admin/templates", template)
+            if beside is None:
+                assert status in (200, 201), answer
+                continue
+            assert (status, answer["error"]["param"]) == (400, "tool_policy.required")
+            assert answer["error"]["message"] == (
+                f"Nothing is published. tool_policy.required: 13 tools (with {beside}, which its agents need) would be"
+                " offered in every step, and max_tools_in_prompt is 12: require fewer, or raise it."
+            )
+    agents = f"agents:\n  own:\n    tool_policy:\n      required: [{', '.join(MANY)}]\n      max_tools_in_prompt: 3\n"
+    says = r"agents.yaml:4: agents.own.tool_policy.required\[10\]: 11 tools would be offered in every step"
+    with pytest.raises(SetupError, match=says):
+        async with serving(**files(tmp_path, agents)):
+            raise AssertionError("it started")
+    policy = ToolPolicy(required=("clocktool", "finalanswertool"), max_tools_in_prompt=1)
+    with pytest.raises(SetupError, match="own@1: 2 tools would be offered in every step"):
+        async with serving(templates=[Template(name="own", tool_policy=policy)]):
+            raise AssertionError("it started")
