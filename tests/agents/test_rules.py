@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from longhouse.agents import rules
-from longhouse.agents.template import Availability, Rules, Template
+from longhouse.agents.template import DEFAULT_AVAILABILITY, Availability, Rules, Template
 from longhouse.agents.tool import Tool
 from longhouse.journal import events
 from longhouse.journal.session import Session, Turn
@@ -228,3 +228,12 @@ def test_replies_that_cannot_be_read_end_the_turn_unless_one_can() -> None:
     assert end is not None
     assert end[0] == "unreadable_reply"
     assert rules.overdue(turn(unreadable, unreadable, *steps(1), unreadable, max_iterations=9), STARTED_AT) is None
+
+
+def test_own_rules_join_the_default_ones_once() -> None:
+    own = Availability(when="stage == plan", exclude=("work",))
+    assert Rules().effective == DEFAULT_AVAILABILITY
+    assert Rules(availability=(own,)).effective == (*DEFAULT_AVAILABILITY, own)
+    assert Rules(availability=(own, *DEFAULT_AVAILABILITY)).effective == (*DEFAULT_AVAILABILITY, own)
+    assert Rules(availability=(own,), replace=True).effective == (own,)
+    assert Rules(availability=(), replace=True).effective == ()

@@ -75,6 +75,7 @@ COVERED = {
     "StageRule.stage": TOOLS,
     "StageRule.when": TOOLS,
     "Rules.availability": TOOLS,
+    "Rules.replace": TOOLS,
     "Rules.stages": TOOLS,
     "ResetPolicy.clean": LIMITS,
     "ResetPolicy.keep": LIMITS,

@@ -158,6 +158,32 @@ async def test_each_policy_offers_what_it_says(serving: Serving) -> None:
             assert set(offered(house)) == set(wire), f"{case.field}: {case.policy}"
 
 
+async def test_own_rules_join_those_that_close_searching_and_asking_at_their_limits(serving: Serving) -> None:
+    """Without any search or question, a limit of none is reached at once."""
+    tools = ["websearchtool", "extractpagecontenttool", "clarificationtool", "plain", "aux"]
+    own = {"availability": [{"when": "iteration == 0", "exclude": ["aux"]}]}
+    spent = {"max_searches": 0, "max_clarifications": 0}
+    async with serving(lambda body: DONE, templates=(), tools=[EchoTool]) as house:
+        await publish(house, *SHELF)
+        for said, left in (
+            ({"rules": own}, {"plain"}),
+            ({"rules": {**own, "replace": True}}, {*tools} - {"aux"}),
+            ({"rules": {"availability": []}}, {"plain", "aux"}),
+            ({"rules": {"availability": [], "replace": True}}, {*tools}),
+            ({"rules": {"replace": True}}, {"plain", "aux"}),
+            ({}, {"plain", "aux"}),
+        ):
+            body = {"name": "clerk", "tool_policy": {"allowlist": tools}, "execution_policy": spent, **said}
+            async with house.http.post("/admin/templates", json=body) as response:
+                assert response.status == 201, await response.text()
+            await house.say("hi", model="clerk")
+            assert {*offered(house)} == left, said
+        async with house.http.get("/admin/templates/clerk@1") as response:
+            shown = {**await response.json(), "is_active": True}
+        async with house.http.put("/admin/templates/clerk", json=shown) as response:
+            assert (response.status, (await response.json())["version"]) == (200, 1), "what is shown is what was said"
+
+
 async def test_a_tool_may_be_closed_to_agents_that_others_call(serving: Serving) -> None:
     policy = ToolPolicy(required=("agent.helper",), allowlist=("private", "open", END))
     chief = Template(name="chief", tool_policy=policy)

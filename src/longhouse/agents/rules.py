@@ -104,7 +104,7 @@ def opening_of(session: Session, template: Template, now: datetime, stage: str |
     facts = facts_of(session, template, now)
     if stage is not None:
         facts = {**facts, conditions.STAGE: stage}
-    holding = (rule for rule in template.rules.availability if conditions.parse(rule.when).holds(facts))
+    holding = (rule for rule in template.rules.effective if conditions.parse(rule.when).holds(facts))
     return Opening(shut=closed(session), rules=tuple(Rule(rule) for rule in holding))
 
 

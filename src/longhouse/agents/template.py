@@ -181,24 +181,36 @@ class StageRule:
     """None: always."""
 
 
+DEFAULT_AVAILABILITY: Final = (
+    Availability(
+        when="iteration >= max_iterations",
+        keep_only=("finalanswertool", "createreporttool", "reasoningtool"),
+    ),
+    Availability(when="searches_used >= max_searches", exclude=("websearchtool", "extractpagecontenttool")),
+    Availability(when="clarifications_used >= max_clarifications", exclude=("clarificationtool",)),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Rules:
     __pydantic_config__ = _STRICT
 
-    availability: tuple[Availability, ...] = (
-        Availability(
-            when="iteration >= max_iterations",
-            keep_only=("finalanswertool", "createreporttool", "reasoningtool"),
-        ),
-        Availability(when="searches_used >= max_searches", exclude=("websearchtool", "extractpagecontenttool")),
-        Availability(when="clarifications_used >= max_clarifications", exclude=("clarificationtool",)),
-    )
+    availability: tuple[Availability, ...] = DEFAULT_AVAILABILITY
+    """Own ones join the default ones: who adds a rule does not mean to lift the limits."""
+    replace: bool = False
+    """Only the rules that are listed here hold."""
     stages: tuple[StageRule, ...] = (
         StageRule(stage="synthesize", when="enough_data"),
         StageRule(stage="research", when="plan_made or sources_found > 0"),
         StageRule(stage="plan"),
     )
     """The first that holds."""
+
+    @property
+    def effective(self) -> tuple[Availability, ...]:
+        if self.replace or self.availability == DEFAULT_AVAILABILITY:
+            return self.availability
+        return (*DEFAULT_AVAILABILITY, *(rule for rule in self.availability if rule not in DEFAULT_AVAILABILITY))
 
 
 @dataclass(frozen=True, slots=True)
