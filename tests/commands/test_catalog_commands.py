@@ -67,6 +67,34 @@ async def test_descriptors_are_published_from_json_and_from_lines(
     assert [line.partition("  ")[0] for line in listed] == ["stock_of_item@1", "tool_0@1", "tool_1@1", "tool_2@1"]
 
 
+async def test_a_policy_is_put_over_a_tool_that_comes_with_the_program(
+    settings: Settings, db: Database, said: Say
+) -> None:
+    await publish_classes(Catalog(db), TOOLS)
+
+    async def decided(clear: bool = False, **fields: Any) -> Any:
+        lines = await said(commands.decide(settings, "clocktool", fields, clear=clear))
+        return json.loads("".join(lines[lines.index("{") :]))
+
+    assert (await decided())["overlay"] is None
+    await decided(risk_level="high")
+    held = await decided(rate_limits={"per_minute": 3}, enabled=False)
+    assert (held["overlay"]["risk_level"], held["overlay"]["changed_by"]) == ("high", "command line")
+    assert held["effective"] == {
+        **held["described"],
+        "risk_level": "high",
+        "rate_limits": {"per_minute": 3},
+        "enabled": False,
+    }
+    assert await Catalog(db).active_tools(["clocktool", "reasoningtool"], "local") == {"reasoningtool": 1}
+    held = await decided(clear=True, enabled=True)
+    assert (held["overlay"], held["effective"]) == (None, held["described"])
+    with pytest.raises(SetupError, match="there is no tool 'clocktol'"):
+        await commands.decide(settings, "clocktol", {"enabled": False}, clear=False)
+    with pytest.raises(CallerError, match="risk_level: Input should be 'low', 'medium' or 'high'"):
+        await commands.decide(settings, "clocktool", {"risk_level": "huge"}, clear=False)
+
+
 async def test_versions_are_shown_compared_and_moved(settings: Settings, tmp_path: Path, said: Say) -> None:
     for nth, timeout in enumerate((10.0, 20.0)):
         file = written(tmp_path, f"{nth}.json", {**TOOL, "timeout": timeout})
@@ -119,6 +147,13 @@ async def test_the_command_itself_publishes_and_ends_in_one_sentence(dsn: str, t
     file = written(tmp_path, "clerk.json", template)
     code, told = await launched_words("templates", "publish", str(file), database_url=dsn)
     assert (code, "warehouse_clerk@1" in told, "1 new, 0 unchanged" in told) == (0, True, True), told
+    options = ("--off", "--per-minute", "3", "--templates", "a, b", "--no-sub-agents")
+    code, told = await launched_words(
+        "tools", "policy", "agent.warehouse_clerk", *options, database_url=dsn, log_level="warning"
+    )
+    assert code == 0, told
+    overlay = {"allow": {"templates": ["a", "b"], "sub_agents": False}, "rate_limits": {"per_minute": 3}}
+    assert {**overlay, "enabled": False}.items() <= json.loads(told)["overlay"].items()
     code, told = await launched_words("templates", "rollback", "warehouse_clerk", database_url=dsn)
     assert (code, told.startswith("longhouse: there is no way back"), told.count("\n")) == (1, True, 1)
 

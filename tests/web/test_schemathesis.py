@@ -90,10 +90,15 @@ def play(caller: Caller) -> None:
 
 
 def in_order(schema: Any) -> Iterator[Any]:
-    """Those last that take something away."""
+    """Those last that take something away; what belongs to a thing before the thing itself."""
     found = [result.ok() for result in schema.get_all_operations()]
     last = ("cancel", "deactivate")
-    yield from sorted(found, key=lambda one: (one.method == "delete", one.path.endswith(last), one.path))
+
+    def place(one: Any) -> tuple[bool, bool, int, str]:
+        is_delete = one.method == "delete"
+        return is_delete, one.path.endswith(last), -one.path.count("/") if is_delete else 0, one.path
+
+    yield from sorted(found, key=place)
 
 
 async def prepared(house: House) -> dict[str, str]:

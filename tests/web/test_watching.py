@@ -63,6 +63,7 @@ ROUTES = {
         }.items()
     },
     "/admin/tools/search": {"post"},
+    "/admin/tools/{name}/security_policy": {"get", "put", "patch", "delete"},
 }
 
 

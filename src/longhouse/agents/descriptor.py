@@ -1,6 +1,6 @@
 """A tool as the catalog describes it: what it is for, how it is bound to something that runs, who may use it."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, ConfigDict, Field
@@ -65,6 +65,56 @@ class SecurityPolicy:
     risk_level: RiskLevel = "low"
     allow: Allow = field(default_factory=Allow)
     rate_limits: RateLimits = field(default_factory=RateLimits)
+
+
+@dataclass(frozen=True, slots=True)
+class SecurityOverlay:
+    """What an operator has decided about a tool, over whatever its descriptions say. The risk is the operator's word;
+    all else only narrows what they say."""
+
+    __pydantic_config__ = _STRICT
+
+    risk_level: RiskLevel | None = None
+    """None: as described."""
+    allow: Allow = field(default_factory=Allow)
+    rate_limits: RateLimits = field(default_factory=RateLimits)
+    needs_approval: bool = False
+    enabled: bool = True
+    """Off: no agent is offered the tool."""
+
+    def policy(self, described: SecurityPolicy) -> SecurityPolicy:
+        """The policy that holds."""
+        return SecurityPolicy(
+            risk_level=self.risk_level or described.risk_level,
+            allow=self.allowing(described.allow),
+            rate_limits=RateLimits(per_minute=self._limit(described.rate_limits.per_minute)),
+        )
+
+    def allowing(self, described: Allow) -> Allow:
+        own, templates = described.templates, self.allow.templates
+        both = templates if own is None or templates is None else tuple(name for name in own if name in templates)
+        return Allow(
+            templates=own if templates is None else both, sub_agents=described.sub_agents and self.allow.sub_agents
+        )
+
+    def over(self, described: "ToolDescriptor") -> "ToolDescriptor":
+        return replace(
+            described,
+            security_policy=self.policy(described.security_policy),
+            needs_approval=described.needs_approval or self.needs_approval,
+        )
+
+    def over_tool(self, tool: Tool) -> Tool:
+        """The tool as an agent meets it."""
+        return replace(
+            tool,
+            per_minute=self._limit(tool.per_minute),
+            needs_approval=tool.needs_approval or self.needs_approval,
+        )
+
+    def _limit(self, described: int | None) -> int | None:
+        limits = [limit for limit in (described, self.rate_limits.per_minute) if limit is not None]
+        return min(limits, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from longhouse.agents import ranking, terms
+from longhouse.agents.descriptor import Allow, SecurityOverlay
 from longhouse.agents.parameters import parameters
 from longhouse.agents.ranking import Field
 
@@ -19,16 +20,12 @@ MOST_TOOLS: Final = 40
 """Tools whose descriptions are part of a template's text; with more it would say everything."""
 MOST_NAMED: Final = 1000
 """Tools by which a template may be found."""
-
-
-class _Allow(msgspec.Struct):
-    templates: tuple[str, ...] | None = None
-    sub_agents: bool = True
+AS_DESCRIBED: Final = SecurityOverlay()
 
 
 class _Security(msgspec.Struct):
     risk_level: str = "low"
-    allow: _Allow = msgspec.field(default_factory=_Allow)
+    allow: Allow = msgspec.field(default_factory=Allow)
 
 
 class ToolFacts(msgspec.Struct):
@@ -83,7 +80,8 @@ class Document:
     """Of a template: the tools it names."""
 
 
-def of_tool(tool: ToolFacts) -> Document:
+def of_tool(tool: ToolFacts, overlay: SecurityOverlay = AS_DESCRIBED) -> Document:
+    """`overlay` is what an operator has decided about it: what is switched off is there for no template."""
     known = parameters(tool.input_schema)
     names = " ".join(name for name, _ in known if name)
     fields: dict[Field, str] = {
@@ -95,15 +93,15 @@ def of_tool(tool: ToolFacts) -> Document:
         "details": " ".join(text for _, text in known if text),
     }
     said = tool.description_short or tool.description_long
-    security = tool.security_policy
+    allow, risk = overlay.allowing(tool.security_policy.allow), overlay.risk_level or tool.security_policy.risk_level
     return Document(
         weights=ranking.weights(fields),
         gist=f"{terms.spaced(terms.own_part(tool.name))}: {said} {terms.spaced(names)}"[:GIST],
         type=tool.type,
-        risk=RISKS.get(security.risk_level, RISKS["high"]),
+        risk=RISKS.get(risk, RISKS["high"]),
         tags=(*tool.tags, *tool.categories),
-        templates=security.allow.templates,
-        sub_agents=security.allow.sub_agents,
+        templates=allow.templates if overlay.enabled else (),
+        sub_agents=allow.sub_agents,
     )
 
 

@@ -16,6 +16,8 @@ from longhouse.settings import Settings
 from longhouse.store.catalog import Catalog
 from longhouse.store.publication import LAST
 from longhouse.store.shelf import Kind, Named, Shelf, Version
+from longhouse.tools import security
+from longhouse.web.desk import merge
 
 BY: Final = "command line"
 """Who published what came this way."""
@@ -32,6 +34,8 @@ def commands(run: Run, kind: Kind) -> typer.Typer:
     cli.info.no_args_is_help = True
     _add_reading(cli, run, kind)
     _add_changing(cli, run, kind)
+    if kind == "tool":
+        _add_deciding(cli, run)
     return cli
 
 
@@ -94,6 +98,50 @@ def _add_changing(cli: typer.Typer, run: Run, kind: Kind) -> None:
         """Take a name out of lists and out of use; turns that began with it keep it."""
         settings = Settings()
         run(settings, lambda: deactivate_one(settings, kind, name, retire=True))
+
+
+def _add_deciding(cli: typer.Typer, run: Run) -> None:
+    @cli.command()
+    def policy(
+        name: Name,
+        *,
+        risk_level: Annotated[str | None, typer.Option(help="low, medium or high.")] = None,
+        per_minute: Annotated[int | None, typer.Option(help="Calls of one owner in a minute.", min=1)] = None,
+        templates: Annotated[str | None, typer.Option(help="The only ones that may use it, with commas.")] = None,
+        sub_agents: Annotated[bool | None, typer.Option(help="May agents use it that others have called?")] = None,
+        needs_approval: Annotated[bool | None, typer.Option(help="Do its calls wait for a person?")] = None,
+        enabled: Annotated[bool | None, typer.Option("--on/--off", help="Is it offered at all?")] = None,
+        clear: Annotated[bool, typer.Option(help="First take away what was said before.")] = False,
+    ) -> None:
+        """Show what holds for a tool, or put a security policy over it, whoever describes it."""
+        settings = Settings()
+        allow = {"templates": None if templates is None else _parts(templates), "sub_agents": sub_agents}
+        said = {
+            "risk_level": risk_level,
+            "allow": _given(**allow) or None,
+            "rate_limits": _given(per_minute=per_minute) or None,
+            "needs_approval": needs_approval,
+            "enabled": enabled,
+        }
+        run(settings, lambda: decide(settings, name, _given(**said), clear=clear))
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+async def decide(settings: Settings, name: str, said: dict[str, Any], *, clear: bool) -> None:
+    async with _opened(settings, "tool") as (shelf, catalog):
+        tool = await _version(shelf, name, None)
+        if said or clear:
+            held = await security.decide(catalog, tool, lambda before: merge({} if clear else before, said), by=BY)
+        else:
+            held = await security.held(catalog, tool)
+        typer.echo(msgspec.json.format(msgspec.json.encode(held.shown())).decode())
 
 
 @asynccontextmanager

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from longhouse.agents.delegation import AgentTask, Delegation, delegation_of
 from longhouse.agents.template import Template
+from longhouse.agents.tool import Tool
 from longhouse.journal.events import Called, Event, Fault, Prompted, Returned
 from longhouse.journal.messages import Message
 from longhouse.journal.session import Session
@@ -57,19 +58,27 @@ class Delegates:
     async def _sort(self, session: Session, template: Template, call: Called, begun: Begun) -> None:
         tool = await self.toolbox.taken(call.tool, call.version)
         if tool is not None and tool.collects:
-            begun.collects.append(Collect(call.call, _handle(call.arguments)))
+            if not await self._is_full(tool, session, call, begun):
+                begun.collects.append(Collect(call.call, _handle(call.arguments)))
             return
         agent = tool.agent if tool else None
         version = await self.catalog.templates.active(agent, owner=session.owner) if agent else None
-        if agent is None or version is None:
+        if tool is None or agent is None or version is None:
             begun.refused.append(_refused(call, "unknown_agent", f"the agent of {call.tool} is not there any more"))
         elif _depth(session) >= template.execution_policy.max_depth:
             begun.refused.append(_refused(call, "too_deep", "too many agents stand one below the other already"))
-        else:
+        elif not await self._is_full(tool, session, call, begun):
             begun.versions[agent] = version
             task = AgentTask.model_validate_json(call.arguments)
             delegation = delegation_of(session, template, call.call, agent, task)
             begun.tasks.append(await self._with_prior(session, delegation))
+
+    async def _is_full(self, tool: Tool, session: Session, call: Called, begun: Begun) -> bool:
+        """Was the tool used as often as it may be in this minute? Then the call is refused; else it is counted."""
+        full = await self.toolbox.is_full(tool, session.owner)
+        if full:
+            begun.refused.append(_refused(call, full.code, full.message))
+        return full is not None
 
     async def _with_prior(self, session: Session, delegation: Delegation) -> Delegation:
         """With the history that is elsewhere: in the request, where the client has brought it along."""

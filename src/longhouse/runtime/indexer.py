@@ -15,7 +15,7 @@ from longhouse.agents import document
 from longhouse.agents.document import Document, TemplateFacts, ToolFacts
 from longhouse.errors import ProviderError
 from longhouse.models.model import Embedder
-from longhouse.store import indexing, upkeep
+from longhouse.store import indexing, overlays, upkeep
 from longhouse.store.database import Database
 from longhouse.store.indexing import Entry
 from longhouse.store.vectors import Space
@@ -198,7 +198,7 @@ class Indexer:
             rows = await upkeep.in_shard(self.db, shard)
             for start in range(0, len(rows), BATCH):
                 batch = rows[start : start + BATCH]
-                await self._write(batch, await _texts(batch), space)
+                await self._write(batch, await _texts(self.db, batch), space)
         await upkeep.sweep(self.db)
 
     def _wait_for_model(self, error: ProviderError) -> None:
@@ -222,12 +222,15 @@ Batch = tuple[Sequence[Any], Sequence[Document]]
 
 async def _read(db: Database, model: int | None, after: str) -> Batch:
     rows = await indexing.lacking(db, model, after=after, limit=BATCH)
-    return rows, await _texts(rows)
+    return rows, await _texts(db, rows)
 
 
-async def _texts(rows: Sequence[Any]) -> Sequence[Document]:
+async def _texts(db: Database, rows: Sequence[Any]) -> Sequence[Document]:
     """A thread reads the texts, so that sessions go on meanwhile."""
-    return await asyncio.to_thread(lambda: [document.of_tool(_facts(row)) for row in rows])
+    decided = await overlays.some(db, [row["name"] for row in rows]) if rows else {}
+    return await asyncio.to_thread(
+        lambda: [document.of_tool(_facts(row), decided.get(row["name"], document.AS_DESCRIBED)) for row in rows]
+    )
 
 
 def _facts(row: Any) -> ToolFacts:

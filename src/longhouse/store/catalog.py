@@ -1,13 +1,14 @@
 """The catalog: what may happen, as tools and templates."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from longhouse.agents import delegation
-from longhouse.agents.descriptor import ToolDescriptor
+from longhouse.agents.descriptor import SecurityOverlay, ToolDescriptor
 from longhouse.agents.template import Template
 from longhouse.store.database import Database
+from longhouse.store.overlays import Overlaid, Overlays
 from longhouse.store.publication import ANY, Published, Terms
 from longhouse.store.shelf import Shelf
 
@@ -89,11 +90,15 @@ class Catalog:
 
     def __init__(self, db: Database, *, model: str | None = None) -> None:
         self.db = db
+        self.overlays = Overlays(db)
         self.tools: Shelf[ToolDescriptor] = Shelf(db, "tool", ToolDescriptor)
         self.templates = Templates(db, self.tools, lambda one: _with_model(one, model))
 
     async def active_tools(self, names: Iterable[str], owner: str) -> dict[str, int]:
-        """Name -> active version, of those that this owner may see; in the order asked, `<prefix>.*` spread out."""
+        """Name -> active version, of those that this owner may see; in the order asked, `<prefix>.*` spread out.
+
+        What an operator has switched off is not active, whatever its versions are.
+        """
         names = list(names)
         plain = [name for name in names if not name.endswith(".*")]
         rows = await self.db.rows(ACTIVES, plain, owner) if plain else []
@@ -105,7 +110,19 @@ class Catalog:
                 found |= {row["name"]: int(row["active"]) for row in beneath}
             elif name in known:
                 found[name] = known[name]
-        return found
+        await self.overlays.refresh()
+        return self.overlays.without_off(found)
+
+    async def described(self, versions: Mapping[str, int]) -> list[ToolDescriptor]:
+        """These versions of tools in the order asked, with what operators have decided; none that they switched off."""
+        await self.overlays.refresh()
+        found = await self.tools.several(self.overlays.without_off(versions))
+        return [over.over(one) if (over := self.overlays.of(one.name)) else one for one in found]
+
+    async def overlay(self, name: str, overlay: SecurityOverlay, *, seen: Overlaid | None, by: str) -> None:
+        """Lays an operator's decision over a tool, whichever version of it is active."""
+        await self.overlays.lay(name, overlay, seen=seen, by=by)
+        self.tools.changes += 1
 
     async def switched_off(self, names: Iterable[str], owner: str) -> set[str]:
         """Those of these tools that are there for this owner, and that no agent is offered now."""

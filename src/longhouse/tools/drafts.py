@@ -19,7 +19,7 @@ MOST_TOLD: Final = 10
 LONGEST: Final = 1_200
 """Characters of what a refusal says."""
 
-GIVEN: Final = ("version", "latest", "digest", "published_by", "published_at", "changed_at")
+GIVEN: Final = ("version", "latest", "digest", "published_by", "published_at", "changed_at", "security_overlay")
 """What the catalog adds to what it shows: it may come back with the rest, and is passed over."""
 _PLAINER: Final = {
     "missing": "it is needed",

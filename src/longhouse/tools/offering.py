@@ -89,7 +89,7 @@ class Offering:
         permission = Permission(known.template, session)
         opening = rules.opening_of(session, known.template, clock.now())
         tools: dict[str, Tool] = {}
-        for one in await self.catalog.tools.several(versions):
+        for one in await self.catalog.described(versions):
             tool = await self.toolbox.taken(one.name, one.version) if permission.covers(one) else None
             if tool and opening.leaves(tool):
                 tools[tool.name] = tool

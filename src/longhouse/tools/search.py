@@ -269,7 +269,7 @@ class ToolSearchService:
         The index may be a moment old, so all is checked again.
         """
         pinned, permission = offering.pins(point.session), Permission(point.template, point.session)
-        found = await self.catalog.tools.several({name: pinned.get(name, v) for name, v in versions.items()})
+        found = await self.catalog.described({name: pinned.get(name, v) for name, v in versions.items()})
         return {one.name: one for one in found if permission.covers(one) and await self._is_open(point, one)}
 
     async def _is_open(self, point: Point, one: ToolDescriptor) -> bool:

@@ -5,12 +5,12 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 import pydantic
 import structlog
 
-from longhouse.agents.descriptor import RuntimeBinding, ToolDescriptor
+from longhouse.agents.descriptor import RuntimeBinding, SecurityOverlay, ToolDescriptor
 from longhouse.agents.registry import Registry
 from longhouse.agents.tool import Tool, ToolType
 from longhouse.journal.events import Effect, Fault, Outcome, Output
@@ -153,6 +153,14 @@ Binder = Callable[[ToolDescriptor], Binding | None]
 """Binds a tool of the catalog to what runs it; None where this process cannot."""
 
 
+class _Overlaid(NamedTuple):
+    """A tool under an operator's decision."""
+
+    of: Tool
+    overlay: SecurityOverlay
+    tool: Tool
+
+
 class Toolbox:
     """The tools that this process can run: its own classes, those of MCP servers, and what the catalog binds."""
 
@@ -170,6 +178,7 @@ class Toolbox:
         self._named = {cls.tool_name: cls for cls in self._classes.values()}
         self._here: dict[str, Binding] = {cls.tool_name: ClassBinding(cls) for cls in self._classes.values()}
         self._bound: dict[tuple[str, int], Binding] = {}
+        self._overlaid: dict[tuple[str, int], _Overlaid] = {}
         self._config = config or ToolConfig()
         self._configs = configs or {}
         """Of agents that have one of their own."""
@@ -198,6 +207,7 @@ class Toolbox:
         self._here.pop(name, None)
         for ref in [ref for ref in self._bound if ref[0] == name]:
             del self._bound[ref]
+            self._overlaid.pop(ref, None)
 
     def find(self, name: str) -> Tool | None:
         """A tool of this process, as it is now."""
@@ -215,9 +225,24 @@ class Toolbox:
             if binding is None:
                 return None
             if len(self._bound) >= MOST_BOUND:
-                del self._bound[next(iter(self._bound))]
+                oldest = next(iter(self._bound))
+                del self._bound[oldest]
+                self._overlaid.pop(oldest, None)
             self._bound[name, version] = binding
-        return self._bound[name, version].tool
+        return await self._decided(self._bound[name, version].tool)
+
+    async def _decided(self, tool: Tool) -> Tool:
+        """The tool, with what an operator has decided about it; made once, since a request is built from it."""
+        if self._catalog is None:
+            return tool
+        await self._catalog.overlays.refresh()
+        overlay = self._catalog.overlays.of(tool.name)
+        if overlay is None:
+            return tool
+        kept = self._overlaid.get((tool.name, tool.version))
+        if kept is None or (kept.of, kept.overlay) != (tool, overlay):
+            kept = self._overlaid[tool.name, tool.version] = _Overlaid(tool, overlay, overlay.over_tool(tool))
+        return kept.tool
 
     def _binding_of(self, descriptor: ToolDescriptor) -> Binding | None:
         way = descriptor.runtime_binding
@@ -245,7 +270,7 @@ class Toolbox:
         work = self._bind(call.tool, call.version, call.arguments)
         if isinstance(work, Fault) or tool is None:
             return Result(work if isinstance(work, Fault) else _unknown(call.tool))
-        if full := await self._is_full(tool, session.owner):
+        if full := await self.is_full(tool, session.owner):
             return Result(full)
         config = await with_model(self._configs.get(session.agent, self._config), session, self._catalog)
         deadline = asyncio.timeout(tool.timeout)
@@ -267,7 +292,8 @@ class Toolbox:
             log.info("a tool raised", tool=call.tool, session=session.id, call=call.call, error=repr(error))
             return Result(Fault(code="tool_failed", message=clean(f"{type(error).__name__}: {error}")[:2000]))
 
-    async def _is_full(self, tool: Tool, owner: str) -> Fault | None:
+    async def is_full(self, tool: Tool, owner: str) -> Fault | None:
+        """Why the tool is not used once more in this minute; else the use is counted."""
         if tool.per_minute is None or self._catalog is None:
             return None
         if await self._catalog.may_use(owner, tool.name, tool.per_minute):

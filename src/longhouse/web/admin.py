@@ -11,7 +11,7 @@ from longhouse.store import overview, views
 from longhouse.store.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.tools.admission import Admission
-from longhouse.web import access, admin_catalog, admin_docs, query, wire
+from longhouse.web import access, admin_catalog, admin_docs, admin_security, query, wire
 from longhouse.web.sessions import listed
 from longhouse.web.tree import shown
 
@@ -34,7 +34,8 @@ INSTANCES: Final = query.described(
 
 def routes(db: Database, catalog: Catalog, admission: Admission) -> APIRouter:
     router = APIRouter()
-    router.include_router(admin_catalog.routes(catalog.tools, admission))
+    router.include_router(admin_security.routes(catalog, admission))
+    router.include_router(admin_catalog.routes(catalog.tools, admission, catalog.overlays))
     router.include_router(admin_catalog.routes(catalog.templates, admission))
     router.include_router(_lists(db))
     return router

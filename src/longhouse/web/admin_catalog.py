@@ -10,6 +10,7 @@ from pydantic import Field, TypeAdapter
 
 from longhouse.agents.diff import differences
 from longhouse.errors import CallerError
+from longhouse.store.overlays import Overlays
 from longhouse.store.publication import LAST, Published
 from longhouse.store.shelf import Named, Shelf, T, Version
 from longhouse.tools.admission import Admission
@@ -23,8 +24,9 @@ class Activation(wire.Strict):
     version: Annotated[int, Field(strict=True, ge=1, le=LAST)]
 
 
-def routes(shelf: Shelf[T], admission: Admission) -> APIRouter:
-    desk = Desk(shelf, admission)
+def routes(shelf: Shelf[T], admission: Admission, overlays: Overlays | None = None) -> APIRouter:
+    """`overlays` are what operators have put over names of this shelf."""
+    desk = Desk(shelf, admission, overlays)
     router = APIRouter(prefix=f"/admin/{shelf.kind}s", tags=["Admin"], dependencies=[Depends(access.admin)])
     _add_publishing(router, desk)
     _add_reading(router, desk)
@@ -127,7 +129,8 @@ def _add_reading(router: APIRouter, desk: Desk[T]) -> None:
         limit = asked.number("limit", default=50, least=1, most=query.MAX_PAGE)
         inactive = asked.choice("inactive", ("true", "false")) != "false"
         found = await desk.shelf.page(after=asked.id("before"), limit=limit + 1, inactive=inactive)
-        data = [_listed(kind, one) for one in found[:limit]]
+        decided = await desk.decided([one.name for one in found[:limit]])
+        data = [{**_listed(kind, one), **decided.get(one.name, {})} for one in found[:limit]]
         return wire.Json(_page(data, found[limit - 1].name if len(found) > limit else None))
 
     @router.get(
@@ -152,7 +155,8 @@ def _add_reading(router: APIRouter, desk: Desk[T]) -> None:
         """The active version, or the latest where none is active."""
         found = await desk.named(name)
         version = await desk.version(name, found.active or found.latest)
-        return wire.Json({**_shown(kind, version), "latest": found.latest})
+        decided = await desk.decided([name])
+        return wire.Json({**_shown(kind, version), "latest": found.latest, **decided.get(name, {})})
 
     @router.get(
         "/{name}/versions",

@@ -1,11 +1,13 @@
 """What operators do with one shelf of the catalog."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Generic
 
 from longhouse.errors import CallerError
+from longhouse.store.overlays import Overlays
 from longhouse.store.publication import Published, persist
 from longhouse.store.shelf import Named, Shelf, T, Version
+from longhouse.tools import security
 from longhouse.tools.admission import Admission
 from longhouse.web import wire
 from longhouse.web.access import Caller
@@ -14,10 +16,11 @@ from longhouse.web.access import Caller
 class Desk(Generic[T]):
     """What can be done with one shelf from outside; the routes only translate."""
 
-    def __init__(self, shelf: Shelf[T], admission: Admission) -> None:
+    def __init__(self, shelf: Shelf[T], admission: Admission, overlays: Overlays | None = None) -> None:
         self.shelf: Shelf[T] = shelf
         self.kind = shelf.kind
         self._admission = admission
+        self._overlays = overlays
 
     async def publish(
         self, caller: Caller, sent: Any, *, activate: bool, seen: Mapping[str, int] | None = None
@@ -54,6 +57,14 @@ class Desk(Generic[T]):
         if found is None:
             raise self.missing()
         return found
+
+    async def decided(self, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """What operators have put over these names, where they have, as it is shown beside a descriptor."""
+        if self._overlays is None:
+            return {}
+        await self._overlays.refresh()
+        laid = {name: security.shown(self._overlays.laid(name)) for name in names}
+        return {name: {"security_overlay": one} for name, one in laid.items() if one}
 
     async def version(self, name: str, version: int) -> Version:
         found = await self.shelf.version(name, version) if wire.ID.fullmatch(name) else None

@@ -1,0 +1,97 @@
+"""What operators decide about single tools, whatever their descriptions say: risk, limits, approval, on and off."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import msgspec
+import pydantic
+import structlog
+
+from longhouse.agents.descriptor import SecurityOverlay, SecurityPolicy
+from longhouse.errors import CallerError
+from longhouse.store.catalog import Catalog
+from longhouse.store.overlays import Overlaid, spoken
+from longhouse.store.publication import persist
+from longhouse.store.shelf import Version
+from longhouse.tools.toolbox import ToolRegistry
+
+log = structlog.get_logger()
+
+LONGEST: Final = 100_000
+ADAPTER: Final = pydantic.TypeAdapter(SecurityOverlay)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What holds for a tool, and whose word it is."""
+
+    name: str
+    described: SecurityPolicy
+    needs_approval: bool
+    laid: Overlaid | None
+
+    def shown(self) -> dict[str, Any]:
+        overlay = self.laid.overlay if self.laid else SecurityOverlay()
+        described = {**asdict(self.described), "needs_approval": self.needs_approval, "enabled": True}
+        effective = {
+            **asdict(overlay.policy(self.described)),
+            "needs_approval": self.needs_approval or overlay.needs_approval,
+            "enabled": overlay.enabled,
+        }
+        return {"name": self.name, "described": described, "overlay": shown(self.laid), "effective": effective}
+
+
+def shown(laid: Overlaid | None) -> dict[str, Any] | None:
+    """An overlay as operators see it."""
+    if laid is None:
+        return None
+    return {**spoken(laid.overlay), "changed_by": laid.changed_by, "changed_at": laid.changed_at}
+
+
+async def held(catalog: Catalog, tool: Version) -> Held:
+    """`tool` is the version that is active, or the latest."""
+    await catalog.overlays.refresh()
+    said = tool.descriptor
+    policy = msgspec.convert(said.get("security_policy") or {}, SecurityPolicy)
+    return Held(tool.name, policy, bool(said.get("needs_approval")), catalog.overlays.laid(tool.name))
+
+
+async def decide(catalog: Catalog, tool: Version, change: Callable[[dict[str, Any]], Any], *, by: str) -> Held:
+    """Lays over a tool what `change` makes of what was said before. It holds at once, and leaves a trace."""
+
+    async def attempt() -> Held:
+        seen = (await held(catalog, tool)).laid
+        overlay = _parsed(change(spoken(seen.overlay) if seen else {}))
+        _refuse_approval(tool, overlay)
+        await catalog.overlay(tool.name, overlay, seen=seen, by=by)
+        log.info("the security policy of a tool was changed", tool=tool.name, by=by, overlay=spoken(overlay))
+        return await held(catalog, tool)
+
+    return await persist(attempt)
+
+
+def _parsed(said: Any) -> SecurityOverlay:
+    text = msgspec.json.encode(said)
+    if len(text) > LONGEST or b"\\u0000" in text:
+        raise CallerError(f"Nothing is changed: it is longer than {LONGEST} bytes, or holds a NUL character.")
+    try:
+        return ADAPTER.validate_json(text, strict=True)
+    except pydantic.ValidationError as error:
+        first, *others = error.errors(include_url=False, include_input=False, include_context=False)
+        param = ".".join(str(part) for part in first["loc"])[:200]
+        more = f"; and {len(others)} more" if others else ""
+        told = f"{param or 'the overlay'}: {str(first['msg'])[:300].rstrip('.')}{more}"
+        raise CallerError(f"Nothing is changed. {told}.", param=param or None) from None
+
+
+def _refuse_approval(tool: Version, overlay: SecurityOverlay) -> None:
+    """A call that is part of its reply, or that another agent answers, has no moment at which it could be approved."""
+    cls = ToolRegistry.get(tool.name)
+    is_agent = (tool.descriptor.get("runtime_binding") or {}).get("agent") is not None
+    is_at_once = cls is not None and (cls.inline or cls.asks or cls.finishes or cls.collects)
+    if overlay.needs_approval and (is_agent or is_at_once):
+        says = "let the tools that it uses need approval" if is_agent else "it has no effect that could wait for one"
+        raise CallerError(
+            f"Nothing is changed. needs_approval: {tool.name} is called at once; {says}.", param="needs_approval"
+        )
