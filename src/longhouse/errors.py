@@ -51,10 +51,16 @@ class AlreadyReturned(LonghouseError):  # noqa: N818
 
 
 class ProviderError(LonghouseError):
-    """A model or an endpoint failed; `retryable` and the retry policy decide what follows."""
+    """A model or an endpoint failed; `retryable` and the retry policy decide what follows.
 
-    def __init__(self, message: str, *, retryable: bool, retry_after: float | None = None) -> None:
+    Its text is for the operator. `told` is for whoever talks to an agent: it names no host, and quotes nobody.
+    """
+
+    def __init__(
+        self, message: str, *, retryable: bool, retry_after: float | None = None, told: str | None = None
+    ) -> None:
         super().__init__(message)
+        self.told = told or message
         self.retryable = retryable
         self.retry_after = retry_after
 

@@ -20,6 +20,8 @@ from peers import (
 
 from longhouse import clock
 from longhouse.errors import ProviderError
+from longhouse.journal.events import Usage
+from longhouse.models.model import paid_for
 
 
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 529])
@@ -101,6 +103,17 @@ async def test_no_secret_of_the_address_is_told() -> None:
             await heard(Peer(url=peer.url.replace("//", "//ann:hunter2@")))
     assert "ann" not in str(caught.value)
     assert "hunter2" not in str(caught.value)
+
+
+async def test_what_users_are_told_names_no_host_and_quotes_nobody() -> None:
+    async with peer_that(
+        sends(answer(b'{"error":"10.1.2.3:80 is down"}', kind="application/json", status="502 No"))
+    ) as peer:
+        with pytest.raises(ProviderError) as caught:
+            await heard(peer)
+    for error in (caught.value, paid_for(caught.value, Usage(total_tokens=3))):
+        assert error.told == "the model answered 502"
+        assert "10.1.2.3:80 is down" in str(error)
 
 
 async def test_a_redirect_is_not_followed() -> None:

@@ -176,6 +176,12 @@ async def test_an_answer_may_name_the_question(serving: Serving) -> None:
         assert (await house.session(await session_of(house.db, "ben")))["result"] == "ben heard two."
         wrong = await house.say("none", model=said["model"], metadata={"reply_to": "9-action-0"})
         assert wrong["error"]["param"] == "metadata.reply_to"
+        again = await house.say("three", model=said["model"], metadata={"reply_to": "2-action-0"})
+        assert again["error"]["code"] == "already_settled"
+        status, refused = await post(house, said["model"], "clarification", answer="three", call_id="2-action-0")
+        assert (status, refused["error"]["code"]) == (409, "already_settled")
+        status, refused = await post(house, said["model"], "clarification", answer="three", call_id="9-action-0")
+        assert (status, refused["error"]["param"]) == (400, "call_id")
 
 
 def signs(body: Body) -> Say:

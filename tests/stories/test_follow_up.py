@@ -11,7 +11,7 @@ from longhouse.journal import events
 from longhouse.journal.messages import User, text_of
 from longhouse.models.scripted import Say, call, calls
 from longhouse.tools import BaseTool, ToolContext
-from support import AGENT, House, Serving, chat, content, user
+from support import AGENT, House, Serving, assistant, chat, content, user
 
 TOOLS = ("clarificationtool", "finalanswertool", "clocktool", "gatetool")
 
@@ -215,6 +215,50 @@ async def test_reply_to_names_a_question(serving: Serving) -> None:
         late = await house.say("No, Bergen", model=session_id, metadata={"reply_to": "1-action-0"})
         assert content(late) == "Next."
         assert await prompted(house, session_id) == ["Will it rain?", "No, Bergen"]
+
+
+NAMELESS = ("9-action-9", "", "1-action-9", "clarificationtool", "Ä😀", "x" * 512)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+async def test_a_reply_to_nothing_is_refused_wherever_it_is_sent(serving: Serving, stream: bool) -> None:
+    async def refused(house: House, **extra: Any) -> None:
+        known = await house.db.value("SELECT count(*) FROM journal")
+        for name in NAMELESS:
+            body = {"model": AGENT, "messages": [user("Oslo")], "stream": stream, "metadata": {"reply_to": name}}
+            async with house.http.post("/v1/chat/completions", json={**body, **extra}) as response:
+                assert response.status == 400, (name, extra)
+                assert (await response.json())["error"]["param"] == "metadata.reply_to"
+        assert await house.db.value("SELECT count(*) FROM journal") == known
+
+    async with serving([asks("Which city?", "Which day?"), answers("Rain."), answers("Next.")]) as house:
+        await refused(house)
+        await refused(house, chat_id="new")
+        await refused(house, context=[user("Before")])
+        await refused(house, messages=[user("Hi"), assistant("Hello"), user("Oslo")])
+        session_id = (await house.say("Will it rain?", chat_id="c"))["model"]
+        await refused(house, model=session_id)
+        await refused(house, chat_id="c")
+        assert content(await house.say("Oslo", model=session_id, metadata={"reply_to": "1-action-0"})) == "Which day?"
+
+        body = {"model": session_id, "messages": [user("No, Bergen")], "metadata": {"reply_to": "1-action-0"}}
+        async with house.http.post("/v1/chat/completions", json={**body, "stream": stream}) as response:
+            assert (response.status, response.headers["x-should-retry"]) == (409, "false")
+            assert (await response.json())["error"]["code"] == "already_settled", "nor does it answer another question"
+        assert content(await house.say("Monday", model=session_id)) == "Rain."
+        await refused(house, model=session_id)
+
+
+async def test_an_answer_by_clarification_names_a_question_of_the_session(serving: Serving) -> None:
+    async with serving([calls(call("clocktool"), asks("Which city?")), answers("Rain.")]) as house:
+        session_id = (await house.say("Will it rain?"))["model"]
+        for name in ("9-action-9", "1-action-0", ""):
+            status, _, body = await clarify(house, session_id, answer="Oslo", call_id=name)
+            assert (status, body["error"]["param"]) == (400, "call_id"), name
+        assert (await clarify(house, session_id, answer="Oslo", call_id="1-action-1"))[0] == 202
+        await house.until(session_id, "COMPLETED")
+        assert (await clarify(house, session_id, answer="Bergen", call_id="1-action-1"))[0] == 409
+        assert (await clarify(house, session_id, answer="Bergen", call_id="9-action-9"))[0] == 400
 
 
 async def test_a_second_answer_is_a_conflict_by_clarification_and_the_next_message_by_chat(serving: Serving) -> None:

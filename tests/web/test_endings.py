@@ -8,8 +8,10 @@ from typing import Any
 import aiohttp
 import pytest
 import structlog
-from openai import APIError, AsyncOpenAI
+from openai import APIError, AsyncOpenAI, UnprocessableEntityError
 
+from longhouse.agents.template import ExecutionPolicy, Template, ToolPolicy
+from longhouse.models.scripted import call
 from longhouse.runtime.bus import Look
 from longhouse.store.catalog import Catalog
 from longhouse.store.database import open_database
@@ -45,6 +47,34 @@ def told(error: Any, message: str, session_id: str) -> None:
         "param": None,
         "code": "internal_error" if message == DEFECT else "unavailable",
     }
+
+
+# The agent does not finish
+
+
+async def test_a_turn_that_reaches_its_limit_is_no_error_of_the_server(serving: Serving) -> None:
+    endless = Template(
+        name="endless",
+        execution_policy=ExecutionPolicy(max_iterations=1),
+        tool_policy=ToolPolicy(allowlist=("clocktool", "finalanswertool")),
+    )
+    async with serving(lambda body: call("clocktool"), templates=[endless]) as house:
+        wanted = {**body("Go on for ever"), "model": "endless"}
+        async with house.http.post(CHAT, json=wanted) as response:
+            assert (response.status, response.headers["x-should-retry"]) == (422, "false")
+            told_whole = (await response.json())["error"]
+        assert told_whole == {
+            "message": "the agent did not finish within its limit of 1 steps",
+            "type": "invalid_request_error",
+            "param": None,
+            "code": "limit_reached",
+        }
+        assert (await read(house.http, {**wanted, "stream": True}))[-1].json["error"] == told_whole
+        client = house.client.with_options(max_retries=2)
+        with pytest.raises(UnprocessableEntityError):
+            await client.chat.completions.create(**wanted)
+        rows = await house.db.rows("SELECT state FROM sessions")
+        assert [row["state"] for row in rows] == ["FAILED"] * 3, "the SDK does not send it again"
 
 
 # The server stops

@@ -42,7 +42,7 @@ class PaidError(ProviderError):
     """A reply that came to nothing, and whose tokens count all the same."""
 
     def __init__(self, error: ProviderError, usage: Usage) -> None:
-        super().__init__(str(error), retryable=error.retryable, retry_after=error.retry_after)
+        super().__init__(str(error), retryable=error.retryable, retry_after=error.retry_after, told=error.told)
         self.usage = usage
 
 

@@ -54,6 +54,11 @@ class Endpoint:
         """A provider's words, without our secrets."""
         return quoted(text, self.secrets)
 
+    def failed(self, what: str, words: str = "", *, retryable: bool, retry_after: float | None = None) -> ProviderError:
+        """What the endpoint did; its name and its own `words` are for the operator alone."""
+        message = f"{self.name} {what}: {words}" if words else f"{self.name} {what}"
+        return ProviderError(message, told=f"the model {what}", retryable=retryable, retry_after=retry_after)
+
 
 @asynccontextmanager
 async def open_endpoint(
@@ -122,18 +127,20 @@ class OpenAIModel:
         except Refused as refused:
             raise self._refused(refused.error) from refused
         except _Endless as error:
-            reason = f"{endpoint.name} sent more than {self._most_bytes} bytes in one answer"
-            raise ProviderError(reason, retryable=False) from error
+            what = f"sent more than {self._most_bytes} bytes in one answer"
+            raise endpoint.failed(what, retryable=False) from error
         except Unreadable as error:
-            reason = endpoint.quoted(str(error))
-            trouble = ProviderError(f"{endpoint.name} sent what is no answer: {reason}", retryable=True)
+            words = endpoint.quoted(str(error))
+            trouble = endpoint.failed("sent what is no answer", words, retryable=True)
             raise paid_for(trouble, error.usage) from error
         if not reading.finished:
-            raise ProviderError(f"{endpoint.name} broke off its answer", retryable=True)
+            raise endpoint.failed("broke off its answer", retryable=True)
 
     def _encoded(self, body: Body) -> io.BytesIO:
         if self._endpoint.http.closed:
-            raise ProviderError(f"the connections to {self._endpoint.name} are closed", retryable=True)
+            name = self._endpoint.name
+            told = "the connections to the model are closed"
+            raise ProviderError(f"the connections to {name} are closed", told=told, retryable=True)
         streamed = msgspec.structs.replace(body, stream=True, stream_options=StreamOptions())
         try:
             # As a file, because aiohttp warns of bytes over 1 MB, and of images there may be more.
@@ -150,16 +157,19 @@ class OpenAIModel:
         ):
             # Retryable: it is mostly a proxy's page about a model that is down for the moment.
             kind = self._endpoint.quoted(response.content_type)
-            raise ProviderError(f"{self._endpoint.name} sent {kind} in place of an answer", retryable=True)
+            told = "the model sent something else in place of an answer"
+            reason = f"{self._endpoint.name} sent {kind} in place of an answer"
+            raise ProviderError(reason, told=told, retryable=True)
 
     async def _failure(self, response: aiohttp.ClientResponse) -> ProviderError:
-        status, name = response.status, self._endpoint.name
+        status = response.status
         if 300 <= status < 400:
-            return ProviderError(f"{name} answered {status}, a redirect, which is not followed", retryable=False)
+            return self._endpoint.failed(f"answered {status}, a redirect, which is not followed", retryable=False)
         words = _words(await _complaint(response.content)) or response.reason or "no reason given"
         retryable = {"true": True, "false": False}.get(response.headers.get("x-should-retry", ""), passes(status))
-        return ProviderError(
-            f"{name} answered {status}: {self._endpoint.quoted(words)}",
+        return self._endpoint.failed(
+            f"answered {status}",
+            self._endpoint.quoted(words),
             retryable=retryable,
             retry_after=_retry_after(response.headers) if retryable else None,
         )
@@ -169,30 +179,30 @@ class OpenAIModel:
         words = self._endpoint.quoted(said.message or "") or "no reason given"
         code = str(said.code)
         retryable = passes(int(code)) if code.isdecimal() and len(code) == 3 else said.type != "invalid_request_error"
-        return ProviderError(f"{self._endpoint.name} answered with an error: {words}", retryable=retryable)
+        return self._endpoint.failed("answered with an error", words, retryable=retryable)
 
     def _trouble(self, error: Exception) -> ProviderError:
-        name, retryable = self._endpoint.name, True
+        words, retryable = "", True
         match error:
             case aiohttp.ConnectionTimeoutError():
-                reason = f"{name} could not be reached within {self._endpoint.connect:g} s"
+                what = f"could not be reached within {self._endpoint.connect:g} s"
             case TimeoutError():
-                reason = f"{name} sent nothing for {self._endpoint.hang:g} s"
+                what = f"sent nothing for {self._endpoint.hang:g} s"
             case aiohttp.ClientConnectorCertificateError():
-                reason, retryable = f"{name} has no certificate that we trust", False
+                what, retryable = "has no certificate that we trust", False
             case aiohttp.ClientProxyConnectionError() | aiohttp.ClientHttpProxyError():
-                reason = f"{name} could not be reached through the proxy"
+                what = "could not be reached through the proxy"
             case aiohttp.ClientConnectorError(os_error=EgressRefused() as refused):
-                reason, retryable = f"{name} could not be reached: {refused.strerror}", False
+                what, words, retryable = "could not be reached", refused.strerror, False
             case aiohttp.ClientConnectorError():
-                reason = f"{name} could not be reached: {error.os_error.strerror or 'no connection'}"
+                what, words = "could not be reached", error.os_error.strerror or "no connection"
             case aiohttp.ServerDisconnectedError() | aiohttp.ClientOSError():
-                reason = f"{name} closed the connection without an answer"
+                what = "closed the connection without an answer"
             case aiohttp.ClientPayloadError():
-                reason = f"{name} broke off its answer"
+                what = "broke off its answer"
             case _:
-                reason = f"the connection to {name} failed ({type(error).__name__})"
-        return ProviderError(reason, retryable=retryable)
+                what, words = "could not be talked to", type(error).__name__
+        return self._endpoint.failed(what, words, retryable=retryable)
 
 
 class _Endless(Exception):  # noqa: N818 - never leaves this module

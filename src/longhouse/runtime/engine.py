@@ -226,10 +226,11 @@ class Engine:
         attended = self.bus.is_followed(run.session.id) or self.bus.is_followed(root)
         patience = self.patience.attended if attended else self.patience.unattended
         pause = _pause(self.patience, run.attempts, error.retry_after)
-        spent = [events.Spent(usage=error.usage, reason=str(error))] if isinstance(error, PaidError) else []
+        spent = [events.Spent(usage=error.usage, reason=error.told)] if isinstance(error, PaidError) else []
         if not error.retryable or (now - run.troubled_at).total_seconds() + pause > patience:
+            # Users read the journal too: what names our hosts is in the log alone.
             log.warning("a model failed", session=run.session.id, attempts=run.attempts + 1, error=str(error))
-            await self.recorder.record(run, [*spent, events.Failed(reason=str(error), code="provider_error")])
+            await self.recorder.record(run, [*spent, events.Failed(reason=error.told, code="provider_error")])
             return
         log.info("a model is in trouble", session=run.session.id, attempt=run.attempts + 1, error=str(error))
         attempts, troubled_at = run.attempts, run.troubled_at

@@ -68,6 +68,14 @@ HEADS_AT: Final = """
     ) AS last
     WHERE s.owner = $1 AND s.conversation_id = $2 AND s.side = 'sub'
 """
+# A person's answer to the call $4, here or of any agent beneath; a long one lies in `files`, and its body says nothing.
+ANSWERED: Final = """
+    SELECT EXISTS (
+        SELECT FROM sessions s JOIN journal j ON j.session_id = s.id
+        WHERE (s.id = $1 OR (s.owner = $2 AND s.conversation_id = $3 AND s.side = 'sub'))
+          AND j.kind = 'Returned' AND j.call_id = $4 AND (j.body->>'by' = 'user' OR j.body_digest IS NOT NULL)
+    )
+"""
 # What an earlier turn has begun by the call $2; it was told of up to the end of the last turn that made one of $3.
 BEGUN: Final = """
     SELECT d.child, d.trace, (
@@ -180,6 +188,11 @@ async def heads(db: Database, session: Session, at: datetime | None = None) -> d
     """How far the journals go of all agents that others have called in this conversation; with `at`, went then."""
     asked = (HEADS_AT, session.owner, session.conversation, at) if at else (HEADS, session.owner, session.conversation)
     return {row["id"]: row["head"] for row in await db.rows(*asked)}
+
+
+async def was_answered(db: Database, session: Session, call: str) -> bool:
+    """Has a person answered this call, of the session or of an agent beneath it?"""
+    return bool(await db.value(ANSWERED, session.id, session.owner, session.conversation, call))
 
 
 async def begun(db: Database, session: Session, trace: str, handle: str, calls: Sequence[str]) -> Begun | None:

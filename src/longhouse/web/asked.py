@@ -49,6 +49,11 @@ class Asked:
     def to(self, model: str) -> "Asked":
         return replace(self, request=self.request.model_copy(update={"model": model}))
 
+    @property
+    def reply_to(self) -> str | None:
+        """The question that the message answers, where the client names one."""
+        return (self.request.metadata or {}).get("reply_to")
+
     def chain(self, said: Sequence[ChatMessage]) -> str:
         """The fingerprint of these messages from this client."""
         begin = fingerprint.begin(self.caller.owner, self.caller.key, self.request.user, self.model)

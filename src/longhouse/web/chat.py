@@ -15,6 +15,15 @@ from longhouse.web import stream, wire
 from longhouse.web.telling import Ending, Piece, Telling, about
 from longhouse.web.turns import Attached
 
+STATUSES: Final = {
+    "limit_reached": 422,
+    "not_set_up": 503,
+    "provider_error": 502,
+    "template_not_found": 404,
+    "unreadable_reply": 502,
+}
+"""Of turns that failed, by code. A limit is the operator's word: nothing is broken, and a repeat would not help."""
+
 _encode: Final = msgspec.json.encode
 _REST_OF_CHUNK: Final = b',"logprobs":null,"finish_reason":null}]}\n\n'
 
@@ -187,4 +196,4 @@ def usage_of(ending: Ending, attached: Attached) -> dict[str, Any]:
 def _status(ending: Ending) -> int:
     if ending.turn is None or ending.turn.ended == "CANCELLED":
         return 409
-    return {"provider_error": 502, "template_not_found": 404, "not_set_up": 503}.get(ending.turn.code or "", 500)
+    return STATUSES.get(ending.turn.code or "", 500)

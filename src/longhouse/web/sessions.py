@@ -20,7 +20,7 @@ from longhouse.store.database import Database
 from longhouse.web import access, query, wire
 from longhouse.web.access import Caller
 from longhouse.web.tree import Question, Standing, shown, standing
-from longhouse.web.turns import Turns
+from longhouse.web.turns import Turns, names_nothing, settled
 
 MAX_PAGE: Final = query.MAX_PAGE
 RACES: Final = 20
@@ -75,12 +75,14 @@ class Sessions:
         own = [Question(session, call) for call in session.questions]
         open_ones = [*own, *(one for one in (await standing(self.db, session)).questions if one.call.kind == "ask")]
         asked = next((one for one in open_ones if call_id in (None, one.call.call)), None)
+        if asked is None and call_id is not None and not await lineage.was_answered(self.db, session, call_id):
+            raise names_nothing(call_id, "call_id")
         if asked is None:
-            raise _conflict("There is no open question to answer: it was answered already, or never asked.")
+            raise settled("There is no open question to answer: it was answered already, or never asked.")
         try:
             attached = await self.turns.answer(asked.session, asked.call.call, text)
         except AlreadyReturned:
-            raise _conflict("This question was answered already.") from None
+            raise settled("This question was answered already.") from None
         self.bus.appended(attached.session.id, attached.session.head)
         return attached.session if asked.session is session else await self.load(caller, session_id)
 
@@ -91,7 +93,7 @@ class Sessions:
             beneath = [one.session for one in (await standing(self.db, session)).questions]
             asking = next((one for one in (session, *beneath) if _may_decide(one, approval)), None)
             if asking is None:
-                raise _conflict("There is no such open decision on this call: it was settled already, or never asked.")
+                raise settled("There is no such open decision on this call: it was settled already, or never asked.")
             trace = asking.turn.trace if asking.turn else ""
             try:
                 placed = await journals.add(self.db, asking.id, _settling(approval), trace=trace, head=asking.head)
@@ -328,7 +330,3 @@ def listed(row: views.Row) -> dict[str, Any]:
 
 def _missing() -> CallerError:
     return wire.not_found("There is no such session.", code="session_not_found")
-
-
-def _conflict(message: str) -> CallerError:
-    return CallerError(message, status=409, code="already_settled")

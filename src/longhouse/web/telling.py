@@ -279,7 +279,7 @@ def _error(message: str, code: str) -> dict[str, Any]:
 
 def _failed(turn: Turn) -> dict[str, Any]:
     message, code = turn.error or "the turn failed", turn.code or "failed"
-    if code == "template_not_found":
+    if code in ("template_not_found", "limit_reached"):
         return wire.envelope(message, kind="invalid_request_error", code=code)
     return _error(message, code)
 

@@ -213,6 +213,8 @@ class Turns:
     async def _open(
         self, asked: Asked, template: Template, prompt: Prompted, *, conversation: str | None, label: str
     ) -> Attached:
+        if asked.reply_to is not None:
+            raise names_nothing(asked.reply_to, "metadata.reply_to")  # nobody has asked anything here yet
         if self.prior and conversation and not label and not prompt.prior:
             known = await self.prior(conversation, asked.caller.owner, None, "")
             prompt = msgspec.structs.replace(prompt, prior=known)
@@ -240,15 +242,17 @@ class Turns:
         session = await journals.load(self.db, session_id)
         if not resent:
             prompt = msgspec.structs.replace(prompt, chain=_continued(session, asked.said))
-        reply_to = (asked.request.metadata or {}).get("reply_to")
-        is_own = not reply_to or _has_asked(session, reply_to)
+        reply_to = asked.reply_to
+        is_own = reply_to is None or has_asked(session, reply_to)
         if not (is_own and session.questions) and (below := await self._answered_beneath(asked, session, prompt)):
             return below
         if not is_own:
-            raise CallerError(f"No question has the id {reply_to!r}.", param="metadata.reply_to")
+            raise await self._misnamed(session, reply_to or "")
         while session.questions:
-            named = [call for call in session.questions if call.call == reply_to]
-            call, text = (named or session.questions)[0].call, text_of(prompt.content)
+            named = [call for call in session.questions if reply_to in (None, call.call)]
+            if not named:
+                raise settled("The question that metadata.reply_to names was answered already; another one is open.")
+            call, text = named[0].call, text_of(prompt.content)
             try:
                 return await self.answer(session, call, text, chain=prompt.chain, accepted=asked.accepted)
             except AlreadyReturned:
@@ -257,9 +261,15 @@ class Turns:
         placed = await journals.add(self.db, session_id, [prompt], trace=prompt.trace, accepted=asked.accepted)
         return await self._attached(session, placed, prompt, trace=prompt.trace)
 
+    async def _misnamed(self, session: Session, reply_to: str) -> CallerError:
+        """Why a message cannot answer what it names, which no open question has as its id."""
+        if await lineage.was_answered(self.db, session, reply_to):
+            return settled("The question that metadata.reply_to names was answered already.")
+        return names_nothing(reply_to, "metadata.reply_to")
+
     async def _answered_beneath(self, asked: Asked, session: Session, prompt: Prompted) -> Attached | None:
         """Where an agent beneath has asked, the message is its answer, whatever the others are doing."""
-        reply_to, chain = (asked.request.metadata or {}).get("reply_to"), prompt.chain
+        reply_to, chain = asked.reply_to, prompt.chain
         below = await standing(self.db, session)
         questions = [one for one in below.questions if one.call.kind == "ask" and reply_to in (None, one.call.call)]
         if session.turn is None or not questions:
@@ -321,7 +331,16 @@ def unknown_model(model: str) -> CallerError:
     return wire.not_found(f"The model {shown!r} does not exist; see GET /v1/models.", code="model_not_found")
 
 
-def _has_asked(session: Session, call: str) -> bool:
+def names_nothing(call: str, param: str) -> CallerError:
+    return CallerError(f"No question has the id {call[:100]!r}.", param=param)
+
+
+def settled(message: str) -> CallerError:
+    """Somebody was first."""
+    return CallerError(message, status=409, code="already_settled")
+
+
+def has_asked(session: Session, call: str) -> bool:
     """Is this a question of the session, open or answered?"""
     uses = (use for entry in session.transcript if isinstance(entry, Step) for use in entry.uses)
     return any(use.question and use.call == call for use in uses)
