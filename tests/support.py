@@ -35,6 +35,8 @@ from longhouse.settings import Settings
 from longhouse.store import journals
 from longhouse.store.database import Database, open_database
 from longhouse.tools.toolbox import BaseTool
+from longhouse.web.connections import Bounds, Connections
+from longhouse.web.protocol import config_of
 
 AGENT = "tool_calling_agent"
 NO_FILES = {"config_file": "", "agents_file": "", "logging_config": ""}
@@ -51,6 +53,8 @@ class House:
     client: AsyncOpenAI
     model: ModelServer | None
     """The scripted model behind it, over real HTTP; None: the demo model answers."""
+    lobby: Connections
+    """Those who have connected to it."""
 
     @property
     def db(self) -> Database:
@@ -96,6 +100,7 @@ class Serving:
         *,
         templates: Iterable[Template] = BUILT_IN,
         tools: Sequence[type[BaseTool]] = (),
+        bounds: Bounds | None = None,
         **settings: Any,
     ) -> AsyncIterator[House]:
         """In this process; `script` is played by a model server on a socket of its own."""
@@ -106,18 +111,16 @@ class Serving:
                 settings = {"llm_base_url": model.url, "llm_api_key": "sk-test-canary", **settings}
             chosen = Settings(database_url=self.dsn, **{"worker_slots": 8, **NO_FILES, **settings})
             app = await stack.enter_async_context(open_app(chosen, templates=templates, tools=(*TOOLS, *tools)))
-            url = await stack.enter_async_context(_served(app))
+            lobby = Connections(bounds)
+            url = await stack.enter_async_context(_served(app, lobby))
             http = await stack.enter_async_context(aiohttp.ClientSession(url))
             client = await stack.enter_async_context(AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0))
-            yield House(app, url, http, client, model)
+            yield House(app, url, http, client, model, lobby)
 
 
 @asynccontextmanager
-async def _served(app: App) -> AsyncIterator[str]:
-    config = uvicorn.Config(
-        app.asgi, host="127.0.0.1", port=0, http="httptools", ws="none", lifespan="off", log_config=None,
-        access_log=False, timeout_graceful_shutdown=1,
-    )  # fmt: skip
+async def _served(app: App, lobby: Connections) -> AsyncIterator[str]:
+    config = config_of(app.asgi, lobby, host="127.0.0.1", port=0, timeout_graceful_shutdown=1)
     config.load()
     server = uvicorn.Server(config)
     server.lifespan = config.lifespan_class(config)

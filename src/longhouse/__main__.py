@@ -18,7 +18,7 @@ import uvicorn
 import uvloop
 from typer.core import TyperGroup
 
-from longhouse.app import App, open_app
+from longhouse.app import App, open_app, open_store
 from longhouse.commands import bench_search, catalog, keys, seed, sessions
 from longhouse.commands.seed import AgentsFile, ConfigFile, named
 from longhouse.configured import configure, file_of
@@ -30,8 +30,10 @@ from longhouse.settings import Settings
 from longhouse.store import migrate as migrations
 from longhouse.store.database import open_database
 from longhouse.store.embedded import open_postgres
+from longhouse.store.keys import is_any_valid
 from longhouse.terminal import talk
-from longhouse.web.access import Door
+from longhouse.web.connections import BACKLOG, raise_files
+from longhouse.web.protocol import config_of
 
 
 class Commands(TyperGroup):
@@ -112,27 +114,19 @@ def _run(settings: Settings, main: Callable[[], Coroutine[Any, Any, None]]) -> N
 
 async def _serve(settings: Settings) -> None:
     _refuse_easy_key(settings.host, settings.admin_key.get_secret_value().strip())
+    await _refuse_missing_key(settings)
+    raise_files()
     with _listening(settings.host, settings.port) as listener:
         async with open_app(settings) as app:
-            server = _Server(
-                uvicorn.Config(
-                    app.asgi,
-                    http="httptools",
-                    ws="none",
-                    lifespan="off",
-                    log_config=None,
-                    access_log=False,
-                    server_header=False,
-                    proxy_headers=False,
-                    timeout_graceful_shutdown=3,
-                )
-            )
+            server = _Server(config_of(app.asgi, timeout_graceful_shutdown=3))
             _on_end(server.leave)
-            await _refuse_open_doors(settings.host, app.door)
+            is_open = await app.door.is_open()
+            if is_open and not _is_local(settings.host):
+                raise _missing_key(settings.host)  # it was revoked since we looked
             settle()
             address, port = listener.getsockname()[:2]
             typer.echo(f"longhouse serves on http://{address}:{port}")
-            if await app.door.is_open():
+            if is_open:
                 structlog.get_logger().warning(OPEN)
             if app.is_demo:
                 typer.echo(DEMO)
@@ -236,13 +230,24 @@ def _refuse_easy_key(host: str, key: str) -> None:
         )
 
 
-async def _refuse_open_doors(host: str, door: Door) -> None:
-    """Without keys, everybody who reaches the port owns everything."""
-    if not _is_local(host) and await door.is_open():
-        raise SetupError(
-            f"{host} is not a loopback address, and no API key is set: set LONGHOUSE_ADMIN_KEY, "
-            f"make a key with `longhouse keys create`, or serve on 127.0.0.1."
-        )
+async def _refuse_missing_key(settings: Settings) -> None:
+    """Without keys, everybody who reaches the port owns everything: it is not even bound."""
+    if _is_local(settings.host) or settings.admin_key.get_secret_value().strip():
+        return
+    # A Postgres of ours that was never begun holds no key, and is not begun to find that out.
+    has_store = settings.database_url or (settings.data_dir / "postgres").exists()
+    if has_store:
+        async with open_store(settings, begin=False) as (db, _):
+            if await is_any_valid(db):
+                return
+    raise _missing_key(settings.host)
+
+
+def _missing_key(host: str) -> SetupError:
+    return SetupError(
+        f"{host} is not a loopback address, and no API key is set: set LONGHOUSE_ADMIN_KEY, "
+        f"make a key with `longhouse keys create`, or serve on 127.0.0.1."
+    )
 
 
 def _is_local(host: str) -> bool:
@@ -263,7 +268,7 @@ def _listening(host: str, port: int) -> Iterator[socket.socket]:
             raise SetupError(
                 f"port {port} on {host} cannot be used ({error.strerror}); choose another with --port."
             ) from error
-        listener.listen(1024)
+        listener.listen(BACKLOG)
         listener.setblocking(False)
         yield listener
 

@@ -7,12 +7,12 @@ import uvicorn
 
 from longhouse.app import open_app
 from longhouse.settings import Settings
+from longhouse.web.protocol import config_of
 
 
 async def serve(**parts: Any) -> None:
     async with open_app(Settings(port=0), **parts) as app:
-        config = uvicorn.Config(app.asgi, port=0, http="httptools", ws="none", lifespan="off", log_config=None)
-        server = uvicorn.Server(config)
+        server = uvicorn.Server(config_of(app.asgi, port=0))
         serving = asyncio.create_task(server.serve())
         while not server.started:
             await asyncio.sleep(0.01)

@@ -2,7 +2,10 @@
 
 import asyncio
 import base64
+import socket
+import tempfile
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +17,7 @@ from longhouse.__main__ import _refuse_easy_key
 from longhouse.errors import SetupError
 from longhouse.models.scripted import Hang, Say
 from longhouse.store import keys
+from longhouse.store.database import open_database
 from longhouse.web.visits import Visits
 from support import AGENT, House, Serving, launched_words, process, sse
 
@@ -320,6 +324,25 @@ async def test_other_addresses_than_loopback_need_a_key(dsn: str) -> None:
     assert "no API key is set" in told[0][1]
     assert "easy to guess" in told[1][1]
     assert "changeme" not in told[1][1]
+
+
+async def test_a_missing_key_is_noticed_before_a_port_or_a_postgres_is_touched(dsn: str) -> None:
+    with socket.socket() as taken, tempfile.TemporaryDirectory() as folder:
+        taken.bind(("0.0.0.0", 0))
+        taken.listen()
+        serve = ("serve", "--host", "0.0.0.0", "--port", str(taken.getsockname()[1]))
+        new = Path(folder) / "data"
+        mounted = Path(folder) / "mounted"
+        mounted.mkdir()
+        tries = ({"database_url": dsn}, {"data_dir": str(new)}, {"data_dir": str(mounted)})
+        told = await asyncio.gather(*(launched_words(*serve, **one) for one in tries))
+        for status, said in told:
+            assert (status, "no API key is set" in said) == (1, True), "who binds first is told of the port"
+        assert (new.exists(), list(mounted.iterdir())) == (False, [])
+        async with open_database(dsn) as db:
+            await keys.create(db, name="ann's", owner="ann", role="user")
+        status, said = await launched_words(*serve, database_url=dsn)
+        assert (status, "cannot be used" in said) == (1, True), "a key of the database will do"
 
 
 async def test_with_a_key_any_address_may_be_served_and_without_one_a_warning_is_given(dsn: str) -> None:

@@ -113,7 +113,7 @@ async def test_what_is_no_http_request_is_closed(serving: Serving) -> None:
     async with serving(ask) as house, leaves_no_trace(house):
         for head in heads:
             received = await raw(house.url, head + b"Host: localhost\r\nConnection: close\r\n\r\n")
-            assert answers(received) == [400], head
+            assert answers(received) == [414 if len(head) > 100_000 else 400], head[:100]
 
 
 async def test_bytes_that_are_no_text_are_refused_in_paths_and_headers(serving: Serving) -> None:

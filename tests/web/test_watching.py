@@ -208,6 +208,8 @@ async def test_the_openapi_document_has_every_route_and_every_body(serving: Serv
         async with house.http.get("/docs") as response:
             assert response.status == 200
             assert response.headers["content-type"].startswith("text/html")
+            assert "/docs/start.js" in await response.text()
+        async with house.http.get("/docs/start.js") as response:
             assert "/openapi.json" in await response.text()
     paths = document["paths"]
     assert {path: set(operations) for path, operations in paths.items()} == ROUTES

@@ -1,7 +1,6 @@
 """The HTTP server: every route in one place, one envelope for every error, one record for every request."""
 
 import asyncio
-import re
 import time
 import uuid
 from typing import Any, Final
@@ -35,6 +34,7 @@ from longhouse.web import (
     gateway,
     keys,
     metrics,
+    origins,
     sessions,
     steps,
     trouble,
@@ -53,11 +53,6 @@ LOGGED_PATH: Final = 300
 """Characters of a path that go into the log."""
 READY_WITHIN: Final = 2.0
 """Seconds; whoever asks whether we are ready does not wait for Postgres to come back."""
-
-LOCAL_HOST: Final = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d{1,5})?", re.IGNORECASE)
-"""Without keys we listen on loopback addresses only; whoever comes by another name was sent by somebody else."""
-ANY_HOST: Final = re.compile(r"([A-Za-z0-9_-][A-Za-z0-9._-]{0,252}|\[[0-9A-Fa-f:.]{2,45}\])(:\d{1,5})?")
-"""With keys any name will do, if it is one."""
 
 
 def build(
@@ -165,7 +160,8 @@ class Border:
             await self.app(scope, receive, send)
             return
         request_id, began, status = f"req_{uuid.uuid4().hex}", time.perf_counter(), 0
-        app = self.app if await self._answers_to(_host(scope)) else misdirected
+        refusal = await origins.refusal(scope, self._door)
+        app = wire.refused(refusal) if refusal else self.app
 
         async def send_with_headers(message: Message) -> None:
             nonlocal status
@@ -193,24 +189,6 @@ class Border:
                 key=_key(scope),
                 seconds=round(time.perf_counter() - began, 4),
             )
-
-    async def _answers_to(self, host: str) -> bool:
-        """Without keys only to local names: a page of elsewhere whose name was bound to us has another."""
-        if LOCAL_HOST.fullmatch(host):
-            return True
-        try:
-            return ANY_HOST.fullmatch(host) is not None and not await self._door.is_open()
-        except PASSING:
-            return False
-
-
-def _host(scope: Scope) -> str:
-    return next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
-
-
-async def misdirected(scope: Scope, receive: Receive, send: Send) -> None:
-    message = "This server does not answer to that name; without API keys only to local ones, such as localhost."
-    await wire.refused(CallerError(message, status=421))(scope, receive, send)
 
 
 def _key(scope: Scope) -> str | None:
