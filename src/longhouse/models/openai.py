@@ -193,7 +193,7 @@ class OpenAIModel:
             case aiohttp.ClientProxyConnectionError() | aiohttp.ClientHttpProxyError():
                 what = "could not be reached through the proxy"
             case aiohttp.ClientConnectorError(os_error=EgressRefused() as refused):
-                what, words, retryable = "could not be reached", refused.strerror, False
+                what, words, retryable = "could not be reached", str(refused.strerror), False
             case aiohttp.ClientConnectorError():
                 what, words = "could not be reached", error.os_error.strerror or "no connection"
             case aiohttp.ServerDisconnectedError() | aiohttp.ClientOSError():
