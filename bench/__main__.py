@@ -51,6 +51,8 @@ async def main() -> None:
             await delegation.overhead(served, sessions=20, at_once=4)  # warm-up
             rows = [await delegation.overhead(served, sessions=n, at_once=m) for n, m in ((200, 1), (400, 20))]
             show("asking another agent", rows)
+            rows = [await spine.plain_text(served, sessions=n, at_once=m) for n, m in ((10, 1), (100, 20))]
+            show("an answer in plain text that takes a second to write, by an agent with tools", rows)
             show("relayed chunks", [await spine.relay(served)])
             show("idle event streams", [await spine.idle_streams(served)])
         show("tool search", [await search.measure(under, count) for count in (4_000, 100_000)])

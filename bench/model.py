@@ -10,6 +10,8 @@ from longhouse.models.scripted_server import serve
 
 STEPS = 10
 CHUNKS = 4_000
+TALK, PAUSE = 50, 0.02
+"""Chunks of an answer in plain text, and seconds before each: it takes a second to write."""
 ASKS, HELPS = "You ask another agent.", "You help another agent."
 """The system prompts of two agents, one of which calls the other."""
 THOUGHT = {
@@ -30,6 +32,9 @@ def reply(body: Body) -> Say:
     task = text_of(body.messages[1].content)  # type: ignore[union-attr]
     if task == "stream":
         return say(f"{time.monotonic_ns()} " + "a word or two, twenty." * CHUNKS, chunk=22, delay=1e-9)
+    if task == "talk":
+        begins = time.monotonic_ns() + int(PAUSE * 1e9)  # a pause comes before the first chunk, too
+        return Say(text=f"{begins} " + "a word or two, twenty." * TALK, chunk=22, delay=PAUSE)
     if isinstance(body.tool_choice, dict):
         return call("reasoningtool", **THOUGHT)
     if _step(body) < STEPS - 1:

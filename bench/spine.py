@@ -98,6 +98,25 @@ async def relay(house: House) -> dict[str, Any]:
     return {"chunks": 3 * CHUNKS, "chunks/s of CPU": round(3 * CHUNKS / cpu), "chunks/s": round(3 * CHUNKS / seconds)}
 
 
+async def plain_text(house: House, *, sessions: int, at_once: int) -> dict[str, Any]:
+    """An agent with tools answers in plain text: how long after the model began to write does the client read?"""
+    left, late = iter(range(sessions)), []
+    async with aiohttp.ClientSession(house.url, connector=aiohttp.TCPConnector(limit=0)) as http:
+
+        async def one_after_another() -> None:
+            for _ in left:
+                late.append(await one_session(http, "talk"))
+
+        await asyncio.gather(*(one_after_another() for _ in range(at_once)))
+    late.sort()
+    return {
+        "at once": at_once,
+        "sessions": sessions,
+        "first content p50 ms": round(statistics.median(late) * 1000, 1),
+        "first content p95 ms": round(late[int(len(late) * 0.95)] * 1000, 1),
+    }
+
+
 async def idle_streams(house: House) -> dict[str, Any]:
     """Memory of a thousand clients that follow a resting session."""
     async with aiohttp.ClientSession(house.url, connector=aiohttp.TCPConnector(limit=0)) as http:

@@ -23,7 +23,8 @@ class UnansweredError(LonghouseError):
 async def talk(url: str, model: str, key: str = "") -> None:
     """Reads lines until the end of input; each is a message, and the answer is written as it comes."""
     address, headers = _address(url), {"authorization": f"Bearer {key}"} if key else None
-    console, lines = Console(), _lines()
+    page, lines = Page(Console()), _lines()
+    console = page.console
     is_met = False
     async with aiohttp.ClientSession(address, headers=headers) as http:
         while True:
@@ -36,7 +37,7 @@ async def talk(url: str, model: str, key: str = "") -> None:
             try:
                 async for chunk in _chunks(http, model, line):
                     model, is_met = chunk["model"], True
-                    _show(console, chunk)
+                    page.show(chunk)
             except (aiohttp.ClientError, UnansweredError) as error:
                 said = (
                     str(error)
@@ -46,7 +47,7 @@ async def talk(url: str, model: str, key: str = "") -> None:
                 if not is_met:
                     raise SetupError(said) from None
                 console.print(f"\n{said} (the session: {model})", style="red", markup=False, highlight=False, end="")
-            console.print()
+            page.end()
 
 
 def _lines() -> asyncio.Queue[str | None]:
@@ -105,10 +106,25 @@ def _reason(answer: bytes) -> str:
         return "what answers there is not Longhouse"
 
 
-def _show(console: Console, chunk: dict[str, Any]) -> None:
-    activity = chunk.get("x_agent") or {}
-    if activity.get("event") == "tool_call" and activity["tool"] != "finalanswertool":
-        said = f"· {activity['tool']} {activity['arguments']}"
-        console.print(said, style="dim", markup=False, highlight=False)
-    for choice in chunk["choices"]:
-        console.print(choice["delta"].get("content") or "", end="", markup=False, highlight=False)
+class Page:
+    """What is written of an answer: words as they come, and between them what the agent does, on lines of its own."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._is_mid_line = False
+
+    def show(self, chunk: dict[str, Any]) -> None:
+        activity = chunk.get("x_agent") or {}
+        if activity.get("event") == "tool_call" and activity["tool"] != "finalanswertool":
+            gap = "\n" if self._is_mid_line else ""
+            said = f"{gap}· {activity['tool']} {activity['arguments']}"
+            self.console.print(said, style="dim", markup=False, highlight=False)
+            self._is_mid_line = False
+        for choice in chunk["choices"]:
+            if words := choice["delta"].get("content"):
+                self.console.print(words, end="", markup=False, highlight=False)
+                self._is_mid_line = not words.endswith("\n")
+
+    def end(self) -> None:
+        self.console.print()
+        self._is_mid_line = False

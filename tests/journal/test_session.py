@@ -2,9 +2,10 @@
 
 from datetime import timedelta
 
+import msgspec
 import pytest
 
-from longhouse.journal import events, plain
+from longhouse.journal import events, fingerprint, plain
 from longhouse.journal.events import Fault, Output
 from longhouse.journal.fold import blank
 from longhouse.journal.messages import TextPart, User
@@ -239,6 +240,33 @@ def test_a_turn_ends_and_a_new_prompt_begins_another(end: events.Event, state: S
     session = told(started(session.head, trace="t2"), session=session)
     assert (session.state, turn_of(session).trace) == (State.RESEARCHING, "t2")
     assert (turn_of(session).iteration, session.iteration) == (0, 1)
+
+
+def test_what_replies_have_said_is_what_the_client_will_resend() -> None:
+    first, last = "Let me look. ", "It is noon."
+    said = [events.Replied(text=first, said=len(first)), used("1-action-0"), returned("1-action-0")]
+    end = [events.Replied(text=last, said=len(last)), events.Finished(answer=last)]
+    session = told(opened(), prompted("Time?", chain="c"), started(2), *said, *end)
+    assert session.spoken == "Let me look. \n\nIt is noon."
+    assert session.rest_mark == fingerprint.grown("c", [("assistant", "Let me look.It is noon.")])
+    partly = told(*RUNNING, events.Replied(text="So: I hope that helps.", said=3), events.Finished(answer="Noon."))
+    assert partly.spoken == "So:\n\nNoon."
+
+
+def test_a_journal_of_an_earlier_version_is_known_by_its_answers_alone() -> None:
+    """It does not say what was said on the way: that was no content then, and clients do not resend it."""
+    said = [events.Replied(text="Let me look. "), used("1-action-0"), returned("1-action-0")]
+    session = told(opened(), prompted("Time?", chain="c"), started(2), *said, events.Finished(answer="Noon."))
+    assert session.rest_mark == fingerprint.grown("c", [("assistant", "Noon.")])
+    assert b'"said"' not in msgspec.json.encode(events.Replied(text="Let me look. "))
+
+
+def test_an_answer_of_the_user_begins_a_new_response() -> None:
+    session = told(*RUNNING, events.Replied(text="Hm. ", said=4), asked())
+    assert session.spoken == "Hm. \n\nWhich city?"
+    session = told(returned("1-action-0", "Oslo", by="user", chain="c2"), session=session)
+    assert turn_of(session).said == ()
+    assert told(events.Replied(), events.Finished(answer="Rain."), session=session).spoken == "Rain."
 
 
 def test_how_a_turn_failed_is_kept() -> None:

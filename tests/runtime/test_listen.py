@@ -12,7 +12,7 @@ from longhouse.agents.structured import SGRAgent
 from longhouse.agents.template import Abilities, LLMPolicy, Template, ToolPolicy
 from longhouse.agents.tool import Tool
 from longhouse.agents.tool_calling import ToolCallingAgent
-from longhouse.journal.events import ProviderCall, Replied
+from longhouse.journal.events import ProviderCall, Replied, Sampling
 from longhouse.journal.session import Session
 from longhouse.models.scripted import Say, ScriptedModel, call, calls, say
 from longhouse.runtime.bus import Bus, Fragment, Look
@@ -60,27 +60,39 @@ def structured(tool: str, **arguments: Any) -> Say:
 
 
 @pytest.mark.parametrize("forced", [True, False])
-async def test_text_beside_a_call_is_reasoning(db: Database, forced: bool) -> None:
+async def test_text_beside_a_call_is_content(db: Database, forced: bool) -> None:
     request = request_of("ToolCallingAgent", CLOCK, ANSWER, can=Abilities(forced_tool_choice=forced))
     shown, reply = await heard(db, request, calls(say("Let me look. "), call("clocktool")))
-    assert shown == [("reasoning", "Let me look. ")]
-    assert (reply.text, len(reply.calls)) == ("Let me look. ", 1)
+    assert shown == [("content", "Let me look. ")]
+    assert (reply.text, reply.said, len(reply.calls)) == ("Let me look. ", len("Let me look. "), 1)
     shown, _ = await heard(db, request, calls(say("Now I know. "), NOON))
-    assert shown == [("reasoning", "Now I know. "), ("content", "Noon.")]
+    assert shown == [("content", "Now I know. "), ("content", "\n\nNoon.")]
+    shown, reply = await heard(db, request, calls(say(" \n"), NOON))
+    assert (shown, reply.said) == ([("content", "Noon.")], 2), "there was nothing to read"
 
 
 @pytest.mark.parametrize("forced", [True, False])
-async def test_text_that_may_still_be_the_answer_is_kept_back(db: Database, forced: bool) -> None:
+async def test_text_is_content_as_it_comes_although_a_call_may_follow(db: Database, forced: bool) -> None:
     can = Abilities(forced_tool_choice=forced)
     request = request_of("ToolCallingAgent", CLOCK, ANSWER, can=can)
-    shown, reply = await heard(db, request, Say(text="It is noon.", reasoning="Hm.", chunk=3))
-    assert shown == [("reasoning", "Hm.")], "what a model thinks is shown at once, what it says once it is known"
-    assert reply.text == "It is noon."
+    shown, reply = await heard(db, request, Say(text="It is noon.", reasoning="Hm.", chunk=6))
+    assert shown == [("reasoning", "Hm."), ("content", "It is "), ("content", "noon.")]
+    assert (reply.text, reply.said) == ("It is noon.", 11)
     thought = begun(Replied(phase="reasoning", thought="So."))
     action = request_of("SGRToolCallingAgent", CLOCK, REASONING, ANSWER, session=thought, can=can)
     assert action.phase == "action"
-    shown, reply = await heard(db, action, Say(text="It is noon.", chunk=3))
-    assert (shown, reply.text) == ([], "It is noon.")
+    shown, reply = await heard(db, action, Say(text="It is noon.", chunk=6))
+    assert (shown, reply.said) == ([("content", "It is "), ("content", "noon.")], 11)
+
+
+async def test_text_is_kept_back_only_where_a_format_was_asked_for(db: Database) -> None:
+    for asked, expected in (("json_object", []), ("text", [("content", "{}")])):
+        sampling = Sampling(response_format=json.dumps({"type": asked}))
+        session = told(opened(), prompted("What time is it?", sampling=sampling), started(2))
+        shown, reply = await heard(db, request_of("ToolCallingAgent", CLOCK, session=session), say("{}"))
+        assert (shown, reply.text, reply.said) == (expected, "{}", 2 * len(expected))
+        without = request_of("ToolCallingAgent", session=session)
+        assert (await heard(db, without, say("{}")))[0] == [("content", "{}")], "no call can follow"
 
 
 async def test_text_after_a_call_has_begun_is_shown_as_it_comes(db: Database) -> None:
@@ -99,7 +111,8 @@ async def test_text_after_a_call_has_begun_is_shown_as_it_comes(db: Database) ->
         model = Backwards([Say(text="I look.", calls=call("clocktool").calls, chunk=4)])
         await listen(db, bus, model, request, session=session, fence=1)
         items = await subscription.take()
-    assert [item.text for item in items if isinstance(item, Fragment)] == ["I lo", "ok."]
+    heard = [(item.kind, item.text) for item in items if isinstance(item, Fragment)]
+    assert heard == [("content", "I lo"), ("content", "ok.")]
 
 
 async def test_without_tools_text_is_the_answer_as_it_comes(db: Database) -> None:
@@ -146,7 +159,8 @@ async def test_an_answer_that_will_be_refused_is_not_shown(db: Database) -> None
 
 async def test_where_an_answer_would_be_sent_back_text_is_reasoning_at_once(db: Database) -> None:
     request = request_of("ToolCallingAgent", CLOCK, ANSWER)
-    shown, _ = await heard(db, request, Say(text="It is noon.", chunk=6), shows_answer=False)
+    shown, reply = await heard(db, request, Say(text="It is noon.", chunk=6), shows_answer=False)
     assert shown == [("reasoning", "It is "), ("reasoning", "noon.")]
+    assert reply.said == 0
     shown, _ = await heard(db, request, NOON, shows_answer=False)
     assert shown == []

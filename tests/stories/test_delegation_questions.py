@@ -24,7 +24,7 @@ from delegating import (
 )
 
 from longhouse.agents.strategy import Body
-from longhouse.models.scripted import Say, call, calls, step_of
+from longhouse.models.scripted import Say, call, calls, say, step_of
 from longhouse.models.scripted_server import serve as serve_model
 from longhouse.tools import BaseTool, ToolContext
 from support import House, Serving, assistant, chat, content, sse, user
@@ -249,6 +249,24 @@ async def test_an_answer_that_is_sent_again_is_one_answer(serving: Serving) -> N
         # Whatever has happened since: the same request has the same answer.
         again = await chat(house, talk[:3], model="master", headers={"Idempotency-Key": "k1"})
         assert content(again) == "Rain in Oslo."
+
+
+def talks(body: Body) -> Say:
+    """Talks while it works, before it asks another agent and after."""
+    if not results(body):
+        return calls(say("I pass it on. "), ask("cem", "Find out the weather."))
+    return answer("Take a coat.") if len(results(body)) > 1 else calls(say("One moment. "), call("clocktool"))
+
+
+async def test_what_was_said_before_a_question_beneath_is_not_said_again_after_its_answer(serving: Serving) -> None:
+    async with playing(serving, {"master": talks, "cem": asks}) as house:
+        said = await chat(house, [user("Weather?")], model="master")
+        assert content(said) == f"I pass it on. \n\n{ASKED}"
+        talk = [user("Weather?"), assistant(content(said)), user("Oslo")]
+        for _ in range(2):
+            assert await streamed(house, talk) == "One moment. \n\nTake a coat."
+        talk += [assistant("One moment. \n\nTake a coat."), user("Weather?")]
+        assert (await chat(house, talk, model="master"))["model"] == said["model"]
 
 
 async def test_a_client_that_left_before_the_end_is_known_when_it_sends_its_answer_again(serving: Serving) -> None:

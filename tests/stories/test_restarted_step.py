@@ -165,7 +165,7 @@ async def test_a_step_that_had_shown_no_content_simply_goes_on(scene: Scene) -> 
     async with asked(scene.house) as reader:
         pen = await scene.model.asked()
         pen.write(reasoning_content="Perhaps Oslo. ")
-        pen.write(content="Let me see. ")
+        pen.write(content=" \n")
         pen.call("finalanswertool", '{"reasoning": "Oslo", "ans')
         pen.cut()
         pen = await scene.model.asked()
@@ -173,7 +173,47 @@ async def test_a_step_that_had_shown_no_content_simply_goes_on(scene: Scene) -> 
         pen.end()
         await reader.to_the_end()
     assert (reader.content, reader.is_done) == ("Bergen.", True)
-    assert reader.reasoning == "Perhaps Oslo. Let me see. "
+    assert reader.reasoning == "Perhaps Oslo. "
+
+
+async def test_words_go_on_after_a_restart_where_they_are_the_same(scene: Scene) -> None:
+    async with asked(scene.house) as reader:
+        pen = await scene.model.asked()
+        pen.write(content="Let me ")
+        await reader.until("Let me ")
+        pen.cut()
+        pen = await scene.model.asked()
+        pen.write(content="Let me see. ")
+        pen.call("clocktool", "{}")
+        pen.end()
+        await reader.until("Let me see. ")
+        pen = await scene.model.asked()
+        pen.write(content="It is ")
+        await reader.until("Let me see. \n\nIt is ")
+        pen.cut()
+        pen = await scene.model.asked()
+        pen.write(content="It is noon.")
+        pen.end()
+        await reader.to_the_end()
+    assert (reader.content, reader.is_done) == ("Let me see. \n\nIt is noon.", True)
+
+
+async def test_words_that_were_said_before_a_restart_and_not_after_it_end_the_stream(scene: Scene) -> None:
+    async with asked(scene.house) as reader:
+        pen = await scene.model.asked()
+        pen.write(content="Let me see. ")
+        await reader.until("Let me see. ")
+        pen.cut()
+        pen = await scene.model.asked()
+        pen.call("clocktool", "{}")
+        pen.end()
+        pen = await scene.model.asked()
+        pen.write(content="It is noon.")
+        await reader.to_the_end()
+        assert (reader.content, reader.error["code"]) == ("Let me see. ", "step_restarted")
+        pen.end()
+    shown = await scene.house.until(reader.session_id, "COMPLETED")
+    assert shown["result"] == "It is noon."
 
 
 async def test_a_client_that_does_not_stream_gets_the_answer_that_was_finished(scene: Scene) -> None:

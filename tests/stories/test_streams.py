@@ -119,18 +119,18 @@ async def test_an_answer_in_many_fragments_arrives_in_several_deltas(serving: Se
         assert len(read) > 3
 
 
-async def test_what_is_thought_on_the_way_is_never_content(serving: Serving) -> None:
+async def test_what_is_thought_on_the_way_is_never_content_and_what_is_said_always(serving: Serving) -> None:
     thoughts = Say(reasoning="Hm. ", text="I look at the clock. ", calls=call("clocktool").calls, chunk=5, delay=0.002)
     last = calls(say("Now I know. "), call("finalanswertool", answer="It is late."))
     async with serving([thoughts, last, thoughts, last]) as house:
         async with asked(house) as events:
             read = [event async for event in events]
-        assert "".join(deltas(read, "reasoning_content")) == "Hm. I look at the clock. Now I know. "
-        assert "".join(deltas(read, "content")) == "It is late."
+        assert "".join(deltas(read, "reasoning_content")) == "Hm. "
+        assert "".join(deltas(read, "content")) == "I look at the clock. \n\nNow I know. \n\nIt is late."
         assert deltas(read, "tool_calls") == []
         whole = await chat(house, [user("Again")])
-        assert whole["choices"][0]["message"]["content"] == "It is late."
-        assert whole["choices"][0]["message"]["reasoning_content"] == "Hm. I look at the clock. Now I know. "
+        assert whole["choices"][0]["message"]["content"] == "".join(deltas(read, "content"))
+        assert whole["choices"][0]["message"]["reasoning_content"] == "Hm. "
 
 
 # Clients that leave, and come back

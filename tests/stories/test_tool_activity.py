@@ -6,7 +6,7 @@ import pytest
 
 from longhouse.agents.template import LLMPolicy, Streaming, Template, ToolPolicy
 from longhouse.models.scripted import Say, call
-from support import Serving
+from support import Serving, chat, content
 
 SCRIPT = [call("clocktool", timezone="Mars"), call("finalanswertool", answer="Nobody knows.")]
 
@@ -53,6 +53,20 @@ async def test_as_content_and_the_client_is_still_known_by_what_it_was_sent(serv
         )
         assert again.model == chunks[0].model
         assert again.choices[0].message.content == "Still nobody."
+
+
+async def test_as_content_the_same_is_told_at_once_and_as_a_stream(serving: Serving) -> None:
+    script = [Say(text="On Mars?", calls=SCRIPT[0].calls), SCRIPT[1]]
+    later = call("finalanswertool", answer="Still nobody.")
+    async with serving([*script, later, *script], templates=[template(tool_activity="content")]) as house:
+        task = {"role": "user", "content": "What time is it on Mars?"}
+        whole = await chat(house, [task], model="shower")
+        assert content(whole).startswith("On Mars?\n\nValueError: 'Mars' is not a time zone")
+        assert content(whole).endswith("Nobody knows.")
+        resent = [task, {"role": "assistant", "content": content(whole)}, {"role": "user", "content": "And now?"}]
+        assert (await chat(house, resent, model="shower"))["model"] == whole["model"]
+        chunks = await streamed(house)
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == content(whole)
 
 
 @pytest.mark.parametrize("reasoning", [True, False])

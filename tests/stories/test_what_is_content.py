@@ -1,4 +1,4 @@
-"""Content is the answer or the question, once, and nothing else; whatever a model says on the way is reasoning."""
+"""Content is what a model says to the user, as it says it; what it thinks on the way is reasoning."""
 
 import asyncio
 import json
@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from longhouse.agents.strategy import Body
 from longhouse.agents.template import Abilities, LLMPolicy, Template, ToolPolicy
 from longhouse.models.scripted import Say, call, calls, say
 from longhouse.runtime.bus import Bus
@@ -16,7 +17,7 @@ from longhouse.store.catalog import Catalog
 from longhouse.web import access, wire
 from longhouse.web.telling import Telling
 from longhouse.web.turns import Turns
-from support import Dictated, House, Serving, Sse, chat, dictated, sse, user
+from support import Dictated, House, Serving, Sse, assistant, chat, content, dictated, sse, user
 
 THOUGHT: dict[str, Any] = {
     "reasoning_steps": ["one"], "current_situation": "here", "plan_status": "fine", "enough_data": True,
@@ -64,8 +65,8 @@ class Shown:
 
 
 @asynccontextmanager
-async def asked(house: House) -> AsyncIterator[AsyncIterator[Sse]]:
-    body = {"model": "thinker", "messages": [user("What time is it?")], "stream": True}
+async def asked(house: House, **more: Any) -> AsyncIterator[AsyncIterator[Sse]]:
+    body = {"model": "thinker", "messages": [user("What time is it?")], "stream": True, **more}
     async with asyncio.timeout(30), house.http.post("/v1/chat/completions", json=body) as response:
         yield sse(response)
 
@@ -77,9 +78,9 @@ async def writing(serving: Serving, model: Dictated, template: Template) -> Asyn
         yield events
 
 
-async def streamed(house: House) -> Shown:
+async def streamed(house: House, **more: Any) -> Shown:
     shown = Shown()
-    async with asked(house) as events:
+    async with asked(house, **more) as events:
         async for event in events:
             shown.take(event)
     assert (shown.error, shown.finish) == (None, "stop")
@@ -98,38 +99,112 @@ async def read_until(events: AsyncIterator[Sse], shown: Shown, *, content: str =
 
 
 @pytest.mark.parametrize("forced", [True, False])
-async def test_words_beside_a_call_do_not_spoil_the_answer(serving: Serving, forced: bool) -> None:
+async def test_words_beside_a_call_stay_said(serving: Serving, forced: bool) -> None:
     script = [calls(say("Let me look that up. "), call("clocktool")), NOON]
-    async with serving(script, templates=[thinker(forced_tool_choice=forced)]) as house:
+    later = [call("finalanswertool", answer="Still noon.")]
+    async with serving([*script, *later, *script, *later], templates=[thinker(forced_tool_choice=forced)]) as house:
         shown = await streamed(house)
-    assert (shown.content, shown.reasoning) == ("Noon.", ["Let me look that up. "])
+        assert (shown.content, shown.reasoning) == ("Let me look that up. \n\nNoon.", [])
+        assert (await house.session(shown.session_id))["result"] == "Noon."
+        assert await resent(house, shown.content) == (shown.session_id, "Still noon.")
+        whole = await chat(house, [user("What time is it?")], model="thinker")
+        assert whole["choices"][0]["message"] == {"role": "assistant", "content": shown.content, "refusal": None}
+        assert whole["model"] != shown.session_id
+        assert await resent(house, shown.content) == (whole["model"], "Still noon.")
+
+
+async def resent(house: House, heard: str) -> tuple[str, str]:
+    """The session and the answer that a client gets which knows no ids and sends what it has heard."""
+    talk = [user("What time is it?"), assistant(heard), user("And now?")]
+    answer = await chat(house, talk, model="thinker")
+    return answer["model"], content(answer)
 
 
 @pytest.mark.parametrize("forced", [True, False])
-async def test_words_beside_a_question_do_not_spoil_the_question(serving: Serving, forced: bool) -> None:
-    script = [calls(say("I need to know more. "), call("clarificationtool", questions=["Which city?"]))]
-    async with serving(script, templates=[thinker(forced_tool_choice=forced)]) as house:
+async def test_words_beside_a_question_stay_said_and_the_question_is_answered(serving: Serving, forced: bool) -> None:
+    first = calls(say("I need to know more. "), call("clarificationtool", questions=["Which city?"]))
+    then = calls(say("Oslo, then. "), call("clocktool"))
+    async with serving([first, then, NOON, NOON], templates=[thinker(forced_tool_choice=forced)]) as house:
         shown = await streamed(house)
-    assert (shown.content, shown.reasoning) == ("Which city?", ["I need to know more. "])
+        assert (shown.content, shown.reasoning) == ("I need to know more. \n\nWhich city?", [])
+        talk = [user("What time is it?"), assistant(shown.content), user("Oslo")]
+        answered = await chat(house, talk, model="thinker")
+        assert (answered["model"], content(answered)) == (shown.session_id, "Oslo, then. \n\nNoon.")
+        talk += [assistant(content(answered)), user("Thanks")]
+        assert (await chat(house, talk, model="thinker"))["model"] == shown.session_id
 
 
-async def test_words_are_shown_as_soon_as_a_call_begins_beside_them(serving: Serving) -> None:
+async def test_words_are_read_as_they_are_written_whatever_follows_them(serving: Serving) -> None:
     async with dictated() as model, writing(serving, model, thinker()) as events:
         shown = Shown()
         pen = await model.asked()
+        pen.write(content=" \n")
         pen.write(content="Let me ")
+        await read_until(events, shown, content=" \nLet me ")
         pen.write(content="look. ")
         pen.call("clocktool")
-        await read_until(events, shown, reasoning="Let me look. ")
-        pen.write(content="At the clock. ")
-        await read_until(events, shown, reasoning="Let me look. At the clock. ")
+        pen.write(content="At the clock.")
+        await read_until(events, shown, content=" \nLet me look. At the clock.")
         pen.end("{}")
         pen = await model.asked()
-        pen.call("finalanswertool", '{"answer": "Noon."}')
-        pen.end()
+        pen.write(content="Now I ")
+        await read_until(events, shown, content=" \nLet me look. At the clock.\n\nNow I ")
+        pen.write(content="know.")
+        pen.call("finalanswertool", '{"answer": "At ')
+        await read_until(events, shown, content=" \nLet me look. At the clock.\n\nNow I know.\n\nAt ")
+        pen.end('noon."}')
         async for event in events:
             shown.take(event)
-    assert (shown.content, shown.error) == ("Noon.", None)
+    assert (shown.content, shown.error) == (" \nLet me look. At the clock.\n\nNow I know.\n\nAt noon.", None)
+
+
+async def test_words_that_a_reply_only_repeats_are_said_once(serving: Serving) -> None:
+    answers = [calls(say("It is noon."), call("finalanswertool", answer=answer)) for answer in ("It is noon.", "It is")]
+    question = calls(say("Which city?"), call("clarificationtool", questions=["Which city?"]))
+    script = [Say(text=one.text, calls=one.calls, chunk=3, delay=0.001) for one in (*answers, question)]
+    async with serving(script, templates=[thinker()]) as house:
+        heard = [(await streamed(house)).content for _ in script]
+    assert heard == ["It is noon.", "It is noon.\n\nIt is", "Which city?"]
+
+
+async def test_behind_an_answer_nothing_is_said(serving: Serving) -> None:
+    async with dictated() as model, writing(serving, model, thinker()) as events:
+        shown, pen = Shown(), await model.asked()
+        pen.write(content="So:")
+        pen.call("finalanswertool", '{"answer": "Noon.')
+        await read_until(events, shown, content="So:\n\nNoon.")
+        pen.write(content="I hope that helps.")
+        await read_until(events, shown, content="So:\n\nNoon.", reasoning="I hope that helps.")
+        pen.end('"}')
+        async for event in events:
+            shown.take(event)
+    assert (shown.content, shown.error) == ("So:\n\nNoon.", None)
+
+
+async def test_who_asks_for_json_gets_json_and_nothing_before_it(serving: Serving) -> None:
+    script = [calls(say("Let me look. "), call("clocktool")), Say(text='{"time": "noon"}', chunk=4)] * 2
+    asks = {"response_format": {"type": "json_object"}}
+    async with serving(script, templates=[thinker()]) as house:
+        shown = await streamed(house, **asks)
+        assert (shown.content, shown.reasoning) == ('{"time": "noon"}', ["Let me look. "])
+        whole = await chat(house, [user("Again")], model="thinker", **asks)
+        assert json.loads(content(whole)) == {"time": "noon"}
+
+
+async def test_what_an_agent_beneath_says_is_not_said_here(serving: Serving) -> None:
+    helper = replace(thinker(), name="helper", tool_policy=ToolPolicy(allowlist=("clocktool", "finalanswertool")))
+    script = {
+        "thinker": [calls(say("I ask somebody. "), call("agent_helper", task="Look.")), say("They say: noon.")],
+        "helper": [calls(say("Nobody shall read this. "), call("clocktool")), say("It is noon, says the clock.")],
+    }
+
+    def play(body: Body) -> Say:
+        return script["helper" if "Look." in str(body.messages[1]) else "thinker"].pop(0)
+
+    boss = replace(thinker(), tool_policy=ToolPolicy(allowlist=("agent.helper", "finalanswertool")))
+    async with serving(play, templates=[boss, helper]) as house:
+        shown = await streamed(house)
+    assert (shown.content, shown.reasoning) == ("I ask somebody. \n\nThey say: noon.", [])
 
 
 # Words alone
@@ -151,14 +226,28 @@ async def test_an_answer_in_words_is_told_once_and_as_content(serving: Serving, 
         assert whole["reasoning_content"] == "".join(shown.reasoning)
 
 
-@pytest.mark.parametrize("agent", ["ToolCallingAgent", "SGRToolCallingAgent", "SGRAgent"])
-async def test_an_agent_without_tools_is_read_as_it_writes(serving: Serving, agent: str) -> None:
-    async with dictated() as model, writing(serving, model, thinker(agent, tools=())) as events:
+@pytest.mark.parametrize(
+    "template",
+    [
+        *(thinker(agent, tools=()) for agent in ("ToolCallingAgent", "SGRToolCallingAgent", "SGRAgent")),
+        thinker(),
+        thinker(forced_tool_choice=False),
+        hybrid(),
+    ],
+)
+async def test_an_answer_in_words_is_read_as_it_is_written(serving: Serving, template: Template) -> None:
+    async with dictated() as model, writing(serving, model, template) as events:
         shown, pen = Shown(), await model.asked()
+        if "reasoningtool" in (template.tool_policy.allowlist or ()):
+            pen.call("reasoningtool", json.dumps(THOUGHT))
+            pen.end()
+            pen = await model.asked()
         pen.write(content="It is ")
-        await read_until(events, shown, content="It is ")
+        while shown.content != "It is ":
+            shown.take(await anext(events))
         pen.write(content="noon.")
-        await read_until(events, shown, content="It is noon.")
+        while shown.content != "It is noon.":
+            shown.take(await anext(events))
         pen.end()
         async for event in events:
             shown.take(event)

@@ -9,11 +9,11 @@ import openai
 import pytest
 
 from longhouse.agents.template import PromptPack, Template, ToolPolicy
-from longhouse.models.scripted import call, calls, say
+from longhouse.models.scripted import Say, call
 from support import AGENT, House, Serving, Sse, chat, content, sse, user
 
 ANSWER = call("finalanswertool", answer="Hello, Ada.")
-LOOK = calls(say("Let me look. "), call("clocktool"))
+LOOK = Say(text="Let me look. ", reasoning="Hm. ", calls=call("clocktool").calls)
 TOOLS = ("clarificationtool", "finalanswertool", "clocktool")
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -57,7 +57,7 @@ async def test_a_stream_has_the_shape_and_the_order_that_clients_expect(serving:
         assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None] * (len(chunks) - 1) + ["stop"]
         assert chunks[-1]["choices"][0]["delta"] == {}
         texts = [chunk["choices"][0]["delta"].get("content") for chunk in chunks[1:]]
-        assert "".join(text for text in texts if text) == "Hello, Ada."
+        assert "".join(text for text in texts if text) == "Let me look. \n\nHello, Ada."
 
 
 async def test_what_the_server_does_is_told_in_x_agent(serving: Serving) -> None:
@@ -105,7 +105,8 @@ async def test_an_answer_at_once_has_the_shape_that_clients_expect(serving: Serv
         assert choice == {
             "index": 0,
             "message": {
-                "role": "assistant", "content": "Hello, Ada.", "refusal": None, "reasoning_content": "Let me look. ",
+                "role": "assistant", "content": "Let me look. \n\nHello, Ada.", "refusal": None,
+                "reasoning_content": "Hm. ",
             },
             "logprobs": None,
             "finish_reason": "stop",

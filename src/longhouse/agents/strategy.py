@@ -69,7 +69,7 @@ class Request:
     names: dict[str, str] = field(default_factory=dict)
     """Name on the wire -> the tool's real name; the way back goes through the request's own table."""
     text_is: Literal["answer", "thought", "structure"] = "answer"
-    """The answer, unless a tool is called beside it; always thinking aloud; or JSON that holds the choice."""
+    """Words for the user, and the answer unless a tool is called beside them; thinking aloud; or JSON with the choice."""
     phase: str = ""
     offered: tuple[Tool, ...] = ()
     only: str | None = None
@@ -94,6 +94,8 @@ class Reply:
     usage: Usage | None = None
     finish: str = ""
     model: str = ""
+    said: int = 0
+    """Characters of the text that the client was shown as content."""
 
 
 class Strategy(Protocol):

@@ -187,6 +187,8 @@ class Replied(_Fact, frozen=True, kw_only=True, tag="Replied"):
     """Structured reasoning, where the reply held it beside the choice of a tool."""
     problem: str = ""
     """Why the reply could not be read; the model is told so."""
+    said: int = 0
+    """Characters of the text, from its beginning, that were shown to the client as content."""
     finish: str = ""
     model: str = ""
     offered: tuple[str, ...] = ()

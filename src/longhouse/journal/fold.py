@@ -196,6 +196,7 @@ class _Builder:
             tokens=self.turn.tokens + usage.total_tokens,
             unreadable=self.turn.unreadable + 1 if event.problem else 0,
             usage=_sum(self.turn.usage, usage),
+            said=(*self.turn.said, event.text[: event.said]),
         )
         if event.thought:
             self.context = {**self.context, "current_step_reasoning": _thought(event.thought)}
@@ -250,7 +251,8 @@ class _Builder:
         if self.turn is None:
             return
         if call.kind == "ask" and isinstance(event.outcome, Output):
-            self.turn = replace(self.turn, clarifications_used=self.turn.clarifications_used + 1, chain=event.chain)
+            used = self.turn.clarifications_used + 1
+            self.turn = replace(self.turn, clarifications_used=used, chain=event.chain, said=())
         if event.spent:
             self.turn = _charged(self.turn, event, event.spent)
         if event.writes or event.adds:

@@ -11,6 +11,7 @@ import msgspec
 from longhouse.journal import events, fingerprint
 from longhouse.journal.events import Output
 from longhouse.journal.messages import Message
+from longhouse.journal.said import together
 from longhouse.journal.transcript import Entry, Heard, Step
 
 AGENT_FAILED: Final = "agent_failed"
@@ -145,6 +146,8 @@ class Turn:
     error: str | None = None
     code: str | None = None
     usage: events.Usage = field(default_factory=events.Usage)
+    said: tuple[str, ...] = ()
+    """What each reply has said to the user since the user spoke last; empty for one that said nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +268,13 @@ class Session:
 
     @property
     def spoken(self) -> str | None:
-        """What a client is sent as content when the session comes to rest: the answer, or the oldest question."""
+        """All that a client is sent as content up to this rest: what was said on the way, and why it rests."""
+        words = self.last_words
+        return None if words is None or self.turn is None else together(self.turn.said, words)
+
+    @property
+    def last_words(self) -> str | None:
+        """Why the session rests, as a client is told: the answer, or the oldest question."""
         if self.turn is None:
             return None
         if self.state is State.WAITING_FOR_CLARIFICATION:

@@ -7,11 +7,12 @@ from typing import Final
 import msgspec
 
 from longhouse.agents.answer import AnswerReader
-from longhouse.agents.strategy import Reply, Request
+from longhouse.agents.strategy import ANY_FORMAT, Reply, Request
 from longhouse.agents.structured import DISCRIMINATOR
 from longhouse.errors import ProviderError
 from longhouse.journal.events import ProviderCall, Usage
 from longhouse.journal.messages import clean, clean_json, files_in, with_files
+from longhouse.journal.said import BLANK_LINE
 from longhouse.journal.session import Session
 from longhouse.models.model import CallDelta, Delta, Model, paid_for
 from longhouse.runtime.bus import Bus, Draft, Fragment
@@ -65,6 +66,14 @@ class _Call:
         self.reader: AnswerReader | None = None
 
 
+def _is_formatted(request: Request) -> bool:
+    """Has the client asked for a format, such as JSON? Words on the way to the answer would not be in it."""
+    if request.body.response_format is ANY_FORMAT or not request.body.tools:
+        return False
+    asked = msgspec.json.decode(request.body.response_format)
+    return isinstance(asked, dict) and asked.get("type") != "text"
+
+
 def _may_answer(request: Request) -> bool:
     """Does a call of the answering tool give the answer? Not where it would be refused, or wait for approval."""
     if request.only not in (None, FINAL_ANSWER):
@@ -80,8 +89,16 @@ class _Ear:
         self._session_id = session_id
         self._draft = draft
         self._may_answer = _may_answer(request)
+        self._keeps_back = _is_formatted(request)
         self._text: list[str] = []
-        self._held: list[str] = []
+        self._said = 0
+        """Characters of the text that are content."""
+        self._kept = ""
+        """Text that is not shown yet: there is nothing in it to read, or a call may still follow that spoils a format."""
+        self._answer = ""
+        """What was read of an answer that a call, or a structure, holds."""
+        self._shows = False
+        """Is any of it shown?"""
         self._reasoning: list[str] = []
         self._calls: dict[int, _Call] = {}
         self._structure = AnswerReader(("function", "answer"), given=(("function", DISCRIMINATOR), FINAL_ANSWER))
@@ -108,19 +125,39 @@ class _Ear:
     def _hear_text(self, text: str) -> None:
         if self._request.text_is == "structure":
             if self._may_answer and (answer := self._structure.feed(text)):
-                self._show("content", answer)
-        elif self._request.text_is == "thought" or self._calls or not self._shows_answer:
+                self._hear_answer(answer)
+        elif self._is_aside:
             self._show("reasoning", text)
-        elif self._request.body.tools:
-            # A call may still follow; then this was no answer, and content cannot be taken back.
-            self._held.append(text)
+        elif self._keeps_back:
+            self._kept += text
         else:
-            self._show("content", text)
+            self._said += len(text)
+            self._kept += text
+            if self._draft.content or self._kept.strip():
+                self._show("content", self._kept)
+                self._kept = ""
+
+    @property
+    def _is_aside(self) -> bool:
+        """Is text no content here? Behind an answer nothing is said: what is recorded has the text before it."""
+        if self._request.text_is == "thought" or not self._shows_answer or self._answer:
+            return True
+        return self._keeps_back and bool(self._calls)
+
+    def _hear_answer(self, answer: str) -> None:
+        """A piece of the answer; kept back as long as it only repeats what the text before it has said."""
+        self._answer += answer
+        text = self._draft.content
+        if self._shows:
+            self._show("content", answer)
+        elif not text or not text.strip().startswith(self._answer.strip()):
+            self._shows = True
+            self._show("content", f"{BLANK_LINE if text else ''}{self._answer}")
 
     def _hear_call(self, fragment: CallDelta) -> None:
-        if self._held:
-            self._show("reasoning", "".join(self._held))
-            self._held.clear()
+        if self._keeps_back and self._kept:
+            self._show("reasoning", self._kept)
+            self._kept = ""
         call = self._calls.setdefault(fragment.index, _Call())
         call.id = call.id or fragment.id
         if fragment.name and not call.name:
@@ -132,7 +169,7 @@ class _Ear:
             self._grow(fragment.arguments)
             call.arguments.append(fragment.arguments)
             if call.reader and (answer := call.reader.feed(fragment.arguments)):
-                self._show("content", answer)
+                self._hear_answer(answer)
 
     def _show(self, kind: str, text: str) -> None:
         if kind == "content" and not self._shows_answer:
@@ -163,4 +200,5 @@ class _Ear:
             usage=self.usage,
             finish=clean(self._finish),
             model=clean(self._model),
+            said=self._said,
         )

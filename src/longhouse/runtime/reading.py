@@ -151,6 +151,7 @@ class Reading:
             phase=self.request.phase,
             thought=verdict.thought,
             problem=verdict.problem,
+            said=reply.said,
             finish=reply.finish,
             model=reply.model,
             offered=tuple(ref for ref in refs if ref not in known),

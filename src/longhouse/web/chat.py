@@ -9,6 +9,7 @@ import msgspec
 
 from longhouse.agents.template import Streaming
 from longhouse.journal import events, fingerprint
+from longhouse.journal.said import BLANK_LINE
 from longhouse.journal.session import AGENT_FAILED
 from longhouse.store import views
 from longhouse.web import stream, wire
@@ -50,8 +51,8 @@ class Completion:
         ) + usage
         self._delta = self._head + b',"choices":[{"index":0,"delta":'
         self._calls = 0
-        self._aloud = ""
-        """Content beside the answer: what tools returned, where that is to be shown as content."""
+        self._content = ""
+        """All that the client was sent as content: it is known by that when it resends it."""
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
         """The stream, byte for byte."""
@@ -92,14 +93,26 @@ class Completion:
         }
 
     async def _mark(self, ending: Ending) -> None:
-        """Content that was more than the answer is what the client will resend: it is known by that as well."""
-        if (self._aloud or ending.asked or self.telling.attached.answers_beneath) and ending.turn and ending.turn.chain:
-            mark = fingerprint.grown(ending.turn.chain, [("assistant", self._aloud + self.telling.sent)])
+        """What the client was sent is what it will resend: where the session does not know it by that, we say so."""
+        if ending.turn is None or not ending.turn.chain:
+            return
+        mark = fingerprint.grown(ending.turn.chain, [("assistant", self._content)])
+        if self.telling.attached.answers_beneath or mark != ending.session.rest_mark:
             await views.mark_rest(self.telling.db, mark, ending.session.id, ending.session.head)
 
+    def _words(self, piece: Piece) -> str:
+        """What of a piece is content: its own, or what a tool returned where that is to be shown so."""
+        words, activity = piece.content, piece.activity or {}
+        is_result = activity.get("event") == "tool_result" and activity["tool"] != "finalanswertool"
+        if is_result and self.streaming.tool_activity == "content":
+            gap = BLANK_LINE if self._content and not self._content.endswith("\n") else ""
+            words = f"{gap}{activity['content']}\n"
+        self._content += words
+        return words
+
     def _piece(self, piece: Piece) -> bytes:
-        if piece.content:
-            return self._delta + b'{"content":' + _encode(piece.content) + b"}" + _REST_OF_CHUNK
+        if words := self._words(piece):
+            return self._delta + b'{"content":' + _encode(words) + b"}" + _REST_OF_CHUNK
         if piece.reasoning:
             if not self.streaming.reasoning:
                 return b""
@@ -114,10 +127,6 @@ class Completion:
             call = {"index": self._calls, "id": activity["call_id"], "type": "function", "function": function}
             self._calls += 1
             return self._delta + _encode({"tool_calls": [call]}) + _REST_OF_CHUNK
-        if mode == "content" and event == "tool_result" and activity["tool"] != "finalanswertool":
-            text = f"{activity['content']}\n"
-            self._aloud += text
-            return self._delta + _encode({"content": text}) + _REST_OF_CHUNK
         return self._chunk({}, activity=activity)
 
     def _chunk(self, delta: dict[str, Any], *, finish: str | None = None, activity: dict[str, Any] | None) -> bytes:
@@ -138,14 +147,16 @@ class Completion:
         reasoning = ""
         self.telling.shows_drafts = False
         async for pieces in self.telling.pieces():
-            reasoning += "".join(piece.reasoning for piece in pieces)
+            for piece in pieces:
+                self._words(piece)
+                reasoning += piece.reasoning
         ending = self.telling.ending
         assert ending is not None
         if ending.error:
             # The prompt is in the journal: sending it again would only repeat it.
             return wire.Json(ending.error, status_code=_status(ending), headers={"x-should-retry": "false"})
         await self._mark(ending)
-        message: dict[str, Any] = {"role": "assistant", "content": self.telling.sent, "refusal": None}
+        message: dict[str, Any] = {"role": "assistant", "content": self._content, "refusal": None}
         if reasoning:
             message["reasoning_content"] = reasoning
         closed = closing(ending)

@@ -9,7 +9,9 @@ from longhouse.agents.delegation import PREFIX
 from longhouse.journal import events
 from longhouse.journal.events import Fault, Recorded
 from longhouse.journal.fold import fold
+from longhouse.journal.said import together
 from longhouse.journal.session import Session, Turn
+from longhouse.journal.transcript import Step
 from longhouse.runtime.bus import Bus, Fragment, Look, Stir, Subscription
 from longhouse.store.database import Database
 from longhouse.web import stream, wire
@@ -55,6 +57,10 @@ class Telling:
     ending: Ending | None = None
     sent: str = ""
     """Content that the client has: it cannot be taken back."""
+    _said: list[str] = field(default_factory=list)
+    """What each recorded reply has said in this response."""
+    _replied: int = 0
+    """The seq of the last reply; fragments of a step that was decided before it are known already."""
     _draft: str = ""
     _draft_of: tuple[int, int] = (0, 0)
     _aloud: list[str] = field(default_factory=list)
@@ -67,6 +73,8 @@ class Telling:
 
     def __post_init__(self) -> None:
         self._session = self.attached.session
+        steps = (entry.seq for entry in reversed(self._session.transcript) if isinstance(entry, Step))
+        self._replied = next(steps, 0)
         for use in (use for step in reversed(self._session.steps) for use in step.uses if self._is_ours):
             self._notice(use.tool, use.arguments)
 
@@ -147,6 +155,8 @@ class Telling:
         if isinstance(item, Fragment):
             return self._hear(item) if self._is_ours else []
         self._session = fold([item], self._session)
+        if isinstance(item.event, events.Replied):
+            self._replied = item.seq
         turn = self._session.turn
         if self._is_ours and turn and turn.ended:
             return self._end(turn)
@@ -167,7 +177,7 @@ class Telling:
                 self._aloud.clear()
             self._aloud.append(fragment.text)
             return [Piece(reasoning=fragment.text)]
-        if not self.shows_drafts:
+        if not self.shows_drafts or fragment.after < self._replied:
             return []
         step = (fragment.after, fragment.fence)
         if step != self._draft_of:
@@ -177,15 +187,20 @@ class Telling:
         if fragment.offset < len(self._draft):
             return []  # known since we joined
         self._draft += fragment.text
-        return self._say(self._draft, is_whole=False)
+        return self._say_draft()
 
     def _join(self) -> list[Piece]:
         """What the running step has written before we came; where it is not known, the finished reply brings it."""
         draft = self.bus.draft(self._session.id)
-        if draft is None or not self.shows_drafts or not self._is_ours or draft.after > self._session.head:
+        if draft is None or not self.shows_drafts or not self._is_ours:
+            return []
+        if not self._replied <= draft.after <= self._session.head:
             return []
         self._draft, self._draft_of = draft.content, (draft.after, draft.fence)
-        return self._say(self._draft, is_whole=False)
+        return self._say_draft()
+
+    def _say_draft(self) -> list[Piece]:
+        return self._say(together([*self._said, self._draft]), is_whole=False)
 
     def _say(self, text: str, *, is_whole: bool) -> list[Piece]:
         """Sends what `text` adds to what was sent; text that does not continue it cannot be shown any more."""
@@ -209,15 +224,15 @@ class Telling:
             return late
         is_asking = any(call.awaits_person for call in self._session.open.values())
         asked = below.questions[0] if below.questions and not is_asking else None
-        said = asked.spoken if asked else self._session.spoken or ""
-        pieces = self._say(said, is_whole=True)
+        words = asked.spoken if asked else self._session.last_words or ""
+        pieces = self._say(together(self._said, words), is_whole=True)
         self.ending = self.ending or Ending(self._session, turn, asked=asked)
         return [*late, *pieces]
 
     def _end(self, turn: Turn) -> list[Piece]:
-        spoken = self._session.spoken
-        if spoken is not None:
-            pieces = self._say(spoken, is_whole=True)
+        words = self._session.last_words
+        if words is not None:
+            pieces = self._say(together(self._said, words), is_whole=True)
             self.ending = self.ending or Ending(self._session, turn)
             return pieces
         error = _cancelled() if turn.ended == "CANCELLED" else _failed(turn)
@@ -230,7 +245,7 @@ class Telling:
             case events.Started():
                 pieces = [self._act("started")]
             case events.Replied():
-                pieces = self._think(event.thought)
+                pieces = [*self._think("" if event.said else event.thought), *self._reply(event)]
             case events.Called(tool="reasoningtool"):
                 pieces = [Piece(reasoning=event.arguments)]
             case events.Called(call_kind="tool" | "agent"):
@@ -240,6 +255,12 @@ class Telling:
             case events.Resumed():
                 pieces = [self._act("resumed")]
         return pieces
+
+    def _reply(self, event: events.Replied) -> list[Piece]:
+        """What a reply has said, where it was not read along, or not to its end."""
+        self._said.append(event.text[: event.said])
+        self._draft = ""
+        return self._say(together(self._said), is_whole=False)
 
     def _think(self, thought: str) -> list[Piece]:
         """A thought, unless its very words were read along while they were written."""

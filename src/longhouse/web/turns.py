@@ -6,6 +6,8 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
+from itertools import takewhile
 from typing import Final
 
 import msgspec
@@ -116,11 +118,9 @@ class Turns:
         so_far = await self._told_again(session, turned)
         if session.turn is None or not session.turn.root:
             return Attached(session=session, trace=turned.trace_id, is_behind=True, told=so_far)
-        # An answer to an agent beneath: what is followed is the turn at the top, up to its end.
+        # An answer to an agent beneath: what is followed is the turn at the top, from then on.
         told = await journals.read(self.db, session.turn.root, limit=MAX_TOLD)
-        ends = (one.seq for one in told if one.trace == turned.trace_id and isinstance(one.event, ENDS))
-        end = next(ends, None)
-        root = fold((one for one in told if end is None or one.seq < end), blank(session.turn.root))
+        root = fold(takewhile(partial(_was_before, session, turned.trace_id), told), blank(session.turn.root))
         if root.turn and asked.said.resends:
             root = replace(root, turn=replace(root.turn, chain=asked.chain((*asked.said.before, *asked.said.new))))
         resends = asked.said.resends
@@ -338,6 +338,12 @@ def names_nothing(call: str, param: str) -> CallerError:
 def settled(message: str) -> CallerError:
     """Somebody was first."""
     return CallerError(message, status=409, code="already_settled")
+
+
+def _was_before(answered: Session, trace: str, record: Recorded) -> bool:
+    """Did this happen before the answer came? Never so the end of its turn, whatever the clocks say."""
+    is_end = record.trace == trace and isinstance(record.event, ENDS)
+    return not is_end and answered.updated_at is not None and record.at <= answered.updated_at
 
 
 def has_asked(session: Session, call: str) -> bool:
