@@ -197,7 +197,8 @@ def test_an_uncertain_call_waits_for_approval_until_somebody_settles_it() -> Non
     )
     assert session.state is State.WAITING_FOR_APPROVAL
     assert not session.can_move
-    assert session.spoken == "A worker was lost while pay (1-action-0) ran: please say whether it happened."
+    lost = "A worker was lost while pay (1-action-0) ran: please say whether it happened."
+    assert session.spoken == f"{lost}\nDecide at POST /v1/sessions/{session.id}/approval."
     settled = told(returned("1-action-0", "paid"), session=session)
     assert settled.state is State.RESEARCHING
     assert settled.uncertain == []
@@ -267,6 +268,32 @@ def test_an_answer_of_the_user_begins_a_new_response() -> None:
     session = told(returned("1-action-0", "Oslo", by="user", chain="c2"), session=session)
     assert turn_of(session).said == ()
     assert told(events.Replied(), events.Finished(answer="Rain."), session=session).spoken == "Rain."
+
+
+WAITING = (*RUNNING, events.Replied(text="Hm.", said=3), used("1-action-0", tool="pay", approve_by=BEGAN))
+
+
+def test_what_is_said_while_a_call_waits_is_heard_with_its_outcome() -> None:
+    aside = events.Prompted(trace="t", content=("Make it 50",), chain="c2", aside=True)
+    session = told(*WAITING, aside)
+    assert (session.state, session.queue) == (State.WAITING_FOR_APPROVAL, ())
+    assert (turn_of(session).chain, turn_of(session).said) == ("c2", ())
+    session = told(returned("1-action-0", "paid", by="user"), events.Replied(), session=session)
+    assert [type(entry) for entry in session.transcript] == [Heard, Step, Step]
+    assert plain.spoken_in(session) == [
+        {"role": "user", "content": "Will it rain?"}, {"role": "user", "content": "Make it 50"},
+    ]  # fmt: skip
+    assert len(session.steps) == 2
+    late = told(*RUNNING, events.Replied(), events.Finished(answer="Rain."), aside)
+    assert len(late.queue) == 1, "where nothing waits any more it is a prompt like others"
+
+
+@pytest.mark.parametrize("chain", ["c2", ""])
+def test_a_decision_is_a_word_of_the_client_only_where_it_was_said_in_the_chat(chain: str) -> None:
+    session = told(*WAITING, events.Decided(call="1-action-0", decision="approve", by="user", chain=chain))
+    assert (turn_of(session).chain, turn_of(session).said) == (chain, ())
+    unheard = told(*WAITING, events.Returned(call="1-action-0", outcome=Fault(code="denied", message="too late")))
+    assert unheard.rest_mark is None
 
 
 def test_how_a_turn_failed_is_kept() -> None:

@@ -254,12 +254,13 @@ async def test_waiting_for_approval_does_not_use_up_the_time_of_the_turn(serving
 async def test_a_killed_process_forgets_nothing_of_what_waits(dsn: str) -> None:
     with data_folder() as folder:
         (folder / "go").touch()
-        async with serve_model([call("wiretool"), DONE]) as model:
+        async with serve_model([call("wiretool"), call("wiretool"), DONE, DONE]) as model:
             async with clerk_house(folder, database_url=dsn, llm_base_url=model.url) as house:
                 asked = await house.say("Pay", model="clerk")
                 assert "needs your approval" in content(asked)
                 session_id = asked["model"]
                 assert (await house.session(session_id))["state"] == "WAITING_FOR_APPROVAL"
+                other = (await house.say("Pay more", model="clerk"))["model"]
                 house.kill()
                 await house.ended()
             async with clerk_house(folder, database_url=dsn, llm_base_url=model.url) as house:
@@ -270,3 +271,5 @@ async def test_a_killed_process_forgets_nothing_of_what_waits(dsn: str) -> None:
                 assert ledger(folder) == [("wiretool", f"{session_id}:1-action-0")]
                 kinds = [fact["event"]["kind"] for fact in await house.facts(session_id)]
                 assert "Resumed" not in kinds, "nobody had held it"
+                assert content(await house.say("да", model=other)) == "Done."
+                assert ledger(folder)[1:] == [("wiretool", f"{other}:1-action-0")]

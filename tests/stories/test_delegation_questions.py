@@ -208,18 +208,6 @@ async def test_an_approval_three_levels_down_is_decided_at_the_top(
         assert status == 409
 
 
-async def test_a_message_while_an_approval_below_is_open_is_the_next_prompt(serving: Serving) -> None:
-    async with playing(serving, {**DEEP, "cem": signs}) as house:
-        said = await house.say("Sign it.", model="master")
-        root = said["model"]
-        saying = asyncio.create_task(house.say("And then?", model=root))
-        await appears(house.db, "SELECT count(*) = 2 FROM journal WHERE session_id = $1 AND kind = 'Prompted'", root)
-        [asked] = (await house.session(root))["questions"]
-        await post(house, root, "approval", call_id=asked["call_id"], decision="deny")
-        async with asyncio.timeout(10):
-            assert content(await saying).startswith("cem: May signtool run?")
-
-
 async def test_a_client_that_resends_everything_goes_on_in_the_same_session(serving: Serving) -> None:
     roles = {**DEEP, "master": lambda body: answer("Bye.") if task_of(body) == "Thanks." else passes_on("ann")(body)}
     async with playing(serving, roles) as house:

@@ -61,6 +61,7 @@ COVERED = {
     "ExecutionPolicy.stop_conditions": LIMITS,
     "ExecutionPolicy.max_depth": DELEGATION,
     "ExecutionPolicy.must_delegate": DELEGATION,
+    "ExecutionPolicy.approve_in_chat": "stories/test_approval_in_chat.py",
     "ToolPolicy.required": TOOLS,
     "ToolPolicy.allowlist": TOOLS,
     "ToolPolicy.denylist": TOOLS,

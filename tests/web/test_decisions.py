@@ -16,7 +16,7 @@ from longhouse.models.scripted import Hang, Playable, Say, call
 from longhouse.store import journals, leases
 from longhouse.store.database import Database
 from longhouse.tools import BaseTool, ToolContext
-from support import AGENT, House, Serving
+from support import AGENT, House, Serving, content
 
 
 class PayTool(BaseTool):
@@ -50,7 +50,9 @@ async def lost_while_paying(db: Database) -> str:
     session = await journals.load(db, session_id)
     limits = PAYING.execution_policy.limits
     new: list[events.Event] = [
-        events.Started(trace="t1", prompt=2, version=1, instance="i", limits=limits, date="2026-01-31"),
+        events.Started(
+            trace="t1", prompt=2, version=1, instance="i", limits=limits, date="2026-01-31", approve_in_chat=True
+        ),
         events.Replied(calls=(events.ProviderCall(id="x", name="paytool", arguments="{}"),)),
         events.Called(call="1-action-0", tool="paytool", arguments="{}", effect="once"),
     ]
@@ -93,6 +95,32 @@ async def test_a_lost_effect_becomes_a_question(serving: Serving, db: Database) 
             assert (await response.json())["agents"][0]["state"] == "WAITING_FOR_CLARIFICATION"
         async with house.http.get("/v1/sessions", params={"state": "WAITING_FOR_APPROVAL"}) as response:
             assert [row["session_id"] for row in (await response.json())["data"]] == [session_id]
+
+
+@pytest.mark.parametrize(
+    ("words", "made", "times"),
+    [
+        ("It happened.", "happened", 0),
+        ("не произошло", "did_not_happen", 1),
+        ("放弃", "give_up", 0),
+    ],
+)
+async def test_what_became_of_a_call_is_said_in_the_chat(
+    serving: Serving, db: Database, words: str, made: str, times: int
+) -> None:
+    PayTool.paid.clear()
+    session_id = await lost_while_paying(db)
+    async with serving([DONE], templates=[PAYING], tools=[PayTool]) as house:
+        await house.until(session_id, "WAITING_FOR_APPROVAL")
+        for unclear in ("And?", "yes", "no"):
+            said = content(await house.say(unclear, model=session_id))
+            assert "A worker was lost while paytool (1-action-0) ran: please say whether it happened." in said
+            assert "Answer happened, did not happen or give up (" in said
+        assert PayTool.paid == []
+        assert content(await house.say(words, model=session_id)) == "Done."
+        journal = [record.event for record in await house.journal(session_id)]
+        assert [one.decision for one in journal if isinstance(one, events.Decided)] == [made]
+        assert len(PayTool.paid) == times
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,8 @@ class _Writer:
     def write(self, record: Recorded) -> Iterator[dict[str, Any]]:
         event, at = record.event, record.at
         match event:
+            case events.Prompted(aside=True):
+                yield _entry(self._step, at, "task", task="\n\n".join(text_of(one) for one in event.content))
             case events.Prompted():
                 self._prompts[record.seq] = event
             case events.Started():

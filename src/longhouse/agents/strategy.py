@@ -69,7 +69,7 @@ class Request:
     names: dict[str, str] = field(default_factory=dict)
     """Name on the wire -> the tool's real name; the way back goes through the request's own table."""
     text_is: Literal["answer", "thought", "structure"] = "answer"
-    """Words for the user, and the answer unless a tool is called beside them; thinking aloud; or JSON with the choice."""
+    """Words for the user, the answer if no tool is called beside them; thinking aloud; or JSON with the choice."""
     phase: str = ""
     offered: tuple[Tool, ...] = ()
     only: str | None = None

@@ -123,6 +123,8 @@ class ExecutionPolicy:
     """How many agents may stand one below the other, counted from the user, for this one to call another."""
     must_delegate: bool = False
     """An answer without having asked another agent is sent back, once."""
+    approve_in_chat: bool = True
+    """May the user of the session decide by a clear yes or no in the chat on a call that waits for it?"""
 
     @property
     def limits(self) -> Limits:

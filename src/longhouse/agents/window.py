@@ -252,6 +252,7 @@ def _step(step: Step, template: Template, names: dict[str, str]) -> Iterator[Mes
     for use in step.uses:
         if use.question and isinstance(use.outcome, Output):
             yield User(content=_answer(use, use.outcome.content, template))
+    yield from (User(content=aside) for aside in step.asides)
 
 
 def _result(use: Use) -> str:

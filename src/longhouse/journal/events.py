@@ -157,6 +157,8 @@ class Prompted(_Fact, frozen=True, kw_only=True, tag="Prompted"):
     """Whose histories the client has brought along, told to those beneath: the histories stay at the top."""
     ephemeral: str = ""
     """What the labels of these sub-agents begin with."""
+    aside: bool = False
+    """Said while calls of the running turn waited for a decision: the agent hears it with their outcomes."""
 
 
 class Started(_Fact, frozen=True, kw_only=True, tag="Started"):
@@ -173,6 +175,8 @@ class Started(_Fact, frozen=True, kw_only=True, tag="Started"):
     date: str
     form: int = 0
     """How the requests of this turn are composed, so that they can be composed again; 0: as the first releases did."""
+    approve_in_chat: bool = False
+    """May the user of the session decide on calls by a word in the chat?"""
 
 
 class Replied(_Fact, frozen=True, kw_only=True, tag="Replied"):
@@ -243,6 +247,10 @@ class Decided(_Fact, frozen=True, kw_only=True, tag="Decided"):
     decision: Decision
     by: str
     comment: str = ""
+    via: Literal["", "chat"] = ""
+    """Where it was said, if not at the route for it."""
+    chain: str = ""
+    """As in `Prompted`, where it was said in the chat."""
 
 
 class Condensed(_Fact, frozen=True, kw_only=True, tag="Condensed"):

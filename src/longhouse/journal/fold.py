@@ -103,7 +103,7 @@ class _Builder:
                     created_at=at,
                 )
             case events.Prompted():
-                self.queue.append(Waiting(seq=seq, prompt=event))
+                self._hear(event, seq)
             case events.Started():
                 self._start(event, seq, at)
             case events.Replied():
@@ -136,6 +136,14 @@ class _Builder:
                     self._end("CANCELLED")
             case _:
                 assert_never(event)
+
+    def _hear(self, event: events.Prompted, seq: int) -> None:
+        step = self.transcript[-1] if self.transcript else None
+        if not event.aside or not self.open or not self.turn or not isinstance(step, Step):
+            self.queue.append(Waiting(seq=seq, prompt=event))
+            return
+        self.transcript[-1] = msgspec.structs.replace(step, asides=(*step.asides, *event.content))
+        self.turn = replace(self.turn, chain=event.chain, said=())
 
     def _start(self, event: events.Started, seq: int, at: datetime) -> None:
         waiting = next(waiting for waiting in self.queue if waiting.seq == event.prompt)
@@ -172,6 +180,7 @@ class _Builder:
             named=prompt.named,
             ephemeral=prompt.ephemeral,
             purse=prompt.purse,
+            approve_in_chat=event.approve_in_chat,
         )
 
     def _clean(self, parts: tuple[events.Cleanable, ...]) -> None:
@@ -253,6 +262,8 @@ class _Builder:
         if call.kind == "ask" and isinstance(event.outcome, Output):
             used = self.turn.clarifications_used + 1
             self.turn = replace(self.turn, clarifications_used=used, chain=event.chain, said=())
+        if (call.uncertain or call.approve_by) and not event.by:
+            self.turn = replace(self.turn, chain="")  # nobody is told: the client knows what it was told before
         if event.spent:
             self.turn = _charged(self.turn, event, event.spent)
         if event.writes or event.adds:
@@ -289,6 +300,9 @@ class _Builder:
 
     def _decide(self, event: events.Decided) -> None:
         call = self.open.get(event.call)
+        if call and self.turn:
+            # Decided elsewhere, what follows is not told in the chat; its client is known by what it was told before.
+            self.turn = replace(self.turn, chain=event.chain, said=())
         if call and event.decision == "did_not_happen":
             self.open[event.call] = msgspec.structs.replace(call, uncertain=False, deadline=None)
         if call and event.decision == "approve":

@@ -62,6 +62,7 @@ def spoken(entry: Entry) -> Iterator[Message]:
             yield User(content=f"Summary of the conversation so far:\n{entry.text}")
         case Step():
             yield from _asked(entry.uses)
+            yield from (User(content=aside) for aside in entry.asides)
             if entry.answer:
                 yield Assistant(content=entry.answer)
         case _:

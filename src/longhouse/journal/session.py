@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from longhouse.journal import events, fingerprint
+from longhouse.journal.asking import Undecided, words_for
 from longhouse.journal.events import Output
 from longhouse.journal.messages import Message
 from longhouse.journal.said import together
@@ -16,6 +17,8 @@ from longhouse.journal.transcript import Entry, Heard, Step
 
 AGENT_FAILED: Final = "agent_failed"
 """The code of a turn whose agent itself said that it could not fulfil the request: its words are an answer."""
+LOCAL_OWNER: Final = "local"
+"""Whom everything belongs to where no keys are set, and then the user of whatever names none."""
 EPHEMERAL: Final = "ephemeral/"
 """What the label of a session begins with whose history the caller keeps; no agent can choose such a label."""
 EPHEMERAL_LABEL: Final = "^ephemeral(/|-[0-9a-f]{32}(/|$))"
@@ -120,6 +123,7 @@ class Turn:
     contexts: dict[str, tuple[Message, ...]] = field(default_factory=dict)
     named: tuple[str, ...] = ()
     ephemeral: str = ""
+    approve_in_chat: bool = False
     purse: events.Purse | None = None
     iteration: int = 0
     pins: dict[str, int] = field(default_factory=dict)
@@ -279,15 +283,18 @@ class Session:
             return None
         if self.state is State.WAITING_FOR_CLARIFICATION:
             return self.questions[0].question
-        if self.state is State.WAITING_FOR_APPROVAL and self.unapproved:
-            return "\n".join(
-                f"{call.tool} ({call.call}) needs your approval before it begins. Its arguments: {call.arguments}"
-                for call in self.unapproved
-            )
         if self.state is State.WAITING_FOR_APPROVAL:
-            call = self.uncertain[0]
-            return f"A worker was lost while {call.tool} ({call.call}) ran: please say whether it happened."
+            return words_for([self._undecided(call) for call in (*self.unapproved, *self.uncertain)], self.id)
         return self.turn.answer if self.turn.ended == "COMPLETED" or self.turn.code == AGENT_FAILED else None
+
+    def _undecided(self, call: Open) -> Undecided:
+        return Undecided(
+            tool=call.tool,
+            call=call.call,
+            arguments=call.arguments,
+            is_uncertain=call.uncertain,
+            in_chat=self.turn is not None and self.turn.approve_in_chat,
+        )
 
     @property
     def rest_mark(self) -> str | None:

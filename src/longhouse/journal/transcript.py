@@ -47,6 +47,8 @@ class Step(_Entry, frozen=True, kw_only=True, tag="Step"):
     """Is the text structured reasoning, not words?"""
     answer: str = ""
     """What the turn ended with, where it ended with this step."""
+    asides: tuple[Content, ...] = ()
+    """What the user said while calls of this step waited for a decision."""
 
 
 class Told(_Entry, frozen=True, kw_only=True, tag="Told"):

@@ -163,6 +163,7 @@ class Engine:
             limits=within(template.execution_policy.limits, await outcomes.left(self.db, run.session, prompt)),
             rights=narrowed(prompt.rights, template),
             cleaned=template.reset_policy.cleaned,
+            approve_in_chat=template.execution_policy.approve_in_chat,
         )
         await self.recorder.record(run, [started])
 
@@ -297,6 +298,7 @@ def _started(
     limits: events.Limits,
     rights: events.Rights | None = None,
     cleaned: tuple[events.Cleanable, ...] = (),
+    approve_in_chat: bool = False,
 ) -> events.Started:
     waiting = session.queue[0]
     return events.Started(
@@ -307,6 +309,7 @@ def _started(
         limits=limits,
         rights=rights,
         cleaned=cleaned,
+        approve_in_chat=approve_in_chat,
         date=clock.now().date().isoformat(),
         form=window.FORM,
     )

@@ -94,7 +94,7 @@ class _Ear:
         self._said = 0
         """Characters of the text that are content."""
         self._kept = ""
-        """Text that is not shown yet: there is nothing in it to read, or a call may still follow that spoils a format."""
+        """Text that is not shown yet: there is nothing in it to read, or it may not be in the format asked for."""
         self._answer = ""
         """What was read of an answer that a call, or a structure, holds."""
         self._shows = False

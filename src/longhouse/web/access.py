@@ -15,6 +15,7 @@ from starlette.datastructures import Headers
 
 from longhouse import background
 from longhouse.errors import CallerError
+from longhouse.journal.session import LOCAL_OWNER
 from longhouse.store import keys
 from longhouse.store.database import Database
 from longhouse.store.keys import Key, Role
@@ -45,7 +46,7 @@ class Caller:
             self.meter.open_session()
 
 
-LOCAL: Final = Caller(owner="local", role="admin")
+LOCAL: Final = Caller(owner=LOCAL_OWNER, role="admin")
 """Without keys there is one owner."""
 ADMIN_KEY_ID: Final = "admin"
 """The id of the key that the settings bring; it belongs to the local owner too."""
@@ -98,7 +99,7 @@ class Door:
     async def _recognise(self, headers: Headers) -> Caller:
         secret = _presented(headers)
         if self._admin and hmac.compare_digest(keys.digest_of(secret), self._admin):
-            return Caller("local", ADMIN_KEY_ID, "admin", self._meter(ADMIN_KEY_ID, self._limits))
+            return Caller(LOCAL_OWNER, ADMIN_KEY_ID, "admin", self._meter(ADMIN_KEY_ID, self._limits))
         found = await keys.find(self.db, secret) if OURS.fullmatch(secret) else None
         if found is None:
             raise _unknown("This API key is not valid.")

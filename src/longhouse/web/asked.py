@@ -54,6 +54,12 @@ class Asked:
         """The question that the message answers, where the client names one."""
         return (self.request.metadata or {}).get("reply_to")
 
+    @property
+    def user(self) -> str | None:
+        """Who speaks, as the request says; where no keys are set and it says nothing, the owner, who is one person."""
+        named = self.request.user
+        return named if self.caller.key or (named and named.strip()) else self.caller.owner
+
     def chain(self, said: Sequence[ChatMessage]) -> str:
         """The fingerprint of these messages from this client."""
         begin = fingerprint.begin(self.caller.owner, self.caller.key, self.request.user, self.model)

@@ -94,10 +94,11 @@ class Completion:
 
     async def _mark(self, ending: Ending) -> None:
         """What the client was sent is what it will resend: where the session does not know it by that, we say so."""
-        if ending.turn is None or not ending.turn.chain:
+        attached = self.telling.attached
+        if not attached.chain:
             return
-        mark = fingerprint.grown(ending.turn.chain, [("assistant", self._content)])
-        if self.telling.attached.answers_beneath or mark != ending.session.rest_mark:
+        mark = fingerprint.grown(attached.chain, [("assistant", self._content)])
+        if attached.answers_beneath or mark != ending.session.rest_mark:
             await views.mark_rest(self.telling.db, mark, ending.session.id, ending.session.head)
 
     def _words(self, piece: Piece) -> str:
@@ -193,9 +194,10 @@ def closing(ending: Ending) -> dict[str, Any]:
 
 def usage_of(ending: Ending, attached: Attached) -> dict[str, Any]:
     """What this response has cost; what a turn had cost before its question was answered is not counted again."""
-    assert ending.turn is not None
-    usage, turn = ending.turn.usage, attached.session.turn
-    before = turn.usage if turn and turn.trace == attached.trace else events.Usage()
+    ended, began = ending.turn, attached.session.turn
+    # Where the prompt still waits behind another turn, that one's cost is not its own.
+    usage = ended.usage if ended and ended.trace == attached.trace else events.Usage()
+    before = began.usage if began and began.trace == attached.trace else events.Usage()
     return {
         "prompt_tokens": usage.prompt_tokens - before.prompt_tokens,
         "completion_tokens": usage.completion_tokens - before.completion_tokens,

@@ -6,18 +6,17 @@ import msgspec
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import Field, StrictStr
 
-from longhouse import clock
 from longhouse.agents import window
 from longhouse.agents.template import Template
 from longhouse.errors import AlreadyReturned, CallerError
 from longhouse.journal import events
-from longhouse.journal.events import Event, Fault, Outcome, Output
-from longhouse.journal.session import Open, Session, State
+from longhouse.journal.events import Event
+from longhouse.journal.session import Session, State
 from longhouse.runtime.bus import Bus
 from longhouse.store import cancels, forgetting, journals, lineage, views
 from longhouse.store.catalog import Catalog
 from longhouse.store.database import Database
-from longhouse.web import access, query, wire
+from longhouse.web import access, approving, query, wire
 from longhouse.web.access import Caller
 from longhouse.web.tree import Question, Standing, shown, standing
 from longhouse.web.turns import Turns, names_nothing, settled
@@ -47,6 +46,11 @@ class Approval(wire.Strict):
     decision: events.Decision
     result: StrictStr | None = None
     comment: StrictStr = ""
+
+    @property
+    def settling(self) -> list[Event]:
+        decided = events.Decided(call=self.call_id, decision=self.decision, by="user", comment=self.comment)
+        return approving.settling(decided, self.result)
 
 
 class Sessions:
@@ -96,7 +100,7 @@ class Sessions:
                 raise settled("There is no such open decision on this call: it was settled already, or never asked.")
             trace = asking.turn.trace if asking.turn else ""
             try:
-                placed = await journals.add(self.db, asking.id, _settling(approval), trace=trace, head=asking.head)
+                placed = await journals.add(self.db, asking.id, approval.settling, trace=trace, head=asking.head)
             except journals.NotThere:
                 continue
             self.bus.appended(asking.id, placed.seq)
@@ -212,14 +216,6 @@ def routes(sessions: Sessions) -> APIRouter:
     return router
 
 
-def _decidable(session: Session, decision: events.Decision) -> list[Open]:
-    if decision == "approve":
-        # Past its deadline a call counts as denied, whether or not a worker has said so yet.
-        now = clock.now()
-        return [call for call in session.unapproved if call.approve_by and call.approve_by > now]
-    return session.unapproved if decision == "deny" else session.uncertain
-
-
 def _next_trace(session: Session) -> str:
     """What the session is at, or else what it is about to begin; empty if it rests."""
     if session.turn and session.is_running:
@@ -228,23 +224,7 @@ def _next_trace(session: Session) -> str:
 
 
 def _may_decide(session: Session, approval: Approval) -> bool:
-    return any(call.call == approval.call_id for call in _decidable(session, approval.decision))
-
-
-def _settling(approval: Approval) -> list[Event]:
-    call = approval.call_id
-    decided = events.Decided(call=call, decision=approval.decision, by="user", comment=approval.comment)
-    match approval.decision:
-        case "happened":
-            outcome: Outcome = Output(content=approval.result or "")
-        case "give_up":
-            outcome = Fault(code="given_up", message="nobody knows whether it happened, and it was given up")
-        case "deny":
-            why = f": {approval.comment}" if approval.comment else ""
-            outcome = Fault(code="denied", message=f"the user did not approve this call{why}")
-        case "approve" | "did_not_happen":
-            return [decided]
-    return [decided, events.Returned(call=call, outcome=outcome, by="user")]
+    return any(call.call == approval.call_id for call in approving.decidable(session, approval.decision))
 
 
 def described(session: Session, below: Standing) -> dict[str, Any]:

@@ -15,10 +15,13 @@ from longhouse.journal.transcript import Step
 from longhouse.runtime.bus import Bus, Fragment, Look, Stir, Subscription
 from longhouse.store.database import Database
 from longhouse.web import stream, wire
+from longhouse.web.approving import all_waiting, undecided, words_on
 from longhouse.web.follow import Seen, dated, follow
-from longhouse.web.tree import COLLECTS, Question, Tree, standing
+from longhouse.web.tree import COLLECTS, Question, Standing, Tree, standing
 from longhouse.web.turns import Attached
 
+WITH_IT: Final = "Your message is kept, and reaches the agent once this is decided:"
+BEHIND_IT: Final = "Your message is next, once this is decided:"
 SHOWN: Final = 2_000
 """Characters of a tool's result that are shown; the whole is in the journal."""
 
@@ -86,7 +89,8 @@ class Telling:
             self.bus.appended(session.id, session.head)
             if self.attached.is_behind:
                 subscription.put(Look())
-            pieces = await self._rest()  # an answer to one of several questions: the next one is open already
+            # An answer to one of several questions: the next one is open already. An aside: it says what is open.
+            pieces = await (self._say_what_waits() if self.attached.is_aside else self._rest())
             if self.ending is not None:
                 yield pieces
                 return
@@ -213,21 +217,46 @@ class Telling:
 
     async def _rest(self) -> list[Piece]:
         """A turn that waits for a person is at rest too: what it waits for is its content."""
-        turn = self._session.turn
-        if not self._is_ours or turn is None or self._session.can_move or self._held:
+        session = self._session
+        if session.turn is None or session.can_move or self._held:
             return []
-        below = await standing(self.db, self._session)
+        below = await standing(self.db, session)
         if not below.rests:
             return []
+        if not self._is_ours:
+            return await self._say_what_waits()
         late = await self._tell([Stir()])
-        if self._held:
-            return late
-        is_asking = any(call.awaits_person for call in self._session.open.values())
-        asked = below.questions[0] if below.questions and not is_asking else None
-        words = asked.spoken if asked else self._session.last_words or ""
+        return late if self._held else [*late, *self._ask_now(below)]
+
+    def _ask_now(self, below: Standing) -> list[Piece]:
+        """What the turn waits for: a question before a decision, and what the session asks itself before others."""
+        session = self._session
+        questions = [one for one in below.questions if one.call.kind == "ask"]
+        if not session.questions and questions:
+            return self._ask(questions[0].spoken, questions[0])
+        waiting = all_waiting(session, below)
+        if session.questions or all(one.session.id == session.id for one in waiting):
+            return self._ask(session.last_words or "")
+        return self._ask(words_on(waiting, session), self._beneath(waiting))
+
+    async def _say_what_waits(self) -> list[Piece]:
+        """The turn waits for a decision, and what was said waits with it, or behind it: nobody hangs on for that."""
+        waiting = await undecided(self.db, self._session)
+        if not waiting:
+            return []
+        note = WITH_IT if self.attached.is_aside else BEHIND_IT
+        words = words_on(waiting, self._session, is_own_user=self.attached.is_own_user)
+        return self._ask(f"{note}\n\n{words}", self._beneath(waiting))
+
+    def _beneath(self, waiting: Sequence[Question]) -> Question | None:
+        """The first that waits, where it is of an agent beneath."""
+        return None if waiting[0].session.id == self._session.id else waiting[0]
+
+    def _ask(self, words: str, asked: Question | None = None) -> list[Piece]:
+        """The last words of a turn that waits for a person."""
         pieces = self._say(together(self._said, words), is_whole=True)
-        self.ending = self.ending or Ending(self._session, turn, asked=asked)
-        return [*late, *pieces]
+        self.ending = self.ending or Ending(self._session, self._session.turn, asked=asked)
+        return pieces
 
     def _end(self, turn: Turn) -> list[Piece]:
         words = self._session.last_words

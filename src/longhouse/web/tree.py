@@ -36,9 +36,8 @@ class Question:
 
     @property
     def spoken(self) -> str:
-        """As it is asked at the top: with who asks, and what is to be approved."""
-        detail = "" if self.call.question else f" Its arguments: {self.call.arguments}"
-        return f"{self.session.agent}: {self.text}{detail}"
+        """As a question is asked at the top: with who asks."""
+        return f"{self.session.agent}: {self.text}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +222,7 @@ def _dressed(record: Recorded, agent: Agent, event: str, detail: dict[str, Any])
 def _event(event: events.Event, rest: Iterable[Recorded], branch: Branch) -> Iterator[tuple[str, dict[str, Any]]]:
     """At most one."""
     match event:
-        case events.Prompted():
+        case events.Prompted(aside=False):
             yield "subagent_delegation", {"task": "\n".join(one for one in event.content if isinstance(one, str))}
         case events.Replied():
             if calls := _calls(rest):

@@ -27,17 +27,19 @@ from longhouse.store.acceptance import Accepted, Repeated
 from longhouse.store.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.store.journals import Placed
-from longhouse.web import wire
+from longhouse.web import approving, wire
 from longhouse.web.access import Caller
 from longhouse.web.asked import Asked, Said, prior_of, read, text_of
 from longhouse.web.routing import AUTO, Routed, Router
-from longhouse.web.tree import standing
+from longhouse.web.tree import Question, standing
 from longhouse.web.underway import UnderWay
 from longhouse.web.wire import ChatRequest
 
 SESSION_ID: Final = re.compile(r".+_[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 MAX_TOLD: Final = 1_000_000
 """Events of a journal that are read at once."""
+RACES: Final = 20
+"""How often a decision is tried again because the session moved on meanwhile."""
 ENDS: Final = (events.Finished, events.Failed, events.Cancelled)
 
 
@@ -65,6 +67,18 @@ class Attached:
     """What was said went to an agent beneath: this session's journal does not know of it."""
     told: Mapping[str, int] = field(default_factory=dict)
     """Agent beneath -> how far its journal went when a question was answered: that is not told again."""
+    is_aside: bool = False
+    """What was said waits for a decision on something else: the client is told so at once."""
+    is_own_user: bool = True
+    """Is the session that of the user who speaks?"""
+
+    @property
+    def chain(self) -> str:
+        """The fingerprint of all that the client had said up to here; empty where it is not known."""
+        turn = self.session.turn
+        if turn and turn.trace == self.trace:
+            return turn.chain
+        return next((one.prompt.chain for one in self.session.queue if one.prompt.trace == self.trace), "")
 
 
 @dataclass
@@ -117,7 +131,15 @@ class Turns:
         session = await self._upto(blank(turned.session_id), turned.seq)
         so_far = await self._told_again(session, turned)
         if session.turn is None or not session.turn.root:
-            return Attached(session=session, trace=turned.trace_id, is_behind=True, told=so_far)
+            [placed] = await journals.read(self.db, session.id, turned.seq - 1, 1)
+            return Attached(
+                session=session,
+                trace=turned.trace_id,
+                is_behind=True,
+                told=so_far,
+                is_aside=isinstance(placed.event, Prompted) and placed.event.aside,
+                is_own_user=approving.is_own_user(session, asked.user),
+            )
         # An answer to an agent beneath: what is followed is the turn at the top, from then on.
         told = await journals.read(self.db, session.turn.root, limit=MAX_TOLD)
         root = fold(takewhile(partial(_was_before, session, turned.trace_id), told), blank(session.turn.root))
@@ -222,7 +244,7 @@ class Turns:
             agent=template.name,
             version=template.version,
             owner=asked.caller.owner,
-            user=asked.request.user,
+            user=asked.user,
             conversation=conversation or str(uuid.uuid4()),
             label=label,
         )
@@ -246,6 +268,8 @@ class Turns:
         is_own = reply_to is None or has_asked(session, reply_to)
         if not (is_own and session.questions) and (below := await self._answered_beneath(asked, session, prompt)):
             return below
+        if (reply_to or not session.questions) and (met := await self._while_undecided(asked, session, prompt)):
+            return met
         if not is_own:
             raise await self._misnamed(session, reply_to or "")
         while session.questions:
@@ -283,6 +307,66 @@ class Turns:
         turn = replace(session.turn, chain=chain)
         session = replace(session, turn=turn)
         return Attached(session=session, trace=turn.trace, answers_beneath=True, told=done.told)
+
+    async def _while_undecided(self, asked: Asked, session: Session, prompt: Prompted) -> Attached | None:
+        """Where calls wait for a decision, the message is one; or else its client is told at once what waits."""
+        reply_to = asked.reply_to
+        for _ in range(RACES):
+            waiting = await approving.undecided(self.db, session)
+            if session.turn is None or not waiting or reply_to not in (None, *(one.call.call for one in waiting)):
+                return None
+            is_own_user = approving.is_own_user(session, asked.user)
+            said = text_of(prompt.content) if len(prompt.content) == 1 else ""
+            found = approving.read(said, waiting, session, reply_to) if is_own_user else None
+            try:
+                if found:
+                    return await self._decide(asked, session, prompt, *found)
+                return await self._set_aside(asked, session, prompt, is_own_user=is_own_user)
+            except journals.NotThere:
+                session = await journals.catch_up(self.db, session)
+        raise CallerError("The session moved on each time; try again.", status=409, code="busy")
+
+    async def _decide(
+        self, asked: Asked, session: Session, prompt: Prompted, on: Question, decision: events.Decision
+    ) -> Attached:
+        """Writes a decision down that was said in the chat; NotThere if the session has moved on."""
+        assert session.turn is not None
+        asking, is_own = on.session, on.session.id == session.id
+        decided = events.Decided(
+            call=on.call.call,
+            decision=decision,
+            by=asked.request.user or "user",
+            via="chat",
+            chain=prompt.chain if is_own else "",
+        )
+        new, told = approving.settling(decided), await self._told(asking)
+        after, trace = _folded(asking, 0, None, *new), asking.turn.trace if asking.turn else ""
+        placed = await journals.add(
+            self.db,
+            asking.id,
+            new,
+            trace=trace,
+            state=after.state,
+            head=asking.head,
+            accepted=asked.accepted,
+            # Where another call still waits, the client is told of that one at once.
+            fingerprint=None if after.can_move else after.rest_mark,
+        )
+        if is_own:
+            return Attached(session=_folded(session, 0, placed, *new), trace=trace, told=told)
+        self.wake(asking.id)
+        turn = replace(session.turn, chain=prompt.chain)
+        return Attached(session=replace(session, turn=turn), trace=turn.trace, answers_beneath=True, told=told)
+
+    async def _set_aside(self, asked: Asked, session: Session, prompt: Prompted, *, is_own_user: bool) -> Attached:
+        """Keeps a message for the running turn; NotThere if the session has moved on."""
+        assert session.turn is not None
+        aside = msgspec.structs.replace(prompt, trace=session.turn.trace, aside=True)
+        placed = await journals.add(
+            self.db, session.id, [aside], trace=aside.trace, head=session.head, accepted=asked.accepted
+        )
+        session = _folded(session, 0, placed, aside)
+        return Attached(session=session, trace=aside.trace, is_aside=True, is_own_user=is_own_user)
 
     async def answer(
         self, session: Session, call: str, text: str, *, chain: str = "", accepted: Accepted | None = None

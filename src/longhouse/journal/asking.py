@@ -1,0 +1,64 @@
+"""What waits for a person's decision, in words: which call, with which arguments, and how to decide."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+SHOWN: Final = 2_000
+"""Characters of a call's arguments that are shown; the session has all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Undecided:
+    """A call that waits to be approved, or whose outcome nobody knows."""
+
+    tool: str
+    call: str
+    arguments: str
+    is_uncertain: bool
+    in_chat: bool
+    """May it be decided in the chat?"""
+    asked_by: str = ""
+    """The agent beneath that made it; empty for one of the agent that the user talks to."""
+
+    @property
+    def label(self) -> str:
+        """What a person calls it by, where several wait."""
+        return f"{self.asked_by}/{self.call}" if self.asked_by else self.call
+
+    @property
+    def words(self) -> str:
+        if self.asked_by:
+            question = f"Did {self.tool} happen?" if self.is_uncertain else f"May {self.tool} run?"
+            return f"{self.asked_by}: {question} Its arguments: {self._shown} ({self.label})"
+        if self.is_uncertain:
+            return f"A worker was lost while {self.tool} ({self.call}) ran: please say whether it happened."
+        return f"{self.tool} ({self.call}) needs your approval before it begins. Its arguments: {self._shown}"
+
+    @property
+    def _shown(self) -> str:
+        if len(self.arguments) <= SHOWN:
+            return self.arguments
+        return f"{self.arguments[:SHOWN]}… (cut here; they have {len(self.arguments)} characters)"
+
+
+def words_for(waiting: Sequence[Undecided], session_id: str) -> str:
+    """What waits, a line for each, and how to decide."""
+    route = f"POST /v1/sessions/{session_id}/approval"
+    lines = [one.words for one in waiting]
+    if not any(one.in_chat for one in waiting):
+        return "\n".join([*lines, f"Decide at {route}."])
+    if len(waiting) > 1:
+        return "\n".join([*lines, *_choices(waiting), f"Or decide at {route}."])
+    return "\n".join([*lines, f"Answer {_answers(waiting[0])}, or decide at {route}."])
+
+
+def _choices(waiting: Sequence[Undecided]) -> list[str]:
+    named = [one for one in waiting if one.in_chat]
+    return [f"Say which one you mean, as in: {'happened' if named[0].is_uncertain else 'yes'} {named[0].label}"]
+
+
+def _answers(one: Undecided) -> str:
+    if one.is_uncertain:
+        return "happened, did not happen or give up (произошло, не произошло, прекратить; 已发生, 未发生, 放弃)"
+    return "yes or no (да, нет; 是, 否)"

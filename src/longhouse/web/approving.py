@@ -1,0 +1,158 @@
+"""Decisions of people on calls that wait for them: read from their words in a chat, and written down."""
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
+
+from longhouse import clock
+from longhouse.journal.asking import Undecided, words_for
+from longhouse.journal.events import Decided, Decision, Event, Fault, Outcome, Output, Returned
+from longhouse.journal.session import Open, Session
+from longhouse.store.database import Database
+from longhouse.web.tree import Question, Standing, standing
+
+# Clear words only: whatever else is said is no decision. Each as `plain` leaves it.
+YES: Final = """
+    yes/y/yeah/yep/yes please/ok/o k/okay/yes ok/approve/approved/i approve/approve it/yes approve/confirm/confirmed
+    i confirm/agreed/go ahead/yes go ahead
+    да/да пожалуйста/ок/окей/да ок/одобряю/да одобряю/одобрить/одобрено/подтверждаю/да подтверждаю/разрешаю
+    да разрешаю/согласен/согласна/да согласен/да согласна
+    是/是的/好/好的/可以/行/同意/我同意/批准/我批准/确认/確認/允许/允許
+"""
+NO: Final = """
+    no/n/nope/no thanks/no thank you/deny/denied/i deny/deny it/no deny/reject/rejected/i reject/reject it/decline
+    declined/refuse/refused/do not/dont/no dont/no do not
+    нет/нет спасибо/не надо/нет не надо/не нужно/отклонить/отклоняю/отклонено/запрещаю/не одобряю/нет не одобряю
+    не разрешаю/не согласен/не согласна/отказать/отказываю
+    不/不是/不行/不要/不可以/不好/不同意/我不同意/不批准/不允许/不允許/否/拒绝/拒絕/我拒绝/我拒絕
+"""
+HAPPENED: Final = """
+    happened/it happened/it did happen/yes it happened
+    произошло/это произошло/случилось/выполнено
+    已发生/发生了/已經發生/已经发生/發生了
+"""
+DID_NOT_HAPPEN: Final = """
+    did not happen/it did not happen/didnt happen/it didnt happen/no it did not happen/no it didnt happen/not happened
+    не произошло/этого не произошло/не случилось/не выполнено
+    未发生/没发生/没有发生/未發生/沒有發生
+"""
+GIVE_UP: Final = """
+    give up/give it up/i give up
+    прекратить/прекрати/сдаюсь/оставить как есть
+    放弃/放棄
+"""
+
+
+def _meaning(**words: str) -> dict[str, Decision]:
+    """Decision -> its words, turned around."""
+    found: dict[str, Decision] = {}
+    for decision, said in words.items():
+        found |= {one.strip(): decision for line in said.splitlines() for one in line.split("/") if one.strip()}  # type: ignore[misc]  # the names are decisions
+    return found
+
+
+ON_APPROVAL: Final = _meaning(approve=YES, deny=NO)
+ON_UNCERTAIN: Final = _meaning(happened=HAPPENED, did_not_happen=DID_NOT_HAPPEN, give_up=GIVE_UP)
+"""A bare yes or no is no decision here: "no" would begin the call once more."""
+
+LONGEST: Final = 200
+"""Characters; who writes more than this has more to say than a decision."""
+_DOUBTFUL: Final = re.compile("[?\u061f\U0001f000-\U0001faff\u2600-\u27bf]")
+"""A question is no decision, and a sign beside a word may take it back."""
+_APOSTROPHE: Final = re.compile("['\u2018\u2019\u02bc`]")
+
+
+def read(
+    text: str, waiting: Sequence[Question], top: Session, reply_to: str | None
+) -> tuple[Question, Decision] | None:
+    """The decision that these words are, and on what; None where they are none, or may mean several."""
+    if len(text) > LONGEST:
+        return None
+    said = unicodedata.normalize("NFKC", text).casefold()
+    named = [one for one in waiting if reply_to in (None, one.call.call)]
+    labels = {_undecided(one, top).label.casefold() for one in named}
+    for label in sorted(labels, key=len, reverse=True):
+        # Letters of other scripts may stand beside it without a space.
+        said, found = re.subn(rf"(?<![\w./-]){re.escape(label)}(?![\w/-])", " ", said, flags=re.ASCII)
+        if found:
+            named = [one for one in named if _undecided(one, top).label.casefold() == label]
+            break
+    if len(named) != 1:
+        return None
+    [one] = named
+    meaning = ON_UNCERTAIN if one.call.uncertain else ON_APPROVAL
+    decision = meaning.get(plain(said))
+    return (one, decision) if decision and _undecided(one, top).in_chat else None
+
+
+def plain(text: str) -> str:
+    """Words alone: no punctuation, nothing unseen, one space between them; empty where there is a doubt."""
+    if _DOUBTFUL.search(text):
+        return ""
+    text = _APOSTROPHE.sub("", text)
+    kinds = ((char, unicodedata.category(char)) for char in text)
+    return " ".join("".join(char if kind[0] in "LN" else "" if kind == "Cf" else " " for char, kind in kinds).split())
+
+
+async def undecided(db: Database, session: Session) -> list[Question]:
+    """What waits for a decision, in the session and beneath it; one whose time is over is as good as denied."""
+    now = clock.now()
+    return [one for one in all_waiting(session, await standing(db, session)) if not _is_late(one.call, now)]
+
+
+def all_waiting(session: Session, below: Standing) -> list[Question]:
+    """The same, whatever the time: the session's own first."""
+    own = [Question(session, call) for call in session.open.values()]
+    return [one for one in (*own, *below.questions) if one.call.uncertain or one.call.approve_by is not None]
+
+
+def words_on(waiting: Sequence[Question], top: Session, *, is_own_user: bool = True) -> str:
+    """What waits, and how to decide, as it is told in the chat with the session at the top."""
+    told = [_undecided(one, top, is_own_user=is_own_user) for one in waiting]
+    return words_for(told, top.id)
+
+
+def decidable(session: Session, decision: Decision) -> list[Open]:
+    """The calls of this session on which such a decision can be made now."""
+    if decision == "approve":
+        # Past its deadline a call counts as denied, whether or not a worker has said so yet.
+        return [call for call in session.unapproved if not _is_late(call, clock.now())]
+    return session.unapproved if decision == "deny" else session.uncertain
+
+
+def settling(decided: Decided, result: str | None = None) -> list[Event]:
+    """A decision, with the outcome of the call where it has one by that."""
+    match decided.decision:
+        case "happened":
+            outcome: Outcome = Output(content=result or "")
+        case "give_up":
+            outcome = Fault(code="given_up", message="nobody knows whether it happened, and it was given up")
+        case "deny":
+            why = f": {decided.comment}" if decided.comment else ""
+            outcome = Fault(code="denied", message=f"the user did not approve this call{why}")
+        case "approve" | "did_not_happen":
+            return [decided]
+    return [decided, Returned(call=decided.call, outcome=outcome, by="user")]
+
+
+def is_own_user(session: Session, user: str | None) -> bool:
+    """Is this the user of the session? One without a user, or whose user is the owner, is the owner's own."""
+    return session.user in (None, session.owner if user is None else user)
+
+
+def _undecided(question: Question, top: Session, *, is_own_user: bool = True) -> Undecided:
+    session, call = question.session, question.call
+    return Undecided(
+        tool=call.tool,
+        call=call.call,
+        arguments=call.arguments,
+        is_uncertain=call.uncertain,
+        in_chat=is_own_user and session.turn is not None and session.turn.approve_in_chat,
+        asked_by="" if session.id == top.id else session.agent,
+    )
+
+
+def _is_late(call: Open, now: datetime) -> bool:
+    return call.approve_by is not None and call.approve_by <= now

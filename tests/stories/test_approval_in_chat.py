@@ -1,0 +1,286 @@
+"""A chat never hangs on a decision: what is said meanwhile is answered at once, and a clear yes or no decides."""
+
+import asyncio
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import pytest
+from delegating import answer, ask, last_result, playing, session_of, sessions_of, task_of
+from test_approval import DONE, NAMES, TRANSFER, DraftTool, TransferTool, decide, told
+
+from longhouse.agents.strategy import Body
+from longhouse.agents.template import ExecutionPolicy, Template, ToolPolicy
+from longhouse.journal import events
+from longhouse.journal.messages import ToolResult
+from longhouse.models.scripted import Playable, Say, call, calls, step_of
+from longhouse.tools import BaseTool, ToolContext
+from support import AGENT, House, Serving, assistant, chat, content, sse, user
+
+WAITS = 'transfertool (1-action-0) needs your approval before it begins. Its arguments: {"to":"Bob"}'
+HOW = "Answer yes or no (да, нет; 是, 否), or decide at POST /v1/sessions/"
+KEPT = "Your message is kept, and reaches the agent once this is decided:"
+
+
+class EchoTool(BaseTool):
+    """Say yes to everything."""
+
+    async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
+        return "yes"
+
+
+class GateTool(BaseTool):
+    """Wait until the test has seen enough."""
+
+    open: ClassVar[asyncio.Event]
+
+    async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
+        await self.open.wait()
+        return "the gate is open"
+
+
+TOOLS = [TransferTool, DraftTool, EchoTool, GateTool]
+POLICY = ToolPolicy(allowlist=(*NAMES, "echotool", "gatetool"))
+BANK = Template(name=AGENT, tool_policy=POLICY)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_sent_yet() -> None:
+    TransferTool.sent.clear()
+
+
+def bank(serving: Serving, script: Playable, template: Template = BANK) -> AbstractAsyncContextManager[House]:
+    return serving(script, templates=[template], tools=TOOLS)
+
+
+async def decisions(house: House, session_id: str) -> list[tuple[str, str, str]]:
+    journal = [record.event for record in await house.journal(session_id)]
+    return [(one.decision, one.by, one.via) for one in journal if isinstance(one, events.Decided)]
+
+
+class Client:
+    """A client that knows no ids, and sends all of the conversation each time."""
+
+    def __init__(self, house: House, **extra: Any) -> None:
+        self.house, self.extra = house, extra
+        self.messages: list[Any] = []
+        self.sessions: set[str] = set()
+
+    async def say(self, text: str, **extra: Any) -> str:
+        self.messages.append(user(text))
+        said = await chat(self.house, self.messages, **{**self.extra, **extra})
+        self.messages.append(assistant(content(said)))
+        self.sessions.add(said["model"])
+        return content(said)
+
+    @property
+    def session(self) -> str:
+        """The one session that all of it went to."""
+        [session_id] = self.sessions
+        return session_id
+
+
+async def test_what_is_said_meanwhile_is_answered_at_once_and_reaches_the_agent_with_the_decision(
+    serving: Serving,
+) -> None:
+    async with bank(serving, [TRANSFER, DONE, call("finalanswertool", answer="You are welcome.")]) as house:
+        client = Client(house)
+        first = await client.say("Pay Bob")
+        assert first == f"{WAITS}\n{HOW}{client.session}/approval."
+        assert await client.say("Is Bob honest?") == f"{KEPT}\n\n{first}"
+        shown = await house.session(client.session)
+        assert (shown["state"], shown["queued"]) == ("WAITING_FOR_APPROVAL", 0)
+        assert TransferTool.sent == []
+
+        body = {"model": AGENT, "messages": [*client.messages, user("Hello?")], "stream": True}
+        async with asyncio.timeout(10), house.http.post("/v1/chat/completions", json=body) as response:
+            chunks = [event.json async for event in sse(response) if event.data != "[DONE]"]
+        heard = "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks)
+        assert heard == f"{KEPT}\n\n{first}"
+        assert (chunks[-1]["choices"][0]["finish_reason"], chunks[-1]["x_agent"]["status"]) == ("stop", "waiting")
+        assert chunks[-1]["x_agent"]["call_id"] == "1-action-0"
+        client.messages += [user("Hello?"), assistant(heard)]
+
+        assert await client.say("Yes.") == "Done."
+        assert await client.say("Thanks") == "You are welcome."
+        assert TransferTool.sent == [f"{client.session}:1-action-0"]
+        assert await decisions(house, client.session) == [("approve", "user", "chat")]
+        assert house.model is not None
+        seen = [(one["role"], one.get("content")) for one in house.model.requests[1]["messages"]][-3:]
+        assert seen == [("tool", "sent to Bob"), ("user", "Is Bob honest?"), ("user", "Hello?")]
+        async with house.http.get(f"/v1/sessions/{client.session}/log") as response:
+            tasks = [one["task"] for one in (await response.json())["log"] if one["step_type"] == "task"]
+        assert tasks == ["Is Bob honest?", "Hello?", "Thanks"]
+
+
+@pytest.mark.parametrize(("words", "is_yes"), [("Да!", True), ("批准", True), ("НЕТ", False), ("拒绝。", False)])
+async def test_a_word_decides_in_other_languages(serving: Serving, words: str, is_yes: bool) -> None:
+    async with bank(serving, [TRANSFER, DONE]) as house:
+        client = Client(house, user="ada")
+        await client.say("Заплати Бобу")
+        assert await client.say(words) == "Done."
+        assert await decisions(house, client.session) == [("approve" if is_yes else "deny", "ada", "chat")]
+        assert len(TransferTool.sent) == is_yes
+        assert told(house) == ("sent to Bob" if is_yes else "Error: the user did not approve this call")
+
+
+async def test_a_bare_yes_does_not_choose_among_several(serving: Serving) -> None:
+    both = calls(TRANSFER, call("drafttool"), call("echotool"))
+    async with bank(serving, [both, DONE]) as house:
+        client = Client(house)
+        first = await client.say("Pay Bob and write")
+        which = "Say which one you mean, as in: yes 1-action-0"
+        assert first.splitlines()[:3] == [WAITS, first.splitlines()[1], which]
+        assert first.splitlines()[1].startswith("drafttool (1-action-1) needs your approval")
+        assert (await house.session(client.session))["state"] == "WAITING_FOR_APPROVAL", "a tool's yes decides nothing"
+        assert which in await client.say("yes")
+        assert await decisions(house, client.session) == []
+        left = await client.say("no 1-action-0")
+        assert left.startswith("drafttool (1-action-1) needs your approval")
+        assert await client.say("OK") == "Done."
+        assert [one for one, *_ in await decisions(house, client.session)] == ["deny", "approve"]
+        assert TransferTool.sent == []
+
+
+async def test_where_the_template_does_not_allow_it_a_yes_is_a_message_like_others(serving: Serving) -> None:
+    template = replace(BANK, execution_policy=ExecutionPolicy(approve_in_chat=False))
+    async with bank(serving, [TRANSFER, DONE], template) as house:
+        client = Client(house)
+        first = await client.say("Pay Bob")
+        assert first == f"{WAITS}\nDecide at POST /v1/sessions/{client.session}/approval."
+        assert await client.say("yes") == f"{KEPT}\n\n{first}"
+        assert await decisions(house, client.session) == []
+        assert await decide(house, client.session, "approve") == 202
+        await house.until(client.session, "COMPLETED")
+        assert await decisions(house, client.session) == [("approve", "user", "")]
+
+
+async def test_only_the_user_of_the_session_decides_in_its_chat(serving: Serving) -> None:
+    async with bank(serving, [TRANSFER, DONE]) as house:
+        session_id = (await house.say("Pay Bob", user="ada"))["model"]
+        for other in ("bob", None):
+            said = content(await house.say("yes", model=session_id, **({"user": other} if other else {})))
+            assert said.startswith(KEPT)
+            assert said.endswith(f"Decide at POST /v1/sessions/{session_id}/approval.")
+        assert await decisions(house, session_id) == []
+        assert content(await house.say("yes", model=session_id, user="ada")) == "Done."
+
+
+async def test_a_repeated_yes_decides_once_and_never_on_what_came_after_it(serving: Serving) -> None:
+    def script(body: Body) -> Say:
+        if task_of(body) == "yes":
+            return answer("What?")  # it came too late to decide anything
+        return (TRANSFER, call("transfertool", to="Eve"), DONE)[len(tool_results(body))]
+
+    async with bank(serving, script) as house:
+        client = Client(house)
+        await client.say("Pay them")
+        yes = [*client.messages, user("yes")]
+        key, retried = {"Idempotency-Key": "k1"}, {"Idempotency-Key": "k1", "x-stainless-retry-count": "1"}
+        heard = [await chat(house, yes, headers=headers) for headers in (key, key, retried)]
+        assert len({(one["model"], content(one)) for one in heard}) == 1
+        assert '"to":"Eve"' in content(heard[0])
+        again = await chat(house, yes, headers={"x-stainless-retry-count": "1"})
+        assert content(again) == content(heard[0])
+        assert len(TransferTool.sent) == 1, "the second waits for a yes of its own"
+
+        client.messages = [*yes, assistant(content(heard[0]))]
+        answers = await asyncio.gather(*(chat(house, [*client.messages, user("yes")]) for _ in range(3)))
+        assert "Done." in [content(one) for one in answers]
+        assert len(TransferTool.sent) == 2
+        assert [one for one, *_ in await decisions(house, client.session)] == ["approve", "approve"]
+
+
+async def test_a_decision_made_elsewhere_does_not_part_the_client_from_its_session(serving: Serving) -> None:
+    async with bank(serving, [TRANSFER, DONE, call("finalanswertool", answer="It is paid.")]) as house:
+        client = Client(house)
+        await client.say("Pay Bob")
+        await client.say("Hm")
+        assert await decide(house, client.session, "approve") == 202
+        await house.until(client.session, "COMPLETED")
+        assert await client.say("And?") == "It is paid."
+        assert client.session
+
+
+async def test_the_next_prompt_is_told_that_it_waits_behind_a_decision(serving: Serving) -> None:
+    GateTool.open = asyncio.Event()
+    async with bank(serving, [call("gatetool"), TRANSFER, DONE, call("finalanswertool", answer="Noon.")]) as house:
+        first = asyncio.create_task(house.say("Pay Bob", chat_id="c"))
+        async with asyncio.timeout(10):
+            while not (rows := await house.db.rows("SELECT session_id FROM journal WHERE kind = 'Called'")):
+                await asyncio.sleep(0.01)
+            [session_id] = [row["session_id"] for row in rows]
+            second = asyncio.create_task(house.say("What time is it?", chat_id="c"))
+            while (await house.session(session_id))["queued"] != 1:
+                await asyncio.sleep(0.01)
+            GateTool.open.set()
+            assert WAITS.replace("1-", "2-") in content(await first)
+            said = await second
+        assert content(said).startswith("Your message is next, once this is decided:\n\ntransfertool (2-action-0)")
+        assert said["usage"]["total_tokens"] == 0
+        assert content(await house.say("yes", chat_id="c")) == "Done."
+        async with asyncio.timeout(10):
+            while (await house.session(session_id))["result"] != "Noon.":
+                await asyncio.sleep(0.02)
+
+
+# Agents beneath
+
+
+def tool_results(body: Body) -> list[str]:
+    return [one.content for one in body.messages if isinstance(one, ToolResult)]
+
+
+def signs(body: Body) -> Say:
+    return last_result(body) if step_of(body.messages) else call("signtool")
+
+
+def asks_two(body: Body) -> Say:
+    return answer("Both said.") if tool_results(body) else calls(ask("ann", "Sign."), ask("ben", "Sign."))
+
+
+async def test_an_approval_of_an_agent_beneath_is_decided_in_the_chat(serving: Serving) -> None:
+    def master(body: Body) -> Say:
+        if task_of(body) == "Thanks":
+            return answer("You are welcome.")
+        return answer(tool_results(body)[0]) if tool_results(body) else ask("cem", "Sign it.")
+
+    async with playing(serving, {"master": master, "cem": signs}) as house:
+        client = Client(house, model="master")
+        first = await client.say("Sign it.")
+        assert first.startswith("cem: May signtool run? Its arguments: {} (cem/1-action-0)\nAnswer yes or no")
+        assert await client.say("Who is Cem?") == f"{KEPT}\n\n{first}"
+        assert await client.say("да") == "signed"
+        assert await client.say("Thanks") == "You are welcome."
+        assert await decisions(house, await session_of(house.db, "cem")) == [("approve", "user", "chat")]
+        assert house.model is not None
+        heard = [one.get("content") for request in house.model.requests for one in request["messages"]]
+        assert "Who is Cem?" in heard
+        assert client.session == await session_of(house.db, "master", "root")
+
+
+async def test_of_two_approvals_beneath_each_is_called_by_its_agent(serving: Serving) -> None:
+    async with playing(serving, {"master": asks_two, "ann": signs, "ben": signs}) as house:
+        client = Client(house, model="master")
+        first = await client.say("Go")
+        assert {line.partition(":")[0] for line in first.splitlines()[:2]} == {"ann", "ben"}
+        assert "Say which one you mean" in await client.say("yes")
+        assert "Say which one you mean" in await client.say("yes 1-action-0"), "both have one of that name"
+        left = await client.say("同意 ben/1-action-0")
+        assert left.startswith("ann: May signtool run?")
+        assert await client.say("no") == "Both said."
+        made = {name: await decisions(house, (await sessions_of(house.db, name))[0]) for name in ("ann", "ben")}
+        assert made == {"ann": [("deny", "user", "chat")], "ben": [("approve", "user", "chat")]}
+
+
+async def test_a_question_beneath_comes_before_an_approval(serving: Serving) -> None:
+    def asks_back(body: Body) -> Say:
+        return call("clarificationtool", questions=["Sure?"]) if task_of(body) == "Sign." else answer("fine")
+
+    async with playing(serving, {"master": asks_two, "ann": signs, "ben": asks_back}) as house:
+        client = Client(house, model="master")
+        assert await client.say("Go") == "ben: Sure?"
+        left = await client.say("yes")
+        assert left.startswith("ann: May signtool run?"), "the yes was an answer, and no approval"
+        assert await decisions(house, (await sessions_of(house.db, "ann"))[0]) == []
+        assert await client.say("yes") == "Both said."

@@ -1,0 +1,120 @@
+"""Words that decide, and words that do not: only what is clear in English, Russian or Chinese counts."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from longhouse import clock
+from longhouse.journal import asking, events
+from longhouse.journal.session import Session
+from longhouse.web import approving
+from longhouse.web.tree import Question
+from support import LIMITS, opened, prompted, told, used
+
+SOON = clock.now() + timedelta(hours=1)
+
+
+def waiting(*made: events.Called, agent: str = "bank", lost: bool = False, in_chat: bool = True) -> list[Question]:
+    start = events.Started(
+        trace="t", prompt=2, version=1, instance="i", limits=LIMITS, date="2026-01-31", approve_in_chat=in_chat
+    )
+    resumed = [events.Resumed(worker="w2", previous="w1")] if lost else []
+    session = told(opened(agent), prompted("Pay"), start, events.Replied(), *made, *resumed)
+    return [Question(session, call) for call in session.open.values()]
+
+
+def pay(call: str = "1-action-0", **extra: Any) -> events.Called:
+    return used(call, tool="pay", arguments='{"to": "Bob"}', **{"approve_by": SOON, **extra})
+
+
+APPROVAL, LOST = waiting(pay()), waiting(pay(approve_by=None, effect="once"), lost=True)
+
+
+def decision(text: str, questions: list[Question] = APPROVAL, reply_to: str | None = None) -> str | None:
+    found = approving.read(text, questions, questions[0].session, reply_to)
+    return found[1] if found else None
+
+
+YES = (
+    "yes", "Yes!", " YES. ", "y", "ok", "O.K.", "Okay", "\uff39\uff25\uff33\uff01", "Approve", "I approve.", "go ahead",
+    "**yes**", "ye\u200bs",
+    "да", "Да.", "ДА!!", "«да»", "ок", "Одобряю", "да, согласна", "是", "是的。", "好", "好的！",
+    "可以", "同意", "批准", "確認",
+)  # fmt: skip
+NO = (
+    "no", "No.", "NO!", "n", "Deny", "reject it", "don't", "Don\u2019t!", "no, thanks", "нет", "Нет!", "не надо",
+    "Отклонить", "не одобряю", "不", "不行。", "否", "不要", "拒绝", "我不同意",
+)  # fmt: skip
+NEITHER = (
+    "", " ", "?", "ok?", "да\uff1f", "\u274c yes", "yes?no", "\U0001f44d",
+    "yes no", "yes, but only 50", "not yes", "yesterday", "maybe", "да нет", "да, но завтра",
+    "нет да", "是不是", "好不好", "不知道", "The tool said: yes", "yes 2-action-0", "1-action-0", "1",
+    "y e s", "approve all", "yes\n\nignore the rest", "yes" * 100, "happened", "give up",
+)  # fmt: skip
+
+
+def test_clear_words_decide_whatever_stands_around_them() -> None:
+    assert {text: decision(text) for text in YES} == dict.fromkeys(YES, "approve")
+    assert {text: decision(text) for text in NO} == dict.fromkeys(NO, "deny")
+
+
+def test_anything_else_is_no_decision() -> None:
+    assert {text: decision(text) for text in NEITHER} == dict.fromkeys(NEITHER)
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("It happened.", "happened"), ("произошло", "happened"), ("已发生", "happened"),
+        ("It didn't happen", "did_not_happen"), ("не произошло!", "did_not_happen"), ("没有发生。", "did_not_happen"),
+        ("give up", "give_up"), ("прекратить", "give_up"), ("放弃", "give_up"),
+        ("yes", None), ("no", None), ("да", None), ("不", None), ("approve", None),
+    ],
+)  # fmt: skip
+def test_a_lost_call_is_settled_only_by_what_can_mean_nothing_else(text: str, meant: str | None) -> None:
+    assert decision(text, LOST) == meant
+
+
+def test_one_of_several_is_named() -> None:
+    both = waiting(pay(), pay("11-action-0"))
+    for text in ("yes", "1-action-1 yes", "yes 1-action-01", "yes 1-action-0 11-action-0"):
+        assert decision(text, both) is None, text
+    for text in ("yes 11-action-0", "11-action-0: YES!", "是11-action-0", "(11-action-0) да"):
+        found = approving.read(text, both, both[0].session, None)
+        assert found is not None, text
+        assert found[0].call.call == "11-action-0"
+    assert decision("yes", both, reply_to="1-action-0") == "approve"
+    assert decision("yes", both, reply_to="7-action-0") is None
+
+
+def test_agents_beneath_are_called_by_their_names() -> None:
+    top: Session = told(opened("boss"))
+    asked = [*waiting(pay(), agent="Ann.B"), *waiting(pay(), agent="ann")]
+    for one in asked:
+        object.__setattr__(one.session, "id", f"{one.session.agent}_2")
+    assert approving.read("yes ann.b/1-action-0", asked, top, None) == (asked[0], "approve")
+    assert approving.read("yes ANN/1-action-0", asked, top, None) == (asked[1], "approve")
+    for text in ("yes 1-action-0", "yes b/1-action-0", "yes eve/1-action-0"):
+        assert approving.read(text, asked, top, None) is None, text
+
+
+def test_where_the_turn_does_not_allow_it_nothing_is_decided() -> None:
+    closed = waiting(pay(), in_chat=False)
+    assert decision("yes", closed) is None
+    assert "yes or no" not in approving.words_on(closed, closed[0].session)
+    assert "yes or no" in approving.words_on(APPROVAL, APPROVAL[0].session)
+    assert "yes or no" not in approving.words_on(APPROVAL, APPROVAL[0].session, is_own_user=False)
+
+
+def test_long_arguments_are_cut_and_said_to_be() -> None:
+    long = waiting(used("1-action-0", tool="pay", arguments="x" * 5000, approve_by=SOON))
+    words = approving.words_on(long, long[0].session)
+    assert f"{'x' * asking.SHOWN}… (cut here; they have 5000 characters)" in words
+    assert "x" * (asking.SHOWN + 1) not in words
+
+
+def test_every_word_is_written_as_it_is_compared() -> None:
+    for words in (approving.ON_APPROVAL, approving.ON_UNCERTAIN):
+        assert {approving.plain(word) for word in words} == set(words)
+    assert not set(approving.ON_APPROVAL) & set(approving.ON_UNCERTAIN)
