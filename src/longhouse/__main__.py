@@ -86,11 +86,12 @@ def chat(
     ] = None,
     url: Annotated[str | None, typer.Option(help="Where Longhouse serves; by the settings if none is said.")] = None,
     key: Annotated[str, typer.Option(help="An API key, where one is needed.", envvar="LONGHOUSE_API_KEY")] = "",
+    user: Annotated[str, typer.Option(help="Who you are; with a key your account here if nothing is said.")] = "",
 ) -> None:
     """Talk to an agent in the terminal."""
     settings = Settings(log_level="warning")
     address = url or f"http://{settings.host}:{settings.port}"
-    _run(settings, lambda: talk(address, model or settings.default_template, key))
+    _run(settings, lambda: talk(address, model or settings.default_template, key, user))
 
 
 @cli.command()

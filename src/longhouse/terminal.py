@@ -1,6 +1,7 @@
 """A conversation in the terminal, over the same API that every client uses."""
 
 import asyncio
+import getpass
 import os
 import sys
 import threading
@@ -14,14 +15,24 @@ from rich.console import Console
 from yarl import URL
 
 from longhouse.errors import LonghouseError, SetupError
+from longhouse.journal.session import LOCAL_OWNER
 
 
 class UnansweredError(LonghouseError):
     """This message has no answer; the next one may."""
 
 
-async def talk(url: str, model: str, key: str = "") -> None:
+def account(key: str) -> str:
+    """Whom the agent talks to: without a key the one owner, behind a key that many may share this machine's account."""
+    try:
+        return getpass.getuser() if key else LOCAL_OWNER
+    except (KeyError, OSError):  # an account without a name
+        return LOCAL_OWNER
+
+
+async def talk(url: str, model: str, key: str = "", user: str = "") -> None:
     """Reads lines until the end of input; each is a message, and the answer is written as it comes."""
+    user = user or account(key)
     address, headers = _address(url), {"authorization": f"Bearer {key}"} if key else None
     page, lines = Page(Console()), _lines()
     console = page.console
@@ -35,7 +46,7 @@ async def talk(url: str, model: str, key: str = "") -> None:
             if not line.strip():
                 continue
             try:
-                async for chunk in _chunks(http, model, line):
+                async for chunk in _chunks(http, model, line, user):
                     model, is_met = chunk["model"], True
                     page.show(chunk)
             except (aiohttp.ClientError, UnansweredError) as error:
@@ -83,8 +94,8 @@ def _address(url: str) -> URL:
     return address.origin()
 
 
-async def _chunks(http: aiohttp.ClientSession, model: str, line: str) -> AsyncIterator[dict[str, Any]]:
-    body = {"model": model, "messages": [{"role": "user", "content": line}], "stream": True}
+async def _chunks(http: aiohttp.ClientSession, model: str, line: str, user: str) -> AsyncIterator[dict[str, Any]]:
+    body = {"model": model, "messages": [{"role": "user", "content": line}], "stream": True, "user": user}
     timeout = aiohttp.ClientTimeout(total=None)
     async with http.post("/v1/chat/completions", json=body, timeout=timeout) as response:
         if response.status != 200:

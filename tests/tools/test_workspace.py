@@ -298,6 +298,16 @@ async def test_a_conversation_may_share_its_files_among_agents(db: Database) -> 
         assert not await meets(db, one, owner="other")
 
 
+async def test_the_local_owner_is_nobody_else_in_a_conversation(db: Database) -> None:
+    """Conversations from before the owner counted as a user keep their files."""
+    old = {"scope": "conversation", "user": None}
+    assert await meets(db, old, user="local")
+    assert not await meets(db, old, user="ann")
+    assert not await meets(db, {**old, "owner": "acme"}, user="acme")
+    assert await meets(db, {"user": "local"}, conversation="d")
+    assert not await meets(db, {"user": "local"}, user=None)
+
+
 async def test_an_owner_may_share_files_among_all(db: Database) -> None:
     assert await meets(db, {"scope": "owner"}, agent="other", user="bob", conversation="d")
     assert await meets(db, {"scope": "owner"}, user=None)

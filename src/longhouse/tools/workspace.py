@@ -10,6 +10,7 @@ from pydantic import Field
 
 from longhouse.journal.events import Effect
 from longhouse.journal.messages import clean
+from longhouse.journal.session import LOCAL_OWNER
 from longhouse.store.memories import MAX_ENTRIES, MAX_FILE, MAX_SCOPE, File, Scope, Verdict
 from longhouse.tools.context import ToolContext
 from longhouse.tools.memory import ROOT, BadPath, Memory, plain
@@ -187,7 +188,10 @@ MEMORY_TOOLS: Final = (
 
 
 def scope_of(context: ToolContext) -> Scope:
-    """Whose files these are. Without a user, one key may stand for many people: only the conversation is shared."""
+    """Whose files these are. Without a user, one key may stand for many people: only the conversation is shared.
+
+    Where no keys are set, the owner is the user of what names none.
+    """
     user, agent, conversation = context.user, context.agent, context.conversation_id
     match context.memory_scope:
         case "owner":
@@ -197,7 +201,8 @@ def scope_of(context: ToolContext) -> Scope:
         case "agent":
             parts = ["agent", None, agent, conversation]
         case "conversation":
-            parts = ["conversation", user, conversation]
+            # As it was before the owner counted as a user: the files of old conversations are found.
+            parts = ["conversation", None if user == context.owner == LOCAL_OWNER else user, conversation]
         case unknown:
             raise Refused(f"no memory is set up here: {unknown!r} is not a scope")
     # JSON, so that no name can be made to look like two.
