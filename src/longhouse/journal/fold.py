@@ -23,7 +23,7 @@ from longhouse.journal.session import (
 from longhouse.journal.sound import value_of
 from longhouse.journal.transcript import Heard, Step, Summary, Told, Use
 
-FOLD_VERSION: Final = 8
+FOLD_VERSION: Final = 9
 """Part of every snapshot; a change of what `fold` computes raises it, and old snapshots are ignored."""
 
 
