@@ -160,7 +160,7 @@ async def test_a_version_may_be_named_and_holds_for_its_turn(serving: Serving) -
             name=AGENT,
             tool_policy=ToolPolicy(allowlist=TOOLS),
             version=version,
-            prompt_pack=PromptPack(system_prompt=f"Version {version}."),
+            prompt_pack=PromptPack(system_prompt=f"Version {version}.", initial_user_request="{current_date}: {task}"),
         )
         for version in (1, 2)
     ]
@@ -247,7 +247,8 @@ async def test_the_tools_of_the_client_are_not_run_and_are_listed_as_ignored(ser
 
 
 async def test_system_texts_of_the_client_follow_the_prompt_of_the_template(serving: Serving) -> None:
-    pack = PromptPack(system_prompt="You are careful.")
+    # With a date in one of the prompts, none is added to the system's.
+    pack = PromptPack(system_prompt="You are careful.", clarification_response="{clarifications} ({current_date})")
     deaf = Template(name="deaf", tool_policy=ToolPolicy(allowlist=TOOLS), prompt_pack=pack, allow_client_system=False)
     said = [
         {"role": "system", "content": "Be brief."},
