@@ -221,9 +221,9 @@ async def open_model(settings: Settings, secrets: Secrets, egress: Egress) -> As
 
 @asynccontextmanager
 async def open_embedder(settings: Settings) -> AsyncIterator[Embedder | None]:
-    """What turns texts into vectors: the endpoint of the settings, or the model that ships with us."""
+    """What turns texts into vectors: the endpoint of the settings, or a table, ours unless they name another."""
     if not settings.embeddings_base_url:
-        yield embedded.lazy()
+        yield embedded.lazy(settings.embeddings_table)
         return
     key = settings.embeddings_api_key.get_secret_value()
     async with open_embeddings(settings.embeddings_base_url, key, settings.embeddings_model) as embedder:

@@ -66,6 +66,8 @@ class Settings(BaseSettings):
     embeddings_base_url: str | None = None
     embeddings_api_key: SecretStr = SecretStr("")
     embeddings_model: str = "text-embedding-3-small"
+    embeddings_table: File = None
+    """A folder with another table than the one that ships with us; with an endpoint, none is read."""
     redis_url: SecretStr | None = None
     """Where conversations are mirrored to."""
     log_dir: Path | None = None

@@ -56,6 +56,16 @@ def test_one_object_says_how_good_and_how_fast_it_was(tmp_path: Path) -> None:
     assert 0 < told["p50_ms"] <= told["p95_ms"]
     assert told["agents"]["queries"] == 1
     assert told["agents"]["r_at_5"] == 1
+    assert told["embeddings"].startswith("longhouse/table-")
+
+
+def test_vectors_can_be_left_out_or_asked_for(tmp_path: Path) -> None:
+    done = run(tmp_path, "--json", "--embeddings", "none")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["embeddings"] is None
+    done = run(tmp_path, "--json", "--embeddings", "endpoint")
+    assert done.returncode == 1
+    assert "LONGHOUSE_EMBEDDINGS_BASE_URL" in done.stderr
 
 
 async def test_data_may_leave_out_what_it_does_not_know() -> None:
@@ -73,7 +83,7 @@ async def test_data_may_leave_out_what_it_does_not_know() -> None:
     given = Given(
         msgspec.convert(tools, list[BenchTool]), msgspec.convert(queries, list[BenchQuery]), [], by_step=False
     )
-    assert (await measure(given))["r_at_1"] == 1
+    assert (await measure(given, None))["r_at_1"] == 1
 
 
 def test_figures_are_those_of_the_textbook() -> None:
@@ -95,4 +105,4 @@ def test_the_table_has_a_row_for_tools_and_one_for_agents() -> None:
 
 async def test_nothing_to_measure_is_said_in_a_sentence() -> None:
     with pytest.raises(SetupError, match="nothing to measure"):
-        await measure(Given(tools=[], queries=[], agents=[], by_step=False))
+        await measure(Given(tools=[], queries=[], agents=[], by_step=False), None)

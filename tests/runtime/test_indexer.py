@@ -9,6 +9,7 @@ import pytest
 
 from finding import Buckets, found, indexed, publish, tool
 from longhouse.errors import ProviderError
+from longhouse.models import embedded
 from longhouse.runtime.indexer import Indexer
 from longhouse.store import indexing
 from longhouse.store.catalog import Catalog
@@ -191,6 +192,18 @@ async def test_two_processes_with_different_models_do_not_embed_against_each_oth
         assert await indexer.catch_up()
     assert (first.embedded, second.embedded) == (len(MANY), len(MANY) + 1)
     assert (await found(Finder(db, first), "something new"))[0] == "new"
+
+
+async def test_another_table_embeds_everything_again(db: Database) -> None:
+    await publish(db, tool("umbrella", "天气预报"), *MANY)
+    for embedder in (Buckets("longhouse/table-0", 256), await embedded.load()):
+        assert await Indexer(db, embedder).catch_up()
+        finder = Finder(db, embedder)
+        assert {row["model"] for row in await Indexer(db, embedder).status()} == {embedder.name}
+        best = (await finder.tools("天气", Filters(), 1))[0]
+        assert (best.name, best.semantic is not None) == ("umbrella", True)
+    # No word of it is in the description: only the vectors of the new table know what it means.
+    assert (await found(finder, "прогноз погоды"))[0] == "umbrella"
 
 
 async def test_only_the_first_search_waits_for_an_index_that_is_being_built(db: Database) -> None:

@@ -53,6 +53,30 @@ photo_archive | 按人物和日期整理照片 | 把旅行的照片按日期整�
 meter_readings | 上报水表和电表读数 | 我要上报这个月的电表读数
 """
 
+# The same tools in English, line by line.
+ENGLISH = """
+Forecasts the weather in a city for the next days
+Exchange rates of currencies on a given date
+Ships a parcel and calculates the cost of delivery
+Searches and buys train tickets between cities
+Makes an appointment with a doctor
+Fills in an income tax return and calculates the refund
+Finds recipes for dishes by a list of ingredients
+Translates a text from one language into another
+Checks the spelling and punctuation of a text
+Reviews contracts and points out risky terms
+Issues an invoice to a customer
+Makes the pay slip of an employee
+Submits a request for leave
+Writes the minutes of a meeting from its recording
+Plans a driving route on a map around traffic jams
+Searches the books of a library and renews loans
+Books the maintenance and repair of a car
+Collects a digest of news on a topic
+Sorts photos by people and dates
+Submits the readings of water and electricity meters
+"""
+
 
 def told(lines: str) -> list[tuple[str, str, str]]:
     rows = [line.split(" | ") for line in lines.strip().splitlines()]
@@ -76,3 +100,13 @@ async def test_a_tool_is_found_in_its_own_language(db: Database, lines: str, has
     finder = await indexed(db, *tools, *others, *english, embedder=embedder)
     hits = [f"service_{nth}" in await found(finder, query, top_k=5) for nth, (_, _, query) in enumerate(rows)]
     assert sum(hits) >= 18, [row[2] for row, hit in zip(rows, hits, strict=True) if not hit]
+
+
+@pytest.mark.parametrize("lines", [RUSSIAN, CHINESE], ids=["russian", "chinese"])
+async def test_a_tool_that_is_described_in_english_is_found_in_other_languages(db: Database, lines: str) -> None:
+    """By its vector alone: the two texts share no word."""
+    english = [tool(f"service_{nth}", said) for nth, said in enumerate(ENGLISH.strip().splitlines())]
+    finder = await indexed(db, *english, embedder=await embedded.load())
+    rows = told(lines)
+    hits = [f"service_{nth}" in await found(finder, query, top_k=5) for nth, (_, _, query) in enumerate(rows)]
+    assert sum(hits) >= 15, [row[2] for row, hit in zip(rows, hits, strict=True) if not hit]

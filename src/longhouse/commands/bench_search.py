@@ -6,7 +6,9 @@ import os
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
@@ -19,8 +21,9 @@ from rich.table import Table
 from longhouse.agents.delegation import PREFIX
 from longhouse.agents.descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.agents.template import MultiAgentMeta, Template, ToolPolicy
+from longhouse.app import open_embedder
 from longhouse.errors import SetupError
-from longhouse.models import embedded
+from longhouse.models.model import Embedder
 from longhouse.runtime.indexer import Indexer
 from longhouse.settings import Settings
 from longhouse.store import migrate
@@ -40,6 +43,14 @@ WARM_UP: Final = 5
 Run = Callable[[Settings, Callable[[], Coroutine[Any, Any, None]]], None]
 Look = Callable[[str], Awaitable[list[tuple[str, float]]]]
 T = TypeVar("T")
+
+
+class Embeddings(StrEnum):
+    """What makes the vectors of a run."""
+
+    TABLE = "table"
+    ENDPOINT = "endpoint"
+    NONE = "none"
 
 
 class BenchTool(msgspec.Struct):
@@ -108,15 +119,29 @@ def commands(run: Run) -> typer.Typer:
         queries: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="JSON lines: query, relevant, …")],
         agents: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="JSON lines of agents.")] = None,
         by_step: Annotated[bool, typer.Option("--by-step", help="Search by each query's steps, best of all.")] = False,
+        embeddings: Annotated[
+            Embeddings | None, typer.Option(help="What makes the vectors; without it, what a server would take.")
+        ] = None,
         as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
     ) -> None:
         """Index tools and agents in a Postgres made for it, and measure what search finds."""
         given = Given(
             _read(tools, BenchTool), _read(queries, BenchQuery), _read(agents, BenchAgent) if agents else [], by_step
         )
-        run(Settings(log_level="warning"), lambda: _told(given, as_json=as_json))
+        settings = Settings(log_level="warning")
+        run(settings, lambda: _told(given, _embedder(settings, embeddings), as_json=as_json))
 
     return cli
+
+
+def _embedder(settings: Settings, chosen: Embeddings | None) -> AbstractAsyncContextManager[Embedder | None]:
+    if chosen is Embeddings.NONE:
+        return nullcontext()
+    if chosen is Embeddings.ENDPOINT and not settings.embeddings_base_url:
+        raise SetupError("set LONGHOUSE_EMBEDDINGS_BASE_URL to the endpoint whose vectors are to be measured.")
+    if chosen is Embeddings.TABLE:
+        settings = settings.model_copy(update={"embeddings_base_url": None})
+    return open_embedder(settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +160,9 @@ def _read(path: Path, type_: type[T]) -> list[T]:
         raise typer.BadParameter(f"{path}: {error}") from error
 
 
-async def _told(given: Given, *, as_json: bool) -> None:
-    figures = await measure(given)
+async def _told(given: Given, opening: AbstractAsyncContextManager[Embedder | None], *, as_json: bool) -> None:
+    async with opening as embedder:
+        figures = await measure(given, embedder)
     if as_json:
         typer.echo(json.dumps(figures))
     else:
@@ -162,7 +188,7 @@ def _shown(name: str, value: float | str | None) -> str:
     return f"{value:.2f}" if name.endswith("_ms") else f"{100 * value:.1f} %"
 
 
-async def measure(given: Given) -> dict[str, Any]:
+async def measure(given: Given, embedder: Embedder | None) -> dict[str, Any]:
     """Publishes and indexes what is given in a Postgres of its own, then asks all queries."""
     asked = [query for query in given.queries if query.relevant]
     if not asked or not given.tools:
@@ -171,7 +197,6 @@ async def measure(given: Given) -> dict[str, Any]:
         os.chmod(folder, 0o711)  # noqa: S103 - Postgres may run under another account, which must be able to enter
         async with open_postgres(Path(folder)) as postgres, open_database(postgres.dsn) as db:
             await migrate.migrate(db, may_extend=postgres.vectors)
-            embedder = await embedded.load()
             await _publish(db, given)
             await Indexer(db, embedder).catch_up()
             finder = Finder(db, embedder)

@@ -1,85 +1,120 @@
-"""The embeddings that ship with us: vectors of words, averaged. They need no network, no key and no torch."""
+"""The embeddings that ship with us: a table with a row for each piece of a word. A text is the sum of its rows.
+
+They need no network, no key and no compiled package of their own. `training/` makes the table.
+"""
 
 import asyncio
-import importlib.util
-import os
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
-import structlog
 
-log = structlog.get_logger()
+from longhouse.errors import SetupError
+from longhouse.models.wordpiece import WordPiece
 
-PACKAGE: Final = "wordllama"
-CONFIG: Final = "l2_supercat"
-DIMENSIONS: Final = 256
+Vectors = npt.NDArray[np.float32]
+
+TABLE: Final = Path(__file__).parent / "table"
 FEW: Final = 16
 """Up to so many texts are embedded at once, within a millisecond; more go to a thread."""
+PAIR: Final = 65_536
+"""Two neighbouring tokens as one number: the first times this, plus the second."""
 
 
-MISSING: Final = "the embeddings that ship with us are not installed here: tools are found by their words alone"
+class Card(msgspec.Struct, frozen=True):
+    """What a table says of itself. The name is part of the index: vectors of two tables are never compared."""
+
+    name: str
+    dimensions: int
+
+
+class Table:
+    """The rows, each as small whole numbers with one scale, and the pairs of neighbours that have a row of their own.
+
+    A pair's row comes after the rows of the tokens and is added to those of its two: Han characters are words of
+    their own to the tokenizer, and most words of Chinese are two of them.
+    """
+
+    def __init__(self, packed: npt.NDArray[np.uint8], scales: Vectors, pairs: npt.NDArray[np.int64]) -> None:
+        self._rows = unpacked(packed)
+        self._scales = scales
+        self._pairs = pairs
+        self._first_pair = len(packed) - len(pairs)
+
+    def vector(self, tokens: Sequence[int]) -> Vectors:
+        """Of length one; zeros for a text without a token, which is near to nothing."""
+        ids = np.array(tokens, np.int64)
+        ids = np.concatenate((ids, self._first_pair + self._known_pairs(ids)))
+        summed: Vectors = self._scales[ids] @ self._rows[ids].astype(np.float32)
+        return summed / max(float(np.linalg.norm(summed)), 1e-9)
+
+    def _known_pairs(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        if len(ids) < 2 or not len(self._pairs):
+            return ids[:0]
+        keys = ids[:-1] * PAIR + ids[1:]
+        places = np.minimum(np.searchsorted(self._pairs, keys), len(self._pairs) - 1)
+        return places[self._pairs[places] == keys]
+
+
+def unpacked(packed: npt.NDArray[np.uint8]) -> npt.NDArray[np.int8]:
+    """Two numbers from -7 to 7 in a byte, the first in its lower half."""
+    rows = np.empty((len(packed), packed.shape[1] * 2), np.int8)
+    rows[:, 0::2] = (packed & 15).astype(np.int8) - 8
+    rows[:, 1::2] = (packed >> 4).astype(np.int8) - 8
+    return rows
 
 
 class EmbeddedEmbedder:
-    name = f"{PACKAGE}/{CONFIG}-{DIMENSIONS}"
-    dimensions = DIMENSIONS
+    """Reads its table when the first text comes: a process that searches for nothing does not hold it."""
 
-    def __init__(self, words: Any) -> None:
-        self._words = words
+    def __init__(self, folder: Path = TABLE) -> None:
+        card = read_card(folder)
+        self.name = f"longhouse/{card.name}"
+        self.dimensions = card.dimensions
+        self._folder = folder
+        self._held: tuple[WordPiece, Table] | None = None
 
-    async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+    async def embed(self, texts: Sequence[str]) -> Vectors:
+        if self._held is None:
+            self._held = await asyncio.to_thread(_read, self._folder)
         if len(texts) <= FEW:
-            return self._embed(texts)
-        return await asyncio.to_thread(self._embed, texts)
+            return self._embedded(*self._held, texts)
+        return await asyncio.to_thread(self._embedded, *self._held, texts)
 
-    def _embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        if not texts:
-            return np.zeros((0, DIMENSIONS), np.float32)
-        # The model knows no empty text: a space has a vector, if one that is near to nothing.
-        return np.asarray(self._words.embed([text or " " for text in texts], norm=True), np.float32)
+    def _embedded(self, words: WordPiece, table: Table, texts: Sequence[str]) -> Vectors:
+        vectors = np.zeros((len(texts), self.dimensions), np.float32)
+        for nth, text in enumerate(texts):
+            vectors[nth] = table.vector(words.encode(text))
+        return vectors
 
 
-async def load() -> EmbeddedEmbedder | None:
-    """The embedder; None, said once in the log, where its package is not there for this machine."""
-    words = await asyncio.to_thread(_load)
-    if words is None:
-        log.warning(MISSING, package=PACKAGE)
-        return None
-    return EmbeddedEmbedder(words)
+def read_card(folder: Path) -> Card:
+    try:
+        return msgspec.json.decode((folder / "table.json").read_bytes(), type=Card)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise SetupError(
+            f"{folder} holds no table of embeddings: `python -m training.pack` writes one, with a table.json ({error})."
+        ) from None
 
 
 @cache
-def _load() -> Any:
-    """Read once for the whole process: the weights are sixteen megabytes and never change."""
-    spec = importlib.util.find_spec(PACKAGE)
-    if spec is None or not spec.submodule_search_locations:
-        return None
-    # Threads of its own for a handful of texts cost more than they bring, and they do not survive a fork.
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    from wordllama import WordLlama  # noqa: PLC0415 - a second of imports, and not there on every machine
-
-    # The tokenizer lies beside the weights, and is looked for in the cache only: the package is its own cache.
-    folder = Path(spec.submodule_search_locations[0])
-    return WordLlama.load(CONFIG, cache_dir=folder, dim=DIMENSIONS, disable_download=True)
+def _read(folder: Path) -> tuple[WordPiece, Table]:
+    """Once for the whole process: it never changes."""
+    with np.load(folder / "table.npz") as arrays:
+        table = Table(arrays["q"], arrays["s"].astype(np.float32), arrays["pairs"].astype(np.int64))
+    return WordPiece((folder / "vocab.txt").read_text(encoding="utf-8").split("\n")), table
 
 
-class LazyEmbedder:
-    """The same, read when the first text comes: a process that searches for nothing does not spend the second."""
-
-    name = EmbeddedEmbedder.name
-    dimensions = EmbeddedEmbedder.dimensions
-
-    async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        return await EmbeddedEmbedder(await asyncio.to_thread(_load)).embed(texts)
+def lazy(folder: Path | None = None) -> EmbeddedEmbedder:
+    return EmbeddedEmbedder(folder or TABLE)
 
 
-def lazy() -> LazyEmbedder | None:
-    """None, said in the log, where the package is not there for this machine."""
-    if importlib.util.find_spec(PACKAGE) is None:
-        log.warning(MISSING, package=PACKAGE)
-        return None
-    return LazyEmbedder()
+async def load() -> EmbeddedEmbedder:
+    """The embedder with its table read."""
+    embedder = lazy()
+    await embedder.embed([])
+    return embedder

@@ -1,0 +1,88 @@
+"""Text as WordPiece tokens, the way BERT reads it: lower case, no accents, the longest known piece first."""
+
+import unicodedata
+from collections.abc import Sequence
+from typing import Final
+
+UNKNOWN: Final = "[UNK]"
+INSIDE: Final = "##"
+"""Marks a piece that does not begin a word."""
+LONGEST_WORD: Final = 60
+"""Longer words are keys and digests, and count as unknown."""
+MOST_WORDS: Final = 65_536
+"""Words whose tokens are kept: nearly all of a text is words that were seen before."""
+
+# Where Han characters live: each is a word of its own.
+_HAN: Final = (
+    (0x4E00, 0x9FFF),
+    (0x3400, 0x4DBF),
+    (0x20000, 0x2A6DF),
+    (0x2A700, 0x2B73F),
+    (0x2B740, 0x2B81F),
+    (0x2B920, 0x2CEAF),
+    (0xF900, 0xFAFF),
+    (0x2F800, 0x2FA1F),
+)
+
+
+class _Folding(dict[int, str]):
+    """A character -> what is read for it, worked out when it is first met."""
+
+    def __missing__(self, code: int) -> str:
+        self[code] = read = _read(chr(code))
+        return read
+
+
+def _read(char: str) -> str:
+    if char in "\t\n\r" or (char.isspace() and unicodedata.category(char) != "Cc"):
+        return " "
+    kind, code = unicodedata.category(char), ord(char)
+    if kind in ("Cc", "Cf", "Co", "Mn") or char == "\ufffd":
+        return ""
+    if kind[0] == "P" or (code < 128 and not char.isalnum()) or any(low <= code <= high for low, high in _HAN):
+        return f" {char} "
+    return char.lower()
+
+
+_FOLDING: Final = _Folding()
+
+
+def words(text: str) -> list[str]:
+    """A text's words; signs and Han characters are words of their own."""
+    whole = text if text.isascii() else unicodedata.normalize("NFD", text)
+    return whole.translate(_FOLDING).split()
+
+
+class WordPiece:
+    def __init__(self, vocabulary: Sequence[str]) -> None:
+        self._ids = {piece: number for number, piece in enumerate(vocabulary)}
+        self._unknown = self._ids[UNKNOWN]
+        self._known: dict[str, list[int]] = {}
+
+    def encode(self, text: str) -> list[int]:
+        """The numbers of a text's tokens, in order."""
+        known, ids = self._known, []
+        for word in words(text):
+            found = known.get(word)
+            ids += self._remembered(word) if found is None else found
+        return ids
+
+    def _remembered(self, word: str) -> list[int]:
+        if len(self._known) >= MOST_WORDS:
+            self._known = {}  # threads that hold the old one finish with it
+        self._known[word] = found = self._pieces(word)
+        return found
+
+    def _pieces(self, word: str) -> list[int]:
+        if len(word) > LONGEST_WORD:
+            return [self._unknown]
+        found, start = [], 0
+        while start < len(word):
+            mark = INSIDE if start else ""
+            ends = range(len(word), start, -1)
+            end = next((end for end in ends if mark + word[start:end] in self._ids), None)
+            if end is None:
+                return [self._unknown]
+            found.append(self._ids[mark + word[start:end]])
+            start = end
+        return found
