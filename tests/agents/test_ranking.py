@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from longhouse.agents import ranking
-from longhouse.agents.ranking import clauses, fused, rarity, scaled, shortened, weights, with_clauses
+from longhouse.agents.ranking import clauses, fused, rarity, scaled, shortened, weights, with_clauses, with_parts
 
 
 def test_a_word_in_the_name_weighs_more_than_one_in_a_parameter() -> None:
@@ -33,6 +33,18 @@ def test_what_comes_after_the_first_pages_is_not_read() -> None:
 def test_a_weight_does_not_depend_on_other_texts() -> None:
     assert weights({"short": "weather"}) == weights({"short": "weather"})
     assert rarity(1, 1000) > rarity(500, 1000) > 0
+
+
+def test_the_parts_of_a_word_weigh_less_than_the_word() -> None:
+    found = weights({"short": "электрички до Твери"})
+    whole, parts = found["электричк"], [weight for term, weight in found.items() if term.startswith("~элек")]
+    assert len(parts) == 1
+    assert 0 < parts[0] < whole / 2
+    assert with_parts(["билет", "train"]) == ["билет", "train", "~биле", "~илет"]
+    assert (
+        len(with_parts([f"слово{chr(1072 + n % 32)}{chr(1072 + n // 32)}" for n in range(900)]))
+        <= 900 + ranking.MOST_PARTS
+    )
 
 
 def test_one_thought_has_no_clauses() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longhouse.agents.terms import LONGEST_WORD, joined, spaced, terms
+from longhouse.agents.terms import LONGEST_WORD, joined, parts, spaced, terms
 
 
 @pytest.mark.parametrize(
@@ -49,9 +49,31 @@ def test_russian_words_are_the_same_in_every_case() -> None:
     assert terms("счёта") == terms("счета")
 
 
-def test_chinese_and_japanese_are_characters_and_pairs() -> None:
-    assert terms("天气预报") == ["天", "气", "预", "报", "天气", "气预", "预报"]
+def test_chinese_and_japanese_are_pairs_of_characters() -> None:
+    assert terms("天气预报") == ["天气", "气预", "预报"]
     assert "予報" in terms("天気予報をください")
+    assert terms("药") == ["药"]
+    assert parts("天气") == ("~天", "~气")
+
+
+def test_characters_that_are_grammar_say_nothing() -> None:
+    assert terms("这是我们的") == terms("什么") == terms("吗") == []
+    assert terms("买药的") == ["买药", "药的"]
+    assert parts("药的") == ("~药",)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("электричек", "электрички"), ("авиабилеты", "билет"), ("проверь", "проверяет")]
+)
+def test_forms_of_a_russian_word_share_parts_where_their_stems_differ(one: str, other: str) -> None:
+    (first,), (second,) = terms(one), terms(other)
+    assert first != second
+    assert len({*parts(first)} & {*parts(second)}) >= 2
+
+
+def test_only_long_enough_words_of_these_scripts_have_parts() -> None:
+    assert parts("кот") == parts("weather") == parts("2024") == ()
+    assert parts("поезд") == ("~поез", "~оезд")
 
 
 def test_scripts_may_follow_each_other_without_a_space() -> None:

@@ -110,3 +110,15 @@ async def test_a_tool_that_is_described_in_english_is_found_in_other_languages(d
     rows = told(lines)
     hits = [f"service_{nth}" in await found(finder, query, top_k=5) for nth, (_, _, query) in enumerate(rows)]
     assert sum(hits) >= 15, [row[2] for row, hit in zip(rows, hits, strict=True) if not hit]
+
+
+@pytest.mark.parametrize("query", ["Во сколько последняя из электричек?", "купи авиабилеты", "электричкой быстрее?"])
+async def test_other_forms_of_a_russian_word_are_found(db: Database, query: str) -> None:
+    finder = await indexed(
+        db,
+        tool("a", "Расписание: электрички и другие поезда"),
+        tool("b", "Билет на самолёт"),
+        tool("c", "Рецепты блюд по списку продуктов"),
+        tool("d", "Показания счётчика электричества"),
+    )
+    assert (await found(finder, query))[0] == ("b" if "авиа" in query else "a")

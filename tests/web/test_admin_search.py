@@ -32,7 +32,9 @@ async def test_tools_are_ranked_with_the_score_of_each_leg(serving: Serving) -> 
 
 async def test_a_template_sees_only_what_its_policy_permits(serving: Serving) -> None:
     async with serving([], templates=[COOK]) as house:
-        names = [one["name"] for one in await found(house, "tools", query="Read the clock", template="cook")]
+        names = [
+            one["name"] for one in await found(house, "tools", query="Read the clock, then answer", template="cook")
+        ]
         assert names == ["finalanswertool"]
 
 

@@ -3,8 +3,21 @@
 import asyncio
 from typing import Any
 
+import pytest
+import routing_set
+
+from longhouse.agents.built_in import BUILT_IN
 from longhouse.agents.template import MultiAgentMeta, Template, ToolPolicy
+from longhouse.app import TOOLS
+from longhouse.models import embedded
 from longhouse.models.scripted import call
+from longhouse.runtime.indexer import Indexer
+from longhouse.store.catalog import Catalog
+from longhouse.store.database import Database
+from longhouse.tools.directory import AgentDirectory
+from longhouse.tools.publishing import publish_classes, publish_templates
+from longhouse.tools.search import Finder
+from longhouse.web.routing import Router
 from support import House, Serving
 
 
@@ -19,11 +32,11 @@ PLAIN = agent("sgr_tool_calling_agent", "")
 TEAM = [COOK, LAWYER, PLAIN]
 
 
-async def known(house: House) -> None:
+async def known(house: House, query: str = "explain contracts") -> None:
     """Waits until agents are found: what that needs in memory is there from then on."""
     async with asyncio.timeout(30):
         while True:
-            async with house.http.post("/admin/directory/search", json={"query": "explain contracts"}) as response:
+            async with house.http.post("/admin/directory/search", json={"query": query}) as response:
                 found = (await response.json())["data"]
             if found and (own := found[0]["legs"]["own"]) and own["semantic"] is not None:
                 return
@@ -51,6 +64,39 @@ async def test_the_agent_that_fits_answers_and_it_is_said_why(serving: Serving) 
         name, routed = await asked(house, "zzzz qqqq")
         assert name == "sgr_tool_calling_agent"
         assert "default" in routed["why"]
+
+
+@pytest.mark.parametrize(("has_vectors", "enough"), [(True, 0.85), (False, 0.75)], ids=["vectors", "words alone"])
+async def test_most_questions_reach_the_right_agent(db: Database, has_vectors: bool, enough: float) -> None:
+    """In a house as it is: the agents that come with it stand beside the twelve, and two thirds speak no English."""
+    catalog, embedder = Catalog(db), await embedded.load() if has_vectors else None
+    await publish_classes(catalog, TOOLS)
+    await publish_templates(catalog, [*BUILT_IN, *routing_set.templates()])
+    assert await Indexer(db, embedder).catch_up()
+    router, rows = Router(AgentDirectory(Finder(db, embedder)), routing_set.DEFAULT), routing_set.asked()
+    assert len(rows) > 100
+    chosen = [(await router.choose(text, "local")).template for _, text in rows]
+    wrong = [f"{text} -> {name}" for (right, text), name in zip(rows, chosen, strict=True) if name != right]
+    assert len(wrong) <= (1 - enough) * len(rows), "\n".join(wrong)
+    assert not [line for line in wrong if "электричек" in line or "авиабилеты" in line] or has_vectors
+    for (right, text), name in zip(rows, chosen, strict=True):
+        assert right != routing_set.DEFAULT or name == right, text
+
+
+async def test_small_talk_goes_to_the_default(serving: Serving) -> None:
+    talkers = [
+        agent("cook", COOK.multi_agent_meta.capabilities),
+        agent("doctor", "Ведёт дела больных. 你好，我是医生。"),
+    ]
+    async with serving(lambda body: call("finalanswertool", answer="ok"), templates=[PLAIN, *talkers]) as house:
+        await known(house, "recipes")
+        for text in ("hi", "как дела?", "你好", "Thanks a lot!", "👍"):
+            name, routed = await asked(house, text)
+            assert (name, routed["why"]) == (
+                "sgr_tool_calling_agent",
+                "nothing is asked for yet, so the default answers",
+            )
+        assert (await asked(house, "Hi! Which recipe shall I take for dinner?"))[0] == "cook"
 
 
 async def test_a_conversation_keeps_its_agent(serving: Serving) -> None:

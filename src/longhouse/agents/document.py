@@ -10,12 +10,17 @@ from longhouse.agents import ranking, terms
 from longhouse.agents.descriptor import Allow, SecurityOverlay
 from longhouse.agents.parameters import parameters
 from longhouse.agents.ranking import Field
+from longhouse.agents.template import SYSTEM_PROMPT
 
-RECIPE: Final = 2
+RECIPE: Final = 3
 """Counts up when texts are read or weighed in another way: an index that was made in the old way is made again."""
+TELLING_TYPES: Final = ("domain", "aux")
+"""Types of tools that say what an agent is for; every agent plans, asks, answers and calls others with the rest."""
 RISKS: Final = {"low": 0, "medium": 1, "high": 2}
 GIST: Final = 2000
 """Characters that are embedded; a vector of more would be of everything and nothing."""
+PROMPT: Final = 500
+"""Characters of a prompt that stand in for capabilities: who the agent is comes first, the rules come later."""
 MOST_TOOLS: Final = 40
 """Tools whose descriptions are part of a template's text; with more it would say everything."""
 MOST_NAMED: Final = 1000
@@ -51,10 +56,15 @@ class _Meta(msgspec.Struct):
     tags: tuple[str, ...] = ()
 
 
+class _Prompts(msgspec.Struct):
+    system_prompt: str = ""
+
+
 class TemplateFacts(msgspec.Struct):
     """What search reads of a template."""
 
     name: str
+    prompt_pack: _Prompts = msgspec.field(default_factory=_Prompts)
     tool_policy: _Policy = msgspec.field(default_factory=_Policy)
     multi_agent_meta: _Meta = msgspec.field(default_factory=_Meta)
 
@@ -62,6 +72,12 @@ class TemplateFacts(msgspec.Struct):
     def named_tools(self) -> tuple[str, ...]:
         """Tools it names; `<server>.*` stands for all of a server."""
         return (*self.tool_policy.required, *(self.tool_policy.allowlist or ()))
+
+    @property
+    def told(self) -> str:
+        """What it says of itself; of one that says nothing, how its own prompt begins."""
+        prompt = self.prompt_pack.system_prompt
+        return self.multi_agent_meta.capabilities or ("" if prompt == SYSTEM_PROMPT else prompt[:PROMPT])
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,19 +123,19 @@ def of_tool(tool: ToolFacts, overlay: SecurityOverlay = AS_DESCRIBED) -> Documen
 
 def of_template(template: TemplateFacts, tools: Sequence[ToolFacts], named: Sequence[str]) -> Document:
     """An agent is known by what it says of itself and by what its tools can do; `named` are all that it may use."""
-    tools = tools[:MOST_TOOLS]
+    tools = [tool for tool in tools if tool.type in TELLING_TYPES][:MOST_TOOLS]
     meta = template.multi_agent_meta
     names = " ".join(terms.spaced(tool.name) for tool in tools)
     fields: dict[Field, str] = {
         "name": template.name,
-        "short": meta.capabilities,
+        "short": template.told,
         "labels": " ".join(meta.tags),
         "parameters": names,
         "details": " ".join(f"{tool.name} {tool.description_short}" for tool in tools),
     }
     return Document(
         weights=ranking.weights(fields),
-        gist=f"{terms.spaced(template.name)}: {meta.capabilities} {' '.join(meta.tags)} {names}"[:GIST],
+        gist=f"{terms.spaced(template.name)}: {template.told} {' '.join(meta.tags)} {names}"[:GIST],
         tags=meta.tags,
         tools=tuple(named),
     )

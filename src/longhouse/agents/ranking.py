@@ -23,6 +23,8 @@ FIELD_WEIGHTS: Final[Mapping[Field, float]] = {
     "parameters": 0.5,  # Queries name what they give (`city`, `date`), but many tools take the same.
     "details": 0.5,  # Descriptions of parameters: with them, two more of a hundred relevant tools are found.
 }
+PARTS: Final = 0.5
+"""What all parts of a word weigh together beside the word itself; a quarter and one found as much."""
 K1: Final = 1.2
 """How soon a repeated word stops counting: the usual value. A word's weight never passes K1 + 1."""
 B: Final = 0.75
@@ -49,6 +51,8 @@ MOST_CLAUSES: Final = 12
 """Each costs a pass over its postings; more than twelve changed nothing."""
 MOST_TERMS: Final = 160
 """Different terms of a query that are looked up; a longer text repeats itself."""
+MOST_PARTS: Final = 400
+"""Parts of its words that are looked up."""
 LONGEST_QUERY: Final = 8000
 """Characters of a query that are read."""
 
@@ -56,6 +60,13 @@ BEST_TOOL: Final = 0.5
 OWN_TEXT: Final = 0.5
 """An agent is found by what it says of itself and by the best of its tools, half and half: either alone found two to
 nine of a hundred fewer among the first five."""
+WORDS: Final = 1.5
+"""What the share of a query's words counts beside a cosine, where agents are compared by how much speaks for them: few
+words of a question are in the text that answers it. Between one and three, nothing changes much."""
+ENOUGH_WORDS: Final = 0.025
+"""The share of a query's words from which an agent is chosen by them: some word that few others have."""
+ENOUGH_MEANING: Final = 0.17
+"""The cosine from which an agent is chosen by it. Below these two, what is best is so by chance."""
 
 _BREAKS: Final = re.compile(
     r"(?<=[.!?]) |[\n;。！？；]+"
@@ -77,10 +88,19 @@ def weights(fields: Mapping[Field, str]) -> dict[str, float]:
                 times[term] = before + 1
                 found[term] = found.get(term, 0.0) + factor
                 length += factor
+                parts = terms.parts(term)
+                for part in parts:
+                    found[part] = found.get(part, 0.0) + factor * PARTS / len(parts)
     for name in terms.joined(fields.get("name", "")):
         found.setdefault(name, FIELD_WEIGHTS["name"])
     norm = K1 * (1 - B + B * length / USUAL_LENGTH)
     return {term: count * (K1 + 1) / (count + norm) for term, count in found.items()}
+
+
+def with_parts(words: Sequence[str]) -> list[str]:
+    """A query's words, and the parts of those that have some."""
+    parts = dict.fromkeys(part for word in words for part in terms.parts(word))
+    return [*words, *list(parts)[:MOST_PARTS]]
 
 
 def rarity(found_in: int, texts: int) -> float:

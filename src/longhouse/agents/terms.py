@@ -9,18 +9,34 @@ from typing import Final
 from Stemmer import Stemmer
 
 _STOP_WORDS: Final = """
-    a about am an and any are as at be been but by can could did do does for from had has have he her him his how i if
-    in into is it its let like may me might my of on or our please shall she should so some such that the their them
-    then there these they this those to us was we were what when where which who will with would you your
-    а без бы был была были было быть в вам вас весь во вот все всё вы где да для до его ее её если есть еще ещё же за
-    и из или им их к как ко когда кто ли мне мной мы на над не него нее неё нет ни них но о об он она они оно от по
-    под при с со так такой там то того тоже той только том ты у уже чтобы что эта эти это этот я
+    a about also am an and any are as at be because been both but by can could did do does each ever every for from
+    had has have he her here him his how i if in into is it its just let like many may me might more most much must my
+    need no nor not of on only or other our own please same shall she should since so some such than that the their
+    them then there these they this those through to too until us very want was we were what when where which while
+    who whose why will with without would yet you your
+    а без более больше бы был была были было быть в вам вами вас ваш ваша ваше ваши весь во вот все всё всегда всем всех
+    всю вы где да для до его ее её ей ему если есть еще ещё ж же за здесь зачем и из или им ими их к как какая какие
+    какого какое какой какую ко когда который которая которое которые кто куда ли либо лучше мне мной можно мои мой моя
+    моё моего моей моих мою мы на над надо нам нами нас наш наша наше наши не него нее неё ней нет ни ним них но нужен
+    нужна нужно нужны о об один она они оно он от откуда очень по под пожалуйста почему при про просто с сам сама само
+    сами самый свой своя свои себе себя со сколько так такая такие такое такой там тебе тебя тем то тобой того тоже той
+    только том тот тут ты у уж уже хотим хочет хочу чего чей чем через что чтобы чуть эта эти это этого этой этом этот
+    эту я
 """
 STOP_WORDS: Final = frozenset(_STOP_WORDS.split())
-"""Words that say nothing of what a tool does. Rare words weigh more anyway; these would only cost time."""
+"""Words that say nothing of what a tool does. Rare words weigh more anyway, but in a small catalog chance makes some of
+these rare."""
+STOP_CHARACTERS: Final = frozenset(
+    "的了着过吗呢吧啊呀嘛么我你您他她它们这那哪些个位是有在不没也都就才还很太更最和与及或跟把被给对从到向为以之其所"
+    "而但则如若因该什怎谁几啥请帮一能会要可想让使"
+)
+"""The same among characters: alone or next to each other they are grammar, beside others they are part of a word."""
 
 LONGEST_WORD: Final = 40
 """Longer runs are keys, digests and addresses, which no description shares with a query."""
+
+PART: Final = 4
+"""Letters of a part of a Russian word: unrelated words share many runs of three, related ones few of five."""
 
 # Scripts that are written without spaces between words: Thai and its neighbours, kana, Han, Hangul.
 _UNSPACED: Final = (
@@ -51,6 +67,20 @@ def joined(name: str) -> set[str]:
     return {term for word in whole if word and word[0] < "\u0e00" for term in _terms_of(word)}
 
 
+@lru_cache(maxsize=65_536)
+def parts(term: str) -> tuple[str, ...]:
+    """What a term is made of, where related words share parts and not stems; marked, so that no term is one of them.
+
+    Russian loses vowels, changes consonants and builds long words of short ones, which no stemmer undoes: `электричек`
+    and `электрички`, `авиабилеты` and `билет` share runs of letters. A word of Chinese is made of characters.
+    """
+    if term[0] >= "\u0e00":
+        return tuple(f"~{char}" for char in term if char not in STOP_CHARACTERS)
+    if not "\u0400" <= term[0] <= "\u04ff":
+        return ()
+    return tuple(dict.fromkeys(f"~{term[start : start + PART]}" for start in range(len(term) - PART + 1)))
+
+
 def own_part(name: str) -> str:
     """A tool's name without its server's: whose it is says little of what it does."""
     return _PREFIX.sub("", name) or name
@@ -74,7 +104,8 @@ def _plain(text: str) -> str:
 @lru_cache(maxsize=65_536)
 def _terms_of(word: str) -> tuple[str, ...]:
     if word[0] >= "\u0e00":
-        return (*word, *(first + second for first, second in pairwise(word)))
+        pairs = pairwise(word) if len(word) > 1 else ((word,),)
+        return tuple("".join(pair) for pair in pairs if not STOP_CHARACTERS.issuperset(pair))
     if word in STOP_WORDS or len(word) > LONGEST_WORD:
         return ()
     if word.isdigit():

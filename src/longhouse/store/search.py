@@ -105,7 +105,8 @@ class Query:
     space: Space | None = None
 
     @property
-    def terms(self) -> list[list[str]]:
+    def words(self) -> list[list[str]]:
+        """The terms of each text."""
         return [list(dict.fromkeys(terms.terms(text)))[: ranking.MOST_TERMS] for text in self.texts]
 
 
@@ -137,7 +138,8 @@ class Search:
         self._kept = kept
 
     async def find(self, query: Query, filters: Filters, top_k: int) -> list[Hit]:
-        asked = query.terms
+        words = query.words
+        asked = [ranking.with_parts(text) for text in words]
         wanted = list(dict.fromkeys(term for text in asked for term in text))
         if filters.allow == () or top_k <= 0 or (not wanted and query.vectors is None):
             return []
@@ -149,7 +151,7 @@ class Search:
         rows = [row for row, place in zip(rows, places.tolist(), strict=True) if place >= 0]
         places = places[places >= 0]
         similar = near.between(query.vectors, places) if near is not None and query.vectors is not None else None
-        best = sum(found.rarity(term) for term in asked[0]) * (ranking.K1 + 1)
+        best = sum(found.rarity(term) for term in words[0]) * (ranking.K1 + 1)
         return _ranked(rows, scores[:, places], similar, best, top_k)
 
     async def nearest(self, query: Query, count: int) -> list[str]:

@@ -1,9 +1,11 @@
 """The agent directory: which agents are worth asking, by what they say of themselves and by what their tools can do."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Final
 
 from longhouse.agents import ranking
+from longhouse.agents.document import TELLING_TYPES
 from longhouse.store import search
 from longhouse.store.search import Filters, Hit
 from longhouse.tools.search import Finder
@@ -29,6 +31,15 @@ class AgentHit:
     tool: Hit | None
     """By the best of its tools."""
 
+    @property
+    def is_sure(self) -> bool:
+        """Does either leg say enough? Each has its own measure: words alone must be able to decide."""
+        return any(
+            hit.lexical >= ranking.ENOUGH_WORDS or (hit.semantic or 0.0) >= ranking.ENOUGH_MEANING
+            for hit in (self.own, self.tool)
+            if hit
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class AgentDirectory:
@@ -38,35 +49,44 @@ class AgentDirectory:
         """The best first; of somebody else's, neither agents nor tools are looked at."""
         filters, asked = Filters(caller=owner), await self.finder.query(query)
         own = await self.finder.templates(asked, filters, AGENTS)
-        tools = await self.finder.tools(asked, filters, TOOLS)
+        # Agents are tools too, of a type that is left out here: what one can do speaks for it, not for who may call it.
+        tools = await self.finder.tools(asked, replace(filters, types=TELLING_TYPES), TOOLS)
         users = await search.users_of(self.finder.db, [hit.name for hit in tools], owner)
-        by_text, by_tool = {hit.name: hit for hit in own}, _best_tools(tools, users)
-        versions = {**{user.name: user.version for user in users}, **{hit.name: hit.version for hit in own}}
-        most = max((hit.score for hit in by_tool.values()), default=1.0)
-        found = [
-            _agent(name, version, by_text.get(name), by_tool.get(name), most) for name, version in versions.items()
-        ]
-        return sorted(found, key=lambda agent: (-agent.score, agent.name))[:top_k]
+        return ranked(own, tools, users)[:top_k]
 
 
-def _best_tools(tools: list[Hit], users: list[search.User]) -> dict[str, Hit]:
+def ranked(own: list[Hit], tools: list[Hit], users: list[search.User]) -> list[AgentHit]:
+    """Agents by the evidence for their text and for the best of their tools, both on one scale."""
+    by_text, by_tool = {hit.name: hit for hit in own}, _best_tools(tools, users)
+    versions = {**{user.name: user.version for user in users}, **{hit.name: hit.version for hit in own}}
+    most = max(map(evidence, (*by_text.values(), *by_tool.values())), default=0.0)
+    found = (_agent(name, version, by_text.get(name), by_tool.get(name), most) for name, version in versions.items())
+    return sorted((agent for agent in found if agent.score > 0), key=lambda agent: (-agent.score, agent.name))
+
+
+def _best_tools(tools: Iterable[Hit], users: Iterable[search.User]) -> dict[str, Hit]:
     """Template -> the best of the tools that it names."""
-    places = {hit.name: place for place, hit in enumerate(tools)}
-    named = {user.name: [places[tool] for tool in user.tools if tool in places] for user in users}
-    return {name: tools[min(found)] for name, found in named.items() if found}
+    by_name = {hit.name: hit for hit in tools}
+    named = {user.name: [by_name[tool] for tool in user.tools if tool in by_name] for user in users}
+    return {name: max(hits, key=evidence) for name, hits in named.items() if hits}
 
 
 def _agent(name: str, version: int, own: Hit | None, tool: Hit | None, most: float) -> AgentHit:
-    text = own.score if own else 0.0
-    ability = tool.score / most if tool else 0.0
+    text = evidence(own)
+    ability = max(evidence(tool), text)  # an agent is a tool as well: of one without tools, its text is all there is
     return AgentHit(
         name=name,
         version=version,
-        score=ranking.OWN_TEXT * text + ranking.BEST_TOOL * ability,
+        score=(ranking.OWN_TEXT * text + ranking.BEST_TOOL * ability) / most if most > 0 else 0.0,
         confidence=max(_confidence(own), _confidence(tool)),
         own=own,
         tool=tool,
     )
+
+
+def evidence(hit: Hit | None) -> float:
+    """How much speaks for a hit, whatever else was found: the least bad tool is not a good one."""
+    return ranking.WORDS * hit.lexical + max(hit.semantic or 0.0, 0.0) if hit else 0.0
 
 
 def _confidence(hit: Hit | None) -> float:

@@ -3,12 +3,11 @@
 from dataclasses import dataclass
 from typing import Any, Final
 
+from longhouse.agents.small_talk import is_small_talk
+from longhouse.tools import directory
 from longhouse.tools.directory import AgentDirectory, AgentHit
 
 AUTO: Final = "auto"
-SURE: Final = 0.35
-"""How much of a request the best agent must answer to be chosen; below that, a wrong choice is likelier than a right
-one, and the default template does no harm."""
 LOOKED_AT: Final = 5
 
 
@@ -29,18 +28,18 @@ class Routed:
 class Router:
     directory: AgentDirectory
     default: str
-    """The template for what nobody fits."""
+    """The template for what nobody fits: a wrong choice would be likelier than a right one, and it does no harm."""
 
     async def choose(self, text: str, owner: str) -> Routed:
-        found = [hit for hit in await self.directory.search(text, LOOKED_AT, owner=owner) if hit.confidence >= SURE]
+        if is_small_talk(text):
+            return Routed(self.default, "nothing is asked for yet, so the default answers")
+        found = [hit for hit in await self.directory.search(text, LOOKED_AT, owner=owner) if hit.is_sure]
         if not found:
             return Routed(self.default, "no agent fits well enough, so the default answers")
-        best = found[0]
-        return Routed(best.name, _why(best), best.confidence)
+        return Routed(found[0].name, _why(found[0]), found[0].confidence)
 
 
 def _why(hit: AgentHit) -> str:
-    own, ability = hit.own.score if hit.own else 0.0, hit.tool.score if hit.tool else 0.0
-    if hit.tool and ability > own:
+    if hit.tool and directory.evidence(hit.tool) > directory.evidence(hit.own):
         return f"its tool {hit.tool.name} fits the request best"
     return "what it says of itself fits the request best"
