@@ -57,7 +57,8 @@ class Table:
             return ids[:0]
         keys = ids[:-1] * PAIR + ids[1:]
         places = np.minimum(np.searchsorted(self._pairs, keys), len(self._pairs) - 1)
-        return places[self._pairs[places] == keys]
+        known: npt.NDArray[np.int64] = places[self._pairs[places] == keys]
+        return known
 
 
 def unpacked(packed: npt.NDArray[np.uint8]) -> npt.NDArray[np.int8]:
