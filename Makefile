@@ -75,6 +75,7 @@ lock: $(VENV)/.run
 	@$(BIN)/$(compile) -c $(LOCKS)/all.txt --group check -o $(LOCKS)/check.lock.txt
 	@rm $(LOCKS)/all.txt
 	@cd $(LOCKS) && ../$(BIN)/$(compile) --no-deps model.in -o model.lock.txt
+	@cd $(LOCKS) && ../$(BIN)/$(compile) training.in -o training.lock.txt
 
 clean:
 	@rm -rf $(VENV) $(MODEL_VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

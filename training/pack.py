@@ -1,6 +1,8 @@
 """Writes trained rows as a table that Longhouse reads: four bits a number, one scale a row, words as a text file.
 
-python -m training.pack --run runs/seed-1.npz --out table
+python -m training.pack --runs runs --out table
+
+takes the run that is best on the rows set aside; every language counts alike.
 """
 
 import argparse
@@ -74,7 +76,8 @@ def _is_sign(piece: str) -> bool:
 def read(path: Path) -> Trained:
     with np.load(path) as arrays:
         vocabulary = arrays["vocabulary"].tobytes().decode().split("\n")
-        return Trained(vocabulary, arrays["pairs"].astype(np.int64), arrays["rows"].astype(np.float32))
+        rows = arrays["numbers"].astype(np.float32) * arrays["scales"].astype(np.float32)[:, None]
+        return Trained(vocabulary, arrays["pairs"].astype(np.int64), rows)
 
 
 def write(trained: Trained, folder: Path, name: str) -> str:
@@ -99,13 +102,21 @@ def _digest(folder: Path) -> str:
     return digest.hexdigest()[:8]
 
 
+def best(runs: Path) -> Path:
+    """The run with the highest mean over the languages; scores.json is what training has written."""
+    scores: dict[str, dict[str, float]] = json.loads((runs / "scores.json").read_text("utf-8"))
+    chosen = max(scores, key=lambda run: sum(scores[run].values()) / len(scores[run]))
+    return runs / f"{chosen}.npz"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--run", type=Path, required=True, help="what training.train has written")
+    parser.add_argument("--runs", type=Path, required=True, help="the folder that training.train has written")
     parser.add_argument("--out", type=Path, required=True, help="a folder for the table")
     parser.add_argument("--name", default="table")
     given = parser.parse_args()
-    print(write(read(given.run), given.out, given.name))
+    chosen = best(given.runs)
+    print(chosen.stem, "->", write(read(chosen), given.out, given.name))
 
 
 if __name__ == "__main__":
