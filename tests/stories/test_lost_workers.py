@@ -122,14 +122,14 @@ async def is_completed(db: Database, task: str) -> bool:
 async def test_what_was_done_while_the_loop_stood_still_is_kept(
     serving: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Longer than half a lease, in which no heartbeat could be sent: nobody has taken the session, so it goes on."""
+    """Longer than a lease, in which no heartbeat could be sent: nobody has taken the session, so it goes on."""
     monkeypatch.setenv("LONGHOUSE_TEST_FOLDER", str(tmp_path))
 
     def script(body: Body) -> Say:
         results = [text_of(message.content) for message in body.messages if isinstance(message, ToolResult)]
         return call("finalanswertool", answer=results[-1]) if results else call("holdtool", seconds=3.0)
 
-    parts: dict[str, Any] = {"templates": [CLERK], "tools": DEADLY, "lease_seconds": 4}
+    parts: dict[str, Any] = {"templates": [CLERK], "tools": DEADLY, "lease_seconds": 2}
     async with serving(script, **parts) as here:
         answered = await asyncio.wait_for(here.say("Hold on", model=CLERK.name), 30)
         assert answered["choices"][0]["message"]["content"] == "held"

@@ -50,12 +50,13 @@ async def session_ids(there: Process) -> dict[str, str]:
 
 
 def assert_one_writer(told: list[Recorded]) -> None:
-    """No gap, fences that never go back, and nobody after `Resumed` but the one who resumed."""
+    """No gap, fences that never go back, and nobody after `Resumed` but the one who resumed, or claimed it since."""
     assert [record.seq for record in told] == list(range(1, len(told) + 1))
     assert all(one.fence <= other.fence for one, other in pairwise([record for record in told if record.worker]))
     for index, record in enumerate(told):
         if isinstance(record.event, Resumed):
-            assert {after.worker for after in told[index:]} - {""} == {record.event.worker}
+            assert {after.worker for after in told[index:] if after.fence == record.fence} == {record.event.worker}
+            assert all(after.fence >= record.fence for after in told[index:] if after.worker)
             assert record.event.previous not in (record.event.worker, "")
     returned = Counter(record.event.call for record in told if isinstance(record.event, events.Returned))
     assert set(returned.values()) <= {1}

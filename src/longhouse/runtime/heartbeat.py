@@ -72,7 +72,7 @@ class Heartbeat:
             asleep = clock()
             await asyncio.sleep(MIND_EVERY)
             if clock() - asleep >= self._lease / 2:
-                # It was we who stood still. Nobody need have noticed: the beat gets its chance first.
+                # It was we who stood still. The beat gets its chance first: what others took is found by the sweep.
                 self._look_from = clock() + CATCH_UP
             self._look()
 
