@@ -27,12 +27,12 @@ async def commits(db: Database, session_id: str, kind: str) -> int:
 async def test_a_turn_from_the_prompt_to_its_answer(db: Database) -> None:
     room = Room(db, [calls(say("Let me see."), call("echo", text="hi")), FINISH])
     session = await room.run()
-    assert (session.state, session.spoken) == (State.COMPLETED, "Done.")
+    assert (session.state, session.spoken) == (State.COMPLETED, "Let me see.\n\nDone.")
     assert await room.kinds(session.id) == [
         "Opened", "Prompted", "Started", "Replied", "Called", "Returned", "Replied", "Called", "Returned", "Finished",
     ]  # fmt: skip
     replied = (await room.found(session.id, events.Replied))[0]
-    assert replied.text == "Let me see."
+    assert (replied.text, replied.said) == ("Let me see.", len("Let me see."))
     assert replied.offered == ("clarificationtool@1", "finalanswertool@1", "echo@1", "broken@1")
     assert len(replied.digest) == 64
     called = (await room.found(session.id, events.Called))[0]
@@ -219,8 +219,8 @@ async def test_an_answer_is_shown_while_it_is_written_and_thoughts_apart_from_it
     with room.bus.subscribed(session_id) as subscription:
         await room.advance(session_id)
         fragments = [one for one in await subscription.take() if isinstance(one, Fragment)]
-    assert "".join(one.text for one in fragments if one.kind == "content") == "Hello"
-    assert "".join(one.text for one in fragments if one.kind == "reasoning") == "deephm"
+    assert "".join(one.text for one in fragments if one.kind == "content") == "hm\n\nHello"
+    assert "".join(one.text for one in fragments if one.kind == "reasoning") == "deep"
     assert {(one.after, one.fence) for one in fragments} == {(3, 1)}
     assert room.bus.draft(session_id) is None
 
