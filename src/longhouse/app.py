@@ -49,12 +49,13 @@ from longhouse.store.memories import Memories
 from longhouse.store.publication import Published
 from longhouse.tools.admission import Admission
 from longhouse.tools.binding import binder_of
+from longhouse.tools.checkup import Checkup
 from longhouse.tools.clock import ClockTool
 from longhouse.tools.config import ExecutionConfig, SearchConfig, ToolConfig
 from longhouse.tools.context import Services
 from longhouse.tools.delegate import CollectTool
 from longhouse.tools.find import FindToolsTool
-from longhouse.tools.mcp import belongs, open_mcp
+from longhouse.tools.mcp import Away, belongs, open_mcp
 from longhouse.tools.mcp_config import McpServer
 from longhouse.tools.offering import Offering, crowding
 from longhouse.tools.plan import AdaptPlanTool, GeneratePlanTool, ReasoningTool
@@ -148,6 +149,7 @@ async def open_app(
             lambda: pool.instances,
             lambda: engine.recorder.refused,
             lambda: (watchdog.times, watchdog.seconds),
+            lambda: toolbox.left_behind,
         )
         roster = Roster(db, pool, worker.id)
         shredder = open_shredder(setup, db, [config, *configs.values()])
@@ -286,6 +288,18 @@ def open_admission(setup: Configured, catalog: Catalog) -> Admission:
 def named_egress(setup: Configured) -> Egress:
     """Where templates may send their requests: as tools, and to the models that the operator has set up."""
     return Egress(_listed(setup.settings.allow_egress)).also(setup.addresses)
+
+
+def open_checkup(setup: Configured, catalog: Catalog, served: Toolbox, away: Away) -> Checkup:
+    """What tools find in this installation; `served` are those of its MCP servers, `away` the servers without any."""
+    egress = Egress(_listed(setup.settings.allow_egress))
+    packages = tool_packages(setup.settings)
+    return Checkup(catalog, packages, egress, setup.secrets.problem, setup.servers, served, away)
+
+
+def tool_packages(settings: Settings) -> list[str]:
+    """The packages that classes of tools may come from."""
+    return _listed(settings.tool_packages)
 
 
 def tool_config(settings: Settings) -> ToolConfig:

@@ -2,18 +2,23 @@
 
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import SecretStr
 
+from acme import acme
+from longhouse.agents.descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.app import TOOLS
 from longhouse.commands import catalog as commands
+from longhouse.commands import tool_check
 from longhouse.errors import CallerError, SetupError
 from longhouse.settings import Settings
 from longhouse.store.catalog import Catalog
 from longhouse.store.database import Database
+from longhouse.tools.entrypoint import EntrypointError
 from longhouse.tools.publishing import publish_classes
 from longhouse.web.admin_docs import TEMPLATE, TOOL
 from support import launched_words
@@ -161,3 +166,86 @@ async def test_the_command_itself_publishes_and_ends_in_one_sentence(dsn: str, t
 async def test_the_number_of_a_version_is_one_that_a_version_can_have(dsn: str) -> None:
     code, told = await launched_words("templates", "diff", "clerk", "1", "2147483648", database_url=dsn)
     assert (code, "Traceback" in told, "2147483647" in told) == (2, False, True), told
+
+
+async def test_a_class_is_described_whole_and_from_allowed_packages_only(
+    dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Say
+) -> None:
+    with acme(tmp_path, monkeypatch) as package:
+        place = f"{package}:Pay"
+        code, words = await launched_words("tools", "describe", place, tool_packages=package)
+        described = json.loads(words)
+        assert code == 0, words
+        assert described["runtime_binding"] == {"python_entrypoint": place}
+        told = {name: described[name] for name in ("name", "effect", "timeout", "max_output", "needs_approval")}
+        assert told == {"name": "pay", "effect": "once", "timeout": 120.0, "max_output": 1000, "needs_approval": True}
+        assert described["input_schema"]["properties"]["amount"] == {
+            "description": "In cents", "minimum": 1, "type": "integer",
+        }  # fmt: skip
+        settings = Settings(database_url=SecretStr(dsn), tool_packages=package)
+        file = written(tmp_path, "pay.json", described)
+        assert await said(commands.publish_file(settings, "tool", file, activate=True)) == ["pay@1"]
+        with pytest.raises(EntrypointError, match=f"{package} has no tool class Nothing"):
+            tool_check.describe(settings, f"{package}:Nothing")
+        with pytest.raises(EntrypointError, match="is not in a package that tools may come from"):
+            tool_check.describe(Settings(database_url=SecretStr(dsn), tool_packages="other"), place)
+
+
+async def test_tools_that_cannot_be_used_here_are_named_before_an_agent_stumbles(
+    dsn: str, db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    servers = {"gone": {"command": "no-such-command-here"}}
+    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
+    monkeypatch.setenv("LONGHOUSE_SECRET_KNOWN", "a-secret-value")
+    catalog = Catalog(db)
+    await publish_classes(catalog, TOOLS)
+    with acme(tmp_path, monkeypatch) as package:
+        settings = Settings(
+            database_url=SecretStr(dsn), tool_packages=f"{package},absent", mcp_config=tmp_path / "mcp.json",
+            config_file=None, agents_file=None,
+        )  # fmt: skip
+        assert await told(settings, capsys) == [f"all {len(TOOLS)} active tools can be used here"]
+        away = RuntimeBinding(remote_endpoint="https://example.com/", api_key_ref="known")
+        wrong: dict[str, tuple[RuntimeBinding, dict[str, Any], str]] = {
+            "a_module": (RuntimeBinding(python_entrypoint="absent.tools:Pay"), {}, "No module named 'absent'"),
+            "b_package": (RuntimeBinding(python_entrypoint="os.path:Pay"), {}, "not in a package that tools may come"),
+            "c_weaker": (RuntimeBinding(python_entrypoint=f"{package}:Pay"), {"effect": "read"}, "effect: the class"),
+            "d_secret": (replace(away, api_key_ref="unknown"), {}, "the secret 'unknown' is not set here; give it"),
+            "e_place": (RuntimeBinding(remote_endpoint="http://127.0.0.1/"), {}, "127.0.0.1 is not a public address"),
+            "f_schema": (away, {"input_schema": {"type": "string"}}, "input_schema: "),
+            "g.tool": (RuntimeBinding(mcp="g.tool"), {}, "no MCP server that is configured here brings it"),
+            "gone.tool": (RuntimeBinding(mcp="gone.tool"), {}, "'gone' cannot be reached: there is no command"),
+            "agent.nobody": (RuntimeBinding(agent="nobody"), {}, "there is no active agent 'nobody'"),
+        }
+        fine = ToolDescriptor(name="fine", description_short="x", runtime_binding=away)
+        pay = replace(fine, name="pay", runtime_binding=RuntimeBinding(python_entrypoint=f"{package}:Pay"))
+        given = [replace(fine, name=name, runtime_binding=way, **more) for name, (way, more, _) in wrong.items()]
+        await catalog.tools.publish([fine, pay, *given], by="a test")
+        await catalog.tools.publish([replace(fine, name="off", runtime_binding=given[0].runtime_binding)], by="a test")
+        await catalog.tools.deactivate("off")
+        with pytest.raises(SetupError, match=f"9 of {len(TOOLS) + 11} active tools cannot be used here"):
+            await told(settings, capsys)
+        lines = capsys.readouterr().out.splitlines()
+        problems = {line.partition("@1: ")[0]: line.partition("@1: ")[2] for line in lines if "@1: " in line}
+        assert problems.keys() == wrong.keys()
+        for name, (_, _, words) in wrong.items():
+            assert words in problems[name]
+        assert "a-secret-value" not in str(lines)
+
+
+async def told(settings: Settings, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """What the check prints, logs apart."""
+    capsys.readouterr()
+    await tool_check.check_all(settings)
+    return [line for line in capsys.readouterr().out.splitlines() if not line.startswith("[")]
+
+
+async def test_a_check_that_finds_something_ends_with_one(dsn: str, db: Database) -> None:
+    broken = ToolDescriptor(
+        name="broken", description_short="x", runtime_binding=RuntimeBinding(python_entrypoint="os.path:Pay")
+    )
+    await Catalog(db).tools.publish([broken], by="a test")
+    code, words = await launched_words("tools", "check", database_url=dsn)
+    assert code == 1
+    assert "broken@1: broken cannot be used: os.path is not in a package that tools may come from" in words
+    assert "longhouse: 1 of 1 active tools cannot be used here." in words

@@ -50,6 +50,8 @@ def _next(session: Session, number: int) -> list[Event]:
         call = list(session.open)[number % len(session.open)]
         possible += [events.Returned(call=call, outcome=o, writes=w) for o in OUTCOMES for w in WRITES]
         possible += 2 * [events.Decided(call=call, decision="did_not_happen", by="ann")]
+        possible += [events.Decided(call=call, decision="unknown", by="w1", comment="lost")]
+        possible += [events.Resumed(worker="w2", previous="w2", unbegun=(call,))]
     if session.is_running and not session.open:
         possible += 4 * [events.Replied(text="hm", offered=(f"tool{session.iteration}@1",))]
         possible += [events.Finished(answer="a"), events.Failed(reason="r")]

@@ -207,6 +207,35 @@ def test_an_uncertain_call_waits_for_approval_until_somebody_settles_it() -> Non
     assert [call.call for call in again.due_calls] == ["1-action-0"]
 
 
+def test_calls_that_were_surely_not_begun_are_no_question() -> None:
+    session = told(
+        *RUNNING,
+        events.Replied(),
+        used("1-action-0", effect="once"),
+        used("1-action-1", effect="once"),
+        events.Resumed(worker="w1", previous="w1", unbegun=("1-action-1",)),
+    )
+    assert [call.call for call in session.uncertain] == ["1-action-0"]
+    assert [call.call for call in session.due_calls] == ["1-action-1"]
+
+
+def test_a_call_whose_answer_was_lost_is_a_question_that_says_why() -> None:
+    session = told(
+        *RUNNING,
+        events.Replied(),
+        used("1-action-0", tool="pay", effect="once"),
+        used("1-action-1"),
+        events.Decided(call="1-action-0", decision="unknown", by="w1", comment="the line broke"),
+    )
+    assert [call.call for call in session.due_calls] == ["1-action-1"]
+    session = told(returned("1-action-1"), session=session)
+    assert session.state is State.WAITING_FOR_APPROVAL
+    assert session.spoken == ("It is not known whether pay (1-action-0) took effect: the line broke. Did it happen?")
+    again = told(events.Decided(call="1-action-0", decision="did_not_happen", by="ann"), session=session)
+    [due] = again.due_calls
+    assert (due.uncertain, due.doubt) == (False, "")
+
+
 @pytest.mark.parametrize("decision", ["approve", "deny", "happened", "give_up"])
 def test_other_decisions_leave_the_call_open(decision: events.Decision) -> None:
     session = told(

@@ -1,16 +1,19 @@
 """Who may go on with a session, and what becomes of an effect whose worker may not."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import pytest
 from engine_room import Gate, Room
 
-from longhouse.agents.descriptor import ToolDescriptor
+from longhouse.agents.descriptor import RateLimits, SecurityPolicy, ToolDescriptor
+from longhouse.agents.template import ExecutionPolicy
 from longhouse.errors import Deposed, Postponed
 from longhouse.journal import events
-from longhouse.journal.events import Fault, Output
+from longhouse.journal.events import Effect, Fault, Output
 from longhouse.journal.session import State
 from longhouse.models.scripted import Hang, Status, call, calls, say
 from longhouse.runtime.engine import Engine, Patience
@@ -325,3 +328,177 @@ async def test_who_lost_two_workers_is_tried_alone(db: Database) -> None:
     trying.cancel()
     await asyncio.wait([trying])
     assert (await room.advance(other, room.another("w4"))).state is State.COMPLETED
+
+
+class Paying(Gate):
+    """Pays, so many times a minute; a test that holds the count holds the call before it begins."""
+
+    effect: ClassVar[Literal["once"]] = "once"
+
+    @classmethod
+    def descriptor(cls) -> ToolDescriptor:
+        limits = RateLimits(per_minute=60)
+        return replace(super().descriptor(), security_policy=SecurityPolicy(rate_limits=limits))
+
+
+@asynccontextmanager
+async def held_up(db: Database) -> AsyncIterator[None]:
+    """What uses a tool with a rate limit waits while the block runs: made, and not begun."""
+    async with db.pool.acquire() as other, other.transaction():
+        await other.execute("LOCK TABLE tool_uses IN ACCESS EXCLUSIVE MODE")
+        yield
+
+
+async def test_a_run_that_was_broken_off_begins_nothing_and_its_calls_are_no_question(db: Database) -> None:
+    class Pay(Paying):
+        """Pays."""
+
+    room = Room(db, [call("pay"), FINISH], [Pay])
+    session_id = await room.prompt()
+    Pay.passed.set()
+    async with held_up(db):
+        running = asyncio.create_task(room.advance(session_id))
+        await room.until(session_id, events.Called)
+        await until_waiting(db)
+        running.cancel()
+        await asyncio.wait([running])
+    # The same worker takes it up again: it knows that nothing had begun.
+    session = await room.advance(session_id)
+    assert (session.state, session.spoken) == (State.COMPLETED, "Done.")
+    assert len(Pay.times) == 1
+    [resumed] = await room.found(session_id, events.Resumed)
+    assert resumed == events.Resumed(worker="w1", previous="w1", unbegun=("1-action-0",))
+    assert await room.found(session_id, events.Decided) == []
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_who_was_held_up_before_an_effect_says_so_to_whoever_took_over(db: Database, is_late: bool) -> None:
+    class Pay(Paying):
+        """Pays."""
+
+        timeout: ClassVar[float] = 0.5 if is_late else 60.0
+
+    room = Room(db, [call("pay"), FINISH], [Pay])
+    session_id = await room.prompt()
+    Pay.passed.set()
+    async with held_up(db):
+        running = asyncio.create_task(room.advance(session_id))
+        await room.until(session_id, events.Called)
+        await until_waiting(db)
+        # While it is frozen, nobody can know.
+        session = await room.advance(session_id, room.another("w2"))
+        assert session.state is State.WAITING_FOR_APPROVAL
+        room.engine.performer.is_alive = lambda: False
+        if is_late:
+            await asyncio.sleep(0.6)
+    await room.until(session_id, events.Returned if is_late else events.Decided)
+    await asyncio.wait([running], timeout=10)
+    session = await room.advance(session_id, room.another("w2"))
+    assert session.state is State.COMPLETED
+    outcome = (await room.outcomes(session_id))["1-action-0"]
+    if is_late:
+        assert outcome == Fault(code="too_late", message="pay was not begun in time; nothing happened")
+        assert Pay.times == []
+    else:
+        [decided] = await room.found(session_id, events.Decided)
+        assert (decided.decision, decided.by) == ("did_not_happen", "w1")
+        assert (outcome, len(Pay.times)) == (Output(content="passed"), 1)
+
+
+async def test_what_had_begun_is_not_disclaimed(db: Database) -> None:
+    class Pay(Gate):
+        """Pays."""
+
+        effect: ClassVar[Literal["once"]] = "once"
+
+    room = Room(db, [call("pay"), FINISH], [Pay])
+    session_id = await room.prompt()
+    running = await under_way(room, session_id, Pay)
+    await taken_over(room, session_id)
+    await room.engine.performer.disclaim(session_id)
+    # Nor by somebody who never had it, and so never began it.
+    await room.another("w3").performer.disclaim(session_id)
+    session = await journals.load(db, session_id)
+    assert [one.call for one in session.uncertain] == ["1-action-0"]
+    running.cancel()
+    Pay.passed.set()
+    await room.until(session_id, events.Returned)
+
+
+async def test_a_call_that_was_made_as_harmless_and_is_known_to_be_an_effect_is_a_question(db: Database) -> None:
+    """The class has changed between two releases, or the older one did not look at it."""
+
+    class Pay(Gate):
+        """Pays."""
+
+        effect: ClassVar[Effect] = "read"
+
+    room = Room(db, [call("pay"), FINISH], [Pay])
+    session_id = await room.prompt()
+    running = await under_way(room, session_id, Pay)
+    Pay.effect = "once"
+    newer = Room(db, [FINISH], [Pay])
+    session = await newer.advance(session_id, newer.another("w2"))
+    running.cancel()
+    assert session.state is State.WAITING_FOR_APPROVAL
+    told = "It is not known whether pay (1-action-0) took effect: the worker that ran it was lost. Did it happen?"
+    assert (session.spoken or "").startswith(told)
+    Pay.passed.set()
+    happened = events.Decided(call="1-action-0", decision="did_not_happen", by="user")
+    await journals.add(db, session_id, [happened], trace="")
+    assert (await newer.advance(session_id, newer.another("w2"))).state is State.COMPLETED
+    assert len(Pay.times) == 2
+
+
+@pytest.mark.parametrize("lost", ["worker", "answer"])
+async def test_an_agent_may_be_told_instead_that_nobody_knows(db: Database, lost: str) -> None:
+    class Pay(Gate):
+        """Pays."""
+
+        effect: ClassVar[Literal["once"]] = "once"
+        timeout: ClassVar[float] = 60.0 if lost == "worker" else 0.05
+
+    room = Room(db, [call("pay"), FINISH], [Pay], policy=ExecutionPolicy(unknown="tell"))
+    session_id = await room.prompt()
+    if lost == "worker":
+        running = await under_way(room, session_id, Pay)
+        session = await room.advance(session_id, room.another("w2"))
+        running.cancel()
+    else:
+        session = await room.advance(session_id)
+    assert session.state is State.COMPLETED
+    why = "the worker that ran it was lost" if lost == "worker" else "pay did not answer within 0.05 seconds"
+    outcome = (await room.outcomes(session_id))["1-action-0"]
+    assert outcome == Fault(
+        code="unknown_outcome",
+        message=f"it is not known whether pay took effect: {why}; do not repeat it without checking",
+    )
+    assert "it is not known whether pay took effect" in room.results()[0]
+    assert len(Pay.times) == 1
+    Pay.passed.set()
+
+
+async def test_an_effect_whose_time_is_up_is_a_question_and_can_be_settled(db: Database) -> None:
+    class Pay(Gate):
+        """Pays."""
+
+        effect: ClassVar[Literal["once"]] = "once"
+        timeout: ClassVar[float] = 0.05
+
+    class Look(Gate):
+        """Looks."""
+
+    Look.passed.set()
+    room = Room(db, [calls(call("pay"), call("look")), FINISH], [Pay, Look])
+    session_id = await room.prompt()
+    session = await room.advance(session_id)
+    assert session.state is State.WAITING_FOR_APPROVAL
+    assert (session.spoken or "").startswith("It is not known whether pay (1-action-0) took effect: pay did not answer")
+    assert (await room.outcomes(session_id)) == {"1-action-1": Output(content="passed")}
+    row = await room.row(session_id)
+    assert (row["holder"], row["due"], row["state"]) == (None, False, "WAITING_FOR_APPROVAL")
+    Pay.passed.set()
+    again = events.Decided(call="1-action-0", decision="did_not_happen", by="user")
+    await journals.add(db, session_id, [again], trace="")
+    assert (await room.advance(session_id, room.another("w2"))).state is State.COMPLETED
+    assert Pay.times == [f"{session_id}:1-action-0"] * 2

@@ -19,6 +19,11 @@ def tool(name: str = "price", text: str = "Looks up a price.", **more: Any) -> T
     return ToolDescriptor(name=name, description_short=text, runtime_binding=BINDING, **more)
 
 
+def remote(**more: Any) -> ToolDescriptor:
+    way = RuntimeBinding(remote_endpoint="https://example.com")
+    return replace(tool(text="x", **more), runtime_binding=way)
+
+
 def template(text: str = "one", **more: Any) -> Template:
     return Template(**{"name": "clerk", "prompt_pack": PromptPack(system_prompt=text), **more})
 
@@ -68,14 +73,52 @@ async def test_the_order_of_a_schemas_properties_is_content_and_is_kept(catalog:
     assert (first.version, second.version, second.is_new) == (1, 2, True)
     found = await catalog.tools.find("price")
     assert found is not None
+    assert found.input_schema is not None
     assert list(found.input_schema["properties"]) == ["choice", "reason"]
 
 
 async def test_a_default_that_is_named_is_no_other_content(catalog: Catalog) -> None:
-    await catalog.tools.publish([tool()], by="a test")
-    [same] = await catalog.tools.publish([tool(timeout=60.0, tags=())], by="a test")
-    [other] = await catalog.tools.publish([tool(timeout=61.0)], by="a test")
+    await catalog.tools.publish([remote()], by="a test")
+    [same] = await catalog.tools.publish([remote(timeout=60.0, tags=(), needs_approval=False)], by="a test")
+    [other] = await catalog.tools.publish([remote(timeout=61.0)], by="a test")
     assert (same.version, same.is_new, other.version) == (1, False, 2)
+
+
+async def test_what_is_left_to_a_class_is_other_content_than_a_default_that_is_named(catalog: Catalog) -> None:
+    for version, said in enumerate(({}, {"timeout": 60.0}, {"needs_approval": False}), 1):
+        for is_new in (True, False):
+            [placed] = await catalog.tools.publish([tool(**said)], by="a test")
+            assert (placed.version, placed.is_new) == (version, is_new)
+        assert await Catalog(catalog.db).tools.find("price", version) == tool(**said, version=version)
+
+
+def test_a_content_is_known_again_by_every_release(catalog: Catalog) -> None:
+    """These digests were made before a descriptor could leave anything to its class."""
+    digest = catalog.tools.digest
+    assert digest(remote()) == "9135f2b32799e454a2def34174cad62576369e8b2df50ff1b0874a558e324a00"
+    assert digest(remote(timeout=61.0, needs_approval=True)) == (
+        "ee6e4e4d5635e28683201d383c350a147eb9ea0ab044ce94d019697d6f3fa7ac"
+    )
+    assert digest(tool(text="x")) == "e598779d7a3893fd5a7535d08e982a7b0d751179faf76105d8f897e8e9d20ed9"
+
+
+BEFORE = """{"name":"price","type":"domain","tags":[],"categories":[],"description_short":"x","description_long":"",
+"input_schema":{"type":"object","properties":{}},"runtime_binding":{"python_entrypoint":"shop.tools:Price",
+"remote_endpoint":null,"mcp":null,"agent":null,"api_key_ref":null},"security_policy":{"risk_level":"low",
+"allow":{"templates":null,"sub_agents":true},"rate_limits":{"per_minute":null}},"effect":null,"timeout":60.0,
+"max_output":5000,"needs_approval":false,"approval_timeout":86400.0}"""
+
+
+async def test_a_row_of_an_older_release_leaves_its_defaults_to_the_class(catalog: Catalog) -> None:
+    await catalog.tools.publish([tool(text="x", max_output=5000)], by="a test")
+    await catalog.db.run("UPDATE catalog_versions SET descriptor = $1", BEFORE)
+    found = await Catalog(catalog.db).tools.find("price")
+    assert found == tool(text="x", max_output=5000)
+    shown = await catalog.tools.version("price", 1)
+    assert shown is not None
+    assert (shown.descriptor["timeout"], shown.descriptor["max_output"]) == (None, 5000)
+    [same] = await catalog.tools.publish([tool(text="x", max_output=5000)], by="a test")
+    assert (same.version, same.is_new) == (1, False)
 
 
 async def test_what_is_not_activated_waits(catalog: Catalog) -> None:

@@ -62,6 +62,7 @@ COVERED = {
     "ExecutionPolicy.max_depth": DELEGATION,
     "ExecutionPolicy.must_delegate": DELEGATION,
     "ExecutionPolicy.approve_in_chat": "stories/test_approval_in_chat.py",
+    "ExecutionPolicy.unknown": "runtime/test_engine_hold.py",
     "ToolPolicy.required": TOOLS,
     "ToolPolicy.allowlist": TOOLS,
     "ToolPolicy.denylist": TOOLS,

@@ -31,7 +31,7 @@ from longhouse.store.database import Database
 from longhouse.tools.offering import Offering
 from longhouse.tools.publishing import publish_classes, publish_templates
 from longhouse.tools.toolbox import Toolbox
-from support import AGENT, Process, Serving
+from support import AGENT, Process, Serving, dictated
 
 
 async def eventually(what: Any, within: float = 20.0) -> None:
@@ -152,6 +152,45 @@ async def test_a_frozen_worker_wakes_up_deposed_and_doubles_nothing(
                 assert [answer["choices"][0]["message"]["content"] for answer in answers[:2]] == [
                     "thought twice", "looktool is done",
                 ]  # fmt: skip
+
+
+async def test_a_worker_that_froze_before_its_effect_says_when_it_wakes_that_nothing_had_begun(
+    serving: Serving, dsn: str, db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LONGHOUSE_TEST_FOLDER", str(tmp_path))
+    (tmp_path / "go").touch()
+    async with serve_model(Clerk()) as model, dictated() as slow:
+        async with clerk_house(tmp_path, database_url=dsn, llm_base_url=slow.url, lease_seconds="2") as frozen:
+            saying = asyncio.create_task(frozen.say("paytool", model=CLERK.name))
+            pen = await slow.asked()
+            [session_id] = (await session_ids(frozen)).values()
+            async with db.pool.acquire() as other, other.transaction():
+                # Its intent is sent, and waits in Postgres for the row; the worker freezes before it hears of it.
+                await other.execute("SELECT FROM sessions WHERE id = $1 FOR UPDATE", session_id)
+                pen.call("paytool", "{}")
+                pen.end()
+                await eventually(lambda: waits_for_a_row(db))
+                os.kill(frozen.process.pid, signal.SIGSTOP)
+            async with serving(llm_base_url=model.url, lease_seconds=2, **CLERKS) as heir:
+                asked = await heir.until(session_id, "WAITING_FOR_APPROVAL")
+                assert [question["kind"] for question in asked["questions"]] == ["unknown_outcome"]
+                assert ledger(tmp_path) == []
+                os.kill(frozen.process.pid, signal.SIGCONT)
+                # Nobody has said anything, and nobody need.
+                paid = await heir.until(session_id, "COMPLETED", within=20)
+                assert (paid["result"], len(ledger(tmp_path))) == ("paytool is done", 1)
+                told = await heir.journal(session_id)
+                [decided] = [one.event for one in told if isinstance(one.event, events.Decided)]
+                [resumed] = [one.event for one in told if isinstance(one.event, Resumed)]
+                assert (decided.decision, decided.by) == ("did_not_happen", resumed.previous)
+        await asyncio.gather(saying, return_exceptions=True)
+
+
+async def waits_for_a_row(db: Database) -> bool:
+    waiting = (
+        "SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    )
+    return bool(await db.value(waiting))
 
 
 async def test_a_run_that_is_broken_off_in_mid_effect_does_not_begin_it_again(

@@ -1,4 +1,4 @@
-"""An MCP server to be tried with: over stdio (`stdio`) or streamable HTTP (`http PORT`).
+"""An MCP server to be tried with: over stdio (`stdio`) or streamable HTTP (`http PORT`, or in plain JSON `json PORT`).
 
 It leaves a line in the file `NOTES` for its process id, and for every list and every call that reaches it.
 """
@@ -92,6 +92,12 @@ async def hang() -> str:
 
 
 @server.tool
+async def nap(seconds: float) -> str:
+    await asyncio.sleep(seconds)
+    return "rested"
+
+
+@server.tool
 def die() -> str:
     os._exit(3)
 
@@ -134,7 +140,7 @@ async def stumble(context: Context) -> str:
 
 if __name__ == "__main__":
     note(f"pid {os.getpid()}")
-    if OVER == "http":
+    if OVER != "stdio":
         server.run(
             transport="http",
             host="127.0.0.1",
@@ -142,6 +148,7 @@ if __name__ == "__main__":
             middleware=[ASGIMiddleware(Wire)],
             show_banner=False,
             log_level="ERROR",
+            json_response=OVER == "json",
         )
     else:
         server.run(show_banner=False, log_level="ERROR")

@@ -3,15 +3,17 @@
 import sys
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from longhouse.agents.descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.journal.events import Fault
 from longhouse.tools.clock import ClockTool
-from longhouse.tools.entrypoint import EntrypointBinding, EntrypointError, check, load
-from longhouse.tools.toolbox import BaseTool
+from longhouse.tools.entrypoint import EntrypointBinding, EntrypointError, bound, check, known, load
+from longhouse.tools.toolbox import BaseTool, Refused
 
 TOOL = """
 from pathlib import Path
@@ -189,3 +191,51 @@ def test_the_catalog_describes_the_tool_and_the_class_does_the_work(package: Pac
     assert isinstance(fault, Fault)
     assert (fault.code, fault.message) == ("bad_arguments", "the arguments of greet do not fit: who: Field required")
     assert not isinstance(binding.bind('{"who": "Ann"}'), Fault)
+
+
+PAY = """
+from typing import ClassVar
+from longhouse.tools import BaseTool
+
+
+class Pay(BaseTool):
+    "Pays."
+
+    effect: ClassVar[str] = "once"
+    needs_approval: ClassVar[bool] = True
+    timeout: ClassVar[float] = 7.0
+    max_output: ClassVar[int] = 70
+    amount: int
+
+    async def __call__(self, context, config=None, **kwargs):
+        return "paid"
+"""
+
+
+def test_a_class_says_what_its_descriptor_does_not(package: Package) -> None:
+    module = package(PAY)
+    tool = bound(described(f"{module}:Pay"), [module]).tool
+    assert (tool.effect, tool.needs_approval, tool.timeout, tool.max_output) == ("once", True, 7.0, 70)
+    assert tool.schema == {"properties": {"amount": {"type": "integer"}}, "required": ["amount"], "type": "object"}
+    said = replace(described(f"{module}:Pay"), timeout=60.0, max_output=40_000)
+    tool = bound(said, [module]).tool
+    assert (tool.effect, tool.needs_approval, tool.timeout, tool.max_output) == ("once", True, 60.0, 40_000)
+
+
+@pytest.mark.parametrize("said", [{"effect": "read"}, {"effect": "idempotent"}, {"needs_approval": False}])
+def test_a_descriptor_that_asks_for_less_care_than_its_class_is_refused(package: Package, said: Any) -> None:
+    module = package(PAY)
+    binding = bound(replace(described(f"{module}:Pay"), **said), [module])
+    assert isinstance(binding, Refused)
+    fault = binding.bind('{"amount": 1}')
+    assert isinstance(fault, Fault)
+    assert fault.message.startswith(f"greet cannot be used: {next(iter(said))}: the class ")
+
+
+def test_a_class_is_known_once_somebody_has_imported_it(package: Package, tmp_path: Path) -> None:
+    module = package(TOOL)
+    assert known(f"{module}:Greet") is None
+    assert module not in sys.modules
+    loaded = load(f"{module}:Greet", [module])
+    assert known(f"{module}:Greet") is loaded
+    assert [known(f"{module}:{name}") for name in ("function", "number", "Path", "BaseTool", "Missing")] == [None] * 5

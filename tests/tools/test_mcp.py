@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import mcp_types
 import psutil
 import pytest
+from mcp.shared.message import SessionMessage
 from structlog.testing import capture_logs
 
 from longhouse.journal import events
@@ -21,6 +23,7 @@ from longhouse.journal.events import Fault, Output
 from longhouse.tools.config import ExecutionConfig, ToolConfig
 from longhouse.tools.mcp import open_mcp
 from longhouse.tools.mcp_config import read_servers
+from longhouse.tools.mcp_wire import MOST_BYTES, TOO_MUCH, _Line
 from longhouse.tools.talk import FinalAnswerTool
 from longhouse.tools.toolbox import Toolbox
 from support import opened, prompted, started, told, used
@@ -98,10 +101,10 @@ def free_port() -> int:
 
 
 @asynccontextmanager
-async def served(notes: Path, port: int) -> AsyncIterator[asyncio.subprocess.Process]:
+async def served(notes: Path, port: int, kind: str = "http") -> AsyncIterator[asyncio.subprocess.Process]:
     env = {**os.environ, "NOTES": str(notes), "TOKEN": TOKEN}
     process = await asyncio.create_subprocess_exec(
-        sys.executable, SCRIPT, "http", str(port), env=env, stderr=asyncio.subprocess.DEVNULL
+        sys.executable, SCRIPT, kind, str(port), env=env, stderr=asyncio.subprocess.DEVNULL
     )
     try:
         await until(lambda: answers(port) or process.returncode is not None)
@@ -131,9 +134,9 @@ async def trying(
 async def trying_over(kind: str, notes: Path, logs: list[Any], **extra: Any) -> AsyncIterator[Tried]:
     async with AsyncExitStack() as stack:
         entry = stdio(notes)
-        if kind == "http":
+        if kind in ("http", "json"):
             port = free_port()
-            await stack.enter_async_context(served(notes, port))
+            await stack.enter_async_context(served(notes, port, kind))
             entry = {"url": f"http://127.0.0.1:{port}/mcp", "headers": {"Authorization": "Bearer ${MCP_TEST_TOKEN}"}}
         yield await stack.enter_async_context(trying(notes, {**entry, **extra}, logs, limit=1000))
 
@@ -161,10 +164,67 @@ async def test_tools_are_listed_once_and_called_often(kind: str, notes: Path, lo
         failed = fault(await tried.call("fail"))
         assert failed.code == "tool_failed"
         assert "no luck with [hidden]" in failed.message
-        assert fault(await hanging).code == "timeout"
+        late = fault(await hanging)
+        assert late.code == "unknown_outcome"
+        assert "took effect: tried.hang did not answer within 5 seconds" in late.message
         assert await tried.call("add", a=1) == "2"
         assert tried.noted("list") == 1
     assert TOKEN not in repr(logs)
+
+
+@pytest.mark.parametrize("kind", ["stdio", "http", "json"])
+async def test_an_answer_without_measure_costs_its_own_call_and_no_other(
+    kind: str, notes: Path, logs: list[Any]
+) -> None:
+    async with trying_over(kind, notes, logs) as tried:
+        hanging = asyncio.create_task(tried.call("nap", seconds=2.0))
+        much = fault(await tried.call("huge", size=50_000_000))
+        assert much.code == "unknown_outcome"
+        assert "the MCP server 'tried' sent more than 8388608 bytes" in much.message
+        assert await tried.call("add", a=1) == "2"
+        assert await hanging == "rested", "what was under way beside it goes on"
+        assert (tried.noted("list"), tried.said("an MCP server is away")) == (1, 0)
+        assert (
+            await tried.call("huge", size=3_000_000) == f"{'x' * 1000}\n[cut: 2999000 of 3000000 characters left out]"
+        )
+
+
+@pytest.mark.parametrize(
+    ("line", "answers"),
+    [
+        (b'{"jsonrpc":"2.0","id":7,"result":{"a":"%s"}}', 7),
+        (b'{"id": 7, "jsonrpc": "2.0", "result": "%s"}', 7),
+        (b'{"jsonrpc":"2.0","result":{"id":3,"a":"%s"},"id":7}', 7),
+        (b'{"result":{"a":"%s","id":3},"id":7,"jsonrpc":"2.0"}', 7),
+        # Nobody waits for these.
+        (b'{"jsonrpc":"2.0","method":"notifications/message","params":{"id":3,"data":"%s"}}', None),
+        (b'{"jsonrpc":"2.0","id":7,"method":"sampling/createMessage","params":"%s"}', None),
+    ],
+)
+def test_whose_answer_a_long_line_was_is_told_by_its_ends(line: bytes, answers: int | None) -> None:
+    written = _Line()
+    text = line % (b"x" * (MOST_BYTES + 1))
+    for start in range(0, len(text), 65_536):
+        written.add(text[start : start + 65_536])
+    assert len(written.kept) + len(written.tail or b"") < 2000
+    message = written.message()
+    if answers is None:
+        assert message is None
+        return
+    assert isinstance(message, SessionMessage)
+    assert isinstance(message.message, mcp_types.JSONRPCError)
+    assert (message.message.id, message.message.error.message) == (7, TOO_MUCH)
+
+
+async def test_a_call_that_never_left_is_known_to_have_had_no_effect(notes: Path, logs: list[Any]) -> None:
+    async with trying_over("http", notes, logs) as tried:
+        [pid] = pids(notes)
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+        gone = fault(await tried.call("send", to="Oslo"))
+        assert gone.code == "tool_failed"
+        assert "cannot be reached" in gone.message
+        assert tried.noted("call send") == 0
 
 
 async def test_arguments_are_checked_before_the_call_and_secrets_stay_with_the_server(
@@ -196,9 +256,9 @@ async def test_arguments_are_checked_before_the_call_and_secrets_stay_with_the_s
 async def test_a_server_that_dies_in_a_call_is_a_fault_and_is_back_at_the_next(notes: Path, logs: list[Any]) -> None:
     async with trying_over("stdio", notes, logs) as tried:
         died = fault(await tried.call("die"))
-        assert died.code == "tool_failed"
+        assert died.code == "unknown_outcome"
         assert "'tried' was lost during the call" in died.message
-        assert "not known whether it took effect" in died.message
+        assert "it is not known whether tried.die took effect" in died.message
         assert await tried.call("add", a=1) == "2"
         [_, second] = pids(notes)
         # Between calls nothing was under way, so that the next call finds a new server and no fault.

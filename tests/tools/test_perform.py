@@ -5,16 +5,17 @@ import functools
 import json
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import pydantic
 import pytest
+from structlog.testing import capture_logs
 
 from longhouse.journal import events
-from longhouse.journal.events import Fault, Output
+from longhouse.journal.events import Effect, Fault, Output
 from longhouse.journal.session import Session
-from longhouse.tools import BaseTool, ToolContext
+from longhouse.tools import BaseTool, ToolContext, threads
 from longhouse.tools.toolbox import MAX_ARGUMENTS, Result, Toolbox
 from support import opened, prompted, returned, started, told, used
 
@@ -50,11 +51,13 @@ def session_of(*tools: str, arguments: str = "{}", before: tuple[events.Event, .
     return told(opened(), prompted("x"), started(2), *before, events.Replied(), *calls)
 
 
-async def perform(tool: type[BaseTool], arguments: str = "{}", session: Session | None = None) -> Result:
+async def perform(
+    tool: type[BaseTool], arguments: str = "{}", session: Session | None = None, toolbox: Toolbox | None = None
+) -> Result:
     session = session or session_of(tool.tool_name, arguments=arguments)
     [call] = session.due_calls
     async with asyncio.timeout(10):
-        return await Toolbox([tool]).perform(call, session)
+        return await (toolbox or Toolbox([tool])).perform(call, session)
 
 
 async def failure(tool: type[BaseTool], arguments: str = "{}") -> Fault:
@@ -210,6 +213,79 @@ async def test_a_tool_that_takes_too_long_is_told_apart_from_one_that_fails() ->
     assert await failure(Slow) == Fault(code="timeout", message="slow did not answer within 0.02 seconds")
 
 
+async def test_an_effect_that_takes_too_long_is_not_known() -> None:
+    class Pay(Slow):
+        effect: ClassVar[Effect] = "once"
+
+    result = await perform(Pay)
+    assert result.doubt == "pay did not answer within 0.02 seconds"
+    assert isinstance(result.outcome, Fault)
+    assert result.outcome.code == "unknown_outcome"
+    assert result.outcome.message.startswith("it is not known whether pay took effect: pay did not answer")
+
+
+class Deaf(BaseTool):
+    """Does not stop when it is told to."""
+
+    timeout: ClassVar[float] = 0.05
+    told: ClassVar[int]
+    over: ClassVar[asyncio.Event]
+
+    async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
+        while not self.over.is_set():
+            try:
+                await self.over.wait()
+            except asyncio.CancelledError:
+                Deaf.told += 1
+        return "over"
+
+
+@pytest.fixture
+def _deaf() -> Iterator[None]:
+    Deaf.told, Deaf.over = 0, asyncio.Event()
+    yield
+    # Its loop is closed by now, which has not waited for it.
+    assert not Deaf.over.is_set()
+
+
+@pytest.mark.usefixtures("_deaf")
+async def test_a_tool_that_is_deaf_is_left_behind_when_its_time_is_up() -> None:
+    toolbox = Toolbox([Deaf, Probe])
+    with capture_logs() as logs:
+        late = await asyncio.gather(perform(Deaf, toolbox=toolbox), perform(Deaf, toolbox=toolbox))
+    assert [one.outcome for one in late] == [
+        Fault(code="timeout", message="deaf did not answer within 0.05 seconds")
+    ] * 2
+    assert (Deaf.told, toolbox.left_behind) == (2, 2)
+    warned = [(one["tool"], one["call"]) for one in logs if one["log_level"] == "warning"]
+    assert warned == [("deaf", "1-action-0")] * 2
+    assert (await perform(Probe, toolbox=toolbox)).outcome == Output(content="done")
+    assert all("_ended" not in repr(task) for task in asyncio.all_tasks()), "who ends the loop waits for none of them"
+
+
+@pytest.mark.usefixtures("_deaf")
+async def test_a_run_does_not_wait_for_a_deaf_tool_either() -> None:
+    class Deafer(Deaf):
+        timeout: ClassVar[float] = 60.0
+
+    task = asyncio.create_task(perform(Deafer))
+    await asyncio.sleep(0.05)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        async with asyncio.timeout(10):
+            await task
+    assert Deaf.told == 1
+
+
+async def test_what_was_left_behind_is_forgotten_once_it_ends() -> None:
+    Deaf.told, Deaf.over = 0, asyncio.Event()
+    toolbox = Toolbox([Deaf])
+    await perform(Deaf, toolbox=toolbox)
+    assert toolbox.left_behind == 1
+    Deaf.over.set()
+    await until(lambda: toolbox.left_behind == 0)
+
+
 async def test_a_call_that_is_cancelled_from_outside_is_cancelled() -> None:
     class Endless(Slow):
         timeout: ClassVar[float] = 30.0
@@ -290,6 +366,74 @@ async def test_a_blocking_tool_runs_in_a_thread_while_the_loop_goes_on() -> None
     assert isinstance(result.outcome, Output)
     assert result.outcome.content != threading.main_thread().name
     assert result.adds == {"searches_used": 1}
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not is_so():
+            await asyncio.sleep(0.005)
+
+
+class Stuck(BaseTool):
+    """Hangs in a thread of its own."""
+
+    timeout: ClassVar[float] = 0.1
+    release: ClassVar[threading.Event]
+    began: ClassVar[list[str]]
+
+    def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
+        self.began.append(context.key)
+        assert self.release.wait(30)
+        return "released"
+
+
+class StuckOnce(Stuck):
+    """Hangs, and must not happen twice."""
+
+    effect: ClassVar[Effect] = "once"
+
+
+@pytest.fixture
+def _stuck() -> Iterator[None]:
+    Stuck.release, Stuck.began = threading.Event(), []
+    yield
+    Stuck.release.set()
+
+
+@pytest.mark.usefixtures("_stuck")
+async def test_blocking_tools_that_hang_take_no_threads_from_others() -> None:
+    Blocking.release = threading.Event()
+    Blocking.release.set()
+    toolbox = Toolbox([Stuck, Blocking])
+    late = await asyncio.gather(*(perform(Stuck, toolbox=toolbox) for _ in range(threads.EACH)))
+    assert {one.outcome for one in late} == {Fault(code="timeout", message="stuck did not answer within 0.1 seconds")}
+    assert toolbox.left_behind == threads.EACH
+    # Neither those of other tools, nor those that files are read and names are looked up in.
+    assert isinstance((await perform(Blocking, toolbox=toolbox)).outcome, Output)
+    assert await asyncio.wait_for(asyncio.to_thread(lambda: "read"), 10) == "read"
+    # One more of these would hang too: it is told so, and not begun.
+    refused = await perform(Stuck, toolbox=toolbox)
+    assert refused.outcome == Fault(
+        code="tool_failed",
+        message="NotBegun: 16 calls of stuck hang since their time was up; it is not called while they do",
+    )
+    assert len(Stuck.began) == threads.EACH
+    Stuck.release.set()
+    await until(lambda: toolbox.left_behind == 0)
+    assert (await perform(Stuck, toolbox=toolbox)).outcome == Output(content="released")
+
+
+@pytest.mark.usefixtures("_stuck")
+async def test_a_blocking_effect_is_known_not_to_be_until_it_has_a_thread() -> None:
+    toolbox = Toolbox([StuckOnce])
+    results = await asyncio.gather(*(perform(StuckOnce, toolbox=toolbox) for _ in range(threads.EACH + 1)))
+    doubted = [one for one in results if one.doubt]
+    [waited] = [one.outcome for one in results if not one.doubt]
+    assert (len(doubted), len(Stuck.began)) == (threads.EACH, threads.EACH)
+    assert waited == Fault(
+        code="timeout",
+        message="stuckonce was not begun within 0.1 seconds: all 16 threads of stuckonce were busy; nothing happened",
+    )
 
 
 async def test_a_blocking_tool_that_raises_or_exits_is_a_fault() -> None:

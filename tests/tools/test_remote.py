@@ -15,8 +15,7 @@ from structlog.testing import capture_logs
 from longhouse.agents.tool import Tool
 from longhouse.egress import Egress, Lookup, look_up
 from longhouse.journal import events
-from longhouse.journal.events import Fault, Output
-from longhouse.tools.config import ToolConfig
+from longhouse.journal.events import Effect, Fault, Output
 from longhouse.tools.context import ToolContext
 from longhouse.tools.remote import RemoteBinding, open_remote
 from longhouse.tools.toolbox import Toolbox
@@ -39,10 +38,11 @@ async def call(
     allow: tuple[str, ...] = ("127.0.0.1",),
     lookup: Lookup = look_up,
     timeout: float = 20.0,
+    effect: Effect = "read",
     **options: Any,
 ) -> str | Fault:
     """What a call of the tool at this address comes to, through a toolbox, as an agent would make it."""
-    tool = Tool(name="weather", description="", schema=SCHEMA, effect="once", timeout=timeout)
+    tool = Tool(name="weather", description="", schema=SCHEMA, effect=effect, timeout=timeout)
     session = told(
         opened(), prompted("x"), started(2), events.Replied(), used("1-action-0", tool="weather", arguments=arguments)
     )
@@ -174,16 +174,6 @@ async def test_an_answer_that_comes_in_drops_ends_with_the_time_of_the_tool() ->
     assert outcome.code == "timeout"
 
 
-async def test_the_binding_itself_keeps_the_time() -> None:
-    async with endpoint() as served, open_remote(Egress(["127.0.0.1"])) as http:
-        served.answer = lambda request: served.endless(request, b" ", every=0.02)
-        tool = Tool(name="weather", description="", schema=SCHEMA, timeout=0.3)
-        work = RemoteBinding(tool, served.url, http).bind("{}")
-        assert not isinstance(work, Fault)
-        with pytest.raises(TimeoutError, match=r"weather did not answer within 0\.3 seconds"):
-            await work(CONTEXT, ToolConfig())
-
-
 async def test_an_answer_without_end_is_cut_off() -> None:
     async with endpoint() as served:
         served.answer = lambda request: served.endless(request, b'"' + b"x" * 65_535)
@@ -283,19 +273,102 @@ async def test_an_error_without_end_is_quoted_and_left() -> None:
     assert outcome.message.startswith("RemoteError: weather answered 500: woe woe")
 
 
+async def hang_up(request: web.BaseRequest) -> web.StreamResponse:
+    assert request.transport
+    request.transport.abort()
+    return web.Response()
+
+
+async def break_off(request: web.BaseRequest) -> web.StreamResponse:
+    """Promises more than comes."""
+    response = web.StreamResponse(headers={"Content-Type": "application/json", "Content-Length": "100"})
+    await response.prepare(request)
+    await response.write(b'"pai')
+    assert request.transport
+    request.transport.close()
+    return response
+
+
+async def dawdle(request: web.BaseRequest) -> web.StreamResponse:
+    await asyncio.sleep(60)
+    return web.Response()
+
+
 async def test_an_endpoint_that_hangs_up_is_asked_only_once() -> None:
-    async with endpoint() as served:
-
-        async def hang_up(request: web.BaseRequest) -> web.StreamResponse:
-            assert request.transport
-            request.transport.abort()
-            return web.Response()
-
-        served.answer = hang_up
+    async with endpoint(hang_up) as served:
         outcome = await call(served.url)
         assert len(served.asked) == 1
     assert isinstance(outcome, Fault)
-    assert outcome.message.startswith("RemoteError: weather could not be reached: ")
+    assert outcome.code == "tool_failed"
+    assert outcome.message.startswith("RemoteError: weather was asked, and its answer was lost (")
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (hang_up, "weather was asked, and its answer was lost ("),
+        (break_off, "weather was asked, and its answer was lost ("),
+        (dawdle, "weather did not answer within 1 seconds"),
+        (saying("{"), "weather sent what is not valid JSON"),
+        (saying("paid", kind="text/plain"), "weather answered with text/plain, which is not JSON"),
+        (saying(b"paid", **{"Content-Encoding": "gzip"}), "the answer cannot be unpacked"),
+        (saying("upstream is gone", 502, "text/plain"), "weather answered 502: upstream is gone"),
+        (saying("upstream is slow", 504, "text/plain"), "weather answered 504: upstream is slow"),
+    ],
+)
+async def test_an_effect_whose_answer_is_lost_is_not_known(answer: Answer, why: str) -> None:
+    async with endpoint(answer) as served:
+        outcome = await call(served.url, effect="once", timeout=1.0)
+        assert len(served.asked) == 1
+    assert isinstance(outcome, Fault)
+    assert outcome.code == "unknown_outcome"
+    assert outcome.message.startswith(f"it is not known whether weather took effect: {why}")
+    assert outcome.message.endswith("; do not repeat it without checking")
+    assert "could not be reached" not in outcome.message
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (saying("no such account", 404, "text/plain"), "weather answered 404: no such account"),
+        (saying("out of order", 500, "text/plain"), "weather answered 500: out of order"),
+        (saying("", 302, Location="/elsewhere"), "weather answered 302, a redirect, which is not followed"),
+        (saying(b"no", 400, **{"Content-Encoding": "br"}), "weather answered 400: no reason given"),
+    ],
+)
+async def test_an_effect_that_the_endpoint_refuses_is_known_not_to_be(answer: Answer, told: str) -> None:
+    fault = await answer_to(answer, effect="once")
+    assert fault == Fault(code="tool_failed", message=f"RemoteError: {told}")
+
+
+async def test_an_effect_of_which_nothing_was_sent_is_known_not_to_be() -> None:
+    async def nobody(host: str, port: int) -> list[str]:
+        raise socket.gaierror("unknown")
+
+    async def slow(host: str, port: int) -> list[str]:
+        await asyncio.sleep(60)
+        return []
+
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+    async with endpoint() as served:
+        refused = [
+            await call(f"http://127.0.0.1:{port}/", effect="once"),
+            await call("http://tool.test/", lookup=nobody, effect="once"),
+            await call(served.url, allow=(), effect="once"),
+            # What answers there does not speak TLS, and hears nothing of the call.
+            await call(served.url.replace("http:", "https:"), effect="once"),
+        ]
+        assert served.asked == []
+    for outcome in refused:
+        assert isinstance(outcome, Fault)
+        assert outcome.code == "tool_failed"
+        assert outcome.message.startswith("RemoteError: weather could not be reached: ")
+    assert await call("http://tool.test/", lookup=slow, effect="once", timeout=0.3) == Fault(
+        code="timeout",
+        message="weather was not begun within 0.3 seconds: weather could not be reached; nothing happened",
+    )
 
 
 async def test_an_endpoint_that_is_gone_is_told() -> None:

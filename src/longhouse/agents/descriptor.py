@@ -1,5 +1,6 @@
 """A tool as the catalog describes it: what it is for, how it is bound to something that runs, who may use it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Final
 
@@ -10,6 +11,17 @@ from longhouse.journal.events import Effect
 
 _STRICT: Final = ConfigDict(extra="forbid")
 RISKS: Final = ("low", "medium", "high")
+EFFECTS: Final[tuple[Effect, ...]] = ("read", "idempotent", "once")
+"""The stricter the later."""
+DEFAULTS: Final[Mapping[str, Any]] = {
+    "input_schema": {"type": "object", "properties": {}},
+    "timeout": 60.0,
+    "max_output": 40_000,
+    "needs_approval": False,
+}
+"""What holds where a descriptor is silent and no class speaks."""
+SILENT: Final = "silent"
+"""What a stored descriptor of a class calls the fields that it leaves to the class."""
 
 _Tag = Annotated[str, Field(min_length=1, max_length=100)]
 
@@ -101,7 +113,7 @@ class SecurityOverlay:
         return replace(
             described,
             security_policy=self.policy(described.security_policy),
-            needs_approval=described.needs_approval or self.needs_approval,
+            needs_approval=True if self.needs_approval else described.needs_approval,
         )
 
     def over_tool(self, tool: Tool) -> Tool:
@@ -130,14 +142,15 @@ class ToolDescriptor:
     description_short: Annotated[str, Field(max_length=4000)]
     description_long: Annotated[str, Field(max_length=20_000)] = ""
     """What the model is told instead of the short one, where it is there."""
-    input_schema: dict[str, Any] = field(default_factory=lambda: {"type": "object", "properties": {}})
+    input_schema: dict[str, Any] | None = None
+    """None, here and below: what the class says, where a class does the work; else the default."""
     runtime_binding: Annotated[RuntimeBinding, AfterValidator(_one_binding)]
     security_policy: SecurityPolicy = field(default_factory=SecurityPolicy)
     effect: Effect | None = None
-    """None: `once` for remote and MCP tools, which do not say; `read` for the others."""
-    timeout: Annotated[float, Field(gt=0, le=86_400)] = 60.0
-    max_output: Annotated[int, Field(ge=1, le=100_000_000)] = 40_000
-    needs_approval: bool = False
+    """None: what the class says; `once` for remote and MCP tools, which do not say; `read` for agents."""
+    timeout: Annotated[float, Field(gt=0, le=86_400)] | None = None
+    max_output: Annotated[int, Field(ge=1, le=100_000_000)] | None = None
+    needs_approval: bool | None = None
     approval_timeout: Annotated[float, Field(gt=0, le=31_536_000)] = 86_400.0
     owner: Annotated[str, Field(pattern=r"^[A-Za-z0-9._:@-]{1,128}$")] | None = None
     """Who alone sees it; None: everybody."""
@@ -148,18 +161,76 @@ class ToolDescriptor:
 
     @property
     def tool(self) -> Tool:
-        """The tool as an agent meets it."""
+        """The tool as an agent meets it. What a class asks for is not known before it is bound: the most it could."""
+        if self.runtime_binding.python_entrypoint:
+            return _met(replace(self, effect="once", needs_approval=True))
         is_foreign = self.runtime_binding.remote_endpoint or self.runtime_binding.mcp
-        return Tool(
-            name=self.name,
-            version=self.version,
-            description=self.description_long or self.description_short,
-            schema=self.input_schema,
-            effect=self.effect or ("once" if is_foreign else "read"),
-            timeout=self.timeout,
-            max_output=self.max_output,
-            needs_approval=self.needs_approval,
-            approval_timeout=self.approval_timeout,
-            per_minute=self.security_policy.rate_limits.per_minute,
-            agent=self.runtime_binding.agent,
-        )
+        return _met(replace(self, effect=self.effect or ("once" if is_foreign else "read")))
+
+    def bound_to(self, own: "ToolDescriptor") -> Tool:
+        """The tool once its class is known, by what that says of itself."""
+        return _met(self.over(own))
+
+    def over(self, own: "ToolDescriptor") -> "ToolDescriptor":
+        """This on what the class says of itself: the stricter of both, and the class where this is silent."""
+        left = {name: getattr(own, name) for name in DEFAULTS if getattr(self, name) is None}
+        effect = max(self.effect or "read", own.effect or "read", key=EFFECTS.index)
+        approval = bool(self.needs_approval or own.needs_approval)
+        return replace(self, **{**left, "effect": effect, "needs_approval": approval})
+
+    def weakened(self, own: "ToolDescriptor") -> tuple[str, str] | None:
+        """The field in which this asks for less care than the class does, and what is wrong with that."""
+        if self.effect and EFFECTS.index(self.effect) < EFFECTS.index(own.effect or "read"):
+            says = f"the class says {own.effect}, and a descriptor cannot make that {self.effect}; leave effect out"
+            return "effect", says
+        if self.needs_approval is False and own.needs_approval:
+            says = "the class needs approval, and a descriptor cannot take that away; leave needs_approval out"
+            return "needs_approval", says
+        return None
+
+
+def said_of(told: dict[str, Any]) -> dict[str, Any]:
+    """What tells two descriptors apart. Where no class does the work, silence and the default are one."""
+    return told if _is_of_class(told) else {name: one for name, one in told.items() if not _is_default(name, one)}
+
+
+def stored(told: dict[str, Any]) -> dict[str, Any]:
+    """As a row keeps it: with every field filled in, as releases before this one read it."""
+    silent = [name for name in DEFAULTS if told.get(name) is None]
+    filled = {**told, **{name: DEFAULTS[name] for name in silent}}
+    return {**filled, SILENT: silent} if _is_of_class(told) else filled
+
+
+def lifted(row: dict[str, Any]) -> dict[str, Any]:
+    """As it was said. A row of before does not tell a default that was said from one that was not: it was not."""
+    told = {name: value for name, value in row.items() if name != SILENT}
+    if not _is_of_class(told):
+        return told
+    silent = row.get(SILENT, [name for name, value in told.items() if _is_default(name, value)])
+    return {**told, **dict.fromkeys(silent)}
+
+
+def _is_of_class(told: Mapping[str, Any]) -> bool:
+    return bool((told.get("runtime_binding") or {}).get("python_entrypoint"))
+
+
+def _is_default(name: str, value: Any) -> bool:
+    return name in DEFAULTS and value == DEFAULTS[name]
+
+
+def _met(descriptor: ToolDescriptor) -> Tool:
+    said = {name: getattr(descriptor, name) for name in DEFAULTS}
+    known = {name: DEFAULTS[name] if value is None else value for name, value in said.items()}
+    return Tool(
+        name=descriptor.name,
+        version=descriptor.version,
+        description=descriptor.description_long or descriptor.description_short,
+        schema=known["input_schema"],
+        effect=descriptor.effect or "once",
+        timeout=known["timeout"],
+        max_output=known["max_output"],
+        needs_approval=known["needs_approval"],
+        approval_timeout=descriptor.approval_timeout,
+        per_minute=descriptor.security_policy.rate_limits.per_minute,
+        agent=descriptor.runtime_binding.agent,
+    )

@@ -125,6 +125,8 @@ class ExecutionPolicy:
     """An answer without having asked another agent is sent back, once."""
     approve_in_chat: bool = True
     """May the user of the session decide by a clear yes or no in the chat on a call that waits for it?"""
+    unknown: Literal["ask", "tell"] = "ask"
+    """Where nobody knows whether a call took effect: a person is asked, or the agent is told."""
 
     @property
     def limits(self) -> Limits:

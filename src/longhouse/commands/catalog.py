@@ -10,6 +10,7 @@ import typer
 
 from longhouse.agents.diff import differences
 from longhouse.app import open_admission, open_store
+from longhouse.commands import tool_check
 from longhouse.configured import configure
 from longhouse.errors import SetupError
 from longhouse.settings import Settings
@@ -36,6 +37,7 @@ def commands(run: Run, kind: Kind) -> typer.Typer:
     _add_changing(cli, run, kind)
     if kind == "tool":
         _add_deciding(cli, run)
+        _add_asking(cli, run)
     return cli
 
 
@@ -142,6 +144,19 @@ async def decide(settings: Settings, name: str, said: dict[str, Any], *, clear: 
         else:
             held = await security.held(catalog, tool)
         typer.echo(msgspec.json.format(msgspec.json.encode(held.shown())).decode())
+
+
+def _add_asking(cli: typer.Typer, run: Run) -> None:
+    @cli.command()
+    def describe(place: Annotated[str, typer.Argument(help="A class, as package.module:ClassName.")]) -> None:
+        """Print the whole descriptor of a class, ready to be published."""
+        tool_check.describe(Settings(), place)
+
+    @cli.command()
+    def check() -> None:
+        """Say of every active tool what keeps it from being used here; exit code 1 if anything does."""
+        settings = Settings()
+        run(settings, lambda: tool_check.check_all(settings))
 
 
 @asynccontextmanager

@@ -18,6 +18,8 @@ class Undecided:
     is_uncertain: bool
     in_chat: bool
     """May it be decided in the chat?"""
+    doubt: str = ""
+    """How its answer was lost; empty where its worker was."""
     asked_by: str = ""
     """The agent beneath that made it; empty for one of the agent that the user talks to."""
 
@@ -29,8 +31,10 @@ class Undecided:
     @property
     def words(self) -> str:
         if self.asked_by:
-            question = f"Did {self.tool} happen?" if self.is_uncertain else f"May {self.tool} run?"
+            question = happened(self.tool, self.doubt) if self.is_uncertain else f"May {self.tool} run?"
             return f"{self.asked_by}: {question} Its arguments: {self._shown} ({self.label})"
+        if self.is_uncertain and self.doubt:
+            return f"It is not known whether {self.tool} ({self.call}) took effect: {self.doubt}. Did it happen?"
         if self.is_uncertain:
             return f"A worker was lost while {self.tool} ({self.call}) ran: please say whether it happened."
         return f"{self.tool} ({self.call}) needs your approval before it begins. Its arguments: {self._shown}"
@@ -40,6 +44,11 @@ class Undecided:
         if len(self.arguments) <= SHOWN:
             return self.arguments
         return f"{self.arguments[:SHOWN]}… (cut here; they have {len(self.arguments)} characters)"
+
+
+def happened(tool: str, doubt: str) -> str:
+    """What is asked about a call that may have taken effect."""
+    return f"Did {tool} happen? It is not known: {doubt}." if doubt else f"Did {tool} happen?"
 
 
 def words_for(waiting: Sequence[Undecided], session_id: str) -> str:

@@ -14,6 +14,7 @@ Effect = Literal["read", "idempotent", "once"]
 CallKind = Literal["tool", "agent", "ask"]
 Cleanable = Literal["conversation", "context", "artifacts"]
 Decision = Literal["approve", "deny", "happened", "did_not_happen", "give_up"]
+"""What a person may say of a call."""
 INTERRUPTED: Final = " (interrupted)"
 """What follows the name of a worker that broke off in the middle of a step and said so."""
 
@@ -241,10 +242,11 @@ class Returned(_Fact, frozen=True, kw_only=True, tag="Returned"):
 
 
 class Decided(_Fact, frozen=True, kw_only=True, tag="Decided"):
-    """A person decided on a call that stays open."""
+    """What was decided on a call that stays open: by a person, or by the worker that had to make it."""
 
     call: str
-    decision: Decision
+    decision: Decision | Literal["unknown"]
+    """`unknown`: it was begun, its answer was lost, and a person must say what became of it."""
     by: str
     comment: str = ""
     via: Literal["", "chat"] = ""
@@ -292,6 +294,8 @@ class Resumed(_Fact, frozen=True, kw_only=True, tag="Resumed"):
 
     worker: str
     previous: str
+    unbegun: tuple[str, ...] = ()
+    """Calls that were surely not begun: nobody need be asked what became of them."""
 
     @property
     def is_loss(self) -> bool:

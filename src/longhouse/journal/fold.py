@@ -300,13 +300,15 @@ class _Builder:
 
     def _decide(self, event: events.Decided) -> None:
         call = self.open.get(event.call)
-        if call and self.turn:
+        if call and self.turn and event.decision != "unknown":
             # Decided elsewhere, what follows is not told in the chat; its client is known by what it was told before.
             self.turn = replace(self.turn, chain=event.chain, said=())
         if call and event.decision == "did_not_happen":
-            self.open[event.call] = msgspec.structs.replace(call, uncertain=False, deadline=None)
+            self.open[event.call] = msgspec.structs.replace(call, uncertain=False, doubt="", deadline=None)
         if call and event.decision == "approve":
             self.open[event.call] = msgspec.structs.replace(call, approve_by=None)
+        if call and event.decision == "unknown":
+            self.open[event.call] = msgspec.structs.replace(call, uncertain=True, doubt=event.comment)
 
     def _resume(self, event: events.Resumed) -> None:
         """What a vanished worker may have begun, and must not be begun again, is now a question."""
@@ -315,7 +317,7 @@ class _Builder:
             for call in side_by_side(self.open.values()):
                 self.open[call.call] = msgspec.structs.replace(call, lost=call.lost + 1)
         for call in list(self.open.values()):
-            if call.is_due and call.effect == "once":
+            if call.is_due and call.effect == "once" and call.call not in event.unbegun:
                 self.open[call.call] = msgspec.structs.replace(call, uncertain=True)
 
     def _end(

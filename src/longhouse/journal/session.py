@@ -59,7 +59,9 @@ class Open(_Value, frozen=True, kw_only=True):
     question: str = ""
     deadline: datetime | None = None
     uncertain: bool = False
-    """Begun by a worker that is gone, and not to be begun twice: a person must say what became of it."""
+    """Begun, and not to be begun twice: its worker or its answer was lost, and a person must say what became of it."""
+    doubt: str = ""
+    """How its answer was lost; empty where its worker was."""
     approve_by: datetime | None = None
     """Not begun: a person must approve it by then. None: it needs no approval, or has it."""
     lost: int = 0
@@ -293,6 +295,7 @@ class Session:
             call=call.call,
             arguments=call.arguments,
             is_uncertain=call.uncertain,
+            doubt=call.doubt,
             in_chat=self.turn is not None and self.turn.approve_in_chat,
         )
 

@@ -14,7 +14,7 @@ from longhouse.agents import rules, window
 from longhouse.agents.delegation import narrowed, within
 from longhouse.agents.template import Template
 from longhouse.agents.tool import Tool
-from longhouse.errors import Postponed, ProviderError
+from longhouse.errors import AlreadyReturned, Deposed, Postponed, ProviderError
 from longhouse.journal import events
 from longhouse.journal.events import Event, Fault
 from longhouse.journal.session import MOST_LOST, Open, Session
@@ -29,7 +29,7 @@ from longhouse.runtime.reading import Reading, in_order
 from longhouse.runtime.recorder import Recorder, Run
 from longhouse.store import journals, leases, outcomes
 from longhouse.store.catalog import Catalog
-from longhouse.store.database import Database
+from longhouse.store.database import UNREACHABLE, Database
 from longhouse.store.leases import Lease
 from longhouse.tools.offering import Offering
 from longhouse.tools.toolbox import Toolbox
@@ -78,9 +78,9 @@ class Engine:
             attempts=lease.attempts,
             troubled_at=lease.troubled_at,
         )
-        with self._tried(run):
+        with self._tried(run), self._disclaiming(run):
             if lease.previous:
-                await self.recorder.record(run, [events.Resumed(worker=self.worker, previous=lease.previous)])
+                await self._take_over(run, lease.previous)
             while not run.rested:
                 if self.stopping:
                     await leases.let_go(self.db, lease)
@@ -101,6 +101,29 @@ class Engine:
         finally:
             if self._on_trial is run:
                 self._on_trial = None
+
+    @contextmanager
+    def _disclaiming(self, run: Run) -> Iterator[None]:
+        """Of a run that is broken off we may know that it had made calls and not begun them: that is worth saying."""
+        try:
+            yield
+        except (Deposed, asyncio.CancelledError, *UNREACHABLE) as error:
+            may_have_written = run.is_recording and not isinstance(error, Deposed)
+            if not self.stopping and (may_have_written or self.performer.unbegun(run.session)):
+                self.performer.background(self.performer.disclaim(run.session.id))
+            raise
+
+    async def _take_over(self, run: Run, previous: str) -> None:
+        """Says that a run was lost; of one of our own we know which calls it had not begun."""
+        if run.session.is_running:
+            run.template = await self._template(run.session)
+        unbegun = self.performer.unbegun(run.session) if leases.is_lost_by(self.worker, previous) else ()
+        try:
+            await self.recorder.record(run, [events.Resumed(worker=self.worker, previous=previous, unbegun=unbegun)])
+        except AlreadyReturned:
+            # What an agent was to be told of a call has been reported meanwhile.
+            run.session = await journals.catch_up(self.db, run.session)
+            await self._take_over(run, previous)
 
     async def _move(self, run: Run) -> None:
         """One turn as far as it goes, or the end of the run."""

@@ -18,6 +18,7 @@ from longhouse.store import delegations, journals
 from longhouse.store.database import Database
 from longhouse.store.delegations import Recording
 from longhouse.store.leases import Lease
+from longhouse.tools.doubt import LOST, unknown
 
 
 @dataclass(slots=True)
@@ -30,6 +31,10 @@ class Run:
     template: Template | None = None
     """That of the turn, once it is known."""
     rested: bool = False
+    is_lost: bool = False
+    """It was broken off, or the session was taken from it: nothing more is begun in its name."""
+    is_recording: bool = False
+    """What it has written may have arrived, and it does not know."""
     attempts: int = 0
     troubled_at: datetime | None = None
 
@@ -46,8 +51,10 @@ class Recorder:
     async def record(self, run: Run, new: Sequence[Event]) -> None:
         """Appends, with what follows from it at once; asks to rest in the same statement when nothing is left to do."""
         at, before = clock.now(), run.session
-        after, settled = _settled(before, new, at)
+        tells = run.template is not None and run.template.execution_policy.unknown == "tell"
+        after, settled = _settled(before, new, at, teller=self.worker if tells else "")
         begun = await self.delegates.begun(after, run.template, settled) if run.template else None
+        run.is_recording = True
         try:
             if begun:
                 after, appended = await self._begin(run, before, new, begun, at)
@@ -58,6 +65,7 @@ class Recorder:
         except delegations.Written:
             run.session = await journals.catch_up(self.db, before)
             return
+        run.is_recording = False
         run.attempts, run.troubled_at = 0, None
         run.rested = appended.rested
         if appended.recorded[0].seq == before.head + 1:
@@ -113,10 +121,17 @@ class Recorder:
         return appended
 
 
-def _settled(session: Session, new: Sequence[Event], at: datetime) -> tuple[Session, list[Event]]:
-    """The fold with these events; with the end of the turn, once a finishing tool has spoken and all calls are in."""
+def _settled(session: Session, new: Sequence[Event], at: datetime, *, teller: str = "") -> tuple[Session, list[Event]]:
+    """The fold with these events; with the end of the turn, once a finishing tool has spoken and all calls are in.
+
+    With a `teller`, calls of which nobody knows whether they took effect return with that, and nobody is asked.
+    """
     settled = list(new)
     after = _folded(session, settled, at)
+    if teller and after.uncertain:
+        told = ((call.call, unknown(call.tool, call.doubt or LOST)) for call in after.uncertain)
+        settled += [events.Returned(call=call, outcome=fault, by=teller) for call, fault in told]
+        after = _folded(session, settled, at)
     turn = after.turn
     if turn and turn.verdict and not turn.ended and not after.open:
         answer = turn.answer or ""

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
-from longhouse.agents import delegation
+from longhouse.agents import delegation, descriptor
 from longhouse.agents.descriptor import SecurityOverlay, ToolDescriptor
 from longhouse.agents.template import Template
 from longhouse.store.database import Database
@@ -43,6 +43,22 @@ USE: Final = """
     RETURNING true
 """
 FORGET_USES: Final = "DELETE FROM tool_uses WHERE minute < now() - interval '2 minutes'"
+
+
+class Tools(Shelf[ToolDescriptor]):
+    """Tools; a descriptor may leave to its class what it does not say."""
+
+    def __init__(self, db: Database) -> None:
+        super().__init__(db, "tool", ToolDescriptor)
+
+    def _said(self, told: dict[str, Any]) -> dict[str, Any]:
+        return descriptor.said_of(told)
+
+    def _kept(self, told: dict[str, Any]) -> dict[str, Any]:
+        return descriptor.stored(told)
+
+    def _lifted(self, row: dict[str, Any]) -> dict[str, Any]:
+        return descriptor.lifted(row)
 
 
 class Templates(Shelf[Template]):
@@ -91,7 +107,7 @@ class Catalog:
     def __init__(self, db: Database, *, model: str | None = None) -> None:
         self.db = db
         self.overlays = Overlays(db)
-        self.tools: Shelf[ToolDescriptor] = Shelf(db, "tool", ToolDescriptor)
+        self.tools: Shelf[ToolDescriptor] = Tools(db)
         self.templates = Templates(db, self.tools, lambda one: _with_model(one, model))
 
     async def active_tools(self, names: Iterable[str], owner: str) -> dict[str, int]:

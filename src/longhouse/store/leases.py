@@ -51,7 +51,7 @@ WAIT_OUT: Final = """
     WHERE id = $1 AND fence = $2 AND head = $3 RETURNING true
 """
 
-LET_GO: Final = "UPDATE sessions SET holder = NULL, due = true WHERE id = $1 AND fence = $2"
+LET_GO: Final = "UPDATE sessions SET holder = NULL, due = true WHERE id = $1 AND fence = $2 RETURNING true"
 
 # The holder's name stays, but as one that is on no roster: whoever claims the session next takes it over.
 BREAK_OFF: Final = f"""
@@ -129,6 +129,11 @@ def lock_key(worker: str) -> int:
     return int.from_bytes(hashlib.sha256(worker.encode()).digest()[:8], "big", signed=True)
 
 
+def is_lost_by(worker: str, previous: str) -> bool:
+    """Was the one who held a session and did not let go this worker?"""
+    return previous.removesuffix(INTERRUPTED) == worker
+
+
 async def claim(db: Database, session_id: str, worker: str) -> Lease | None:
     row = await db.row(CLAIM, session_id, worker)
     if row is None:
@@ -167,9 +172,9 @@ async def wait_out(
     return bool(await db.value(WAIT_OUT, *args))
 
 
-async def let_go(db: Database, lease: Lease) -> None:
-    """Lets go between two steps of a session that can still move, for another worker to take."""
-    await db.run(LET_GO, lease.session_id, lease.fence)
+async def let_go(db: Database, lease: Lease) -> bool:
+    """Lets go between two steps of a session that can still move, for another worker to take; False if one has."""
+    return bool(await db.value(LET_GO, lease.session_id, lease.fence))
 
 
 async def break_off(db: Database, lease: Lease) -> None:

@@ -18,6 +18,8 @@ from longhouse.store.publication import ANY, LOCK, PUBLISH, Outrun, Published, T
 Kind = Literal["tool", "template"]
 T = TypeVar("T", Template, ToolDescriptor)
 
+ADDED: Final = {"version", "owner"}
+"""What the catalog adds to what is said."""
 KEPT: Final = 4096
 """Versions that a process keeps at hand; a version never changes, so it may be kept for ever."""
 
@@ -262,19 +264,19 @@ class Shelf(Generic[T]):
     ) -> list[Named]:
         """By name; with `inactive`, also names without an active version."""
         rows = await self.db.tuned(IN_ORDER, LIST, self.kind, owner, after, limit, inactive)
-        return [_named(row) for row in rows]
+        return [self._named(row) for row in rows]
 
     async def named(self, name: str, *, owner: str | None = None) -> Named | None:
         row = None if "\x00" in name else await self.db.row(ONE, self.kind, owner, name)
-        return _named(row) if row else None
+        return self._named(row) if row else None
 
     async def version(self, name: str, version: int) -> Version | None:
         row = None if "\x00" in name else await self.db.row(VERSION, self.kind, name, version)
-        return _version(row) if row else None
+        return self._version(row) if row else None
 
     async def versions(self, name: str, *, before: int | None = None, limit: int = 200) -> list[Version]:
         rows = [] if "\x00" in name else await self.db.rows(VERSIONS, self.kind, name, before, limit)
-        return [_version(row) for row in rows]
+        return [self._version(row) for row in rows]
 
     async def alike(self, names: Iterable[str], *, by: str) -> dict[str, list[Alike]]:
         """Names here that look like these, by their key."""
@@ -317,34 +319,41 @@ class Shelf(Generic[T]):
 
     def digest(self, one: T) -> str:
         """Of what was said, without what the catalog adds and without defaults, which a newer release may name."""
-        said = self.adapter.dump_python(one, mode="json", exclude_defaults=True, exclude={"version", "owner"})
+        said = self._said(self.adapter.dump_python(one, mode="json", exclude_defaults=True, exclude=ADDED))
         # Not sorted: the order in which a schema names its properties is the order in which a model thinks of them.
         return hashlib.sha256(msgspec.json.encode(said)).hexdigest()
 
     def _stored(self, one: T) -> str:
-        return msgspec.json.encode(self.adapter.dump_python(one, mode="json", exclude={"version", "owner"})).decode()
+        return msgspec.json.encode(self._kept(self.adapter.dump_python(one, mode="json", exclude=ADDED))).decode()
 
     def _read(self, descriptor: str, version: int) -> T:
         # What was once accepted stays readable, whatever a newer release would refuse. Whose it is is said of its name.
-        one = msgspec.convert({**msgspec.json.decode(descriptor), "version": version, "owner": None}, self._type)
-        return self._complete(one)
+        told = self._lifted(msgspec.json.decode(descriptor))
+        return self._complete(msgspec.convert({**told, "version": version, "owner": None}, self._type))
+
+    def _said(self, told: dict[str, Any]) -> dict[str, Any]:
+        """What tells two contents apart."""
+        return told
+
+    def _kept(self, told: dict[str, Any]) -> dict[str, Any]:
+        """A descriptor as a row has it; `_lifted` is the way back, also from rows of older releases."""
+        return told
+
+    def _lifted(self, row: dict[str, Any]) -> dict[str, Any]:
+        return row
+
+    def _named(self, row: Any) -> Named:
+        return Named(**{**dict(row), "descriptor": self._descriptor(row)})
+
+    def _version(self, row: Any) -> Version:
+        facts = {name: value for name, value in row.items() if name != "owner"}
+        return Version(**{**facts, "descriptor": self._descriptor(row)})
+
+    def _descriptor(self, row: Any) -> dict[str, Any]:
+        """What the version says, and whose its name is now."""
+        return {**self._lifted(msgspec.json.decode(row["descriptor"])), "owner": row["owner"]}
 
     def _keep(self, one: T) -> None:
         if len(self._versions) >= KEPT:
             del self._versions[next(iter(self._versions))]
         self._versions[one.name, one.version] = one
-
-
-def _named(row: Any) -> Named:
-    return Named(**{**dict(row), "descriptor": _descriptor(row)})
-
-
-def _version(row: Any) -> Version:
-    return Version(
-        **{**{name: value for name, value in row.items() if name != "owner"}, "descriptor": _descriptor(row)}
-    )
-
-
-def _descriptor(row: Any) -> dict[str, Any]:
-    """What the version says, and whose its name is now."""
-    return {**msgspec.json.decode(row["descriptor"]), "owner": row["owner"]}

@@ -100,10 +100,12 @@ class Admission:
         way = tool.runtime_binding
         if says := name_problem(tool.name, for_agent=way.agent is not None):
             yield ("name",), says
-        if says := schema_problem(tool.input_schema):
+        if tool.input_schema is not None and (says := schema_problem(tool.input_schema)):
             yield ("input_schema",), says
         if way.python_entrypoint is not None and (says := entrypoint.check(way.python_entrypoint, self._packages)):
             yield ("runtime_binding", "python_entrypoint"), says
+        elif way.python_entrypoint is not None:
+            yield from _weakened(tool, way.python_entrypoint)
         if way.remote_endpoint is not None:
             yield from self._reach(way.remote_endpoint, way.api_key_ref)
         if way.mcp is not None and way.mcp != tool.name:
@@ -216,6 +218,13 @@ def of_template(template: Template) -> Iterator[Found]:
         if (url := getattr(template.llm_policy, field)) and (says := _misplaced(url)):
             yield ("llm_policy", field), says
     yield from _pasted(template.llm_policy.api_key_ref, "llm_policy", "api_key_ref")
+
+
+def _weakened(tool: ToolDescriptor, place: str) -> Iterator[Found]:
+    """Of a class that is not known here, a worker finds out when it first binds the tool."""
+    cls = entrypoint.known(place)
+    if cls and (found := tool.weakened(cls.descriptor())):
+        yield (found[0],), found[1]
 
 
 def _misplaced(address: str) -> str | None:

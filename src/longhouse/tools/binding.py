@@ -6,8 +6,8 @@ from functools import partial
 import aiohttp
 
 from longhouse.agents.descriptor import ToolDescriptor
+from longhouse.tools import entrypoint
 from longhouse.tools.delegate import AgentBinding
-from longhouse.tools.entrypoint import EntrypointBinding
 from longhouse.tools.remote import RemoteBinding
 from longhouse.tools.toolbox import Binder, Binding
 
@@ -29,7 +29,7 @@ def binder_of(
             return RemoteBinding(
                 descriptor.tool, way.remote_endpoint, http, api_key_ref=way.api_key_ref, secret_of=secret_of
             )
-        return EntrypointBinding(descriptor, packages) if way.python_entrypoint else None
+        return entrypoint.bound(descriptor, packages) if way.python_entrypoint else None
 
     return bind
 

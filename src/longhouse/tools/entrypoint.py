@@ -2,15 +2,20 @@
 
 import importlib
 import re
+import sys
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
+
+import structlog
 
 from longhouse.agents.descriptor import ToolDescriptor
 from longhouse.agents.tool import Tool
 from longhouse.errors import LonghouseError
 from longhouse.journal.events import Fault
 from longhouse.journal.messages import clean
-from longhouse.tools.toolbox import BaseTool, ClassBinding, Work
+from longhouse.tools.toolbox import BaseTool, Binding, ClassBinding, Refused, Work
+
+log = structlog.get_logger()
 
 OURS: Final = "longhouse.tools"
 """Always allowed."""
@@ -48,9 +53,26 @@ def load(entrypoint: str, allowed_packages: Sequence[str]) -> type[BaseTool]:
     except BaseException as error:
         # Whatever foreign code raises while it is imported, an exit included, ends this call and nothing else.
         raise EntrypointError(f"{module} cannot be imported: {type(error).__name__}: {error}") from error
-    if not isinstance(found, type) or not issubclass(found, BaseTool) or found is BaseTool:
+    if not _is_tool(found):
         raise EntrypointError(f"{module} has no tool class {name}")
     return found
+
+
+def known(entrypoint: str) -> type[BaseTool] | None:
+    """The tool class, if this process has imported it already. Nothing is imported for that."""
+    module, _, name = entrypoint.partition(":")
+    # Not `getattr`, which may lead to an import.
+    found = vars(sys.modules[module]).get(name) if module in sys.modules else None
+    return found if _is_tool(found) else None
+
+
+def bound(descriptor: ToolDescriptor, allowed_packages: Sequence[str]) -> Binding:
+    """What runs a tool whose class the catalog names. One that asks for less care than its class does is refused."""
+    binding = EntrypointBinding(descriptor, allowed_packages)
+    if binding.weakened is None:
+        return binding
+    log.warning("a tool is not offered", tool=descriptor.ref, reason=binding.weakened.message)
+    return Refused(descriptor.tool, binding.weakened)
 
 
 class EntrypointBinding:
@@ -59,7 +81,14 @@ class EntrypointBinding:
     def __init__(self, descriptor: ToolDescriptor, allowed_packages: Sequence[str]) -> None:
         self._descriptor = descriptor
         self._allowed = tuple(allowed_packages)
+        self.weakened: Fault | None = None
+        """Set: the class is there, and the descriptor asks for less care than it does."""
         self._loaded = self._load()
+
+    @property
+    def fault(self) -> Fault | None:
+        """Why it could not be loaded when it was last tried."""
+        return self._loaded if isinstance(self._loaded, Fault) else None
 
     @property
     def tool(self) -> Tool:
@@ -71,11 +100,21 @@ class EntrypointBinding:
         return self._loaded if isinstance(self._loaded, Fault) else self._loaded.bind(arguments)
 
     def _load(self) -> ClassBinding | Fault:
-        entrypoint = self._descriptor.runtime_binding.python_entrypoint or ""
         try:
-            return ClassBinding(load(entrypoint, self._allowed), self._descriptor)
+            cls = load(self._descriptor.runtime_binding.python_entrypoint or "", self._allowed)
         except EntrypointError as error:
-            return Fault(code="tool_failed", message=clean(f"{self._descriptor.name} cannot be used: {error}")[:2000])
+            return self._fault(str(error))
+        if found := self._descriptor.weakened(cls.descriptor()):
+            self.weakened = self._fault(": ".join(found))
+            return self.weakened
+        return ClassBinding(cls, self._descriptor)
+
+    def _fault(self, why: str) -> Fault:
+        return Fault(code="tool_failed", message=clean(f"{self._descriptor.name} cannot be used: {why}")[:2000])
+
+
+def _is_tool(found: object) -> TypeGuard[type[BaseTool]]:
+    return isinstance(found, type) and issubclass(found, BaseTool) and found is not BaseTool
 
 
 def _is_within(module: str, package: str) -> bool:

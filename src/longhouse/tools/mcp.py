@@ -2,12 +2,15 @@
 
 import asyncio
 import importlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
 from longhouse.tools.mcp_config import McpServer
 from longhouse.tools.toolbox import Toolbox
+
+Away = Callable[[], Mapping[str, str]]
+"""Which servers cannot be reached now, and why."""
 
 START_WITHIN: Final = 15.0
 """Seconds that the start waits for the first list of every server; later ones are taken up when they come."""
@@ -16,18 +19,18 @@ START_WITHIN: Final = 15.0
 @asynccontextmanager
 async def open_mcp(
     servers: Sequence[McpServer], toolbox: Toolbox, *, start_within: float = START_WITHIN
-) -> AsyncIterator[None]:
+) -> AsyncIterator[Away]:
     """Puts the tools of these servers into the toolbox and keeps them there as the servers have them.
 
     A server that cannot be reached keeps nobody from starting: it is tried again, and its tools appear with it.
     """
     if not servers:
-        yield
+        yield dict
         return
     # The library takes seconds to load, which those without servers should not spend.
     at_work = await asyncio.to_thread(importlib.import_module, "longhouse.tools.mcp_server")
-    async with at_work.running(servers, toolbox, start_within):
-        yield
+    async with at_work.running(servers, toolbox, start_within) as away:
+        yield away
 
 
 def belongs(name: str, servers: Sequence[McpServer]) -> bool:

@@ -15,16 +15,18 @@ import mcp_types
 import structlog
 from fastmcp.client import Client
 from fastmcp.client.logging import LogMessage
-from fastmcp.client.transports import ClientTransport, StdioTransport, StreamableHttpTransport
+from fastmcp.client.transports import ClientTransport
 from mcp import MCPError
 from mcp.client.subscriptions import Subscription, SubscriptionLost, listen
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from longhouse.journal.messages import clean
-from longhouse.tools import mcp_http
 from longhouse.tools.context import ToolContext
+from longhouse.tools.doubt import CallError, NotBegun
+from longhouse.tools.mcp import Away
 from longhouse.tools.mcp_config import Http, McpServer, Secrets, Stdio
 from longhouse.tools.mcp_tool import McpBinding, Unusable
+from longhouse.tools.mcp_wire import MOST_BYTES, TOO_MUCH, HttpWire, StdioWire
 from longhouse.tools.toolbox import Toolbox
 
 log = structlog.get_logger()
@@ -49,19 +51,19 @@ os.execvp(sys.argv[2], sys.argv[2:])
 LIBRARIES: Final = ("fastmcp", "mcp", "httpx2", "httpcore2")
 
 
-class McpServerAway(Exception):  # noqa: N818 - the agent reads the name
+class McpServerAway(CallError):  # noqa: N818 - the agent reads the name
     """The server could not be reached, or was lost; the next call tries to reach it again."""
 
 
 @asynccontextmanager
-async def running(servers: Sequence[McpServer], toolbox: Toolbox, start_within: float) -> AsyncIterator[None]:
+async def running(servers: Sequence[McpServer], toolbox: Toolbox, start_within: float) -> AsyncIterator[Away]:
     kept = [Server(server, toolbox) for server in servers]
     everything = Secrets(tuple(value for server in servers for value in server.secrets.values))
     with _quiet_libraries(everything):
         tasks = [asyncio.create_task(server.keep(), name=f"mcp {server.name}") for server in kept]
         try:
             await asyncio.wait([server.tried for server in kept], timeout=start_within)
-            yield
+            yield lambda: {server.name: server.trouble for server in kept if server.trouble}
         finally:
             for task in tasks:
                 task.cancel()
@@ -100,6 +102,8 @@ class Server:
         self._wanted.set()
         self.tried: Attempt = self._attempt
         """The first attempt, which the start of Longhouse waits for."""
+        self.trouble = "it has not answered yet"
+        """Why it cannot be called; empty while it is connected."""
 
     async def keep(self) -> None:
         pause = FIRST_PAUSE
@@ -109,19 +113,23 @@ class Server:
             pause, attempt = min(pause * 2, LONGEST_PAUSE), self._attempt
             try:
                 async with self._connected() as connection:
-                    pause = FIRST_PAUSE
+                    pause, self.trouble = FIRST_PAUSE, ""
                     attempt.set_result(connection)
                     await self._attend(connection)
             except Exception as error:  # noqa: BLE001 - whatever a server or the library does, we go on
                 reason = self._words(error)
             else:
                 reason = "the connection was lost"
+            self.trouble = reason
             log.warning("an MCP server is away", server=self.name, reason=reason)
             if not attempt.done():
                 attempt.set_result(reason)
 
     async def call(self, name: str, arguments: dict[str, Any], context: ToolContext) -> mcp_types.CallToolResult:
-        connection = await asyncio.shield(self._current())
+        try:
+            connection = await asyncio.shield(self._current())
+        except asyncio.CancelledError:
+            raise NotBegun(f"the MCP server {self.name!r} could not be reached") from None
         if isinstance(connection, str):
             raise McpServerAway(f"the MCP server {self.name!r} cannot be reached: {connection}")
         if f"{self.name}.{name}" not in self._names:
@@ -131,15 +139,19 @@ class Server:
         try:
             return await connection.client.call_tool_mcp(name, arguments, meta={KEY: key})
         except MCPError as error:
+            if _is_too_long(error):
+                told = f"the MCP server {self.name!r} sent more than {MOST_BYTES} bytes"
+                raise McpServerAway(told, in_doubt=True) from None
             if not _is_lost(error):
-                raise McpServerAway(f"the MCP server {self.name!r} refused: {self._words(error)}") from None
+                told, is_answer = f"the MCP server {self.name!r} refused: {self._words(error)}", _is_answer(error)
+                raise McpServerAway(told, in_doubt=not is_answer) from None
             reason = self._words(error)
         except Exception as error:  # noqa: BLE001 - the library raises what its transports raise
             reason = self._words(error)
         connection.tell(lost=True)
-        raise McpServerAway(
-            f"the MCP server {self.name!r} was lost during the call ({reason}); it is not known whether it took effect"
-        )
+        if isinstance(connection.client.transport, HttpWire) and connection.client.transport.has_kept(key):
+            raise McpServerAway(f"the MCP server {self.name!r} cannot be reached: nothing was sent")
+        raise McpServerAway(f"the MCP server {self.name!r} was lost during the call ({reason})", in_doubt=True)
 
     def _current(self) -> Attempt:
         """The attempt that is under way or stands; a new one where the last failed or was lost."""
@@ -174,17 +186,12 @@ class Server:
     async def _reached(self, stack: AsyncExitStack) -> Connection:
         reach = self._server.reach
         if isinstance(reach, Http):
-            transport = StreamableHttpTransport(
-                reach.url, headers=dict(reach.headers), httpx_client_factory=mcp_http.client_of
-            )
-            connection = self._connection(transport)
+            connection = self._connection(HttpWire(reach.url, reach.headers))
             await stack.enter_async_context(connection.client)
             return connection
         command, args = _leashed(reach)
         errors, reading = await stack.enter_async_context(_reading(self._note))
-        connection = self._connection(
-            StdioTransport(command, args, env=dict(reach.env), cwd=reach.cwd, keep_alive=False, log_file=errors)
-        )
+        connection = self._connection(StdioWire(command, args, env=reach.env, cwd=reach.cwd, errors=errors))
         await stack.enter_async_context(connection.client)
         errors.close()  # the server alone holds it now, and it ends with the server
         watching = asyncio.create_task(self._ended(connection, reading))
@@ -283,6 +290,15 @@ def _leashed(reach: Stdio) -> tuple[str, list[str]]:
     if sys.platform != "linux":
         return reach.command, list(reach.args)
     return sys.executable, ["-I", "-S", "-c", LEASH, str(os.getpid()), reach.command, *reach.args]
+
+
+def _is_too_long(error: MCPError) -> bool:
+    return any(words in str(error) for words in (TOO_MUCH, f"{MOST_BYTES} byte limit"))
+
+
+def _is_answer(error: MCPError) -> bool:
+    """Has the server said this, and not the library of an answer that it could not read?"""
+    return error.code != mcp_types.PARSE_ERROR
 
 
 def _is_lost(error: MCPError) -> bool:

@@ -1,8 +1,10 @@
 """Puts what this process brings with it into the catalog. Content that was published before changes nothing."""
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import Final
+from dataclasses import replace
+from typing import Any, Final
 
+from longhouse.agents.descriptor import DEFAULTS, ToolDescriptor
 from longhouse.agents.template import Template
 from longhouse.store.catalog import BUILT_IN, Catalog
 from longhouse.store.publication import Published, Terms
@@ -13,9 +15,15 @@ FILES: Final = "files"
 
 
 async def publish_classes(catalog: Catalog, classes: Iterable[type[BaseTool]]) -> None:
-    given = [cls.descriptor() for cls in classes]
+    given = [_quiet(cls.descriptor()) for cls in classes]
     terms = Terms(over=(BUILT_IN,), keep_owner={one.name for one in given})
     await catalog.tools.publish(given, by=BUILT_IN, again=False, terms=terms)
+
+
+def _quiet(own: ToolDescriptor) -> ToolDescriptor:
+    """Without what a class has not changed: it says that itself, and an older release has published it so."""
+    unsaid: dict[str, Any] = {name: None for name, value in DEFAULTS.items() if getattr(own, name) == value}
+    return replace(own, **unsaid)
 
 
 async def publish_templates(

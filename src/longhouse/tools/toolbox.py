@@ -17,9 +17,12 @@ from longhouse.journal.events import Effect, Fault, Outcome, Output
 from longhouse.journal.messages import clean
 from longhouse.journal.session import Open, Session
 from longhouse.store.catalog import Catalog
+from longhouse.tools.attempt import Attempts, Late
 from longhouse.tools.config import ToolConfig, with_model
 from longhouse.tools.context import MadeFile, Services, ToolContext, changes, context_of, written
+from longhouse.tools.doubt import CallError, NotBegun, unknown
 from longhouse.tools.served import publish_served
+from longhouse.tools.threads import Threads
 
 log = structlog.get_logger()
 
@@ -61,10 +64,10 @@ class BaseTool(pydantic.BaseModel):
 
     @classmethod
     def described(cls, descriptor: ToolDescriptor | None = None) -> Tool:
-        """The class as an agent meets it; under another description of the catalog, where one is given."""
-        tool = (descriptor or cls.descriptor()).tool
+        """The class as an agent meets it; under a description of the catalog, which never asks for less care."""
+        own = cls.descriptor()
         return replace(
-            tool,
+            (descriptor or own).bound_to(own),
             inline=cls.inline,
             finishes=cls.finishes,
             closing=cls.closing,
@@ -101,7 +104,14 @@ def entrypoint_of(cls: type[BaseTool]) -> str:
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
-Work = Callable[[ToolContext, ToolConfig], Awaitable[Any]]
+@dataclass(frozen=True, slots=True)
+class Blocking:
+    """Work that holds up whoever calls it: it gets a thread, so that the event loop and the heartbeat go on."""
+
+    call: Callable[[ToolContext, ToolConfig], Any]
+
+
+Work = Callable[[ToolContext, ToolConfig], Awaitable[Any]] | Blocking
 """A call that is ready to be made."""
 
 
@@ -128,15 +138,7 @@ class ClassBinding:
             parsed = self._cls.model_validate_json(arguments or "{}")
         except pydantic.ValidationError as error:
             return Fault(code="bad_arguments", message=f"the arguments of {self.tool.name} do not fit: {_why(error)}")
-        if inspect.iscoroutinefunction(type(parsed).__call__):
-            return parsed.__call__
-        return lambda context, config: _in_thread(parsed, context, config)
-
-
-async def _in_thread(tool: BaseTool, context: ToolContext, config: ToolConfig) -> Any:
-    """A blocking tool gets a thread, so that the event loop and the heartbeat go on."""
-    output = await asyncio.to_thread(tool, context, config)
-    return await output if inspect.isawaitable(output) else output
+        return parsed.__call__ if inspect.iscoroutinefunction(type(parsed).__call__) else Blocking(parsed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +149,12 @@ class Result:
     writes: dict[str, Any] = field(default_factory=dict)
     adds: dict[str, Any] = field(default_factory=dict)
     made: tuple[MadeFile, ...] = ()
+    doubt: str = ""
+    """Why nobody knows whether the call took effect, where nobody does; the outcome only says so."""
 
+
+Begin = Callable[[], Fault | None]
+"""Asked right before an effect that must not happen twice: why it is not to be begun."""
 
 Binder = Callable[[ToolDescriptor], Binding | None]
 """Binds a tool of the catalog to what runs it; None where this process cannot."""
@@ -185,6 +192,12 @@ class Toolbox:
         self._services = services or Services()
         self._catalog = catalog
         self._binder = binder
+        self._attempts, self._threads = Attempts(), Threads()
+
+    @property
+    def left_behind(self) -> int:
+        """Calls whose time was up and which go on all the same, in tasks or in threads."""
+        return self._attempts.left + self._threads.hanging
 
     @property
     def classes(self) -> list[type[BaseTool]]:
@@ -229,7 +242,8 @@ class Toolbox:
                 del self._bound[oldest]
                 self._overlaid.pop(oldest, None)
             self._bound[name, version] = binding
-        return await self._decided(self._bound[name, version].tool)
+        bound = self._bound[name, version]
+        return None if isinstance(bound, Refused) else await self._decided(bound.tool)
 
     async def _decided(self, tool: Tool) -> Tool:
         """The tool, with what an operator has decided about it; made once, since a request is built from it."""
@@ -264,21 +278,27 @@ class Toolbox:
         work = self._bind(tool.name, tool.version, arguments)
         return work if isinstance(work, Fault) else None
 
-    async def perform(self, call: Open, session: Session, *, memory_scope: str = "agent") -> Result:
-        """Runs one call. Whatever the tool does, an outcome comes back."""
+    async def perform(
+        self, call: Open, session: Session, *, memory_scope: str = "agent", begin: Begin = lambda: None
+    ) -> Result:
+        """Runs one call. Whatever the tool does, an outcome comes back, and not later than its timeout."""
         tool = await self.taken(call.tool, call.version)
         work = self._bind(call.tool, call.version, call.arguments)
         if isinstance(work, Fault) or tool is None:
             return Result(work if isinstance(work, Fault) else _unknown(call.tool))
-        if full := await self.is_full(tool, session.owner):
-            return Result(full)
         config = await with_model(self._configs.get(session.agent, self._config), session, self._catalog)
-        deadline = asyncio.timeout(tool.timeout)
+        refused = await self.is_full(tool, session.owner)
+        if not refused and "once" in (tool.effect, call.effect):
+            refused = begin()
+        if refused:
+            return Result(refused)
+        about = {"tool": call.tool, "session": session.id, "call": call.call}
         try:
             context = context_of(call, session, self._services, memory_scope)
             before = written(context)
-            async with deadline:
-                output = await work(context, config)
+            output = await self._attempts.run(
+                lambda: self._done(tool.name, work, context, config), tool.timeout, **about
+            )
             writes, adds = changes(before, written(context))
             content = _bounded(clean(str(output)), tool.max_output)
             return Result(Output(content=content), writes, adds, tuple(context.made))
@@ -286,11 +306,16 @@ class Toolbox:
             # A raising tool is an outcome for the agent, never a dead run, whatever it raises.
             if _is_ours(error):
                 raise
-            if isinstance(error, TimeoutError) and deadline.expired():
-                late = f"{call.tool} did not answer within {tool.timeout:g} seconds"
-                return Result(Fault(code="timeout", message=late))
-            log.info("a tool raised", tool=call.tool, session=session.id, call=call.call, error=repr(error))
-            return Result(Fault(code="tool_failed", message=clean(f"{type(error).__name__}: {error}")[:2000]))
+            if isinstance(error, Late):
+                return _late(tool, error)
+            log.info("a tool raised", error=repr(error), **about)
+            return _failed(tool, error)
+
+    async def _done(self, name: str, work: Work, context: ToolContext, config: ToolConfig) -> Any:
+        if not isinstance(work, Blocking):
+            return await work(context, config)
+        output = await self._threads.run(name, lambda: work.call(context, config))
+        return await output if inspect.isawaitable(output) else output
 
     async def is_full(self, tool: Tool, owner: str) -> Fault | None:
         """Why the tool is not used once more in this minute; else the use is counted."""
@@ -310,6 +335,17 @@ class Toolbox:
 
 
 @dataclass(frozen=True, slots=True)
+class Refused:
+    """A tool that is not offered here, since its description asks for what may not be; a call of it is told why."""
+
+    tool: Tool
+    fault: Fault
+
+    def bind(self, arguments: str) -> Work | Fault:
+        return self.fault
+
+
+@dataclass(frozen=True, slots=True)
 class Versioned:
     """A binding under the description that an agent was shown."""
 
@@ -318,6 +354,25 @@ class Versioned:
 
     def bind(self, arguments: str) -> Work | Fault:
         return self.binding.bind(arguments)
+
+
+def _late(tool: Tool, late: Late) -> Result:
+    """The time is up: has nothing happened, nothing that matters, or nobody knows what?"""
+    if isinstance(late.error, NotBegun):
+        message = f"{tool.name} was not begun within {tool.timeout:g} seconds: {late.error}; nothing happened"
+        return Result(Fault(code="timeout", message=clean(message)[:2000]))
+    told = f"{tool.name} did not answer within {tool.timeout:g} seconds"
+    return _in_doubt(tool, told) if tool.effect == "once" else Result(Fault(code="timeout", message=told))
+
+
+def _failed(tool: Tool, error: BaseException) -> Result:
+    if isinstance(error, CallError) and error.in_doubt and tool.effect == "once":
+        return _in_doubt(tool, clean(str(error))[:2000])
+    return Result(Fault(code="tool_failed", message=clean(f"{type(error).__name__}: {error}")[:2000]))
+
+
+def _in_doubt(tool: Tool, why: str) -> Result:
+    return Result(unknown(tool.name, why), doubt=why)
 
 
 def _unknown(name: str) -> Fault:

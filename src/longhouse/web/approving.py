@@ -149,6 +149,7 @@ def _undecided(question: Question, top: Session, *, is_own_user: bool = True) ->
         call=call.call,
         arguments=call.arguments,
         is_uncertain=call.uncertain,
+        doubt=call.doubt,
         in_chat=is_own_user and session.turn is not None and session.turn.approve_in_chat,
         asked_by="" if session.id == top.id else session.agent,
     )

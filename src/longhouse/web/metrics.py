@@ -20,6 +20,7 @@ class Metrics:
         instances: Callable[[], Iterable[Instance]],
         refused: Callable[[], Mapping[str, int]] = dict,
         blocked: Callable[[], tuple[int, float]] = lambda: (0, 0.0),
+        left: Callable[[], int] = int,
     ) -> None:
         """`blocked`: how often the event loop stood still, and for how many seconds in all."""
         self._registry = CollectorRegistry()
@@ -33,6 +34,7 @@ class Metrics:
         self._instances = instances
         self._refused = refused
         self._blocked = blocked
+        self._left = left
         self._registry.register(self)
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
@@ -58,6 +60,9 @@ class Metrics:
         yield CounterMetricFamily(
             "longhouse_event_loop_blocked_seconds", "Seconds that the event loop stood still", value=seconds
         )
+        left = GaugeMetricFamily("longhouse_calls_left_behind", "Calls of tools that go on although their time is up")
+        left.add_metric([], self._left())
+        yield left
 
     def page(self) -> bytes:
         return generate_latest(self._registry)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from longhouse.journal import events
+from longhouse.journal.asking import happened
 from longhouse.journal.events import Fault, Recorded
 from longhouse.journal.plain import SILENT
 from longhouse.journal.session import Open, Session, State
@@ -32,7 +33,7 @@ class Question:
             return self.call.question
         if self.call.approve_by:
             return f"May {self.call.tool} run?"
-        return f"Did {self.call.tool} happen?"
+        return happened(self.call.tool, self.call.doubt)
 
     @property
     def spoken(self) -> str:

@@ -1,0 +1,55 @@
+"""`longhouse tools describe` and `longhouse tools check`: what a class says of its tool, and what tools lack here."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Final
+
+import msgspec
+import typer
+
+from longhouse.agents.built_in import BUILT_IN
+from longhouse.agents.descriptor import RuntimeBinding, ToolDescriptor
+from longhouse.app import TOOLS, open_checkup, open_store, tool_packages
+from longhouse.configured import configure
+from longhouse.errors import SetupError
+from longhouse.settings import Settings
+from longhouse.store.catalog import Catalog
+from longhouse.store.shelf import ADAPTERS
+from longhouse.tools import entrypoint
+from longhouse.tools.mcp import open_mcp
+from longhouse.tools.toolbox import Toolbox
+
+PAGE: Final = 500
+
+
+def describe(settings: Settings, place: str) -> None:
+    """The whole descriptor of a class, ready to be published."""
+    own = entrypoint.load(place, tool_packages(settings)).descriptor()
+    whole = replace(own, runtime_binding=RuntimeBinding(python_entrypoint=place))
+    told = ADAPTERS["tool"].dump_python(whole, mode="json", exclude={"version"}, exclude_none=True)
+    typer.echo(msgspec.json.format(msgspec.json.encode(told)).decode())
+
+
+async def check_all(settings: Settings) -> None:
+    """Says of every active tool what keeps it from being used here."""
+    setup = configure(settings, templates=BUILT_IN, tools=[cls.tool_name for cls in TOOLS])
+    served, wrong, tools = Toolbox([]), 0, 0
+    async with open_store(setup.settings, begin=False) as (db, _), open_mcp(setup.servers, served) as away:
+        catalog = Catalog(db)
+        checkup = open_checkup(setup, catalog, served, away)
+        async for tool in _active(catalog):
+            found = [says async for says in checkup.problems(tool)]
+            for says in found:
+                typer.echo(f"{tool.ref}: {says}")
+            wrong, tools = wrong + bool(found), tools + 1
+    if wrong:
+        raise SetupError(f"{wrong} of {tools} active tools cannot be used here.")
+    typer.echo(f"all {tools} active tools can be used here")
+
+
+async def _active(catalog: Catalog) -> AsyncIterator[ToolDescriptor]:
+    after: str | None = None
+    while page := await catalog.tools.page(after=after, limit=PAGE, inactive=False):
+        for tool in await catalog.tools.several({one.name: one.active for one in page if one.active}):
+            yield tool
+        after = page[-1].name

@@ -1,0 +1,63 @@
+"""Whether a tool can be used in this installation, asked before an agent finds out."""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from longhouse.agents.descriptor import ToolDescriptor
+from longhouse.egress import Egress
+from longhouse.journal.events import Fault
+from longhouse.store.catalog import Catalog
+from longhouse.tools import entrypoint
+from longhouse.tools.arguments import schema_problem
+from longhouse.tools.mcp import Away, belongs
+from longhouse.tools.mcp_config import McpServer
+from longhouse.tools.toolbox import Toolbox
+
+
+@dataclass(frozen=True, slots=True)
+class Checkup:
+    """What there is here for tools to be bound to."""
+
+    catalog: Catalog
+    packages: Sequence[str]
+    egress: Egress
+    secret_problem: Callable[[str, str], str | None]
+    """Why a secret of this name cannot go to this address."""
+    servers: Sequence[McpServer]
+    served: Toolbox
+    """With the tools that the MCP servers have now."""
+    away: Away
+
+    async def problems(self, tool: ToolDescriptor) -> AsyncIterator[str]:
+        """What would go wrong, in words."""
+        if tool.input_schema is not None and (says := schema_problem(tool.input_schema)):
+            yield f"input_schema: {says}"
+        way = tool.runtime_binding
+        if way.python_entrypoint is not None:
+            binding = entrypoint.EntrypointBinding(tool, self.packages)
+            if isinstance(binding.fault, Fault):
+                yield binding.fault.message
+            elif says := schema_problem(binding.tool.schema):
+                yield f"the schema of its class: {says}"
+        if way.remote_endpoint is not None and (says := self._of_endpoint(way.remote_endpoint, way.api_key_ref)):
+            yield says
+        if way.mcp is not None and (says := self._of_server(tool.name)):
+            yield says
+        if way.agent is not None and await self.catalog.templates.active(way.agent) is None:
+            yield f"there is no active agent {way.agent!r}"
+
+    def _of_endpoint(self, url: str, api_key_ref: str | None) -> str | None:
+        if says := self.egress.problem(url):
+            return says
+        return None if api_key_ref is None else self.secret_problem(api_key_ref, url)
+
+    def _of_server(self, name: str) -> str | None:
+        if self.served.find(name):
+            return None
+        server = next((one.name for one in self.servers if belongs(name, [one])), None)
+        if server is None:
+            return "no MCP server that is configured here brings it"
+        away: Mapping[str, str] = self.away()
+        if server in away:
+            return f"the MCP server {server!r} cannot be reached: {away[server]}"
+        return f"the MCP server {server!r} does not offer it"

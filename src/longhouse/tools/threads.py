@@ -1,0 +1,108 @@
+"""Threads for tools that block: their own, so that one that hangs takes none from others, and holds no process."""
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import structlog
+
+from longhouse.tools.doubt import NotBegun
+
+log = structlog.get_logger()
+
+EACH: Final = 16
+"""Threads that one tool has at a time; those that hang are among them."""
+MOST: Final = 256
+"""Threads of all tools together."""
+
+
+@dataclass(slots=True)
+class _Lane:
+    """The threads of one tool."""
+
+    seats: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(EACH))
+    hanging: int = 0
+    """Threads to which nobody listens any more, and which have not ended."""
+
+
+class Threads:
+    """Each call has a thread of its own, which ends with it. A process does not wait for them when it leaves."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[str, _Lane] = {}
+        self._alive = 0
+
+    @property
+    def hanging(self) -> int:
+        return sum(lane.hanging for lane in self._lanes.values())
+
+    async def run(self, tool: str, work: Callable[[], Any]) -> Any:
+        """What `work` gives, or raises, in a thread; NotBegun where there is none for it."""
+        lane = self._lanes.setdefault(tool, _Lane())
+        await self._seat(tool, lane)
+        call = _Call(asyncio.get_running_loop(), work, lambda call: self._over(lane, call))
+        self._alive += 1
+        threading.Thread(target=contextvars.copy_context().run, args=(call.run,), name=tool, daemon=True).start()
+        try:
+            return await call.ended
+        except asyncio.CancelledError:
+            if not call.is_over:
+                call.is_left = True
+                lane.hanging += 1
+                log.warning("a thread of a tool is left behind", tool=tool, hanging=lane.hanging)
+            raise
+
+    async def _seat(self, tool: str, lane: _Lane) -> None:
+        """Waits for a thread where those of the tool are busy; where they hang, there is nothing to wait for."""
+        if lane.hanging >= EACH:
+            raise NotBegun(f"{EACH} calls of {tool} hang since their time was up; it is not called while they do")
+        if self._alive >= MOST:
+            raise NotBegun(f"all {MOST} threads for tools of this process are taken; {self.hanging} of them hang")
+        try:
+            await lane.seats.acquire()
+        except asyncio.CancelledError:
+            raise NotBegun(f"all {EACH} threads of {tool} were busy") from None
+
+    def _over(self, lane: _Lane, call: "_Call") -> None:
+        self._alive -= 1
+        lane.hanging -= call.is_left
+        lane.seats.release()
+
+
+class _Call:
+    """One call in its thread, and the way of its outcome back into the loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, work: Callable[[], Any], over: Callable[["_Call"], None]):
+        self._loop = loop
+        self._work = work
+        self._over = over
+        self.ended: asyncio.Future[Any] = loop.create_future()
+        self.is_over = False
+        self.is_left = False
+
+    def run(self) -> None:
+        try:
+            value, error = self._work(), None
+        except BaseException as raised:  # noqa: BLE001 - whatever it is, it belongs to the call and not to the thread
+            value, error = None, raised
+        with suppress(RuntimeError):  # the loop is closed: nobody waits for this any more
+            self._loop.call_soon_threadsafe(self._end, value, error)
+
+    def _end(self, value: Any, error: BaseException | None) -> None:
+        self.is_over = True
+        self._over(self)
+        if self.ended.done():
+            return
+        if error is None:
+            self.ended.set_result(value)
+        else:
+            self.ended.set_exception(_raisable(error))
+
+
+def _raisable(error: BaseException) -> BaseException:
+    """A future carries no StopIteration: it would end whoever waits for it."""
+    return RuntimeError("the tool raised StopIteration") if isinstance(error, StopIteration) else error
