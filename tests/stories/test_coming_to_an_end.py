@@ -68,7 +68,7 @@ async def test_a_template_that_says_nothing_of_tools_can_finish(serving: Serving
 async def test_a_policy_that_names_other_tools_only_brings_what_finishes(serving: Serving) -> None:
     every = {f"all-{one}": {"allowlist": ("glancetool",), "selection_strategy": one} for one in STRATEGIES}
     narrow = {f"one-{one}": {"max_tools_in_prompt": 1, **every[f"all-{one}"]} for one in STRATEGIES}
-    required = {"required": {"required": ("glancetool", "clocktool"), "max_tools_in_prompt": 2}}
+    required = {"required": {"required": ("glancetool",), "allowlist": ("clocktool",), "max_tools_in_prompt": 2}}
     of_a_kind = {"kind": {"tool_types": ("domain",), "allowlist": ("glancetool",)}}
     policies: dict[str, dict[str, Any]] = {**every, **narrow, **required, **of_a_kind}
     templates = [agent(name, **policy) for name, policy in policies.items()]

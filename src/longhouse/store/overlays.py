@@ -1,6 +1,7 @@
 """What operators have decided about single tools, beside the versions that describe them."""
 
 import asyncio
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
@@ -59,15 +60,20 @@ class Overlays:
         self._until = 0.0
         self._reading = asyncio.Lock()
 
+    @property
+    def is_due(self) -> bool:
+        """Is it time to read them again?"""
+        return time.monotonic() >= self._until
+
     async def refresh(self) -> None:
         """Reads them again, if that is due."""
-        if asyncio.get_running_loop().time() < self._until:
+        if not self.is_due:
             return
         async with self._reading:
-            now = asyncio.get_running_loop().time()
-            if now >= self._until:
+            if self.is_due:
+                until = time.monotonic() + FRESH_FOR
                 self._known = self._read(await self.db.rows(ALL))
-                self._until = now + FRESH_FOR
+                self._until = until
 
     def of(self, name: str) -> SecurityOverlay | None:
         """What was decided about this tool, as last read."""

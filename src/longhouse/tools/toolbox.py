@@ -232,7 +232,8 @@ class Toolbox:
 
     async def taken(self, name: str, version: int) -> Tool | None:
         """This version of a tool, ready to be called here; None where it cannot be."""
-        if (name, version) not in self._bound:
+        binding = self._bound.get((name, version))
+        if binding is None:
             descriptor = await self._catalog.tools.find(name, version) if self._catalog else None
             binding = self._binding_of(descriptor) if descriptor else self._here.get(name)
             if binding is None:
@@ -242,15 +243,13 @@ class Toolbox:
                 del self._bound[oldest]
                 self._overlaid.pop(oldest, None)
             self._bound[name, version] = binding
-        bound = self._bound[name, version]
-        return None if isinstance(bound, Refused) else await self._decided(bound.tool)
+        if self._catalog and self._catalog.overlays.is_due:
+            await self._catalog.overlays.refresh()
+        return None if isinstance(binding, Refused) else self._decided(binding.tool)
 
-    async def _decided(self, tool: Tool) -> Tool:
-        """The tool, with what an operator has decided about it; made once, since a request is built from it."""
-        if self._catalog is None:
-            return tool
-        await self._catalog.overlays.refresh()
-        overlay = self._catalog.overlays.of(tool.name)
+    def _decided(self, tool: Tool) -> Tool:
+        """The tool, with what an operator has decided about it; made once, since requests are built from it."""
+        overlay = self._catalog.overlays.of(tool.name) if self._catalog else None
         if overlay is None:
             return tool
         kept = self._overlaid.get((tool.name, tool.version))
