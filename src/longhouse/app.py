@@ -122,13 +122,13 @@ async def open_app(
         open_store(settings) as (db, postgres),
         open_model(settings, secrets, named_egress(setup)) as model_for,
         open_services(settings, db) as lent,
-        open_remote(Egress(_listed(settings.allow_egress))) as outside,
+        open_remote(Egress(parts_of(settings.allow_egress))) as outside,
         open_embedder(settings) as embedder,
         Indexer(db, embedder).working() as indexer,
         open_memory(settings, db, bus) as prior,
     ):
         catalog = Catalog(db, model=settings.llm_model)
-        binder = binder_of(outside, secrets.find, _listed(settings.tool_packages))
+        binder = binder_of(outside, secrets.find, parts_of(settings.tool_packages))
         config = setup.common(tool_config(settings))
         configs = setup.of_agents(config)
         finder = Finder(db, embedder, indexer.ready)
@@ -278,28 +278,28 @@ def open_admission(setup: Configured, catalog: Catalog) -> Admission:
     settings = setup.settings
     return Admission(
         catalog,
-        egress=Egress(_listed(settings.allow_egress)),
+        egress=Egress(parts_of(settings.allow_egress)),
         models=named_egress(setup),
-        packages=_listed(settings.tool_packages),
+        packages=parts_of(settings.tool_packages),
         secrets=setup.secrets,
     )
 
 
 def named_egress(setup: Configured) -> Egress:
     """Where templates may send their requests: as tools, and to the models that the operator has set up."""
-    return Egress(_listed(setup.settings.allow_egress)).also(setup.addresses)
+    return Egress(parts_of(setup.settings.allow_egress)).also(setup.addresses)
 
 
 def open_checkup(setup: Configured, catalog: Catalog, served: Toolbox, away: Away) -> Checkup:
     """What tools find in this installation; `served` are those of its MCP servers, `away` the servers without any."""
-    egress = Egress(_listed(setup.settings.allow_egress))
+    egress = Egress(parts_of(setup.settings.allow_egress))
     packages = tool_packages(setup.settings)
     return Checkup(catalog, packages, egress, setup.secrets.problem, setup.servers, served, away)
 
 
 def tool_packages(settings: Settings) -> list[str]:
     """The packages that classes of tools may come from."""
-    return _listed(settings.tool_packages)
+    return parts_of(settings.tool_packages)
 
 
 def tool_config(settings: Settings) -> ToolConfig:
@@ -311,7 +311,7 @@ def tool_config(settings: Settings) -> ToolConfig:
     )
 
 
-def _listed(text: str) -> list[str]:
+def parts_of(text: str) -> list[str]:
     """The parts of a setting that is a list, with commas between them."""
     return [part.strip() for part in text.split(",") if part.strip()]
 

@@ -405,6 +405,31 @@ async def test_who_was_held_up_before_an_effect_says_so_to_whoever_took_over(db:
         assert (outcome, len(Pay.times)) == (Output(content="passed"), 1)
 
 
+async def test_who_claims_twice_before_saying_so_does_not_speak_for_the_worker_that_was_lost(db: Database) -> None:
+    class Pay(Gate):
+        """Pays."""
+
+        effect: ClassVar[Literal["once"]] = "once"
+
+    room = Room(db, [call("pay"), FINISH], [Pay])
+    session_id = await room.prompt()
+    running = await under_way(room, session_id, Pay)
+    # The answer to the first claim is lost with its connection: the second finds the claimer itself as holder.
+    await room.claim(session_id, "w2")
+    lease = await room.claim(session_id, "w2")
+    assert lease.previous == "w2"
+    second = room.another("w2")
+    session = await second.advance(lease)
+    assert session.state is State.WAITING_FOR_APPROVAL
+    assert [one.call for one in session.uncertain] == ["1-action-0"]
+    await second.performer.disclaim(session_id)
+    assert [one.call for one in (await journals.load(db, session_id)).uncertain] == ["1-action-0"]
+    assert len(Pay.times) == 1
+    running.cancel()
+    Pay.passed.set()
+    await room.until(session_id, events.Returned)
+
+
 async def test_what_had_begun_is_not_disclaimed(db: Database) -> None:
     class Pay(Gate):
         """Pays."""

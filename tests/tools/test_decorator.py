@@ -31,7 +31,7 @@ async def weather(place: Place, days: Annotated[int, Field(ge=1, description="Ho
     return f"{days} of rain in {place.city}, {place.country}"
 
 
-@tool(name="bank.pay", description="Pay a bill.", effect="once", timeout=5, max_output=10)
+@tool(name="bank.pay", description="Pay a bill.", effect="once", timeout=5, max_output=10, needs_approval=True)
 async def pay(amount: float, *, context: ToolContext, unit: Literal["EUR", "NOK"] = "EUR") -> str:
     """Not what the model reads."""
     context.sources["receipt"] = {"key": context.key}
@@ -66,7 +66,7 @@ def test_a_function_becomes_a_tool_that_is_registered() -> None:
 def test_the_decorator_says_how_the_tool_behaves() -> None:
     described = pay.described()
     assert (described.name, described.description, described.effect) == ("bank.pay", "Pay a bill.", "once")
-    assert (described.timeout, described.max_output) == (5, 10)
+    assert (described.timeout, described.max_output, described.needs_approval) == (5, 10, True)
     assert list(described.schema["properties"]) == ["amount", "unit"], "the context is no argument"
 
 

@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from longhouse.agents.diff import differences
-from longhouse.app import open_admission, open_store
+from longhouse.app import open_admission, open_store, parts_of
 from longhouse.commands import tool_check
 from longhouse.configured import configure
 from longhouse.errors import SetupError
@@ -117,7 +117,7 @@ def _add_deciding(cli: typer.Typer, run: Run) -> None:
     ) -> None:
         """Show what holds for a tool, or put a security policy over it, whoever describes it."""
         settings = Settings()
-        allow = {"templates": None if templates is None else _parts(templates), "sub_agents": sub_agents}
+        allow = {"templates": None if templates is None else parts_of(templates), "sub_agents": sub_agents}
         said = {
             "risk_level": risk_level,
             "allow": _given(**allow) or None,
@@ -130,10 +130,6 @@ def _add_deciding(cli: typer.Typer, run: Run) -> None:
 
 def _given(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
-
-
-def _parts(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 async def decide(settings: Settings, name: str, said: dict[str, Any], *, clear: bool) -> None:

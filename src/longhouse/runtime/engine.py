@@ -62,6 +62,8 @@ class Engine:
     """What is known elsewhere of a conversation that is met for the first time."""
     stopping: bool = False
     _on_trial: Run | None = None
+    _vouched: dict[str, int] = field(default_factory=dict)
+    """Session -> the fence of our last run that knew who had held it before: of such a run alone we know everything."""
 
     def __post_init__(self) -> None:
         delegates = Delegates(self.catalog, self.toolbox, self.db, self.prior)
@@ -81,13 +83,19 @@ class Engine:
         with self._tried(run), self._disclaiming(run):
             if lease.previous:
                 await self._take_over(run, lease.previous)
+            self._vouched[session.id] = lease.fence
             while not run.rested:
                 if self.stopping:
                     await leases.let_go(self.db, lease)
                     break
                 await self._move(run)
+        self._vouched.pop(session.id, None)
         await self._snapshot(run)
         return run.session
+
+    def vouches(self, lease: Lease) -> bool:
+        """Does the journal know of every worker that held the session before this run?"""
+        return self._vouched.get(lease.session_id) == lease.fence
 
     @contextmanager
     def _tried(self, run: Run) -> Iterator[None]:
@@ -109,7 +117,8 @@ class Engine:
             yield
         except (Deposed, asyncio.CancelledError, *UNREACHABLE) as error:
             may_have_written = run.is_recording and not isinstance(error, Deposed)
-            if not self.stopping and (may_have_written or self.performer.unbegun(run.session)):
+            has_something_to_say = may_have_written or self.performer.unbegun(run.session)
+            if not self.stopping and has_something_to_say and self.vouches(run.lease):
                 self.performer.background(self.performer.disclaim(run.session.id))
             raise
 
@@ -117,7 +126,13 @@ class Engine:
         """Says that a run was lost; of one of our own we know which calls it had not begun."""
         if run.session.is_running:
             run.template = await self._template(run.session)
-        unbegun = self.performer.unbegun(run.session) if leases.is_lost_by(self.worker, previous) else ()
+        unbegun: tuple[str, ...] = ()
+        if leases.is_lost_by(self.worker, previous):
+            if self._vouched.get(run.session.id) == run.lease.fence - 1:
+                unbegun = self.performer.unbegun(run.session)
+            else:
+                # Our name stands there by a claim that came to nothing: whoever ran it before that is not known.
+                previous = leases.NOBODY_KNOWN
         try:
             await self.recorder.record(run, [events.Resumed(worker=self.worker, previous=previous, unbegun=unbegun)])
         except AlreadyReturned:

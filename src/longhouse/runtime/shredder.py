@@ -2,17 +2,17 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import asyncpg
 import structlog
 
+from longhouse import background
 from longhouse.runtime.log_file import file_name
 from longhouse.store import forgetting
-from longhouse.store.database import UNREACHABLE, Database
+from longhouse.store.database import Database
 from longhouse.store.forgetting import Trace
 
 log = structlog.get_logger()
@@ -33,24 +33,20 @@ class Shredder:
         if not self.logs and not self.reports:
             yield
             return
-        task = asyncio.create_task(self._run())
+        task = asyncio.create_task(background.forever("shredder", self._run))
         try:
             yield
         finally:
             task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+            await asyncio.gather(task, return_exceptions=True)
 
     async def _run(self) -> None:
         # From the beginning at every start: names of files are not used again, so taking them away twice does no harm.
         nth = 0
         while True:
-            try:
-                while traces := await forgetting.since(self.db, nth):
-                    await asyncio.to_thread(self._shred, traces)
-                    nth = traces[-1].nth
-            except (*UNREACHABLE, asyncpg.PostgresError) as error:
-                log.info("what was forgotten cannot be looked up", error=str(error))
+            while traces := await forgetting.since(self.db, nth):
+                await asyncio.to_thread(self._shred, traces)
+                nth = traces[-1].nth
             await asyncio.sleep(LOOK_EVERY)
 
     def _shred(self, traces: Sequence[Trace]) -> None:

@@ -282,7 +282,7 @@ class Worker:
             self._pauses.put_off(lease.session_id)
             await leases.put_back(self._db, lease)
         except asyncio.CancelledError:
-            await leases.break_off(self._db, lease)
+            await self._break_off(lease)
         except UnknownShape as error:
             log.error("a journal cannot be read here", session=lease.session_id, error=str(error))
             self._pauses.leave_alone(lease.session_id)
@@ -309,6 +309,13 @@ class Worker:
         self._put_off(lease.session_id, error)
         # If even this cannot be written, it stays ours, and is found like any run that was lost.
         with suppress(asyncpg.PostgresError):
+            await self._break_off(lease)
+
+    async def _break_off(self, lease: Lease) -> None:
+        """Lets go of it as one who was lost; where the journal does not say yet who was so before, under that name."""
+        if lease.previous and not self._engine.vouches(lease):
+            await leases.put_back(self._db, lease)
+        else:
             await leases.break_off(self._db, lease)
 
     def _put_off(self, session_id: str, error: Exception) -> None:

@@ -129,6 +129,10 @@ def lock_key(worker: str) -> int:
     return int.from_bytes(hashlib.sha256(worker.encode()).digest()[:8], "big", signed=True)
 
 
+NOBODY_KNOWN: Final = f"unknown{INTERRUPTED}"
+"""In place of a worker where nobody knows who held a session last."""
+
+
 def is_lost_by(worker: str, previous: str) -> bool:
     """Was the one who held a session and did not let go this worker?"""
     return previous.removesuffix(INTERRUPTED) == worker

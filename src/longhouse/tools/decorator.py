@@ -31,6 +31,7 @@ def tool(
     effect: Effect = ...,
     timeout: float = ...,
     max_output: int = ...,
+    needs_approval: bool = ...,
 ) -> Callable[[Function], type[BaseTool]]: ...
 def tool(
     function: Function | None = None,
@@ -41,9 +42,16 @@ def tool(
     effect: Effect = BaseTool.effect,
     timeout: float = BaseTool.timeout,
     max_output: int = BaseTool.max_output,
+    needs_approval: bool = BaseTool.needs_approval,
 ) -> Any:
     """Makes a BaseTool of an async function: `@tool`, or `@tool(effect="once", timeout=5)`."""
-    said = {"description": description, "effect": effect, "timeout": timeout, "max_output": max_output}
+    said = {
+        "description": description,
+        "effect": effect,
+        "timeout": timeout,
+        "max_output": max_output,
+        "needs_approval": needs_approval,
+    }
     if function is None:
         return lambda given: _made(given, {"tool_name": name or given.__name__, **said})
     return _made(function, {"tool_name": function.__name__, **said})
