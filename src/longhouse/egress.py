@@ -225,9 +225,15 @@ class Gate(AbstractResolver):
     def socket(self, info: tuple[Any, ...]) -> socket.socket:
         """The last look, at the address itself: a connector does not resolve a host that is one already."""
         family, kind, proto, _, (host, port, *_) = info
-        if (host, port) not in self._named and not self._egress.allows(ipaddress.ip_address(host), port):
+        if (host, port) not in self._named and not self._allows(host, port):
             raise EgressRefused(refusal(host))
         return socket.socket(family=family, type=kind, proto=proto)
+
+    def _allows(self, host: str, port: int) -> bool:
+        try:
+            return self._egress.allows(ipaddress.ip_address(host), port)
+        except ValueError:  # an odd spelling such as 127.1, which only some take for an address
+            return False
 
     async def close(self) -> None:
         """There is nothing to close."""

@@ -16,6 +16,8 @@ from longhouse.errors import SetupError
 
 PREFIX: Final = "LONGHOUSE_SECRET_"
 HOSTS: Final = "_HOSTS"
+OF_FILES: Final = (f"{PREFIX}CONFIG_", f"{PREFIX}AGENTS_")
+"""Names of keys that stand in files: a process without the file is told where each may go."""
 
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _KEYS: Final = frozenset({
@@ -50,7 +52,7 @@ class Secrets:
     """Looks in what files brought, then in `LONGHOUSE_SECRET_<NAME>`: no other variable can be named."""
 
     def __init__(self, given: Mapping[str, Bound] | None = None, environ: Mapping[str, str] = os.environ) -> None:
-        self._given = dict(given or {})
+        self._given = {variable(name): bound for name, bound in (given or {}).items()}
         self._environ = environ
 
     def __repr__(self) -> str:
@@ -75,13 +77,15 @@ class Secrets:
 
     def _looked_up(self, name: str, to: str) -> tuple[str | None, bool]:
         """The value, and whether it is meant for this address."""
-        if bound := self._given.get(name):
-            return bound.value, bound.reaches(to)
         key = variable(name)
+        if bound := self._given.get(key):
+            return bound.value, bound.reaches(to)
         if self._is_list(key):
             return None, False
         value, hosts = self._environ.get(key) or None, self._environ.get(key + HOSTS, "")
-        return value, not hosts.strip() or any(_covers(entry, key, to) for entry in hosts.split(",") if entry.strip())
+        listed = [entry for entry in hosts.split(",") if entry.strip()]
+        is_free = not listed and not key.startswith(OF_FILES)
+        return value, is_free or any(_covers(entry, key, to) for entry in listed)
 
     def _is_list(self, key: str) -> bool:
         """Is this the list of hosts of another secret, and none itself?"""
@@ -96,6 +100,14 @@ def variable(name: str) -> str:
 def elsewhere(name: str) -> str:
     """What is said of a secret that is not sent to an address; not where it belongs, which is nobody's business."""
     return f"the secret {name!r} belongs to another address, and is not sent to this one"
+
+
+READS_ALONG: Final = "a proxy reads a key that is sent to an http address; give the model an https address"
+
+
+def unsealed(base_url: str) -> bool:
+    """Does whoever passes a request on to this address read it?"""
+    return URL(base_url).scheme == "http"
 
 
 def is_like_a_key(text: str) -> bool:

@@ -252,7 +252,8 @@ async def test_a_tool_is_described_to_the_model_as_its_descriptor_says(serving: 
         assert house.model is not None
         told = {one["function"]["name"]: one["function"] for one in house.model.requests[-1]["tools"]}
         assert told["short"]["description"] == "short"
-        assert told["short"]["parameters"] == {"type": "object", "properties": {}}
+        # Where the descriptor is silent, the class speaks.
+        assert told["short"]["parameters"]["properties"] == {"text": {"default": "hello there", "type": "string"}}
         assert told["long"]["description"] == "In many words."
         assert told["long"]["parameters"] == schema
 

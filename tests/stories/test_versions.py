@@ -41,8 +41,8 @@ async def publish(house: House, text: str, **more: Any) -> int:
 
 
 def is_on(pen: Pen) -> str:
-    """The system prompt that the model was sent."""
-    return str(pen.body["messages"][0]["content"])
+    """The system prompt that the model was sent, without the date behind it."""
+    return str(pen.body["messages"][0]["content"]).splitlines()[0]
 
 
 def finish(pen: Pen) -> None:

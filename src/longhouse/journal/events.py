@@ -357,13 +357,26 @@ Lift = Callable[[dict[str, Any]], dict[str, Any]]
 LIFTS: Final[dict[tuple[str, int], Lift]] = {}
 """(kind, version) -> a function that reads that old body as the next version."""
 
+MEANS_MORE: Final = 2
+"""The version of a body whose meaning an older process would miss: it must not read it as version 1."""
+
 _decoder: Final[msgspec.json.Decoder[Event]] = msgspec.json.Decoder(Event)
-_current: Final = {f'{{"v":{version},"kind":"{kind}"'.encode() for kind, version in VERSIONS.items()}
+_known: Final = (*VERSIONS.items(), (Prompted.__name__, MEANS_MORE), (Resumed.__name__, MEANS_MORE))
+_current: Final = {f'{{"v":{version},"kind":"{kind}"'.encode() for kind, version in _known}
 
 
 def encode(event: Event) -> str:
     """The body of a journal row, its shape's version first."""
-    return f'{{"v":{VERSIONS[kind_of(event)]},{msgspec.json.encode(event)[1:].decode()}'
+    return f'{{"v":{_version_of(event)},{msgspec.json.encode(event)[1:].decode()}'
+
+
+def _version_of(event: Event) -> int:
+    match event:
+        case Prompted(aside=True):
+            return MEANS_MORE  # an older process would start a turn with it
+        case Resumed(unbegun=unbegun) if unbegun:
+            return MEANS_MORE  # an older process would ask a person about calls that never began
+    return VERSIONS[kind_of(event)]
 
 
 def decode(body: str | bytes) -> Event:

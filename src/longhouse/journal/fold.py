@@ -23,7 +23,7 @@ from longhouse.journal.session import (
 from longhouse.journal.sound import value_of
 from longhouse.journal.transcript import Heard, Step, Summary, Told, Use
 
-FOLD_VERSION: Final = 9
+FOLD_VERSION: Final = 10
 """Part of every snapshot; a change of what `fold` computes raises it, and old snapshots are ignored."""
 
 
@@ -312,13 +312,12 @@ class _Builder:
 
     def _resume(self, event: events.Resumed) -> None:
         """What a vanished worker may have begun, and must not be begun again, is now a question."""
-        if event.is_loss:
-            self.lost += 1
-            for call in side_by_side(self.open.values()):
-                self.open[call.call] = msgspec.structs.replace(call, lost=call.lost + 1)
-        for call in list(self.open.values()):
-            if call.is_due and call.effect == "once" and call.call not in event.unbegun:
-                self.open[call.call] = msgspec.structs.replace(call, uncertain=True)
+        self.lost += event.is_loss
+        for call in side_by_side(self.open.values()):  # the others were not being run
+            is_doubtful = call.effect == "once" and call.call not in event.unbegun
+            self.open[call.call] = msgspec.structs.replace(
+                call, lost=call.lost + event.is_loss, uncertain=call.uncertain or is_doubtful
+            )
 
     def _end(
         self,

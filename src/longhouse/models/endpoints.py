@@ -9,6 +9,7 @@ from longhouse.egress import Egress
 from longhouse.errors import SetupError
 from longhouse.models.model import Model
 from longhouse.models.openai import HANG, OpenAIModel, open_endpoint
+from longhouse.secrets import READS_ALONG, unsealed
 
 MOST: Final = 256
 """Endpoints that one process keeps open."""
@@ -43,6 +44,8 @@ class Endpoints:
         key = self._secrets(policy.api_key_ref, base_url) if policy.api_key_ref else ""
         if key is None:
             raise SetupError(f"{ref} names the secret {policy.api_key_ref!r}, which this process was not given.")
+        if key and policy.proxy and unsealed(base_url):
+            raise SetupError(f"{ref}: {READS_ALONG}.")
         opening = open_endpoint(base_url, key, proxy=policy.proxy, hang=self._hang, egress=self._egress)
         return OpenAIModel(await self._stack.enter_async_context(opening))
 

@@ -29,7 +29,7 @@ from longhouse.runtime.reading import Reading, in_order
 from longhouse.runtime.recorder import Recorder, Run
 from longhouse.store import journals, leases, outcomes
 from longhouse.store.catalog import Catalog
-from longhouse.store.database import UNREACHABLE, Database
+from longhouse.store.database import PASSING, Database
 from longhouse.store.leases import Lease
 from longhouse.tools.offering import Offering
 from longhouse.tools.toolbox import Toolbox
@@ -115,7 +115,7 @@ class Engine:
         """Of a run that is broken off we may know that it had made calls and not begun them: that is worth saying."""
         try:
             yield
-        except (Deposed, asyncio.CancelledError, *UNREACHABLE) as error:
+        except (Deposed, asyncio.CancelledError, *PASSING) as error:
             may_have_written = run.is_recording and not isinstance(error, Deposed)
             has_something_to_say = may_have_written or self.performer.unbegun(run.session)
             if not self.stopping and has_something_to_say and self.vouches(run.lease):

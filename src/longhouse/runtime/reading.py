@@ -97,7 +97,7 @@ class Reading:
             return [called, Returned(call=call_id, outcome=fault)]
         if tool.agent and not AgentTask.model_validate_json(intent.arguments).wait:
             return [called, Returned(call=call_id, outcome=Output(content=_handle_of(call_id)))]
-        if not tool.inline or tool.needs_approval:
+        if not tool.inline or tool.needs_approval or tool.effect == "once":
             return [called]
         result = await self.toolbox.perform(_opened(called), self.session)
         if tool.asks and isinstance(result.outcome, Output):

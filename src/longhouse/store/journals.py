@@ -166,7 +166,8 @@ FIND: Final = """
 
 LATEST: Final = "SELECT seq, state FROM snapshots WHERE session_id = $1 AND fold_version = $2"
 SNAPSHOT: Final = """
-    INSERT INTO snapshots (session_id, seq, fold_version, state) VALUES ($1, $2, $3, $4)
+    INSERT INTO snapshots (session_id, seq, fold_version, state)
+    SELECT $1, $2, $3, $4 FROM (SELECT FROM sessions WHERE id = $1 FOR KEY SHARE) there -- unless it was forgotten
     ON CONFLICT (session_id) DO UPDATE SET seq = $2, fold_version = $3, state = $4
     WHERE snapshots.seq < $2 OR snapshots.fold_version <> $3
 """
@@ -297,6 +298,8 @@ async def add(
         row = await accept(db, accepted, ADD, *args)
     except asyncpg.UniqueViolationError as error:
         row = await _already_there(db, session_id, append_id, error)
+    if row is None and head is not None and (seqs := await db.rows(WRITTEN, session_id, append_id)):
+        row = {"head": seqs[-1]["seq"]}  # sent again after a lost answer, it found the head that it had moved itself
     if row is None:
         raise NotThere(f"there is no session {session_id!r}, or not at this head")
     return Placed(session_id=session_id, seq=row["head"], at=at)

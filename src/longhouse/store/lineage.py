@@ -69,6 +69,7 @@ HEADS_AT: Final = """
     WHERE s.owner = $1 AND s.conversation_id = $2 AND s.side = 'sub'
 """
 # A person's answer to the call $4, here or of any agent beneath; a long one lies in `files`, and its body says nothing.
+DECIDED: Final = "SELECT EXISTS (SELECT FROM journal WHERE session_id = $1 AND kind = 'Decided' AND call_id = $2)"
 ANSWERED: Final = """
     SELECT EXISTS (
         SELECT FROM sessions s JOIN journal j ON j.session_id = s.id
@@ -188,6 +189,11 @@ async def heads(db: Database, session: Session, at: datetime | None = None) -> d
     """How far the journals go of all agents that others have called in this conversation; with `at`, went then."""
     asked = (HEADS_AT, session.owner, session.conversation, at) if at else (HEADS, session.owner, session.conversation)
     return {row["id"]: row["head"] for row in await db.rows(*asked)}
+
+
+async def was_decided(db: Database, session_id: str, call: str) -> bool:
+    """Has somebody decided on this call of the session?"""
+    return bool(await db.value(DECIDED, session_id, call))
 
 
 async def was_answered(db: Database, session: Session, call: str) -> bool:

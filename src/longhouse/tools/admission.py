@@ -12,7 +12,7 @@ from longhouse.agents.descriptor import ToolDescriptor
 from longhouse.agents.names import AGENT, key, name_problem
 from longhouse.agents.template import Template
 from longhouse.egress import ANYWHERE, Egress
-from longhouse.secrets import Secrets, is_like_a_key, keys_in
+from longhouse.secrets import READS_ALONG, Secrets, is_like_a_key, keys_in, unsealed
 from longhouse.store.catalog import BUILT_IN, Catalog
 from longhouse.store.publication import Published, Terms, persist
 from longhouse.store.shelf import Alike, Kind, Shelf, T
@@ -134,6 +134,8 @@ class Admission:
             and (says := self._missing(policy.api_key_ref, policy.base_url))
         ):
             found["llm_policy", "api_key_ref"] = says
+        if policy.proxy and policy.api_key_ref and policy.base_url and unsealed(policy.base_url):
+            found.setdefault(("llm_policy", "proxy"), READS_ALONG)
         yield from found.items()
 
     def _missing(self, ref: str | None, to: str) -> str | None:

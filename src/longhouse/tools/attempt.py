@@ -49,6 +49,8 @@ class Attempts:
                 await self._stop(task, about)
         if is_late:
             has_stopped = task.done() and not task.cancelled()
+            if has_stopped and task.result().error is None:
+                return task.result().value  # it came to its end after all: what is known is not thrown away
             raise Late(task.result().error if has_stopped else None)
         ended = task.result()
         if ended.error is not None:

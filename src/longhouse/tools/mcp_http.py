@@ -1,8 +1,7 @@
 """HTTP connections to MCP servers: the address that was checked is the one that is connected to."""
 
-import os
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any
 
 import httpcore2
 import httpx2
@@ -10,8 +9,6 @@ from httpcore2 import AsyncNetworkBackend, AsyncNetworkStream
 from mcp.shared._httpx_utils import create_mcp_http_client
 
 from longhouse.egress import ANYWHERE, Gate, Lookup, look_up
-
-PROXIES: Final = ("http_proxy", "https_proxy", "all_proxy")
 
 
 def client_of(
@@ -22,9 +19,8 @@ def client_of(
 ) -> httpx2.AsyncClient:
     """As the library makes it, but for where it may connect. Redirects it follows within the server's origin only."""
     client = create_mcp_http_client(headers, timeout, auth)
-    if not any(os.environ.get(name) or os.environ.get(name.upper()) for name in PROXIES):
-        # Where a proxy is set up, it is the proxy that looks names up.
-        client._transport = _transport()
+    # Proxies of the environment are mounted beside it, and look names up themselves.
+    client._transport = _transport()
     return client
 
 

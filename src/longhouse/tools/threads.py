@@ -46,7 +46,12 @@ class Threads:
         await self._seat(tool, lane)
         call = _Call(asyncio.get_running_loop(), work, lambda call: self._over(lane, call))
         self._alive += 1
-        threading.Thread(target=contextvars.copy_context().run, args=(call.run,), name=tool, daemon=True).start()
+        thread = threading.Thread(target=contextvars.copy_context().run, args=(call.run,), name=tool, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            self._over(lane, call)
+            raise NotBegun("this machine has no thread left for it") from None
         try:
             return await call.ended
         except asyncio.CancelledError:

@@ -285,6 +285,8 @@ class Toolbox:
         work = self._bind(call.tool, call.version, call.arguments)
         if isinstance(work, Fault) or tool is None:
             return Result(work if isinstance(work, Fault) else _unknown(call.tool))
+        if self._is_off(call.tool):
+            return Result(Fault(code="switched_off", message=f"{call.tool} was switched off; nothing happened"))
         config = await with_model(self._configs.get(session.agent, self._config), session, self._catalog)
         refused = await self.is_full(tool, session.owner)
         if not refused and "once" in (tool.effect, call.effect):
@@ -315,6 +317,11 @@ class Toolbox:
             return await work(context, config)
         output = await self._threads.run(name, lambda: work.call(context, config))
         return await output if inspect.isawaitable(output) else output
+
+    def _is_off(self, name: str) -> bool:
+        """Has an operator switched it off since the call was made?"""
+        over = self._catalog.overlays.of(name) if self._catalog else None
+        return over is not None and not over.enabled
 
     async def is_full(self, tool: Tool, owner: str) -> Fault | None:
         """Why the tool is not used once more in this minute; else the use is counted."""

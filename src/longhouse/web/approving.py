@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Final
 
 from longhouse import clock
+from longhouse.journal import asking
 from longhouse.journal.asking import Undecided, words_for
 from longhouse.journal.events import Decided, Decision, Event, Fault, Outcome, Output, Returned
 from longhouse.journal.session import Open, Session
@@ -139,7 +140,8 @@ def settling(decided: Decided, result: str | None = None) -> list[Event]:
 
 def is_own_user(session: Session, user: str | None) -> bool:
     """Is this the user of the session? One without a user, or whose user is the owner, is the owner's own."""
-    return session.user in (None, session.owner if user is None else user)
+    mine = session.owner if user is None else user
+    return session.user == mine or (session.user is None and mine == session.owner)
 
 
 def _undecided(question: Question, top: Session, *, is_own_user: bool = True) -> Undecided:
@@ -150,7 +152,11 @@ def _undecided(question: Question, top: Session, *, is_own_user: bool = True) ->
         arguments=call.arguments,
         is_uncertain=call.uncertain,
         doubt=call.doubt,
-        in_chat=is_own_user and session.turn is not None and session.turn.approve_in_chat,
+        # What nobody was shown whole is not approved by a word.
+        in_chat=is_own_user
+        and session.turn is not None
+        and session.turn.approve_in_chat
+        and len(call.arguments) <= asking.SHOWN,
         asked_by="" if session.id == top.id else session.agent,
     )
 

@@ -1,5 +1,6 @@
 """Sessions as resources: list, read, follow, answer, cancel, forget."""
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -95,7 +96,7 @@ class Sessions:
         for _ in range(RACES):
             session = await self.load(caller, session_id)
             beneath = [one.session for one in (await standing(self.db, session)).questions]
-            asking = next((one for one in (session, *beneath) if _may_decide(one, approval)), None)
+            asking = await self._meant(session, beneath, approval)
             if asking is None:
                 raise settled("There is no such open decision on this call: it was settled already, or never asked.")
             trace = asking.turn.trace if asking.turn else ""
@@ -106,6 +107,17 @@ class Sessions:
             self.bus.appended(asking.id, placed.seq)
             return await journals.catch_up(self.db, session)
         raise CallerError("The session moved on each time; try again.", status=409, code="busy")
+
+    async def _meant(self, session: Session, beneath: Sequence[Session], approval: Approval) -> Session | None:
+        """Whose call this is. Ids are a session's own: one that was decided here is not taken for one beneath."""
+        if _may_decide(session, approval):
+            return session
+        if await lineage.was_decided(self.db, session.id, approval.call_id):
+            return None
+        found = {one.id: one for one in beneath if _may_decide(one, approval)}
+        if len(found) > 1:
+            raise settled("Several agents wait with a call of this id: decide at the session of the one you mean.")
+        return next(iter(found.values()), None)
 
     async def forget(self, caller: Caller, session_id: str) -> None:
         """Deletes the session and all that it has called, whatever they are doing, with all that was said there."""

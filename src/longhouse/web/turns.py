@@ -302,13 +302,16 @@ class Turns:
         try:
             done = await self.answer(first.session, first.call.call, text_of(prompt.content), accepted=asked.accepted)
         except AlreadyReturned:
-            return None
+            # Somebody was first. These words were meant for that question: they decide nothing else.
+            return await self._while_undecided(asked, session, prompt, may_decide=False)
         self.wake(first.session.id)
         turn = replace(session.turn, chain=chain)
         session = replace(session, turn=turn)
         return Attached(session=session, trace=turn.trace, answers_beneath=True, told=done.told)
 
-    async def _while_undecided(self, asked: Asked, session: Session, prompt: Prompted) -> Attached | None:
+    async def _while_undecided(
+        self, asked: Asked, session: Session, prompt: Prompted, *, may_decide: bool = True
+    ) -> Attached | None:
         """Where calls wait for a decision, the message is one; or else its client is told at once what waits."""
         reply_to = asked.reply_to
         for _ in range(RACES):
@@ -317,7 +320,7 @@ class Turns:
                 return None
             is_own_user = approving.is_own_user(session, asked.user)
             said = text_of(prompt.content) if len(prompt.content) == 1 else ""
-            found = approving.read(said, waiting, session, reply_to) if is_own_user else None
+            found = approving.read(said, waiting, session, reply_to) if is_own_user and may_decide else None
             try:
                 if found:
                     return await self._decide(asked, session, prompt, *found)
