@@ -38,6 +38,18 @@ def test_a_key_of_a_file_goes_to_the_address_that_it_stands_beside(url: str, is_
     assert "example" not in told, "nor is it told where it belongs"
 
 
+@pytest.mark.parametrize("alias", ["config_llm", "CONFIG.LLM", "Config:llm"])
+def test_no_other_spelling_of_its_name_sets_a_key_of_a_file_free(alias: str) -> None:
+    bound = {"config:llm": Bound(CANARY, "https://api.example.com/v1")}
+    both = Secrets(bound, {"LONGHOUSE_SECRET_CONFIG_LLM": CANARY})
+    without_the_file = Secrets({}, {"LONGHOUSE_SECRET_CONFIG_LLM": CANARY})
+    for secrets in (both, without_the_file):
+        with pytest.raises(SetupError, match="belongs to another address"):
+            secrets.find(alias, "https://evil.test/v1")
+    hosts = {"LONGHOUSE_SECRET_CONFIG_LLM": CANARY, "LONGHOUSE_SECRET_CONFIG_LLM_HOSTS": "api.example.com"}
+    assert Secrets({}, hosts).find(alias, "https://api.example.com/v1") == CANARY
+
+
 @pytest.mark.parametrize(
     ("hosts", "url", "is_meant"),
     [

@@ -101,6 +101,17 @@ async def test_a_last_append_whose_reply_is_lost_knows_that_it_rests(dsn: str, d
         assert await db.value("SELECT count(*) FROM rests") == 1
 
 
+async def test_an_append_that_names_its_head_finds_itself_when_its_reply_is_lost(dsn: str, db: Database) -> None:
+    async with unsteady(dsn) as (shaky, line):
+        await opened(db)
+        line.lose_reply()
+        placed = await journals.add(shaky, "s", [prompted("More", "t2")], trace="t2", head=2)
+        assert (placed.seq, line.cuts) == (3, 1)
+        assert len(await whole(db)) == 3
+        with pytest.raises(journals.NotThere):
+            await journals.add(shaky, "s", [prompted("Late", "t3")], trace="t3", head=2)
+
+
 async def test_what_outsiders_add_is_there_once_when_its_reply_is_lost(dsn: str, db: Database) -> None:
     async with unsteady(dsn) as (shaky, line):
         line.lose_reply()
@@ -349,6 +360,14 @@ async def test_snapshot_and_tail_equal_the_fold_from_scratch(db: Database) -> No
         await db.run("DELETE FROM snapshots")
         await journals.snapshot(db, fold(told[:seq], blank("s")))
         assert await journals.load(db, "s") == session
+
+
+async def test_a_session_that_was_forgotten_leaves_no_snapshot(db: Database) -> None:
+    await written(db, turns=1, steps=1)
+    session = await from_scratch(db)
+    await db.run("DELETE FROM sessions WHERE id = 's'")
+    await journals.snapshot(db, session)
+    assert await db.value("SELECT count(*) FROM snapshots") == 0
 
 
 async def test_a_snapshot_of_another_fold_is_ignored(db: Database) -> None:

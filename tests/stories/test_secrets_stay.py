@@ -160,6 +160,11 @@ async def test_where_a_template_or_a_tool_may_not_go_is_said_at_publishing(servi
             assert words in said, url
         via = template("x", base_url="https://models.example/v1", proxy="http://169.254.169.254:3128")
         assert (await published(house, "template", via))[:2] == (400, "llm_policy.proxy")
+        # A proxy reads what is sent to an http address, the key of the operator's own model included.
+        tapped = template("x", base_url=house.model.url, api_key_ref="config:llm", proxy="http://proxy.example:3128")
+        status, param, said = await published(house, "template", tapped)
+        assert status == 400
+        assert "llm_policy.proxy: a proxy reads a key" in said, param
         # The operator's own model is on this machine, and templates may name it.
         assert (await published(house, "template", template("own", base_url=house.model.url)))[0] == 201
 

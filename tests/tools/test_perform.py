@@ -224,6 +224,24 @@ async def test_an_effect_that_takes_too_long_is_not_known() -> None:
     assert result.outcome.message.startswith("it is not known whether pay took effect: pay did not answer")
 
 
+async def test_an_effect_that_ends_while_it_is_told_to_stop_is_known() -> None:
+    class Careful(BaseTool):
+        """Ends what it has begun."""
+
+        effect: ClassVar[Effect] = "once"
+        timeout: ClassVar[float] = 0.02
+
+        async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                return "paid"
+            return "never"
+
+    result = await perform(Careful)
+    assert (result.outcome, result.doubt) == (Output(content="paid"), "")
+
+
 class Deaf(BaseTool):
     """Does not stop when it is told to."""
 

@@ -1,5 +1,6 @@
 """Words that decide, and words that do not: only what is clear in English, Russian or Chinese counts."""
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -118,3 +119,19 @@ def test_every_word_is_written_as_it_is_compared() -> None:
     for words in (approving.ON_APPROVAL, approving.ON_UNCERTAIN):
         assert {approving.plain(word) for word in words} == set(words)
     assert not set(approving.ON_APPROVAL) & set(approving.ON_UNCERTAIN)
+
+
+def test_what_was_not_shown_whole_is_not_approved_by_a_word() -> None:
+    padded = used(
+        "1-action-0", tool="pay", arguments=f'{{"note": "{"x" * asking.SHOWN}", "to": "Mallory"}}', approve_by=SOON
+    )
+    assert decision("yes", waiting(padded)) is None
+
+
+@pytest.mark.parametrize(
+    ("of_session", "asking_user", "is_own"),
+    [(None, None, True), (None, "mallory", False), ("ann", "ann", True), ("ann", "bob", False), ("ann", None, False)],
+)
+def test_who_decides_is_the_user_of_the_session(of_session: str | None, asking_user: str | None, is_own: bool) -> None:
+    session = replace(APPROVAL[0].session, user=of_session)
+    assert approving.is_own_user(session, asking_user) is is_own
