@@ -111,9 +111,14 @@ def test_there_is_an_example_of_every_kind() -> None:
 @pytest.mark.parametrize("event", EXAMPLES, ids=events.kind_of)
 def test_an_event_comes_back_as_it_was_written(event: Event) -> None:
     body = events.encode(event)
-    assert body.startswith('{"v":1,"kind":"' + events.kind_of(event) + '"')
+    assert body.startswith(f'{{"v":{2 if means_more(event) else 1},"kind":"{events.kind_of(event)}"')
     assert events.decode(body) == event
     assert events.decode(body.encode()) == event
+
+
+def means_more(event: Event) -> bool:
+    """Would a release that does not know its newest field do the wrong thing?"""
+    return bool(getattr(event, "aside", False) or getattr(event, "unbegun", ()))
 
 
 @given(st.text(), st.text(), st.recursive(st.none() | st.booleans() | st.text(), st.lists, max_leaves=5))
