@@ -251,3 +251,9 @@ def test_what_the_operator_has_set_up_may_be_anywhere_else_and_its_neighbours_ma
     assert named.allows_name("models.test", 443)
     assert named.problem("http://127.0.0.1:5432/")
     assert named.problem("http://127.0.0.2:11434/")
+
+
+def test_an_odd_spelling_of_an_address_is_refused_in_words_at_the_last_look() -> None:
+    gate = Gate(ANYWHERE, look_up)
+    with pytest.raises(EgressRefused):
+        gate.socket((socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.1", 80)))
