@@ -13,7 +13,7 @@ CHUNKS = 4_000
 TALK, PAUSE = 50, 0.02
 """Chunks of an answer in plain text, and seconds before each: it takes a second to write."""
 ASKS, HELPS = "You ask another agent.", "You help another agent."
-"""The system prompts of two agents, one of which calls the other."""
+"""What the system prompts of two agents begin with, one of which calls the other."""
 THOUGHT = {
     "reasoning_steps": ["Look at the clock.", "Then answer."],
     "current_situation": "The time is not known yet.",
@@ -27,7 +27,7 @@ THOUGHT = {
 def reply(body: Body) -> Say:
     """Nine uses of a tool, then the answer; its first word is the moment at which it was written."""
     role = text_of(body.messages[0].content)  # type: ignore[union-attr]
-    if role in (ASKS, HELPS):
+    if role.startswith((ASKS, HELPS)):
         return delegated(body)
     task = text_of(body.messages[1].content)  # type: ignore[union-attr]
     if task == "stream":
