@@ -1,6 +1,7 @@
 """A catalog of a hundred thousand tools: how fast it fills, how fast it is read over HTTP, and what a start costs."""
 
 import asyncio
+import os
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -23,6 +24,7 @@ INDEX_WITHIN = 300
 
 async def play(tools: int = TOOLS) -> list[dict[str, Any]]:
     """Starts on an empty catalog, fills it, reads it, and starts again."""
+    os.environ["LONGHOUSE_SECRET_WAREHOUSE"] = "key-of-the-warehouse"  # the example of a tool names it
     async with ground() as under:
         empty = await started(under)
         row = {"tools": tools, **await filled(under, tools)}
