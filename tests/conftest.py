@@ -1,14 +1,16 @@
 """One real Postgres for all tests, a database for each; a Longhouse served over a real socket."""
 
 import asyncio
+import gc
 import shutil
 import tempfile
 import threading
 import uuid
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import asyncpg
 import pytest
@@ -18,11 +20,13 @@ from redis.asyncio import Redis
 from longhouse.memory.redis import open_redis
 from longhouse.store import migrate
 from longhouse.store.database import Database, open_database
-from longhouse.store.embedded import open_postgres
+from longhouse.store.embedded import cluster, open_postgres
 from redis_server import RedisServer, redis_server
 from support import Serving
 
 TEMPLATE = "longhouse_template"
+BRIEF = {"fsync": "off", "full_page_writes": "off", "autovacuum": "off"}
+"""How Postgres is set for databases that live for seconds, and that nobody needs after a power cut."""
 
 # A traceback with the values of all variables takes seconds to write, in which the event loop stands still.
 structlog.configure(
@@ -55,7 +59,9 @@ class SharedPostgres:
 
     async def _run(self) -> None:
         self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
-        async with open_postgres(self.folder) as postgres:
+        async with AsyncExitStack() as stack:
+            with patch.dict(cluster.SETTINGS, BRIEF):
+                postgres = await stack.enter_async_context(open_postgres(self.folder))
             connection = await asyncpg.connect(postgres.dsn)
             await connection.execute(f"CREATE DATABASE {TEMPLATE}")
             await connection.close()
@@ -84,6 +90,12 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     node.workerinput["shared_dsn"] = node.config.shared_dsn
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays: no need to look through it for garbage again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
