@@ -22,6 +22,14 @@ def assistant(text: str) -> dict[str, Any]:
     return {"role": "assistant", "content": text}
 
 
+OLD = [user("My name is Алия"), assistant("Noted")]
+"""What another program has left in Redis."""
+
+
+async def put(redis: Redis, key: str, messages: Any) -> None:
+    await redis.set(key, msgspec.json.encode(messages))
+
+
 async def get(redis: Redis, key: str) -> Any:
     value = await redis.get(key)
     return msgspec.json.decode(value) if value else None

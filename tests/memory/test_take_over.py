@@ -1,11 +1,9 @@
 """Moving in: a conversation that is new here and known in Redis goes on where it was; nothing in Redis is lost."""
 
 import asyncio
-from typing import Any
 
-import msgspec
 import pytest
-from looking import CHAT, SUB, assistant, get, mirrored, until, user
+from looking import CHAT, OLD, SUB, assistant, get, mirrored, put, until, user
 from redis.asyncio import Redis
 from scribe import Scribe
 
@@ -14,12 +12,7 @@ from longhouse.memory.mirror import Mirror
 from longhouse.store.database import Database
 from redis_server import RedisServer
 
-OLD = [user("My name is Алия"), assistant("Noted")]
 KNOWN = (User(content="My name is Алия"), Assistant(content="Noted"))
-
-
-async def put(redis: Redis, key: str, messages: Any) -> None:
-    await redis.set(key, msgspec.json.encode(messages))
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from redis_server import RedisServer
 from support import House, Serving, content, dictated, sse
 
 CANARY = "канарейка金絲雀canary"
+LABEL = "canary.bird"
 KEEPER = Template(
     name="keeper",
     prompt_pack=PromptPack(system_prompt="I am keeper."),
@@ -42,7 +43,7 @@ def keeps(body: Any) -> Say:
         call("clarificationtool", questions=[f"{CANARY}?"]),
         call("createreporttool", title=f"Отчёт {CANARY}", content=f"# {CANARY}\n\n" + f"{CANARY} " * 4_000),
         call("createfiletool", path=f"{CANARY}.md", content=CANARY),
-        call("agent_helper", task=f"Помни {CANARY}", constraints={"что": CANARY}),
+        call("agent_helper", task=f"Помни {CANARY}", label=LABEL, constraints={"что": CANARY}),
         call("finalanswertool", answer=f"Готово, {CANARY}."),
     )[done]
 
@@ -104,7 +105,8 @@ async def test_nothing_of_a_session_is_left_anywhere(
     cast_of_two = cast(**ROLES)
     async with serving(cast_of_two, templates=[KEEPER, HELPER], redis_url=server.url, **settings) as house:
         long = f"{CANARY} " * 8_000  # more than a row takes: its body goes to files
-        asked = await chat(house, user(long, IMAGE), chat_id="c-1", metadata={"note": "x"})
+        # Of such a user, what is kept for the conversation alone lies under a digest.
+        asked = await chat(house, user(long, IMAGE), chat_id="c-1", metadata={"note": "x"}, user="我" * 200)
         session = asked["model"]
         assert content(await chat(house, user(f"Да, {CANARY}"), model=session)) == f"Готово, {CANARY}."
         async with house.http.get("/v1/sessions?conversation_id=c-1") as response:
@@ -112,7 +114,9 @@ async def test_nothing_of_a_session_is_left_anywhere(
         assert len(every) == 2, "the agent beneath is one of them"
         # It was everywhere.
         async with asyncio.timeout(20):
-            while "subagent:helper:c-1" not in await in_redis(redis) or CANARY not in on_disk(folders["log_dir"]):
+            while f"subagent:helper:c-1/{LABEL}" not in await in_redis(redis) or CANARY not in on_disk(
+                folders["log_dir"]
+            ):
                 await asyncio.sleep(0.05)
         for name in ("logs_dir", "reports_dir"):
             assert CANARY in on_disk(folders[name]), name
@@ -124,9 +128,12 @@ async def test_nothing_of_a_session_is_left_anywhere(
         assert await delete(house, session) == (
             200, {"id": session, "object": "session.deleted", "deleted": True},
         )  # fmt: skip
-        assert CANARY not in await everything(house.db)
+        rows = await everything(house.db)
+        assert CANARY not in rows
+        assert LABEL not in rows
         assert await house.db.value("SELECT count(*) FROM files") == 0
         await until_gone(lambda: in_redis(redis))
+        assert LABEL not in await in_redis(redis)
 
         async def disk() -> str:
             return on_disk(*folders.values())

@@ -38,6 +38,8 @@ AT_ONCE: Final = 8
 PRIOR_WITHIN: Final = 0.5
 """Seconds that a new conversation waits for what Redis knows of it."""
 LOOK_EVERY: Final = 0.05
+AT_A_LOOK: Final = 1000
+"""Names of keys that Redis is asked for at once."""
 
 # KEYS: our hash of versions, the key; ARGV: marker, version, value, where to keep what somebody else left there.
 # One script, so that a flush, an older writer and a key that is not ours are all noticed at the moment of writing.
@@ -180,16 +182,30 @@ class Mirror:
             await self.epoch()
         for trace in traces:
             self._known.pop(trace.session_id, None)
-        await self._remove({_key_of(trace) for trace in traces})
-        spoken = {(trace.owner, trace.conversation_id) for trace in traces if trace.side == "root"}
-        left = [row for row in await mirror.roots(self._db, sorted(spoken)) if not row.is_ephemeral] if spoken else []
-        subs = [child for trace in traces if trace.side == "sub" if (child := await mirror.same(self._db, trace))]
-        await self._write(await self._copies([*left, *subs]))
+        spoken = sorted({(trace.owner, trace.conversation_id) for trace in traces if trace.side == "root"})
+        asked = sorted({(trace.owner, trace.conversation_id, trace.agent) for trace in traces if trace.side == "sub"})
+        await self._remove({keys.chat_key(conversation, owner) for owner, conversation in spoken})
+        await self._remove([name async for name in self._names_of(asked)])
+        left = [*await mirror.roots(self._db, spoken), *await mirror.subs(self._db, asked)]
+        await self._write(await self._copies([row for row in left if not row.is_ephemeral]))
+
+    async def _names_of(self, asked: Sequence[tuple[str, str, str]]) -> AsyncIterator[str]:
+        """The keys of these sub-agents, also of those with a label: which labels there were is known to Redis alone."""
+        plain = {keys.subagent_key(agent, conversation, owner) for owner, conversation, agent in asked}
+        for name in plain:
+            yield name
+        if not plain:
+            return
+        async for field, _ in self._redis.hscan_iter(self._hash, match="*subagent:*/*", count=AT_A_LOOK):
+            name = _bytes(field).decode()
+            if name.rpartition("/")[0] in plain:
+                yield name
 
     async def _remove(self, names: Iterable[str]) -> None:
+        """Removes keys, with what was put aside for them: it was said in the same conversation."""
         pipeline = self._redis.pipeline()
         for name in sorted(names):
-            pipeline.delete(name)
+            pipeline.delete(name, _before(name))
             pipeline.hdel(self._hash, name)
         await pipeline.execute()
 
@@ -267,7 +283,7 @@ class Mirror:
         pipeline = self._redis.pipeline(transaction=False)
         for copy in copies:
             version, value = sum(copy.heads.values()), msgspec.json.encode(copy.messages)
-            keep_at = "" if copy.took_over else f"longhouse:before:{copy.key}"
+            keep_at = "" if copy.took_over else _before(copy.key)
             pipeline.eval(WRITE, 2, self._hash, copy.key, self._marker, version, value, keep_at)
         if b"flushed" in [_bytes(answer) for answer in await pipeline.execute()]:
             self._marker = ""
@@ -275,10 +291,15 @@ class Mirror:
         return copies
 
 
-def _key_of(one: Row | Trace) -> str:
+def _key_of(one: Row) -> str:
     if one.side == "sub":
         return keys.subagent_key(one.agent, one.conversation_id, one.owner, one.label)
     return keys.chat_key(one.conversation_id, one.owner)
+
+
+def _before(key: str) -> str:
+    """Where what somebody else had written under a key is put aside."""
+    return f"longhouse:before:{key}"
 
 
 def _bytes(answer: object) -> bytes:

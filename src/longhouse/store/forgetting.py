@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from longhouse.journal.events import Fault
-from longhouse.store import files
+from longhouse.store import files, memories, scopes
 from longhouse.store.database import Database, Within
 from longhouse.store.delegations import LOCK, LOCK_ROWS, tell
+from longhouse.store.memories import Scope
 from longhouse.store.outcomes import Kept
 
 FORGOTTEN: Final = Fault(code="forgotten", message="the agent was deleted with all that it knew, and did not finish")
@@ -60,8 +61,8 @@ FILES: Final = """
     WHERE kind = 'Prompted'
 """
 NOTE: Final = f"""
-    INSERT INTO forgotten (session_id, owner, conversation_id, side, agent, label, reports, request)
-    SELECT s.id, s.owner, s.conversation_id, s.side, s.agent, s.label, ARRAY(
+    INSERT INTO forgotten (session_id, owner, conversation_id, side, agent, reports, request)
+    SELECT s.id, s.owner, s.conversation_id, s.side, s.agent, ARRAY(
         SELECT left(encode(sha256(convert_to(j.session_id || ':' || j.call_id, 'UTF8')), 'hex'), 8)
         FROM journal_events j WHERE j.session_id = s.id AND j.kind = 'Called' AND j.body ->> 'tool' = '{REPORTS}'
     ), $2 FROM sessions s WHERE s.id = ANY($1) ORDER BY s.id
@@ -78,16 +79,33 @@ GONE: Final = tuple(
         ("sessions", "id"),
     )
 )
-# Long-term memory outlives conversations on purpose; what was kept for this conversation alone does not.
-MEMORIES: Final = """
-    DELETE FROM memories WHERE owner = $2 AND split_part(written_by, ':', 1) = ANY($1)
-      AND (scope LIKE '["conversation",%' OR scope LIKE '["agent",null,%')
+LOCK_SCOPE: Final = "SELECT pg_advisory_xact_lock($1, $2)"
+SHARING: Final = """
+    SELECT DISTINCT owner, "user", agent, conversation_id FROM sessions
+    WHERE owner = $1 AND conversation_id = $2 AND (id = ANY($3)) = $4
 """
-MEMORY_CALLS: Final = "DELETE FROM memory_calls WHERE owner = $2 AND split_part(key, ':', 1) = ANY($1)"
+# A directory stays while something stands in it that stays.
+WRITTEN: Final = """
+    WITH known AS (
+        SELECT scope, path, content IS NULL AS is_directory,
+               split_part(written_by, ':', 1) = ANY($3) OR former_writers && $3 AS is_theirs
+        FROM memories WHERE owner = $1 AND scope = ANY($2)
+    )
+    DELETE FROM memories m USING known k
+    WHERE m.owner = $1 AND m.scope = k.scope AND m.path = k.path AND k.is_theirs AND NOT (
+        k.is_directory AND EXISTS (
+            SELECT FROM known b WHERE b.scope = k.scope AND starts_with(b.path, k.path || '/') AND NOT b.is_theirs
+        )
+    )
+"""
+DESERTED: Final = tuple(
+    f"DELETE FROM {table} WHERE owner = $1 AND scope = ANY($2)" for table in ("memories", "memory_calls")
+)
+MEMORY_CALLS: Final = "DELETE FROM memory_calls WHERE owner = $1 AND split_part(key, ':', 1) = ANY($2)"
 IN_ORDER: Final = "SELECT pg_advisory_xact_lock(hashtextextended('longhouse forgetting', 0))"
 
 SINCE: Final = """
-    SELECT nth, session_id, owner, conversation_id, side, agent, label, reports FROM forgotten
+    SELECT nth, session_id, owner, conversation_id, side, agent, reports FROM forgotten
     WHERE nth > $1 ORDER BY nth LIMIT 500
 """
 THERE: Final = "SELECT id FROM sessions WHERE id = ANY($1)"
@@ -113,7 +131,6 @@ class Trace:
     conversation_id: str
     side: str
     agent: str
-    label: str
     reports: Sequence[str] = ()
 
 
@@ -140,17 +157,39 @@ async def forget(db: Database, session_id: str, owner: str) -> Forgotten | None:
             return None  # another request was first
         told = await tell(tx, waiting, Kept(outcome=FORGOTTEN))
         digests = [row["digest"] for row in await tx.rows(FILES, ids)]
+        await _forget_memories(tx, owner, conversation, ids)
         # Numbers in the order of commits, so that who follows them by number misses none.
         await tx.run(IN_ORDER)
         await tx.run(NOTE, ids, request)
         for sql in GONE:
             await tx.run(sql, ids)
-        for sql in (MEMORIES, MEMORY_CALLS):
-            await tx.run(sql, ids, owner)
         await files.drop_unused(tx, digests)
         return Forgotten(ids, told)
 
     return await db.together(write)
+
+
+async def _forget_memories(tx: Within, owner: str, conversation: str, ids: Sequence[str]) -> None:
+    """Deletes what these sessions wrote for this conversation alone, and all of it that nobody is left to read.
+
+    Long-term memory outlives conversations on purpose.
+    """
+    theirs = await _shared(tx, owner, conversation, ids, are_gone=True)
+    # Whoever writes there now has done so before this, or finds that it is too late.
+    for lock in sorted({scope.lock for scope in theirs}):
+        await tx.run(LOCK_SCOPE, memories.LOCKS, lock)
+    await tx.run(WRITTEN, owner, [scope.key for scope in theirs], ids)
+    # Read under the locks: a session that has begun meanwhile may have written there before we came.
+    deserted = theirs - await _shared(tx, owner, conversation, ids, are_gone=False)
+    for sql in DESERTED:
+        await tx.run(sql, owner, [scope.key for scope in deserted])
+    await tx.run(MEMORY_CALLS, owner, ids)
+
+
+async def _shared(tx: Within, owner: str, conversation: str, ids: Sequence[str], *, are_gone: bool) -> set[Scope]:
+    """The scopes that these sessions of a conversation, or all others of it, have for this conversation alone."""
+    rows = await tx.rows(SHARING, owner, conversation, ids, are_gone)
+    return {scope for row in rows for scope in scopes.passing(*row)}
 
 
 async def since(db: Database, nth: int) -> list[Trace]:

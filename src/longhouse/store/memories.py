@@ -20,9 +20,9 @@ LOCKS: Final = 0x6D656D6F  # "memo"
 
 Verdict = Literal[
     "done", "repeated", "missing", "exists", "is_file", "is_directory", "parent_is_file", "not_empty", "not_found",
-    "file_full", "scope_full", "too_many",
+    "file_full", "scope_full", "too_many", "forgotten",
 ]  # fmt: skip
-"""What became of a change; `repeated`: this call had made it before."""
+"""What became of a change; `repeated`: this call had made it before; `forgotten`: its session is no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,8 @@ class Scope:
 
     owner: str
     key: str
+    passing: bool = False
+    """Are they of one conversation alone, and forgotten with it?"""
 
     @property
     def lock(self) -> int:
@@ -55,12 +57,14 @@ class File:
 
 # $1 owner, $2 scope, $3 key in all changes; `verdict` decides, the rest happens only when it says "done".
 KNOWN: Final = "EXISTS (SELECT FROM memory_calls WHERE owner = $1 AND scope = $2 AND key = $3)"
+# Forgetting takes the same lock: what was written before it is found by it, and what comes after finds this.
+ORPHANED: Final = "EXISTS (SELECT FROM forgotten WHERE session_id = split_part($3, ':', 1))"
 HERE: Final = "SELECT path, content IS NULL AS is_directory, size FROM memories WHERE owner = $1 AND scope = $2"
 # A call is repeated by the worker that takes over, mostly within seconds; a month covers a house that stood empty.
 NOTED: Final = """
     noted AS (
         INSERT INTO memory_calls (owner, scope, key) SELECT $1, $2, $3 FROM verdict WHERE verdict = 'done'
-    ), forgotten AS (
+    ), swept AS (
         DELETE FROM memory_calls WHERE owner = $1 AND scope = $2 AND at < now() - interval '30 days'
     )
     SELECT verdict FROM verdict
@@ -76,6 +80,7 @@ WITH here AS (
 ), verdict AS (
     SELECT CASE
         WHEN {KNOWN} THEN 'repeated'
+        WHEN {ORPHANED} THEN 'forgotten'
         WHEN EXISTS (SELECT FROM here WHERE path = $4 AND is_directory AND $5 IS NOT NULL) THEN 'is_directory'
         WHEN EXISTS (SELECT FROM here WHERE path = $4 AND NOT is_directory AND $5 IS NULL) THEN 'is_file'
         WHEN EXISTS (SELECT FROM here WHERE path = $4 AND NOT is_directory) THEN 'exists'
@@ -95,6 +100,7 @@ CHANGE: Final = f"""
 WITH verdict AS (
     SELECT CASE
         WHEN {KNOWN} THEN 'repeated'
+        WHEN {ORPHANED} THEN 'forgotten'
         WHEN file.owner IS NULL THEN 'missing'
         WHEN file.content IS NULL THEN 'is_directory'
         WHEN strpos(file.content, $5) = 0 OR ($5 = '' AND file.content <> '') THEN 'not_found'
@@ -107,7 +113,12 @@ WITH verdict AS (
 ), changed AS (
     UPDATE memories SET
         content = overlay(content PLACING $6 FROM strpos(content, $5) FOR char_length($5)),
-        written_by = $3, updated_at = now()
+        written_by = $3, updated_at = now(),
+        -- Each session once, and only where forgetting asks for it: files that last are written by too many.
+        former_writers = CASE
+            WHEN $9 AND split_part(written_by, ':', 1) <> ALL(former_writers)
+            THEN former_writers || split_part(written_by, ':', 1) ELSE former_writers
+        END
     FROM verdict
     WHERE verdict = 'done' AND owner = $1 AND scope = $2 AND path = $4
 ), {NOTED}
@@ -119,6 +130,7 @@ WITH here AS (
 ), verdict AS (
     SELECT CASE
         WHEN {KNOWN} THEN 'repeated'
+        WHEN {ORPHANED} THEN 'forgotten'
         WHEN NOT EXISTS (SELECT FROM here WHERE path = $4) THEN 'missing'
         WHEN EXISTS (SELECT FROM here WHERE starts_with(path, $4 || '/')) THEN 'not_empty'
         ELSE 'done'
@@ -180,7 +192,7 @@ class Memories:
 
     async def update(self, scope: Scope, path: str, old: str, new: str, *, key: str) -> Verdict:
         """The first `old` in a file becomes `new`; an empty `old` stands for an empty file."""
-        return await self._alone(scope, CHANGE, key, path, old, new, MAX_FILE, MAX_SCOPE)
+        return await self._alone(scope, CHANGE, key, path, old, new, MAX_FILE, MAX_SCOPE, scope.passing)
 
     async def delete(self, scope: Scope, path: str, *, key: str) -> Verdict:
         """A file, or an empty directory."""

@@ -8,7 +8,6 @@ from typing import Final
 
 from longhouse.journal.session import EPHEMERAL_LABEL
 from longhouse.store.database import Database
-from longhouse.store.forgetting import Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +59,11 @@ CLAIM: Final = """
 TIMES: Final = """
     SELECT session_id, seq, at FROM journal WHERE session_id = ANY($1) AND kind IN ('Started', 'Replied')
 """
-SAME: Final = f"""
-    SELECT {COLUMNS} FROM sessions s
-    WHERE s.owner = $1 AND s.conversation_id = $2 AND s.side = $3 AND s.agent = $4 AND s.label = $5
+SUBS: Final = f"""
+    SELECT {COLUMNS}
+    FROM sessions s JOIN unnest($1::text[], $2::text[], $3::text[]) AS asked (owner, conversation_id, agent)
+      ON s.owner = asked.owner AND s.conversation_id = asked.conversation_id AND s.agent = asked.agent
+    WHERE s.side = 'sub' ORDER BY s.id
 """
 IDENTITY: Final = "SELECT id::text FROM identity"
 IS_MET: Final = """
@@ -125,10 +126,10 @@ async def is_met(db: Database, owner: str, conversation_id: str, *, agent: str |
     return bool(await db.value(IS_MET, owner, conversation_id, side, agent, label, EPHEMERAL_LABEL))
 
 
-async def same(db: Database, trace: Trace) -> Row | None:
-    """The session that has taken the place of one that was forgotten, if there is one."""
-    row = await db.row(SAME, trace.owner, trace.conversation_id, trace.side, trace.agent, trace.label)
-    return Row(*row) if row else None
+async def subs(db: Database, agents: Sequence[tuple[str, str, str]]) -> Sequence[Row]:
+    """The sessions with these sub-agents (owner, conversation, agent), under whatever label."""
+    owners, conversations, names = ([one[nth] for one in agents] for nth in range(3))
+    return [Row(*row) for row in await db.rows(SUBS, owners, conversations, names)]
 
 
 async def child(db: Database, owner: str, conversation_id: str, agent: str) -> str | None:

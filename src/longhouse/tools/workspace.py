@@ -1,23 +1,18 @@
 """The ten memory tools: files that an agent keeps under `memory_dir` from one conversation to the next."""
 
 import functools
-import hashlib
 from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar, Final, ParamSpec
 
-import msgspec
 from pydantic import Field
 
 from longhouse.journal.events import Effect
 from longhouse.journal.messages import clean
-from longhouse.journal.session import LOCAL_OWNER
+from longhouse.store import scopes
 from longhouse.store.memories import MAX_ENTRIES, MAX_FILE, MAX_SCOPE, File, Scope, Verdict
 from longhouse.tools.context import ToolContext
 from longhouse.tools.memory import ROOT, BadPath, Memory, plain
 from longhouse.tools.toolbox import BaseTool
-
-MAX_SCOPE_KEY: Final = 400
-"""Bytes of a scope's key; a longer one is kept as its digest."""
 
 PATH: Final = f"A path inside {ROOT}, such as people/ann.md"
 
@@ -32,6 +27,7 @@ WHY: Final[dict[Verdict, str]] = {
     "file_full": f"{{path}} would be larger than {MAX_FILE} bytes; split it",
     "scope_full": f"{ROOT} would be larger than {MAX_SCOPE} bytes; delete what is no longer needed",
     "too_many": f"{ROOT} would hold more than {MAX_ENTRIES} entries; join files, or delete some",
+    "forgotten": "this conversation was deleted: nothing of it is written down any more",
 }
 
 P = ParamSpec("P")
@@ -188,26 +184,17 @@ MEMORY_TOOLS: Final = (
 
 
 def scope_of(context: ToolContext) -> Scope:
-    """Whose files these are. Without a user, one key may stand for many people: only the conversation is shared.
-
-    Where no keys are set, the owner is the user of what names none.
-    """
-    user, agent, conversation = context.user, context.agent, context.conversation_id
+    """Whose files these are. Where no keys are set, the owner is the user of what names none."""
+    owner, user, conversation = context.owner, context.user, context.conversation_id
     match context.memory_scope:
         case "owner":
-            parts: list[str | None] = ["owner"]
-        case "agent" if user and user.strip():
-            parts = ["agent", user, agent]
+            return scopes.of_owner(owner)
         case "agent":
-            parts = ["agent", None, agent, conversation]
+            return scopes.of_agent(owner, user, context.agent, conversation)
         case "conversation":
-            # As it was before the owner counted as a user: the files of old conversations are found.
-            parts = ["conversation", None if user == context.owner == LOCAL_OWNER else user, conversation]
+            return scopes.of_conversation(owner, user, conversation)
         case unknown:
             raise Refused(f"no memory is set up here: {unknown!r} is not a scope")
-    # JSON, so that no name can be made to look like two.
-    key = msgspec.json.encode(parts)
-    return Scope(context.owner, key.decode() if len(key) <= MAX_SCOPE_KEY else hashlib.sha256(key).hexdigest())
 
 
 def _memory(context: ToolContext) -> Memory:

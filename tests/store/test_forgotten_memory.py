@@ -1,0 +1,177 @@
+"""What a forgotten session leaves behind in Postgres: of its conversation's memory nothing, and no word of anybody."""
+
+import asyncio
+import uuid
+from dataclasses import dataclass
+
+import pytest
+
+from longhouse.journal import events
+from longhouse.store import forgetting, journals
+from longhouse.store.database import Database
+from longhouse.store.memories import LOCKS, Memories, Scope
+from longhouse.tools.context import ToolContext
+from longhouse.tools.workspace import scope_of
+
+LONG = "é" * 300
+"""Of such a user, the scope is kept as a digest."""
+
+WAITING = """
+    SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database
+    WHERE d.datname = current_database() AND l.locktype = 'advisory' AND NOT l.granted
+"""
+
+
+@dataclass
+class Life:
+    """A session as its memory tools see it."""
+
+    db: Database
+    agent: str = "keeper"
+    user: str | None = "ann"
+    conversation: str = "c"
+    owner: str = "local"
+    side: events.Side = "root"
+    label: str = ""
+    id: str = ""
+
+    async def begun(self) -> "Life":
+        opened = events.Opened(
+            agent=self.agent, version=1, owner=self.owner, user=self.user, conversation=self.conversation,
+            side=self.side, label=self.label,
+        )  # fmt: skip
+        prompted = events.Prompted(trace=uuid.uuid4().hex, content=("Hi",))
+        placed = await journals.open(self.db, f"{self.agent}_{uuid.uuid4()}", opened, prompted, task="Hi")
+        self.id = placed.session_id
+        return self
+
+    def scope(self, kind: str) -> Scope:
+        context = ToolContext(
+            session_id=self.id, conversation_id=self.conversation, owner=self.owner, user=self.user, agent=self.agent,
+            call="1", key="", memory_scope=kind,
+        )  # fmt: skip
+        return scope_of(context)
+
+    async def keeps(self, path: str, kind: str = "conversation") -> str:
+        return await Memories(self.db).write(self.scope(kind), path, path, key=f"{self.id}:{uuid.uuid4()}")
+
+    async def changes(self, path: str, kind: str = "conversation") -> str:
+        return await Memories(self.db).update(self.scope(kind), path, path, f"{path}!", key=f"{self.id}:{uuid.uuid4()}")
+
+    async def forgotten(self) -> None:
+        assert await forgetting.forget(self.db, self.id, self.owner)
+
+
+async def begun(db: Database, **about: str | None) -> Life:
+    return await Life(db, **about).begun()  # type: ignore[arg-type]
+
+
+async def left(db: Database) -> list[str]:
+    return [row["path"] for row in await db.rows("SELECT path FROM memories ORDER BY path")]
+
+
+@pytest.mark.parametrize("user", ["ann", LONG, "local", None, " "])
+async def test_what_a_conversation_kept_for_itself_goes_with_those_who_wrote_it(db: Database, user: str | None) -> None:
+    first, second = await begun(db, user=user), await begun(db, user=user, agent="other")
+    for life, path in ((first, "mine.md"), (first, "ours.md"), (second, "theirs.md"), (second, "both.md")):
+        assert await life.keeps(path) == "done"
+    assert await second.changes("ours.md") == "done", "the last who wrote it stays"
+    assert await first.changes("both.md") == "done"
+    assert await second.changes("both.md") == "done"
+    await first.forgotten()
+    assert await left(db) == ["theirs.md"]
+    await second.forgotten()
+    assert await left(db) == []
+    assert await db.value("SELECT count(*) FROM memory_calls") == 0
+
+
+@pytest.mark.parametrize("kind", ["conversation", "agent"])
+async def test_with_its_last_session_all_that_a_conversation_kept_is_gone(db: Database, kind: str) -> None:
+    """Also files of which nobody knows any more whose they were."""
+    life, branch = await begun(db, user=None), await begun(db, user=None, label="branch-1")
+    assert await life.keeps("known.md", kind) == "done"
+    assert await branch.keeps("branch.md", kind) == "done"
+    assert await life.keeps("unknown.md", kind) == "done"
+    await db.run("UPDATE memories SET written_by = 'nobody:1' WHERE path = 'unknown.md'")
+    await branch.forgotten()
+    assert await left(db) == ["known.md", "unknown.md"], "one is left who may read them"
+    await life.forgotten()
+    assert await left(db) == []
+
+
+async def test_the_memory_of_others_and_what_is_meant_to_last_stays(db: Database) -> None:
+    life = await begun(db, owner="acme")
+    child = await begun(db, owner="acme", agent="helper", side="sub")
+    others = [
+        await begun(db, owner="acme", conversation="d"),
+        await begun(db, owner="acme", user="bob", agent="other"),
+        await begun(db, owner="acme", user=None, agent="third"),
+        await begun(db, owner="globex"),
+    ]
+    for nth, other in enumerate(others):
+        assert await other.keeps(f"other{nth}.md") == "done"
+    assert await others[2].keeps("alone.md", "agent") == "done"
+    assert await life.keeps("of-all.md", "owner") == "done"
+    assert await life.keeps("of-ann.md", "agent") == "done"
+    assert await child.changes("of-all.md", "owner") == "done"
+    assert await life.keeps("gone.md") == "done"
+    await life.forgotten()
+    await child.forgotten()
+    expected = ["alone.md", "of-all.md", "of-ann.md", *(f"other{nth}.md" for nth in range(4))]
+    assert await left(db) == expected
+    assert await db.value("SELECT count(*) FROM memories WHERE cardinality(former_writers) > 0") == 0
+
+
+async def test_a_directory_stays_while_others_have_something_in_it(db: Database) -> None:
+    first, second = await begun(db), await begun(db, agent="other")
+    assert await first.keeps("people/near/ann.md") == "done"
+    assert await first.keeps("places/oslo.md") == "done"
+    assert await second.keeps("people/near/bob.md") == "done"
+    await first.forgotten()
+    assert await left(db) == ["people", "people/near", "people/near/bob.md"]
+    await second.forgotten()
+    assert await left(db) == []
+
+
+async def test_whoever_still_writes_while_it_is_forgotten_writes_nothing(db: Database) -> None:
+    """A call that was under way: done before, it is forgotten with the rest; after, it is refused."""
+    life, other = await begun(db), await begun(db, agent="other")
+    assert await other.keeps("theirs.md") == "done"
+    async with db.connection() as holding:
+        await holding.execute("SELECT pg_advisory_lock($1, $2)", LOCKS, life.scope("conversation").lock)
+        writing = [asyncio.create_task(life.keeps(f"{nth}.md")) for nth in range(3)]
+        forgetting_it = asyncio.create_task(life.forgotten())
+        await asyncio.sleep(0.1)
+        writing += [asyncio.create_task(life.keeps(f"late{nth}.md")) for nth in range(3)]
+        await asyncio.sleep(0.1)
+    async with asyncio.timeout(20):
+        await forgetting_it
+        assert set(await asyncio.gather(*writing)) <= {"done", "forgotten"}
+    for write in (life.keeps("later.md"), life.changes("theirs.md"), life.keeps("later.md", "owner")):
+        assert await write == "forgotten"
+    assert await Memories(db).delete(life.scope("conversation"), "theirs.md", key=f"{life.id}:9") == "forgotten"
+    assert await left(db) == ["theirs.md"]
+
+
+async def test_what_a_session_writes_that_begins_meanwhile_stays(db: Database) -> None:
+    life = await begun(db, user=None)
+    first, second = sorted(("agent", "conversation"), key=lambda kind: life.scope(kind).lock)
+    async with db.connection() as holding:
+        await holding.execute("SELECT pg_advisory_lock($1, $2)", LOCKS, life.scope(first).lock)
+        forgetting_it = asyncio.create_task(life.forgotten())
+        async with asyncio.timeout(20):
+            while not await db.value(WAITING):
+                await asyncio.sleep(0.01)
+        newcomer = await begun(db, user=None, label="branch-1")
+        assert await newcomer.keeps("new.md", second) == "done"
+    async with asyncio.timeout(20):
+        await forgetting_it
+    assert await left(db) == ["new.md"]
+
+
+async def test_of_what_is_forgotten_ids_are_kept_and_no_label(db: Database) -> None:
+    life = await begun(db, side="sub", label="the-divorce", user="ann-lee")
+    await life.forgotten()
+    [row] = await db.rows("SELECT f::text AS row FROM forgotten f")
+    assert life.id in row["row"]
+    assert not any(word in row["row"] for word in ("divorce", "ann-lee"))
