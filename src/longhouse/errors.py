@@ -66,7 +66,7 @@ class ProviderError(LonghouseError):
 
 
 class UnknownShape(LonghouseError):  # noqa: N818
-    """A journal holds a shape that this process does not know: it lets the session go, it does not guess."""
+    """A journal holds a shape that this process does not know, or does not add up: it is let go, not guessed at."""
 
 
 def quoted(text: str, secrets: Iterable[str] = ()) -> str:

@@ -5,13 +5,14 @@ from datetime import timedelta
 import msgspec
 import pytest
 
+from longhouse.errors import UnknownShape
 from longhouse.journal import events, fingerprint, plain
 from longhouse.journal.events import Fault, Output
 from longhouse.journal.fold import blank
 from longhouse.journal.messages import TextPart, User
 from longhouse.journal.session import AGENT_FAILED, Session, State, Turn
 from longhouse.journal.transcript import Heard, Step, Summary, Told, Use
-from support import BEGAN, LIMITS, opened, prompted, returned, started, told, used
+from support import AGENT, BEGAN, LIMITS, opened, prompted, returned, started, told, used
 
 RUNNING = (opened(), prompted("Will it rain?"), started(2))
 FAILED = events.Failed(reason="no model answered", code="provider_error")
@@ -50,6 +51,14 @@ def test_a_prompt_waits_in_the_queue_until_it_is_started() -> None:
     assert session.can_move
     assert [waiting.seq for waiting in session.queue] == [2]
     assert session.transcript == ()
+
+
+@pytest.mark.parametrize("prompt", [1, 2, 7])
+def test_a_turn_that_starts_with_a_prompt_that_does_not_wait_is_said_to_be_odd(prompt: int) -> None:
+    """It never was, it was no prompt, or it was started before."""
+    ended = told(opened(), prompted("Hello"), started(2), events.Replied(), events.Finished(answer="Hi"))
+    with pytest.raises(UnknownShape, match=f"^the journal of {AGENT}_1 starts at 6 with a prompt, {prompt}, that does"):
+        told(started(prompt), session=ended)
 
 
 def test_a_started_prompt_enters_the_transcript_and_opens_a_turn() -> None:

@@ -60,20 +60,27 @@ async def test_hints_past_all_measure_are_dropped_and_the_sweep_finds_what_they_
 async def test_a_journal_that_a_newer_process_wrote_is_left_to_it_and_the_others_are_carried(
     db: Database, redis: Redis
 ) -> None:
+    """And so is one that does not add up: its turn was started by a prompt that is not there."""
     scribe = Scribe(db)
+    odd = await scribe.turn("master", "Where from?", "Hi", conversation="0")
+    await db.run(
+        "UPDATE journal SET body = $2 WHERE session_id = $1 AND kind = 'Started'", odd, events.encode(started(99))
+    )
     unknown = await scribe.turn("master", "From the future", "Hi", conversation="1")
     await db.run(
         """UPDATE journal SET body = '{"v":99,"kind":"Prompted"}' WHERE session_id = $1 AND seq = 2""", unknown
     )
     async with mirrored(db, redis) as running:
+        running.nudge(odd)
         running.nudge(unknown)
         await scribe.turn("master", "Hello", "Hi")
         await until(lambda: get(redis, CHAT), [user("Hello"), assistant("Hi")])
         # Looked at again by every sweep, and still nobody else has to wait.
         await scribe.turn("master", "More", "Less")
         await until(lambda: get(redis, CHAT), [user("Hello"), assistant("Hi"), user("More"), assistant("Less")])
-    assert await get(redis, "chat_history:1") is None
-    assert await mirror.cursor(db, "redis", unknown) == 0
+    for conversation, session in (("0", odd), ("1", unknown)):
+        assert await get(redis, f"chat_history:{conversation}") is None
+        assert await mirror.cursor(db, "redis", session) == 0
 
 
 async def test_a_projection_ends_with_its_block_whatever_it_is_doing(db: Database, redis: Redis) -> None:

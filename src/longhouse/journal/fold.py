@@ -7,6 +7,7 @@ from typing import Any, Final, Literal, assert_never
 
 import msgspec
 
+from longhouse.errors import UnknownShape
 from longhouse.journal import events
 from longhouse.journal.events import Event, Output, Recorded
 from longhouse.journal.messages import text_of
@@ -146,7 +147,11 @@ class _Builder:
         self.turn = replace(self.turn, chain=event.chain, said=())
 
     def _start(self, event: events.Started, seq: int, at: datetime) -> None:
-        waiting = next(waiting for waiting in self.queue if waiting.seq == event.prompt)
+        waiting = next((waiting for waiting in self.queue if waiting.seq == event.prompt), None)
+        if waiting is None:
+            raise UnknownShape(
+                f"the journal of {self.base.id} starts at {seq} with a prompt, {event.prompt}, that does not wait in it"
+            )
         self.queue.remove(waiting)
         self.lost = 0
         prompt = waiting.prompt
