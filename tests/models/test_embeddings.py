@@ -77,6 +77,26 @@ async def test_whatever_goes_wrong_is_a_provider_error_without_secrets(body: Any
     assert "sk-secret" not in str(raised.value)
 
 
+async def test_of_a_complaint_without_end_only_the_beginning_is_read() -> None:
+    part, most, sent = b"broken " * 10_000, 64 * 2**20, 0
+
+    async def complain(request: web.Request) -> web.StreamResponse:
+        nonlocal sent
+        response = web.StreamResponse(status=503)
+        await response.prepare(request)
+        while sent < most:
+            await response.write(part)
+            sent += len(part)
+        return response
+
+    async with endpoint(complain) as embedder:
+        with pytest.raises(ProviderError, match="answered 503: broken broken") as raised:
+            await embedder.embed(["text"])
+    assert raised.value.retryable
+    assert len(str(raised.value)) < 400
+    assert sent < most, "we hung up before it had said everything"
+
+
 async def test_an_endpoint_that_is_not_there_is_a_provider_error() -> None:
     async with open_embeddings("http://127.0.0.1:9/v1", "", "m") as embedder:
         with pytest.raises(ProviderError) as raised:

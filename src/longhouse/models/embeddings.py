@@ -14,7 +14,7 @@ from yarl import URL
 
 from longhouse.egress import EgressRefused
 from longhouse.errors import ProviderError
-from longhouse.models.openai import Endpoint, open_endpoint
+from longhouse.models.openai import Endpoint, complaint, open_endpoint
 
 AT_ONCE: Final = 128
 """Texts of one request: some endpoints take no more."""
@@ -87,7 +87,7 @@ class EndpointEmbedder:
                 endpoint.http.post(self._url, data=body, headers=endpoint.headers, allow_redirects=False) as response,
             ):
                 if response.status != 200:
-                    said = endpoint.quoted(await response.text(errors="replace"))
+                    said = endpoint.quoted((await complaint(response.content)).decode(errors="replace"))
                     retryable = response.status in PASSING or response.status >= 500
                     raise ProviderError(f"{endpoint.name} answered {response.status}: {said}", retryable=retryable)
                 return await _whole(response, endpoint.name)

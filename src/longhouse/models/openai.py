@@ -165,7 +165,7 @@ class OpenAIModel:
         status = response.status
         if 300 <= status < 400:
             return self._endpoint.failed(f"answered {status}, a redirect, which is not followed", retryable=False)
-        words = _words(await _complaint(response.content)) or response.reason or "no reason given"
+        words = _words(await complaint(response.content)) or response.reason or "no reason given"
         retryable = {"true": True, "false": False}.get(response.headers.get("x-should-retry", ""), passes(status))
         return self._endpoint.failed(
             f"answered {status}",
@@ -275,7 +275,7 @@ def passes(status: int) -> bool:
     return status in _PASSING or status >= 500
 
 
-async def _complaint(content: aiohttp.StreamReader) -> bytes:
+async def complaint(content: aiohttp.StreamReader) -> bytes:
     """The beginning of an error's body; a peer that is slow to complain is not waited for."""
     said = b""
     with suppress(*_TROUBLE):
