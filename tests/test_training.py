@@ -108,6 +108,22 @@ def test_every_source_has_a_licence_that_may_be_used_and_readers_that_exist() ->
     assert [one.name for one in fetch.sources("botocore")] == ["botocore"]
 
 
+def test_the_list_of_sources_claims_no_licence_that_nobody_has_read() -> None:
+    """A source is under a licence that may be used, or it is said not to be, and then nothing here reads it again."""
+    written = (Path(fetch.__file__).parent / "SOURCES.md").read_text("utf-8")
+    table = written.split("## Sources", 1)[1].split("\n## ", 1)[0]
+    listed = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line[:2] == "| "]
+    sources = {name: (package, licence) for name, package, licence, _ in listed[1:]}
+    assert len(sources) > 20
+    doubtful = {package for package, licence in sources.values() if licence.startswith("not verified")}
+    for name, (package, licence) in sources.items():
+        may_be_used = archives.PERMISSIVE.search(licence) and not archives.REFUSED.search(licence)
+        assert may_be_used or package in doubtful or licence == "each permissive, see below", name
+    assert {name.strip("`") for name in sources if name.startswith("`")} <= READERS.keys()
+    assert len(doubtful) == 1
+    assert not [one.name for one in fetch.sources() for package in doubtful if one.name.lower() in package.lower()]
+
+
 def test_what_is_tested_on_is_not_trained_on(tmp_path: Path) -> None:
     (tmp_path / "queries.jsonl").write_text(
         json.dumps({"query": "Book a table for two people near the old town hall tonight"})
