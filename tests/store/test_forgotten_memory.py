@@ -10,6 +10,7 @@ from longhouse.journal import events
 from longhouse.store import forgetting, journals
 from longhouse.store.database import Database
 from longhouse.store.memories import LOCKS, Memories, Scope
+from longhouse.store.migrate import migrate
 from longhouse.tools.context import ToolContext
 from longhouse.tools.workspace import scope_of
 
@@ -175,3 +176,19 @@ async def test_of_what_is_forgotten_ids_are_kept_and_no_label(db: Database) -> N
     [row] = await db.rows("SELECT f::text AS row FROM forgotten f")
     assert life.id in row["row"]
     assert not any(word in row["row"] for word in ("divorce", "ann-lee"))
+
+
+async def test_what_an_older_release_has_kept_is_cleared_of_labels_and_forgotten_like_the_rest(db: Database) -> None:
+    first, second = await begun(db), await begun(db, agent="other")
+    assert await first.keeps("ours.md") == "done"
+    before = "ALTER TABLE memories DROP COLUMN former_writers; DROP INDEX forgotten_session;"
+    await db.run(f"{before} DELETE FROM schema_migrations WHERE number = 13")
+    await db.run(
+        """INSERT INTO forgotten (session_id, owner, conversation_id, side, agent, label, reports, request)
+        VALUES ('a_1', 'local', 'd', 'sub', 'a', 'the-divorce', '{}', gen_random_uuid())"""
+    )
+    assert await migrate(db) == ["0013_forgetting_more.sql"]
+    assert [row["label"] for row in await db.rows("SELECT label FROM forgotten")] == [""]
+    assert await second.changes("ours.md") == "done"
+    await first.forgotten()
+    assert await left(db) == []
