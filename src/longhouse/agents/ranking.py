@@ -27,8 +27,9 @@ PARTS: Final = 0.5
 """What all parts of a word weigh together beside the word itself; a quarter and one found as much."""
 K1: Final = 1.2
 """How soon a repeated word stops counting: the usual value. A word's weight never passes K1 + 1."""
-B: Final = 0.75
-"""How much length counts against a text: the usual value; it also makes long lists of keywords worth little."""
+B: Final = 0.85
+"""How much length counts against a text, which also makes long lists of keywords worth little. By words alone, the top
+ten held all relevant tools for 92.6 of 100 queries; for 92.4 at 0.75, the usual value, and for 92.1 at 0.6."""
 USUAL_LENGTH: Final = 25.0
 """Weighted terms of an ordinary description. A constant instead of the catalog's average: no weight ever changes
 because another tool came or went."""
