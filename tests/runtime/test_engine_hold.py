@@ -475,6 +475,36 @@ async def test_a_call_that_was_made_as_harmless_and_is_known_to_be_an_effect_is_
     assert len(Pay.times) == 2
 
 
+async def test_what_may_have_begun_stays_a_question_after_a_hand_over_in_peace(db: Database) -> None:
+    """A worker was lost with the call; the next one took over and left, and only the one after it knows better."""
+
+    class Pay(Gate):
+        """Pays."""
+
+        effect: ClassVar[Effect] = "read"
+
+    room = Room(db, [call("pay"), FINISH], [Pay])
+    session_id = await room.prompt()
+    running = await under_way(room, session_id, Pay)
+    running.cancel()
+    await asyncio.wait([running])
+    await room.advance(session_id, room.another("w2", stopping=True))
+    row = await room.row(session_id)
+    assert (row["holder"], row["due"]) == (None, True)
+    Pay.effect = "once"
+    Pay.passed.set()
+    newer = Room(db, [FINISH], [Pay])
+    session = await newer.advance(session_id, newer.another("w3"))
+    assert session.state is State.WAITING_FOR_APPROVAL
+    assert [one.call for one in session.uncertain] == ["1-action-0"]
+    assert len(Pay.times) == 1
+    # A person's word is taken: it is run, and not asked about again.
+    again = events.Decided(call="1-action-0", decision="did_not_happen", by="user")
+    await journals.add(db, session_id, [again], trace="")
+    assert (await newer.advance(session_id, newer.another("w4"))).state is State.COMPLETED
+    assert len(Pay.times) == 2
+
+
 @pytest.mark.parametrize("lost", ["worker", "answer"])
 async def test_an_agent_may_be_told_instead_that_nobody_knows(db: Database, lost: str) -> None:
     class Pay(Gate):

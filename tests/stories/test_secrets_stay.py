@@ -270,6 +270,6 @@ async def test_a_file_that_sends_its_key_elsewhere_has_a_mistake(serving: Servin
         " api_key_ref, and it is sent as a header",
         "agents.yaml:7: agents.inside.llm.base_url: 169.254.169.254 is a link-local or metadata address, which nothing"
         " here may reach",
-        "agents.yaml:9: agents.odd.llm.base_url: the host of the address is a number in an odd form; write an IP address"
-        " as 192.0.2.1",
+        "agents.yaml:9: agents.odd.llm.base_url: the host of the address is a number in an odd form; write an IP"
+        " address as 192.0.2.1",
     ]

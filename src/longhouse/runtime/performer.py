@@ -105,11 +105,16 @@ class Performer:
         return tuple(call for call in due if (session.id, call) not in self.begun)
 
     async def _may_have_begun(self, run: Run, call: Open) -> bool:
-        """Was it made as one that may be run again, by a worker that is gone, and is known by now to be none?"""
-        if run.lease.previous is None or call.effect == "once" or call.seq > run.loaded:
+        """Was it made as one that may be run again, by a worker that is gone, and is known by now to be none?
+
+        The journal is asked, and not our lease: whoever took over from that worker may have left in peace.
+        """
+        if call.effect == "once" or call.seq > run.loaded:
             return False
         tool = await self.toolbox.taken(call.tool, call.version)
-        return tool is not None and tool.effect == "once"
+        if tool is None or tool.effect != "once":
+            return False
+        return bool(_loser(await journals.read(self.db, run.session.id, after=call.seq), call))
 
     async def _withdraw(self, run: Run) -> None:
         """Others may be about to take this session: what must not happen twice is left to them."""
