@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
 from longhouse import clock
 from longhouse.agents import rules
-from longhouse.errors import AlreadyReturned, Deposed
+from longhouse.errors import AlreadyReturned, Deposed, UnknownShape
 from longhouse.journal import events
 from longhouse.journal.events import Fault
 from longhouse.journal.session import Open, Session
@@ -41,7 +42,7 @@ class Performer:
     background: Callable[[Coroutine[Any, Any, None]], object] = asyncio.ensure_future
     """Runs what must outlive a deposed run: the report of a `once` call that it had started."""
     begun: set[tuple[str, str]] = field(default_factory=set)
-    """(session, call) of `once` calls that this process has begun, until their outcome is recorded."""
+    """(session, call) of `once` calls that this process has begun, until they are settled."""
 
     async def perform(self, run: Run, due: Sequence[Open], memory_scope: str) -> None:
         """Runs calls side by side; their outcomes pass one recorder, in the order in which they arrive."""
@@ -98,6 +99,14 @@ class Performer:
     def _forget(self, session: Session, calls: Sequence[Open]) -> None:
         """Whatever was begun of these calls, the journal knows."""
         self.begun.difference_update((session.id, call.call) for call in calls)
+
+    async def forget_settled(self) -> None:
+        """Forgets what others have settled of calls that we could not report: until then, nobody may say that they
+        had not begun."""
+        for session_id, call in tuple(self.begun):
+            with suppress(UnknownShape):  # a newer process goes on with it, and may yet settle it
+                if call not in (await journals.load(self.db, session_id)).open:
+                    self.begun.discard((session_id, call))
 
     def unbegun(self, session: Session) -> tuple[str, ...]:
         """Of a session that a run of our own was lost with: the calls that it surely had not begun."""
@@ -175,6 +184,7 @@ class Performer:
             try:
                 placed = await journals.add(self.db, run.session.id, [outcome], trace=trace)
             except (AlreadyReturned, journals.NotThere):
+                self._forget(run.session, [call])
                 return
             except PASSING:
                 if pause is None:
