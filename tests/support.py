@@ -426,3 +426,24 @@ async def indexed(http: aiohttp.ClientSession, within: float = 30.0) -> None:
             if found and found[0]["legs"]["semantic"] is not None:
                 return
             await asyncio.sleep(0.1)
+
+
+# A sequence keeps what is rolled back.
+FULL = """
+    CREATE OR REPLACE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        PERFORM nextval('refusals');
+        RAISE EXCEPTION 'could not extend file: No space left on device' USING ERRCODE = '{code}';
+    END $$
+"""
+
+
+@asynccontextmanager
+async def full(db: Database, table: str, on: str, code: str = "53100") -> AsyncIterator[None]:
+    """There is no room for more in this table while the block runs, or another trouble with it."""
+    await db.run("CREATE SEQUENCE IF NOT EXISTS refusals")
+    await db.run(FULL.format(code=code))
+    await db.run(f"CREATE TRIGGER full_disk BEFORE {on} ON {table} EXECUTE FUNCTION full_disk()")
+    try:
+        yield
+    finally:
+        await db.run(f"DROP TRIGGER full_disk ON {table}")

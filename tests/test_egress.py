@@ -4,6 +4,7 @@ import ipaddress
 import socket
 
 import pytest
+from yarl import URL
 
 from longhouse.egress import ANYWHERE, Egress, EgressRefused, Gate, is_public, look_up, parse
 from longhouse.errors import SetupError
@@ -251,6 +252,26 @@ def test_what_the_operator_has_set_up_may_be_anywhere_else_and_its_neighbours_ma
     assert named.allows_name("models.test", 443)
     assert named.problem("http://127.0.0.1:5432/")
     assert named.problem("http://127.0.0.2:11434/")
+
+
+@pytest.mark.parametrize(
+    "host", ["127.1", "0x7f.1", "0x7f000001", "2130706433", "0177.0.0.1", "169.254.43518", "x.0x10"]
+)
+def test_an_odd_spelling_is_refused_to_the_operator_too(host: str) -> None:
+    for egress in (ANYWHERE, Egress(["0.0.0.0/0"])):
+        assert "odd form" in (egress.refusal_of(URL(f"http://{host}:80/v1")) or "")
+
+
+def test_through_a_proxy_a_name_is_reached_only_where_the_operator_has_named_it() -> None:
+    rules = Egress(["127.0.0.1:80", "named.test:80"]).also(["https://models.test/v1"])
+    for url in ("http://named.test/", "https://Models.Test./v1", "http://8.8.8.8/", "http://127.0.0.1/"):
+        assert rules.refusal_behind_proxy(URL(url)) is None, url
+    for url in ("http://a.test/", "http://named.test:81/", "http://models.test/", "http://localhost/", "http://8.8/"):
+        assert rules.refusal_behind_proxy(URL(url)), url
+    for url in ("http://10.0.0.1/", "http://169.254.169.254/", "http://metadata.google.internal/"):
+        assert rules.refusal_behind_proxy(URL(url)) == rules.refusal_of(URL(url)), url
+    assert ANYWHERE.refusal_behind_proxy(URL("http://a.test/")) is None
+    assert ANYWHERE.refusal_behind_proxy(URL("http://169.254.169.254/"))
 
 
 def test_an_odd_spelling_of_an_address_is_refused_in_words_at_the_last_look() -> None:

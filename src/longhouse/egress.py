@@ -112,10 +112,22 @@ class Egress:
 
     def refusal_of(self, url: URL) -> str | None:
         """The same of the host of an address."""
+        host = url.raw_host or ""
         try:
-            return self.refusal(url.raw_host or "", url.port or 0)
+            _check_host(host)
+            return self.refusal(host, url.port or 0)
         except ValueError as error:
             return str(error)
+
+    def refusal_behind_proxy(self, url: URL) -> str | None:
+        """The same where a proxy looks names up: of those that the operator has not named, nobody here sees what they
+        lead to."""
+        if refused := self.refusal_of(url):
+            return refused
+        host, port = _plain(url.raw_host), url.port or 0
+        if self._anywhere or _literal(host) is not None or self.allows_name(host, port):
+            return None
+        return f"{host} would be looked up by the proxy, unseen from here; name {host}:{port} in LONGHOUSE_ALLOW_EGRESS"
 
     def allows(self, address: Address, port: int) -> bool:
         if is_forbidden(address):

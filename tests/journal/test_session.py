@@ -10,7 +10,7 @@ from longhouse.journal import events, fingerprint, plain
 from longhouse.journal.events import Fault, Output
 from longhouse.journal.fold import blank
 from longhouse.journal.messages import TextPart, User
-from longhouse.journal.session import AGENT_FAILED, Session, State, Turn
+from longhouse.journal.session import AGENT_FAILED, MOST_LOST, Session, State, Turn
 from longhouse.journal.transcript import Heard, Step, Summary, Told, Use
 from support import AGENT, BEGAN, LIMITS, opened, prompted, returned, started, told, used
 
@@ -226,6 +226,24 @@ def test_calls_that_were_surely_not_begun_are_no_question() -> None:
     )
     assert [call.call for call in session.uncertain] == ["1-action-0"]
     assert [call.call for call in session.due_calls] == ["1-action-1"]
+
+
+def test_calls_that_waited_while_another_was_tried_alone_are_no_question() -> None:
+    """A worker that was lost over one call had not come to the others."""
+    unbegun = [
+        events.Resumed(worker=f"w{nth + 1}", previous=f"w{nth}", unbegun=("1-action-1",))
+        for nth in range(MOST_LOST - 1)
+    ]
+    session = told(
+        *RUNNING, events.Replied(), used("1-action-0"), used("1-action-1", tool="pay", effect="once"), *unbegun
+    )
+    assert [call.call for call in session.next_calls] == ["1-action-0"]
+    session = told(events.Resumed(worker="w9", previous="w8"), session=session)
+    assert session.uncertain == []
+    assert session.open["1-action-0"].lost == MOST_LOST
+    # Once it is their turn, they are.
+    session = told(returned("1-action-0"), events.Resumed(worker="w10", previous="w9"), session=session)
+    assert [call.call for call in session.uncertain] == ["1-action-1"]
 
 
 def test_a_call_whose_answer_was_lost_is_a_question_that_says_why() -> None:

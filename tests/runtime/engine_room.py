@@ -154,3 +154,33 @@ class Room:
     def offered(self, request: int = -1) -> list[str]:
         names = (bytes(spec).split(b'"name":"')[1].split(b'"')[0] for spec in self.model.bodies[request].tools)
         return [name.decode() for name in names]
+
+
+async def under_way(
+    room: Room, session_id: str, gate: type[Gate], engine: Engine | None = None
+) -> asyncio.Task[object]:
+    """A run that has begun the call of this gate."""
+    running = asyncio.create_task(room.advance(session_id, engine))
+    await asyncio.wait_for(gate.begun.wait(), 10)
+    return running
+
+
+async def lost_in_thought(room: Room, session_id: str, worker: str, *, breaks_off: bool) -> None:
+    """A run that does not survive its request to the model; the worker itself may, and say so."""
+    asked, lease = len(room.model.bodies), await room.claim(session_id, worker)
+    running = asyncio.create_task(room.another(worker).advance(lease))
+    async with asyncio.timeout(10):
+        while len(room.model.bodies) == asked:
+            await asyncio.sleep(0.005)
+    running.cancel()
+    await asyncio.wait([running])
+    if breaks_off:
+        await leases.break_off(room.db, lease)
+
+
+async def until_waiting(db: Database) -> None:
+    """Until a statement waits for a lock in this database."""
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    async with asyncio.timeout(10):
+        while not await db.value(waiting):
+            await asyncio.sleep(0.01)

@@ -3,11 +3,12 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
+import asyncpg
 import pytest
-from engine_room import Gate, Room
+from engine_room import Gate, Room, lost_in_thought, under_way, until_waiting
 
 from longhouse.agents.descriptor import RateLimits, SecurityPolicy, ToolDescriptor
 from longhouse.agents.template import ExecutionPolicy
@@ -16,26 +17,52 @@ from longhouse.journal import events
 from longhouse.journal.events import Effect, Fault, Output
 from longhouse.journal.session import State
 from longhouse.models.scripted import Hang, Status, call, calls, say
-from longhouse.runtime.engine import Engine, Patience
-from longhouse.store import journals, leases
+from longhouse.runtime.engine import Patience
+from longhouse.store import forgetting, journals, leases
 from longhouse.store.database import Database, Within
 from longhouse.tools import BaseTool, ToolContext
+from support import full
 
 FINISH = call("finalanswertool", answer="Done.")
-
-
-async def under_way(
-    room: Room, session_id: str, gate: type[Gate], engine: Engine | None = None
-) -> asyncio.Task[object]:
-    """A run that has begun the call of this gate."""
-    running = asyncio.create_task(room.advance(session_id, engine))
-    await asyncio.wait_for(gate.begun.wait(), 10)
-    return running
 
 
 async def taken_over(room: Room, session_id: str, worker: str = "w2") -> None:
     """w1 is on no roster, so that anybody may take its sessions."""
     await room.advance(session_id, room.another(worker))
+
+
+@dataclass(frozen=True)
+class Payment:
+    """A session whose one call is an effect: under way in the first engine of its room."""
+
+    room: Room
+    session_id: str
+    pay: type[Gate]
+    running: asyncio.Task[object]
+
+    async def ends(self) -> None:
+        """Its run is stopped, and reports what came of the effect."""
+        self.running.cancel()
+        self.pay.passed.set()
+        await self.room.until(self.session_id, events.Returned)
+
+
+async def payment(db: Database) -> Payment:
+    class Pay(Gate):
+        """Pays."""
+
+        effect: ClassVar[Literal["once"]] = "once"
+
+    room = Room(db, [call("pay"), FINISH], [Pay])
+    session_id = await room.prompt()
+    return Payment(room, session_id, Pay, await under_way(room, session_id, Pay))
+
+
+async def payment_taken_over(db: Database) -> Payment:
+    """The same, once another worker holds the session, and asks what came of it."""
+    made = await payment(db)
+    await taken_over(made.room, made.session_id)
+    return made
 
 
 async def test_a_deposed_worker_stops_at_its_first_write_and_leaves_no_trace(db: Database) -> None:
@@ -85,21 +112,14 @@ async def test_after_a_takeover_a_call_that_may_have_happened_is_a_question(db: 
 
 @pytest.mark.parametrize("leaves", ["cancelled", "deposed"])
 async def test_a_deposed_worker_still_reports_the_effect_it_had_begun(db: Database, leaves: str) -> None:
-    class Pay(Gate):
-        """Pays."""
-
-        effect: ClassVar[Literal["once"]] = "once"
-
-    room = Room(db, [call("pay"), FINISH], [Pay])
-    session_id = await room.prompt()
-    running = await under_way(room, session_id, Pay)
-    await taken_over(room, session_id)
+    made = await payment_taken_over(db)
+    room, session_id, running = made.room, made.session_id, made.running
     woken: list[str] = []
     room.bus.on_wake(woken.append)
     if leaves == "cancelled":
         running.cancel()
         await asyncio.wait([running])
-    Pay.passed.set()
+    made.pay.passed.set()
     await room.until(session_id, events.Returned)
     assert (await room.outcomes(session_id))["1-action-0"] == Output(content="passed")
     with pytest.raises(asyncio.CancelledError if leaves == "cancelled" else Deposed):
@@ -109,28 +129,68 @@ async def test_a_deposed_worker_still_reports_the_effect_it_had_begun(db: Databa
             await asyncio.sleep(0.005)
     session = await room.advance(session_id, room.another("w2"))
     assert (session.state, session.spoken) == (State.COMPLETED, "Done.")
-    assert len(Pay.times) == 1
+    assert len(made.pay.times) == 1
+    assert room.engine.performer.begun == set()
 
 
 async def test_an_effect_that_was_settled_meanwhile_keeps_its_first_outcome(db: Database) -> None:
+    made = await payment_taken_over(db)
+    reports = reports_of(made.room)
+    await made.room.answer(made.session_id, "1-action-0", "settled by hand")
+    made.running.cancel()
+    await asyncio.wait([made.running])
+    made.pay.passed.set()
+    await asyncio.wait_for(asyncio.gather(*reports), 10)
+    assert (await made.room.outcomes(made.session_id)) == {"1-action-0": Output(content="settled by hand")}
+    assert len(reports) == 1
+    assert made.room.engine.performer.begun == set()
+
+
+async def test_the_effect_of_a_session_that_was_forgotten_is_forgotten_too(db: Database) -> None:
+    made = await payment(db)
+    reports = reports_of(made.room)
+    await forgetting.forget(db, made.session_id, "local")
+    made.running.cancel()
+    await asyncio.wait([made.running])
+    made.pay.passed.set()
+    await asyncio.wait_for(asyncio.gather(*reports), 10)
+    assert len(reports) == 1
+    assert made.room.engine.performer.begun == set()
+
+
+@pytest.mark.parametrize("settled", ["answered", "forgotten"])
+async def test_an_effect_that_nobody_can_report_counts_as_begun_until_it_is_settled(db: Database, settled: str) -> None:
     class Pay(Gate):
         """Pays."""
 
         effect: ClassVar[Literal["once"]] = "once"
+        timeout: ClassVar[float] = 0.3
 
-    reports: list[asyncio.Task[None]] = []
     room = Room(db, [call("pay"), FINISH], [Pay])
-    room.engine.performer.background = lambda work: reports.append(asyncio.ensure_future(work))
+    reports, performer = reports_of(room), room.engine.performer
     session_id = await room.prompt()
     running = await under_way(room, session_id, Pay)
     await taken_over(room, session_id)
-    await room.answer(session_id, "1-action-0", "settled by hand")
     running.cancel()
     await asyncio.wait([running])
-    Pay.passed.set()
     await asyncio.wait_for(asyncio.gather(*reports), 10)
-    assert (await room.outcomes(session_id)) == {"1-action-0": Output(content="settled by hand")}
-    assert len(reports) == 1
+    assert await room.found(session_id, events.Returned) == [], "its time was up: what came of it is not known"
+    await performer.forget_settled()
+    assert performer.begun == {(session_id, "1-action-0")}
+    if settled == "answered":
+        await room.answer(session_id, "1-action-0", "settled by hand")
+    else:
+        await forgetting.forget(db, session_id, "local")
+    await performer.forget_settled()
+    assert performer.begun == set()
+    Pay.passed.set()
+
+
+def reports_of(room: Room) -> list[asyncio.Task[None]]:
+    """What the first engine of the room does beside its runs, from now on."""
+    reports: list[asyncio.Task[None]] = []
+    room.engine.performer.background = lambda work: reports.append(asyncio.ensure_future(work))
+    return reports
 
 
 async def test_what_only_reads_is_stopped_with_its_run(db: Database) -> None:
@@ -242,14 +302,6 @@ async def test_a_denial_that_meets_the_deadline_of_its_approval_is_the_one_that_
     assert (await room.outcomes(session.id))["1-action-0"] == denied.outcome
 
 
-async def until_waiting(db: Database) -> None:
-    """Until a statement waits for a lock in this database."""
-    waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-    async with asyncio.timeout(10):
-        while not await db.value(waiting):
-            await asyncio.sleep(0.01)
-
-
 async def test_a_once_call_that_was_held_up_past_its_deadline_is_not_begun(db: Database) -> None:
     began: list[str] = []
 
@@ -268,19 +320,6 @@ async def test_a_once_call_that_was_held_up_past_its_deadline_is_not_begun(db: D
     outcome = (await room.outcomes(session.id))["1-action-0"]
     assert isinstance(outcome, Fault)
     assert (outcome.code, began) == ("too_late", [])
-
-
-async def lost_in_thought(room: Room, session_id: str, worker: str, *, breaks_off: bool) -> None:
-    """A run that does not survive its request to the model; the worker itself may, and say so."""
-    asked, lease = len(room.model.bodies), await room.claim(session_id, worker)
-    running = asyncio.create_task(room.another(worker).advance(lease))
-    async with asyncio.timeout(10):
-        while len(room.model.bodies) == asked:
-            await asyncio.sleep(0.005)
-    running.cancel()
-    await asyncio.wait([running])
-    if breaks_off:
-        await leases.break_off(room.db, lease)
 
 
 async def test_a_step_that_loses_three_workers_ends_its_turn_in_words(db: Database) -> None:
@@ -406,14 +445,8 @@ async def test_who_was_held_up_before_an_effect_says_so_to_whoever_took_over(db:
 
 
 async def test_who_claims_twice_before_saying_so_does_not_speak_for_the_worker_that_was_lost(db: Database) -> None:
-    class Pay(Gate):
-        """Pays."""
-
-        effect: ClassVar[Literal["once"]] = "once"
-
-    room = Room(db, [call("pay"), FINISH], [Pay])
-    session_id = await room.prompt()
-    running = await under_way(room, session_id, Pay)
+    made = await payment(db)
+    room, session_id = made.room, made.session_id
     # The answer to the first claim is lost with its connection: the second finds the claimer itself as holder.
     await room.claim(session_id, "w2")
     lease = await room.claim(session_id, "w2")
@@ -424,30 +457,41 @@ async def test_who_claims_twice_before_saying_so_does_not_speak_for_the_worker_t
     assert [one.call for one in session.uncertain] == ["1-action-0"]
     await second.performer.disclaim(session_id)
     assert [one.call for one in (await journals.load(db, session_id)).uncertain] == ["1-action-0"]
-    assert len(Pay.times) == 1
-    running.cancel()
-    Pay.passed.set()
-    await room.until(session_id, events.Returned)
+    assert len(made.pay.times) == 1
+    await made.ends()
 
 
 async def test_what_had_begun_is_not_disclaimed(db: Database) -> None:
-    class Pay(Gate):
+    made = await payment_taken_over(db)
+    await made.room.engine.performer.disclaim(made.session_id)
+    # Nor by somebody who never had it, and so never began it.
+    await made.room.another("w3").performer.disclaim(made.session_id)
+    session = await journals.load(db, made.session_id)
+    assert [one.call for one in session.uncertain] == ["1-action-0"]
+    await made.ends()
+
+
+async def test_who_is_stopped_by_a_full_disk_before_an_effect_says_that_it_was_not_begun(db: Database) -> None:
+    """No connection was lost, and still the run was: whoever takes over is told as well."""
+
+    class Pay(Paying):
         """Pays."""
 
-        effect: ClassVar[Literal["once"]] = "once"
-
     room = Room(db, [call("pay"), FINISH], [Pay])
-    session_id = await room.prompt()
-    running = await under_way(room, session_id, Pay)
-    await taken_over(room, session_id)
-    await room.engine.performer.disclaim(session_id)
-    # Nor by somebody who never had it, and so never began it.
-    await room.another("w3").performer.disclaim(session_id)
-    session = await journals.load(db, session_id)
-    assert [one.call for one in session.uncertain] == ["1-action-0"]
-    running.cancel()
+    reports = reports_of(room)
     Pay.passed.set()
-    await room.until(session_id, events.Returned)
+    session_id = await room.prompt()
+    async with full(db, "tool_uses", "INSERT"):
+        with pytest.raises(asyncpg.DiskFullError):
+            await room.advance(session_id)
+    session = await room.advance(session_id, room.another("w2"))
+    assert session.state is State.WAITING_FOR_APPROVAL
+    await room.until(session_id, events.Decided)
+    [decided] = await room.found(session_id, events.Decided)
+    assert (decided.decision, decided.by) == ("did_not_happen", "w1")
+    assert (await room.advance(session_id, room.another("w2"))).state is State.COMPLETED
+    assert len(Pay.times) == 1
+    await asyncio.gather(*reports, return_exceptions=True)
 
 
 async def test_a_call_that_was_made_as_harmless_and_is_known_to_be_an_effect_is_a_question(db: Database) -> None:
@@ -472,6 +516,36 @@ async def test_a_call_that_was_made_as_harmless_and_is_known_to_be_an_effect_is_
     happened = events.Decided(call="1-action-0", decision="did_not_happen", by="user")
     await journals.add(db, session_id, [happened], trace="")
     assert (await newer.advance(session_id, newer.another("w2"))).state is State.COMPLETED
+    assert len(Pay.times) == 2
+
+
+async def test_what_may_have_begun_stays_a_question_after_a_hand_over_in_peace(db: Database) -> None:
+    """A worker was lost with the call; the next one took over and left, and only the one after it knows better."""
+
+    class Pay(Gate):
+        """Pays."""
+
+        effect: ClassVar[Effect] = "read"
+
+    room = Room(db, [call("pay"), FINISH], [Pay])
+    session_id = await room.prompt()
+    running = await under_way(room, session_id, Pay)
+    running.cancel()
+    await asyncio.wait([running])
+    await room.advance(session_id, room.another("w2", stopping=True))
+    row = await room.row(session_id)
+    assert (row["holder"], row["due"]) == (None, True)
+    Pay.effect = "once"
+    Pay.passed.set()
+    newer = Room(db, [FINISH], [Pay])
+    session = await newer.advance(session_id, newer.another("w3"))
+    assert session.state is State.WAITING_FOR_APPROVAL
+    assert [one.call for one in session.uncertain] == ["1-action-0"]
+    assert len(Pay.times) == 1
+    # A person's word is taken: it is run, and not asked about again.
+    again = events.Decided(call="1-action-0", decision="did_not_happen", by="user")
+    await journals.add(db, session_id, [again], trace="")
+    assert (await newer.advance(session_id, newer.another("w4"))).state is State.COMPLETED
     assert len(Pay.times) == 2
 
 

@@ -45,6 +45,25 @@ def test_a_session_that_has_moved_begins_anew() -> None:
     assert pauses.put_off("s") == FIRST
 
 
+def test_waiting_for_others_is_no_trouble_and_trouble_makes_no_wait_longer() -> None:
+    clock = Clock()
+    pauses = Pauses(clock)
+    assert [pauses.put_off("s"), pauses.put_off("s")] == [FIRST, 2 * FIRST]
+    clock.now += 3
+    assert pauses.troubled_for("s") == 3
+    assert [pauses.postpone("s"), pauses.postpone("waits")] == [FIRST, FIRST]
+    assert pauses.rests("s")
+    assert sorted(pauses.resting()) == ["s", "waits"]
+    clock.now += FIRST
+    assert pauses.resting() == []
+    assert (pauses.troubled_for("s"), pauses.troubled_for("waits")) == (3, 0)
+    assert [pauses.postpone("waits"), pauses.put_off("waits")] == [2 * FIRST, FIRST]
+    clock.now += FIRST
+    assert pauses.rests("waits")
+    pauses.over("waits")
+    assert not pauses.rests("waits")
+
+
 def test_what_cannot_be_read_here_is_left_alone_for_good_and_what_others_took_is_forgotten() -> None:
     clock = Clock()
     pauses = Pauses(clock)

@@ -65,9 +65,10 @@ DEADLY = (ExitTool, HoldTool, SlowTool)
 CLERK = Template(
     name="clerk", tool_policy=ToolPolicy(allowlist=("finalanswertool", *(one.tool_name for one in DEADLY)))
 )
+CHIEF = Template(name="chief", tool_policy=ToolPolicy(allowlist=(f"agent.{CLERK.name}", "finalanswertool")))
 
 
 if __name__ == "__main__":
     from alone import serve  # it lies beside this file, which is the program now
 
-    uvloop.run(serve(templates=[CLERK], tools=(*TOOLS, *DEADLY)))
+    uvloop.run(serve(templates=[CLERK, CHIEF], tools=(*TOOLS, *DEADLY)))

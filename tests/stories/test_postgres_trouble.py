@@ -4,8 +4,7 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 
 import asyncpg
 import structlog
@@ -18,17 +17,10 @@ from longhouse.models.scripted_server import serve as serve_model
 from longhouse.store import journals, migrate
 from longhouse.store.database import Database, open_database
 from longhouse.store.embedded import open_postgres
-from support import AGENT, Dictated, Process, Serving, content, data_folder, dictated, process, sse
+from support import AGENT, Dictated, Process, Serving, content, data_folder, dictated, full, process, sse
 
 DONE = call("finalanswertool", answer="done")
 
-# A sequence keeps what is rolled back.
-FULL = """
-    CREATE OR REPLACE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-        PERFORM nextval('refusals');
-        RAISE EXCEPTION 'could not extend file: No space left on device' USING ERRCODE = '{code}';
-    END $$
-"""
 TROUBLES = {
     "53100": "no disk",
     "53200": "no memory",
@@ -36,18 +28,6 @@ TROUBLES = {
     "55P03": "a lock's timeout",
     "40P01": "a deadlock",
 }
-
-
-@asynccontextmanager
-async def full(db: Database, table: str, on: str, code: str = "53100") -> AsyncIterator[None]:
-    """There is no room for more in this table while the block runs, or another trouble with it."""
-    await db.run("CREATE SEQUENCE IF NOT EXISTS refusals")
-    await db.run(FULL.format(code=code))
-    await db.run(f"CREATE TRIGGER full_disk BEFORE {on} ON {table} EXECUTE FUNCTION full_disk()")
-    try:
-        yield
-    finally:
-        await db.run(f"DROP TRIGGER full_disk ON {table}")
 
 
 async def test_a_disk_that_was_full_for_a_while_strands_no_session(serving: Serving) -> None:

@@ -1,5 +1,6 @@
 """A secret goes to the address it stands beside: who publishes a template or a tool cannot send it elsewhere."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -36,6 +37,31 @@ async def foreign() -> AsyncIterator[tuple[str, list[str]]]:
         yield f"http://127.0.0.1:{runner.addresses[0][1]}", heard
     finally:
         await runner.cleanup()
+
+
+@asynccontextmanager
+async def proxy_to(url: str) -> AsyncIterator[tuple[str, list[str]]]:
+    """A proxy that looks names up by itself, and finds all of them at `url`; with the first lines that it was sent."""
+    host, port = url.split("/")[2].split(":")
+    asked: list[str] = []
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append((await reader.readline()).decode().rsplit(" ", 1)[0])
+        method, target = asked[-1].split()
+        if method == "CONNECT":  # there is nobody here who speaks TLS
+            writer.close()
+            return
+        there, back = await asyncio.open_connection(host, port)
+        back.write(f"{method} /{target.split('/', 3)[3]} HTTP/1.1\r\n".encode())
+        await asyncio.wait([asyncio.create_task(pour(reader, back)), asyncio.create_task(pour(there, writer))])
+
+    async def pour(source: asyncio.StreamReader, drain: asyncio.StreamWriter) -> None:
+        while read := await source.read(2**16):
+            drain.write(read)
+        drain.close()
+
+    async with await asyncio.start_server(relay, "127.0.0.1", 0) as server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", asked
 
 
 def template(name: str, **policy: Any) -> dict[str, Any]:
@@ -182,6 +208,41 @@ async def test_an_old_template_does_not_reach_what_nobody_may(serving: Serving) 
         assert heard == []
 
 
+async def test_a_template_sends_a_proxy_to_no_name_that_the_operator_has_not_named(serving: Serving) -> None:
+    """What the proxy makes of a name, such as an address of the inner network, is not seen from here."""
+    async with serve_model([DONE] * 3) as model, proxy_to(model.url) as (proxy, asked):
+        own = {"llm_base_url": "http://model.test/v1", "llm_proxy": proxy, "allow_egress": "named.test:80"}
+        async with serving(patience=1, **own) as house:
+            assert content(await house.say("Go")) == "Done.", "the operator's own model"
+            for name, url in (("same", "http://model.test/v1"), ("named", "http://named.test/v1")):
+                assert (await published(house, "template", template(name, base_url=url, proxy=proxy)))[0] == 201
+                assert content(await house.say("Go", model=name)) == "Done."
+            assert [one.split("/")[2] for one in asked] == ["model.test", "model.test", "named.test"]
+            asked.clear()
+            hidden = (
+                "http://inner.test/v1",
+                "https://inner.test/v1",
+                "http://named.test:81/v1",
+                "http://rebound.test/v1",
+            )
+            for nth, url in enumerate(hidden):
+                status, param, words = await published(house, "template", template("x", base_url=url, proxy=proxy))
+                assert (status, param) == (400, "llm_policy.base_url")
+                assert "would be looked up by the proxy" in words
+                assert "LONGHOUSE_ALLOW_EGRESS" in words
+                # What was stored before anybody looked at names is looked at when it is called.
+                policy = LLMPolicy(base_url=url, proxy=proxy)
+                old = Template(
+                    name=f"old{nth}", llm_policy=policy, tool_policy=ToolPolicy(allowlist=("finalanswertool",))
+                )
+                await house.app.catalog.templates.publish([old], by="somebody")
+                failed = await house.say("Go", model=old.name)
+                assert failed["error"]["message"] == (
+                    "the model's base URL is a name that its proxy would look up; see LONGHOUSE_ALLOW_EGRESS."
+                )
+        assert asked == []
+
+
 @pytest.mark.parametrize("setting", ["llm_base_url", "tavily_base_url", "embeddings_base_url"])
 async def test_an_operator_is_told_at_the_start_that_nothing_reaches_metadata(serving: Serving, setting: str) -> None:
     with pytest.raises(Exception, match=r"may not go|nothing here may reach"):
@@ -195,9 +256,10 @@ async def test_a_file_that_sends_its_key_elsewhere_has_a_mistake(serving: Servin
         "agents:\n  thief:\n    llm: {base_url: 'https://evil.example/v1', api_key_ref: 'config:llm'}\n"
         "  seen:\n    llm: {base_url: 'https://a.example/v1?api_key=abcdef'}\n"
         "  inside:\n    llm: {base_url: 'http://169.254.169.254/v1'}\n"
+        "  odd:\n    llm: {base_url: 'http://2852039166/v1'}\n"
     )
     files = {**config(tmp_path, "https://api.example/v1"), "agents_file": str(agents)}
-    with pytest.raises(Exception, match="3 mistakes") as refused:
+    with pytest.raises(Exception, match="4 mistakes") as refused:
         async with serving(**files):
             raise AssertionError("it opened")
     told = [line.replace(f"{tmp_path}/", "") for line in str(refused.value).splitlines()[1:]]
@@ -208,4 +270,6 @@ async def test_a_file_that_sends_its_key_elsewhere_has_a_mistake(serving: Servin
         " api_key_ref, and it is sent as a header",
         "agents.yaml:7: agents.inside.llm.base_url: 169.254.169.254 is a link-local or metadata address, which nothing"
         " here may reach",
+        "agents.yaml:9: agents.odd.llm.base_url: the host of the address is a number in an odd form; write an IP"
+        " address as 192.0.2.1",
     ]

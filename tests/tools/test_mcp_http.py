@@ -11,6 +11,9 @@ from longhouse.errors import SetupError
 from longhouse.tools.mcp_config import read_server
 from longhouse.tools.mcp_http import Guarded, client_of
 
+NOWHERE = "::a9fe:a9fe"
+"""A metadata address in a form that no network carries: should a check be missing, nobody is met there."""
+
 
 async def test_a_name_is_looked_up_once_and_what_was_checked_is_connected_to() -> None:
     met: list[str] = []
@@ -39,6 +42,29 @@ async def test_the_client_of_a_server_goes_nowhere_that_is_not_allowed() -> None
     async with client_of({"X-Key": "canary"}) as client:
         with pytest.raises(httpx2.ConnectError, match="which nothing here may reach"):
             await client.get("http://169.254.169.254/mcp")
+
+
+@pytest.mark.parametrize("beside", ["no_proxy", "https"])
+async def test_a_proxy_of_the_environment_takes_nothing_from_what_goes_beside_it(
+    monkeypatch: pytest.MonkeyPatch, beside: str
+) -> None:
+    asked: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append((await reader.readuntil(b"\r\n\r\n")).splitlines()[0])
+        writer.write(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as proxy:
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}")
+        monkeypatch.setenv("no_proxy", NOWHERE if beside == "no_proxy" else "")
+        scheme = "http" if beside == "no_proxy" else "https"
+        async with client_of() as client:
+            assert (await client.get("http://mcp.test/mcp")).status_code == 204, "looked up by the proxy"
+            with pytest.raises(httpx2.ConnectError, match="which nothing here may reach"):
+                await client.get(f"{scheme}://[{NOWHERE}]/mcp", timeout=5)
+    assert asked == [b"GET http://mcp.test/mcp HTTP/1.1"]
 
 
 def test_a_server_among_metadata_is_a_mistake_of_its_file() -> None:

@@ -454,6 +454,26 @@ async def test_a_blocking_effect_is_known_not_to_be_until_it_has_a_thread() -> N
     )
 
 
+@pytest.fixture
+def _no_threads() -> Iterator[None]:
+    """No thread finds room for its stack: it is larger than the address space."""
+    before = threading.stack_size(2**48)
+    yield
+    threading.stack_size(before)
+
+
+@pytest.mark.usefixtures("_stuck", "_no_threads")
+async def test_on_a_machine_without_threads_an_effect_is_known_not_to_have_begun() -> None:
+    toolbox = Toolbox([StuckOnce])
+    results = [await perform(StuckOnce, toolbox=toolbox) for _ in range(threads.EACH + 1)]
+    none = Fault(code="tool_failed", message="NotBegun: this machine has no thread left for it")
+    assert {(one.outcome, one.doubt) for one in results} == {(none, "")}, "and none of them keeps a place"
+    threading.stack_size(0)
+    Stuck.release.set()
+    assert (await perform(StuckOnce, toolbox=toolbox)).outcome == Output(content="released")
+    assert (len(Stuck.began), toolbox.left_behind) == (1, 0)
+
+
 async def test_a_blocking_tool_that_raises_or_exits_is_a_fault() -> None:
     class Exits(BaseTool):
         def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:

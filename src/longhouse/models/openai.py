@@ -72,10 +72,13 @@ async def open_endpoint(
 ) -> AsyncIterator[Endpoint]:
     """Opens the connections to an endpoint such as https://api.openai.com/v1; no request is sent yet.
 
-    Through a proxy it is the proxy that looks names up: of the endpoint's own, only what is clear by itself is refused.
+    Through a proxy it is the proxy that looks names up: beside what is clear by itself, names are refused that the
+    operator has not named.
     """
     url = _address(base_url, "base URL", egress)
     via = _address(proxy, "proxy", egress) if proxy else None
+    if via and egress.refusal_behind_proxy(url):
+        raise SetupError("the model's base URL is a name that its proxy would look up; see LONGHOUSE_ALLOW_EGRESS.")
     if not api_key.isascii() or not api_key.isprintable():
         raise SetupError("the model's API key holds characters that no HTTP header can carry")
     async with aiohttp.ClientSession(

@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
 from longhouse import clock
 from longhouse.agents import rules
-from longhouse.errors import AlreadyReturned, Deposed
+from longhouse.errors import AlreadyReturned, Deposed, UnknownShape
 from longhouse.journal import events
 from longhouse.journal.events import Fault
 from longhouse.journal.session import Open, Session
@@ -41,7 +42,7 @@ class Performer:
     background: Callable[[Coroutine[Any, Any, None]], object] = asyncio.ensure_future
     """Runs what must outlive a deposed run: the report of a `once` call that it had started."""
     begun: set[tuple[str, str]] = field(default_factory=set)
-    """(session, call) of `once` calls that this process has begun, until their outcome is recorded."""
+    """(session, call) of `once` calls that this process has begun, until they are settled."""
 
     async def perform(self, run: Run, due: Sequence[Open], memory_scope: str) -> None:
         """Runs calls side by side; their outcomes pass one recorder, in the order in which they arrive."""
@@ -99,17 +100,30 @@ class Performer:
         """Whatever was begun of these calls, the journal knows."""
         self.begun.difference_update((session.id, call.call) for call in calls)
 
+    async def forget_settled(self) -> None:
+        """Forgets what others have settled of calls that we could not report: until then, nobody may say that they
+        had not begun."""
+        for session_id, call in tuple(self.begun):
+            with suppress(UnknownShape):  # a newer process goes on with it, and may yet settle it
+                if call not in (await journals.load(self.db, session_id)).open:
+                    self.begun.discard((session_id, call))
+
     def unbegun(self, session: Session) -> tuple[str, ...]:
         """Of a session that a run of our own was lost with: the calls that it surely had not begun."""
         due = (call.call for call in session.due_calls if call.effect == "once")
         return tuple(call for call in due if (session.id, call) not in self.begun)
 
     async def _may_have_begun(self, run: Run, call: Open) -> bool:
-        """Was it made as one that may be run again, by a worker that is gone, and is known by now to be none?"""
-        if run.lease.previous is None or call.effect == "once" or call.seq > run.loaded:
+        """Was it made as one that may be run again, by a worker that is gone, and is known by now to be none?
+
+        The journal is asked, and not our lease: whoever took over from that worker may have left in peace.
+        """
+        if call.effect == "once" or call.seq > run.loaded:
             return False
         tool = await self.toolbox.taken(call.tool, call.version)
-        return tool is not None and tool.effect == "once"
+        if tool is None or tool.effect != "once":
+            return False
+        return bool(_loser(await journals.read(self.db, run.session.id, after=call.seq), call))
 
     async def _withdraw(self, run: Run) -> None:
         """Others may be about to take this session: what must not happen twice is left to them."""
@@ -170,6 +184,7 @@ class Performer:
             try:
                 placed = await journals.add(self.db, run.session.id, [outcome], trace=trace)
             except (AlreadyReturned, journals.NotThere):
+                self._forget(run.session, [call])
                 return
             except PASSING:
                 if pause is None:

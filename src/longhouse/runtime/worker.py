@@ -206,6 +206,7 @@ class Worker:
             await views.forget_requests(self._db)
             await forgetting.sweep(self._db)
             await self._engine.catalog.forget_uses()
+            await self._engine.performer.forget_settled()
             await asyncio.sleep(FORGET_EVERY)
 
     async def _find_runnable(self) -> None:
@@ -279,7 +280,7 @@ class Worker:
         except Deposed as deposed:
             log.info("deposed", session=lease.session_id, reason=str(deposed))
         except Postponed:
-            self._pauses.put_off(lease.session_id)
+            self._pauses.postpone(lease.session_id)
             await leases.put_back(self._db, lease)
         except asyncio.CancelledError:
             await self._break_off(lease)

@@ -128,6 +128,8 @@ class Admission:
             where = ("llm_policy", field)
             if (url := getattr(policy, field)) and where not in found and (says := self._models.problem(url)):
                 found[where] = says
+        if policy.proxy and policy.base_url and not found and (says := self._hidden(policy.base_url)):
+            found["llm_policy", "base_url"] = says
         if (
             policy.base_url
             and ("llm_policy", "base_url") not in found
@@ -137,6 +139,9 @@ class Admission:
         if policy.proxy and policy.api_key_ref and policy.base_url and unsealed(policy.base_url):
             found.setdefault(("llm_policy", "proxy"), READS_ALONG)
         yield from found.items()
+
+    def _hidden(self, base_url: str) -> str | None:
+        return self._models.refusal_behind_proxy(URL(base_url))
 
     def _missing(self, ref: str | None, to: str) -> str | None:
         """A secret that is not here, or not for this address, is told of now and not at the first call."""
