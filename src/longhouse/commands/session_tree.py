@@ -127,7 +127,7 @@ def _waiting(call: Open | None) -> Text:
     if call.approve_by:
         return Text(f"waits for approval until {call.approve_by:%Y-%m-%d %H:%M}")
     if call.uncertain:
-        return Text(f"{call.doubt or 'its worker was lost'}: did it happen?")
+        return Text(f"{plain(call.doubt) or 'its worker was lost'}: did it happen?")
     return Text({"ask": "waits for an answer", "agent": "waits for the agent"}.get(call.kind, "running"))
 
 

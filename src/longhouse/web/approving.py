@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import Final
 
 from longhouse import clock
-from longhouse.journal import asking
 from longhouse.journal.asking import Undecided, words_for
 from longhouse.journal.events import Decided, Decision, Event, Fault, Outcome, Output, Returned
 from longhouse.journal.session import Open, Session
@@ -85,7 +84,7 @@ def read(
     [one] = named
     meaning = ON_UNCERTAIN if one.call.uncertain else ON_APPROVAL
     decision = meaning.get(plain(said))
-    return (one, decision) if decision and _undecided(one, top).in_chat else None
+    return (one, decision) if decision and _undecided(one, top).by_word else None
 
 
 def plain(text: str) -> str:
@@ -152,11 +151,7 @@ def _undecided(question: Question, top: Session, *, is_own_user: bool = True) ->
         arguments=call.arguments,
         is_uncertain=call.uncertain,
         doubt=call.doubt,
-        # What nobody was shown whole is not approved by a word.
-        in_chat=is_own_user
-        and session.turn is not None
-        and session.turn.approve_in_chat
-        and len(call.arguments) <= asking.SHOWN,
+        in_chat=is_own_user and session.turn is not None and session.turn.approve_in_chat,
         asked_by="" if session.id == top.id else session.agent,
     )
 

@@ -12,6 +12,7 @@ from longhouse.agents.template import Template
 from longhouse.errors import AlreadyReturned, CallerError
 from longhouse.journal import events
 from longhouse.journal.events import Event
+from longhouse.journal.readable import readable_json
 from longhouse.journal.session import Session, State
 from longhouse.runtime.bus import Bus
 from longhouse.store import cancels, forgetting, journals, lineage, views
@@ -298,7 +299,7 @@ def _question(question: Question) -> dict[str, Any]:
         "kind": "unknown_outcome" if call.uncertain else "approval" if call.approve_by else "clarification",
         "text": question.text,
         "deadline": call.approve_by or call.deadline,
-        **({} if call.question else {"tool": call.tool, "arguments": call.arguments}),
+        **({} if call.question else {"tool": call.tool, "arguments": readable_json(call.arguments)}),
     }
 
 
