@@ -28,7 +28,7 @@ class Undecided:
     @property
     def label(self) -> str:
         """What a person calls it by, where several wait."""
-        return f"{self.asked_by}/{self.call}" if self.asked_by else self.call
+        return label(self.call, self.asked_by)
 
     @property
     def words(self) -> str:
@@ -57,6 +57,11 @@ class Undecided:
     @property
     def _is_whole(self) -> bool:
         return len(self.arguments) <= SHOWN
+
+
+def label(call: str, asked_by: str = "") -> str:
+    """What a call is named by at the top: ids are a session's own, so one of an agent beneath goes by its agent too."""
+    return f"{asked_by}/{call}" if asked_by else call
 
 
 def happened(tool: str, doubt: str) -> str:

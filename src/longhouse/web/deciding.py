@@ -15,7 +15,7 @@ from longhouse.store.database import Database
 from longhouse.web import approving
 from longhouse.web.asked import Asked, text_of
 from longhouse.web.attached import Attached, folded, told_before
-from longhouse.web.tree import Question
+from longhouse.web.tree import Question, named
 
 RACES: Final = 20
 """How often a decision is tried again because the session moved on meanwhile."""
@@ -33,16 +33,19 @@ class Deciding:
         self, asked: Asked, session: Session, prompt: Prompted, *, may_decide: bool = True
     ) -> Attached | None:
         """Where calls wait for a decision, the message is one; or else its client is told at once what waits."""
-        reply_to = asked.reply_to
+        meant: Question | None = None
         for _ in range(RACES):
             waiting = await approving.undecided(self.db, session)
-            if session.turn is None or not waiting or reply_to not in (None, *(one.call.call for one in waiting)):
+            if session.turn is None or not named(waiting, session, asked.reply_to):
                 return None
             is_own_user = approving.is_own_user(session, asked.user)
             said = text_of(prompt.content) if len(prompt.content) == 1 else ""
-            found = approving.read(said, waiting, session, reply_to) if is_own_user and may_decide else None
+            found = approving.read(said, waiting, session, asked.reply_to) if is_own_user and may_decide else None
+            # Words that lost their race were not said about what waits now.
+            may_decide = found is not None and (meant is None or found[0].is_same(meant))
             try:
-                if found:
+                if found and may_decide:
+                    meant = found[0]
                     return await self._decide(asked, session, prompt, *found)
                 return await self._set_aside(asked, session, prompt, is_own_user=is_own_user)
             except journals.NotThere:

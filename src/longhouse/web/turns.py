@@ -27,11 +27,12 @@ from longhouse.store.database import Database
 from longhouse.store.journals import Placed
 from longhouse.web import approving, wire
 from longhouse.web.access import Caller
+from longhouse.web.approving import settled
 from longhouse.web.asked import Asked, Said, prior_of, read, text_of
 from longhouse.web.attached import Attached, folded, told_before
 from longhouse.web.deciding import Deciding
 from longhouse.web.routing import AUTO, Routed, Router
-from longhouse.web.tree import standing
+from longhouse.web.tree import named, standing
 from longhouse.web.underway import UnderWay
 from longhouse.web.wire import ChatRequest
 
@@ -221,9 +222,16 @@ class Turns:
             prompt = msgspec.structs.replace(prompt, chain=_continued(session, asked.said))
         reply_to = asked.reply_to
         is_own = reply_to is None or has_asked(session, reply_to)
+        if reply_to is not None and await approving.is_over(self.db, session, reply_to):
+            raise settled(
+                "The decision that metadata.reply_to names was made already; a call of an agent beneath is named"
+                " with its agent, as in analytic/1-action-0."
+            )
         if not (is_own and session.questions) and (below := await self._answered_beneath(asked, session, prompt)):
             return below
-        if (reply_to or not session.questions) and (met := await self._deciding.meet(asked, session, prompt)):
+        # An answer that is sent once more decides nothing: who names a question of ours does not mean a call beneath.
+        may_mean_a_call = not session.questions if reply_to is None else not is_own
+        if may_mean_a_call and (met := await self._deciding.meet(asked, session, prompt)):
             return met
         if not is_own:
             raise await self._misnamed(session, reply_to or "")
@@ -237,7 +245,11 @@ class Turns:
             except AlreadyReturned:
                 # Somebody was first: this is simply the next message.
                 session = await journals.catch_up(self.db, session)
-        placed = await journals.add(self.db, session_id, [prompt], trace=prompt.trace, accepted=asked.accepted)
+        return await self._queue(asked, session, prompt)
+
+    async def _queue(self, asked: Asked, session: Session, prompt: Prompted) -> Attached:
+        """The message is the next prompt."""
+        placed = await journals.add(self.db, session.id, [prompt], trace=prompt.trace, accepted=asked.accepted)
         return await self._attached(session, placed, prompt, trace=prompt.trace)
 
     async def _misnamed(self, session: Session, reply_to: str) -> CallerError:
@@ -250,7 +262,7 @@ class Turns:
         """Where an agent beneath has asked, the message is its answer, whatever the others are doing."""
         reply_to, chain = asked.reply_to, prompt.chain
         below = await standing(self.db, session)
-        questions = [one for one in below.questions if one.call.kind == "ask" and reply_to in (None, one.call.call)]
+        questions = named([one for one in below.questions if one.call.kind == "ask"], session, reply_to)
         if session.turn is None or not questions:
             return None
         first = questions[0]
@@ -258,7 +270,10 @@ class Turns:
             done = await self.answer(first.session, first.call.call, text_of(prompt.content), accepted=asked.accepted)
         except AlreadyReturned:
             # Somebody was first. These words were meant for that question: they decide nothing else.
-            return await self._deciding.meet(asked, session, prompt, may_decide=False)
+            met = await self._deciding.meet(asked, session, prompt, may_decide=False)
+            if met is None and reply_to is not None:
+                raise await self._misnamed(session, reply_to) from None
+            return met or await self._queue(asked, session, prompt)
         self.wake(first.session.id)
         turn = replace(session.turn, chain=chain)
         session = replace(session, turn=turn)
@@ -313,11 +328,6 @@ def unknown_model(model: str) -> CallerError:
 
 def names_nothing(call: str, param: str) -> CallerError:
     return CallerError(f"No question has the id {call[:100]!r}.", param=param)
-
-
-def settled(message: str) -> CallerError:
-    """Somebody was first."""
-    return CallerError(message, status=409, code="already_settled")
 
 
 def _was_before(answered: Session, trace: str, record: Recorded) -> bool:
