@@ -345,6 +345,22 @@ async def test_what_was_decided_or_answered_here_is_not_taken_for_a_call_beneath
         assert len(TransferTool.sent) == 1
 
 
+async def test_what_the_session_asks_itself_is_meant_before_a_question_beneath_with_its_id(serving: Serving) -> None:
+    roles = {
+        "master": one_by_one(calls(TRANSFER, ask("cem", "Ask.")), answer("Done.")),
+        "cem": lambda body: question("Sure?") if task_of(body) == "Ask." else answer("Fine."),
+    }
+    master = agent("master", tools=(*PLAIN, "transfertool"))
+    async with playing(serving, roles, templates=(*CAST[1:], master), tools=[SignTool, TransferTool]) as house:
+        said = await house.say("Go", model="master")
+        assert content(said) == "cem: Sure?"
+        left = await house.say("yes", model=said["model"], metadata={"reply_to": "1-action-0"})
+        assert content(left) == "cem: Sure?"
+        assert await decisions(house, said["model"]) == [("approve", "user", "chat")]
+        assert content(await house.say("yes", model=said["model"])) == "Done."
+        assert len(TransferTool.sent) == 1
+
+
 async def test_what_nobody_decided_in_time_is_not_taken_for_a_call_beneath(serving: Serving) -> None:
     roles = {
         "master": one_by_one(TRANSFER, ask("cem", "Sign."), answer("Done.")),

@@ -32,7 +32,7 @@ from longhouse.web.asked import Asked, Said, prior_of, read, text_of
 from longhouse.web.attached import Attached, folded, told_before
 from longhouse.web.deciding import Deciding
 from longhouse.web.routing import AUTO, Routed, Router
-from longhouse.web.tree import named, standing
+from longhouse.web.tree import named, own, standing
 from longhouse.web.underway import UnderWay
 from longhouse.web.wire import ChatRequest
 
@@ -222,11 +222,7 @@ class Turns:
             prompt = msgspec.structs.replace(prompt, chain=_continued(session, asked.said))
         reply_to = asked.reply_to
         is_own = reply_to is None or has_asked(session, reply_to)
-        if reply_to is not None and await approving.is_over(self.db, session, reply_to):
-            raise settled(
-                "The decision that metadata.reply_to names was made already; a call of an agent beneath is named"
-                " with its agent, as in analytic/1-action-0."
-            )
+        await self._refuse_repeat(session, reply_to)
         if not (is_own and session.questions) and (below := await self._answered_beneath(asked, session, prompt)):
             return below
         # An answer that is sent once more decides nothing: who names a question of ours does not mean a call beneath.
@@ -236,10 +232,10 @@ class Turns:
         if not is_own:
             raise await self._misnamed(session, reply_to or "")
         while session.questions:
-            named = [call for call in session.questions if reply_to in (None, call.call)]
-            if not named:
+            open_ones = [call for call in session.questions if reply_to in (None, call.call)]
+            if not open_ones:
                 raise settled("The question that metadata.reply_to names was answered already; another one is open.")
-            call, text = named[0].call, text_of(prompt.content)
+            call, text = open_ones[0].call, text_of(prompt.content)
             try:
                 return await self.answer(session, call, text, chain=prompt.chain, accepted=asked.accepted)
             except AlreadyReturned:
@@ -252,6 +248,14 @@ class Turns:
         placed = await journals.add(self.db, session.id, [prompt], trace=prompt.trace, accepted=asked.accepted)
         return await self._attached(session, placed, prompt, trace=prompt.trace)
 
+    async def _refuse_repeat(self, session: Session, reply_to: str | None) -> None:
+        """A decision that was made here, and is sent again, never reaches an agent beneath with a call of that id."""
+        if reply_to is not None and await approving.is_over(self.db, session, reply_to):
+            raise settled(
+                "The decision that metadata.reply_to names was made already; a call of an agent beneath is named"
+                " with its agent, as in analytic/1-action-0."
+            )
+
     async def _misnamed(self, session: Session, reply_to: str) -> CallerError:
         """Why a message cannot answer what it names, which no open question has as its id."""
         if await lineage.was_answered(self.db, session, reply_to):
@@ -262,7 +266,8 @@ class Turns:
         """Where an agent beneath has asked, the message is its answer, whatever the others are doing."""
         reply_to, chain = asked.reply_to, prompt.chain
         below = await standing(self.db, session)
-        questions = named([one for one in below.questions if one.call.kind == "ask"], session, reply_to)
+        meant = named([*own(session), *below.questions], session, reply_to)
+        questions = [one for one in meant if one.call.kind == "ask" and one.session.id != session.id]
         if session.turn is None or not questions:
             return None
         first = questions[0]
