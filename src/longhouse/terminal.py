@@ -3,11 +3,12 @@
 import asyncio
 import getpass
 import os
+import re
 import sys
 import threading
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 import aiohttp
 import msgspec
@@ -15,7 +16,10 @@ from rich.console import Console
 from yarl import URL
 
 from longhouse.errors import LonghouseError, SetupError
+from longhouse.journal.readable import readable, readable_json
 from longhouse.journal.session import LOCAL_OWNER
+
+_CONTROLS: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class UnansweredError(LonghouseError):
@@ -117,6 +121,11 @@ def _reason(answer: bytes) -> str:
         return "what answers there is not Longhouse"
 
 
+def _obeyed_by_none(words: str) -> str:
+    """Words with nothing in them that a terminal would obey: they could paint over what a person is asked."""
+    return _CONTROLS.sub(lambda found: readable(found[0]), words)
+
+
 class Page:
     """What is written of an answer: words as they come, and between them what the agent does, on lines of its own."""
 
@@ -128,12 +137,12 @@ class Page:
         activity = chunk.get("x_agent") or {}
         if activity.get("event") == "tool_call" and activity["tool"] != "finalanswertool":
             gap = "\n" if self._is_mid_line else ""
-            said = f"{gap}· {activity['tool']} {activity['arguments']}"
+            said = f"{gap}· {readable(activity['tool'])} {readable_json(activity['arguments'])}"
             self.console.print(said, style="dim", markup=False, highlight=False)
             self._is_mid_line = False
         for choice in chunk["choices"]:
             if words := choice["delta"].get("content"):
-                self.console.print(words, end="", markup=False, highlight=False)
+                self.console.print(_obeyed_by_none(words), end="", markup=False, highlight=False)
                 self._is_mid_line = not words.endswith("\n")
 
     def end(self) -> None:

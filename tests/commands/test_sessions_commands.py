@@ -10,15 +10,17 @@ from rich.console import Console
 
 from longhouse import clock
 from longhouse.agents.strategy import Body
-from longhouse.commands.lives import lives_of, turns_of
+from longhouse.commands.lives import Life, lives_of, turns_of
 from longhouse.commands.session_tree import drawn, lasting, plain
 from longhouse.commands.sessions import list_all
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
+from longhouse.journal.fold import blank, fold
 from longhouse.models.scripted import Say, call, calls, say
 from longhouse.settings import Settings
 from longhouse.store.views import Filters
-from longhouse.web.tree import standing
+from longhouse.terminal import Page
+from longhouse.web.tree import Standing, standing
 from stories.delegating import CAST, SignTool, answer, ask, in_steps, playing, question, session_of
 from support import BEGAN, House, Serving, dictated, launched_words, opened, prompted, returned, started, used
 
@@ -225,3 +227,27 @@ def test_a_long_text_is_cut() -> None:
     assert plain("x" * 1_000_000, 10) == "xxxxxxxxx…"
     assert plain("  a \n\t b  ") == "a b"
     assert plain("\ud800\x85\u2028é🎉") == "\\ud800 é🎉"
+
+
+def test_what_a_lost_server_said_is_drawn_harmless() -> None:
+    lost = events.Decided(call="1-action-0", decision="unknown", by="w1", comment=NASTY)
+    story = (opened(), prompted("Go."), started(2), events.Replied(), used("1-action-0", effect="once"), lost)
+    records = [Recorded(seq=seq, at=BEGAN, event=event) for seq, event in enumerate(story, 1)]
+    life = Life(fold(records, blank("a_1")), tuple(turns_of(records)))
+    console = Console(file=io.StringIO(), width=1_000)
+    console.print(drawn({"a_1": life}, "a_1", Standing(rests=True), last=1, now=BEGAN))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "\\u202egpj d\\u200b [bold]e[/bold]: did it happen?" in text
+    assert all(char.isprintable() or char == "\n" for char in text)
+
+
+def test_nothing_that_is_said_in_a_chat_is_obeyed_by_its_terminal() -> None:
+    page = Page(Console(file=io.StringIO(), width=1_000))
+    delta = {"choices": [{"delta": {"content": "Да\n是\tبوب\x1b[2J\x9b8m\r👍"}}]}
+    act = {"event": "tool_call", "tool": "pay", "arguments": '{"to":"\u202eBob\u200b鲍勃"}'}
+    page.show({"choices": [], "x_agent": act})
+    page.show(delta)
+    text = page.console.file.getvalue()  # type: ignore[attr-defined]
+    assert '· pay {"to":"\\u202eBob\\u200b鲍勃"}\n' in text
+    assert "Да\n是" in text
+    assert "بوب\\u001b[2J\\u009b8m\\r👍" in text

@@ -1,6 +1,7 @@
 """What one reply of a model leads to: calls are made, refused, awaited; and every one of them is answered."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from engine_room import Gate, Room
@@ -255,3 +256,42 @@ async def test_what_a_tool_wrote_is_journaled_and_reaches_the_next_one(db: Datab
     assert session.turn.searches_used == 2
     first = (await room.found(session.id, events.Returned))[0]
     assert first.adds == {"searches_used": 1, "sources": {"u1": {"title": "T"}}}
+
+
+async def test_what_must_not_happen_twice_is_written_down_before_it_happens_even_where_it_is_part_of_the_reply(
+    db: Database,
+) -> None:
+    class Stamp(BaseTool):
+        """Put a stamp on it."""
+
+        inline: ClassVar[bool] = True
+        effect: ClassVar[events.Effect] = "once"
+        known: ClassVar[list[int]] = []
+
+        async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
+            self.known.append(await db.value("SELECT count(*) FROM journal WHERE kind = 'Called'"))
+            return "stamped"
+
+    room = Room(db, [call("stamp"), FINISH], tools=[Stamp])
+    session = await room.run()
+    assert session.state is State.COMPLETED
+    assert Stamp.known == [1]
+    assert room.results() == ["stamped"]
+
+
+async def test_a_description_that_says_once_is_kept_where_its_class_is_part_of_the_reply(db: Database) -> None:
+    class Seal(BaseTool):
+        """Put a seal on it; the class does not say that it must not happen twice."""
+
+        inline: ClassVar[bool] = True
+        known: ClassVar[list[int]] = []
+
+        async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
+            self.known.append(await db.value("SELECT count(*) FROM journal WHERE kind = 'Called'"))
+            return "sealed"
+
+    room = Room(db, [call("seal"), FINISH], tools=[Seal])
+    session_id = await room.prompt()
+    await room.catalog.tools.publish([replace(Seal.descriptor(), effect="once")], by="a file")
+    assert (await room.advance(session_id)).state is State.COMPLETED
+    assert Seal.known == [1]

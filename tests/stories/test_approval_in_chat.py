@@ -1,20 +1,38 @@
 """A chat never hangs on a decision: what is said meanwhile is answered at once, and a clear yes or no decides."""
 
 import asyncio
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
-from delegating import answer, ask, last_result, playing, session_of, sessions_of, task_of
-from test_approval import DONE, NAMES, TRANSFER, DraftTool, TransferTool, decide, told
+from delegating import (
+    CAST,
+    PLAIN,
+    SignTool,
+    agent,
+    answer,
+    appears,
+    ask,
+    last_result,
+    playing,
+    question,
+    session_of,
+    sessions_of,
+    task_of,
+)
+from test_approval import DONE, NAMES, TRANSFER, DraftTool, TransferTool, decide, republished, told
 
 from longhouse.agents.strategy import Body
 from longhouse.agents.template import ExecutionPolicy, Template, ToolPolicy
 from longhouse.journal import events
-from longhouse.journal.messages import ToolResult
-from longhouse.models.scripted import Playable, Say, call, calls, step_of
+from longhouse.journal.messages import Assistant, ToolResult
+from longhouse.models.scripted import Call, Playable, Say, call, calls, step_of
+from longhouse.store import journals
+from longhouse.store.database import Within
 from longhouse.tools import BaseTool, ToolContext
+from longhouse.web import approving
 from support import AGENT, House, Serving, assistant, chat, content, sse, user
 
 WAITS = 'transfertool (1-action-0) needs your approval before it begins. Its arguments: {"to":"Bob"}'
@@ -284,3 +302,169 @@ async def test_a_question_beneath_comes_before_an_approval(serving: Serving) -> 
         assert left.startswith("ann: May signtool run?"), "the yes was an answer, and no approval"
         assert await decisions(house, (await sessions_of(house.db, "ann"))[0]) == []
         assert await client.say("yes") == "Both said."
+
+
+def one_by_one(*says: Say) -> Any:
+    """These replies, one after another, whoever speaks in between; the last one repeats."""
+    return lambda body: says[min(sum(isinstance(one, Assistant) for one in body.messages), len(says) - 1)]
+
+
+async def test_what_was_decided_or_answered_here_is_not_taken_for_a_call_beneath(serving: Serving) -> None:
+    roles = {
+        "master": one_by_one(question("Sure?"), TRANSFER, ask("cem", "Sign."), answer("Done.")),
+        "cem": one_by_one(call("signtool"), call("signtool"), answer("Signed.")),
+    }
+    master = agent("master", tools=(*PLAIN, "transfertool"))
+    async with playing(serving, roles, templates=(*CAST[1:], master), tools=[SignTool, TransferTool]) as house:
+        root = (await house.say("Go", model="master"))["model"]
+
+        async def yes(reply_to: str) -> Any:
+            return await house.say("yes", model=root, metadata={"reply_to": reply_to})
+
+        async def signed() -> int:
+            return len(await decisions(house, await session_of(house.db, "cem")))
+
+        assert content(await yes("1-action-0")).startswith("transfertool (2-action-0) needs your approval")
+        assert "(cem/1-action-0)" in content(await yes("2-action-0"))
+        again = await yes("1-action-0")
+        assert content(again).startswith("Your message is next, once this is decided:"), "an answer decides nothing"
+        assert await signed() == 0
+
+        assert "(cem/2-action-0)" in content(await yes("cem/1-action-0"))
+        assert await signed() == 1
+        for name in ("2-action-0", "cem/1-action-0"):
+            assert (await yes(name))["error"]["code"] == "already_settled", name
+            assert await decide(house, root, "approve", name) == 409, name
+        for nobody in ("ann/2-action-0", "cem/9-action-0", "cem/"):
+            assert (await yes(nobody))["error"]["param"] == "metadata.reply_to", nobody
+            assert await decide(house, root, "approve", nobody) == 409, nobody
+        assert await signed() == 1
+        assert await decide(house, root, "approve", "cem/2-action-0") == 202
+        await house.until(root, "COMPLETED")
+        assert await signed() == 2
+        assert len(TransferTool.sent) == 1
+
+
+async def test_what_the_session_asks_itself_is_meant_before_a_question_beneath_with_its_id(serving: Serving) -> None:
+    roles = {
+        "master": one_by_one(calls(TRANSFER, ask("cem", "Ask.")), answer("Done.")),
+        "cem": lambda body: question("Sure?") if task_of(body) == "Ask." else answer("Fine."),
+    }
+    master = agent("master", tools=(*PLAIN, "transfertool"))
+    async with playing(serving, roles, templates=(*CAST[1:], master), tools=[SignTool, TransferTool]) as house:
+        said = await house.say("Go", model="master")
+        assert content(said) == "cem: Sure?"
+        left = await house.say("yes", model=said["model"], metadata={"reply_to": "1-action-0"})
+        assert content(left) == "cem: Sure?"
+        assert await decisions(house, said["model"]) == [("approve", "user", "chat")]
+        assert content(await house.say("yes", model=said["model"])) == "Done."
+        assert len(TransferTool.sent) == 1
+
+
+async def test_what_nobody_decided_in_time_is_not_taken_for_a_call_beneath(serving: Serving) -> None:
+    roles = {
+        "master": one_by_one(TRANSFER, ask("cem", "Sign."), answer("Done.")),
+        "cem": one_by_one(call("signtool"), answer("Fine.")),
+    }
+    master = agent("master", tools=(*PLAIN, "transfertool"))
+    async with playing(serving, roles, templates=(*CAST[1:], master), tools=[SignTool, TransferTool]) as house:
+        await republished(house, "transfertool", approval_timeout=0.2)
+        root = (await house.say("Go", model="master"))["model"]
+        cem = await appears(house.db, "SELECT id FROM sessions WHERE agent = 'cem' AND state = 'WAITING_FOR_APPROVAL'")
+        late = await house.say("yes", model=root, metadata={"reply_to": "1-action-0"})
+        assert late["error"]["code"] == "already_settled"
+        assert await decide(house, root, "approve") == 409
+        assert await decisions(house, cem) == []
+        assert TransferTool.sent == []
+
+
+@asynccontextmanager
+async def held(house: House) -> AsyncIterator[Within]:
+    """A transaction of somebody else."""
+    async with house.db.connection() as connection, connection.transaction():
+        yield Within(connection)
+
+
+async def blocked(house: House, count: int) -> None:
+    """Waits until so many statements stand still for somebody's lock."""
+    waits = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    async with asyncio.timeout(20):
+        while await house.db.value(waits) < count:
+            await asyncio.sleep(0.02)
+
+
+async def test_of_two_answers_at_once_the_second_approves_nothing(serving: Serving) -> None:
+    def asks_back(body: Body) -> Say:
+        return question("Sure?") if task_of(body) == "Sign." else answer("fine")
+
+    async with playing(serving, {"master": asks_two, "ann": signs, "ben": asks_back}) as house:
+        first = await house.say("Go", model="master")
+        assert content(first) == "ben: Sure?"
+        ann, ben = [await session_of(house.db, name) for name in ("ann", "ben")]
+        async with held(house) as holding:
+            await holding.run("SELECT FROM sessions WHERE id = $1 FOR UPDATE", ben)
+            both = [asyncio.create_task(house.say("yes", model=first["model"])) for _ in range(2)]
+            await blocked(house, 2)
+        heard = sorted([content(one) for one in await asyncio.gather(*both)])
+        assert heard[0].startswith(KEPT), heard
+        assert heard[1].startswith("ann: May signtool run?"), heard
+        assert await decisions(house, ann) == []
+        assert content(await house.say("no", model=first["model"])) == "Both said."
+
+
+async def test_a_decision_that_somebody_else_made_first_is_not_made_on_what_waits_by_then(serving: Serving) -> None:
+    GateTool.open = asyncio.Event()
+    roles = {
+        "master": asks_two,
+        "ann": one_by_one(call("clocktool"), call("signtool"), answer("Fine.")),
+        "ben": one_by_one(call("gatetool"), call("signtool"), answer("Fine.")),
+    }
+    ben = agent("ben", tools=(*PLAIN, "gatetool"))
+    cast = (*(one for one in CAST if one.name != "ben"), ben)
+    waiting = "SELECT id FROM sessions WHERE agent = $1 AND state = 'WAITING_FOR_APPROVAL'"
+    async with playing(serving, roles, templates=cast, tools=[SignTool, GateTool]) as house:
+        going = asyncio.create_task(house.say("Go", model="master"))
+        signing = await house.folded(await appears(house.db, waiting, "ann"))
+        root = await session_of(house.db, "master", "root")
+        denied = events.Decided(call="2-action-0", decision="deny", by="somebody else")
+        async with held(house) as holding:
+            await holding.run("SELECT FROM sessions WHERE id = $1 FOR UPDATE", signing.id)
+            late = [
+                asyncio.create_task(house.say("yes", model=root)),
+                asyncio.create_task(house.say("yes", model=root, metadata={"reply_to": "2-action-0"})),
+            ]
+            route = asyncio.create_task(decide(house, root, "approve", "2-action-0"))
+            await blocked(house, 3)
+            GateTool.open.set()
+            other = await appears(house.db, waiting, "ben")
+            assert signing.turn is not None
+            await journals.add(
+                holding, signing.id, approving.settling(denied), trace=signing.turn.trace, head=signing.head
+            )
+        house.app.bus.wake(signing.id)
+        for one in await asyncio.gather(*late):
+            assert content(one).startswith(KEPT)
+        assert await route == 409
+        assert await decisions(house, other) == []
+        assert (await decisions(house, signing.id)) == [("deny", "somebody else", "")]
+        assert "(ben/2-action-0)" in content(await going)
+
+
+# What is shown is what runs
+
+TURNED = "Bob\u202e\u2066 yllaer\u200b\U000e0041\u3164"
+READ = "Bob\\u202e\\u2066 yllaer\\u200b\\udb40\\udc41\\u3164"
+
+
+async def test_what_is_unseen_is_written_out_and_runs_as_it_was_written(serving: Serving) -> None:
+    pay = Say(calls=(Call(name="transfertool", arguments=f'{{\r\n"to":"{TURNED} Боб 鲍勃 بوب 👍"}}'),))
+    shown = f'{{  "to":"{READ} Боб 鲍勃 بوب 👍"}}'
+    async with bank(serving, [pay, DONE]) as house:
+        client = Client(house)
+        assert f"Its arguments: {shown}\n" in await client.say("Pay")
+        assert shown in await client.say("Whom?")
+        [question] = (await house.session(client.session))["questions"]
+        assert question["arguments"] == shown
+        assert await client.say("yes") == "Done."
+        results = [m["content"] for m in house.model.requests[-1]["messages"] if m["role"] == "tool"]  # type: ignore[union-attr]
+        assert results == [f"sent to {TURNED} Боб 鲍勃 بوب 👍"]

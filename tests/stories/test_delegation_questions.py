@@ -182,6 +182,22 @@ async def test_an_answer_may_name_the_question(serving: Serving) -> None:
         assert (status, refused["error"]["code"]) == (409, "already_settled")
         status, refused = await post(house, said["model"], "clarification", answer="three", call_id="9-action-0")
         assert (status, refused["error"]["param"]) == (400, "call_id")
+        again = await house.say("three", model=said["model"], metadata={"reply_to": "ben/2-action-0"})
+        assert again["error"]["code"] == "already_settled"
+        for nobody in ("cem/1-action-0", "ann/2-action-0", "master/1-action-0"):
+            wrong = await house.say("none", model=said["model"], metadata={"reply_to": nobody})
+            assert wrong["error"]["param"] == "metadata.reply_to", nobody
+            assert (await post(house, said["model"], "clarification", answer="none", call_id=nobody))[0] == 400
+        assert (await post(house, said["model"], "clarification", answer="one", call_id="ann/1-action-0"))[0] == 202
+        assert (await house.until(said["model"], "COMPLETED"))["result"].startswith("ann heard one. ben heard two. ")
+
+
+async def test_of_two_questions_with_one_id_the_one_of_the_named_agent_is_answered(serving: Serving) -> None:
+    async with playing(serving, TWO) as house:
+        root = (await house.say("Go", model="master"))["model"]
+        for name in ("ben", "ann"):
+            said = await house.say(name.upper(), model=root, metadata={"reply_to": f"{name}/1-action-0"})
+        assert content(said).startswith("ann heard ANN. ben heard BEN. ")
 
 
 def signs(body: Body) -> Say:

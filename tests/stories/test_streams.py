@@ -8,9 +8,10 @@ from typing import Any
 from longhouse.models.scripted import Say, call, calls, say
 from longhouse.store.catalog import Catalog
 from longhouse.web import access, stream, wire
+from longhouse.web.attached import Attached
 from longhouse.web.chat import Completion
 from longhouse.web.telling import Telling
-from longhouse.web.turns import Attached, Turns
+from longhouse.web.turns import Turns
 from support import AGENT, House, Pen, Serving, Sse, chat, dictated, sse, user
 
 ANSWER = "The answer is written piece by piece, and read as it is written."

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
+from test_approval import TRANSFER, TransferTool, bank, decide
+from test_approval import told as heard
 
 from longhouse.agents.built_in import BUILT_IN
 from longhouse.agents.template import Template, ToolPolicy
@@ -133,3 +135,22 @@ async def test_more_required_tools_than_places_are_refused(serving: Serving, tmp
     with pytest.raises(SetupError, match="own@1: 2 tools would be offered in every step"):
         async with serving(templates=[Template(name="own", tool_policy=policy)]):
             raise AssertionError("it started")
+
+
+async def test_what_waits_for_approval_does_not_begin_once_its_tool_is_off(serving: Serving) -> None:
+    TransferTool.sent.clear()
+    policy = "/admin/tools/transfertool/security_policy"
+    async with bank(serving, TRANSFER, DONE, TRANSFER) as house:
+        session_id = (await house.say("Pay Bob"))["model"]
+        assert (await asked(house, "PATCH", policy, {"enabled": False}))[0] == 200
+        assert await decide(house, session_id, "approve") == 202
+        await house.until(session_id, "COMPLETED")
+        assert heard(house) == "Error: transfertool was switched off; nothing happened"
+        assert TransferTool.sent == []
+        assert "transfertool" not in offered(house)
+
+        assert (await asked(house, "PATCH", policy, {"enabled": True}))[0] == 200
+        again = (await house.say("Pay Bob"))["model"]
+        assert await decide(house, again, "approve") == 202
+        await house.until(again, "COMPLETED")
+        assert TransferTool.sent == [f"{again}:1-action-0"]

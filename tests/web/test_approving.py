@@ -98,6 +98,11 @@ def test_agents_beneath_are_called_by_their_names() -> None:
     assert approving.read("yes ANN/1-action-0", asked, top, None) == (asked[1], "approve")
     for text in ("yes 1-action-0", "yes b/1-action-0", "yes eve/1-action-0"):
         assert approving.read(text, asked, top, None) is None, text
+    assert approving.read("yes", asked, top, "Ann.B/1-action-0") == (asked[0], "approve")
+    for name in ("1-action-0", "boss/1-action-0", "/1-action-0", "Ann.B/", "Ann.B/1-action-01"):
+        assert approving.read("yes", asked, top, name) is None, name
+    own = waiting(pay(), agent="boss")
+    assert approving.read("yes", [*asked, *own], own[0].session, "1-action-0") == (own[0], "approve"), "its own first"
 
 
 def test_where_the_turn_does_not_allow_it_nothing_is_decided() -> None:
@@ -113,6 +118,23 @@ def test_long_arguments_are_cut_and_said_to_be() -> None:
     words = approving.words_on(long, long[0].session)
     assert f"{'x' * asking.SHOWN}… (cut here; they have 5000 characters)" in words
     assert "x" * (asking.SHOWN + 1) not in words
+
+
+def test_what_cannot_be_approved_by_a_word_is_not_said_to_be() -> None:
+    long = waiting(used("1-action-0", tool="pay", arguments="x" * 5000, approve_by=SOON))
+    for words in (approving.words_on(long, long[0].session), long[0].session.last_words or ""):
+        assert "\nDecide at POST" in words
+        assert "yes or no" not in words
+
+
+def test_the_words_of_a_server_that_failed_are_shown_harmless() -> None:
+    doubt = events.Decided(call="1-action-0", decision="unknown", by="w1", comment="gone\x1b[2J\u202e\nAnswer yes")
+    start = waiting(pay(approve_by=None, effect="once"))[0].session
+    lost = told(doubt, session=start)
+    shown = "gone\\u001b[2J\\u202e\\nAnswer yes"
+    [question] = [Question(lost, call) for call in lost.open.values()]
+    assert shown in approving.words_on([question], lost)
+    assert shown in question.text
 
 
 def test_every_word_is_written_as_it_is_compared() -> None:

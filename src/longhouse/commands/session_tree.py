@@ -10,7 +10,7 @@ from rich.tree import Tree
 from longhouse.commands.lives import Life, Step, Turn, Use
 from longhouse.journal.events import Fault
 from longhouse.journal.session import Open, Session
-from longhouse.web.tree import Question, Standing
+from longhouse.web.tree import Standing, own
 
 SHOWN: Final = 120
 """Characters of a task, of arguments, of an outcome."""
@@ -54,7 +54,7 @@ class _Drawing:
             self._add_turn(root, life, turn, f"turn {number}")
         for waiting in session.queue:
             root.add(_line("waits in the queue", _said(_words(waiting.prompt.content))))
-        for question in (*_asked(session), *below.questions):
+        for question in (*own(session), *below.questions):
             root.add(_line(f"{question.session.agent} asks", question.text, question.call.call))
         return root
 
@@ -127,12 +127,8 @@ def _waiting(call: Open | None) -> Text:
     if call.approve_by:
         return Text(f"waits for approval until {call.approve_by:%Y-%m-%d %H:%M}")
     if call.uncertain:
-        return Text(f"{call.doubt or 'its worker was lost'}: did it happen?")
+        return Text(f"{plain(call.doubt) or 'its worker was lost'}: did it happen?")
     return Text({"ask": "waits for an answer", "agent": "waits for the agent"}.get(call.kind, "running"))
-
-
-def _asked(session: Session) -> list[Question]:
-    return [Question(session, call) for call in session.open.values() if call.awaits_person]
 
 
 def _words(content: tuple[object, ...]) -> str:

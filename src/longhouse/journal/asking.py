@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from longhouse.journal.readable import readable, readable_json
+
 SHOWN: Final = 2_000
 """Characters of a call's arguments that are shown; the session has all of them."""
 
@@ -17,7 +19,7 @@ class Undecided:
     arguments: str
     is_uncertain: bool
     in_chat: bool
-    """May it be decided in the chat?"""
+    """May its user decide it in the chat?"""
     doubt: str = ""
     """How its answer was lost; empty where its worker was."""
     asked_by: str = ""
@@ -26,7 +28,7 @@ class Undecided:
     @property
     def label(self) -> str:
         """What a person calls it by, where several wait."""
-        return f"{self.asked_by}/{self.call}" if self.asked_by else self.call
+        return label(self.call, self.asked_by)
 
     @property
     def words(self) -> str:
@@ -34,28 +36,44 @@ class Undecided:
             question = happened(self.tool, self.doubt) if self.is_uncertain else f"May {self.tool} run?"
             return f"{self.asked_by}: {question} Its arguments: {self._shown} ({self.label})"
         if self.is_uncertain and self.doubt:
-            return f"It is not known whether {self.tool} ({self.call}) took effect: {self.doubt}. Did it happen?"
+            doubt = readable(self.doubt)
+            return f"It is not known whether {self.tool} ({self.call}) took effect: {doubt}. Did it happen?"
         if self.is_uncertain:
             return f"A worker was lost while {self.tool} ({self.call}) ran: please say whether it happened."
         return f"{self.tool} ({self.call}) needs your approval before it begins. Its arguments: {self._shown}"
 
     @property
     def _shown(self) -> str:
-        if len(self.arguments) <= SHOWN:
-            return self.arguments
-        return f"{self.arguments[:SHOWN]}… (cut here; they have {len(self.arguments)} characters)"
+        """The arguments as a person can trust them: what runs is what was read."""
+        shown = readable_json(self.arguments[:SHOWN])
+        cut = f"… (cut here; they have {len(self.arguments)} characters)"
+        return shown if self._is_whole else f"{shown}{cut}"
+
+    @property
+    def by_word(self) -> bool:
+        """Does a word in the chat decide it? What nobody was shown whole is not approved by one."""
+        return self.in_chat and self._is_whole
+
+    @property
+    def _is_whole(self) -> bool:
+        return len(self.arguments) <= SHOWN
+
+
+def label(call: str, asked_by: str = "") -> str:
+    """What a call is named by at the top: ids are a session's own, so one of an agent beneath goes by its agent too."""
+    return f"{asked_by}/{call}" if asked_by else call
 
 
 def happened(tool: str, doubt: str) -> str:
     """What is asked about a call that may have taken effect."""
-    return f"Did {tool} happen? It is not known: {doubt}." if doubt else f"Did {tool} happen?"
+    return f"Did {tool} happen? It is not known: {readable(doubt)}." if doubt else f"Did {tool} happen?"
 
 
 def words_for(waiting: Sequence[Undecided], session_id: str) -> str:
     """What waits, a line for each, and how to decide."""
     route = f"POST /v1/sessions/{session_id}/approval"
     lines = [one.words for one in waiting]
-    if not any(one.in_chat for one in waiting):
+    if not any(one.by_word for one in waiting):
         return "\n".join([*lines, f"Decide at {route}."])
     if len(waiting) > 1:
         return "\n".join([*lines, *_choices(waiting), f"Or decide at {route}."])
@@ -63,7 +81,7 @@ def words_for(waiting: Sequence[Undecided], session_id: str) -> str:
 
 
 def _choices(waiting: Sequence[Undecided]) -> list[str]:
-    named = [one for one in waiting if one.in_chat]
+    named = [one for one in waiting if one.by_word]
     return [f"Say which one you mean, as in: {'happened' if named[0].is_uncertain else 'yes'} {named[0].label}"]
 
 

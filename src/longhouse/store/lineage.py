@@ -68,13 +68,23 @@ HEADS_AT: Final = """
     ) AS last
     WHERE s.owner = $1 AND s.conversation_id = $2 AND s.side = 'sub'
 """
-# A person's answer to the call $4, here or of any agent beneath; a long one lies in `files`, and its body says nothing.
-DECIDED: Final = "SELECT EXISTS (SELECT FROM journal WHERE session_id = $1 AND kind = 'Decided' AND call_id = $2)"
+# Calls that were put to a person; of one whose body lies in `files` nothing is known, so it counts.
+PUT: Final = """
+    SELECT EXISTS (
+        SELECT FROM journal WHERE session_id = $1 AND call_id = $2 AND (
+            kind = 'Decided' OR (kind = 'Called' AND (body->>'approve_by' IS NOT NULL OR body_digest IS NOT NULL))
+        )
+    )
+"""
+# A person's word on the call $4, here or of any agent beneath, or of those with the name $5; a long one lies in
+# `files`, and its body says nothing.
 ANSWERED: Final = """
     SELECT EXISTS (
         SELECT FROM sessions s JOIN journal j ON j.session_id = s.id
         WHERE (s.id = $1 OR (s.owner = $2 AND s.conversation_id = $3 AND s.side = 'sub'))
-          AND j.kind = 'Returned' AND j.call_id = $4 AND (j.body->>'by' = 'user' OR j.body_digest IS NOT NULL)
+          AND j.call_id = $4 AND s.agent = COALESCE($5, s.agent)
+          AND ((j.kind = 'Decided' AND j.body->>'decision' <> 'unknown')
+               OR (j.kind = 'Returned' AND (j.body->>'by' = 'user' OR j.body_digest IS NOT NULL)))
     )
 """
 # What an earlier turn has begun by the call $2; it was told of up to the end of the last turn that made one of $3.
@@ -191,14 +201,15 @@ async def heads(db: Database, session: Session, at: datetime | None = None) -> d
     return {row["id"]: row["head"] for row in await db.rows(*asked)}
 
 
-async def was_decided(db: Database, session_id: str, call: str) -> bool:
-    """Has somebody decided on this call of the session?"""
-    return bool(await db.value(DECIDED, session_id, call))
+async def was_put(db: Database, session_id: str, call: str) -> bool:
+    """Was a decision on this call of the session ever asked of a person?"""
+    return bool(await db.value(PUT, session_id, call))
 
 
-async def was_answered(db: Database, session: Session, call: str) -> bool:
-    """Has a person answered this call, of the session or of an agent beneath it?"""
-    return bool(await db.value(ANSWERED, session.id, session.owner, session.conversation, call))
+async def was_answered(db: Database, session: Session, name: str) -> bool:
+    """Has a person answered or decided this call, of the session or of an agent beneath, by its id or its label?"""
+    agent, _, call = name.rpartition("/")
+    return bool(await db.value(ANSWERED, session.id, session.owner, session.conversation, call, agent or None))
 
 
 async def begun(db: Database, session: Session, trace: str, handle: str, calls: Sequence[str]) -> Begun | None:

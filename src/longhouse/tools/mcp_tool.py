@@ -13,6 +13,7 @@ from longhouse.agents.tool import Tool
 from longhouse.journal.events import Effect, Fault
 from longhouse.journal.messages import clean
 from longhouse.tools.arguments import BadSchema, Check, checker, read
+from longhouse.tools.bounded import bounded
 from longhouse.tools.config import ToolConfig
 from longhouse.tools.context import ToolContext
 from longhouse.tools.mcp_config import Secrets
@@ -144,9 +145,3 @@ def _embedded(resource: mcp_types.TextResourceContents | mcp_types.BlobResourceC
 
 def _size(base64: str) -> str:
     return f"{math.ceil(len(base64) * 3 / 4 / 1000)} kB"
-
-
-def bounded(text: str, limit: int) -> str:
-    if len(text) <= limit:
-        return text
-    return f"{text[:limit]}\n[cut: {len(text) - limit} of {len(text)} characters left out]"

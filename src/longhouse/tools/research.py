@@ -9,6 +9,7 @@ from pydantic import Field
 from yarl import URL
 
 from longhouse import clock
+from longhouse.tools.bounded import bounded
 from longhouse.tools.config import SearchConfig, ToolConfig
 from longhouse.tools.context import ToolContext
 from longhouse.tools.findings import Finding
@@ -89,8 +90,7 @@ async def _read(service: Search, wanted: list[str], unread: dict[str, str]) -> d
 
 
 def _page(source: dict[str, Any], text: str, limit: int) -> str:
-    cut = f"\n[cut: {len(text) - limit} of {len(text)} characters left out]" if len(text) > limit else ""
-    return f"[{source['number']}] {source['title'] or 'Untitled'}\n{source['url']}\n{text[:limit]}{cut}"
+    return f"[{source['number']}] {source['title'] or 'Untitled'}\n{source['url']}\n{bounded(text, limit)}"
 
 
 class Numbers:

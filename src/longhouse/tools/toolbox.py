@@ -18,6 +18,7 @@ from longhouse.journal.messages import clean
 from longhouse.journal.session import Open, Session
 from longhouse.store.catalog import Catalog
 from longhouse.tools.attempt import Attempts, Late
+from longhouse.tools.bounded import bounded
 from longhouse.tools.config import ToolConfig, with_model
 from longhouse.tools.context import MadeFile, Services, ToolContext, changes, context_of, written
 from longhouse.tools.doubt import CallError, NotBegun, unknown
@@ -301,7 +302,7 @@ class Toolbox:
                 lambda: self._done(tool.name, work, context, config), tool.timeout, **about
             )
             writes, adds = changes(before, written(context))
-            content = _bounded(clean(str(output)), tool.max_output)
+            content = bounded(clean(str(output)), tool.max_output)
             return Result(Output(content=content), writes, adds, tuple(context.made))
         except BaseException as error:
             # A raising tool is an outcome for the agent, never a dead run, whatever it raises.
@@ -391,12 +392,6 @@ def _is_ours(error: BaseException) -> bool:
         task = asyncio.current_task()
         return task is None or task.cancelling() > 0
     return isinstance(error, KeyboardInterrupt | GeneratorExit)
-
-
-def _bounded(text: str, limit: int) -> str:
-    if len(text) <= limit:
-        return text
-    return f"{text[:limit]}\n[cut: {len(text) - limit} of {len(text)} characters left out]"
 
 
 def _why(error: pydantic.ValidationError) -> str:

@@ -11,12 +11,12 @@ from longhouse.runtime.bus import Bus
 from longhouse.store import views
 from longhouse.store.database import Database
 from longhouse.web import access, query, wire
+from longhouse.web.attached import Attached
 from longhouse.web.chat import Completion
 from longhouse.web.sessions import MAX_PAGE, Sessions, snapshot_of
 from longhouse.web.stream import ChatStream
 from longhouse.web.telling import Telling
 from longhouse.web.tree import Question, shown, standing
-from longhouse.web.turns import Attached
 from longhouse.web.visits import VISIT
 
 OLD_STATES = {

@@ -7,12 +7,13 @@ from datetime import datetime
 from typing import Final
 
 from longhouse import clock
-from longhouse.journal import asking
+from longhouse.errors import CallerError
 from longhouse.journal.asking import Undecided, words_for
 from longhouse.journal.events import Decided, Decision, Event, Fault, Outcome, Output, Returned
 from longhouse.journal.session import Open, Session
+from longhouse.store import lineage
 from longhouse.store.database import Database
-from longhouse.web.tree import Question, Standing, standing
+from longhouse.web.tree import Question, Standing, named, own, standing
 
 # Clear words only: whatever else is said is no decision. Each as `plain` leaves it.
 YES: Final = """
@@ -72,20 +73,20 @@ def read(
     if len(text) > LONGEST:
         return None
     said = unicodedata.normalize("NFKC", text).casefold()
-    named = [one for one in waiting if reply_to in (None, one.call.call)]
-    labels = {_undecided(one, top).label.casefold() for one in named}
+    meant = named(waiting, top, reply_to)
+    labels = {one.label(top).casefold() for one in meant}
     for label in sorted(labels, key=len, reverse=True):
         # Letters of other scripts may stand beside it without a space.
         said, found = re.subn(rf"(?<![\w./-]){re.escape(label)}(?![\w/-])", " ", said, flags=re.ASCII)
         if found:
-            named = [one for one in named if _undecided(one, top).label.casefold() == label]
+            meant = [one for one in meant if one.label(top).casefold() == label]
             break
-    if len(named) != 1:
+    if len(meant) != 1:
         return None
-    [one] = named
+    [one] = meant
     meaning = ON_UNCERTAIN if one.call.uncertain else ON_APPROVAL
     decision = meaning.get(plain(said))
-    return (one, decision) if decision and _undecided(one, top).in_chat else None
+    return (one, decision) if decision and _undecided(one, top).by_word else None
 
 
 def plain(text: str) -> str:
@@ -105,8 +106,7 @@ async def undecided(db: Database, session: Session) -> list[Question]:
 
 def all_waiting(session: Session, below: Standing) -> list[Question]:
     """The same, whatever the time: the session's own first."""
-    own = [Question(session, call) for call in session.open.values()]
-    return [one for one in (*own, *below.questions) if one.call.uncertain or one.call.approve_by is not None]
+    return [one for one in (*own(session), *below.questions) if _awaits_decision(one.call)]
 
 
 def words_on(waiting: Sequence[Question], top: Session, *, is_own_user: bool = True) -> str:
@@ -138,6 +138,19 @@ def settling(decided: Decided, result: str | None = None) -> list[Event]:
     return [decided, Returned(call=decided.call, outcome=outcome, by="user")]
 
 
+async def is_over(db: Database, session: Session, call: str) -> bool:
+    """Had this call of the session its decision, or its time for one? Then its id is not taken for one beneath."""
+    waiting = session.open.get(call)
+    if waiting and _awaits_decision(waiting) and not _is_late(waiting, clock.now()):
+        return False
+    return await lineage.was_put(db, session.id, call)
+
+
+def settled(message: str) -> CallerError:
+    """Somebody was first."""
+    return CallerError(message, status=409, code="already_settled")
+
+
 def is_own_user(session: Session, user: str | None) -> bool:
     """Is this the user of the session? One without a user, or whose user is the owner, is the owner's own."""
     mine = session.owner if user is None else user
@@ -152,13 +165,13 @@ def _undecided(question: Question, top: Session, *, is_own_user: bool = True) ->
         arguments=call.arguments,
         is_uncertain=call.uncertain,
         doubt=call.doubt,
-        # What nobody was shown whole is not approved by a word.
-        in_chat=is_own_user
-        and session.turn is not None
-        and session.turn.approve_in_chat
-        and len(call.arguments) <= asking.SHOWN,
+        in_chat=is_own_user and session.turn is not None and session.turn.approve_in_chat,
         asked_by="" if session.id == top.id else session.agent,
     )
+
+
+def _awaits_decision(call: Open) -> bool:
+    return call.uncertain or call.approve_by is not None
 
 
 def _is_late(call: Open, now: datetime) -> bool:

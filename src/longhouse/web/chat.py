@@ -13,8 +13,8 @@ from longhouse.journal.said import BLANK_LINE
 from longhouse.journal.session import AGENT_FAILED
 from longhouse.store import views
 from longhouse.web import stream, wire
+from longhouse.web.attached import Attached
 from longhouse.web.telling import Ending, Piece, Telling, about
-from longhouse.web.turns import Attached
 
 STATUSES: Final = {
     "limit_reached": 422,

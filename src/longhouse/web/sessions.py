@@ -1,6 +1,5 @@
 """Sessions as resources: list, read, follow, answer, cancel, forget."""
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -12,6 +11,7 @@ from longhouse.agents.template import Template
 from longhouse.errors import AlreadyReturned, CallerError
 from longhouse.journal import events
 from longhouse.journal.events import Event
+from longhouse.journal.readable import readable_json
 from longhouse.journal.session import Session, State
 from longhouse.runtime.bus import Bus
 from longhouse.store import cancels, forgetting, journals, lineage, views
@@ -19,8 +19,9 @@ from longhouse.store.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.web import access, approving, query, wire
 from longhouse.web.access import Caller
-from longhouse.web.tree import Question, Standing, shown, standing
-from longhouse.web.turns import Turns, names_nothing, settled
+from longhouse.web.approving import settled
+from longhouse.web.tree import Question, Standing, named, own, shown, standing
+from longhouse.web.turns import Turns, names_nothing
 
 MAX_PAGE: Final = query.MAX_PAGE
 RACES: Final = 20
@@ -48,9 +49,8 @@ class Approval(wire.Strict):
     result: StrictStr | None = None
     comment: StrictStr = ""
 
-    @property
-    def settling(self) -> list[Event]:
-        decided = events.Decided(call=self.call_id, decision=self.decision, by="user", comment=self.comment)
+    def settling(self, call: str) -> list[Event]:
+        decided = events.Decided(call=call, decision=self.decision, by="user", comment=self.comment)
         return approving.settling(decided, self.result)
 
 
@@ -77,9 +77,9 @@ class Sessions:
     async def answer(self, caller: Caller, session_id: str, text: str, call_id: str | None) -> Session:
         """Answers a question of the session, or of an agent beneath it."""
         session = await self.load(caller, session_id)
-        own = [Question(session, call) for call in session.questions]
-        open_ones = [*own, *(one for one in (await standing(self.db, session)).questions if one.call.kind == "ask")]
-        asked = next((one for one in open_ones if call_id in (None, one.call.call)), None)
+        below = await standing(self.db, session)
+        open_ones = [one for one in (*own(session), *below.questions) if one.call.kind == "ask"]
+        asked = next(iter(named(open_ones, session, call_id)), None)
         if asked is None and call_id is not None and not await lineage.was_answered(self.db, session, call_id):
             raise names_nothing(call_id, "call_id")
         if asked is None:
@@ -93,31 +93,36 @@ class Sessions:
 
     async def decide(self, caller: Caller, session_id: str, approval: Approval) -> Session:
         """Approves or denies a call, or settles one whose outcome nobody knows, as it stands now."""
+        first: Question | None = None
         for _ in range(RACES):
             session = await self.load(caller, session_id)
-            beneath = [one.session for one in (await standing(self.db, session)).questions]
-            asking = await self._meant(session, beneath, approval)
-            if asking is None:
+            meant = await self._meant(session, await standing(self.db, session), approval)
+            if meant is None or (first and not meant.is_same(first)):
                 raise settled("There is no such open decision on this call: it was settled already, or never asked.")
-            trace = asking.turn.trace if asking.turn else ""
+            first, asking = meant, meant.session
+            new, trace = approval.settling(meant.call.call), asking.turn.trace if asking.turn else ""
             try:
-                placed = await journals.add(self.db, asking.id, approval.settling, trace=trace, head=asking.head)
+                placed = await journals.add(self.db, asking.id, new, trace=trace, head=asking.head)
             except journals.NotThere:
                 continue
             self.bus.appended(asking.id, placed.seq)
             return await journals.catch_up(self.db, session)
         raise CallerError("The session moved on each time; try again.", status=409, code="busy")
 
-    async def _meant(self, session: Session, beneath: Sequence[Session], approval: Approval) -> Session | None:
-        """Whose call this is. Ids are a session's own: one that was decided here is not taken for one beneath."""
-        if _may_decide(session, approval):
-            return session
-        if await lineage.was_decided(self.db, session.id, approval.call_id):
+    async def _meant(self, session: Session, below: Standing, approval: Approval) -> Question | None:
+        """Which call this is. Ids are a session's own: one that was decided here is not taken for one beneath."""
+        waiting = named(approving.all_waiting(session, below), session, approval.call_id)
+        found = [one for one in waiting if _may_decide(one, approval.decision)]
+        if found and found[0].session is session:
+            return found[0]
+        if await approving.is_over(self.db, session, approval.call_id):
             return None
-        found = {one.id: one for one in beneath if _may_decide(one, approval)}
         if len(found) > 1:
-            raise settled("Several agents wait with a call of this id: decide at the session of the one you mean.")
-        return next(iter(found.values()), None)
+            raise settled(
+                "Several agents wait with a call of this id: name it with its agent, as in analytic/1-action-0, or"
+                " decide at the session of the one you mean."
+            )
+        return next(iter(found), None)
 
     async def forget(self, caller: Caller, session_id: str) -> None:
         """Deletes the session and all that it has called, whatever they are doing, with all that was said there."""
@@ -235,8 +240,8 @@ def _next_trace(session: Session) -> str:
     return session.queue[0].prompt.trace if session.queue else ""
 
 
-def _may_decide(session: Session, approval: Approval) -> bool:
-    return any(call.call == approval.call_id for call in approving.decidable(session, approval.decision))
+def _may_decide(question: Question, decision: events.Decision) -> bool:
+    return question.call in approving.decidable(question.session, decision)
 
 
 def described(session: Session, below: Standing) -> dict[str, Any]:
@@ -260,7 +265,7 @@ def described(session: Session, below: Standing) -> dict[str, Any]:
         "task": turn.task if turn else None,
         "counters": counters,
         "context_snapshot": snapshot_of(session, below),
-        "questions": [_question(one) for one in (*_asked(session), *below.questions)],
+        "questions": [_question(one) for one in (*own(session), *below.questions)],
         "queued": len(session.queue),
         "result": turn.answer if turn and turn.ended else None,
         "error": turn.error if turn else None,
@@ -285,10 +290,6 @@ def snapshot_of(session: Session, below: Standing) -> dict[str, Any]:
     }
 
 
-def _asked(session: Session) -> list[Question]:
-    return [Question(session, call) for call in session.open.values() if call.awaits_person]
-
-
 def _question(question: Question) -> dict[str, Any]:
     session, call = question.session, question.call
     return {
@@ -298,7 +299,7 @@ def _question(question: Question) -> dict[str, Any]:
         "kind": "unknown_outcome" if call.uncertain else "approval" if call.approve_by else "clarification",
         "text": question.text,
         "deadline": call.approve_by or call.deadline,
-        **({} if call.question else {"tool": call.tool, "arguments": call.arguments}),
+        **({} if call.question else {"tool": call.tool, "arguments": readable_json(call.arguments)}),
     }
 
 

@@ -16,9 +16,9 @@ from longhouse.runtime.bus import Bus, Fragment, Look, Stir, Subscription
 from longhouse.store.database import Database
 from longhouse.web import stream, wire
 from longhouse.web.approving import all_waiting, undecided, words_on
+from longhouse.web.attached import Attached
 from longhouse.web.follow import Seen, dated, follow
 from longhouse.web.tree import COLLECTS, Question, Standing, Tree, standing
-from longhouse.web.turns import Attached
 
 WITH_IT: Final = "Your message is kept, and reaches the agent once this is decided:"
 BEHIND_IT: Final = "Your message is next, once this is decided:"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from longhouse.journal import events
-from longhouse.journal.asking import happened
+from longhouse.journal.asking import happened, label
 from longhouse.journal.events import Fault, Recorded
 from longhouse.journal.plain import SILENT
 from longhouse.journal.session import Open, Session, State
@@ -40,6 +40,14 @@ class Question:
         """As a question is asked at the top: with who asks."""
         return f"{self.session.agent}: {self.text}"
 
+    def label(self, top: Session) -> str:
+        """What a person calls it by in the session at the top."""
+        return label(self.call.call, "" if self.session.id == top.id else self.session.agent)
+
+    def is_same(self, other: "Question") -> bool:
+        """Is it about the same call, however far its session has gone since?"""
+        return (self.session.id, self.call.call) == (other.session.id, other.call.call)
+
 
 @dataclass(frozen=True, slots=True)
 class Standing:
@@ -59,16 +67,28 @@ class Standing:
         return State.WAITING_FOR_APPROVAL if kinds else None
 
 
+def own(session: Session) -> list[Question]:
+    """What the session itself asks a person."""
+    return [Question(session, call) for call in session.open.values() if call.awaits_person]
+
+
+def named(questions: Sequence[Question], top: Session, name: str | None) -> list[Question]:
+    """Those that a person means by a name: the one with this label, else any with this id; without a name, all."""
+    if name is None:
+        return [*questions]
+    return [one for one in questions if one.label(top) == name] or [one for one in questions if one.call.call == name]
+
+
 async def standing(db: Database, session: Session) -> Standing:
     """How things stand beneath a session that waits for others; one that waits for nobody rests by itself."""
-    turn, own = session.turn, any(call.awaits_person for call in session.open.values())
+    turn = session.turn
     if turn is None or session.can_move or not session.awaits_agents:
         return Standing(rests=not session.can_move)
     nodes = await lineage.beneath(db, session.id, turn.trace)
     asking = [await journals.load(db, node.id, node.head) for node in nodes if node.state in ASKING]
     questions = [Question(one, call) for one in asking for call in one.open.values() if call.awaits_person]
     # Where nobody asks, an outcome is on its way to us.
-    rests = (own or bool(questions)) and all(_rests(node) for node in nodes)
+    rests = bool(questions or own(session)) and all(_rests(node) for node in nodes)
     return Standing(rests, tuple(sorted(questions, key=_age)))
 
 

@@ -5,14 +5,12 @@ import re
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from functools import partial
 from itertools import takewhile
 from typing import Final
 
 import msgspec
 
-from longhouse import clock
 from longhouse.agents.template import Template
 from longhouse.agents.tool import sendable
 from longhouse.errors import AlreadyReturned, CallerError
@@ -29,56 +27,19 @@ from longhouse.store.database import Database
 from longhouse.store.journals import Placed
 from longhouse.web import approving, wire
 from longhouse.web.access import Caller
+from longhouse.web.approving import settled
 from longhouse.web.asked import Asked, Said, prior_of, read, text_of
+from longhouse.web.attached import Attached, folded, told_before
+from longhouse.web.deciding import Deciding
 from longhouse.web.routing import AUTO, Routed, Router
-from longhouse.web.tree import Question, standing
+from longhouse.web.tree import named, own, standing
 from longhouse.web.underway import UnderWay
 from longhouse.web.wire import ChatRequest
 
 SESSION_ID: Final = re.compile(r".+_[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 MAX_TOLD: Final = 1_000_000
 """Events of a journal that are read at once."""
-RACES: Final = 20
-"""How often a decision is tried again because the session moved on meanwhile."""
 ENDS: Final = (events.Finished, events.Failed, events.Cancelled)
-
-
-@dataclass(frozen=True, slots=True)
-class Attached:
-    """A request in its place: the turn to follow, and the session as it was right after the request came in."""
-
-    session: Session
-    trace: str
-    is_behind: bool = False
-    """Placed by an earlier request, or among others: more may have happened since."""
-
-    @property
-    def version(self) -> int | None:
-        """The template's version that the turn is on, or is to be on; None: the active one, when it begins."""
-        turn = self.session.turn
-        if turn and turn.trace == self.trace:
-            return turn.version or None
-        asked = (waiting.prompt.version for waiting in self.session.queue if waiting.prompt.trace == self.trace)
-        return next(asked, None)
-
-    routed: Routed | None = None
-    """Who was chosen, where the choice was ours."""
-    answers_beneath: bool = False
-    """What was said went to an agent beneath: this session's journal does not know of it."""
-    told: Mapping[str, int] = field(default_factory=dict)
-    """Agent beneath -> how far its journal went when a question was answered: that is not told again."""
-    is_aside: bool = False
-    """What was said waits for a decision on something else: the client is told so at once."""
-    is_own_user: bool = True
-    """Is the session that of the user who speaks?"""
-
-    @property
-    def chain(self) -> str:
-        """The fingerprint of all that the client had said up to here; empty where it is not known."""
-        turn = self.session.turn
-        if turn and turn.trace == self.trace:
-            return turn.chain
-        return next((one.prompt.chain for one in self.session.queue if one.prompt.trace == self.trace), "")
 
 
 @dataclass
@@ -91,6 +52,9 @@ class Turns:
     prior: PriorOf | None = None
     """What is known elsewhere of a conversation that is met for the first time."""
     under_way: UnderWay = field(default_factory=UnderWay)
+
+    def __post_init__(self) -> None:
+        self._deciding = Deciding(self.db, self.wake)
 
     async def attach(self, caller: Caller, request: ChatRequest, body: bytes, headers: Mapping[str, str]) -> Attached:
         """Finds or opens the session of this request and gives it what is new."""
@@ -153,15 +117,7 @@ class Turns:
         if session.turn is None or session.turn.trace != turned.trace_id:
             return {}
         before = await self._upto(blank(session.id), turned.seq - 1)
-        return await self._told(before, session.updated_at)
-
-    async def _told(self, session: Session, at: datetime | None = None) -> Mapping[str, int]:
-        """What was told of the agents beneath before a question of this session is answered.
-
-        One that waits for nobody but a person was told of up to its rest, though others may have worked on since.
-        """
-        is_alone = session.turn is not None and not session.turn.root and not session.awaits_agents
-        return await lineage.heads(self.db, session, session.updated_at if is_alone else at)
+        return await told_before(self.db, before, session.updated_at)
 
     # A new request
 
@@ -254,7 +210,7 @@ class Turns:
             self.db, proposed, opened, prompt, task=text_of(prompt.content), accepted=asked.accepted
         )
         if placed.session_id == proposed:
-            return Attached(session=_folded(blank(proposed), 1, placed, opened, prompt), trace=prompt.trace)
+            return Attached(session=folded(blank(proposed), 1, placed, opened, prompt), trace=prompt.trace)
         # Somebody opened it at the same moment.
         session = await self._upto(blank(placed.session_id), placed.seq)
         return Attached(session=session, trace=prompt.trace, is_behind=True)
@@ -266,24 +222,39 @@ class Turns:
             prompt = msgspec.structs.replace(prompt, chain=_continued(session, asked.said))
         reply_to = asked.reply_to
         is_own = reply_to is None or has_asked(session, reply_to)
+        await self._refuse_repeat(session, reply_to)
         if not (is_own and session.questions) and (below := await self._answered_beneath(asked, session, prompt)):
             return below
-        if (reply_to or not session.questions) and (met := await self._while_undecided(asked, session, prompt)):
+        # An answer that is sent once more decides nothing: who names a question of ours does not mean a call beneath.
+        may_mean_a_call = not session.questions if reply_to is None else not is_own
+        if may_mean_a_call and (met := await self._deciding.meet(asked, session, prompt)):
             return met
         if not is_own:
             raise await self._misnamed(session, reply_to or "")
         while session.questions:
-            named = [call for call in session.questions if reply_to in (None, call.call)]
-            if not named:
+            open_ones = [call for call in session.questions if reply_to in (None, call.call)]
+            if not open_ones:
                 raise settled("The question that metadata.reply_to names was answered already; another one is open.")
-            call, text = named[0].call, text_of(prompt.content)
+            call, text = open_ones[0].call, text_of(prompt.content)
             try:
                 return await self.answer(session, call, text, chain=prompt.chain, accepted=asked.accepted)
             except AlreadyReturned:
                 # Somebody was first: this is simply the next message.
                 session = await journals.catch_up(self.db, session)
-        placed = await journals.add(self.db, session_id, [prompt], trace=prompt.trace, accepted=asked.accepted)
+        return await self._queue(asked, session, prompt)
+
+    async def _queue(self, asked: Asked, session: Session, prompt: Prompted) -> Attached:
+        """The message is the next prompt."""
+        placed = await journals.add(self.db, session.id, [prompt], trace=prompt.trace, accepted=asked.accepted)
         return await self._attached(session, placed, prompt, trace=prompt.trace)
+
+    async def _refuse_repeat(self, session: Session, reply_to: str | None) -> None:
+        """A decision that was made here, and is sent again, never reaches an agent beneath with a call of that id."""
+        if reply_to is not None and await approving.is_over(self.db, session, reply_to):
+            raise settled(
+                "The decision that metadata.reply_to names was made already; a call of an agent beneath is named"
+                " with its agent, as in analytic/1-action-0."
+            )
 
     async def _misnamed(self, session: Session, reply_to: str) -> CallerError:
         """Why a message cannot answer what it names, which no open question has as its id."""
@@ -295,7 +266,8 @@ class Turns:
         """Where an agent beneath has asked, the message is its answer, whatever the others are doing."""
         reply_to, chain = asked.reply_to, prompt.chain
         below = await standing(self.db, session)
-        questions = [one for one in below.questions if one.call.kind == "ask" and reply_to in (None, one.call.call)]
+        meant = named([*own(session), *below.questions], session, reply_to)
+        questions = [one for one in meant if one.call.kind == "ask" and one.session.id != session.id]
         if session.turn is None or not questions:
             return None
         first = questions[0]
@@ -303,73 +275,14 @@ class Turns:
             done = await self.answer(first.session, first.call.call, text_of(prompt.content), accepted=asked.accepted)
         except AlreadyReturned:
             # Somebody was first. These words were meant for that question: they decide nothing else.
-            return await self._while_undecided(asked, session, prompt, may_decide=False)
+            met = await self._deciding.meet(asked, session, prompt, may_decide=False)
+            if met is None and reply_to is not None:
+                raise await self._misnamed(session, reply_to) from None
+            return met or await self._queue(asked, session, prompt)
         self.wake(first.session.id)
         turn = replace(session.turn, chain=chain)
         session = replace(session, turn=turn)
         return Attached(session=session, trace=turn.trace, answers_beneath=True, told=done.told)
-
-    async def _while_undecided(
-        self, asked: Asked, session: Session, prompt: Prompted, *, may_decide: bool = True
-    ) -> Attached | None:
-        """Where calls wait for a decision, the message is one; or else its client is told at once what waits."""
-        reply_to = asked.reply_to
-        for _ in range(RACES):
-            waiting = await approving.undecided(self.db, session)
-            if session.turn is None or not waiting or reply_to not in (None, *(one.call.call for one in waiting)):
-                return None
-            is_own_user = approving.is_own_user(session, asked.user)
-            said = text_of(prompt.content) if len(prompt.content) == 1 else ""
-            found = approving.read(said, waiting, session, reply_to) if is_own_user and may_decide else None
-            try:
-                if found:
-                    return await self._decide(asked, session, prompt, *found)
-                return await self._set_aside(asked, session, prompt, is_own_user=is_own_user)
-            except journals.NotThere:
-                session = await journals.catch_up(self.db, session)
-        raise CallerError("The session moved on each time; try again.", status=409, code="busy")
-
-    async def _decide(
-        self, asked: Asked, session: Session, prompt: Prompted, on: Question, decision: events.Decision
-    ) -> Attached:
-        """Writes a decision down that was said in the chat; NotThere if the session has moved on."""
-        assert session.turn is not None
-        asking, is_own = on.session, on.session.id == session.id
-        decided = events.Decided(
-            call=on.call.call,
-            decision=decision,
-            by=asked.request.user or "user",
-            via="chat",
-            chain=prompt.chain if is_own else "",
-        )
-        new, told = approving.settling(decided), await self._told(asking)
-        after, trace = _folded(asking, 0, None, *new), asking.turn.trace if asking.turn else ""
-        placed = await journals.add(
-            self.db,
-            asking.id,
-            new,
-            trace=trace,
-            state=after.state,
-            head=asking.head,
-            accepted=asked.accepted,
-            # Where another call still waits, the client is told of that one at once.
-            fingerprint=None if after.can_move else after.rest_mark,
-        )
-        if is_own:
-            return Attached(session=_folded(session, 0, placed, *new), trace=trace, told=told)
-        self.wake(asking.id)
-        turn = replace(session.turn, chain=prompt.chain)
-        return Attached(session=replace(session, turn=turn), trace=turn.trace, answers_beneath=True, told=told)
-
-    async def _set_aside(self, asked: Asked, session: Session, prompt: Prompted, *, is_own_user: bool) -> Attached:
-        """Keeps a message for the running turn; NotThere if the session has moved on."""
-        assert session.turn is not None
-        aside = msgspec.structs.replace(prompt, trace=session.turn.trace, aside=True)
-        placed = await journals.add(
-            self.db, session.id, [aside], trace=aside.trace, head=session.head, accepted=asked.accepted
-        )
-        session = _folded(session, 0, placed, aside)
-        return Attached(session=session, trace=aside.trace, is_aside=True, is_own_user=is_own_user)
 
     async def answer(
         self, session: Session, call: str, text: str, *, chain: str = "", accepted: Accepted | None = None
@@ -377,8 +290,8 @@ class Turns:
         """Gives a question its answer; raises AlreadyReturned if somebody was first."""
         assert session.turn is not None
         returned = Returned(call=call, outcome=Output(content=text), by="user", chain=chain)
-        after = _folded(session, 0, None, returned)
-        told = await self._told(session)
+        after = folded(session, 0, None, returned)
+        before = await told_before(self.db, session)
         placed = await journals.add(
             self.db,
             session.id,
@@ -389,11 +302,11 @@ class Turns:
             # Where another question is still open, the client is asked that one at once.
             fingerprint=None if after.can_move else after.rest_mark,
         )
-        return replace(await self._attached(session, placed, returned, trace=session.turn.trace), told=told)
+        return replace(await self._attached(session, placed, returned, trace=session.turn.trace), told=before)
 
     async def _attached(self, session: Session, placed: Placed, event: events.Event, *, trace: str) -> Attached:
         if placed.seq == session.head + 1:
-            return Attached(session=_folded(session, 0, placed, event), trace=trace)
+            return Attached(session=folded(session, 0, placed, event), trace=trace)
         return Attached(session=await self._upto(session, placed.seq), trace=trace, is_behind=True)
 
     async def _upto(self, session: Session, seq: int) -> Session:
@@ -422,11 +335,6 @@ def names_nothing(call: str, param: str) -> CallerError:
     return CallerError(f"No question has the id {call[:100]!r}.", param=param)
 
 
-def settled(message: str) -> CallerError:
-    """Somebody was first."""
-    return CallerError(message, status=409, code="already_settled")
-
-
 def _was_before(answered: Session, trace: str, record: Recorded) -> bool:
     """Did this happen before the answer came? Never so the end of its turn, whatever the clocks say."""
     is_end = record.trace == trace and isinstance(record.event, ENDS)
@@ -446,10 +354,3 @@ def _continued(session: Session, said: Said) -> str:
     """
     mark = None if session.can_move else session.rest_mark
     return fingerprint.grown(mark, ((message.role, message.text) for message in said.new)) if mark else ""
-
-
-def _folded(session: Session, first: int, placed: Placed | None, *new: events.Event) -> Session:
-    """The session with events that were just placed, or that are about to be."""
-    at = placed.at if placed else clock.now()
-    first = first or session.head + 1
-    return fold((Recorded(seq=first + i, at=at, event=event) for i, event in enumerate(new)), session)

@@ -1,0 +1,69 @@
+"""A chat request in its place: the turn that its client follows, and the session as it was just then."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from longhouse import clock
+from longhouse.journal import events
+from longhouse.journal.events import Recorded
+from longhouse.journal.fold import fold
+from longhouse.journal.session import Session
+from longhouse.store import lineage
+from longhouse.store.database import Database
+from longhouse.store.journals import Placed
+from longhouse.web.routing import Routed
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """A request in its place: the turn to follow, and the session as it was right after the request came in."""
+
+    session: Session
+    trace: str
+    is_behind: bool = False
+    """Placed by an earlier request, or among others: more may have happened since."""
+
+    @property
+    def version(self) -> int | None:
+        """The template's version that the turn is on, or is to be on; None: the active one, when it begins."""
+        turn = self.session.turn
+        if turn and turn.trace == self.trace:
+            return turn.version or None
+        asked = (waiting.prompt.version for waiting in self.session.queue if waiting.prompt.trace == self.trace)
+        return next(asked, None)
+
+    routed: Routed | None = None
+    """Who was chosen, where the choice was ours."""
+    answers_beneath: bool = False
+    """What was said went to an agent beneath: this session's journal does not know of it."""
+    told: Mapping[str, int] = field(default_factory=dict)
+    """Agent beneath -> how far its journal went when a question was answered: that is not told again."""
+    is_aside: bool = False
+    """What was said waits for a decision on something else: the client is told so at once."""
+    is_own_user: bool = True
+    """Is the session that of the user who speaks?"""
+
+    @property
+    def chain(self) -> str:
+        """The fingerprint of all that the client had said up to here; empty where it is not known."""
+        turn = self.session.turn
+        if turn and turn.trace == self.trace:
+            return turn.chain
+        return next((one.prompt.chain for one in self.session.queue if one.prompt.trace == self.trace), "")
+
+
+async def told_before(db: Database, session: Session, at: datetime | None = None) -> Mapping[str, int]:
+    """What was told of the agents beneath before a question of this session is answered.
+
+    One that waits for nobody but a person was told of up to its rest, though others may have worked on since.
+    """
+    is_alone = session.turn is not None and not session.turn.root and not session.awaits_agents
+    return await lineage.heads(db, session, session.updated_at if is_alone else at)
+
+
+def folded(session: Session, first: int, placed: Placed | None, *new: events.Event) -> Session:
+    """The session with events that were just placed, or that are about to be."""
+    at = placed.at if placed else clock.now()
+    first = first or session.head + 1
+    return fold((Recorded(seq=first + i, at=at, event=event) for i, event in enumerate(new)), session)

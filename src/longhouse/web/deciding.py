@@ -1,0 +1,95 @@
+"""Deciding in the chat: a message that comes while calls wait for a decision is one, or is kept for the turn."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+import msgspec
+
+from longhouse.errors import CallerError
+from longhouse.journal import events
+from longhouse.journal.events import Prompted
+from longhouse.journal.session import Session
+from longhouse.store import journals
+from longhouse.store.database import Database
+from longhouse.web import approving
+from longhouse.web.asked import Asked, text_of
+from longhouse.web.attached import Attached, folded, told_before
+from longhouse.web.tree import Question, named
+
+RACES: Final = 20
+"""How often a decision is tried again because the session moved on meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deciding:
+    """What a chat message is where calls wait for a person."""
+
+    db: Database
+    wake: Callable[[str], None]
+    """Tells that a session may be able to move, where it is not the one that the client is attached to."""
+
+    async def meet(
+        self, asked: Asked, session: Session, prompt: Prompted, *, may_decide: bool = True
+    ) -> Attached | None:
+        """Where calls wait for a decision, the message is one; or else its client is told at once what waits."""
+        meant: Question | None = None
+        for _ in range(RACES):
+            waiting = await approving.undecided(self.db, session)
+            if session.turn is None or not named(waiting, session, asked.reply_to):
+                return None
+            is_own_user = approving.is_own_user(session, asked.user)
+            said = text_of(prompt.content) if len(prompt.content) == 1 else ""
+            found = approving.read(said, waiting, session, asked.reply_to) if is_own_user and may_decide else None
+            # Words that lost their race were not said about what waits now.
+            may_decide = found is not None and (meant is None or found[0].is_same(meant))
+            try:
+                if found and may_decide:
+                    meant = found[0]
+                    return await self._decide(asked, session, prompt, *found)
+                return await self._set_aside(asked, session, prompt, is_own_user=is_own_user)
+            except journals.NotThere:
+                session = await journals.catch_up(self.db, session)
+        raise CallerError("The session moved on each time; try again.", status=409, code="busy")
+
+    async def _decide(
+        self, asked: Asked, session: Session, prompt: Prompted, on: Question, decision: events.Decision
+    ) -> Attached:
+        """Writes a decision down that was said in the chat; NotThere if the session has moved on."""
+        assert session.turn is not None
+        asking, is_own = on.session, on.session.id == session.id
+        decided = events.Decided(
+            call=on.call.call,
+            decision=decision,
+            by=asked.request.user or "user",
+            via="chat",
+            chain=prompt.chain if is_own else "",
+        )
+        new, before = approving.settling(decided), await told_before(self.db, asking)
+        after, trace = folded(asking, 0, None, *new), asking.turn.trace if asking.turn else ""
+        placed = await journals.add(
+            self.db,
+            asking.id,
+            new,
+            trace=trace,
+            state=after.state,
+            head=asking.head,
+            accepted=asked.accepted,
+            # Where another call still waits, the client is told of that one at once.
+            fingerprint=None if after.can_move else after.rest_mark,
+        )
+        if is_own:
+            return Attached(session=folded(session, 0, placed, *new), trace=trace, told=before)
+        self.wake(asking.id)
+        turn = replace(session.turn, chain=prompt.chain)
+        return Attached(session=replace(session, turn=turn), trace=turn.trace, answers_beneath=True, told=before)
+
+    async def _set_aside(self, asked: Asked, session: Session, prompt: Prompted, *, is_own_user: bool) -> Attached:
+        """Keeps a message for the running turn; NotThere if the session has moved on."""
+        assert session.turn is not None
+        aside = msgspec.structs.replace(prompt, trace=session.turn.trace, aside=True)
+        placed = await journals.add(
+            self.db, session.id, [aside], trace=aside.trace, head=session.head, accepted=asked.accepted
+        )
+        session = folded(session, 0, placed, aside)
+        return Attached(session=session, trace=aside.trace, is_aside=True, is_own_user=is_own_user)

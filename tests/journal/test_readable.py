@@ -1,0 +1,48 @@
+"""What a person judges by: nothing in it is unseen, nothing turns other text around, and letters stay letters."""
+
+import unicodedata
+
+import msgspec
+import pytest
+
+from longhouse.journal.readable import readable, readable_json
+from longhouse.journal.sound import value_of
+
+PLAIN = (
+    "", "a b", "Заплати Бобу 5\u00a0000 ₽, ёлка й", "付款给\u3000鲍勃，谢谢。", "ادفع لبوب مِئة", "שלום",
+    "한글 ひらがな", "ไทย हिन्दी", "👍🏽 ❤\ufe0f ✅", "Ångström é e\u0301", "~!@#$%^&*()_+[]{}|;:',.<>/?", r"\u202e \\n",
+)  # fmt: skip
+UNSEEN = (
+    *range(0x20), *range(0x7F, 0xA0), 0xAD, 0x34F, 0x61C, 0x115F, 0x1160, 0x17B4, 0x180B, 0x180E,
+    *range(0x200B, 0x2010), *range(0x2028, 0x202F), *range(0x2060, 0x2070), 0x200A, 0x2800, 0x3164, 0xFE00, 0xFEFF,
+    0xFFA0, 0xFFF9, 0xE0001, 0xE0041, 0xE0100, 0xE01EF,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", PLAIN)
+def test_letters_of_all_languages_stay_as_they_are(text: str) -> None:
+    assert readable(text) == text
+
+
+def test_what_is_unseen_is_written_out() -> None:
+    for code in UNSEEN:
+        shown = readable(f"a{chr(code)}b")
+        assert shown.isprintable(), hex(code)
+        assert shown.startswith("a\\"), hex(code)
+        assert msgspec.json.decode(f'"{shown}"') == f"a{chr(code)}b", "as JSON reads it back"
+    formats = (chr(code) for code in range(0x110000) if unicodedata.category(chr(code)) in ("Cc", "Cf", "Zl", "Zp"))
+    assert all(readable(char).isascii() for char in formats)
+
+
+def test_arguments_keep_their_value() -> None:
+    value = {"to\u200b": ["\u202eBob", "a\nb\t\r", "\x7f\x85", {"鲍勃": "\U000e0041👍"}], "n": 1.5}
+    compact = msgspec.json.encode(value)
+    for text in (compact.decode(), msgspec.json.format(compact, indent=2).decode().replace("\n", "\r\n\t")):
+        shown = readable_json(text)
+        assert shown.isprintable()
+        assert value_of(shown) == value
+
+
+@pytest.mark.parametrize("control", ["\t", "\n", "\r"])
+def test_what_stands_as_a_space_between_arguments_never_stands_within_them(control: str) -> None:
+    assert value_of(f'{{"command":"echo{control}rm"}}') is None
