@@ -22,10 +22,10 @@ from longhouse.store import migrate
 from longhouse.store.database import Database, open_database
 from longhouse.store.embedded import cluster, open_postgres
 from redis_server import RedisServer, redis_server
-from support import Serving
+from support import Serving, in_memory
 
 TEMPLATE = "longhouse_template"
-BRIEF = {"fsync": "off", "full_page_writes": "off", "autovacuum": "off"}
+BRIEF = {"fsync": "off", "full_page_writes": "off", "autovacuum": "off", "max_wal_size": "256MB"}
 """How Postgres is set for databases that live for seconds, and that nobody needs after a power cut."""
 
 # A traceback with the values of all variables takes seconds to write, in which the event loop stands still.
@@ -41,7 +41,7 @@ class SharedPostgres:
     """An embedded Postgres that lives as long as the test run, on a loop in a thread of its own."""
 
     def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="longhouse-tests-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="longhouse-tests-", dir=in_memory()))
         # Postgres may run under another account, which must be able to enter.
         self.folder.chmod(0o711)
         self.dsn = ""
