@@ -24,6 +24,8 @@ from longhouse.store.embedded import cluster, open_postgres
 from redis_server import RedisServer, redis_server
 from support import Serving, in_memory
 
+gc.disable()  # until everything is collected: imports leave no garbage
+
 TEMPLATE = "longhouse_template"
 BRIEF = {"fsync": "off", "full_page_writes": "off", "autovacuum": "off", "max_wal_size": "256MB"}
 """How Postgres is set for databases that live for seconds, and that nobody needs after a power cut."""
@@ -92,10 +94,12 @@ def pytest_configure_node(node: Any) -> None:
     node.workerinput["shared_dsn"] = node.config.shared_dsn
 
 
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
     """What was imported and collected stays: no need to look through it for garbage again and again."""
-    gc.collect()
     gc.freeze()
+    gc.enable()
+    gc.set_threshold(50_000, 20, 100)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -144,6 +144,12 @@ class Room:
             while len(await self.found(session_id, kind)) < count:
                 await asyncio.sleep(0.005)
 
+    async def until_asked(self, times: int) -> None:
+        """Waits until the model was asked so often."""
+        async with asyncio.timeout(10):
+            while len(self.model.bodies) < times:
+                await asyncio.sleep(0.005)
+
     async def row(self, session_id: str) -> Any:
         return await self.db.row("SELECT * FROM sessions WHERE id = $1", session_id)
 
@@ -169,9 +175,7 @@ async def lost_in_thought(room: Room, session_id: str, worker: str, *, breaks_of
     """A run that does not survive its request to the model; the worker itself may, and say so."""
     asked, lease = len(room.model.bodies), await room.claim(session_id, worker)
     running = asyncio.create_task(room.another(worker).advance(lease))
-    async with asyncio.timeout(10):
-        while len(room.model.bodies) == asked:
-            await asyncio.sleep(0.005)
+    await room.until_asked(asked + 1)
     running.cancel()
     await asyncio.wait([running])
     if breaks_off:

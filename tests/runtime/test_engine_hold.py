@@ -357,7 +357,7 @@ async def test_who_lost_two_workers_is_tried_alone(db: Database) -> None:
             await lost_in_thought(room, session_id, worker, breaks_off=False)
     engine = room.another("w3")
     trying = asyncio.create_task(engine.advance(await room.claim(one, "w3")))
-    await room.until(one, events.Resumed, 2)
+    await room.until_asked(5)
     lease = await room.claim(other, "w3")
     with pytest.raises(Postponed):
         await engine.advance(lease)

@@ -1,4 +1,4 @@
-"""What operators see: the catalog, and the sessions, instances and workers of everybody."""
+"""What operators see of everybody: sessions, instances and workers."""
 
 from typing import Any, Final
 
@@ -8,10 +8,8 @@ from fastapi import APIRouter, Depends, Request, Response
 from longhouse.journal.session import State
 from longhouse.runtime.instance import Status
 from longhouse.store import overview, views
-from longhouse.store.catalog import Catalog
 from longhouse.store.database import Database
-from longhouse.tools.admission import Admission
-from longhouse.web import access, admin_catalog, admin_docs, admin_security, query, wire
+from longhouse.web import access, admin_docs, query, wire
 from longhouse.web.sessions import listed
 from longhouse.web.tree import shown
 
@@ -32,16 +30,7 @@ INSTANCES: Final = query.described(
 )
 
 
-def routes(db: Database, catalog: Catalog, admission: Admission) -> APIRouter:
-    router = APIRouter()
-    router.include_router(admin_security.routes(catalog, admission))
-    router.include_router(admin_catalog.routes(catalog.tools, admission, catalog.overlays))
-    router.include_router(admin_catalog.routes(catalog.templates, admission))
-    router.include_router(_lists(db))
-    return router
-
-
-def _lists(db: Database) -> APIRouter:
+def routes(db: Database) -> APIRouter:
     router = APIRouter(tags=["Admin"], dependencies=[Depends(access.admin)])
 
     @router.get(

@@ -25,7 +25,9 @@ from longhouse.tools.toolbox import Toolbox
 from longhouse.web import (
     access,
     admin,
+    admin_catalog,
     admin_search,
+    admin_security,
     agent_log,
     agents,
     artifacts,
@@ -75,17 +77,24 @@ def build(
     app.state.door = door
     turns = Turns(db, catalog, bus.wake, Router(AgentDirectory(finder), default_template), prior)
     held = Sessions(db, bus, catalog, turns)
-    app.include_router(gateway.routes(db, bus, catalog, turns))
-    app.include_router(sessions.routes(held))
-    app.include_router(following.routes(held))
-    app.include_router(artifacts.routes(held))
-    app.include_router(steps.routes(held, toolbox))
-    app.include_router(agent_log.routes(held))
-    app.include_router(agents.routes(db, bus, held))
-    app.include_router(keys.routes(door))
-    app.include_router(admin_search.routes(catalog, finder))
-    app.include_router(admin.routes(db, catalog, admission))
-    app.include_router(docs.routes(app))
+    routers = (
+        gateway.routes(db, bus, catalog, turns),
+        sessions.routes(held),
+        following.routes(held),
+        artifacts.routes(held),
+        steps.routes(held, toolbox),
+        agent_log.routes(held),
+        agents.routes(db, bus, held),
+        keys.routes(door),
+        admin_search.routes(catalog, finder),
+        admin_security.routes(catalog, admission),
+        admin_catalog.routes(catalog.tools, admission, catalog.overlays),
+        admin_catalog.routes(catalog.templates, admission),
+        admin.routes(db),
+        docs.routes(app),
+    )
+    for router in routers:
+        app.router.routes += router.routes  # as they are: to include them would make each of them once more
     _add_watching(app, db, numbers)
     _add_refusals(app)
     return Border(Porter(app, door.visits), numbers, door)
