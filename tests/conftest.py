@@ -38,6 +38,9 @@ structlog.configure(
     ]
 )
 
+LEFT: list[str] = []
+"""Databases of tests that are over. Dropped by the next one: by then nobody is left in them whom Postgres waits for."""
+
 
 class SharedPostgres:
     """An embedded Postgres that lives as long as the test run, on a loop in a thread of its own."""
@@ -113,11 +116,13 @@ async def database(request: pytest.FixtureRequest, template: str = "template1") 
     shared: str = request.config.shared_dsn  # type: ignore[attr-defined]
     name = f"test_{uuid.uuid4().hex}"
     connection = await asyncpg.connect(shared)
-    await connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
     try:
+        while LEFT:
+            await connection.execute(f"DROP DATABASE {LEFT.pop()} WITH (FORCE)")
+        await connection.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY")
         yield dsn_of(shared, name)
     finally:
-        await connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+        LEFT.append(name)
         await connection.close()
 
 

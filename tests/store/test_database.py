@@ -9,7 +9,8 @@ import asyncpg
 import pytest
 
 from lines import lines
-from longhouse.store.database import Database, Within, open_database, watch
+from longhouse.store import database
+from longhouse.store.database import Database, Within, connect, open_database, watch
 
 
 async def test_statements_on_silent_connections_are_sent_again_on_new_ones(dsn: str) -> None:
@@ -113,3 +114,22 @@ async def test_a_connection_over_a_network_looks_whether_the_other_end_is_there(
         line = transport.get_extra_info("socket")
         assert line.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         transport.abort()
+
+
+async def test_what_arrays_are_made_of_is_asked_once_for_all_connections(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for types that are not Postgres's own: another database may have others under their numbers."""
+    monkeypatch.setattr(database, "_TYPES", {})
+    asked: list[list[str]] = []
+    for nth in range(3):
+        sent: list[str] = []
+        connection = await connect(dsn)
+        if nth == 0:
+            await connection.execute("CREATE TYPE mood AS ENUM ('glad', 'sad')")
+        connection.add_query_logger(lambda record, sent=sent: sent.append(record.query))
+        assert await connection.fetchval("SELECT $1::int[] || 3", [1, 2]) == [1, 2, 3]
+        assert await connection.fetchrow("SELECT $1::bytea[], $2::mood[]", [b"x"], ["glad"]) == ([b"x"], ["glad"])
+        await connection.close()
+        asked.append([query for query in sent if "typeinfo" in query])
+    assert [len(queries) for queries in asked] == [2, 1, 1]
