@@ -377,7 +377,7 @@ def test_the_store_agrees_with_its_model(dsn: str) -> None:
         db, line = runner.run(_entered(stack, dsn))
         StoreMachine.run, StoreMachine.db, StoreMachine.line = runner.run, db, line
         bounds = settings(
-            max_examples=40,
+            max_examples=25,
             stateful_step_count=30,
             deadline=None,
             database=None,

@@ -12,7 +12,7 @@ from support import AGENT, Process, Serving, indexed, process
 BODY = {"model": AGENT, "messages": [{"role": "user", "content": "What time is it?"}]}
 ANSWER = Script(by="step", replies=(call("finalanswertool", answer="Late."),))
 SCENE = Script(by="step", replies=(call("clocktool"), call("finalanswertool", answer="Late.")))
-WARM_UP, MANY = 200, 1_000
+WARM_UP, MANY = 200, 500
 
 
 async def live(house: Process, sessions: int) -> None:
@@ -32,7 +32,7 @@ async def least_memory(watched: psutil.Process) -> int:
     return min(seen)
 
 
-async def test_a_thousand_sessions_leave_nothing_behind(dsn: str, db: Database) -> None:
+async def test_hundreds_of_sessions_leave_nothing_behind(dsn: str, db: Database) -> None:
     settings = {"database_url": dsn, "log_level": "warning"}
     async with (
         serve_model(ANSWER, remember=False) as model,
@@ -43,7 +43,7 @@ async def test_a_thousand_sessions_leave_nothing_behind(dsn: str, db: Database) 
         await indexed(house.http)
         memory, files, threads = await least_memory(watched), watched.num_fds(), watched.num_threads()
         await live(house, MANY)
-        assert await least_memory(watched) - memory < 5 * 2**20
+        assert await least_memory(watched) - memory < 4 * 2**20
         # Flat but for the pool, which grows by a connection where a sweep and a request meet.
         assert watched.num_fds() <= files + 4
         assert watched.num_threads() <= threads
