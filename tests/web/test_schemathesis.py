@@ -18,7 +18,7 @@ from schemathesis import Case, GenerationMode
 from longhouse.web.admin_docs import EXAMPLES
 from support import House, Serving
 
-REQUESTS: Final = 3
+REQUESTS: Final = 5
 """To each operation, fitting ones and as many others."""
 PATIENCE: Final = 20.0
 """Seconds that an answer may take to begin."""
