@@ -64,10 +64,33 @@ async def test_keys_under_a_label_go_although_no_label_is_kept_and_others_are_wr
         kept = {SUB, f"{SUB}/c", "subagent:analytic:1234/b", f"acme/{SUB}/b"}
         await until(lambda: names(redis), {*kept, f"{SUB}/b"})
     await _forget(db, gone)
-    assert await db.value("SELECT count(*) FROM forgotten WHERE label <> ''") == 0
+    assert await db.value("SELECT count(*) FROM forgotten WHERE label = 'b'") == 0
     # Somebody else has the name since, and is shorter: it is not taken for an older copy.
     await scribe.prompt("analytic", "anew", side="sub", label="b")
     async with mirrored(db, redis):
         await until(lambda: get(redis, f"{SUB}/b"), [])
         await until(lambda: names(redis), {*kept, f"{SUB}/b"})
         await until(lambda: get(redis, f"{SUB}/c"), [user("plain c"), assistant("ok")])
+
+
+async def test_what_belongs_to_others_stays_when_a_session_of_the_same_conversation_is_forgotten(
+    db: Database, redis: Redis
+) -> None:
+    """Keys of another program that were never ours, and what was put aside for sessions that stay."""
+    scribe, foreign = Scribe(db), {"chat_history:777", "subagent:analytic:777"}
+    for key in (SUB, f"{SUB}/c", *foreign):
+        await put(redis, key, OLD)
+    for label in ("", "c"):
+        await scribe.task("analytic", f"plain {label}", "ok", label=label)
+    brief = await scribe.turn("master", "Hello", "Hi", conversation="777", label="ephemeral/1")
+    gone = [brief] + [
+        await scribe.task("analytic", "the divorce", "ok", label=label, conversation=conversation)
+        for label, conversation in (("b", "12345"), ("b", "777"), ("ephemeral/1", "777"))
+    ]
+    kept = {SUB, f"{SUB}/c", f"longhouse:before:{SUB}", f"longhouse:before:{SUB}/c", *foreign}
+    async with mirrored(db, redis):
+        await until(lambda: names(redis), {*kept, f"{SUB}/b", "subagent:analytic:777/b"})
+        await _forget(db, *gone)
+        await until(lambda: names(redis), kept)
+    for key in foreign:
+        assert await get(redis, key) == OLD

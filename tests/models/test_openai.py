@@ -75,6 +75,12 @@ async def test_an_address_that_is_none_is_refused_at_the_start(base_url: str) ->
             pass
 
 
+async def test_an_operator_is_told_why_an_address_of_his_cannot_be_used() -> None:
+    with pytest.raises(SetupError, match="base URL cannot be used: .* number in an odd form"):
+        async with open_endpoint("http://127.1:8000/v1"):
+            pass
+
+
 async def test_a_key_that_would_inject_a_header_is_refused_at_the_start() -> None:
     with pytest.raises(SetupError) as caught:
         async with open_endpoint("http://127.0.0.1:1", "key\r\nX-Evil: 1"):

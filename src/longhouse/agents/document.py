@@ -12,7 +12,7 @@ from longhouse.agents.parameters import parameters
 from longhouse.agents.ranking import Field
 from longhouse.agents.template import SYSTEM_PROMPT
 
-RECIPE: Final = 3
+RECIPE: Final = 4
 """Counts up when texts are read or weighed in another way: an index that was made in the old way is made again."""
 TELLING_TYPES: Final = ("domain", "aux")
 """Types of tools that say what an agent is for; every agent plans, asks, answers and calls others with the rest."""

@@ -182,23 +182,30 @@ class Mirror:
             await self.epoch()
         for trace in traces:
             self._known.pop(trace.session_id, None)
-        spoken = sorted({(trace.owner, trace.conversation_id) for trace in traces if trace.side == "root"})
-        asked = sorted({(trace.owner, trace.conversation_id, trace.agent) for trace in traces if trace.side == "sub"})
+        copied = [trace for trace in traces if not trace.is_ephemeral]
+        spoken = sorted({(trace.owner, trace.conversation_id) for trace in copied if trace.side == "root"})
+        asked = [trace for trace in copied if trace.side == "sub"]
         await self._remove({keys.chat_key(conversation, owner) for owner, conversation in spoken})
         await self._remove([name async for name in self._names_of(asked)])
-        left = [*await mirror.roots(self._db, spoken), *await mirror.subs(self._db, asked)]
+        agents = sorted({(trace.owner, trace.conversation_id, trace.agent) for trace in asked})
+        left = [*await mirror.roots(self._db, spoken), *await mirror.subs(self._db, agents)]
         await self._write(await self._copies([row for row in left if not row.is_ephemeral]))
 
-    async def _names_of(self, asked: Sequence[tuple[str, str, str]]) -> AsyncIterator[str]:
-        """The keys of these sub-agents, also of those with a label: which labels there were is known to Redis alone."""
-        plain = {keys.subagent_key(agent, conversation, owner) for owner, conversation, agent in asked}
-        for name in plain:
-            yield name
-        if not plain:
+    async def _names_of(self, asked: Sequence[Trace]) -> AsyncIterator[str]:
+        """The keys of these sub-agents; of one with a label only Redis knows the whole name, by our own list of names."""
+        labelled: dict[str, list[Trace]] = defaultdict(list)
+        for trace in asked:
+            name = keys.subagent_key(trace.agent, trace.conversation_id, trace.owner)
+            if trace.mark:
+                labelled[name].append(trace)
+            else:
+                yield name
+        if not labelled:
             return
         async for field, _ in self._redis.hscan_iter(self._hash, match="*subagent:*/*", count=AT_A_LOOK):
             name = _bytes(field).decode()
-            if name.rpartition("/")[0] in plain:
+            plain, _, label = name.rpartition("/")
+            if any(trace.had(label) for trace in labelled.get(plain, ())):
                 yield name
 
     async def _remove(self, names: Iterable[str]) -> None:

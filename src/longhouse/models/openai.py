@@ -253,7 +253,9 @@ def _address(text: str, what: str, egress: Egress) -> URL:
         url = URL()
     if url.scheme not in ("http", "https") or not url.host:
         raise SetupError(f"the model's {what} is not an address that starts with http:// or https://")
-    if egress.refusal_of(url):
+    if refused := egress.refusal_of(url):
+        if egress is ANYWHERE:  # set up by the operator, who reads this
+            raise SetupError(f"the model's {what} cannot be used: {refused}.")
         # Without the host: users of an agent may read this.
         raise SetupError(f"the model's {what} leads where this server may not go; see LONGHOUSE_ALLOW_EGRESS.")
     return url

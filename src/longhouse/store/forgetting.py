@@ -4,12 +4,14 @@ Rows are deleted and not blanked: a session whose events say nothing could neith
 for it is to hear what he would hear of a session that never was. Postgres itself keeps dead rows until its next vacuum.
 """
 
+import hashlib
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from longhouse.journal.events import Fault
+from longhouse.journal.session import EPHEMERAL, EPHEMERAL_LABEL
 from longhouse.store import files, memories, scopes
 from longhouse.store.database import Database, Within
 from longhouse.store.delegations import LOCK, LOCK_ROWS, tell
@@ -61,8 +63,12 @@ FILES: Final = """
     WHERE kind = 'Prompted'
 """
 NOTE: Final = f"""
-    INSERT INTO forgotten (session_id, owner, conversation_id, side, agent, reports, request)
-    SELECT s.id, s.owner, s.conversation_id, s.side, s.agent, ARRAY(
+    INSERT INTO forgotten (session_id, owner, conversation_id, side, agent, label, reports, request)
+    SELECT s.id, s.owner, s.conversation_id, s.side, s.agent, CASE
+        WHEN s.label = '' THEN ''
+        WHEN s.label ~ '{EPHEMERAL_LABEL}' THEN '{EPHEMERAL}'
+        ELSE encode(sha256(convert_to(s.id || ':' || s.label, 'UTF8')), 'hex')
+    END, ARRAY(
         SELECT left(encode(sha256(convert_to(j.session_id || ':' || j.call_id, 'UTF8')), 'hex'), 8)
         FROM journal_events j WHERE j.session_id = s.id AND j.kind = 'Called' AND j.body ->> 'tool' = '{REPORTS}'
     ), $2 FROM sessions s WHERE s.id = ANY($1) ORDER BY s.id
@@ -105,7 +111,7 @@ MEMORY_CALLS: Final = "DELETE FROM memory_calls WHERE owner = $1 AND split_part(
 IN_ORDER: Final = "SELECT pg_advisory_xact_lock(hashtextextended('longhouse forgetting', 0))"
 
 SINCE: Final = """
-    SELECT nth, session_id, owner, conversation_id, side, agent, reports FROM forgotten
+    SELECT nth, session_id, owner, conversation_id, side, agent, label, reports FROM forgotten
     WHERE nth > $1 ORDER BY nth LIMIT 500
 """
 THERE: Final = "SELECT id FROM sessions WHERE id = ANY($1)"
@@ -131,7 +137,16 @@ class Trace:
     conversation_id: str
     side: str
     agent: str
+    mark: str
+    """Empty for a session without a label; of a label, which an agent has worded, only a digest is kept."""
     reports: Sequence[str] = ()
+
+    @property
+    def is_ephemeral(self) -> bool:
+        return self.mark == EPHEMERAL
+
+    def had(self, label: str) -> bool:
+        return self.mark == hashlib.sha256(f"{self.session_id}:{label}".encode()).hexdigest()
 
 
 async def forget(db: Database, session_id: str, owner: str) -> Forgotten | None:
