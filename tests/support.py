@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
@@ -22,6 +21,7 @@ import uvicorn
 from aiohttp import web
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
+from forking import Forked
 from longhouse.agents.built_in import BUILT_IN
 from longhouse.agents.template import Template
 from longhouse.app import TOOLS, App, open_app
@@ -140,7 +140,7 @@ async def _served(app: App, lobby: Connections) -> AsyncIterator[str]:
 class Process:
     """A Longhouse in a process of its own, which can be killed."""
 
-    process: asyncio.subprocess.Process
+    process: Forked
     url: str
     said: list[str]
     http: aiohttp.ClientSession
@@ -199,31 +199,32 @@ def _is_running(pid_file: Path) -> bool:
 async def process(*arguments: str, **environment: str) -> AsyncIterator[Process]:
     """`longhouse serve --port 0` (or other arguments) with LONGHOUSE_* variables; ready when its line is printed."""
     arguments = arguments or ("serve", "--port", "0")
-    async with launched(sys.executable, "-m", "longhouse", *arguments, **environment) as started:
+    async with launched("longhouse", *arguments, **environment) as started:
         yield started
 
 
 @asynccontextmanager
-async def launched(*command: str, **environment: str) -> AsyncIterator[Process]:
-    """Any program that says where it serves, as `longhouse serve` does."""
+async def launched(*command: str, files: int | None = None, **environment: str) -> AsyncIterator[Process]:
+    """`longhouse` itself, or a program of the tests that says where it serves as `longhouse serve` does.
+
+    `files`: how many it may have open.
+    """
     env = {**os.environ, **{f"LONGHOUSE_{name.upper()}": value for name, value in (NO_FILES | environment).items()}}
-    started = await asyncio.create_subprocess_exec(
-        *command, env=env, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, limit=2**20,
-    )  # fmt: skip
-    assert started.stdout is not None
+    started = Forked(command, env, files)
+    output = await started.output()
     said: list[str] = []
     reading: asyncio.Task[None] | None = None
     try:
         url = ""
         async with asyncio.timeout(30):
-            while line := (await started.stdout.readline()).decode():
+            while line := (await output.readline()).decode():
                 said.append(line.rstrip())
                 if found := re.search(r"serves on (http://\S+)", line):
                     url = found[1]
                     break
                 if "worker ready" in line:
                     break
-        reading = asyncio.create_task(_drain(started.stdout, said))
+        reading = asyncio.create_task(_drain(output, said))
         async with aiohttp.ClientSession(url or None) as http:
             yield Process(started, url, said, http)
     finally:
@@ -409,13 +410,11 @@ def returned(call: str, content: str = "ok", **extra: Any) -> events.Returned:
 async def launched_words(*arguments: str, within: float = 60.0, **environment: str) -> tuple[int, str]:
     """A `longhouse` command that ends by itself, with LONGHOUSE_* variables: its exit code and all that it said."""
     env = {**os.environ, **{f"LONGHOUSE_{name.upper()}": value for name, value in (NO_FILES | environment).items()}}
-    started = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "longhouse", *arguments,
-        env=env, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-    )  # fmt: skip
+    started = Forked(["longhouse", *arguments], env, None)
     try:
         async with asyncio.timeout(within):
-            said, _ = await started.communicate()
+            said = await (await started.output()).read()
+            await started.wait()
     finally:
         if started.returncode is None:
             started.kill()

@@ -4,7 +4,6 @@ Every agent says its name in its system prompt, so that one model can play all o
 """
 
 import asyncio
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
@@ -138,7 +137,7 @@ def cast_house(**environment: str) -> Any:
     """This file in a process of its own."""
     from support import launched  # noqa: PLC0415 - the tests' own helpers are not there when this file is the program
 
-    return launched(sys.executable, str(Path(__file__)), **environment)
+    return launched(str(Path(__file__)), **environment)
 
 
 if __name__ == "__main__":

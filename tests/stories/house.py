@@ -6,7 +6,6 @@ and go on once there is a file `go`, so that a test can kill the process in the 
 
 import asyncio
 import os
-import sys
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -63,7 +62,7 @@ def clerk_house(folder: Path, **environment: str) -> AbstractAsyncContextManager
     """This file in a process of its own; its tools work in `folder`."""
     from support import launched  # noqa: PLC0415 - the tests' own helpers are not there when this file is the program
 
-    return launched(sys.executable, str(Path(__file__)), test_folder=str(folder), **environment)
+    return launched(str(Path(__file__)), test_folder=str(folder), **environment)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +76,7 @@ async def test_a_kill_in_mid_turn_costs_the_fourth_strategy_no_phase(dsn: str, t
 
     async with serve_model(script) as model:
         settings = {"database_url": dsn, "llm_base_url": model.url, "llm_api_key": "sk-test-canary"}
-        async with launched(sys.executable, str(program), **settings) as first:
+        async with launched(str(program), **settings) as first:
             saying = asyncio.create_task(first.say("Weather?", model="careful"))
             async with asyncio.timeout(20):
                 await criticised.wait()
@@ -87,7 +86,7 @@ async def test_a_kill_in_mid_turn_costs_the_fourth_strategy_no_phase(dsn: str, t
             await asyncio.wait([saying], timeout=20)
             assert saying.exception() is not None
         is_up = True
-        async with launched(sys.executable, str(program), **settings) as second:
+        async with launched(str(program), **settings) as second:
             shown = await second.until(session_id, "COMPLETED", "FAILED", within=30)
             assert shown["result"] == "Rain, and snow."
             facts = [fact["event"] for fact in await second.facts(session_id)]

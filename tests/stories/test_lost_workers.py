@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import sys
 from collections import Counter
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
@@ -38,7 +37,7 @@ def clerk(body: Body) -> Say:
 
 
 def house(folder: Path, **environment: str) -> AbstractAsyncContextManager[Process]:
-    return launched(sys.executable, str(Path(__file__).with_name("deadly.py")), test_folder=str(folder), **environment)
+    return launched(str(Path(__file__).with_name("deadly.py")), test_folder=str(folder), **environment)
 
 
 def ledger(folder: Path) -> Counter[str]:

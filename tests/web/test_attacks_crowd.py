@@ -3,7 +3,6 @@
 import asyncio
 import resource
 import socket
-import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from typing import Any
@@ -242,8 +241,7 @@ def crowd(stack: ExitStack, url: str, number: int, *halves: bytes) -> list[socke
 @asynccontextmanager
 async def cramped(files: int, **environment: str) -> AsyncIterator[Process]:
     """A Longhouse that may open so many files."""
-    shell = ("sh", "-c", f'ulimit -n {files} && exec "$0" "$@"', sys.executable, "-m", "longhouse")
-    async with launched(*shell, "serve", "--port", "0", **environment) as house:
+    async with launched("longhouse", "serve", "--port", "0", files=files, **environment) as house:
         yield house
 
 

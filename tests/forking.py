@@ -1,0 +1,82 @@
+"""Longhouses in processes of their own, forked from one that has loaded the modules: that takes most of a start."""
+
+import asyncio
+import multiprocessing
+import os
+import resource
+import runpy
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from longhouse.__main__ import cli
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload([__name__])
+
+
+class Forked:
+    """As much of `asyncio.subprocess.Process` as tests need."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], files: int | None) -> None:
+        reading, writing = multiprocessing.Pipe(duplex=False)
+        self._process = _CONTEXT.Process(target=_run, args=(list(command), dict(environment), files, writing))
+        self._process.start()
+        writing.close()
+        self._output = os.fdopen(os.dup(reading.fileno()), "rb")
+        reading.close()
+        self._ended = asyncio.Event()
+        asyncio.get_running_loop().add_reader(self._process.sentinel, self._end)
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+
+    async def output(self) -> asyncio.StreamReader:
+        """What it says, on both channels."""
+        reader = asyncio.StreamReader(limit=2**20)
+        protocol = asyncio.StreamReaderProtocol(reader)
+        await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, self._output)
+        return reader
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        if self.returncode is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    async def wait(self) -> int:
+        await self._ended.wait()
+        assert self.returncode is not None
+        return self.returncode
+
+    def _end(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._process.sentinel)
+        self._process.join()
+        self._ended.set()
+
+
+def _run(command: list[str], environment: dict[str, str], files: int | None, output: Connection) -> None:
+    """`longhouse` with these arguments, or a program of the tests."""
+    if files is not None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+    os.environ.clear()
+    os.environ.update(environment)
+    for channel in (1, 2):
+        os.dup2(output.fileno(), channel)
+    output.close()
+    if command[0] == "longhouse":
+        sys.argv = command
+        cli(prog_name="longhouse")
+    sys.argv, sys.path = command, [str(Path(command[0]).parent), *sys.path]
+    runpy.run_path(command[0], run_name="__main__")
