@@ -192,7 +192,7 @@ class Mirror:
         await self._write(await self._copies([row for row in left if not row.is_ephemeral]))
 
     async def _names_of(self, asked: Sequence[Trace]) -> AsyncIterator[str]:
-        """The keys of these sub-agents. The whole name of one with a label is only in Redis, in our own list of names."""
+        """The keys of these sub-agents. The whole name of one with a label is only in Redis, in our list of names."""
         labelled: dict[str, list[Trace]] = defaultdict(list)
         for trace in asked:
             name = keys.subagent_key(trace.agent, trace.conversation_id, trace.owner)
