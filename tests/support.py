@@ -199,7 +199,7 @@ def _is_running(pid_file: Path) -> bool:
 async def process(*arguments: str, **environment: str) -> AsyncIterator[Process]:
     """`longhouse serve --port 0` (or other arguments) with LONGHOUSE_* variables; ready when its line is printed."""
     arguments = arguments or ("serve", "--port", "0")
-    async with launched("longhouse", *arguments, **environment) as started:
+    async with launched("longhouse", *arguments, files=None, **environment) as started:
         yield started
 
 

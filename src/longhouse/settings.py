@@ -41,7 +41,7 @@ class Settings(BaseSettings):
     logging_config: File = Path("logging_config.yaml")
     """The usual files are read if they are there; one that is named has to be; an empty name is none."""
     default_template: str = "sgr_tool_calling_agent"
-    """Whom `longhouse chat` talks to."""
+    """Whom `longhouse chat` talks to, and who answers where `auto` finds nobody that fits."""
     host: str = "127.0.0.1"
     port: int = Field(default=8400, ge=0, le=65535)
     data_dir: Path = Path(".longhouse")
@@ -58,7 +58,7 @@ class Settings(BaseSettings):
     patience: float = Field(default=60.0, ge=0)
     """Seconds that provider trouble is waited out while a client waits; fifteen times that when none does."""
     allow_egress: str = ""
-    """What remote tools may reach beside public addresses: `host:port` or networks, with commas between them."""
+    """What published tools and templates may reach beside public addresses: `host:port` or networks, with commas."""
     tool_packages: str = ""
     """Packages that entrypoints of tools may come from, with commas between them."""
     worker_slots: int = Field(default=32, ge=1)
