@@ -23,16 +23,6 @@ class Attached:
     trace: str
     is_behind: bool = False
     """Placed by an earlier request, or among others: more may have happened since."""
-
-    @property
-    def version(self) -> int | None:
-        """The template's version that the turn is on, or is to be on; None: the active one, when it begins."""
-        turn = self.session.turn
-        if turn and turn.trace == self.trace:
-            return turn.version or None
-        asked = (waiting.prompt.version for waiting in self.session.queue if waiting.prompt.trace == self.trace)
-        return next(asked, None)
-
     routed: Routed | None = None
     """Who was chosen, where the choice was ours."""
     answers_beneath: bool = False
@@ -43,6 +33,15 @@ class Attached:
     """What was said waits for a decision on something else: the client is told so at once."""
     is_own_user: bool = True
     """Is the session that of the user who speaks?"""
+
+    @property
+    def version(self) -> int | None:
+        """The template's version that the turn is on, or is to be on; None: the active one, when it begins."""
+        turn = self.session.turn
+        if turn and turn.trace == self.trace:
+            return turn.version or None
+        asked = (waiting.prompt.version for waiting in self.session.queue if waiting.prompt.trace == self.trace)
+        return next(asked, None)
 
     @property
     def chain(self) -> str:
