@@ -1,21 +1,24 @@
 """What a person judges by: nothing in it is unseen, nothing turns other text around, and letters stay letters."""
 
 import unicodedata
+from html import escape
 
 import msgspec
 import pytest
+from markdown_it import MarkdownIt
 
-from longhouse.journal.readable import readable, readable_json
+from longhouse.journal.readable import in_code, name_in_code, readable, readable_json
 from longhouse.journal.sound import value_of
 
 PLAIN = (
     "", "a b", "Заплати Бобу 5\u00a0000 ₽, ёлка й", "付款给\u3000鲍勃，谢谢。", "ادفع لبوب مِئة", "שלום",
-    "한글 ひらがな", "ไทย हिन्दी", "👍🏽 ❤\ufe0f ✅", "Ångström é e\u0301", "~!@#$%^&*()_+[]{}|;:',.<>/?", r"\u202e \\n",
+    "한글 ひらがな", "ไทย हिन्दी", "👍🏽 ❤\ufe0f ✅", "1\ufe0f\u20e3 #\ufe0f\u20e3 ‼\ufe0f ©\ufe0f 🏳\ufe0f",
+    "Ångström é e\u0301", "~!@#$%^&*()_+[]{}|;:',.<>/?", r"\u202e \\n",
 )  # fmt: skip
 UNSEEN = (
     *range(0x20), *range(0x7F, 0xA0), 0xAD, 0x34F, 0x61C, 0x115F, 0x1160, 0x17B4, 0x180B, 0x180E,
     *range(0x200B, 0x2010), *range(0x2028, 0x202F), *range(0x2060, 0x2070), 0x200A, 0x2800, 0x3164, 0xFE00, 0xFEFF,
-    0xFFA0, 0xFFF9, 0xE0001, 0xE0041, 0xE0100, 0xE01EF,
+    0xFFA0, 0xFFF9, 0xFFFC, 0xFE0F, 0x2D7F, 0x1107F, 0x16FE4, 0x1D159, 0xE0001, 0xE0041, 0xE0100, 0xE01EF,
 )  # fmt: skip
 
 
@@ -34,6 +37,13 @@ def test_what_is_unseen_is_written_out() -> None:
     assert all(readable(char).isascii() for char in formats)
 
 
+@pytest.mark.parametrize("text", ["Bob\ufe0f", "是\ufe0f", "5\ufe0f", "❤\ufe0f\ufe0f", "°\ufe0f", "5\u20e3\ufe0f"])
+def test_the_sign_of_colourful_emoji_stands_beside_nothing_else(text: str) -> None:
+    shown = readable(text)
+    assert shown.endswith("\\ufe0f")
+    assert msgspec.json.decode(f'"{shown}"') == text
+
+
 def test_arguments_keep_their_value() -> None:
     value = {"to\u200b": ["\u202eBob", "a\nb\t\r", "\x7f\x85", {"鲍勃": "\U000e0041👍"}], "n": 1.5}
     compact = msgspec.json.encode(value)
@@ -46,3 +56,26 @@ def test_arguments_keep_their_value() -> None:
 @pytest.mark.parametrize("control", ["\t", "\n", "\r"])
 def test_what_stands_as_a_space_between_arguments_never_stands_within_them(control: str) -> None:
     assert value_of(f'{{"command":"echo{control}rm"}}') is None
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ('{"to":"Bob\\",\\"amount\\":\\"1"}', '`{"to":"Bob\\",\\"amount\\":\\"1"}`'),
+        ("<!-- [Bob](http://m) *1* -->", "`<!-- [Bob](http://m) *1* -->`"),
+        ("a`b", "``a`b``"), ("a``b`c", "```a``b`c```"), ("`", "`` ` ``"), ("`a", "`` `a ``"), ("a`", "`` a` ``"),
+        (" a ", "`  a  `"), (" a", "` a`"), (" ", "` `"), ("", ""),
+    ],
+)  # fmt: skip
+def test_markdown_shows_code_letter_by_letter(text: str, shown: str) -> None:
+    assert in_code(text) == shown
+    rendered = MarkdownIt().renderInline(f"Its arguments: {in_code(text)} (1-action-0)")
+    seen = f"<code>{escape(text)}</code>" if text else ""
+    assert rendered == f"Its arguments: {seen} (1-action-0)"
+
+
+def test_a_name_is_shown_as_it_is_typed() -> None:
+    for plain in ("pay", "tried.die", "get_weather", "a/b-c.d", "1-action-0", "ann.b/1-action-0"):
+        assert name_in_code(plain) == plain
+    for odd in ("_pay_", "tried.__die__", "pay_", "ann:eu/1-action-0", "ann:smile:/1-action-0", "a@b.c", "a--b"):
+        assert name_in_code(odd) == f"`{odd}`"

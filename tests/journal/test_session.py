@@ -259,7 +259,7 @@ def test_a_call_whose_answer_was_lost_is_a_question_that_says_why() -> None:
     assert session.state is State.WAITING_FOR_APPROVAL
     assert session.spoken is not None
     question, way = session.spoken.split("\n", 1)
-    assert question == "It is not known whether pay (1-action-0) took effect: the line broke. Did it happen?"
+    assert question == "It is not known whether pay (1-action-0) took effect: `the line broke`. Did it happen?"
     assert way.endswith("/approval.")
     again = told(events.Decided(call="1-action-0", decision="did_not_happen", by="ann"), session=session)
     [due] = again.due_calls

@@ -510,7 +510,7 @@ async def test_a_call_that_was_made_as_harmless_and_is_known_to_be_an_effect_is_
     session = await newer.advance(session_id, newer.another("w2"))
     running.cancel()
     assert session.state is State.WAITING_FOR_APPROVAL
-    told = "It is not known whether pay (1-action-0) took effect: the worker that ran it was lost. Did it happen?"
+    told = "It is not known whether pay (1-action-0) took effect: `the worker that ran it was lost`. Did it happen?"
     assert (session.spoken or "").startswith(told)
     Pay.passed.set()
     happened = events.Decided(call="1-action-0", decision="did_not_happen", by="user")
@@ -592,7 +592,9 @@ async def test_an_effect_whose_time_is_up_is_a_question_and_can_be_settled(db: D
     session_id = await room.prompt()
     session = await room.advance(session_id)
     assert session.state is State.WAITING_FOR_APPROVAL
-    assert (session.spoken or "").startswith("It is not known whether pay (1-action-0) took effect: pay did not answer")
+    assert (session.spoken or "").startswith(
+        "It is not known whether pay (1-action-0) took effect: `pay did not answer"
+    )
     assert (await room.outcomes(session_id)) == {"1-action-1": Output(content="passed")}
     row = await room.row(session_id)
     assert (row["holder"], row["due"], row["state"]) == (None, False, "WAITING_FOR_APPROVAL")

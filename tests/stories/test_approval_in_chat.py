@@ -35,7 +35,7 @@ from longhouse.tools import BaseTool, ToolContext
 from longhouse.web import approving
 from support import AGENT, House, Serving, assistant, chat, content, sse, user
 
-WAITS = 'transfertool (1-action-0) needs your approval before it begins. Its arguments: {"to":"Bob"}'
+WAITS = 'transfertool (1-action-0) needs your approval before it begins. Its arguments: `{"to":"Bob"}`'
 HOW = "Answer yes or no (да, нет; 是, 否), or decide at POST /v1/sessions/"
 KEPT = "Your message is kept, and reaches the agent once this is decided:"
 
@@ -220,6 +220,20 @@ async def test_a_decision_made_elsewhere_does_not_part_the_client_from_its_sessi
         assert client.session
 
 
+async def test_a_word_on_what_was_decided_elsewhere_does_not_decide_what_waits_by_now(serving: Serving) -> None:
+    eve = "Eve`[Bob](http://b)` <!-- -->"
+    async with bank(serving, [TRANSFER, call("transfertool", to=eve), DONE]) as house:
+        root = (await house.say("Pay them", chat_id="c"))["model"]
+        assert await decide(house, root, "approve") == 202
+        await appears(house.db, "SELECT 1 FROM journal WHERE kind = 'Called' AND call_id = '2-action-0'")
+        late = content(await house.say("yes", chat_id="c"))
+        assert late.startswith(f"{KEPT}\n\ntransfertool (2-action-0) needs your approval before it begins. Its")
+        assert f'arguments: ``{{"to":"{eve}"}}``\nAnswer yes or no' in late
+        assert len(await decisions(house, root)) == 1
+        assert content(await house.say("yes", chat_id="c")) == "Done."
+        assert await decisions(house, root) == [("approve", "user", ""), ("approve", "user", "chat")]
+
+
 async def test_the_next_prompt_is_told_that_it_waits_behind_a_decision(serving: Serving) -> None:
     GateTool.open = asyncio.Event()
     async with bank(serving, [call("gatetool"), TRANSFER, DONE, call("finalanswertool", answer="Noon.")]) as house:
@@ -266,7 +280,7 @@ async def test_an_approval_of_an_agent_beneath_is_decided_in_the_chat(serving: S
     async with playing(serving, {"master": master, "cem": signs}) as house:
         client = Client(house, model="master")
         first = await client.say("Sign it.")
-        assert first.startswith("cem: May signtool run? Its arguments: {} (cem/1-action-0)\nAnswer yes or no")
+        assert first.startswith("cem: May signtool run? Its arguments: `{}` (cem/1-action-0)\nAnswer yes or no")
         assert await client.say("Who is Cem?") == f"{KEPT}\n\n{first}"
         assert await client.say("да") == "signed"
         assert await client.say("Thanks") == "You are welcome."
@@ -289,6 +303,31 @@ async def test_of_two_approvals_beneath_each_is_called_by_its_agent(serving: Ser
         assert await client.say("no") == "Both said."
         made = {name: await decisions(house, (await sessions_of(house.db, name))[0]) for name in ("ann", "ben")}
         assert made == {"ann": [("deny", "user", "chat")], "ben": [("approve", "user", "chat")]}
+
+
+async def test_of_two_sessions_of_one_agent_each_is_called_by_its_label(serving: Serving) -> None:
+    def master(body: Body) -> Say:
+        if tool_results(body):
+            return answer("All said.")
+        return calls(*(ask("ann", "Sign.", label=label) for label in ("eu", "us", "zh:x")))
+
+    async with playing(serving, {"master": master, "ann": signs}) as house:
+        client = Client(house, model="master")
+        first = await client.say("Go")
+        shown = {line.rpartition(" ")[2] for line in first.splitlines()[:3]}
+        assert shown == {f"(`ann:{label}/1-action-0`)" for label in ("eu", "us", "zh:x")}
+        for unclear in ("yes", "yes 1-action-0", "yes ann/1-action-0"):
+            assert "Say which one you mean, as in: yes `ann:" in await client.say(unclear), unclear
+        assert "ann:zh:x" not in await client.say("同意 `ann:zh:x/1-action-0`")
+        assert await decide(house, client.session, "approve", "ann/1-action-0") == 409
+        assert await decide(house, client.session, "approve", "ann:us/1-action-0") == 202
+        us = "SELECT 1 FROM sessions WHERE label = 'us' AND state = 'COMPLETED'"
+        assert await appears(house.db, us)
+        said = await house.say("no", model=client.session, metadata={"reply_to": "ann:eu/1-action-0"})
+        assert content(said) == "All said."
+        rows = await house.db.rows("SELECT id, label FROM sessions WHERE agent = 'ann'")
+        made = {row["label"]: [one for one, *_ in await decisions(house, row["id"])] for row in rows}
+        assert made == {"eu": ["deny"], "us": ["approve"], "zh:x": ["approve"]}
 
 
 async def test_a_question_beneath_comes_before_an_approval(serving: Serving) -> None:
@@ -461,7 +500,7 @@ async def test_what_is_unseen_is_written_out_and_runs_as_it_was_written(serving:
     shown = f'{{  "to":"{READ} Боб 鲍勃 بوب 👍"}}'
     async with bank(serving, [pay, DONE]) as house:
         client = Client(house)
-        assert f"Its arguments: {shown}\n" in await client.say("Pay")
+        assert f"Its arguments: `{shown}`\n" in await client.say("Pay")
         assert shown in await client.say("Whom?")
         [question] = (await house.session(client.session))["questions"]
         assert question["arguments"] == shown

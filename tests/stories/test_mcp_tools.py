@@ -32,7 +32,7 @@ async def test_an_agent_calls_a_tool_of_an_mcp_server_that_dies_and_comes_back(
     ]
     async with serving(script, templates=[TEMPLATE], mcp_config=configured(tmp_path)) as house:
         answer = await house.say("Add", model="counter")
-        assert "It is not known whether tried.die (2-action-0) took effect: the MCP server 'tried' was" in content(
+        assert "It is not known whether tried.die (2-action-0) took effect: `the MCP server 'tried' was" in content(
             answer
         )
         verdict = {"call_id": "2-action-0", "decision": "give_up"}

@@ -164,7 +164,9 @@ async def test_a_payment_whose_answer_was_lost_is_a_question_and_is_not_made_twi
     async with paying(serving) as (house, bank):
         asked = await house.say("Pay.", model="payer")
         session_id = asked["model"]
-        assert content(asked).startswith("It is not known whether pay (1-action-0) took effect: pay was asked, and its")
+        assert content(asked).startswith(
+            "It is not known whether pay (1-action-0) took effect: `pay was asked, and its"
+        )
         assert (asked["x_agent"]["status"], asked["x_agent"]["waiting_for"]) == ("waiting", "approval")
         shown = await house.session(session_id)
         [question] = shown["questions"]

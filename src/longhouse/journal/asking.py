@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from longhouse.journal.readable import readable, readable_json
+from longhouse.journal.readable import in_code, name_in_code, readable, readable_json
 
 SHOWN: Final = 2_000
 """Characters of a call's arguments that are shown; the session has all of them."""
@@ -24,28 +24,31 @@ class Undecided:
     """How its answer was lost; empty where its worker was."""
     asked_by: str = ""
     """The agent beneath that made it; empty for one of the agent that the user talks to."""
-
-    @property
-    def label(self) -> str:
-        """What a person calls it by, where several wait."""
-        return label(self.call, self.asked_by)
+    label: str = ""
+    """What it is called by at the top; empty: by its id."""
 
     @property
     def words(self) -> str:
+        """For a chat, which may render Markdown: what others wrote stands in code spans."""
+        tool, doubt = name_in_code(self.tool), in_code(readable(self.doubt))
         if self.asked_by:
-            question = happened(self.tool, self.doubt) if self.is_uncertain else f"May {self.tool} run?"
-            return f"{self.asked_by}: {question} Its arguments: {self._shown} ({self.label})"
-        if self.is_uncertain and self.doubt:
-            doubt = readable(self.doubt)
-            return f"It is not known whether {self.tool} ({self.call}) took effect: {doubt}. Did it happen?"
+            question = happened(tool, doubt) if self.is_uncertain else f"May {tool} run?"
+            return f"{name_in_code(self.asked_by)}: {question} Its arguments: {self._shown} ({self.name})"
+        if self.is_uncertain and doubt:
+            return f"It is not known whether {tool} ({self.name}) took effect: {doubt}. Did it happen?"
         if self.is_uncertain:
-            return f"A worker was lost while {self.tool} ({self.call}) ran: please say whether it happened."
-        return f"{self.tool} ({self.call}) needs your approval before it begins. Its arguments: {self._shown}"
+            return f"A worker was lost while {tool} ({self.name}) ran: please say whether it happened."
+        return f"{tool} ({self.name}) needs your approval before it begins. Its arguments: {self._shown}"
+
+    @property
+    def name(self) -> str:
+        """What a person calls it by, where several wait."""
+        return name_in_code(self.label or self.call)
 
     @property
     def _shown(self) -> str:
         """The arguments as a person can trust them: what runs is what was read."""
-        shown = readable_json(self.arguments[:SHOWN])
+        shown = in_code(readable_json(self.arguments[:SHOWN]))
         cut = f"… (cut here; they have {len(self.arguments)} characters)"
         return shown if self._is_whole else f"{shown}{cut}"
 
@@ -59,14 +62,9 @@ class Undecided:
         return len(self.arguments) <= SHOWN
 
 
-def label(call: str, asked_by: str = "") -> str:
-    """What a call is named by at the top: ids are a session's own, so one of an agent beneath goes by its agent too."""
-    return f"{asked_by}/{call}" if asked_by else call
-
-
 def happened(tool: str, doubt: str) -> str:
-    """What is asked about a call that may have taken effect."""
-    return f"Did {tool} happen? It is not known: {readable(doubt)}." if doubt else f"Did {tool} happen?"
+    """What is asked about a call that may have taken effect, in words that are shown as they are."""
+    return f"Did {tool} happen? It is not known: {doubt}." if doubt else f"Did {tool} happen?"
 
 
 def words_for(waiting: Sequence[Undecided], session_id: str) -> str:
@@ -82,7 +80,7 @@ def words_for(waiting: Sequence[Undecided], session_id: str) -> str:
 
 def _choices(waiting: Sequence[Undecided]) -> list[str]:
     named = [one for one in waiting if one.by_word]
-    return [f"Say which one you mean, as in: {'happened' if named[0].is_uncertain else 'yes'} {named[0].label}"]
+    return [f"Say which one you mean, as in: {'happened' if named[0].is_uncertain else 'yes'} {named[0].name}"]
 
 
 def _answers(one: Undecided) -> str:

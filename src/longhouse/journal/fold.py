@@ -24,7 +24,7 @@ from longhouse.journal.session import (
 from longhouse.journal.sound import value_of
 from longhouse.journal.transcript import Heard, Step, Summary, Told, Use
 
-FOLD_VERSION: Final = 10
+FOLD_VERSION: Final = 11
 """Part of every snapshot; a change of what `fold` computes raises it, and old snapshots are ignored."""
 
 
@@ -104,7 +104,7 @@ class _Builder:
                     created_at=at,
                 )
             case events.Prompted():
-                self._hear(event, seq)
+                self._hear(event, seq, at)
             case events.Started():
                 self._start(event, seq, at)
             case events.Replied():
@@ -114,7 +114,7 @@ class _Builder:
             case events.Returned():
                 self._return(event, at)
             case events.Decided():
-                self._decide(event)
+                self._decide(event, at)
             case events.Condensed():
                 self._condense(event)
             case events.Spent():
@@ -138,7 +138,9 @@ class _Builder:
             case _:
                 assert_never(event)
 
-    def _hear(self, event: events.Prompted, seq: int) -> None:
+    def _hear(self, event: events.Prompted, seq: int, at: datetime) -> None:
+        if self.turn and event.reply_to is None:
+            self.turn = replace(self.turn, spoke=at, moved_on=None)
         step = self.transcript[-1] if self.transcript else None
         if not event.aside or not self.open or not self.turn or not isinstance(step, Step):
             self.queue.append(Waiting(seq=seq, prompt=event))
@@ -269,6 +271,8 @@ class _Builder:
             self.turn = replace(self.turn, clarifications_used=used, chain=event.chain, said=())
         if (call.uncertain or call.approve_by) and not event.by:
             self.turn = replace(self.turn, chain="")  # nobody is told: the client knows what it was told before
+        if call.approve_by and not event.by and self.turn.resting_since:
+            self.turn = replace(self.turn, moved_on=at)
         if event.spent:
             self.turn = _charged(self.turn, event, event.spent)
         if event.writes or event.adds:
@@ -303,11 +307,15 @@ class _Builder:
             kept = [*(entry for entry in present if isinstance(entry, Heard | Step)), *kept]
         self.transcript = [Summary(seq=event.upto, text=event.summary), *kept]
 
-    def _decide(self, event: events.Decided) -> None:
+    def _decide(self, event: events.Decided, at: datetime) -> None:
         call = self.open.get(event.call)
         if call and self.turn and event.decision != "unknown":
             # Decided elsewhere, what follows is not told in the chat; its client is known by what it was told before.
             self.turn = replace(self.turn, chain=event.chain, said=())
+            if event.via == "chat":
+                self.turn = replace(self.turn, spoke=at, moved_on=None)
+            elif self.turn.resting_since:
+                self.turn = replace(self.turn, moved_on=at)
         if call and event.decision == "did_not_happen":
             self.open[event.call] = msgspec.structs.replace(call, uncertain=False, doubt="", deadline=None)
         if call and event.decision == "approve":

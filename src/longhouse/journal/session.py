@@ -154,6 +154,11 @@ class Turn:
     usage: events.Usage = field(default_factory=events.Usage)
     said: tuple[str, ...] = ()
     """What each reply has said to the user since the user spoke last; empty for one that said nothing."""
+    spoke: datetime | None = None
+    """When the user last said something in the chat while it ran: the answer to that tells what waits by then."""
+    moved_on: datetime | None = None
+    """When it was last moved on from a rest elsewhere, by a decision at the route or a deadline, and nobody has spoken
+    since: what it asks after that is not told in the chat."""
 
 
 @dataclass(frozen=True, slots=True)

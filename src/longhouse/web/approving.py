@@ -59,11 +59,13 @@ ON_APPROVAL: Final = _meaning(approve=YES, deny=NO)
 ON_UNCERTAIN: Final = _meaning(happened=HAPPENED, did_not_happen=DID_NOT_HAPPEN, give_up=GIVE_UP)
 """A bare yes or no is no decision here: "no" would begin the call once more."""
 
-LONGEST: Final = 200
-"""Characters; who writes more than this has more to say than a decision."""
-_DOUBTFUL: Final = re.compile("[?\u061f\U0001f000-\U0001faff\u2600-\u27bf]")
-"""A question is no decision, and a sign beside a word may take it back."""
+LONGEST: Final = 300
+"""Characters; who writes more than this, which the longest name of a call has room in, has more to say."""
 _APOSTROPHE: Final = re.compile("['\u2018\u2019\u02bc`]")
+_ORDINARY: Final = re.compile(r"""[\w\s.,:!~*"«»\u2039\u203a„“”‟(){}\[\]「」『』《》〈〉【】。、\u2010-\u2015-]*""")
+"""What may stand beside a decision. Any other sign may take it back, as a question mark, a cross or ≠ do."""
+_TAKES_BACK: Final = re.compile(r"^\W*[!~]|[!~]\S*\w|(?<![\w!~])~")
+"""Before a word these mean not; after one, they are only loud. What is struck out has ~ around it."""
 
 
 def read(
@@ -72,30 +74,51 @@ def read(
     """The decision that these words are, and on what; None where they are none, or may mean several."""
     if len(text) > LONGEST:
         return None
-    said = unicodedata.normalize("NFKC", text).casefold()
-    meant = named(waiting, top, reply_to)
-    labels = {one.label(top).casefold() for one in meant}
-    for label in sorted(labels, key=len, reverse=True):
-        # Letters of other scripts may stand beside it without a space.
-        said, found = re.subn(rf"(?<![\w./-]){re.escape(label)}(?![\w/-])", " ", said, flags=re.ASCII)
-        if found:
-            meant = [one for one in meant if one.label(top).casefold() == label]
-            break
+    text = unicodedata.normalize("NFKC", text)
+    meant, said = _named_in(text, named(waiting, top, reply_to), top)
     if len(meant) != 1:
         return None
     [one] = meant
+    is_named = reply_to is not None or said != text
     meaning = ON_UNCERTAIN if one.call.uncertain else ON_APPROVAL
-    decision = meaning.get(plain(said))
-    return (one, decision) if decision and _undecided(one, top).by_word else None
+    decision = meaning.get(plain(said.casefold()))
+    if decision is None or not _undecided(one, top).by_word:
+        return None
+    return (one, decision) if is_named or _was_told(one, top) else None
+
+
+def _named_in(text: str, meant: list[Question], top: Session) -> tuple[list[Question], str]:
+    """Those that the words name, and the words without the name; where they name none, all, and the words."""
+    labels = sorted({one.label(top) for one in meant}, key=len, reverse=True)
+    # As it is written, where names differ by their case alone.
+    for case in (re.NOFLAG, re.IGNORECASE):
+        for label in labels:
+            # Letters of other scripts may stand beside it without a space.
+            whole = rf"(?<![\w./-])(?<!\w[:@]){re.escape(label)}(?![\w/-])"
+            said, found = re.subn(whole, " ", text, flags=re.ASCII | case)
+            if found:
+                return [one for one in meant if re.fullmatch(re.escape(label), one.label(top), case)], said
+    return meant, text
+
+
+def _was_told(question: Question, top: Session) -> bool:
+    """False where its turn, or that at the top, was moved on elsewhere: whoever still looks at what waited before it
+    was not told of this one, unless he has said something since."""
+    spoke = top.turn.spoke if top.turn else None
+    for turn in (top.turn, question.session.turn):
+        if turn is None or turn.moved_on is None or (spoke and spoke >= turn.moved_on):
+            continue
+        if question.call.at and question.call.at > turn.moved_on:
+            return False
+    return True
 
 
 def plain(text: str) -> str:
     """Words alone: no punctuation, nothing unseen, one space between them; empty where there is a doubt."""
-    if _DOUBTFUL.search(text):
+    seen = "".join(char for char in _APOSTROPHE.sub("", text) if unicodedata.category(char) != "Cf")
+    if not _ORDINARY.fullmatch(seen) or _TAKES_BACK.search(seen):
         return ""
-    text = _APOSTROPHE.sub("", text)
-    kinds = ((char, unicodedata.category(char)) for char in text)
-    return " ".join("".join(char if kind[0] in "LN" else "" if kind == "Cf" else " " for char, kind in kinds).split())
+    return " ".join(re.findall(r"[^\W_]+", seen))
 
 
 async def undecided(db: Database, session: Session) -> list[Question]:
@@ -167,6 +190,7 @@ def _undecided(question: Question, top: Session, *, is_own_user: bool = True) ->
         doubt=call.doubt,
         in_chat=is_own_user and session.turn is not None and session.turn.approve_in_chat,
         asked_by="" if session.id == top.id else session.agent,
+        label=question.label(top),
     )
 
 

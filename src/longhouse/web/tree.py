@@ -1,14 +1,16 @@
 """The agents beneath a session: what they do, what they ask, and whether anything in their trace can still move."""
 
 import heapq
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from longhouse.journal import events
-from longhouse.journal.asking import happened, label
+from longhouse.journal.asking import happened
 from longhouse.journal.events import Fault, Recorded
 from longhouse.journal.plain import SILENT
+from longhouse.journal.readable import readable
 from longhouse.journal.session import Open, Session, State
 from longhouse.journal.sound import value_of
 from longhouse.journal.transcript import Step
@@ -18,6 +20,8 @@ from longhouse.store.lineage import Node, Reached, Root, Span
 
 ASKING: Final = (State.WAITING_FOR_CLARIFICATION, State.WAITING_FOR_APPROVAL)
 COLLECTS: Final = "collecttool"
+_NOT_OWN: Final = re.compile("ephemeral[/-][0-9a-f]{32}(/|$)")
+"""In front of the label of a session whose history the caller keeps; see `EPHEMERAL_LABEL`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,7 @@ class Question:
             return self.call.question
         if self.call.approve_by:
             return f"May {self.call.tool} run?"
-        return happened(self.call.tool, self.call.doubt)
+        return happened(self.call.tool, readable(self.call.doubt))
 
     @property
     def spoken(self) -> str:
@@ -41,8 +45,19 @@ class Question:
         return f"{self.session.agent}: {self.text}"
 
     def label(self, top: Session) -> str:
-        """What a person calls it by in the session at the top."""
-        return label(self.call.call, "" if self.session.id == top.id else self.session.agent)
+        """What a person calls it by in the session at the top: ids are a session's own, so others are named with it."""
+        return self.call.call if self.session.id == top.id else f"{self._asker}/{self.call.call}"
+
+    @property
+    def of_agent(self) -> str:
+        """The same by the agent alone, where there is one session of it."""
+        return f"{self.session.agent}/{self.call.call}"
+
+    @property
+    def _asker(self) -> str:
+        """One agent may have several sessions, under labels of letters, digits and . _ : @ -"""
+        label = _NOT_OWN.sub("", self.session.label, count=1)
+        return f"{self.session.agent}:{label}" if label else self.session.agent
 
     def is_same(self, other: "Question") -> bool:
         """Is it about the same call, however far its session has gone since?"""
@@ -73,10 +88,12 @@ def own(session: Session) -> list[Question]:
 
 
 def named(questions: Sequence[Question], top: Session, name: str | None) -> list[Question]:
-    """Those that a person means by a name: the one with this label, else any with this id; without a name, all."""
+    """Those that a person means by a name: the one with this label, else any of this agent, else any with this id."""
     if name is None:
         return [*questions]
-    return [one for one in questions if one.label(top) == name] or [one for one in questions if one.call.call == name]
+    by_label = [one for one in questions if one.label(top) == name]
+    by_agent = [one for one in questions if one.session.id != top.id and one.of_agent == name]
+    return by_label or by_agent or [one for one in questions if one.call.call == name]
 
 
 async def standing(db: Database, session: Session) -> Standing:
