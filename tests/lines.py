@@ -23,6 +23,7 @@ class Lines:
         self._silent: set[asyncio.StreamWriter] = set()
         self._open: set[asyncio.StreamWriter] = set()
         self._held: Held | None = None
+        self._served: set[asyncio.Task[None]] = set()
         self._closed = asyncio.Event()
         self._flows = asyncio.Event()
         self._flows.set()
@@ -43,10 +44,24 @@ class Lines:
         self._held = Held(words)
         return self._held
 
-    def close(self) -> None:
+    async def close(self) -> None:
+        """Ends when every line is closed."""
         self._closed.set()
+        for task in self._served:
+            task.cancel()
+        await asyncio.gather(*self._served, return_exceptions=True)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._served.add(task)
+        try:
+            await self._connect(reader, writer)
+        finally:
+            self._served.discard(task)
+            await _close(writer)
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         inner_reader, inner_writer = await asyncio.open_unix_connection(self._socket)
         self._open.add(writer)
         copying = [
@@ -62,8 +77,7 @@ class Lines:
                 task.cancel()
             await asyncio.gather(*copying, return_exceptions=True)
             self._open.discard(writer)
-            inner_writer.close()
-            writer.close()
+            await _close(inner_writer)
 
     async def _copy(self, reader: asyncio.StreamReader, to: asyncio.StreamWriter, line: asyncio.StreamWriter) -> None:
         with suppress(OSError):
@@ -79,6 +93,12 @@ class Lines:
                 to.write(data)
 
 
+async def _close(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with suppress(OSError):
+        await writer.wait_closed()
+
+
 @asynccontextmanager
 async def lines(dsn: str) -> AsyncIterator[tuple[str, Lines]]:
     """The same database over lines of this kind."""
@@ -92,4 +112,4 @@ async def lines(dsn: str) -> AsyncIterator[tuple[str, Lines]]:
             try:
                 yield address._replace(query=query).geturl(), between
             finally:
-                between.close()
+                await between.close()
