@@ -402,17 +402,20 @@ async def test_what_the_session_asks_itself_is_meant_before_a_question_beneath_w
 
 async def test_what_nobody_decided_in_time_is_not_taken_for_a_call_beneath(serving: Serving) -> None:
     roles = {
-        "master": one_by_one(TRANSFER, ask("cem", "Sign."), answer("Done.")),
+        "master": one_by_one(TRANSFER, ask("dia", "Pay."), ask("cem", "Sign."), answer("Done.")),
+        "dia": one_by_one(TRANSFER, answer("Fine.")),
         "cem": one_by_one(call("signtool"), answer("Fine.")),
     }
-    master = agent("master", tools=(*PLAIN, "transfertool"))
-    async with playing(serving, roles, templates=(*CAST[1:], master), tools=[SignTool, TransferTool]) as house:
+    paying = [agent(name, tools=(*PLAIN, "transfertool")) for name in ("master", "dia")]
+    others = [one for one in CAST if one.name not in ("master", "dia")]
+    async with playing(serving, roles, templates=(*others, *paying), tools=[SignTool, TransferTool]) as house:
         await republished(house, "transfertool", approval_timeout=0.2)
         root = (await house.say("Go", model="master"))["model"]
         cem = await appears(house.db, "SELECT id FROM sessions WHERE agent = 'cem' AND state = 'WAITING_FOR_APPROVAL'")
-        late = await house.say("yes", model=root, metadata={"reply_to": "1-action-0"})
-        assert late["error"]["code"] == "already_settled"
-        assert await decide(house, root, "approve") == 409
+        for name in ("1-action-0", "dia/1-action-0"):
+            late = await house.say("yes", model=root, metadata={"reply_to": name})
+            assert late["error"]["code"] == "already_settled", name
+            assert await decide(house, root, "approve", name) == 409
         assert await decisions(house, cem) == []
         assert TransferTool.sent == []
 
@@ -449,6 +452,16 @@ async def test_of_two_answers_at_once_the_second_approves_nothing(serving: Servi
         assert heard[1].startswith("ann: May signtool run?"), heard
         assert await decisions(house, ann) == []
         assert content(await house.say("no", model=first["model"])) == "Both said."
+
+        # What is forgotten while somebody speaks is not there: it is not busy.
+        root = (await house.say("Go", model="master", chat_id="gone"))["model"]
+        assert content(await house.say("fine", model=root)).startswith("ann: May signtool run?")
+        async with held(house) as holding:
+            await holding.run("SELECT FROM sessions WHERE id = $1 FOR UPDATE", root)
+            hanging = asyncio.create_task(house.say("Hm", model=root))
+            await blocked(house, 1)
+            await holding.run("DELETE FROM sessions WHERE id = $1", root)
+        assert (await hanging)["error"]["code"] == "model_not_found"
 
 
 async def test_a_decision_that_somebody_else_made_first_is_not_made_on_what_waits_by_then(serving: Serving) -> None:

@@ -22,6 +22,7 @@ from delegating import (
     session_of,
     task_of,
 )
+from test_approval_in_chat import blocked, held, one_by_one
 
 from longhouse.agents.strategy import Body
 from longhouse.models.scripted import Say, call, calls, say, step_of
@@ -195,9 +196,103 @@ async def test_an_answer_may_name_the_question(serving: Serving) -> None:
 async def test_of_two_questions_with_one_id_the_one_of_the_named_agent_is_answered(serving: Serving) -> None:
     async with playing(serving, TWO) as house:
         root = (await house.say("Go", model="master"))["model"]
+        either = await house.say("None", model=root, metadata={"reply_to": "1-action-0"})
+        assert "Several agents wait" in either["error"]["message"]
+        assert (await post(house, root, "clarification", answer="None", call_id="1-action-0"))[0] == 409
         for name in ("ben", "ann"):
             said = await house.say(name.upper(), model=root, metadata={"reply_to": f"{name}/1-action-0"})
         assert content(said).startswith("ann heard ANN. ben heard BEN. ")
+
+
+async def test_an_answer_that_is_sent_again_answers_no_other_agent(serving: Serving) -> None:
+    roles = {
+        "master": one_by_one(question("Where?"), ask("cem", "Find out the weather."), answer("Done.")),
+        "cem": asks,
+    }
+    async with playing(serving, roles) as house:
+        said = await house.say("Go", model="master")
+        root = said["model"]
+        assert (said["x_agent"]["call_id"], said["x_agent"]["name"]) == ("1-action-0", "1-action-0")
+        again: Any = None
+        for _ in range(2):
+            said, again = again, await house.say("Oslo", model=root, metadata={"reply_to": "1-action-0"})
+        assert content(said) == ASKED
+        assert (said["x_agent"]["call_id"], said["x_agent"]["name"]) == ("1-action-0", "cem/1-action-0")
+        assert again["error"]["code"] == "already_settled"
+        status, refused = await post(house, root, "clarification", answer="Oslo", call_id="1-action-0")
+        assert (status, refused["error"]["code"]) == (409, "already_settled")
+        [asked] = (await house.session(root))["questions"]
+        assert (asked["call_id"], asked["name"]) == ("1-action-0", "cem/1-action-0")
+        assert content(await house.say("Rome", model=root, metadata={"reply_to": asked["name"]})) == "Done."
+        assert (await house.session(asked["session_id"]))["result"] == "Rain in Rome."
+
+
+async def test_what_was_meant_for_one_agent_reaches_no_other_with_the_same_id(serving: Serving) -> None:
+    twice = calls(ask("dia", "Ask.", label="a"), ask("dia", "Ask.", label="b"))
+    roles = {
+        "master": one_by_one(ask("ann", "Sign."), ask("ben", "Sign."), ask("cem", "Ask."), twice, answer("Done.")),
+        "ann": signs, "ben": signs, "cem": asks_by_name("cem"), "dia": asks_by_name("dia"),
+    }  # fmt: skip
+    async with playing(serving, roles) as house:
+        root = (await house.say("Go", model="master"))["model"]
+
+        async def yes(name: str) -> Any:
+            return await house.say("yes", model=root, metadata={"reply_to": name})
+
+        async def refused(name: str) -> None:
+            """Whatever way it is sent."""
+            open_ones = (await house.session(root))["questions"]
+            assert (await yes(name))["error"]["code"] == "already_settled"
+            for what, body in (("clarification", {"answer": "yes"}), ("approval", {"decision": "approve"})):
+                assert (await post(house, root, what, call_id=name, **body))[0] == 409, what
+            assert (await house.session(root))["questions"] == open_ones
+
+        # Only one was ever asked by that id: there is no doubt.
+        assert content(await yes("1-action-0")).startswith("ben: May signtool run?")
+        await refused("1-action-0")
+        assert (await post(house, root, "approval", call_id="ben/1-action-0", decision="deny"))[0] == 202
+        await house.until(root, "WAITING_FOR_CLARIFICATION")
+        await refused("1-action-0")
+        assert content(await yes("cem/1-action-0")) == "dia: dia?"
+        await refused("1-action-0")
+        await refused("dia/1-action-0")
+        first, second = (await house.session(root))["questions"]
+        assert {first["name"], second["name"]} == {"dia:a/1-action-0", "dia:b/1-action-0"}
+        assert (await post(house, first["session_id"], "clarification", answer="A", call_id="1-action-0"))[0] == 202
+        for name in ("1-action-0", "dia/1-action-0", first["name"]):
+            await refused(name)
+        assert content(await yes(second["name"])) == "Done."
+        assert (await house.session(second["session_id"]))["result"] == "dia heard yes."
+
+
+async def test_of_two_answers_at_once_the_second_is_the_next_message_and_is_told_what_waits(serving: Serving) -> None:
+    roles = {
+        **TWO,
+        "master": one_by_one(
+            calls(question("City?"), question("Day?")), calls(ask("ann", "Ask."), ask("ben", "Ask.")), answer("Done.")
+        ),
+    }
+    waits = "Your message is next, once this is answered:\n\n"
+    async with playing(serving, roles) as house, asyncio.timeout(40):
+        root = (await house.say("Go", model="master"))["model"]
+
+        async def both(at: str, *words: str) -> list[str]:
+            """What is answered to each, where all of them are sent before the first has reached the session."""
+            async with held(house) as holding:
+                await holding.run("SELECT FROM sessions WHERE id = $1 FOR UPDATE", at)
+                sent = [asyncio.create_task(house.say(one, model=root)) for one in words]
+                await blocked(house, len(sent))
+            return sorted([content(one) for one in await asyncio.gather(*sent)])
+
+        assert await both(root, "Oslo", "Rome") == ["Day?", f"{waits}Day?"]
+        assert [one["text"] for one in (await house.session(root))["questions"]] == ["Day?"]
+        await house.say("Monday", model=root)
+        first, second = (await house.session(root))["questions"]
+        left = f"{second['agent']}: {second['agent']}?"
+        assert await both(first["session_id"], "one", "two") == sorted([left, f"{waits}{left}"])
+        assert [one["agent"] for one in (await house.session(root))["questions"]] == [second["agent"]]
+        assert content(await house.say("three", model=root)) == "Done."
+        await appears(house.db, "SELECT count(*) = 3 FROM journal WHERE session_id = $1 AND kind = 'Finished'", root)
 
 
 def signs(body: Body) -> Say:
@@ -253,6 +348,11 @@ async def test_an_answer_that_is_sent_again_is_one_answer(serving: Serving) -> N
         # Whatever has happened since: the same request has the same answer.
         again = await chat(house, talk[:3], model="master", headers={"Idempotency-Key": "k1"})
         assert content(again) == "Rain in Oslo."
+        # Who talks to the agent beneath itself follows that one, also the second time.
+        cem = await session_of(house.db, "cem")
+        for _ in range(2):
+            direct = await chat(house, [user("Rome")], model=cem, headers={"Idempotency-Key": "k2"})
+            assert (direct["model"], content(direct)) == (cem, "Rain in Rome.")
 
 
 def talks(body: Body) -> Say:

@@ -125,6 +125,7 @@ async def test_a_session_is_described_by_the_names_people_know(serving: Serving)
         assert waiting["counters"] == {"iteration": 2, "searches_used": 0, "clarifications_used": 0}
         assert (waiting["result"], waiting["error"]) == (None, None)
         asked = {"call_id": "2-action-0", "agent": AGENT, "session_id": session_id, "kind": "clarification"}
+        asked["name"] = "2-action-0"
         assert waiting["questions"] == [{**asked, "text": "Which city?", "deadline": None}]
         assert datetime.fromisoformat(waiting["created_at"]) <= datetime.fromisoformat(waiting["updated_at"])
 

@@ -27,6 +27,8 @@ class Accepted:
     key: str | None = None
     is_retry: bool | None = None
     """Does the client say that it has sent this before? None: it says nothing of retries."""
+    follows: str | None = None
+    """The trace of the turn that its client follows, where the event belongs to another: that of an agent beneath."""
 
     @property
     def lock(self) -> int | None:

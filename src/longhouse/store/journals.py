@@ -102,7 +102,7 @@ WITH moved AS (
          WITH ORDINALITY AS new (kind, call_id, reply_to, body, digest, nth)
 ), accepted AS (
     INSERT INTO requests (owner, digest, key, session_id, trace_id, seq, at)
-    SELECT $12, $13, $14, moved.id, $5, moved.head, $4 FROM moved WHERE $13::text IS NOT NULL
+    SELECT $12, $13, $14, moved.id, COALESCE($18::text, $5), moved.head, $4 FROM moved WHERE $13::text IS NOT NULL
 ), rested AS (
     INSERT INTO rests (fingerprint, session_id, seq)
     SELECT $15, moved.id, moved.head FROM moved WHERE $15::text IS NOT NULL
@@ -293,6 +293,7 @@ async def add(
         fingerprint,
         head,
         accepted.lock if accepted else None,
+        accepted.follows if accepted else None,
     )
     try:
         row = await accept(db, accepted, ADD, *args)

@@ -68,21 +68,39 @@ HEADS_AT: Final = """
     ) AS last
     WHERE s.owner = $1 AND s.conversation_id = $2 AND s.side = 'sub'
 """
-# Calls that were put to a person; of one whose body lies in `files` nothing is known, so it counts.
-PUT: Final = """
-    SELECT EXISTS (
-        SELECT FROM journal WHERE session_id = $1 AND call_id = $2 AND (
-            kind = 'Decided' OR (kind = 'Called' AND (body->>'approve_by' IS NOT NULL OR body_digest IS NOT NULL))
+# Where a call with the id $4 was put to a person and has its outcome or its decision: in the session $1, in whichever
+# turn, and in what the trace $2 has reached from it, or collects by the handles $3.
+OVER: Final = """
+    WITH RECURSIVE roots (id, trace) AS (
+        SELECT $1::text, $2::text UNION SELECT child, trace FROM delegations WHERE parent = $1 AND call = ANY($3)
+    ), tree (id, trace, depth) AS (
+        SELECT id, trace, 0 FROM roots
+        UNION
+        SELECT d.child, d.trace, tree.depth + 1
+        FROM tree JOIN delegations d ON d.parent = tree.id AND d.trace = tree.trace
+        WHERE tree.depth < 33
+    ), put (id, agent, label) AS (
+        SELECT DISTINCT s.id, s.agent, s.label FROM tree JOIN sessions s ON s.id = tree.id
+        JOIN journal_events e ON e.session_id = s.id AND (e.trace_id = tree.trace OR s.id = $1)
+        WHERE e.call_id = $4 AND (
+            e.kind = 'Decided'
+            OR (e.kind = 'Called' AND (e.body->>'approve_by' IS NOT NULL OR e.body->>'call_kind' = 'ask'))
         )
     )
+    SELECT put.id, put.agent, put.label FROM put
+    WHERE EXISTS (SELECT FROM journal r WHERE r.session_id = put.id AND r.call_id = $4 AND r.kind = 'Returned')
+       OR 'unknown' <> (
+            SELECT d.body->>'decision' FROM journal_events d
+            WHERE d.session_id = put.id AND d.call_id = $4 AND d.kind = 'Decided' ORDER BY d.seq DESC LIMIT 1
+       )
 """
-# A person's word on the call $4, here or of any agent beneath, or of those with the name $5; a long one lies in
+# A person's word on the call $4, here or of any agent beneath, or of those with the name $5, which may have their label; a long one lies in
 # `files`, and its body says nothing.
 ANSWERED: Final = """
     SELECT EXISTS (
         SELECT FROM sessions s JOIN journal j ON j.session_id = s.id
         WHERE (s.id = $1 OR (s.owner = $2 AND s.conversation_id = $3 AND s.side = 'sub'))
-          AND j.call_id = $4 AND s.agent = COALESCE($5, s.agent)
+          AND j.call_id = $4 AND ($5::text IS NULL OR $5 IN (s.agent, s.agent || ':' || s.label))
           AND ((j.kind = 'Decided' AND j.body->>'decision' <> 'unknown')
                OR (j.kind = 'Returned' AND (j.body->>'by' = 'user' OR j.body_digest IS NOT NULL)))
     )
@@ -120,6 +138,15 @@ class Node:
     @property
     def rests(self) -> bool:
         return not self.due and self.wake_at is None
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """A session that has asked a person, by what it is called."""
+
+    id: str
+    agent: str
+    label: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,9 +228,13 @@ async def heads(db: Database, session: Session, at: datetime | None = None) -> d
     return {row["id"]: row["head"] for row in await db.rows(*asked)}
 
 
-async def was_put(db: Database, session_id: str, call: str) -> bool:
-    """Was a decision on this call of the session ever asked of a person?"""
-    return bool(await db.value(PUT, session_id, call))
+async def over(db: Database, session: Session, call: str, handles: Sequence[str]) -> list[Asker]:
+    """The sessions in the tree of a turn where a person was asked about a call of this id, and is asked no more.
+
+    `handles` are what the turn collects.
+    """
+    trace = session.turn.trace if session.turn else ""
+    return [Asker(*row) for row in await db.rows(OVER, session.id, trace, list(handles), call)]
 
 
 async def was_answered(db: Database, session: Session, name: str) -> bool:

@@ -56,6 +56,7 @@ class Turned:
     digest: str
     session_id: str
     trace_id: str
+    """The turn that its client follows."""
     seq: int
 
 

@@ -11,7 +11,6 @@ from longhouse.errors import CallerError
 from longhouse.journal.asking import Undecided, words_for
 from longhouse.journal.events import Decided, Decision, Event, Fault, Outcome, Output, Returned
 from longhouse.journal.session import Open, Session
-from longhouse.store import lineage
 from longhouse.store.database import Database
 from longhouse.web.tree import Question, Standing, named, own, standing
 
@@ -124,7 +123,7 @@ def plain(text: str) -> str:
 async def undecided(db: Database, session: Session) -> list[Question]:
     """What waits for a decision, in the session and beneath it; one whose time is over is as good as denied."""
     now = clock.now()
-    return [one for one in all_waiting(session, await standing(db, session)) if not _is_late(one.call, now)]
+    return [one for one in all_waiting(session, await standing(db, session)) if not is_late(one.call, now)]
 
 
 def all_waiting(session: Session, below: Standing) -> list[Question]:
@@ -142,7 +141,7 @@ def decidable(session: Session, decision: Decision) -> list[Open]:
     """The calls of this session on which such a decision can be made now."""
     if decision == "approve":
         # Past its deadline a call counts as denied, whether or not a worker has said so yet.
-        return [call for call in session.unapproved if not _is_late(call, clock.now())]
+        return [call for call in session.unapproved if not is_late(call, clock.now())]
     return session.unapproved if decision == "deny" else session.uncertain
 
 
@@ -159,14 +158,6 @@ def settling(decided: Decided, result: str | None = None) -> list[Event]:
         case "approve" | "did_not_happen":
             return [decided]
     return [decided, Returned(call=decided.call, outcome=outcome, by="user")]
-
-
-async def is_over(db: Database, session: Session, call: str) -> bool:
-    """Had this call of the session its decision, or its time for one? Then its id is not taken for one beneath."""
-    waiting = session.open.get(call)
-    if waiting and _awaits_decision(waiting) and not _is_late(waiting, clock.now()):
-        return False
-    return await lineage.was_put(db, session.id, call)
 
 
 def settled(message: str) -> CallerError:
@@ -198,5 +189,5 @@ def _awaits_decision(call: Open) -> bool:
     return call.uncertain or call.approve_by is not None
 
 
-def _is_late(call: Open, now: datetime) -> bool:
+def is_late(call: Open, now: datetime) -> bool:
     return call.approve_by is not None and call.approve_by <= now

@@ -46,6 +46,10 @@ class Asked:
     model: str
     """Whom the client asks, in its own words: they are part of its fingerprint, whoever is chosen."""
 
+    def followed_in(self, trace: str) -> Accepted:
+        """How it is kept where its event goes to an agent beneath: its client follows the turn at the top."""
+        return replace(self.accepted, follows=trace)
+
     def to(self, model: str) -> "Asked":
         return replace(self, request=self.request.model_copy(update={"model": model}))
 

@@ -185,11 +185,17 @@ def closing(ending: Ending) -> dict[str, Any]:
     if ending.asked:
         asked = ending.asked
         kind = "clarification" if asked.call.kind == "ask" else "approval"
-        detail = {"call_id": asked.call.call, "asked_by": asked.session.agent, "asked_in": asked.session.id}
+        detail = {
+            "call_id": asked.call.call,
+            "name": asked.label(session),
+            "asked_by": asked.session.agent,
+            "asked_in": asked.session.id,
+        }
         return about(session, turn.trace, "waiting", status="waiting", waiting_for=kind, **detail)
     open_call = next(iter(session.questions or session.unapproved or session.uncertain))
     kind = "clarification" if session.questions else "approval"
-    return about(session, turn.trace, "waiting", status="waiting", waiting_for=kind, call_id=open_call.call)
+    detail = {"call_id": open_call.call, "name": open_call.call}
+    return about(session, turn.trace, "waiting", status="waiting", waiting_for=kind, **detail)
 
 
 def usage_of(ending: Ending, attached: Attached) -> dict[str, Any]:

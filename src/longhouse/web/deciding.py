@@ -10,7 +10,7 @@ from longhouse.errors import CallerError
 from longhouse.journal import events
 from longhouse.journal.events import Prompted
 from longhouse.journal.session import Session
-from longhouse.store import journals
+from longhouse.store import journals, views
 from longhouse.store.database import Database
 from longhouse.web import approving
 from longhouse.web.asked import Asked, text_of
@@ -30,10 +30,18 @@ class Deciding:
     """Tells that a session may be able to move, where it is not the one that the client is attached to."""
 
     async def meet(
-        self, asked: Asked, session: Session, prompt: Prompted, *, may_decide: bool = True
+        self,
+        asked: Asked,
+        session: Session,
+        prompt: Prompted,
+        *,
+        meant: Question | None = None,
+        may_decide: bool = True,
     ) -> Attached | None:
-        """Where calls wait for a decision, the message is one; or else its client is told at once what waits."""
-        meant: Question | None = None
+        """Where calls wait for a decision, the message is one; or else its client is told at once what waits.
+
+        `meant` is what the client has named: nothing else is decided.
+        """
         for _ in range(RACES):
             waiting = await approving.undecided(self.db, session)
             if session.turn is None or not named(waiting, session, asked.reply_to):
@@ -49,6 +57,8 @@ class Deciding:
                     return await self._decide(asked, session, prompt, *found)
                 return await self._set_aside(asked, session, prompt, is_own_user=is_own_user)
             except journals.NotThere:
+                if await views.session(self.db, session.id, session.owner) is None:
+                    raise  # it was forgotten meanwhile
                 session = await journals.catch_up(self.db, session)
         raise CallerError("The session moved on each time; try again.", status=409, code="busy")
 
@@ -74,7 +84,7 @@ class Deciding:
             trace=trace,
             state=after.state,
             head=asking.head,
-            accepted=asked.accepted,
+            accepted=asked.accepted if is_own else asked.followed_in(session.turn.trace),
             # Where another call still waits, the client is told of that one at once.
             fingerprint=None if after.can_move else after.rest_mark,
         )

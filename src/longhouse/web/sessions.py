@@ -1,5 +1,6 @@
 """Sessions as resources: list, read, follow, answer, cancel, forget."""
 
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -20,7 +21,8 @@ from longhouse.store.database import Database
 from longhouse.web import access, approving, query, wire
 from longhouse.web.access import Caller
 from longhouse.web.approving import settled
-from longhouse.web.tree import Question, Standing, named, own, shown, standing
+from longhouse.web.meaning import meant
+from longhouse.web.tree import Question, Standing, own, shown, standing
 from longhouse.web.turns import Turns, names_nothing
 
 MAX_PAGE: Final = query.MAX_PAGE
@@ -77,17 +79,18 @@ class Sessions:
     async def answer(self, caller: Caller, session_id: str, text: str, call_id: str | None) -> Session:
         """Answers a question of the session, or of an agent beneath it."""
         session = await self.load(caller, session_id)
-        below = await standing(self.db, session)
-        open_ones = [one for one in (*own(session), *below.questions) if one.call.kind == "ask"]
-        asked = next(iter(named(open_ones, session, call_id)), None)
-        if asked is None and call_id is not None and not await lineage.was_answered(self.db, session, call_id):
+        questions = await meant(self.db, session, call_id, lambda one: one.call.kind == "ask")
+        if not questions and call_id is not None and not await lineage.was_answered(self.db, session, call_id):
             raise names_nothing(call_id, "call_id")
-        if asked is None:
+        if not questions:
             raise settled("There is no open question to answer: it was answered already, or never asked.")
+        asked = questions[0]
         try:
             attached = await self.turns.answer(asked.session, asked.call.call, text)
         except AlreadyReturned:
             raise settled("This question was answered already.") from None
+        except journals.NotThere:
+            raise _missing() from None
         self.bus.appended(attached.session.id, attached.session.head)
         return attached.session if asked.session is session else await self.load(caller, session_id)
 
@@ -96,11 +99,11 @@ class Sessions:
         first: Question | None = None
         for _ in range(RACES):
             session = await self.load(caller, session_id)
-            meant = await self._meant(session, await standing(self.db, session), approval)
-            if meant is None or (first and not meant.is_same(first)):
+            found = await meant(self.db, session, approval.call_id, partial(_may_decide, approval.decision))
+            if not found or (first and not found[0].is_same(first)):
                 raise settled("There is no such open decision on this call: it was settled already, or never asked.")
-            first, asking = meant, meant.session
-            new, trace = approval.settling(meant.call.call), asking.turn.trace if asking.turn else ""
+            first, asking = found[0], found[0].session
+            new, trace = approval.settling(first.call.call), asking.turn.trace if asking.turn else ""
             try:
                 placed = await journals.add(self.db, asking.id, new, trace=trace, head=asking.head)
             except journals.NotThere:
@@ -108,21 +111,6 @@ class Sessions:
             self.bus.appended(asking.id, placed.seq)
             return await journals.catch_up(self.db, session)
         raise CallerError("The session moved on each time; try again.", status=409, code="busy")
-
-    async def _meant(self, session: Session, below: Standing, approval: Approval) -> Question | None:
-        """Which call this is. Ids are a session's own: one that was decided here is not taken for one beneath."""
-        waiting = named(approving.all_waiting(session, below), session, approval.call_id)
-        found = [one for one in waiting if _may_decide(one, approval.decision)]
-        if found and found[0].session is session:
-            return found[0]
-        if await approving.is_over(self.db, session, approval.call_id):
-            return None
-        if len(found) > 1:
-            raise settled(
-                "Several agents wait with a call of this id: name it with its agent, as in analytic/1-action-0, or"
-                " decide at the session of the one you mean."
-            )
-        return next(iter(found), None)
 
     async def forget(self, caller: Caller, session_id: str) -> None:
         """Deletes the session and all that it has called, whatever they are doing, with all that was said there."""
@@ -240,7 +228,7 @@ def _next_trace(session: Session) -> str:
     return session.queue[0].prompt.trace if session.queue else ""
 
 
-def _may_decide(question: Question, decision: events.Decision) -> bool:
+def _may_decide(decision: events.Decision, question: Question) -> bool:
     return question.call in approving.decidable(question.session, decision)
 
 
@@ -265,7 +253,7 @@ def described(session: Session, below: Standing) -> dict[str, Any]:
         "task": turn.task if turn else None,
         "counters": counters,
         "context_snapshot": snapshot_of(session, below),
-        "questions": [_question(one) for one in (*own(session), *below.questions)],
+        "questions": [_question(one, session) for one in (*own(session), *below.questions)],
         "queued": len(session.queue),
         "result": turn.answer if turn and turn.ended else None,
         "error": turn.error if turn else None,
@@ -290,10 +278,11 @@ def snapshot_of(session: Session, below: Standing) -> dict[str, Any]:
     }
 
 
-def _question(question: Question) -> dict[str, Any]:
+def _question(question: Question, top: Session) -> dict[str, Any]:
     session, call = question.session, question.call
     return {
         "call_id": call.call,
+        "name": question.label(top),
         "agent": session.agent,
         "session_id": session.id,
         "kind": "unknown_outcome" if call.uncertain else "approval" if call.approve_by else "clarification",

@@ -18,10 +18,11 @@ from longhouse.web import stream, wire
 from longhouse.web.approving import all_waiting, undecided, words_on
 from longhouse.web.attached import Attached
 from longhouse.web.follow import Seen, dated, follow
-from longhouse.web.tree import COLLECTS, Question, Standing, Tree, standing
+from longhouse.web.tree import COLLECTS, Question, Standing, Tree, own, standing
 
 WITH_IT: Final = "Your message is kept, and reaches the agent once this is decided:"
 BEHIND_IT: Final = "Your message is next, once this is decided:"
+BEHIND_QUESTION: Final = "Your message is next, once this is answered:"
 SHOWN: Final = 2_000
 """Characters of a tool's result that are shown; the whole is in the journal."""
 
@@ -240,13 +241,21 @@ class Telling:
         return self._ask(words_on(waiting, session), self._beneath(waiting))
 
     async def _say_what_waits(self) -> list[Piece]:
-        """The turn waits for a decision, and what was said waits with it, or behind it: nobody hangs on for that."""
+        """The turn waits for a person, and what was said waits with it, or behind it: nobody hangs on for that."""
+        if not self.attached.is_aside and (questions := await self._questions()):
+            first = questions[0]
+            beneath = self._beneath(questions)
+            return self._ask(f"{BEHIND_QUESTION}\n\n{first.spoken if beneath else first.text}", beneath)
         waiting = await undecided(self.db, self._session)
         if not waiting:
             return []
         note = WITH_IT if self.attached.is_aside else BEHIND_IT
         words = words_on(waiting, self._session, is_own_user=self.attached.is_own_user)
         return self._ask(f"{note}\n\n{words}", self._beneath(waiting))
+
+    async def _questions(self) -> list[Question]:
+        below = await standing(self.db, self._session)
+        return [one for one in (*own(self._session), *below.questions) if one.call.kind == "ask"]
 
     def _beneath(self, waiting: Sequence[Question]) -> Question | None:
         """The first that waits, where it is of an agent beneath."""

@@ -46,18 +46,14 @@ class Question:
 
     def label(self, top: Session) -> str:
         """What a person calls it by in the session at the top: ids are a session's own, so others are named with it."""
-        return self.call.call if self.session.id == top.id else f"{self._asker}/{self.call.call}"
+        if self.session.id == top.id:
+            return self.call.call
+        return f"{asker(self.session.agent, self.session.label)}/{self.call.call}"
 
     @property
     def of_agent(self) -> str:
         """The same by the agent alone, where there is one session of it."""
         return f"{self.session.agent}/{self.call.call}"
-
-    @property
-    def _asker(self) -> str:
-        """One agent may have several sessions, under labels of letters, digits and . _ : @ -"""
-        label = _NOT_OWN.sub("", self.session.label, count=1)
-        return f"{self.session.agent}:{label}" if label else self.session.agent
 
     def is_same(self, other: "Question") -> bool:
         """Is it about the same call, however far its session has gone since?"""
@@ -82,6 +78,12 @@ class Standing:
         return State.WAITING_FOR_APPROVAL if kinds else None
 
 
+def asker(agent: str, label: str) -> str:
+    """One agent may have several sessions, under labels of letters, digits and . _ : @ -"""
+    label = _NOT_OWN.sub("", label, count=1)
+    return f"{agent}:{label}" if label else agent
+
+
 def own(session: Session) -> list[Question]:
     """What the session itself asks a person."""
     return [Question(session, call) for call in session.open.values() if call.awaits_person]
@@ -94,6 +96,12 @@ def named(questions: Sequence[Question], top: Session, name: str | None) -> list
     by_label = [one for one in questions if one.label(top) == name]
     by_agent = [one for one in questions if one.session.id != top.id and one.of_agent == name]
     return by_label or by_agent or [one for one in questions if one.call.call == name]
+
+
+def collected(session: Session) -> list[str]:
+    """The handles that the present turn collects what earlier calls have begun by."""
+    uses = (use for step in session.steps for use in step.uses if use.tool == COLLECTS)
+    return [handle for use in uses for handle in _handle(use.arguments)]
 
 
 async def standing(db: Database, session: Session) -> Standing:

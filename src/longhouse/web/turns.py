@@ -31,8 +31,9 @@ from longhouse.web.approving import settled
 from longhouse.web.asked import Asked, Said, prior_of, read, text_of
 from longhouse.web.attached import Attached, folded, told_before
 from longhouse.web.deciding import Deciding
+from longhouse.web.meaning import meant
 from longhouse.web.routing import AUTO, Routed, Router
-from longhouse.web.tree import named, own, standing
+from longhouse.web.tree import Question, own, standing
 from longhouse.web.underway import UnderWay
 from longhouse.web.wire import ChatRequest
 
@@ -93,8 +94,9 @@ class Turns:
     async def _again(self, turned: views.Turned, asked: Asked) -> Attached:
         """Follows the turn from where the first request placed its event."""
         session = await self._upto(blank(turned.session_id), turned.seq)
-        so_far = await self._told_again(session, turned)
-        if session.turn is None or not session.turn.root:
+        is_beneath = session.turn is not None and bool(session.turn.root) and asked.request.model != session.id
+        so_far = await self._told_again(session, turned, is_beneath=is_beneath)
+        if session.turn is None or not is_beneath:
             [placed] = await journals.read(self.db, session.id, turned.seq - 1, 1)
             return Attached(
                 session=session,
@@ -112,9 +114,9 @@ class Turns:
         resends = asked.said.resends
         return Attached(session=root, trace=turned.trace_id, is_behind=True, answers_beneath=resends, told=so_far)
 
-    async def _told_again(self, session: Session, turned: views.Turned) -> Mapping[str, int]:
+    async def _told_again(self, session: Session, turned: views.Turned, *, is_beneath: bool) -> Mapping[str, int]:
         """`Attached.told`, as it was for the first request."""
-        if session.turn is None or session.turn.trace != turned.trace_id:
+        if session.turn is None or (session.turn.trace != turned.trace_id and not is_beneath):
             return {}
         before = await self._upto(blank(session.id), turned.seq - 1)
         return await told_before(self.db, before, session.updated_at)
@@ -221,68 +223,63 @@ class Turns:
         if not resent:
             prompt = msgspec.structs.replace(prompt, chain=_continued(session, asked.said))
         reply_to = asked.reply_to
-        is_own = reply_to is None or has_asked(session, reply_to)
-        await self._refuse_repeat(session, reply_to)
-        if not (is_own and session.questions) and (below := await self._answered_beneath(asked, session, prompt)):
-            return below
-        # An answer that is sent once more decides nothing: who names a question of ours does not mean a call beneath.
-        may_mean_a_call = not session.questions if reply_to is None else not is_own
-        if may_mean_a_call and (met := await self._deciding.meet(asked, session, prompt)):
+        if reply_to is not None and has_asked(session, reply_to) and reply_to not in session.open:
+            return await self._answered_again(asked, session, prompt)
+        waiting = await meant(self.db, session, reply_to)
+        if questions := [one for one in waiting if one.call.kind == "ask"]:
+            return await self._answer_first(asked, session, prompt, questions[0])
+        if reply_to is not None and not waiting:
+            raise await self._misnamed(session, reply_to)
+        on = waiting[0] if reply_to is not None else None
+        if met := await self._deciding.meet(asked, session, prompt, meant=on):
             return met
-        if not is_own:
-            raise await self._misnamed(session, reply_to or "")
-        while session.questions:
-            open_ones = [call for call in session.questions if reply_to in (None, call.call)]
-            if not open_ones:
-                raise settled("The question that metadata.reply_to names was answered already; another one is open.")
-            call, text = open_ones[0].call, text_of(prompt.content)
-            try:
-                return await self.answer(session, call, text, chain=prompt.chain, accepted=asked.accepted)
-            except AlreadyReturned:
-                # Somebody was first: this is simply the next message.
-                session = await journals.catch_up(self.db, session)
+        if reply_to is not None:
+            raise settled("The call that metadata.reply_to names was decided already, or its time is over.")
         return await self._queue(asked, session, prompt)
+
+    async def _answered_again(self, asked: Asked, session: Session, prompt: Prompted) -> Attached:
+        """What names a question of the session that has its answer is the next message, where nobody else asks."""
+        below = await standing(self.db, session)
+        if any(one.call.kind == "ask" for one in (*own(session), *below.questions)):
+            raise settled("The question that metadata.reply_to names was answered already; another one is open.")
+        return await self._queue(asked, session, prompt)
+
+    async def _answer_first(self, asked: Asked, session: Session, prompt: Prompted, question: Question) -> Attached:
+        """The message is the answer to this question, unless somebody was first: then it answers nothing else."""
+        is_own = question.session.id == session.id
+        try:
+            if not is_own:
+                return await self._answer_beneath(asked, session, prompt, question)
+            text, call = text_of(prompt.content), question.call.call
+            return await self.answer(session, call, text, chain=prompt.chain, accepted=asked.accepted)
+        except AlreadyReturned:
+            session = await journals.catch_up(self.db, session)
+        if asked.reply_to is not None and is_own:
+            return await self._answered_again(asked, session, prompt)
+        if asked.reply_to is not None:
+            raise settled("The question that metadata.reply_to names was answered already.")
+        met = await self._deciding.meet(asked, session, prompt, may_decide=False)
+        return met or await self._queue(asked, session, prompt)
+
+    async def _answer_beneath(self, asked: Asked, session: Session, prompt: Prompted, question: Question) -> Attached:
+        """An agent beneath gets its answer, whatever the others are doing; the client follows the turn at the top."""
+        assert session.turn is not None
+        asking, turn = question.session, replace(session.turn, chain=prompt.chain)
+        accepted, text = asked.followed_in(turn.trace), text_of(prompt.content)
+        done = await self.answer(asking, question.call.call, text, accepted=accepted)
+        self.wake(asking.id)
+        return Attached(session=replace(session, turn=turn), trace=turn.trace, answers_beneath=True, told=done.told)
 
     async def _queue(self, asked: Asked, session: Session, prompt: Prompted) -> Attached:
         """The message is the next prompt."""
         placed = await journals.add(self.db, session.id, [prompt], trace=prompt.trace, accepted=asked.accepted)
         return await self._attached(session, placed, prompt, trace=prompt.trace)
 
-    async def _refuse_repeat(self, session: Session, reply_to: str | None) -> None:
-        """A decision that was made here, and is sent again, never reaches an agent beneath with a call of that id."""
-        if reply_to is not None and await approving.is_over(self.db, session, reply_to):
-            raise settled(
-                "The decision that metadata.reply_to names was made already; a call of an agent beneath is named"
-                " with its agent, as in analytic/1-action-0."
-            )
-
     async def _misnamed(self, session: Session, reply_to: str) -> CallerError:
         """Why a message cannot answer what it names, which no open question has as its id."""
         if await lineage.was_answered(self.db, session, reply_to):
             return settled("The question that metadata.reply_to names was answered already.")
         return names_nothing(reply_to, "metadata.reply_to")
-
-    async def _answered_beneath(self, asked: Asked, session: Session, prompt: Prompted) -> Attached | None:
-        """Where an agent beneath has asked, the message is its answer, whatever the others are doing."""
-        reply_to, chain = asked.reply_to, prompt.chain
-        below = await standing(self.db, session)
-        meant = named([*own(session), *below.questions], session, reply_to)
-        questions = [one for one in meant if one.call.kind == "ask" and one.session.id != session.id]
-        if session.turn is None or not questions:
-            return None
-        first = questions[0]
-        try:
-            done = await self.answer(first.session, first.call.call, text_of(prompt.content), accepted=asked.accepted)
-        except AlreadyReturned:
-            # Somebody was first. These words were meant for that question: they decide nothing else.
-            met = await self._deciding.meet(asked, session, prompt, may_decide=False)
-            if met is None and reply_to is not None:
-                raise await self._misnamed(session, reply_to) from None
-            return met or await self._queue(asked, session, prompt)
-        self.wake(first.session.id)
-        turn = replace(session.turn, chain=chain)
-        session = replace(session, turn=turn)
-        return Attached(session=session, trace=turn.trace, answers_beneath=True, told=done.told)
 
     async def answer(
         self, session: Session, call: str, text: str, *, chain: str = "", accepted: Accepted | None = None
