@@ -94,8 +94,8 @@ OVER: Final = """
             WHERE d.session_id = put.id AND d.call_id = $4 AND d.kind = 'Decided' ORDER BY d.seq DESC LIMIT 1
        )
 """
-# A person's word on the call $4, here or of any agent beneath, or of those with the name $5, which may have their label; a long one lies in
-# `files`, and its body says nothing.
+# A person's word on the call $4, here or of any agent beneath, or of those with the name $5, which may have a label; a
+# long one lies in `files`, and its body says nothing.
 ANSWERED: Final = """
     SELECT EXISTS (
         SELECT FROM sessions s JOIN journal j ON j.session_id = s.id
