@@ -85,6 +85,9 @@ OVER: Final = """
         WHERE e.call_id = $4 AND (
             e.kind = 'Decided'
             OR (e.kind = 'Called' AND (e.body->>'approve_by' IS NOT NULL OR e.body->>'call_kind' = 'ask'))
+            OR (e.kind = 'Called' AND e.body->>'effect' = 'once' AND EXISTS (
+                SELECT FROM journal lost WHERE lost.session_id = s.id AND lost.kind = 'Resumed' AND lost.seq > e.seq
+            ))
         )
     )
     SELECT put.id, put.agent, put.label FROM put
