@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +66,11 @@ async def everything(db: Database) -> str:
 
 
 def on_disk(*folders: Path) -> str:
-    files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
-    return "\n".join(f"{path.name}\n{path.read_text(errors='replace')}" for path in files)
+    said = []
+    for path in (path for folder in folders for path in folder.rglob("*")):
+        with suppress(FileNotFoundError, IsADirectoryError):  # it may go while we look
+            said.append(f"{path.name}\n{path.read_text(errors='replace')}")
+    return "\n".join(said)
 
 
 async def in_redis(redis: Redis) -> str:
