@@ -93,7 +93,10 @@ async def test_what_was_taken_over_stays_in_redis_with_what_is_new(db: Database,
     await put(redis, CHAT, OLD)
     scribe = Scribe(db)
     async with mirrored(db, redis) as mirror:
-        await scribe.turn("master", "What is my name?", "Алия", prior=await mirror.prior("12345"))
+        session_id = await scribe.prompt("master", "What is my name?", prior=await mirror.prior("12345"))
+        await until(lambda: get(redis, CHAT), [])  # seen before its turn began
+        await scribe.start(session_id)
+        await scribe.answer(session_id, "Алия")
         await until(lambda: get(redis, CHAT), [*OLD, user("What is my name?"), assistant("Алия")])
         assert await redis.keys("longhouse:before:*") == []
 

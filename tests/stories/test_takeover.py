@@ -31,7 +31,11 @@ from longhouse.store.database import Database
 from longhouse.tools.offering import Offering
 from longhouse.tools.publishing import publish_classes, publish_templates
 from longhouse.tools.toolbox import Toolbox
-from support import AGENT, Process, Serving, dictated
+from support import AGENT, House, Process, Serving, dictated
+
+
+async def is_resumed(house: House, session_id: str) -> bool:
+    return (await house.kinds(session_id))[-1] == "Resumed"
 
 
 async def eventually(what: Any, within: float = 20.0) -> None:
@@ -130,8 +134,7 @@ async def test_a_frozen_worker_wakes_up_deposed_and_doubles_nothing(
             async with serving(llm_base_url=model.url, lease_seconds=2, **CLERKS) as heir:
                 await heir.until(ids["think"], "COMPLETED")
                 await heir.until(ids["paytool"], "WAITING_FOR_APPROVAL")
-                resumed = await heir.kinds(ids["looktool"])
-                assert resumed[-1] == "Resumed"
+                await eventually(lambda: is_resumed(heir, ids["looktool"]))
                 (tmp_path / "go").touch()
                 await heir.until(ids["looktool"], "COMPLETED")
 

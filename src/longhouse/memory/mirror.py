@@ -250,7 +250,7 @@ class Mirror:
             key=_key_of(first),
             messages=history.last(messages, await self._most(rows)),
             heads={row.id: one.head for row, one in zip(rows, known, strict=True)},
-            took_over=any(isinstance(entry, Told) for session in sessions for entry in session.transcript),
+            took_over=any(_has_been_told(session) for session in sessions),
         )
 
     async def _most(self, rows: Sequence[Row]) -> int:
@@ -296,6 +296,12 @@ class Mirror:
             self._marker = ""
             raise Flushed("Redis was flushed; everything is written again")
         return copies
+
+
+def _has_been_told(session: Session) -> bool:
+    """Does it know what was said before, or will it once its turn begins?"""
+    is_told = any(isinstance(entry, Told) for entry in session.transcript)
+    return is_told or any(waiting.prompt.prior for waiting in session.queue)
 
 
 def _key_of(one: Row) -> str:
