@@ -47,11 +47,11 @@ class Payment:
         await self.room.until(self.session_id, events.Returned)
 
 
-async def payment(db: Database) -> Payment:
+async def payment(db: Database, declared: Effect = "once") -> Payment:
     class Pay(Gate):
-        """Pays."""
+        """Pays, whatever is declared."""
 
-        effect: ClassVar[Literal["once"]] = "once"
+        effect: ClassVar[Effect] = declared
 
     room = Room(db, [call("pay"), FINISH], [Pay])
     session_id = await room.prompt()
@@ -500,57 +500,43 @@ async def test_who_is_stopped_by_a_full_disk_before_an_effect_says_that_it_was_n
 
 async def test_a_call_that_was_made_as_harmless_and_is_known_to_be_an_effect_is_a_question(db: Database) -> None:
     """The class has changed between two releases, or the older one did not look at it."""
-
-    class Pay(Gate):
-        """Pays."""
-
-        effect: ClassVar[Effect] = "read"
-
-    room = Room(db, [call("pay"), FINISH], [Pay])
-    session_id = await room.prompt()
-    running = await under_way(room, session_id, Pay)
-    Pay.effect = "once"
-    newer = Room(db, [FINISH], [Pay])
+    made = await payment(db, "read")
+    session_id, pay = made.session_id, made.pay
+    pay.effect = "once"
+    newer = Room(db, [FINISH], [pay])
     session = await newer.advance(session_id, newer.another("w2"))
-    running.cancel()
+    made.running.cancel()
     assert session.state is State.WAITING_FOR_APPROVAL
     told = "It is not known whether pay (1-action-0) took effect: `the worker that ran it was lost`. Did it happen?"
     assert (session.spoken or "").startswith(told)
-    Pay.passed.set()
+    pay.passed.set()
     happened = events.Decided(call="1-action-0", decision="did_not_happen", by="user")
     await journals.add(db, session_id, [happened], trace="")
     assert (await newer.advance(session_id, newer.another("w2"))).state is State.COMPLETED
-    assert len(Pay.times) == 2
+    assert len(pay.times) == 2
 
 
 async def test_what_may_have_begun_stays_a_question_after_a_hand_over_in_peace(db: Database) -> None:
     """A worker was lost with the call; the next one took over and left, and only the one after it knows better."""
-
-    class Pay(Gate):
-        """Pays."""
-
-        effect: ClassVar[Effect] = "read"
-
-    room = Room(db, [call("pay"), FINISH], [Pay])
-    session_id = await room.prompt()
-    running = await under_way(room, session_id, Pay)
-    running.cancel()
-    await asyncio.wait([running])
+    made = await payment(db, "read")
+    room, session_id, pay = made.room, made.session_id, made.pay
+    made.running.cancel()
+    await asyncio.wait([made.running])
     await room.advance(session_id, room.another("w2", stopping=True))
     row = await room.row(session_id)
     assert (row["holder"], row["due"]) == (None, True)
-    Pay.effect = "once"
-    Pay.passed.set()
-    newer = Room(db, [FINISH], [Pay])
+    pay.effect = "once"
+    pay.passed.set()
+    newer = Room(db, [FINISH], [pay])
     session = await newer.advance(session_id, newer.another("w3"))
     assert session.state is State.WAITING_FOR_APPROVAL
     assert [one.call for one in session.uncertain] == ["1-action-0"]
-    assert len(Pay.times) == 1
+    assert len(pay.times) == 1
     # A person's word is taken: it is run, and not asked about again.
     again = events.Decided(call="1-action-0", decision="did_not_happen", by="user")
     await journals.add(db, session_id, [again], trace="")
     assert (await newer.advance(session_id, newer.another("w4"))).state is State.COMPLETED
-    assert len(Pay.times) == 2
+    assert len(pay.times) == 2
 
 
 @pytest.mark.parametrize("lost", ["worker", "answer"])

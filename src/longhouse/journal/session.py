@@ -1,5 +1,6 @@
 """A session is the sum of its events: `fold` adds them up, nothing edits it."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -23,10 +24,13 @@ EPHEMERAL: Final = "ephemeral/"
 """What the label of a session begins with whose history the caller keeps; no agent can choose such a label."""
 EPHEMERAL_LABEL: Final = "^ephemeral(/|-[0-9a-f]{32}(/|$))"
 """Any such label, also as they were written before; for Postgres too."""
-
-
 MOST_LOST: Final = 3
 """Workers that one step may lose: it is not tried again, for it may well be what takes them down."""
+
+
+def own_label(label: str) -> str:
+    """A label as the agent that called gave it: without what stands in front where the caller keeps the history."""
+    return re.sub("^ephemeral[/-][0-9a-f]{32}(/|$)", "", label)
 
 
 class State(StrEnum):

@@ -58,6 +58,8 @@ ON_APPROVAL: Final = _meaning(approve=YES, deny=NO)
 ON_UNCERTAIN: Final = _meaning(happened=HAPPENED, did_not_happen=DID_NOT_HAPPEN, give_up=GIVE_UP)
 """A bare yes or no is no decision here: "no" would begin the call once more."""
 
+RACES: Final = 20
+"""How often a decision is tried again because the session moved on meanwhile."""
 LONGEST: Final = 300
 """Characters; who writes more than this, which the longest name of a call has room in, has more to say."""
 _APOSTROPHE: Final = re.compile("['\u2018\u2019\u02bc`]")
@@ -158,6 +160,11 @@ def settling(decided: Decided, result: str | None = None) -> list[Event]:
         case "approve" | "did_not_happen":
             return [decided]
     return [decided, Returned(call=decided.call, outcome=outcome, by="user")]
+
+
+def outrun() -> CallerError:
+    """The session was ahead of us each time."""
+    return CallerError("The session moved on each time; try again.", status=409, code="busy")
 
 
 def settled(message: str) -> CallerError:

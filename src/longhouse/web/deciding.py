@@ -2,11 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final
 
 import msgspec
 
-from longhouse.errors import CallerError
 from longhouse.journal import events
 from longhouse.journal.events import Prompted
 from longhouse.journal.session import Session
@@ -16,9 +14,6 @@ from longhouse.web import approving
 from longhouse.web.asked import Asked, text_of
 from longhouse.web.attached import Attached, folded, told_before
 from longhouse.web.tree import Question, named
-
-RACES: Final = 20
-"""How often a decision is tried again because the session moved on meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +37,7 @@ class Deciding:
 
         `meant` is what the client has named: nothing else is decided.
         """
-        for _ in range(RACES):
+        for _ in range(approving.RACES):
             waiting = await approving.undecided(self.db, session)
             if session.turn is None or not named(waiting, session, asked.reply_to):
                 return None
@@ -60,7 +55,7 @@ class Deciding:
                 if await views.session(self.db, session.id, session.owner) is None:
                     raise  # it was forgotten meanwhile
                 session = await journals.catch_up(self.db, session)
-        raise CallerError("The session moved on each time; try again.", status=409, code="busy")
+        raise approving.outrun()
 
     async def _decide(
         self, asked: Asked, session: Session, prompt: Prompted, on: Question, decision: events.Decision

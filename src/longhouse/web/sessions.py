@@ -26,8 +26,6 @@ from longhouse.web.tree import Question, Standing, own, shown, standing
 from longhouse.web.turns import Turns, names_nothing
 
 MAX_PAGE: Final = query.MAX_PAGE
-RACES: Final = 20
-"""How often a decision is tried again because the session moved on meanwhile."""
 
 LISTING: Final = query.described(
     query.parameter("state", "In this state", enum=[state.value for state in State]),
@@ -97,7 +95,7 @@ class Sessions:
     async def decide(self, caller: Caller, session_id: str, approval: Approval) -> Session:
         """Approves or denies a call, or settles one whose outcome nobody knows, as it stands now."""
         first: Question | None = None
-        for _ in range(RACES):
+        for _ in range(approving.RACES):
             session = await self.load(caller, session_id)
             found = await meant(self.db, session, approval.call_id, partial(_may_decide, approval.decision))
             if not found or (first and not found[0].is_same(first)):
@@ -110,7 +108,7 @@ class Sessions:
                 continue
             self.bus.appended(asking.id, placed.seq)
             return await journals.catch_up(self.db, session)
-        raise CallerError("The session moved on each time; try again.", status=409, code="busy")
+        raise approving.outrun()
 
     async def forget(self, caller: Caller, session_id: str) -> None:
         """Deletes the session and all that it has called, whatever they are doing, with all that was said there."""

@@ -1,7 +1,6 @@
 """The agents beneath a session: what they do, what they ask, and whether anything in their trace can still move."""
 
 import heapq
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -11,7 +10,7 @@ from longhouse.journal.asking import happened
 from longhouse.journal.events import Fault, Recorded
 from longhouse.journal.plain import SILENT
 from longhouse.journal.readable import readable
-from longhouse.journal.session import Open, Session, State
+from longhouse.journal.session import Open, Session, State, own_label
 from longhouse.journal.sound import value_of
 from longhouse.journal.transcript import Step
 from longhouse.store import journals, lineage, trees, views
@@ -20,8 +19,6 @@ from longhouse.store.lineage import Node, Reached, Root, Span
 
 ASKING: Final = (State.WAITING_FOR_CLARIFICATION, State.WAITING_FOR_APPROVAL)
 COLLECTS: Final = "collecttool"
-_NOT_OWN: Final = re.compile("ephemeral[/-][0-9a-f]{32}(/|$)")
-"""In front of the label of a session whose history the caller keeps; see `EPHEMERAL_LABEL`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +77,7 @@ class Standing:
 
 def asker(agent: str, label: str) -> str:
     """One agent may have several sessions, under labels of letters, digits and . _ : @ -"""
-    label = _NOT_OWN.sub("", label, count=1)
+    label = own_label(label)
     return f"{agent}:{label}" if label else agent
 
 
