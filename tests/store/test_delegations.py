@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -328,7 +328,7 @@ async def test_hundreds_of_ends_meet_as_many_cancels(db: Database) -> None:
 
     async def end(number: int) -> None:
         assert child.session.turn is not None
-        mine = replace(child.session, id=f"helper-{number}", conversation=f"c-{number}")
+        mine = msgspec.structs.replace(child.session, id=f"helper-{number}", conversation=f"c-{number}")
         await asyncio.sleep(dice.choice((0, dice.random() * usual, dice.random() * usual)))
         try:
             await Held(db, mine, child.fence).end()

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from finding import Buckets, indexed, publish, tool
 from longhouse.agents.descriptor import ToolDescriptor
@@ -95,7 +96,7 @@ async def test_a_set_that_stays_begins_as_it_was(db: Database) -> None:
     life = session("my garden", offered=tuple(f"{name}@1" for name in first))
     assert await names_of(service, one, life) == first
     thought = {"current_step_reasoning": {"remaining_steps": ["send the invoice"]}}
-    after = await names_of(service, one, replace(life, context=thought))
+    after = await names_of(service, one, structs.replace(life, context=thought))
     stayed = [name for name in first if name in after]
     assert after[: len(stayed)] == stayed
     assert SENDER.name in after
@@ -232,7 +233,7 @@ async def test_all_of_a_server_may_be_denied_by_the_policy_or_from_above(
     service = ToolSearchService(Catalog(db), await indexed(db, FINAL, *CROWD, *shop, embedder=Buckets()))
     life = session("what the shop does", offered=("shop.3@1", "final@1"))
     assert life.turn is not None
-    below = replace(life, turn=replace(life.turn, rights=Rights(denied=("shop.*",))))
+    below = structs.replace(life, turn=structs.replace(life.turn, rights=Rights(denied=("shop.*",))))
     for named in (("shop.1", "shop.2", "train_1"), ("shop.*", "train_1"), None):
         denied = template(denylist=("shop.*",), selection_strategy=strategy, allowlist=named)
         open_to_all = template(selection_strategy=strategy, allowlist=named)
@@ -258,7 +259,7 @@ async def test_what_a_rule_closes_takes_no_place(db: Database) -> None:
     service = ToolSearchService(Catalog(db), await indexed(db, FINAL, searching, *CROWD, embedder=Buckets()))
     life = session("search the web for news of my garden")
     assert life.turn is not None
-    spent = replace(life, turn=replace(life.turn, searches_used=4, limits=limits(max_searches=4)))
+    spent = structs.replace(life, turn=structs.replace(life.turn, searches_used=4, limits=limits(max_searches=4)))
     one = template(max_tools_in_prompt=4)
     assert "websearchtool" in await names_of(service, one, life)
     for names in (
@@ -286,7 +287,7 @@ async def test_a_turn_keeps_the_version_it_was_offered(db: Database) -> None:
     await Indexer(db, Buckets()).catch_up()
     life = session("my garden")
     assert life.turn is not None
-    pinned = replace(life, turn=replace(life.turn, pins={"garden_0": 1}))
+    pinned = structs.replace(life, turn=structs.replace(life.turn, pins={"garden_0": 1}))
     one = template(max_tools_in_prompt=12)
     versions = {found.name: found.version for found in await service.select(one, pinned, "garden", 12)}
     assert versions["garden_0"] == 1

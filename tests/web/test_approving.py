@@ -1,10 +1,10 @@
 """Words that decide, and words that do not: only what is clear in English, Russian or Chinese counts."""
 
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from longhouse import clock
 from longhouse.journal import asking, events
@@ -97,9 +97,10 @@ def test_one_of_several_is_named() -> None:
 
 def test_agents_beneath_are_called_by_their_names() -> None:
     top: Session = told(opened("boss"))
-    asked = [*waiting(pay(), agent="Ann.B"), *waiting(pay(), agent="ann")]
-    for one in asked:
-        object.__setattr__(one.session, "id", f"{one.session.agent}_2")
+    asked = [
+        Question(replace(one.session, id=f"{one.session.agent}_2"), one.call)
+        for one in (*waiting(pay(), agent="Ann.B"), *waiting(pay(), agent="ann"))
+    ]
     assert approving.read("yes ann.b/1-action-0", asked, top, None) == (asked[0], "approve")
     assert approving.read("yes ANN/1-action-0", asked, top, None) == (asked[1], "approve")
     for text in ("yes 1-action-0", "yes b/1-action-0", "yes eve/1-action-0"):

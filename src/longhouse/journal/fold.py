@@ -1,11 +1,10 @@
 """Adds up a journal: `fold` is pure, and the same events always make the same session."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, Literal, assert_never
 
-import msgspec
+from msgspec.structs import replace
 
 from longhouse.errors import UnknownShape
 from longhouse.journal import events
@@ -145,7 +144,7 @@ class _Builder:
         if not event.aside or not self.open or not self.turn or not isinstance(step, Step):
             self.queue.append(Waiting(seq=seq, prompt=event))
             return
-        self.transcript[-1] = msgspec.structs.replace(step, asides=(*step.asides, *event.content))
+        self.transcript[-1] = replace(step, asides=(*step.asides, *event.content))
         self.turn = replace(self.turn, chain=event.chain, said=())
 
     def _start(self, event: events.Started, seq: int, at: datetime) -> None:
@@ -205,6 +204,8 @@ class _Builder:
         self.lost = 0
         self.iteration += step
         usage = event.usage or events.Usage()
+        gone = set(event.withdrawn)
+        self.offered = [ref for ref in self.offered if ref not in gone] + list(event.offered)
         self.turn = replace(
             self.turn,
             iteration=self.turn.iteration + step,
@@ -213,12 +214,10 @@ class _Builder:
             unreadable=self.turn.unreadable + 1 if event.problem else 0,
             usage=_sum(self.turn.usage, usage),
             said=(*self.turn.said, event.text[: event.said]),
+            pins=_pinned(self.turn.pins, event.offered if self.turn.pins else self.offered),
         )
         if event.thought:
             self.context = {**self.context, "current_step_reasoning": _thought(event.thought)}
-        gone = set(event.withdrawn)
-        self.offered = [ref for ref in self.offered if ref not in gone] + list(event.offered)
-        self.turn = replace(self.turn, pins=_pinned(self.turn.pins, event.offered if self.turn.pins else self.offered))
         text = event.thought or event.text
         thought = bool(event.thought)
         self.transcript.append(Step(seq=seq, text=text, phase=event.phase, problem=event.problem, thought=thought))
@@ -235,7 +234,7 @@ class _Builder:
             question=event.question,
             effect=event.effect,
         )
-        self.transcript[-1] = msgspec.structs.replace(step, uses=(*step.uses, use))
+        self.transcript[-1] = replace(step, uses=(*step.uses, use))
         self.open[event.call] = Open(
             call=event.call,
             tool=event.tool,
@@ -259,10 +258,10 @@ class _Builder:
             entry = self.transcript[index]
             if isinstance(entry, Step) and any(use.call == event.call for use in entry.uses):
                 uses = tuple(
-                    msgspec.structs.replace(use, outcome=event.outcome, date=date) if use.call == event.call else use
+                    replace(use, outcome=event.outcome, date=date) if use.call == event.call else use
                     for use in entry.uses
                 )
-                self.transcript[index] = msgspec.structs.replace(entry, uses=uses)
+                self.transcript[index] = replace(entry, uses=uses)
                 break
         if self.turn is None:
             return
@@ -317,18 +316,18 @@ class _Builder:
             elif self.turn.resting_since:
                 self.turn = replace(self.turn, moved_on=at)
         if call and event.decision == "did_not_happen":
-            self.open[event.call] = msgspec.structs.replace(call, uncertain=False, doubt="", deadline=None)
+            self.open[event.call] = replace(call, uncertain=False, doubt="", deadline=None)
         if call and event.decision == "approve":
-            self.open[event.call] = msgspec.structs.replace(call, approve_by=None)
+            self.open[event.call] = replace(call, approve_by=None)
         if call and event.decision == "unknown":
-            self.open[event.call] = msgspec.structs.replace(call, uncertain=True, doubt=event.comment)
+            self.open[event.call] = replace(call, uncertain=True, doubt=event.comment)
 
     def _resume(self, event: events.Resumed) -> None:
         """What a vanished worker may have begun, and must not be begun again, is now a question."""
         self.lost += event.is_loss
         for call in side_by_side(self.open.values()):  # the others were not being run
             is_doubtful = call.effect == "once" and call.call not in event.unbegun
-            self.open[call.call] = msgspec.structs.replace(
+            self.open[call.call] = replace(
                 call, lost=call.lost + event.is_loss, uncertain=call.uncertain or is_doubtful
             )
 
@@ -344,7 +343,7 @@ class _Builder:
         self.lost = 0
         self.turn = replace(self.turn, ended=ended, answer=answer, error=error, code=code)
         if answer and self.transcript and isinstance(step := self.transcript[-1], Step):
-            self.transcript[-1] = msgspec.structs.replace(step, answer=answer)
+            self.transcript[-1] = replace(step, answer=answer)
 
 
 def _pinned(pins: dict[str, int], refs: Iterable[str]) -> dict[str, int]:
@@ -390,14 +389,14 @@ def _woken(turn: Turn, at: datetime) -> Turn:
     rested = max(0.0, (at - turn.resting_since).total_seconds())
     # Who works side by side works longer than the rest was; who waits for a person meanwhile, shorter.
     helped = min(rested, turn.helped)
-    below = msgspec.structs.replace(turn.below, seconds=turn.below.seconds + helped)
+    below = replace(turn.below, seconds=turn.below.seconds + helped)
     return replace(turn, waited=turn.waited + rested - helped, resting_since=None, below=below)
 
 
 def _charged(turn: Turn, event: events.Returned, spent: events.Usage) -> Turn:
     """The turn with what an agent has used up for it."""
     tokens = spent.total_tokens
-    below = msgspec.structs.replace(turn.below, tokens=turn.below.tokens + tokens, calls=turn.below.calls + event.calls)
+    below = replace(turn.below, tokens=turn.below.tokens + tokens, calls=turn.below.calls + event.calls)
     return replace(
         turn,
         tokens=turn.tokens + tokens,

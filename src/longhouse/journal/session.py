@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final, Literal
@@ -103,8 +102,7 @@ class Below(_Value, frozen=True, kw_only=True):
     seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(_Value, frozen=True, kw_only=True):
     """One prompt and what it has caused in this session so far. Counters and budgets belong to it."""
 
     trace: str
@@ -126,13 +124,13 @@ class Turn:
     """The session that the user talks to, where it is another one."""
     rights: events.Rights | None = None
     shared: tuple[Message, ...] = ()
-    contexts: dict[str, tuple[Message, ...]] = field(default_factory=dict)
+    contexts: dict[str, tuple[Message, ...]] = {}
     named: tuple[str, ...] = ()
     ephemeral: str = ""
     approve_in_chat: bool = False
     purse: events.Purse | None = None
     iteration: int = 0
-    pins: dict[str, int] = field(default_factory=dict)
+    pins: dict[str, int] = {}
     """Tool -> the version that the turn was first offered; it keeps it, also where the tool was closed in between."""
     is_thinking: bool = False
     """Has the iteration brought a thought so far, and its action not yet?"""
@@ -148,14 +146,14 @@ class Turn:
     resting_since: datetime | None = None
     helped: float = 0.0
     """Seconds that others have worked for it since then: as much of the rest was no waiting for people."""
-    below: Below = field(default_factory=Below)
+    below: Below = Below()
     verdict: Literal["", "COMPLETED", "FAILED"] = ""
     """Set by the first finishing tool; the turn ends when its other calls have returned."""
     answer: str | None = None
     ended: Literal["", "COMPLETED", "FAILED", "CANCELLED"] = ""
     error: str | None = None
     code: str | None = None
-    usage: events.Usage = field(default_factory=events.Usage)
+    usage: events.Usage = events.Usage()
     said: tuple[str, ...] = ()
     """What each reply has said to the user since the user spoke last; empty for one that said nothing."""
     spoke: datetime | None = None
@@ -165,8 +163,7 @@ class Turn:
     since: what it asks after that is not told in the chat."""
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
+class Session(_Value, frozen=True, kw_only=True):
     """One agent's life in one conversation."""
 
     id: str
@@ -184,10 +181,10 @@ class Session:
     """Counts over all turns, so that call ids stay unique in the session."""
     turn: Turn | None = None
     queue: tuple[Waiting, ...] = ()
-    open: dict[str, Open] = field(default_factory=dict)
+    open: dict[str, Open] = {}
     transcript: tuple[Entry, ...] = ()
     offered: tuple[str, ...] = ()
-    context: dict[str, Any] = field(default_factory=dict)
+    context: dict[str, Any] = {}
     """What tools wrote to their context: searches, sources, reasoning."""
     notes: tuple[str, ...] = ()
     files: tuple[Artifact, ...] = ()
@@ -307,6 +304,11 @@ class Session:
             doubt=call.doubt,
             in_chat=self.turn is not None and self.turn.approve_in_chat,
         )
+
+    def heard_up_to(self, chain: str) -> "Session":
+        """As it is for a client that was told, and has said, what the fingerprint `chain` stands for."""
+        assert self.turn is not None
+        return msgspec.structs.replace(self, turn=msgspec.structs.replace(self.turn, chain=chain))
 
     @property
     def rest_mark(self) -> str | None:

@@ -6,8 +6,9 @@ Where a single turn is too long, its own oldest steps do. Its task is never amon
 import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from longhouse.agents import tokens, window
 from longhouse.agents.strategy import Body

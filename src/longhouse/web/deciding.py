@@ -1,9 +1,9 @@
 """Deciding in the chat: a message that comes while calls wait for a decision is one, or is kept for the turn."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import msgspec
+from msgspec import structs
 
 from longhouse.journal import events
 from longhouse.journal.events import Prompted
@@ -86,13 +86,14 @@ class Deciding:
         if is_own:
             return Attached(session=folded(session, 0, placed, *new), trace=trace, told=before)
         self.wake(asking.id)
-        turn = replace(session.turn, chain=prompt.chain)
-        return Attached(session=replace(session, turn=turn), trace=turn.trace, answers_beneath=True, told=before)
+        return Attached(
+            session=session.heard_up_to(prompt.chain), trace=session.turn.trace, answers_beneath=True, told=before
+        )
 
     async def _set_aside(self, asked: Asked, session: Session, prompt: Prompted, *, is_own_user: bool) -> Attached:
         """Keeps a message for the running turn; NotThere if the session has moved on."""
         assert session.turn is not None
-        aside = msgspec.structs.replace(prompt, trace=session.turn.trace, aside=True)
+        aside = structs.replace(prompt, trace=session.turn.trace, aside=True)
         placed = await journals.add(
             self.db, session.id, [aside], trace=aside.trace, head=session.head, accepted=asked.accepted
         )

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import takewhile
 from typing import Final
 
-import msgspec
+from msgspec import structs
 
 from longhouse.agents.template import Template
 from longhouse.agents.tool import sendable
@@ -110,7 +110,7 @@ class Turns:
         told = await journals.read(self.db, session.turn.root, limit=MAX_TOLD)
         root = fold(takewhile(partial(_was_before, session, turned.trace_id), told), blank(session.turn.root))
         if root.turn and asked.said.resends:
-            root = replace(root, turn=replace(root.turn, chain=asked.chain((*asked.said.before, *asked.said.new))))
+            root = root.heard_up_to(asked.chain((*asked.said.before, *asked.said.new)))
         resends = asked.said.resends
         return Attached(session=root, trace=turned.trace_id, is_behind=True, answers_beneath=resends, told=so_far)
 
@@ -152,7 +152,7 @@ class Turns:
         )
         if rested and rested.is_newest:
             return await self._continue(asked, rested.session_id, prompt, resent=True)
-        prompt = msgspec.structs.replace(prompt, prior=await prior_of(self.db, said.before))
+        prompt = structs.replace(prompt, prior=await prior_of(self.db, said.before))
         conversation = rested.conversation_id if rested else conversation
         label = await self._label(owner, template, conversation, prompt)
         return await self._open(asked, template, prompt, conversation=conversation, label=label)
@@ -178,7 +178,7 @@ class Turns:
             wire.checked_id(name, "subagent_contexts")
             told = history.read([one.model_dump(exclude_none=True) for one in said])
             contexts[name] = sendable(history.as_messages(told))
-        prompt = msgspec.structs.replace(prompt, prior=prior, contexts=contexts, chain="")
+        prompt = structs.replace(prompt, prior=prior, contexts=contexts, chain="")
         label = f"{EPHEMERAL}{uuid.uuid4().hex}"
         return await self._open(asked, template, prompt, conversation=asked.conversation, label=label)
 
@@ -197,7 +197,7 @@ class Turns:
             raise names_nothing(asked.reply_to, "metadata.reply_to")  # nobody has asked anything here yet
         if self.prior and conversation and not label and not prompt.prior:
             known = await self.prior(conversation, asked.caller.owner, None, "")
-            prompt = msgspec.structs.replace(prompt, prior=known)
+            prompt = structs.replace(prompt, prior=known)
         opened = Opened(
             agent=template.name,
             version=template.version,
@@ -221,7 +221,7 @@ class Turns:
         """An open question is answered; otherwise the message is the next prompt."""
         session = await journals.load(self.db, session_id)
         if not resent:
-            prompt = msgspec.structs.replace(prompt, chain=_continued(session, asked.said))
+            prompt = structs.replace(prompt, chain=_continued(session, asked.said))
         reply_to = asked.reply_to
         if reply_to is not None and has_asked(session, reply_to) and reply_to not in session.open:
             return await self._answered_again(asked, session, prompt)
@@ -264,11 +264,12 @@ class Turns:
     async def _answer_beneath(self, asked: Asked, session: Session, prompt: Prompted, question: Question) -> Attached:
         """An agent beneath gets its answer, whatever the others are doing; the client follows the turn at the top."""
         assert session.turn is not None
-        asking, turn = question.session, replace(session.turn, chain=prompt.chain)
-        accepted, text = asked.followed_in(turn.trace), text_of(prompt.content)
+        asking, trace = question.session, session.turn.trace
+        accepted, text = asked.followed_in(trace), text_of(prompt.content)
         done = await self.answer(asking, question.call.call, text, accepted=accepted)
         self.wake(asking.id)
-        return Attached(session=replace(session, turn=turn), trace=turn.trace, answers_beneath=True, told=done.told)
+        followed = session.heard_up_to(prompt.chain)
+        return Attached(session=followed, trace=trace, answers_beneath=True, told=done.told)
 
     async def _queue(self, asked: Asked, session: Session, prompt: Prompted) -> Attached:
         """The message is the next prompt."""
