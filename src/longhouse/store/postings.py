@@ -20,6 +20,8 @@ SHARD_SLOTS: Final = 16_384
 MOST_GONE: Final = 0.25
 """The part of a shard that may be gone; after that nothing is added, and what is left of it moves on."""
 FEWEST_GONE: Final = 64
+SLOTS: Final = 2**16
+"""More than a shard ever has: what a shard's number is multiplied by in the number of a place."""
 GONE: Final = ""
 """In place of a term: the slots whose text has left. What is gone must not make a word look common."""
 BUSY: Final = 200_000
@@ -143,10 +145,11 @@ class Found:
                 scores[row] = np.bincount(places, np.concatenate([self._weights[part] for part in found]), self.size)
         return scores
 
-    def where(self, places: npt.NDArray[np.intp]) -> tuple[list[int], list[int]]:
-        """The shards and slots of places."""
+    def where(self, places: npt.NDArray[np.intp]) -> list[int]:
+        """The shards and slots of places, each pair as one number, see `AT`: a list costs by its length to send."""
         nth = np.searchsorted(self._starts, places, side="right") - 1
-        return self._shards[nth].tolist(), (places - self._starts[nth]).tolist()
+        numbers: list[int] = (self._shards[nth] * SLOTS + places - self._starts[nth]).tolist()
+        return numbers
 
     def places(self, rows: Sequence[asyncpg.Record]) -> npt.NDArray[np.intp]:
         """Where the shards and slots of rows are; -1 for those that were not there when the postings were read."""

@@ -21,11 +21,11 @@ from longhouse.store.vectors import Kept, Near, Space, Vectors
 
 Places = npt.NDArray[np.intp]
 
-WHOLE: Final = 80
+WHOLE: Final = 60
 """Candidates by the words of the whole query."""
-PER_CLAUSE: Final = 25
+PER_CLAUSE: Final = 20
 """Candidates by the words of each clause."""
-NEAREST: Final = 40
+NEAREST: Final = 30
 """Candidates by the whole query's vector. Most are found by words too; these are for queries in other words."""
 NARROW: Final = 1000
 """Up to so many permitted texts, all of them are candidates."""
@@ -38,9 +38,10 @@ NOW: Final = """
         WHERE n.kind = d.kind AND n.name = d.name AND n.retired_at IS NULL AND (n.owner IS NULL OR n.owner = $1) LIMIT 1
     ) n
 """
-AT: Final = """
+AT: Final = f"""
     CROSS JOIN LATERAL (
-        SELECT * FROM search_documents d WHERE d.shard = c.shard AND d.slot = c.slot LIMIT 1
+        SELECT * FROM search_documents d
+        WHERE d.shard = (c.place / {postings.SLOTS})::int AND d.slot = (c.place % {postings.SLOTS})::int LIMIT 1
     ) d
 """
 
@@ -199,8 +200,8 @@ class Search:
         """Those at the places."""
         args: list[object] = []
         held = filters.conditions(args)
-        args += found.where(np.unique(np.concatenate(leading)))
-        candidates = f"unnest(${len(args) - 1}::int[], ${len(args)}::int[]) AS c (shard, slot)"
+        args.append(found.where(np.unique(np.concatenate(leading))))
+        candidates = f"unnest(${len(args)}::bigint[]) AS c (place)"
         return await self.db.rows(self._select(f"{candidates} {AT}", held), *args)
 
     def _select(self, candidates: str, held: str) -> str:

@@ -21,7 +21,9 @@ MOST: Final = 64 * 2**20
 """Bytes that a process keeps beside those of the present search; what was not asked for the longest makes room."""
 
 BUSY: Final = 1_000_000
-"""From so many numbers on, they are compared or unpacked in a thread, so that the event loop stays free."""
+"""From so many numbers on, they are unpacked in a thread, so that the event loop stays free."""
+LONG: Final = 4 * BUSY
+"""From so many numbers on, they are compared in a thread: for fewer, less than a millisecond, it costs more."""
 
 READ: Final = "SELECT slot, vector FROM search_documents WHERE shard = $1 AND slot >= $2 AND model = $3"
 
@@ -95,8 +97,8 @@ class Near:
 
     async def to(self, vector: Vectors) -> Vectors:
         """The cosine at every place."""
-        is_busy = sum(part.size for part in self._parts) >= BUSY
-        return await asyncio.to_thread(self._to, vector) if is_busy else self._to(vector)
+        is_long = sum(part.size for part in self._parts) >= LONG
+        return await asyncio.to_thread(self._to, vector) if is_long else self._to(vector)
 
     def _to(self, vector: Vectors) -> Vectors:
         return np.concatenate([part @ vector for part in self._parts] or [np.zeros(0, np.float32)])
