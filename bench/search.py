@@ -10,16 +10,17 @@ from typing import Any
 import numpy as np
 
 from bench.house import Ground
-from longhouse.agents import document, ranking, terms
 from longhouse.agents.descriptor import RuntimeBinding, ToolDescriptor
-from longhouse.agents.document import Document, ToolFacts
 from longhouse.agents.template import Template, ToolPolicy
 from longhouse.journal.events import Limits
 from longhouse.journal.session import Session, Turn
 from longhouse.models import embedded
 from longhouse.models.model import Embedder
 from longhouse.runtime.indexer import Indexer
+from longhouse.search import document, ranking, tokenizer
+from longhouse.search.document import ToolFacts
 from longhouse.store.catalog import Catalog
+from longhouse.store.indexing import Document
 from longhouse.tools.search import Finder, ToolSearchService
 
 # Words of made-up services: what is done, with what, of which kind, where.
@@ -145,7 +146,7 @@ def _brute(tools: Sequence[ToolDescriptor], queries: Sequence[str]) -> float:
     texts = [_read(tool).weights for tool in tools]
     begun = time.perf_counter()
     for query in queries:
-        worth = _worth(texts, set(terms.terms(query)))
+        worth = _worth(texts, set(tokenizer.terms(query)))
         scores = [sum(worth[term] * text[term] for term in worth if term in text) for text in texts]
         sorted(range(len(scores)), key=scores.__getitem__, reverse=True)[:12]
     return (time.perf_counter() - begun) / len(queries)

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from longhouse.agents.descriptor import Allow, RuntimeBinding, SecurityPolicy, ToolDescriptor
-from longhouse.agents.terms import terms
 from longhouse.agents.tool import RiskLevel
 from longhouse.models.model import Embedder
 from longhouse.runtime.indexer import Indexer
+from longhouse.search.tokenizer import terms
 from longhouse.store.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.store.search import Filters

@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from longhouse.agents.terms import STOP_CHARACTERS, STOP_WORDS
 from longhouse.models.embedded import PAIR, unpacked
 from longhouse.models.wordpiece import words
+from longhouse.search.tokenizer import STOP_CHARACTERS, STOP_WORDS
 
 Rows = npt.NDArray[np.float32]
 

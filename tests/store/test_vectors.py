@@ -7,9 +7,9 @@ import pytest
 
 from finding import Buckets, found, indexed, publish, tool
 from longhouse.runtime.indexer import Indexer
+from longhouse.search.finder import NARROW
 from longhouse.store import vectors
 from longhouse.store.database import Database
-from longhouse.store.search import NARROW
 from longhouse.store.vectors import Kept
 from longhouse.tools.search import Finder
 

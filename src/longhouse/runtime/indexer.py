@@ -11,13 +11,13 @@ import msgspec
 import structlog
 
 from longhouse import background
-from longhouse.agents import document
-from longhouse.agents.document import Document, TemplateFacts, ToolFacts
 from longhouse.errors import ProviderError
 from longhouse.models.model import Embedder
+from longhouse.search import document
+from longhouse.search.document import TemplateFacts, ToolFacts
 from longhouse.store import indexing, overlays, upkeep
 from longhouse.store.database import Database
-from longhouse.store.indexing import Entry
+from longhouse.store.indexing import Document, Entry
 from longhouse.store.vectors import Space
 
 log = structlog.get_logger()

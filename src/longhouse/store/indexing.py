@@ -9,7 +9,6 @@ import asyncpg
 import numpy as np
 import numpy.typing as npt
 
-from longhouse.agents.document import Document
 from longhouse.store import embeddings, postings
 from longhouse.store.database import Database
 from longhouse.store.postings import CROWDED
@@ -123,6 +122,24 @@ STATUS: Final = """
     FROM search_state s JOIN catalog_generation g ON g.kind = s.kind LEFT JOIN search_models m ON m.id = s.model
     ORDER BY s.kind DESC
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """What the index keeps of a tool or a template."""
+
+    weights: Mapping[str, float]
+    gist: str
+    """What is embedded."""
+    type: str = ""
+    risk: int = 0
+    tags: tuple[str, ...] = ()
+    """Categories are tags too."""
+    templates: tuple[str, ...] | None = None
+    """The only templates that may use the tool; None: all."""
+    sub_agents: bool = True
+    tools: tuple[str, ...] = ()
+    """Of a template: the tools it names."""
 
 
 @dataclass(frozen=True, slots=True)

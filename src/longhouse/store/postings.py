@@ -1,17 +1,12 @@
 """Words and where they are: postings in shards, appended to by the index, added up by a search."""
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Final
 
 import asyncpg
 import numpy as np
-import numpy.typing as npt
 
-from longhouse.agents import ranking
-from longhouse.agents.ranking import Scores
 from longhouse.store.database import Database
 
 POSTING: Final = np.dtype([("slot", "<u2"), ("weight", "<f2")])
@@ -24,9 +19,6 @@ SLOTS: Final = 2**16
 """More than a shard ever has: what a shard's number is multiplied by in the number of a place."""
 GONE: Final = ""
 """In place of a term: the slots whose text has left. What is gone must not make a word look common."""
-BUSY: Final = 200_000
-"""From so many postings on, they are added up in a thread, so that the event loop stays free."""
-
 CROWDED: Final = f"gone >= greatest({FEWEST_GONE}, slots * {MOST_GONE})"
 
 # The shard with room that was begun last, or a new one; its row is locked, so that slots are given out once.
@@ -88,90 +80,6 @@ def pack(texts: Sequence[Mapping[str, float]], first: int) -> tuple[list[str], l
     return list(numbers), [data[start:end] for start, end in zip(starts, ends.tolist(), strict=True)]
 
 
-class Found:
-    """The postings of a query's terms in all shards that the caller may see, one place for each slot."""
-
-    def __init__(self, rows: Sequence[asyncpg.Record]) -> None:
-        shards = {row["id"]: row for row in rows}
-        self.texts = sum(row["slots"] - row["gone"] for row in shards.values())
-        self._shards = np.array(list(shards), np.int64)
-        self._starts = np.cumsum([0, *(row["slots"] for row in shards.values())])
-        start_of = dict(zip(shards, self._starts.tolist(), strict=False))
-        # Those of a term lie together, whatever shards they come from: a term is a slice of them all.
-        known = sorted((row for row in rows if row["term"]), key=itemgetter("term"))
-        counts = [len(row["postings"]) // POSTING.itemsize for row in known]
-        postings = np.frombuffer(b"".join(row["postings"] for row in known), POSTING)
-        starts = np.array([start_of[row["id"]] for row in known], np.intp)
-        self._places = postings["slot"] + np.repeat(starts, counts)
-        self._weights = postings["weight"].astype(np.float64)
-        ends = np.cumsum([0, *counts])
-        if gone := [row for row in rows if row["term"] == GONE]:
-            live = np.ones(self.size, np.bool_)
-            for row in gone:
-                live[np.frombuffer(row["postings"], ">i2").astype(np.intp) + start_of[row["id"]]] = False
-            kept = live[self._places]
-            self._places, self._weights = self._places[kept], self._weights[kept]
-            ends = np.concatenate(([0], np.cumsum(kept)))[ends]
-        self._slices: dict[str, slice] = {}
-        for row, begun, end in zip(known, ends[:-1].tolist(), ends[1:].tolist(), strict=True):
-            before = self._slices.get(row["term"])
-            self._slices[row["term"]] = slice(before.start if before else begun, end)
-        for term, part in self._slices.items():
-            self._weights[part] *= self.rarity(term)
-
-    @property
-    def postings(self) -> int:
-        return len(self._places)
-
-    @property
-    def shards(self) -> dict[int, int]:
-        """How many slots each has."""
-        return dict(zip(self._shards.tolist(), np.diff(self._starts).tolist(), strict=True))
-
-    @property
-    def size(self) -> int:
-        return int(self._starts[-1])
-
-    def rarity(self, term: str) -> float:
-        found = self._slices.get(term, slice(0, 0))
-        return ranking.rarity(min(found.stop - found.start, self.texts), self.texts)
-
-    def scores(self, texts: Sequence[Sequence[str]]) -> Scores:
-        """A row of scores for each text, a place for each slot."""
-        scores = np.zeros((len(texts), self.size), np.float32)
-        for row, text in enumerate(texts):
-            if found := [self._slices[term] for term in text if term in self._slices]:
-                places = np.concatenate([self._places[part] for part in found])
-                scores[row] = np.bincount(places, np.concatenate([self._weights[part] for part in found]), self.size)
-        return scores
-
-    def where(self, places: npt.NDArray[np.intp]) -> list[int]:
-        """The shards and slots of places, each pair as one number, see `AT`: a list costs by its length to send."""
-        nth = np.searchsorted(self._starts, places, side="right") - 1
-        numbers: list[int] = (self._shards[nth] * SLOTS + places - self._starts[nth]).tolist()
-        return numbers
-
-    def places(self, rows: Sequence[asyncpg.Record]) -> npt.NDArray[np.intp]:
-        """Where the shards and slots of rows are; -1 for those that were not there when the postings were read."""
-        if not rows or not len(self._shards):
-            return np.full(len(rows), -1, np.intp)
-        shards = np.array([row["shard"] for row in rows], np.int64)
-        slots = np.array([row["slot"] for row in rows], np.int64)
-        nth = np.minimum(np.searchsorted(self._shards, shards), len(self._shards) - 1)
-        places = self._starts[nth] + slots
-        known = (self._shards[nth] == shards) & (places < self._starts[nth + 1])
-        return np.where(known, places, -1).astype(np.intp)
-
-    def mask(self, rows: Sequence[asyncpg.Record]) -> npt.NDArray[np.bool_]:
-        """True at the places of rows."""
-        mask = np.zeros(self.size, np.bool_)
-        places = self.places(rows)
-        mask[places[places >= 0]] = True
-        return mask
-
-
-async def read(db: Database, kind: str, caller: str | None, terms: Sequence[str]) -> Found:
-    rows = await db.rows(READ, kind, caller, [*terms, GONE])
-    if sum(len(row["postings"] or b"") for row in rows) < BUSY * POSTING.itemsize:
-        return Found(rows)
-    return await asyncio.to_thread(Found, rows)
+async def read(db: Database, kind: str, caller: str | None, terms: Sequence[str]) -> Sequence[asyncpg.Record]:
+    """Every shard that the caller may see, with the postings of these terms and of what is gone."""
+    return await db.rows(READ, kind, caller, [*terms, GONE])

@@ -4,10 +4,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from longhouse.agents import ranking
-from longhouse.agents.document import TELLING_TYPES
+from longhouse.search import ranking
+from longhouse.search.document import TELLING_TYPES
+from longhouse.search.finder import Hit
 from longhouse.store import search
-from longhouse.store.search import Filters, Hit
+from longhouse.store.search import Filters
 from longhouse.tools.search import Finder
 
 TOOLS: Final = 100

@@ -17,10 +17,12 @@ from longhouse.errors import ProviderError
 from longhouse.journal.events import Rights, Selection
 from longhouse.journal.session import Session
 from longhouse.models.model import Embedder
-from longhouse.store import indexing, search
+from longhouse.search import finder
+from longhouse.search.finder import Hit, Query, Search
+from longhouse.store import indexing
 from longhouse.store.catalog import Catalog
 from longhouse.store.database import Database
-from longhouse.store.search import Filters, Hit, Query, Search
+from longhouse.store.search import Filters
 from longhouse.store.vectors import Kept, Space, Vectors
 from longhouse.tools.offering import Permission
 
@@ -68,7 +70,7 @@ class Finder:
     async def query(self, text: str) -> Query:
         if self._ready:
             await self._ready()
-        texts = search.texts_of(text)
+        texts = finder.texts_of(text)
         vectors = await self._embedded(texts)
         if vectors is None or self._embedder is None:
             return Query(texts)

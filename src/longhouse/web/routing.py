@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Final
 
-from longhouse.agents.small_talk import is_small_talk
+from longhouse.search.small_talk import is_small_talk
 from longhouse.tools import directory
 from longhouse.tools.directory import AgentDirectory, AgentHit
 

@@ -1,22 +1,21 @@
 """A tool or a template as search sees it: texts to be found by, and facts to be filtered by."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
 
-from longhouse.agents import ranking, terms
-from longhouse.agents.descriptor import Allow, SecurityOverlay
+from longhouse.agents.descriptor import RISKS, Allow, SecurityOverlay
 from longhouse.agents.parameters import parameters
-from longhouse.agents.ranking import Field
 from longhouse.agents.template import SYSTEM_PROMPT
+from longhouse.search import ranking, tokenizer
+from longhouse.search.ranking import Field
+from longhouse.store.indexing import Document
 
 RECIPE: Final = 4
 """Counts up when texts are read or weighed in another way: an index that was made in the old way is made again."""
 TELLING_TYPES: Final = ("domain", "aux")
 """Types of tools that say what an agent is for; every agent plans, asks, answers and calls others with the rest."""
-RISKS: Final = {"low": 0, "medium": 1, "high": 2}
 GIST: Final = 2000
 """Characters that are embedded; a vector of more would be of everything and nothing."""
 PROMPT: Final = 500
@@ -80,22 +79,6 @@ class TemplateFacts(msgspec.Struct):
         return self.multi_agent_meta.capabilities or ("" if prompt == SYSTEM_PROMPT else prompt[:PROMPT])
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
-    weights: Mapping[str, float]
-    gist: str
-    """What is embedded."""
-    type: str = ""
-    risk: int = 0
-    tags: tuple[str, ...] = ()
-    """Categories are tags too."""
-    templates: tuple[str, ...] | None = None
-    """The only templates that may use the tool; None: all."""
-    sub_agents: bool = True
-    tools: tuple[str, ...] = ()
-    """Of a template: the tools it names."""
-
-
 def of_tool(tool: ToolFacts, overlay: SecurityOverlay = AS_DESCRIBED) -> Document:
     """`overlay` is what an operator has decided about it: what is switched off is there for no template."""
     known = parameters(tool.input_schema)
@@ -112,9 +95,9 @@ def of_tool(tool: ToolFacts, overlay: SecurityOverlay = AS_DESCRIBED) -> Documen
     allow, risk = overlay.allowing(tool.security_policy.allow), overlay.risk_level or tool.security_policy.risk_level
     return Document(
         weights=ranking.weights(fields),
-        gist=f"{terms.spaced(terms.own_part(tool.name))}: {said} {terms.spaced(names)}"[:GIST],
+        gist=f"{tokenizer.spaced(tokenizer.own_part(tool.name))}: {said} {tokenizer.spaced(names)}"[:GIST],
         type=tool.type,
-        risk=RISKS.get(risk, RISKS["high"]),
+        risk=RISKS.index(risk) if risk in RISKS else RISKS.index("high"),
         tags=(*tool.tags, *tool.categories),
         templates=allow.templates if overlay.enabled else (),
         sub_agents=allow.sub_agents,
@@ -125,7 +108,7 @@ def of_template(template: TemplateFacts, tools: Sequence[ToolFacts], named: Sequ
     """An agent is known by what it says of itself and by what its tools can do; `named` are all that it may use."""
     tools = [tool for tool in tools if tool.type in TELLING_TYPES][:MOST_TOOLS]
     meta = template.multi_agent_meta
-    names = " ".join(terms.spaced(tool.name) for tool in tools)
+    names = " ".join(tokenizer.spaced(tool.name) for tool in tools)
     fields: dict[Field, str] = {
         "name": template.name,
         "short": template.told,
@@ -135,7 +118,7 @@ def of_template(template: TemplateFacts, tools: Sequence[ToolFacts], named: Sequ
     }
     return Document(
         weights=ranking.weights(fields),
-        gist=f"{terms.spaced(template.name)}: {template.told} {' '.join(meta.tags)} {names}"[:GIST],
+        gist=f"{tokenizer.spaced(template.name)}: {template.told} {' '.join(meta.tags)} {names}"[:GIST],
         tags=meta.tags,
         tools=tuple(named),
     )

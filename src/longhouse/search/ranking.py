@@ -10,7 +10,7 @@ from typing import Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from longhouse.agents import terms
+from longhouse.search import tokenizer
 
 Scores = npt.NDArray[np.float32]
 Field = Literal["name", "short", "long", "labels", "parameters", "details"]
@@ -83,16 +83,16 @@ def weights(fields: Mapping[Field, str]) -> dict[str, float]:
     for field, text in fields.items():
         factor = FIELD_WEIGHTS[field]
         times: dict[str, int] = {}
-        for term in terms.terms(text[:LONGEST_FIELD]) if text else ():
+        for term in tokenizer.terms(text[:LONGEST_FIELD]) if text else ():
             before = times.get(term, 0)
             if before < MOST_REPEATS:
                 times[term] = before + 1
                 found[term] = found.get(term, 0.0) + factor
                 length += factor
-                parts = terms.parts(term)
+                parts = tokenizer.parts(term)
                 for part in parts:
                     found[part] = found.get(part, 0.0) + factor * PARTS / len(parts)
-    for name in terms.joined(fields.get("name", "")):
+    for name in tokenizer.joined(fields.get("name", "")):
         found.setdefault(name, FIELD_WEIGHTS["name"])
     norm = K1 * (1 - B + B * length / USUAL_LENGTH)
     return {term: count * (K1 + 1) / (count + norm) for term, count in found.items()}
@@ -100,7 +100,7 @@ def weights(fields: Mapping[Field, str]) -> dict[str, float]:
 
 def with_parts(words: Sequence[str]) -> list[str]:
     """A query's words, and the parts of those that have some."""
-    parts = dict.fromkeys(part for word in words for part in terms.parts(word))
+    parts = dict.fromkeys(part for word in words for part in tokenizer.parts(word))
     return [*words, *list(parts)[:MOST_PARTS]]
 
 
@@ -124,7 +124,7 @@ def clauses(query: str) -> list[str]:
     known: set[str] = set()
     for piece in _BREAKS.split(query):
         part.append(piece)
-        known.update(terms.terms(piece))
+        known.update(tokenizer.terms(piece))
         if len(known) >= FEWEST_TERMS:
             found.append(" ".join(part))
             part, known = [], set()

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from longhouse.agents import ranking
-from longhouse.agents.ranking import clauses, fused, rarity, scaled, shortened, weights, with_clauses, with_parts
+from longhouse.search import ranking
+from longhouse.search.ranking import clauses, fused, rarity, scaled, shortened, weights, with_clauses, with_parts
 
 
 def test_a_word_in_the_name_weighs_more_than_one_in_a_parameter() -> None:

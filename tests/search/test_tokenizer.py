@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longhouse.agents.terms import LONGEST_WORD, joined, parts, spaced, terms
+from longhouse.search.tokenizer import LONGEST_WORD, joined, parts, spaced, terms
 
 
 @pytest.mark.parametrize(

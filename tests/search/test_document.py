@@ -2,8 +2,9 @@
 
 import msgspec
 
-from longhouse.agents import document
-from longhouse.agents.document import TemplateFacts, ToolFacts
+from longhouse.agents.descriptor import RISKS
+from longhouse.search import document
+from longhouse.search.document import TemplateFacts, ToolFacts
 
 SCHEMA = {
     "type": "object",
@@ -39,7 +40,7 @@ def test_a_long_description_that_goes_on_from_the_short_one_counts_once() -> Non
 
 def test_an_unknown_risk_is_a_high_one() -> None:
     said = msgspec.json.encode({"name": "x", "security_policy": {"risk_level": "extreme"}, "unknown": [1, 2]})
-    assert document.of_tool(msgspec.json.decode(said, type=ToolFacts)).risk == document.RISKS["high"]
+    assert document.of_tool(msgspec.json.decode(said, type=ToolFacts)).risk == RISKS.index("high")
 
 
 def test_a_template_is_also_what_its_tools_can_do() -> None:

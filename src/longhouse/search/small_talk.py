@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from longhouse.agents import terms
+from longhouse.search import tokenizer
 
 _ENGLISH: Final = r"""
     hi|hello|hey|hiya|howdy|yo|greetings|good\s(?:morning|afternoon|evening|night|day)|welcome(?:\sback)?
@@ -43,4 +43,4 @@ LONGEST: Final = 200
 
 def is_small_talk(text: str) -> bool:
     """Is nothing left of it that could be asked for?"""
-    return len(text) <= LONGEST and not terms.terms(_SAID.sub(" ", " ".join(text.split())))
+    return len(text) <= LONGEST and not tokenizer.terms(_SAID.sub(" ", " ".join(text.split())))

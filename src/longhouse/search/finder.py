@@ -1,0 +1,165 @@
+"""Finds tools and templates by what they do: words and vectors, filtered before they are ranked."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import asyncpg
+import numpy as np
+import numpy.typing as npt
+
+from longhouse.search import ranking, scores, tokenizer
+from longhouse.search.ranking import Scores
+from longhouse.search.scores import Found
+from longhouse.store import search
+from longhouse.store.database import Database
+from longhouse.store.search import Filters
+from longhouse.store.shelf import Kind
+from longhouse.store.vectors import Kept, Near, Space, Vectors
+
+Places = npt.NDArray[np.intp]
+
+WHOLE: Final = 60
+"""Candidates by the words of the whole query."""
+PER_CLAUSE: Final = 20
+"""Candidates by the words of each clause."""
+NEAREST: Final = 30
+"""Candidates by the whole query's vector. Most are found by words too; these are for queries in other words."""
+NARROW: Final = 1000
+"""Up to so many permitted texts, all of them are candidates."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What is looked for: the whole, then its clauses; with a vector of each where there is a model for it."""
+
+    texts: tuple[str, ...]
+    vectors: Vectors | None = None
+    space: Space | None = None
+
+    @property
+    def words(self) -> list[list[str]]:
+        """The terms of each text."""
+        return [list(dict.fromkeys(tokenizer.terms(text)))[: ranking.MOST_TERMS] for text in self.texts]
+
+
+def texts_of(query: str) -> tuple[str, ...]:
+    """The query and its clauses."""
+    query = ranking.shortened(query)
+    return (query, *ranking.clauses(query))
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """Something found. Scores rank within one search; the legs can be compared between searches."""
+
+    name: str
+    version: int
+    score: float
+    lexical: float
+    """The part of what the query's words could bring at most."""
+    semantic: float | None
+    """The cosine; None where there is no vector."""
+    clause: float | None
+    """The best clause's score; None where the query has no clauses."""
+
+
+class Search:
+    def __init__(self, db: Database, kind: Kind, kept: Kept) -> None:
+        self.db = db
+        self.kind = kind
+        self._kept = kept
+
+    async def find(self, query: Query, filters: Filters, top_k: int) -> list[Hit]:
+        words = query.words
+        asked = [ranking.with_parts(text) for text in words]
+        wanted = list(dict.fromkeys(term for text in asked for term in text))
+        if filters.allow == () or top_k <= 0 or (not wanted and query.vectors is None):
+            return []
+        found = await scores.read(self.db, self.kind, filters.caller, wanted)
+        lexical = await _scored(found, asked)
+        near = await self._kept.of(query.space, found.shards) if query.space else None
+        rows = await self._candidates(query, filters, found, lexical, near)
+        places = found.places(rows)
+        rows = [row for row, place in zip(rows, places.tolist(), strict=True) if place >= 0]
+        places = places[places >= 0]
+        similar = near.between(query.vectors, places) if near is not None and query.vectors is not None else None
+        best = sum(found.rarity(term) for term in words[0]) * (ranking.K1 + 1)
+        return _ranked(rows, lexical[:, places], similar, best, top_k)
+
+    async def nearest(self, query: Query, count: int) -> list[str]:
+        """Everybody's by the vector alone."""
+        assert query.space is not None
+        assert query.vectors is not None
+        found = await scores.read(self.db, self.kind, None, ())
+        cosines = await (await self._kept.of(query.space, found.shards)).to(query.vectors[0])
+        rows = await self._at(Filters(), found, [_top(cosines, count)])
+        places = found.places(rows)
+        order = sorted(np.flatnonzero(places >= 0).tolist(), key=lambda nth: -cosines[places[nth]])
+        return [rows[nth]["name"] for nth in order]
+
+    async def _candidates(
+        self, query: Query, filters: Filters, found: Found, lexical: Scores, near: Near | None
+    ) -> Sequence[asyncpg.Record]:
+        if filters.allow is not None or found.size <= NARROW:
+            rows = await search.some(self.db, self.kind, filters, NARROW + 1)
+            if len(rows) <= NARROW:
+                return rows
+        cosines = await near.to(query.vectors[0]) if near is not None and query.vectors is not None else None
+        leading = _leading(lexical, cosines)
+        rows = await self._at(filters, found, leading)
+        there = found.mask(rows)
+        if all(2 * np.count_nonzero(there[places]) >= len(places) for places in leading):
+            return rows
+        # What is not permitted took the places of what is: only what is permitted may compete for them.
+        mask = found.mask(await search.permitted(self.db, self.kind, filters))
+        return await self._at(filters, found, _leading(lexical * mask, None if cosines is None else cosines * mask))
+
+    async def _at(self, filters: Filters, found: Found, leading: Sequence[Places]) -> Sequence[asyncpg.Record]:
+        return await search.at(self.db, self.kind, filters, found.where(np.unique(np.concatenate(leading))))
+
+
+async def _scored(found: Found, asked: list[list[str]]) -> Scores:
+    if found.postings * len(asked) < scores.BUSY:
+        return found.scores(asked)
+    return await asyncio.to_thread(found.scores, asked)
+
+
+def _leading(lexical: Scores, cosines: Scores | None) -> list[Places]:
+    """The places that lead by the words of the whole query, of each clause, and by the query's vector."""
+    leading = [_top(row, WHOLE if nth == 0 else PER_CLAUSE) for nth, row in enumerate(lexical)]
+    return leading if cosines is None else [*leading, _top(cosines, NEAREST)]
+
+
+def _top(scores: Scores, count: int) -> Places:
+    """The places of the highest scores. Those far below the best are passed over before any sorting."""
+    best = scores.max(initial=np.float32(0))
+    for floor in (best / 2, best / 4, np.float32(0)):
+        above = np.flatnonzero(scores > floor)
+        if len(above) >= count:
+            return above[np.argpartition(scores[above], -count)[-count:]]
+    return above
+
+
+def _ranked(
+    rows: Sequence[asyncpg.Record], lexical: Scores, similar: Scores | None, best: float, top_k: int
+) -> list[Hit]:
+    if not rows:
+        return []
+    parts = [ranking.fused(words, similar[nth] if similar is not None else None) for nth, words in enumerate(lexical)]
+    scores = ranking.with_clauses(parts[0], parts[1:])
+    clause = np.maximum.reduce(parts[1:]) if parts[1:] else None
+    names = [row["name"] for row in rows]
+    order = sorted(np.flatnonzero(scores > 0).tolist(), key=lambda nth: (-scores[nth], names[nth]))
+    return [
+        Hit(
+            name=names[nth],
+            version=rows[nth]["version"],
+            score=float(scores[nth]),
+            lexical=float(lexical[0, nth]) / best if best > 0 else 0.0,
+            semantic=float(similar[0, nth]) or None if similar is not None else None,
+            clause=float(clause[nth]) if clause is not None else None,
+        )
+        for nth in order[:top_k]
+    ]
