@@ -9,6 +9,7 @@ AGENT: Final = "agent."
 """In front of a template's name: the tool that calls its agent."""
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
+_PLAIN: Final = re.compile(r"(?!\.+$)[A-Za-z0-9._:@-]{1,128}")
 _ODD_PART: Final = re.compile(r"__.*|.*__|")
 
 
@@ -26,6 +27,11 @@ def name_problem(name: str, *, for_agent: bool = False) -> str | None:
     if for_agent and not begins:
         return f"the tool of an agent is called {AGENT} and the name of its template"
     return None
+
+
+def could_be_named(name: str) -> bool:
+    """Is it worth looking for something of this name? Postgres refuses what holds a zero byte."""
+    return _PLAIN.fullmatch(name) is not None
 
 
 def key(name: str) -> str:

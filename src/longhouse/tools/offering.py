@@ -10,11 +10,12 @@ import structlog
 from longhouse import clock
 from longhouse.agents import offering, rules
 from longhouse.agents.base import AgentRegistry
-from longhouse.agents.descriptor import RISKS, ToolDescriptor
+from longhouse.agents.descriptor import ToolDescriptor
 from longhouse.agents.names import Names
+from longhouse.agents.permission import Permission
 from longhouse.agents.template import Template, ToolPolicy
 from longhouse.agents.tool import Tool
-from longhouse.journal.events import Rights, Selection
+from longhouse.journal.events import Selection
 from longhouse.journal.session import Session
 from longhouse.store.catalog import Catalog
 from longhouse.tools.toolbox import Toolbox, ToolRegistry
@@ -194,35 +195,3 @@ def _names_all(policy: ToolPolicy, active: Mapping[str, int]) -> bool:
     if policy.selection_strategy == "static":
         return True
     return policy.allowlist is not None and len(active) <= policy.max_tools_in_prompt
-
-
-class Permission:
-    """What the agents of a template may have in one session; made once, asked of many tools."""
-
-    def __init__(self, template: Template, session: Session) -> None:
-        policy, rights = template.tool_policy, (session.turn.rights if session.turn else None) or Rights()
-        self._template, self._is_sub = template.name, session.side == "sub"
-        self._required = Names(policy.required)
-        self._allowed = None if policy.allowlist is None else Names(policy.allowlist)
-        self._denied = Names((*policy.denylist, *rights.denied))
-        self._risk = min(RISKS.index(policy.max_risk_level), RISKS.index(rights.max_risk))
-        self._types, self._tags = policy.tool_types, frozenset(policy.tags)
-
-    def covers(self, tool: ToolDescriptor) -> bool:
-        allow = tool.security_policy.allow
-        if tool.name in self._denied:
-            return False
-        if allow.templates is not None and self._template not in allow.templates:
-            return False
-        if self._is_sub and not allow.sub_agents:
-            return False
-        if RISKS.index(tool.security_policy.risk_level) > self._risk:
-            return False
-        return tool.name in self._required or self._is_allowed(tool)
-
-    def _is_allowed(self, tool: ToolDescriptor) -> bool:
-        if self._allowed is not None and tool.name not in self._allowed:
-            return False
-        if self._types and tool.type not in self._types:
-            return False
-        return not self._tags or not self._tags.isdisjoint((*tool.tags, *tool.categories))

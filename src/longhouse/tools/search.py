@@ -10,6 +10,7 @@ import structlog
 from longhouse import clock
 from longhouse.agents import names, offering, rules
 from longhouse.agents.descriptor import RISKS, ToolDescriptor
+from longhouse.agents.permission import Permission
 from longhouse.agents.rules import Opening
 from longhouse.agents.template import Template
 from longhouse.agents.tool import Tool
@@ -24,7 +25,6 @@ from longhouse.store.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.store.search import Filters
 from longhouse.store.vectors import Kept, Space, Vectors
-from longhouse.tools.offering import Permission
 
 log = structlog.get_logger()
 

@@ -40,6 +40,11 @@ class Caller:
     meter: Meter | None = field(default=None, compare=False, repr=False)
     """None: nothing is limited."""
 
+    @property
+    def publisher(self) -> str:
+        """Who is said to have published or decided something in the catalog."""
+        return self.key or self.owner
+
     def opens_session(self) -> None:
         """Refuses one session too many."""
         if self.meter:

@@ -73,7 +73,7 @@ def _add_publishing(router: APIRouter, desk: Desk[T]) -> None:
     async def publish(caller: access.Admin, request: Request) -> Response:
         """Publishes the first or the next version of one descriptor, or of a list of them: all or none."""
         activate, sent = await _asked(request)
-        published = await desk.publish(caller, sent, activate=activate)
+        published = await desk.publish(sent, by=caller.publisher, activate=activate)
         status = 201 if any(one.is_new for one in published) else 200
         placed = [_placed(one) for one in published]
         return wire.Json(_page(placed) if isinstance(sent, list) else placed[0], status_code=status)
@@ -89,7 +89,7 @@ def _add_publishing(router: APIRouter, desk: Desk[T]) -> None:
     async def put(caller: access.Admin, name: Name, request: Request) -> Response:
         """Publishes the next version of a name that is there."""
         activate, sent = await _asked(request)
-        published = await desk.next(caller, name, sent, activate=activate)
+        published = await desk.next(name, sent, by=caller.publisher, activate=activate)
         return wire.Json(_placed(published), status_code=201 if published.is_new else 200)
 
     @router.patch(
@@ -105,7 +105,7 @@ def _add_publishing(router: APIRouter, desk: Desk[T]) -> None:
     async def patch(caller: access.Admin, name: Name, request: Request) -> Response:
         """Publishes the active version, or the latest, with these fields changed: a JSON merge patch (RFC 7396)."""
         activate, sent = await _asked(request)
-        published = await desk.change(caller, name, sent, activate=activate)
+        published = await desk.change(name, sent, by=caller.publisher, activate=activate)
         return wire.Json(_placed(published), status_code=201 if published.is_new else 200)
 
 

@@ -51,7 +51,7 @@ def routes(catalog: Catalog, admission: Admission) -> APIRouter:
         return await desk.version(name, found.active or found.latest)
 
     async def decided(caller: access.Caller, name: str, change: Any) -> Response:
-        held = await security.decide(catalog, await tool_of(name), change, by=caller.key or caller.owner)
+        held = await security.decide(catalog, await tool_of(name), change, by=caller.publisher)
         return wire.Json(held.shown())
 
     @router.get("", response_model=None, summary="Read what holds for a tool", responses=answers)

@@ -3,14 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic
 
+from longhouse.agents.names import could_be_named
 from longhouse.errors import CallerError
 from longhouse.store.overlays import Overlays
 from longhouse.store.publication import Published, persist
 from longhouse.store.shelf import Named, Shelf, T, Version
 from longhouse.tools import security
 from longhouse.tools.admission import Admission
-from longhouse.web import wire
-from longhouse.web.access import Caller
 
 
 class Desk(Generic[T]):
@@ -23,13 +22,12 @@ class Desk(Generic[T]):
         self._overlays = overlays
 
     async def publish(
-        self, caller: Caller, sent: Any, *, activate: bool, seen: Mapping[str, int] | None = None
+        self, sent: Any, *, by: str, activate: bool, seen: Mapping[str, int] | None = None
     ) -> list[Published]:
-        by = caller.key or caller.owner
         return await self._admission.publish(self.shelf, sent, by=by, activate=activate, seen=seen)
 
     async def next(
-        self, caller: Caller, name: str, sent: Any, *, activate: bool, seen: Mapping[str, int] | None = None
+        self, name: str, sent: Any, *, by: str, activate: bool, seen: Mapping[str, int] | None = None
     ) -> Published:
         """The next version of a name that is there."""
         await self.named(name)
@@ -39,21 +37,21 @@ class Desk(Generic[T]):
                 raise CallerError(f"A version of {name} has this name, and no other.", param="name")
         elif isinstance(sent, list):
             raise CallerError("Send one descriptor here, not a list.")
-        [published] = await self.publish(caller, sent, activate=activate, seen=seen)
+        [published] = await self.publish(sent, by=by, activate=activate, seen=seen)
         return published
 
-    async def change(self, caller: Caller, name: str, patch: Any, *, activate: bool) -> Published:
+    async def change(self, name: str, patch: Any, *, by: str, activate: bool) -> Published:
         """The next version: the active one, or the latest where none is, with some fields changed."""
 
         async def attempt() -> Published:
             found = await self.named(name)
             seen = {name: found.active or found.latest}
-            return await self.next(caller, name, patched(found.descriptor, patch), activate=activate, seen=seen)
+            return await self.next(name, patched(found.descriptor, patch), by=by, activate=activate, seen=seen)
 
         return await persist(attempt)
 
     async def named(self, name: str) -> Named:
-        found = await self.shelf.named(name) if wire.ID.fullmatch(name) else None
+        found = await self.shelf.named(name) if could_be_named(name) else None
         if found is None:
             raise self.missing()
         return found
@@ -67,7 +65,7 @@ class Desk(Generic[T]):
         return {name: {"security_overlay": one} for name, one in laid.items() if one}
 
     async def version(self, name: str, version: int) -> Version:
-        found = await self.shelf.version(name, version) if wire.ID.fullmatch(name) else None
+        found = await self.shelf.version(name, version) if could_be_named(name) else None
         if found is None:
             raise self.missing()
         return found
@@ -91,7 +89,8 @@ class Desk(Generic[T]):
         return {"name": name, "version": found.active or found.latest, "is_active": False}
 
     def missing(self) -> CallerError:
-        return wire.not_found(f"There is no such {self.kind}, or no such version of it.", code=f"{self.kind}_not_found")
+        message = f"There is no such {self.kind}, or no such version of it."
+        return CallerError(message, status=404, code=f"{self.kind}_not_found")
 
 
 def patched(descriptor: dict[str, Any], patch: Any) -> dict[str, Any]:
