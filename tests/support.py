@@ -35,7 +35,7 @@ from longhouse.models.scripted_server import serve as serve_model
 from longhouse.settings import Settings
 from longhouse.store import journals
 from longhouse.store.database import Database, open_database
-from longhouse.tools.toolbox import BaseTool
+from longhouse.tools.base import BaseTool
 from longhouse.web.connections import Bounds, Connections
 from longhouse.web.protocol import config_of
 

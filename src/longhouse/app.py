@@ -48,6 +48,7 @@ from longhouse.store.embedded import Postgres, open_postgres
 from longhouse.store.memories import Memories
 from longhouse.store.publication import Published
 from longhouse.tools.admission import Admission
+from longhouse.tools.base import BaseTool
 from longhouse.tools.binding import binder_of
 from longhouse.tools.checkup import Checkup
 from longhouse.tools.clock import ClockTool
@@ -66,7 +67,7 @@ from longhouse.tools.research import ExtractPageContentTool, WebSearchTool
 from longhouse.tools.search import Finder, ToolSearchService
 from longhouse.tools.talk import ClarificationTool, FinalAnswerTool
 from longhouse.tools.tavily import BASE_URL, open_search
-from longhouse.tools.toolbox import BaseTool, Toolbox
+from longhouse.tools.toolbox import Toolbox
 from longhouse.tools.workspace import MEMORY_TOOLS
 from longhouse.web import server
 from longhouse.web.access import LOCAL, Door, open_door

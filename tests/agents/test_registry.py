@@ -6,7 +6,7 @@ from longhouse.agents.base import AgentRegistry, BaseAgent
 from longhouse.agents.hybrid import SGRToolCallingAgent
 from longhouse.agents.structured import SGRAgent
 from longhouse.tools import BaseTool
-from longhouse.tools.toolbox import ToolRegistry
+from longhouse.tools.base import ToolRegistry
 
 
 def test_a_subclass_registers_under_its_name() -> None:

@@ -13,8 +13,8 @@ from longhouse.models.scripted_server import serve as serve_model
 from longhouse.settings import Settings
 from longhouse.store.catalog import Catalog
 from longhouse.store.database import Database
+from longhouse.tools.base import BaseTool
 from longhouse.tools.context import ToolContext
-from longhouse.tools.toolbox import BaseTool
 from support import NO_FILES, Serving, content, launched_words, process
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ from longhouse.agents.template import Availability, Rules, StageRule, Template, 
 from longhouse.journal import events
 from longhouse.models.scripted import Say, call, calls
 from longhouse.tools import BaseTool, ToolContext
-from longhouse.tools.toolbox import entrypoint_of
+from longhouse.tools.base import entrypoint_of
 from support import House, Serving, indexed
 
 END = "finalanswertool"

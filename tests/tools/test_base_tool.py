@@ -4,7 +4,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from longhouse.tools.toolbox import BaseTool, Toolbox
+from longhouse.tools.base import BaseTool
+from longhouse.tools.toolbox import Toolbox
 
 
 class WeatherTool(BaseTool):

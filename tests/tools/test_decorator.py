@@ -13,7 +13,8 @@ from longhouse.journal import events
 from longhouse.journal.events import Fault, Output
 from longhouse.models.scripted import call
 from longhouse.tools import BaseTool, ToolContext, tool
-from longhouse.tools.toolbox import Toolbox, ToolRegistry
+from longhouse.tools.base import ToolRegistry
+from longhouse.tools.toolbox import Toolbox
 from support import Serving, content, opened, prompted, started, told, used
 
 

@@ -11,9 +11,10 @@ import pytest
 
 from longhouse.agents.descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.journal.events import Fault
+from longhouse.tools.base import BaseTool
+from longhouse.tools.bindings.base import Refused
 from longhouse.tools.clock import ClockTool
 from longhouse.tools.entrypoint import EntrypointBinding, EntrypointError, bound, check, known, load
-from longhouse.tools.toolbox import BaseTool, Refused
 
 TOOL = """
 from pathlib import Path

@@ -10,9 +10,9 @@ from longhouse.agents.template import PromptPack, Template, ToolPolicy
 from longhouse.agents.tool import Tool
 from longhouse.store.catalog import Catalog
 from longhouse.store.database import Database
+from longhouse.tools.base import BaseTool
 from longhouse.tools.publishing import publish_classes, publish_templates
 from longhouse.tools.served import publish_served
-from longhouse.tools.toolbox import BaseTool
 
 OPERATOR = "key_1"
 CLERK = Template(name="clerk", prompt_pack=PromptPack(system_prompt="one"))

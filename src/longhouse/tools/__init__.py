@@ -1,5 +1,6 @@
 """What can be done. Those who write tools need three names of it; tools of SGR-Agent Core find theirs here, too."""
 
+from longhouse.tools.base import BaseTool, ToolRegistry
 from longhouse.tools.config import ExecutionConfig, LLMConfig, SearchConfig
 from longhouse.tools.config import ToolConfig as AgentConfig
 from longhouse.tools.context import ToolContext
@@ -9,7 +10,6 @@ from longhouse.tools.decorator import tool
 from longhouse.tools.findings import SearchResult, SourceData
 from longhouse.tools.states import AgentStatesEnum
 from longhouse.tools.tavily_service import TavilySearchService
-from longhouse.tools.toolbox import BaseTool, ToolRegistry
 
 __all__ = [
     "AgentConfig",

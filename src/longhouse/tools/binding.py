@@ -7,9 +7,10 @@ import aiohttp
 
 from longhouse.agents.descriptor import ToolDescriptor
 from longhouse.tools import entrypoint
+from longhouse.tools.bindings.base import Binding
 from longhouse.tools.delegate import AgentBinding
 from longhouse.tools.remote import RemoteBinding
-from longhouse.tools.toolbox import Binder, Binding
+from longhouse.tools.toolbox import Binder
 
 
 def binder_of(

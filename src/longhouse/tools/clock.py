@@ -6,8 +6,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import Field
 
+from longhouse.tools.base import BaseTool
 from longhouse.tools.context import ToolContext
-from longhouse.tools.toolbox import BaseTool
 
 
 class ClockTool(BaseTool):

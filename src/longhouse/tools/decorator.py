@@ -9,8 +9,8 @@ import pydantic
 
 from longhouse.errors import SetupError
 from longhouse.journal.events import Effect
+from longhouse.tools.base import BaseTool
 from longhouse.tools.context import ToolContext
-from longhouse.tools.toolbox import BaseTool
 
 Function = Callable[..., Awaitable[Any]]
 

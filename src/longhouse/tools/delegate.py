@@ -9,8 +9,9 @@ from longhouse.agents.delegation import AgentTask
 from longhouse.agents.descriptor import ToolDescriptor
 from longhouse.agents.tool import ToolType
 from longhouse.journal.events import Fault
+from longhouse.tools.base import BaseTool
+from longhouse.tools.bindings.base import Work
 from longhouse.tools.context import ToolContext
-from longhouse.tools.toolbox import BaseTool, Work
 
 
 class AgentBinding:

@@ -13,7 +13,8 @@ from longhouse.agents.tool import Tool
 from longhouse.errors import LonghouseError
 from longhouse.journal.events import Fault
 from longhouse.journal.messages import clean
-from longhouse.tools.toolbox import BaseTool, Binding, ClassBinding, Refused, Work
+from longhouse.tools.base import BaseTool
+from longhouse.tools.bindings.base import Binding, ClassBinding, Refused, Work
 
 log = structlog.get_logger()
 

@@ -5,8 +5,8 @@ from typing import Any, ClassVar, Final
 from pydantic import Field
 
 from longhouse.agents.tool import ToolType
+from longhouse.tools.base import BaseTool
 from longhouse.tools.context import ToolContext
-from longhouse.tools.toolbox import BaseTool
 
 FOUND: Final = 5
 

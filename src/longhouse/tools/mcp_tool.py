@@ -13,11 +13,11 @@ from longhouse.agents.tool import Tool
 from longhouse.journal.events import Effect, Fault
 from longhouse.journal.messages import clean
 from longhouse.tools.arguments import BadSchema, Check, checker, read
+from longhouse.tools.bindings.base import Work
 from longhouse.tools.bounded import bounded
 from longhouse.tools.config import ToolConfig
 from longhouse.tools.context import ToolContext
 from longhouse.tools.mcp_config import Secrets
-from longhouse.tools.toolbox import Work
 
 MAX_DESCRIPTION: Final = 4_000
 MAX_SCHEMA: Final = 100_000

@@ -18,7 +18,8 @@ from longhouse.agents.tool import Tool
 from longhouse.journal.events import Selection
 from longhouse.journal.session import Session
 from longhouse.store.catalog import Catalog
-from longhouse.tools.toolbox import Toolbox, ToolRegistry
+from longhouse.tools.base import ToolRegistry
+from longhouse.tools.toolbox import Toolbox
 
 log = structlog.get_logger()
 

@@ -5,8 +5,8 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from longhouse.agents.tool import ToolType
+from longhouse.tools.base import BaseTool
 from longhouse.tools.context import ToolContext
-from longhouse.tools.toolbox import BaseTool
 
 
 class ReasoningTool(BaseTool):

@@ -8,7 +8,7 @@ from longhouse.agents.descriptor import DEFAULTS, ToolDescriptor
 from longhouse.agents.template import Template
 from longhouse.store.catalog import BUILT_IN, Catalog
 from longhouse.store.publication import Published, Terms
-from longhouse.tools.toolbox import BaseTool
+from longhouse.tools.base import BaseTool
 
 FILES: Final = "files"
 """Who published what the files of a process say."""

@@ -20,11 +20,11 @@ from longhouse.egress import Egress, EgressRefused, Lookup, connector, look_up, 
 from longhouse.errors import quoted
 from longhouse.journal.events import Fault
 from longhouse.tools.arguments import BadSchema, Check, checker, read
+from longhouse.tools.bindings.base import Work
 from longhouse.tools.config import ToolConfig
 from longhouse.tools.context import ToolContext
 from longhouse.tools.doubt import CallError, NotBegun
 from longhouse.tools.mcp_config import Secrets, secrets_of
-from longhouse.tools.toolbox import Work
 
 CONNECT: Final = 10.0
 """Seconds to connect to the endpoint."""

@@ -14,10 +14,10 @@ from pydantic import Field
 
 from longhouse.journal.events import Effect
 from longhouse.journal.messages import clean
+from longhouse.tools.base import BaseTool
 from longhouse.tools.config import ToolConfig
 from longhouse.tools.context import MadeFile, ToolContext
 from longhouse.tools.research import known
-from longhouse.tools.toolbox import BaseTool
 
 log = structlog.get_logger()
 

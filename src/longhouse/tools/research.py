@@ -9,12 +9,12 @@ from pydantic import Field
 from yarl import URL
 
 from longhouse import clock
+from longhouse.tools.base import BaseTool
 from longhouse.tools.bounded import bounded
 from longhouse.tools.config import SearchConfig, ToolConfig
 from longhouse.tools.context import ToolContext
 from longhouse.tools.findings import Finding
 from longhouse.tools.tavily import Page, Search, SearchError
-from longhouse.tools.toolbox import BaseTool
 
 MOST_URLS: Final = 10
 LONGEST_URL: Final = 2_000

@@ -14,7 +14,7 @@ from longhouse.store.catalog import Catalog
 from longhouse.store.overlays import Overlaid, spoken
 from longhouse.store.publication import persist
 from longhouse.store.shelf import Version
-from longhouse.tools.toolbox import ToolRegistry
+from longhouse.tools.base import ToolRegistry
 
 log = structlog.get_logger()
 

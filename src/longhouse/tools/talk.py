@@ -5,8 +5,8 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, field_validator
 
 from longhouse.agents.tool import ToolType
+from longhouse.tools.base import BaseTool
 from longhouse.tools.context import ToolContext
-from longhouse.tools.toolbox import BaseTool
 
 
 class ClarificationTool(BaseTool):

@@ -1,23 +1,22 @@
-"""BaseTool, and how a call becomes an outcome."""
+"""The tools that this process can run, and how a call becomes an outcome."""
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cache
-from typing import Any, ClassVar, Final, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 
-import pydantic
 import structlog
 
-from longhouse.agents.descriptor import RuntimeBinding, SecurityOverlay, ToolDescriptor
-from longhouse.agents.registry import Registry
-from longhouse.agents.tool import Tool, ToolType
-from longhouse.journal.events import Effect, Fault, Outcome, Output
+from longhouse.agents.descriptor import SecurityOverlay, ToolDescriptor
+from longhouse.agents.tool import Tool
+from longhouse.journal.events import Fault, Outcome, Output
 from longhouse.journal.messages import clean
 from longhouse.journal.session import Open, Session
 from longhouse.store.catalog import Catalog
 from longhouse.tools.attempt import Attempts, Late
+from longhouse.tools.base import BaseTool, entrypoint_of
+from longhouse.tools.bindings.base import Binding, Blocking, ClassBinding, Refused, Work
 from longhouse.tools.bounded import bounded
 from longhouse.tools.config import ToolConfig, with_model
 from longhouse.tools.context import MadeFile, Services, ToolContext, changes, context_of, written
@@ -31,115 +30,6 @@ MAX_ARGUMENTS: Final = 1_000_000
 """Characters of arguments that we read at all."""
 MOST_BOUND: Final = 2048
 """Versions of tools that are kept ready."""
-
-
-class ToolRegistry(Registry[type["BaseTool"]]):
-    """Every tool class, from the moment it is defined."""
-
-
-class BaseTool(pydantic.BaseModel):
-    """The contract of a tool: its fields are the arguments, its docstring the description, `__call__` the work."""
-
-    tool_name: ClassVar[str] = ""
-    description: ClassVar[str] = ""
-    effect: ClassVar[Effect] = "read"
-    timeout: ClassVar[float] = 60.0
-    max_output: ClassVar[int] = 40_000
-    inline: ClassVar[bool] = False
-    finishes: ClassVar[bool] = False
-    closing: ClassVar[bool] = False
-    asks: ClassVar[bool] = False
-    collects: ClassVar[bool] = False
-    tool_type: ClassVar[ToolType] = "domain"
-    tool_tags: ClassVar[tuple[str, ...]] = ()
-    needs_approval: ClassVar[bool] = False
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        cls.tool_name = cls.__dict__.get("tool_name") or cls.__name__.lower()
-        cls.description = cls.__dict__.get("description") or inspect.cleandoc(cls.__doc__ or "")
-        ToolRegistry.register(cls, name=cls.tool_name)
-
-    async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
-        raise NotImplementedError(f"{type(self).__name__} does not say what it does: define `async def __call__`")
-
-    @classmethod
-    def described(cls, descriptor: ToolDescriptor | None = None) -> Tool:
-        """The class as an agent meets it; under a description of the catalog, which never asks for less care."""
-        own = cls.descriptor()
-        return replace(
-            (descriptor or own).bound_to(own),
-            inline=cls.inline,
-            finishes=cls.finishes,
-            closing=cls.closing,
-            asks=cls.asks,
-            collects=cls.collects,
-        )
-
-    @classmethod
-    def descriptor(cls) -> ToolDescriptor:
-        """The class as the catalog describes it."""
-        return ToolDescriptor(
-            name=cls.tool_name,
-            type=cls.tool_type,
-            tags=cls.tool_tags,
-            description_short=cls.description,
-            input_schema=_schema_of(cls),
-            runtime_binding=RuntimeBinding(python_entrypoint=entrypoint_of(cls)),
-            effect=cls.effect,
-            timeout=cls.timeout,
-            max_output=cls.max_output,
-            needs_approval=cls.needs_approval,
-        )
-
-
-@cache
-def _schema_of(cls: type[BaseTool]) -> dict[str, Any]:
-    """Made once: a class does not change its fields."""
-    schema: dict[str, Any] = _without_titles(cls.model_json_schema())
-    schema.pop("description", None)
-    return schema
-
-
-def entrypoint_of(cls: type[BaseTool]) -> str:
-    return f"{cls.__module__}:{cls.__qualname__}"
-
-
-@dataclass(frozen=True, slots=True)
-class Blocking:
-    """Work that holds up whoever calls it: it gets a thread, so that the event loop and the heartbeat go on."""
-
-    call: Callable[[ToolContext, ToolConfig], Any]
-
-
-Work = Callable[[ToolContext, ToolConfig], Awaitable[Any]] | Blocking
-"""A call that is ready to be made."""
-
-
-class Binding(Protocol):
-    """A tool and the way from its arguments to the work: a class of ours, an MCP server, a remote endpoint."""
-
-    @property
-    def tool(self) -> Tool: ...
-
-    def bind(self, arguments: str) -> Work | Fault:
-        """The work, or why these arguments do not fit, in words that the model can act on. Nothing happens yet."""
-        ...
-
-
-class ClassBinding:
-    """A subclass of BaseTool, as one version of the catalog describes it."""
-
-    def __init__(self, cls: type[BaseTool], descriptor: ToolDescriptor | None = None) -> None:
-        self.tool = cls.described(descriptor)
-        self._cls = cls
-
-    def bind(self, arguments: str) -> Work | Fault:
-        try:
-            parsed = self._cls.model_validate_json(arguments or "{}")
-        except pydantic.ValidationError as error:
-            return Fault(code="bad_arguments", message=f"the arguments of {self.tool.name} do not fit: {_why(error)}")
-        return parsed.__call__ if inspect.iscoroutinefunction(type(parsed).__call__) else Blocking(parsed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,17 +232,6 @@ class Toolbox:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """A tool that is not offered here, since its description asks for what may not be; a call of it is told why."""
-
-    tool: Tool
-    fault: Fault
-
-    def bind(self, arguments: str) -> Work | Fault:
-        return self.fault
-
-
-@dataclass(frozen=True, slots=True)
 class Versioned:
     """A binding under the description that an agent was shown."""
 
@@ -392,23 +271,3 @@ def _is_ours(error: BaseException) -> bool:
         task = asyncio.current_task()
         return task is None or task.cancelling() > 0
     return isinstance(error, KeyboardInterrupt | GeneratorExit)
-
-
-def _why(error: pydantic.ValidationError) -> str:
-    problems = [f"{'.'.join(str(part) for part in e['loc']) or 'arguments'}: {e['msg']}" for e in error.errors()[:5]]
-    return "; ".join(problems)
-
-
-def _without_titles(schema: Any) -> Any:
-    """Pydantic's generated titles say nothing that the names do not, and cost tokens in every request."""
-    if isinstance(schema, dict):
-        return {
-            key: {name: _without_titles(prop) for name, prop in value.items()}
-            if key == "properties"
-            else _without_titles(value)
-            for key, value in schema.items()
-            if not (key == "title" and isinstance(value, str))
-        }
-    if isinstance(schema, list):
-        return [_without_titles(item) for item in schema]
-    return schema

@@ -10,9 +10,9 @@ from longhouse.journal.events import Effect
 from longhouse.journal.messages import clean
 from longhouse.store import scopes
 from longhouse.store.memories import MAX_ENTRIES, MAX_FILE, MAX_SCOPE, File, Scope, Verdict
+from longhouse.tools.base import BaseTool
 from longhouse.tools.context import ToolContext
 from longhouse.tools.memory import ROOT, BadPath, Memory, plain
-from longhouse.tools.toolbox import BaseTool
 
 PATH: Final = f"A path inside {ROOT}, such as people/ann.md"
 

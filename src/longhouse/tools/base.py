@@ -1,0 +1,101 @@
+"""BaseTool: the contract of a tool, and the registry of all tool classes."""
+
+import inspect
+from dataclasses import replace
+from functools import cache
+from typing import Any, ClassVar
+
+import pydantic
+
+from longhouse.agents.descriptor import RuntimeBinding, ToolDescriptor
+from longhouse.agents.registry import Registry
+from longhouse.agents.tool import Tool, ToolType
+from longhouse.journal.events import Effect
+from longhouse.tools.context import ToolContext
+
+
+class ToolRegistry(Registry[type["BaseTool"]]):
+    """Every tool class, from the moment it is defined."""
+
+
+class BaseTool(pydantic.BaseModel):
+    """The contract of a tool: its fields are the arguments, its docstring the description, `__call__` the work."""
+
+    tool_name: ClassVar[str] = ""
+    description: ClassVar[str] = ""
+    effect: ClassVar[Effect] = "read"
+    timeout: ClassVar[float] = 60.0
+    max_output: ClassVar[int] = 40_000
+    inline: ClassVar[bool] = False
+    finishes: ClassVar[bool] = False
+    closing: ClassVar[bool] = False
+    asks: ClassVar[bool] = False
+    collects: ClassVar[bool] = False
+    tool_type: ClassVar[ToolType] = "domain"
+    tool_tags: ClassVar[tuple[str, ...]] = ()
+    needs_approval: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.tool_name = cls.__dict__.get("tool_name") or cls.__name__.lower()
+        cls.description = cls.__dict__.get("description") or inspect.cleandoc(cls.__doc__ or "")
+        ToolRegistry.register(cls, name=cls.tool_name)
+
+    async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
+        raise NotImplementedError(f"{type(self).__name__} does not say what it does: define `async def __call__`")
+
+    @classmethod
+    def described(cls, descriptor: ToolDescriptor | None = None) -> Tool:
+        """The class as an agent meets it; under a description of the catalog, which never asks for less care."""
+        own = cls.descriptor()
+        return replace(
+            (descriptor or own).bound_to(own),
+            inline=cls.inline,
+            finishes=cls.finishes,
+            closing=cls.closing,
+            asks=cls.asks,
+            collects=cls.collects,
+        )
+
+    @classmethod
+    def descriptor(cls) -> ToolDescriptor:
+        """The class as the catalog describes it."""
+        return ToolDescriptor(
+            name=cls.tool_name,
+            type=cls.tool_type,
+            tags=cls.tool_tags,
+            description_short=cls.description,
+            input_schema=_schema_of(cls),
+            runtime_binding=RuntimeBinding(python_entrypoint=entrypoint_of(cls)),
+            effect=cls.effect,
+            timeout=cls.timeout,
+            max_output=cls.max_output,
+            needs_approval=cls.needs_approval,
+        )
+
+
+@cache
+def _schema_of(cls: type[BaseTool]) -> dict[str, Any]:
+    """Made once: a class does not change its fields."""
+    schema: dict[str, Any] = _without_titles(cls.model_json_schema())
+    schema.pop("description", None)
+    return schema
+
+
+def entrypoint_of(cls: type[BaseTool]) -> str:
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def _without_titles(schema: Any) -> Any:
+    """Pydantic's generated titles say nothing that the names do not, and cost tokens in every request."""
+    if isinstance(schema, dict):
+        return {
+            key: {name: _without_titles(prop) for name, prop in value.items()}
+            if key == "properties"
+            else _without_titles(value)
+            for key, value in schema.items()
+            if not (key == "title" and isinstance(value, str))
+        }
+    if isinstance(schema, list):
+        return [_without_titles(item) for item in schema]
+    return schema

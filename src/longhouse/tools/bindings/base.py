@@ -1,0 +1,68 @@
+"""A binding: a tool, and the way from its arguments to the work. And the binding of a class."""
+
+import inspect
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pydantic
+
+from longhouse.agents.descriptor import ToolDescriptor
+from longhouse.agents.tool import Tool
+from longhouse.journal.events import Fault
+from longhouse.tools.base import BaseTool
+from longhouse.tools.config import ToolConfig
+from longhouse.tools.context import ToolContext
+
+
+@dataclass(frozen=True, slots=True)
+class Blocking:
+    """Work that holds up whoever calls it: it gets a thread, so that the event loop and the heartbeat go on."""
+
+    call: Callable[[ToolContext, ToolConfig], Any]
+
+
+Work = Callable[[ToolContext, ToolConfig], Awaitable[Any]] | Blocking
+"""A call that is ready to be made."""
+
+
+class Binding(Protocol):
+    """A tool and the way from its arguments to the work: a class of ours, an MCP server, a remote endpoint."""
+
+    @property
+    def tool(self) -> Tool: ...
+
+    def bind(self, arguments: str) -> Work | Fault:
+        """The work, or why these arguments do not fit, in words that the model can act on. Nothing happens yet."""
+        ...
+
+
+class ClassBinding:
+    """A subclass of BaseTool, as one version of the catalog describes it."""
+
+    def __init__(self, cls: type[BaseTool], descriptor: ToolDescriptor | None = None) -> None:
+        self.tool = cls.described(descriptor)
+        self._cls = cls
+
+    def bind(self, arguments: str) -> Work | Fault:
+        try:
+            parsed = self._cls.model_validate_json(arguments or "{}")
+        except pydantic.ValidationError as error:
+            return Fault(code="bad_arguments", message=f"the arguments of {self.tool.name} do not fit: {_why(error)}")
+        return parsed.__call__ if inspect.iscoroutinefunction(type(parsed).__call__) else Blocking(parsed)
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A tool that is not offered here, since its description asks for what may not be; a call of it is told why."""
+
+    tool: Tool
+    fault: Fault
+
+    def bind(self, arguments: str) -> Work | Fault:
+        return self.fault
+
+
+def _why(error: pydantic.ValidationError) -> str:
+    problems = [f"{'.'.join(str(part) for part in e['loc']) or 'arguments'}: {e['msg']}" for e in error.errors()[:5]]
+    return "; ".join(problems)
