@@ -13,7 +13,8 @@ from longhouse.agents.structured import MOST_TOOLS, SGRAgent
 from longhouse.agents.template import Abilities, ExecutionPolicy, LLMPolicy, PromptPack, Template, ToolPolicy
 from longhouse.app import TOOLS
 from longhouse.journal.events import Called, Fault, Replied, Returned
-from longhouse.models.openai import OpenAIModel, open_endpoint
+from longhouse.models.http_client import open_endpoint
+from longhouse.models.openai import OpenAIModel
 from longhouse.models.probe import Finding, abilities, probe, told
 from longhouse.tools.toolbox import Toolbox
 from support import House, Serving, launched_words, opened, prompted, started

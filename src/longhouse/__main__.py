@@ -28,7 +28,8 @@ from longhouse.configured import configure, file_of
 from longhouse.errors import LonghouseError, SetupError
 from longhouse.files.logging_file import configure_logging
 from longhouse.models import probe as probing
-from longhouse.models.openai import OpenAIModel, open_endpoint
+from longhouse.models.http_client import open_endpoint
+from longhouse.models.openai import OpenAIModel
 from longhouse.settings import Settings
 from longhouse.store import migrate as migrations
 from longhouse.store.database import open_database

@@ -26,8 +26,9 @@ from longhouse.models import embedded
 from longhouse.models.demo import scene
 from longhouse.models.embeddings import open_embeddings
 from longhouse.models.endpoints import open_endpoints
+from longhouse.models.http_client import open_endpoint
 from longhouse.models.model import Embedder, Model
-from longhouse.models.openai import OpenAIModel, open_endpoint
+from longhouse.models.openai import OpenAIModel
 from longhouse.models.scripted import ScriptedModel
 from longhouse.runtime.bus import Bus
 from longhouse.runtime.delegate import PriorOf

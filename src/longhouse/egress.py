@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
@@ -49,6 +48,7 @@ _METADATA: Final = frozenset(
     {"metadata", "metadata.google.internal", "metadata.goog", "instance-data", "instance-data.ec2.internal"}
 )
 """Their names, for calls through a proxy: what it makes of a name is not seen from here."""
+_PRIVATE_NAMES: Final = (".localhost", ".local", ".internal", ".home.arpa")
 _WITH_V4: Final = tuple(ipaddress.IPv6Network(text) for text in ("::/96", "::ffff:0:0/96", "64:ff9b::/96"))
 """Where the last 32 bits are an IPv4 address."""
 
@@ -178,6 +178,18 @@ def is_public(address: Address) -> bool:
     return not any(address.version == network.version and address in network for network in _NOT_PUBLIC)
 
 
+def is_public_host(host: str) -> bool:
+    """Is this the name or the address of something on the internet, as far as that is clear without looking it up?"""
+    try:
+        _check_host(host)
+    except ValueError:
+        return False
+    host = _plain(host)
+    if address := _literal(host):
+        return is_public(address) and not is_forbidden(address)
+    return "." in host and host not in _METADATA and not f".{host}".endswith(_PRIVATE_NAMES)
+
+
 def is_forbidden(address: Address) -> bool:
     """Is this, in whatever form, an address that nothing here may reach, whoever asks for it?"""
     meant = (address, *_inside(address))
@@ -256,21 +268,6 @@ async def look_up(host: str, port: int) -> list[str]:
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found))
-
-
-def connector(
-    egress: Egress, lookup: Lookup = look_up, *, limit: int = 100, keep: float | None = None
-) -> aiohttp.TCPConnector:
-    """Connections that cannot lead where the rules do not allow.
-
-    Each is new, so each is checked. With `keep` they are kept for so many seconds after use, and so are addresses that
-    were checked for a name.
-    """
-    gate = Gate(egress, lookup)
-    kept: dict[str, Any] = {"force_close": True, "use_dns_cache": False}
-    if keep is not None:
-        kept = {"keepalive_timeout": keep}
-    return aiohttp.TCPConnector(resolver=gate, socket_factory=gate.socket, limit=limit, **kept)
 
 
 def _family(address: Address) -> int:

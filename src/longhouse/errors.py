@@ -1,12 +1,5 @@
 """Errors sorted by who can act on them. What a tool does wrong is not here: that is a `Fault`, for the agent."""
 
-from collections.abc import Iterable
-from typing import Final
-
-LONGEST_QUOTE: Final = 300
-SHORTEST_SECRET: Final = 6
-"""What is shorter is no secret, such as the `x` that local servers are given; words would be mangled by it."""
-
 
 class LonghouseError(Exception):
     """The root of all errors that we raise on purpose."""
@@ -67,12 +60,3 @@ class ProviderError(LonghouseError):
 
 class UnknownShape(LonghouseError):  # noqa: N818
     """A journal holds a shape that this process does not know, or does not add up: it is let go, not guessed at."""
-
-
-def quoted(text: str, secrets: Iterable[str] = ()) -> str:
-    """What another side said, in one bounded line for an error of ours; secrets are taken out before it is cut."""
-    for secret in secrets:
-        if len(secret) >= SHORTEST_SECRET:
-            text = text.replace(secret, "[secret]")
-    line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
-    return line if len(line) <= LONGEST_QUOTE else f"{line[:LONGEST_QUOTE]}…"

@@ -26,7 +26,8 @@ from peers import (
 from longhouse.agents.strategy import Body
 from longhouse.errors import ProviderError, SetupError
 from longhouse.journal.messages import User
-from longhouse.models.openai import OpenAIModel, open_endpoint
+from longhouse.models.http_client import open_endpoint
+from longhouse.models.openai import OpenAIModel
 
 # --- what is asked
 

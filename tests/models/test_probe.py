@@ -8,7 +8,8 @@ import pytest
 from longhouse.agents.strategy import Body
 from longhouse.agents.template import Abilities
 from longhouse.errors import ProviderError
-from longhouse.models.openai import OpenAIModel, open_endpoint
+from longhouse.models.http_client import open_endpoint
+from longhouse.models.openai import OpenAIModel
 from longhouse.models.probe import Finding, abilities, probe, told
 from longhouse.models.scripted import Cut, Playable, Say, Status, call, calls, say
 from longhouse.models.scripted_server import Server, serve

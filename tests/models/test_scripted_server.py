@@ -16,8 +16,9 @@ import pytest
 
 from longhouse.agents.strategy import Body
 from longhouse.journal.messages import User
+from longhouse.models.http_client import open_endpoint
 from longhouse.models.model import Model
-from longhouse.models.openai import OpenAIModel, open_endpoint
+from longhouse.models.openai import OpenAIModel
 from longhouse.models.scripted import (
     Call,
     Cut,

@@ -11,7 +11,8 @@ import pytest
 
 from longhouse.errors import SetupError
 from longhouse.journal.events import Fault
-from longhouse.tools.mcp_config import Http, Secrets, Stdio, read_servers
+from longhouse.redaction import Redaction
+from longhouse.tools.mcp_config import Http, Stdio, read_servers
 from longhouse.tools.mcp_tool import McpBinding, Unusable, text_of
 
 SECRET = "canary/secret+4711"
@@ -88,7 +89,7 @@ async def never(name: str, arguments: Any, context: Any) -> Any:
 
 def bound(schema: dict[str, Any], name: str = "tool") -> McpBinding:
     told = mcp_types.Tool(name=name, input_schema={"type": "object", **schema})
-    return McpBinding("far", told, never, timeout=5, secrets=Secrets())
+    return McpBinding("far", told, never, timeout=5, secrets=Redaction())
 
 
 def test_no_reference_is_ever_fetched() -> None:

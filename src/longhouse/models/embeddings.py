@@ -1,29 +1,24 @@
 """Any OpenAI-compatible `/embeddings` endpoint. Whatever goes wrong on the way becomes a ProviderError."""
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
-import aiohttp
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from aiohttp.http_exceptions import HttpProcessingError
-from yarl import URL
 
-from longhouse.egress import EgressRefused
 from longhouse.errors import ProviderError
-from longhouse.models.openai import Endpoint, complaint, open_endpoint
+from longhouse.models.http_client import Endpoint, HttpFailure, open_endpoint
+from longhouse.models.openai import provider_error
 
 AT_ONCE: Final = 128
 """Texts of one request: some endpoints take no more."""
 MOST_DIMENSIONS: Final = 4000
 """The most that an index of half-precision vectors can hold."""
-PATIENCE: Final = 30.0
+WITHIN: Final = 30.0
 """Seconds for one request."""
 MOST_BYTES: Final = 64 * 2**20
-PASSING: Final = frozenset({408, 409, 425, 429})
 
 
 class _Vector(msgspec.Struct):
@@ -38,13 +33,10 @@ class _Answer(msgspec.Struct):
 class EndpointEmbedder:
     """A model behind an endpoint. Its dimensions are known once it has answered."""
 
-    def __init__(self, endpoint: Endpoint, model: str, *, patience: float = PATIENCE) -> None:
+    def __init__(self, endpoint: Endpoint, model: str) -> None:
         self.name = model
         self.dimensions = 0
-        self._endpoint = endpoint
-        self._patience = patience
-        url = endpoint.url
-        self._url: URL = url.parent.parent.joinpath("embeddings").with_query(url.query)
+        self._endpoint = endpoint.at("embeddings")
 
     async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         parts = [np.zeros((0, self.dimensions), np.float32)]
@@ -80,35 +72,15 @@ class EndpointEmbedder:
         self.dimensions = dimensions
 
     async def _ask(self, body: bytes) -> bytes:
-        endpoint = self._endpoint
         try:
-            async with (
-                asyncio.timeout(self._patience),
-                endpoint.http.post(self._url, data=body, headers=endpoint.headers, allow_redirects=False) as response,
-            ):
-                if response.status != 200:
-                    said = endpoint.quoted((await complaint(response.content)).decode(errors="replace"))
-                    retryable = response.status in PASSING or response.status >= 500
-                    raise ProviderError(f"{endpoint.name} answered {response.status}: {said}", retryable=retryable)
-                return await _whole(response, endpoint.name)
-        except (aiohttp.ClientError, HttpProcessingError, TimeoutError, OSError) as error:
-            reason = f"{endpoint.name} gave no embeddings ({type(error).__name__})"
-            refused = isinstance(getattr(error, "os_error", None), EgressRefused)
-            raise ProviderError(reason, retryable=not refused) from None  # it may hold an address with its password
-
-
-async def _whole(response: aiohttp.ClientResponse, name: str) -> bytes:
-    parts, size = [], 0
-    async for part in response.content.iter_any():
-        size += len(part)
-        if size > MOST_BYTES:
-            raise ProviderError(f"{name} sent more than {MOST_BYTES} bytes in one answer", retryable=False)
-        parts.append(part)
-    return b"".join(parts)
+            async with self._endpoint.post(body, most_bytes=MOST_BYTES) as answer:
+                return await answer.body()
+        except HttpFailure as failure:
+            raise provider_error(self._endpoint, failure) from None
 
 
 @asynccontextmanager
 async def open_embeddings(base_url: str, api_key: str, model: str) -> AsyncIterator[EndpointEmbedder]:
     """Opens the connections to an endpoint such as https://api.openai.com/v1; no request is sent yet."""
-    async with open_endpoint(base_url, api_key) as endpoint:
+    async with open_endpoint(base_url, api_key, within=WITHIN) as endpoint:
         yield EndpointEmbedder(endpoint, model)

@@ -7,8 +7,9 @@ from typing import Final
 from longhouse.agents.template import LLMPolicy, Template
 from longhouse.egress import Egress
 from longhouse.errors import SetupError
+from longhouse.models.http_client import HANG, open_endpoint
 from longhouse.models.model import Model
-from longhouse.models.openai import HANG, OpenAIModel, open_endpoint
+from longhouse.models.openai import OpenAIModel
 from longhouse.secrets import READS_ALONG, unsealed
 
 MOST: Final = 256

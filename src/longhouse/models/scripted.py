@@ -12,8 +12,8 @@ from longhouse.agents.strategy import Body
 from longhouse.errors import ProviderError, SetupError
 from longhouse.journal.events import Usage
 from longhouse.journal.messages import Assistant, Message, User, text_of
+from longhouse.models.http_client import passes
 from longhouse.models.model import CallDelta, Delta
-from longhouse.models.openai import passes
 
 
 class _Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):

@@ -1,24 +1,20 @@
 """Which MCP servers there are: the file that names them, and what of it must never be shown."""
 
-import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
-from urllib.parse import quote
 
 import msgspec
 from yarl import URL
 
 from longhouse.egress import ANYWHERE
 from longhouse.errors import SetupError
+from longhouse.redaction import Redaction, redaction_of
 from longhouse.secrets import keys_in
 
-HIDDEN: Final = "[hidden]"
-SHORTEST_SECRET: Final = 6
-"""Shorter values are not hidden: `1` or `prod` would be found everywhere."""
 RESERVED: Final = frozenset({"agent"})
 """Names that begin other tools of ours."""
 
@@ -46,18 +42,6 @@ class _File(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Secrets:
-    """Values that are hidden wherever words of a server come through."""
-
-    values: tuple[str, ...] = field(default=(), repr=False)
-
-    def hide(self, text: str) -> str:
-        for value in self.values:
-            text = text.replace(value, HIDDEN)
-        return text
-
-
-@dataclass(frozen=True, slots=True)
 class Stdio:
     """A server that we start: it reads its standard input and writes its standard output."""
 
@@ -79,7 +63,7 @@ class Http:
 class McpServer:
     name: str
     reach: Stdio | Http
-    secrets: Secrets = Secrets()
+    secrets: Redaction = field(default_factory=Redaction)
     timeout: float = 60.0
     """Seconds that a call of one of its tools may take."""
 
@@ -109,7 +93,7 @@ def read_server(name: str, raw: dict[str, Any], environ: Mapping[str, str] = os.
         raise SetupError(f"{where}: the timeout must be more than 0 seconds.")
     # Some servers take their key in the query alone; it is hidden as those in headers are.
     asked = [value for _, value in keys_in(entry.url)] if entry.url and _is_address(entry.url) else []
-    secrets = secrets_of([*used, *entry.headers.values(), *asked])
+    secrets = redaction_of([*used, *entry.headers.values(), *asked])
     if entry.url is None:
         assert entry.command is not None
         reach: Stdio | Http = Stdio(entry.command, tuple(entry.args), entry.env, entry.cwd)
@@ -152,30 +136,6 @@ def _filled(value: Any, environ: Mapping[str, str], where: str, used: list[str])
     if isinstance(value, dict):
         return {key: _filled(item, environ, where, used) for key, item in value.items()}
     return [_filled(item, environ, where, used) for item in value] if isinstance(value, list) else value
-
-
-def secrets_of(values: Iterable[str]) -> Secrets:
-    """In the forms in which they may turn up, the longest first: one may be a part of another."""
-    forms = set[str]()
-    for value in values:
-        bare = value.removeprefix("Bearer ").strip()
-        if len(bare) >= SHORTEST_SECRET and not _is_path(bare):
-            forms |= {
-                value.strip(),
-                bare,
-                quote(bare, safe=""),
-                json.dumps(bare)[1:-1],
-                json.dumps(bare, ensure_ascii=False)[1:-1],
-            }
-    return Secrets(tuple(sorted(forms, key=lambda form: (-len(form), form))))
-
-
-def _is_path(value: str) -> bool:
-    """A place on this machine, such as `${HOME}`: an agent that may read files there has to know their names."""
-    try:
-        return Path(value).is_absolute() and Path(value).exists()
-    except (OSError, ValueError):
-        return False
 
 
 _T = TypeVar("_T")

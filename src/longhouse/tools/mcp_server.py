@@ -21,10 +21,11 @@ from mcp.client.subscriptions import Subscription, SubscriptionLost, listen
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from longhouse.journal.messages import clean
+from longhouse.redaction import Redaction
 from longhouse.tools.context import ToolContext
 from longhouse.tools.doubt import CallError, NotBegun
 from longhouse.tools.mcp import Away
-from longhouse.tools.mcp_config import Http, McpServer, Secrets, Stdio
+from longhouse.tools.mcp_config import Http, McpServer, Stdio
 from longhouse.tools.mcp_tool import McpBinding, Unusable
 from longhouse.tools.mcp_wire import MOST_BYTES, TOO_MUCH, HttpWire, StdioWire
 from longhouse.tools.toolbox import Toolbox
@@ -58,7 +59,7 @@ class McpServerAway(CallError):  # noqa: N818 - the agent reads the name
 @asynccontextmanager
 async def running(servers: Sequence[McpServer], toolbox: Toolbox, start_within: float) -> AsyncIterator[Away]:
     kept = [Server(server, toolbox) for server in servers]
-    everything = Secrets(tuple(value for server in servers for value in server.secrets.values))
+    everything = Redaction(tuple(value for server in servers for value in server.secrets.values))
     with _quiet_libraries(everything):
         tasks = [asyncio.create_task(server.keep(), name=f"mcp {server.name}") for server in kept]
         try:
@@ -342,7 +343,7 @@ async def _note_lines(reader: asyncio.StreamReader, note: Callable[[str], None])
 
 
 @contextmanager
-def _quiet_libraries(secrets: Secrets) -> Iterator[None]:
+def _quiet_libraries(secrets: Redaction) -> Iterator[None]:
     """What the libraries below log becomes records like ours, without secrets, and never reaches a terminal."""
     handler = _Hiding(secrets)
     loggers = [logging.getLogger(name) for name in LIBRARIES]
@@ -359,7 +360,7 @@ def _quiet_libraries(secrets: Secrets) -> Iterator[None]:
 
 
 class _Hiding(logging.Handler):
-    def __init__(self, secrets: Secrets) -> None:
+    def __init__(self, secrets: Redaction) -> None:
         super().__init__()
         self._secrets = secrets
 

@@ -12,12 +12,12 @@ import msgspec
 from longhouse.agents.tool import Tool
 from longhouse.journal.events import Effect, Fault
 from longhouse.journal.messages import clean
+from longhouse.redaction import Redaction
 from longhouse.tools.arguments import BadSchema, Check, checker, read
 from longhouse.tools.bindings.base import Work
 from longhouse.tools.bounded import bounded
 from longhouse.tools.config import ToolConfig
 from longhouse.tools.context import ToolContext
-from longhouse.tools.mcp_config import Secrets
 
 MAX_DESCRIPTION: Final = 4_000
 MAX_SCHEMA: Final = 100_000
@@ -40,7 +40,7 @@ class McpToolError(Exception):
 
 
 class McpBinding:
-    def __init__(self, server: str, told: mcp_types.Tool, call: Call, *, timeout: float, secrets: Secrets) -> None:
+    def __init__(self, server: str, told: mcp_types.Tool, call: Call, *, timeout: float, secrets: Redaction) -> None:
         self.tool = _described(server, told, timeout, secrets)
         self._name = told.name
         self._call = call
@@ -69,7 +69,7 @@ def _check(schema: dict[str, Any]) -> Check:
         raise Unusable("its schema is not valid") from error
 
 
-def _described(server: str, told: mcp_types.Tool, timeout: float, secrets: Secrets) -> Tool:
+def _described(server: str, told: mcp_types.Tool, timeout: float, secrets: Redaction) -> Tool:
     if not _NAME.fullmatch(told.name):
         raise Unusable("its name is not made of letters, digits, _, -, . and /")
     schema = told.input_schema

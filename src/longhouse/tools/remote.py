@@ -4,7 +4,6 @@ Nothing is sent twice by us: whether a call may be made again is a matter of its
 """
 
 import asyncio
-import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,27 +12,29 @@ from typing import Any, Final
 
 import aiohttp
 import msgspec
-from aiohttp.http_exceptions import HttpProcessingError
 
 from longhouse.agents.tool import Tool
-from longhouse.egress import Egress, EgressRefused, Lookup, connector, look_up, parse
-from longhouse.errors import quoted
+from longhouse.egress import Egress, Lookup, look_up, parse
 from longhouse.journal.events import Fault
+from longhouse.models.http_client import (
+    Answer,
+    Endpoint,
+    HttpFailure,
+    StatusFailure,
+    can_be_sent,
+    json_headers,
+    open_session,
+)
+from longhouse.redaction import Redaction, redaction_of
 from longhouse.tools.arguments import BadSchema, Check, checker, read
 from longhouse.tools.bindings.base import Work
 from longhouse.tools.config import ToolConfig
 from longhouse.tools.context import ToolContext
 from longhouse.tools.doubt import CallError, NotBegun
-from longhouse.tools.mcp_config import Secrets, secrets_of
 
-CONNECT: Final = 10.0
-"""Seconds to connect to the endpoint."""
 MOST_BYTES: Final = 4 * 2**20
 """Of an answer, packed or unpacked."""
 
-_PIECE: Final = 64 * 2**10
-_MOST_COMPLAINT: Final = 16 * 2**10
-_TROUBLE: Final = (aiohttp.ClientError, HttpProcessingError, OSError, ValueError)
 _LOST_ON_THE_WAY: Final = (502, 504)
 """Said by a gateway that passed the request on and got no answer that it could use."""
 
@@ -91,28 +92,25 @@ class RemoteBinding:
         return checker(self.tool.schema)
 
     async def _call(self, given: dict[str, Any], key: str) -> str:
-        secret, sending = self._secret(), _Sending()
-        hidden = secrets_of([secret] if secret else [])
+        name, secret, sending = self.tool.name, self._secret(), _Sending()
+        hidden = redaction_of([secret] if secret else [])
+        headers = json_headers(secret or "") | {"Accept-Encoding": "gzip", "Idempotency-Key": key}
+        endpoint = Endpoint(http=self._http, url=self._url, headers=headers, redaction=hidden)
         try:
-            async with self._http.post(
-                self._url,
-                # What was checked is what is sent, not what the model wrote: two parsers may read that in two ways.
-                data=msgspec.json.encode(given),
-                headers=_headers(key, secret),
-                allow_redirects=False,
-                trace_request_ctx=sending,
-            ) as response:
-                return hidden.hide(await self._answer(response, hidden))
+            # What was checked is what is sent, not what the model wrote: two parsers may read that in two ways.
+            async with endpoint.post(msgspec.json.encode(given), most_bytes=self._most_bytes, trace=sending) as answer:
+                return hidden.hide(await self._read(answer, hidden))
         except asyncio.CancelledError:
             if not sending.is_connected:
-                raise NotBegun(f"{self.tool.name} could not be reached") from None
+                raise NotBegun(f"{name} could not be reached") from None
             raise
-        except _TROUBLE as error:
-            # Not chained, and only in words of ours: such an error may quote what was sent.
-            if sending.is_connected:
-                told = f"{self.tool.name} was asked, and its answer was lost ({_why(error)})"
-                raise RemoteError(told, in_doubt=True) from None
-            raise RemoteError(f"{self.tool.name} could not be reached: {_why(error)}") from None
+        except StatusFailure as failure:
+            raise RemoteError(failure.sentence(name), in_doubt=failure.status in _LOST_ON_THE_WAY) from None
+        except HttpFailure as failure:
+            if not sending.is_connected:
+                raise RemoteError(f"{name} could not be reached: {failure.kind or failure.what}") from None
+            lost = f"{name} was asked, and its answer was lost ({failure.kind})"
+            raise RemoteError(lost if failure.kind else failure.sentence(name), in_doubt=True) from None
 
     def _secret(self) -> str | None:
         if self._api_key_ref is None:
@@ -120,51 +118,28 @@ class RemoteBinding:
         secret = self._secret_of(self._api_key_ref)
         if not secret:
             raise RemoteError(f"{self.tool.name} needs the secret {self._api_key_ref!r}, which is not set here")
-        if not secret.isascii() or not secret.isprintable():
+        if not can_be_sent(secret):
             raise RemoteError(f"the secret {self._api_key_ref!r} holds characters that no HTTP header can carry")
         return secret
 
-    async def _answer(self, response: aiohttp.ClientResponse, hidden: Secrets) -> str:
-        name, status, kind = self.tool.name, response.status, response.content_type
-        if 300 <= status < 400:
-            raise RemoteError(f"{name} answered {status}, a redirect, which is not followed")
-        if not 200 <= status < 300:
-            told = f"{name} answered {status}: {await self._complaint(response, hidden)}"
-            raise RemoteError(told, in_doubt=status in _LOST_ON_THE_WAY)
-        if status == 204:
+    async def _read(self, answer: Answer, hidden: Redaction) -> str:
+        name, kind = self.tool.name, answer.kind
+        if answer.status == 204:
             return ""
         if kind != "application/json" and not kind.endswith("+json"):
-            raise RemoteError(f"{name} answered with {quoted(hidden.hide(kind))}, which is not JSON", in_doubt=True)
-        body, is_whole = await read_body(response, self._most_bytes)
-        if not is_whole:
-            raise RemoteError(f"{name} sent more than {self._most_bytes} bytes", in_doubt=True)
+            raise RemoteError(f"{name} answered with {hidden.quoted(kind)}, which is not JSON", in_doubt=True)
         try:
-            said = msgspec.json.decode(body)
+            said = msgspec.json.decode(await answer.body())
             # Written anew, so that a secret that comes back is found however its characters were escaped.
             return said if isinstance(said, str) else msgspec.json.encode(said).decode()
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             raise RemoteError(f"{name} sent what is not valid JSON", in_doubt=True) from None
 
-    async def _complaint(self, response: aiohttp.ClientResponse, hidden: Secrets) -> str:
-        try:
-            body, _ = await read_body(response, _MOST_COMPLAINT)
-        except (RemoteError, *_TROUBLE):
-            return "no reason given"
-        said = body.decode(errors="replace").strip()
-        # Hidden before it is cut: half a secret is still one.
-        return quoted(hidden.hide(said)) if said and not said.startswith("<") else "no reason given"
-
 
 @asynccontextmanager
 async def open_remote(egress: Egress, *, lookup: Lookup = look_up) -> AsyncIterator[aiohttp.ClientSession]:
     """The connections of all remote tools; none is made where the rules do not allow it."""
-    async with aiohttp.ClientSession(
-        connector=connector(egress, lookup),
-        cookie_jar=aiohttp.DummyCookieJar(),
-        auto_decompress=False,
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT),
-        trace_configs=[_noting()],
-    ) as http:
+    async with open_session(egress, lookup=lookup, traces=[_noting()]) as http:
         yield http
 
 
@@ -180,42 +155,3 @@ def _noting() -> aiohttp.TraceConfig:
     noting = aiohttp.TraceConfig()
     noting.on_connection_create_end.append(connected)
     return noting
-
-
-async def read_body(response: aiohttp.ClientResponse, most: int) -> tuple[bytes, bool]:
-    """The first `most` bytes of a body, unpacked no further than that; and whether they are all of it."""
-    unpack, body, received = _unpacker(response), bytearray(), 0
-    async for piece in response.content.iter_chunked(_PIECE):
-        received += len(piece)
-        try:
-            body += unpack(piece, most + 1 - len(body))
-        except zlib.error:
-            raise RemoteError("the answer cannot be unpacked", in_doubt=True) from None
-        if max(len(body), received) > most:
-            return bytes(body[:most]), False
-    return bytes(body), True
-
-
-def _unpacker(response: aiohttp.ClientResponse) -> Callable[[bytes, int], bytes]:
-    packing = response.headers.get("Content-Encoding", "identity").strip().lower()
-    if packing in ("gzip", "x-gzip"):
-        return zlib.decompressobj(31).decompress
-    if packing != "identity":
-        raise RemoteError("the answer is packed in a way that was not asked for", in_doubt=True)
-    return lambda piece, room: piece[:room]
-
-
-def _headers(key: str, secret: str | None) -> dict[str, str]:
-    headers = {
-        "Accept": "application/json",
-        "Accept-Encoding": "gzip",
-        "Content-Type": "application/json",
-        "Idempotency-Key": key,
-        "User-Agent": "longhouse",
-    }
-    return headers | {"Authorization": f"Bearer {secret}"} if secret else headers
-
-
-def _why(error: Exception) -> str:
-    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
-    return str(cause.strerror) if isinstance(cause, EgressRefused) else type(cause).__name__

@@ -1,14 +1,13 @@
 """Tools for research: searching, reading pages, writing a report. What they find is kept as numbered sources."""
 
-import ipaddress
 import re
-import socket
 from typing import Any, Final
 
 from pydantic import Field
 from yarl import URL
 
 from longhouse import clock
+from longhouse.egress import LONGEST_URL, is_public_host
 from longhouse.tools.base import BaseTool
 from longhouse.tools.bounded import bounded
 from longhouse.tools.config import SearchConfig, ToolConfig
@@ -17,12 +16,9 @@ from longhouse.tools.findings import Finding
 from longhouse.tools.tavily import Page, Search, SearchError
 
 MOST_URLS: Final = 10
-LONGEST_URL: Final = 2_000
 LONGEST_TITLE: Final = 300
 LONGEST_PAGE: Final = 100_000
 """Characters of a page that are kept with its source."""
-
-_PRIVATE_NAMES: Final = ("localhost", "local", "internal", "home.arpa")
 
 
 class WebSearchTool(BaseTool):
@@ -140,13 +136,7 @@ def refusal(url: str) -> str | None:
     """Why a page is not asked for: what no public address is would lead a search service inside a network."""
     if not _is_link(url):
         return "it is not an address that starts with http:// or https://"
-    host = (URL(url).host or "").rstrip(".").lower()
-    address = _address(host)
-    if address is None:
-        is_public = "." in host and not any(host == name or host.endswith(f".{name}") for name in _PRIVATE_NAMES)
-    else:
-        is_public = address.is_global and not address.is_multicast
-    return None if is_public else "it is not a public address"
+    return None if is_public_host(URL(url).raw_host or "") else "it is not a public address"
 
 
 def _is_link(url: str) -> bool:
@@ -157,19 +147,6 @@ def _is_link(url: str) -> bool:
     except ValueError:
         return False
     return bool(parsed.scheme in ("http", "https") and parsed.host and not parsed.user and not parsed.password)
-
-
-def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """The host as an IP address, in whichever of the ways that resolvers understand (127.1, 0x7f.1, 2130706433)."""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        try:
-            return ipaddress.IPv4Address(socket.inet_aton(host))
-        except OSError:
-            return None
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return mapped or address
 
 
 def _service(context: ToolContext) -> Search:
