@@ -72,7 +72,7 @@ class _Allowed:
             return False
         if isinstance(place, str) or isinstance(self.place, str):
             return self.place == place
-        return place.version == self.place.version and place in self.place
+        return place in self.place
 
 
 class Egress:
@@ -175,7 +175,7 @@ def is_public(address: Address) -> bool:
         return False
     if isinstance(address, ipaddress.IPv6Address) and address not in _GLOBAL_V6:
         return False
-    return not any(address.version == network.version and address in network for network in _NOT_PUBLIC)
+    return not any(address in network for network in _NOT_PUBLIC)
 
 
 def is_public_host(host: str) -> bool:
@@ -192,8 +192,7 @@ def is_public_host(host: str) -> bool:
 
 def is_forbidden(address: Address) -> bool:
     """Is this, in whatever form, an address that nothing here may reach, whoever asks for it?"""
-    meant = (address, *_inside(address))
-    return any(one.version == network.version and one in network for one in meant for network in _FORBIDDEN)
+    return any(one in network for one in (address, *_inside(address)) for network in _FORBIDDEN)
 
 
 def _inside(address: Address) -> list[ipaddress.IPv4Address]:

@@ -222,7 +222,8 @@ async def test_sources_of_another_hand_do_no_harm() -> None:
         "http://localhost./", "http://a.localhost/", "http://user@example.org/", "http://a\\@b/",
         "http://169.254.169.254/latest/meta-data/", "http://10.0.0.1/", "http://[::ffff:127.0.0.1]/", "http://intranet/",
         "http://metadata.google.internal/", "file:///etc/passwd", "gopher://example.org/", "http://", "nonsense",
-        "http://0/", "http://[fe80::1]/", "http://[::ffff:8.8.8.8]/", "http://168.63.129.16/", "http://localhost../", "http://example.org/\nx", "http://017700000001/", "https://",
+        "http://0/", "http://[fe80::1]/", "http://[::ffff:8.8.8.8]/", "http://168.63.129.16/", "http://localhost../",
+        "http://example.org/\nx", "http://017700000001/", "https://",
     ],
 )  # fmt: skip
 def test_an_address_that_is_not_public_is_not_asked_for(url: str) -> None:

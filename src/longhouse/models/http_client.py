@@ -102,7 +102,7 @@ class Answer:
         while piece := await self._content.readany():
             self._received += len(piece)
             if self._unpacker:
-                piece = self._unpack(piece)
+                piece = self._unpack(self._unpacker, piece)
             if self._received > self._most or self._unpacked > self._most:
                 raise HttpFailure(f"sent more than {self._most} bytes", retryable=False)
             if piece:
@@ -124,10 +124,9 @@ class Answer:
                 while await self._content.readany():
                     pass
 
-    def _unpack(self, piece: bytes) -> bytes:
-        assert self._unpacker
+    def _unpack(self, unpacker: "zlib._Decompress", piece: bytes) -> bytes:
         try:
-            unpacked = self._unpacker.decompress(piece, self._most + 1 - self._unpacked)
+            unpacked = unpacker.decompress(piece, self._most + 1 - self._unpacked)
         except zlib.error:
             raise PackedAnswer("cannot be unpacked") from None
         self._unpacked += len(unpacked)

@@ -154,12 +154,7 @@ class _Step(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def _tool(name: str, description: str, property_name: str) -> msgspec.Raw:
-    parameters = {
-        "type": "object",
-        "properties": {property_name: {"type": "string"}},
-        "required": [property_name],
-        "additionalProperties": False,
-    }
+    parameters = _object({property_name: {"type": "string"}})
     function = {"name": name, "description": description, "parameters": parameters}
     return msgspec.Raw(msgspec.json.encode({"type": "function", "function": function}))
 

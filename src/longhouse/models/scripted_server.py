@@ -35,8 +35,6 @@ CREATED: Final = 1_767_225_600
 """All answers were created at the same second: a script gives the same bytes at each run."""
 
 _json: Final = msgspec.json.Encoder()
-
-
 _asked: Final = msgspec.json.Decoder(Body)
 
 
@@ -207,11 +205,7 @@ def _message(reply: Say, ids: Sequence[str]) -> dict[str, Any]:
 
 def _usage(body: Body, reply: Say) -> dict[str, int]:
     usage = usage_of(body, reply)
-    return {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "total_tokens": usage.total_tokens,
-    }
+    return {name: getattr(usage, name) for name in ("prompt_tokens", "completion_tokens", "total_tokens")}
 
 
 def _answer(answer: dict[str, Any]) -> web.Response:

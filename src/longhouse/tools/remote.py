@@ -6,7 +6,6 @@ Nothing is sent twice by us: whether a call may be made again is a matter of its
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
@@ -44,14 +43,6 @@ SecretOf = Callable[[str], str | None]
 
 class RemoteError(CallError):
     """A remote tool did not give an answer; in words that an agent can act on."""
-
-
-@dataclass(slots=True)
-class _Sending:
-    """How far a request got."""
-
-    is_connected: bool = False
-    """From here on the endpoint may have been told what to do."""
 
 
 class RemoteBinding:
@@ -92,22 +83,25 @@ class RemoteBinding:
         return checker(self.tool.schema)
 
     async def _call(self, given: dict[str, Any], key: str) -> str:
-        name, secret, sending = self.tool.name, self._secret(), _Sending()
+        # Once there is a connection, the endpoint may have been told what to do.
+        name, secret, connected = self.tool.name, self._secret(), asyncio.Event()
         hidden = redaction_of([secret] if secret else [])
         headers = json_headers(secret or "") | {"Accept-Encoding": "gzip", "Idempotency-Key": key}
         endpoint = Endpoint(http=self._http, url=self._url, headers=headers, redaction=hidden)
         try:
             # What was checked is what is sent, not what the model wrote: two parsers may read that in two ways.
-            async with endpoint.post(msgspec.json.encode(given), most_bytes=self._most_bytes, trace=sending) as answer:
+            async with endpoint.post(
+                msgspec.json.encode(given), most_bytes=self._most_bytes, trace=connected
+            ) as answer:
                 return hidden.hide(await self._read(answer, hidden))
         except asyncio.CancelledError:
-            if not sending.is_connected:
+            if not connected.is_set():
                 raise NotBegun(f"{name} could not be reached") from None
             raise
         except StatusFailure as failure:
             raise RemoteError(failure.sentence(name), in_doubt=failure.status in _LOST_ON_THE_WAY) from None
         except HttpFailure as failure:
-            if not sending.is_connected:
+            if not connected.is_set():
                 raise RemoteError(f"{name} could not be reached: {failure.kind or failure.what}") from None
             lost = f"{name} was asked, and its answer was lost ({failure.kind})"
             raise RemoteError(lost if failure.kind else failure.sentence(name), in_doubt=True) from None
@@ -139,19 +133,17 @@ class RemoteBinding:
 @asynccontextmanager
 async def open_remote(egress: Egress, *, lookup: Lookup = look_up) -> AsyncIterator[aiohttp.ClientSession]:
     """The connections of all remote tools; none is made where the rules do not allow it."""
-    async with open_session(egress, lookup=lookup, traces=[_noting()]) as http:
+    async with open_session(egress, lookup=lookup, traces=[_tracing()]) as http:
         yield http
 
 
-def _noting() -> aiohttp.TraceConfig:
-    """Notes in what a request brought along that its connection stands: names, sockets and TLS are behind it."""
+def _tracing() -> aiohttp.TraceConfig:
+    """Sets the event of a request when its connection stands: names, sockets and TLS are behind it."""
 
-    async def connected(
-        http: aiohttp.ClientSession, trace: Any, params: aiohttp.TraceConnectionCreateEndParams
-    ) -> None:
-        if isinstance(trace.trace_request_ctx, _Sending):
-            trace.trace_request_ctx.is_connected = True
+    async def connected(http: aiohttp.ClientSession, trace: Any, params: Any) -> None:
+        if isinstance(trace.trace_request_ctx, asyncio.Event):
+            trace.trace_request_ctx.set()
 
-    noting = aiohttp.TraceConfig()
-    noting.on_connection_create_end.append(connected)
-    return noting
+    tracing = aiohttp.TraceConfig()
+    tracing.on_connection_create_end.append(connected)
+    return tracing
