@@ -101,7 +101,7 @@ class Egress:
 
     def refusal(self, host: str, port: int) -> str | None:
         """Why this host may not be reached, where that is clear without looking it up."""
-        host = _plain(host)
+        host = plain_host(host)
         is_here = host == "localhost" or host.endswith(".localhost")
         address = _LOOPBACK if is_here else _literal(host)
         if host in _METADATA or (address is not None and is_forbidden(address)):
@@ -124,7 +124,7 @@ class Egress:
         lead to."""
         if refused := self.refusal_of(url):
             return refused
-        host, port = _plain(url.raw_host), url.port or 0
+        host, port = plain_host(url.raw_host), url.port or 0
         if self._anywhere or _literal(host) is not None or self.allows_name(host, port):
             return None
         return f"{host} would be looked up by the proxy, unseen from here; name {host}:{port} in LONGHOUSE_ALLOW_EGRESS"
@@ -136,7 +136,7 @@ class Egress:
 
     def allows_name(self, host: str, port: int) -> bool:
         """Did the operator name this host? Then it may be wherever it is."""
-        return any(one.covers(_plain(host), port) for one in self._allowed)
+        return any(one.covers(plain_host(host), port) for one in self._allowed)
 
 
 ANYWHERE: Final = Egress(anywhere=True)
@@ -184,7 +184,7 @@ def is_public_host(host: str) -> bool:
         _check_host(host)
     except ValueError:
         return False
-    host = _plain(host)
+    host = plain_host(host)
     if address := _literal(host):
         return is_public(address) and not is_forbidden(address)
     return "." in host and host not in _METADATA and not f".{host}".endswith(_PRIVATE_NAMES)
@@ -279,7 +279,7 @@ def _check_host(host: str) -> None:
         return
     if not _HOST.fullmatch(host) or len(host) > 253:
         raise ValueError("the host of the address is not a name or an IP address")
-    last = _plain(host).rpartition(".")[2]
+    last = plain_host(host).rpartition(".")[2]
     if _NUMBER.fullmatch(last) and _literal(host) is None:
         raise ValueError("the host of the address is a number in an odd form; write an IP address as 192.0.2.1")
 
@@ -297,12 +297,13 @@ def _literal(host: str) -> Address | None:
     return address
 
 
-def _plain(host: str | None) -> str:
+def plain_host(host: str | None) -> str:
+    """A name as it is compared: in lower case, without the dot at its end."""
     return (host or "").lower().removesuffix(".")
 
 
 def _named(url: URL) -> _Allowed:
-    host = _plain(url.raw_host)
+    host = plain_host(url.raw_host)
     address = _literal(host)
     return _Allowed(host if address is None else ipaddress.ip_network(address), url.port)
 
@@ -322,7 +323,7 @@ def _entry(text: str) -> _Allowed:
     try:
         return _Allowed(ipaddress.ip_network(found["v6"] or found["host"]), port)
     except ValueError:
-        host = _plain(found["host"])
+        host = plain_host(found["host"])
     if not _HOST.fullmatch(host) or _NUMBER.fullmatch(host.rpartition(".")[2]):
         raise problem
     return _Allowed(host, port)

@@ -12,6 +12,7 @@ from typing import Final
 
 from yarl import URL
 
+from longhouse.egress import plain_host
 from longhouse.errors import SetupError
 
 PREFIX: Final = "LONGHOUSE_SECRET_"
@@ -42,7 +43,7 @@ class Bound:
     def reaches(self, url: str) -> bool:
         """Is this the same place, or one beneath it?"""
         here, there = URL(self.base_url), URL(url)
-        if (here.scheme, _host(here), here.port) != (there.scheme, _host(there), there.port):
+        if _origin(here) != _origin(there):
             return False
         inner, outer = _steps(there), _steps(here)
         return ".." not in inner and inner[: len(outer)] == outer
@@ -133,12 +134,12 @@ def _covers(entry: str, key: str, to: str) -> bool:
     found, url = _HOST.fullmatch(entry.strip()), URL(to)
     if found is None:
         raise SetupError(f"{key}{HOSTS} is a list of hosts, host or host:port, with commas between them.")
-    host = (found["v6"] or found["host"]).lower().removesuffix(".")
-    return host == _host(url) and found["port"] in (None, str(url.port))
+    host = plain_host(found["v6"] or found["host"])
+    return host == plain_host(url.raw_host) and found["port"] in (None, str(url.port))
 
 
-def _host(url: URL) -> str:
-    return (url.raw_host or "").lower().removesuffix(".")
+def _origin(url: URL) -> tuple[str, str, int | None]:
+    return url.scheme, plain_host(url.raw_host), url.port
 
 
 def _steps(url: URL) -> list[str]:

@@ -87,8 +87,8 @@ def passes(status: int) -> bool:
     return status in (408, 409, 425, 429) or status >= 500
 
 
-class Answer:
-    """An answer of success. Its body is read, and unpacked, up to a bound."""
+class BoundedResponse:
+    """A response of success. Its body is read, and unpacked, up to a bound."""
 
     def __init__(self, response: aiohttp.ClientResponse, most_bytes: int) -> None:
         self.status, self.kind, self.headers = response.status, response.content_type, response.headers
@@ -163,7 +163,7 @@ class Endpoint:
         return replace(self, url=url, headers={**self.headers, **(headers or {})})
 
     @asynccontextmanager
-    async def post(self, body: bytes, *, most_bytes: int, trace: object = None) -> AsyncIterator[Answer]:
+    async def post(self, body: bytes, *, most_bytes: int, trace: object = None) -> AsyncIterator[BoundedResponse]:
         """One request, sent once. Leaving the block before the end of the answer hangs up."""
         if self.http.closed:
             raise HttpFailure("cannot be asked: the connections to it are closed")
@@ -175,7 +175,7 @@ class Endpoint:
             ) as response:
                 if not 200 <= response.status < 300:
                     raise StatusFailure(response, await _complaint(response), self.redaction)
-                yield Answer(response, most_bytes)
+                yield BoundedResponse(response, most_bytes)
         except _TROUBLE as error:
             raise _failure(error, self.http.timeout) from None  # it may hold an address with its password
 
@@ -281,9 +281,9 @@ async def _complaint(response: aiohttp.ClientResponse) -> bytes:
     """The beginning of an error's body; a peer that is slow to complain is not waited for."""
     said = b""
     with suppress(HttpFailure, *_TROUBLE):
-        answer = Answer(response, 2**20)
+        bounded = BoundedResponse(response, 2**20)
         async with asyncio.timeout(_COMPLAINT_WITHIN):
-            while len(said) < _MOST_COMPLAINT and (piece := await answer.read()):
+            while len(said) < _MOST_COMPLAINT and (piece := await bounded.read()):
                 said += piece
     return said[:_MOST_COMPLAINT]
 

@@ -12,7 +12,7 @@ from longhouse import clock
 from longhouse.agents.strategy import Body, StreamOptions
 from longhouse.errors import ProviderError
 from longhouse.models.chunks import Reading, Refused, Unreadable
-from longhouse.models.http_client import Answer, Endpoint, HttpFailure, StatusFailure, passes
+from longhouse.models.http_client import BoundedResponse, Endpoint, HttpFailure, StatusFailure, passes
 from longhouse.models.model import Delta, paid_for
 
 MOST_BYTES: Final = 32 * 2**20
@@ -56,7 +56,7 @@ class OpenAIModel:
         if not reading.finished:
             raise provider_error(endpoint, HttpFailure("broke off its answer"))
 
-    def _accept(self, answer: Answer) -> None:
+    def _accept(self, answer: BoundedResponse) -> None:
         if answer.kind not in ("text/event-stream", "application/json") and "Content-Type" in answer.headers:
             # Retryable: it is mostly a proxy's page about a model that is down for the moment.
             kind = self._endpoint.redaction.quoted(answer.kind)

@@ -16,7 +16,7 @@ from longhouse.agents.tool import Tool
 from longhouse.egress import Egress, Lookup, look_up, parse
 from longhouse.journal.events import Fault
 from longhouse.models.http_client import (
-    Answer,
+    BoundedResponse,
     Endpoint,
     HttpFailure,
     StatusFailure,
@@ -116,7 +116,7 @@ class RemoteBinding:
             raise RemoteError(f"the secret {self._api_key_ref!r} holds characters that no HTTP header can carry")
         return secret
 
-    async def _read(self, answer: Answer, hidden: Redaction) -> str:
+    async def _read(self, answer: BoundedResponse, hidden: Redaction) -> str:
         name, kind = self.tool.name, answer.kind
         if answer.status == 204:
             return ""
