@@ -7,7 +7,8 @@ of one type: an object with its properties, a list, a text or another plain valu
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import unquote
+
+from longhouse.agents import schema_resolve
 
 DEPTH: Final = 20
 """Levels that are written out; deeper ones, and schemas inside of themselves, are spelled as JSON in a string."""
@@ -125,32 +126,16 @@ def leaves(place: Place) -> Iterator[Leaf]:
 
 def _flat(place: Place) -> tuple[dict[str, Any], frozenset[str]] | None:
     """The schema with references and `allOf` put in; None where it leads into itself."""
-    schema, followed = place.schema, place.followed
-    while "$ref" in schema:
-        ref = str(schema["$ref"])
-        if ref in followed:
-            return None
-        followed |= {ref}
-        beside = {key: value for key, value in schema.items() if key != "$ref"}
-        schema = {**_at(place.root, ref), **beside}
-    whole = {key: value for key, value in schema.items() if key != "allOf"}
-    for part in schema.get("allOf", ()):
+    seen = set(place.followed)
+    whole = schema_resolve.inlined(place.schema, place.root, seen)
+    if whole is None:
+        return None
+    followed = frozenset(seen)
+    for part in whole.pop("allOf", ()):
         found = _flat(Place(part, place.root, followed)) if isinstance(part, dict) else None
         if found:
             whole, followed = _merged(whole, found[0]), followed | found[1]
     return _typed(whole), followed
-
-
-def _at(root: dict[str, Any], ref: str) -> dict[str, Any]:
-    """The place in this very document that a reference points to; nothing is fetched."""
-    here: Any = root
-    for part in ref.removeprefix("#").split("/")[1:]:
-        name = unquote(part).replace("~1", "/").replace("~0", "~")
-        if isinstance(here, list):
-            here = dict(enumerate(here)).get(int(name)) if name.isdecimal() and len(name) < 7 else None
-        else:
-            here = here.get(name) if isinstance(here, dict) else None
-    return here if isinstance(here, dict) and ref.startswith("#") else {}
 
 
 def _merged(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:

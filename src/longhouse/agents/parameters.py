@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
 
+from longhouse.agents import schema_resolve
+
 DEPTH: Final = 6
 """So deep are schemas inside schemas read; a list of alternatives is a step too."""
 MOST: Final = 200
@@ -13,40 +15,23 @@ MOST_CHOICES: Final = 20
 
 def parameters(schema: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Names of a schema's properties and what is said of them, of those inside them too."""
-    return list(islice(_properties(schema, DEPTH, _Refs(schema)), MOST))
+    # Each reference is followed once: what it leads to is told once, and a schema may refer to itself.
+    return list(islice(_properties(schema, DEPTH, schema, {"#"}), MOST))
 
 
-class _Refs:
-    """Follows each local reference once: a schema may refer to itself."""
-
-    def __init__(self, root: Mapping[str, Any]) -> None:
-        self._root = root
-        self._followed = set[str]()
-
-    def meant(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
-        ref = schema.get("$ref")
-        if not isinstance(ref, str) or not ref.startswith("#/") or ref in self._followed:
-            return schema
-        self._followed.add(ref)
-        found: Any = self._root
-        for part in ref[2:].split("/"):
-            found = found.get(part) if isinstance(found, dict) else None
-        return {**found, **schema} if isinstance(found, dict) else schema
-
-
-def _properties(schema: Any, depth: int, refs: _Refs) -> Iterator[tuple[str, str]]:
+def _properties(schema: Any, depth: int, root: Mapping[str, Any], followed: set[str]) -> Iterator[tuple[str, str]]:
     if depth == 0 or not isinstance(schema, dict):
         return
-    schema = refs.meant(schema)
+    schema = schema_resolve.inlined(schema, root, followed) or schema
     properties = schema.get("properties")
     for name, inner in properties.items() if isinstance(properties, dict) else ():
         yield name, " ".join(_said(inner))
-        yield from _properties(inner, depth - 1, refs)
-    yield from _properties(schema.get("items"), depth - 1, refs)
+        yield from _properties(inner, depth - 1, root, followed)
+    yield from _properties(schema.get("items"), depth - 1, root, followed)
     for part in _parts(schema):
         # What is said of a part is said of the property that it is a part of.
         yield from (("", said) for said in _said(part))
-        yield from _properties(part, depth - 1, refs)
+        yield from _properties(part, depth - 1, root, followed)
 
 
 def _parts(schema: Mapping[str, Any]) -> Iterator[Any]:

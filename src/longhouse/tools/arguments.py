@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Final, Literal
-from urllib.parse import unquote
 
 import jsonschema
 import jsonschema_specifications
 import msgspec
 from referencing.exceptions import Unresolvable
 
+from longhouse.agents import schema_resolve
 from longhouse.journal.events import Fault
 from longhouse.journal.messages import clean
 from longhouse.tools import patterns
@@ -18,8 +18,6 @@ MAX_SCHEMA: Final = 64_000
 MAX_DEPTH: Final = 32
 MAX_NODES: Final = 1_000
 """Objects and lists in it."""
-MAX_EXPANDED: Final = 10_000
-"""Schemas that it would consist of if each reference were written out."""
 MAX_PATTERNS: Final = 8_000
 """Characters of all its patterns."""
 MAX_CHECKS: Final = 25_000
@@ -31,12 +29,6 @@ DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 Check = Callable[[dict[str, Any]], str | None]
 """What is wrong with arguments, in words."""
 
-_ONE: Final = (
-    "additionalProperties", "propertyNames", "items", "contains", "not", "if", "then", "else", "contentSchema",
-    "unevaluatedItems", "unevaluatedProperties",
-)  # fmt: skip
-_LISTED: Final = ("allOf", "anyOf", "oneOf", "prefixItems")
-_NAMED: Final = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
 _REFUSED: Final = ("$id", "$anchor", "$dynamicRef", "$dynamicAnchor", "$recursiveRef", "$recursiveAnchor")
 """Other ways to name places in schemas, which only help to get lost in them."""
 
@@ -113,13 +105,16 @@ def schema_problem(schema: Any) -> str | None:
     """Why a tool with this schema is not published; in bounded time, whatever it is."""
     try:
         _check_size(schema)
-        msgspec.convert(schema, _Schema)
-        _Walk(schema).check()
-    except BadSchema as error:
-        return str(error)
+        schema_resolve.Walk(schema, read=_read, look=_Look()).check()
+    except (BadSchema, schema_resolve.BadReference) as error:
+        return clean(str(error))[:500]
     except msgspec.ValidationError as error:
         return clean(f"the schema is not valid: {error}")[:500]
     return None
+
+
+def _read(schema: Any) -> None:
+    msgspec.convert(schema, _Schema | bool)
 
 
 def _check_size(schema: Any) -> None:
@@ -145,39 +140,13 @@ def _check_size(schema: Any) -> None:
         level = [value for value in inside if isinstance(value, dict | list)]
 
 
-class _Walk:
-    """Goes through a schema along its parts and its references, each once."""
+class _Look:
+    """Checks what is not a matter of types: keywords that are refused, the dialect, patterns."""
 
-    def __init__(self, root: dict[str, Any]) -> None:
-        self._root = root
-        self._expanded: dict[int, int] = {}
-        self._inside: set[int] = set()
+    def __init__(self) -> None:
         self._patterns = 0
 
-    def check(self) -> None:
-        self._visit(self._root, 0)
-
-    def _visit(self, schema: Any, depth: int) -> int:
-        """How many schemas this one consists of, references written out."""
-        if isinstance(schema, bool):
-            return 1
-        here = id(schema)
-        if here in self._inside:
-            raise BadSchema("the schema refers to itself")
-        if here in self._expanded:
-            return self._expanded[here]
-        if depth > 2 * MAX_DEPTH:
-            raise BadSchema("the references of the schema lead too deep")
-        self._check_words(schema)
-        self._inside.add(here)
-        size = 1 + sum(self._visit(part, depth + 1) for part in self._parts(schema))
-        self._inside.remove(here)
-        if size > MAX_EXPANDED:
-            raise BadSchema(f"the schema is longer than {MAX_EXPANDED} schemas when its references are followed")
-        self._expanded[here] = size
-        return size
-
-    def _check_words(self, schema: dict[str, Any]) -> None:
+    def __call__(self, schema: dict[str, Any]) -> None:
         if refused := [word for word in _REFUSED if word in schema]:
             raise BadSchema(f"the schema holds {refused[0]}, which is not understood here; leave it out")
         if schema.get("$schema", DIALECT).removesuffix("#") != DIALECT:
@@ -187,38 +156,7 @@ class _Walk:
             if self._patterns > MAX_PATTERNS:
                 raise BadSchema(f"the patterns of the schema have more than {MAX_PATTERNS} characters")
             if problem := patterns.problem(pattern):
-                raise BadSchema(clean(f"{pattern[:100]!r}: {problem}")[:500])
-
-    def _parts(self, schema: dict[str, Any]) -> Iterator[Any]:
-        if "$ref" in schema:
-            yield self._target(schema["$ref"])
-        yield from (schema[word] for word in _ONE if word in schema)
-        for word in _LISTED:
-            yield from schema.get(word, ())
-        for word in _NAMED:
-            yield from schema.get(word, {}).values()
-
-    def _target(self, ref: str) -> Any:
-        """The place in this very document that a reference points to."""
-        shown = clean(f"the $ref {ref[:200]!r}")
-        if ref == "#":
-            return self._root
-        if not ref.startswith("#/"):
-            raise BadSchema(f"{shown} points outside of the schema, and nothing is fetched")
-        place: Any = self._root
-        for part in ref[2:].split("/"):
-            name = unquote(part).replace("~1", "/").replace("~0", "~")
-            if isinstance(place, list) and name.isascii() and name.isdecimal() and int(name[:6]) < len(place):
-                place = place[int(name[:6])]
-            elif isinstance(place, dict) and name in place:
-                place = place[name]
-            else:
-                raise BadSchema(f"{shown} points to nothing")
-        if not isinstance(place, dict | bool):
-            raise BadSchema(f"{shown} points to what is no schema")
-        # It may lie where no schema was expected; one that was seen before is cheap to read again.
-        msgspec.convert(place, _Schema | bool)
-        return place
+                raise BadSchema(f"{pattern[:100]!r}: {problem}")
 
 
 def read(tool: str, arguments: str, check: Check) -> dict[str, Any] | Fault:
@@ -274,7 +212,10 @@ class _TooMuch(Exception):  # noqa: N818
 
 
 class _Effort:
-    """Counts the single checks of one call: a small schema can make them grow without bound."""
+    """Counts the single checks of one call: a small schema can make them grow without bound.
+
+    This is why the validator is one in Python. A compiled one cannot be stopped once it has begun.
+    """
 
     def __init__(self) -> None:
         self.spent = 0

@@ -1,0 +1,114 @@
+"""References within a JSON Schema: every `$ref` that we follow ourselves is followed here.
+
+A reference names a place in the same document, as `#` or as a JSON pointer such as `#/$defs/City`. Nothing is fetched.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+from urllib.parse import unquote
+
+MAX_DEPTH: Final = 64
+"""Schemas within each other, references counted as steps."""
+MAX_EXPANDED: Final = 10_000
+"""Schemas that a schema consists of when each reference is written out."""
+
+_INDEX: Final = re.compile("[0-9]{1,6}")
+_ONE: Final = (
+    "additionalProperties", "propertyNames", "items", "contains", "not", "if", "then", "else", "contentSchema",
+    "unevaluatedItems", "unevaluatedProperties",
+)  # fmt: skip
+_LISTED: Final = ("allOf", "anyOf", "oneOf", "prefixItems")
+_NAMED: Final = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
+
+
+class BadReference(ValueError):  # noqa: N818 - it says what the reference is
+    """A reference that is not followed, and why."""
+
+
+def target(root: Mapping[str, Any], ref: Any) -> Any:
+    """The schema that a reference points to: an object, or true or false."""
+    shown = f"the $ref {str(ref)[:200]!r}"
+    if not isinstance(ref, str) or (ref != "#" and not ref.startswith("#/")):
+        raise BadReference(f"{shown} points outside of the schema, and nothing is fetched")
+    place: Any = root
+    for part in ref.split("/")[1:]:
+        name = unquote(part).replace("~1", "/").replace("~0", "~")
+        if isinstance(place, list) and _INDEX.fullmatch(name) and int(name) < len(place):
+            place = place[int(name)]
+        elif isinstance(place, dict) and name in place:
+            place = place[name]
+        else:
+            raise BadReference(f"{shown} points to nothing")
+    if not isinstance(place, dict | bool):
+        raise BadReference(f"{shown} points to what is no schema")
+    return place
+
+
+def inlined(schema: Mapping[str, Any], root: Mapping[str, Any], followed: set[str]) -> dict[str, Any] | None:
+    """The schema with its reference written out, its own keywords first; a bad reference adds nothing.
+
+    `followed` collects the references on the way. None where one of them was there before: the schema has no end.
+    """
+    whole = dict(schema)
+    while "$ref" in whole:
+        ref = whole.pop("$ref")
+        if str(ref) in followed:
+            return None
+        followed.add(str(ref))
+        try:
+            found = target(root, ref)
+        except BadReference:
+            break
+        whole = {**found, **whole} if isinstance(found, dict) else whole
+    return whole
+
+
+class Walk:
+    """Goes through a schema along its parts and its references, each schema once."""
+
+    def __init__(self, root: dict[str, Any], *, read: Callable[[Any], Any], look: Callable[[Any], None]) -> None:
+        """`read` raises where a schema, its parts included, is not well formed; `look` is shown each schema once.
+
+        `read` is given the root and each target of a reference: that may lie where no schema was expected.
+        """
+        self._root = root
+        self._read = read
+        self._look = look
+        self._sizes: dict[int, int] = {}
+        self._inside: set[int] = set()
+
+    def check(self) -> None:
+        """Raises BadReference where the schema has no end, or is too long when its references are written out."""
+        self._read(self._root)
+        self._size(self._root, 0)
+
+    def _size(self, schema: dict[str, Any] | bool, depth: int) -> int:
+        if isinstance(schema, bool):
+            return 1
+        here = id(schema)
+        if here in self._inside:
+            raise BadReference("the schema refers to itself")
+        if here in self._sizes:
+            return self._sizes[here]
+        if depth > MAX_DEPTH:
+            raise BadReference("the references of the schema lead too deep")
+        self._look(schema)
+        self._inside.add(here)
+        size = 1 + sum(self._size(part, depth + 1) for part in self._parts(schema))
+        self._inside.remove(here)
+        if size > MAX_EXPANDED:
+            raise BadReference(f"the schema is longer than {MAX_EXPANDED} schemas when its references are followed")
+        self._sizes[here] = size
+        return size
+
+    def _parts(self, schema: dict[str, Any]) -> Iterator[Any]:
+        if "$ref" in schema:
+            found = target(self._root, schema["$ref"])
+            self._read(found)
+            yield found
+        yield from (schema[word] for word in _ONE if word in schema)
+        for word in _LISTED:
+            yield from schema.get(word, ())
+        for word in _NAMED:
+            yield from schema.get(word, {}).values()
