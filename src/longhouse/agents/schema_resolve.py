@@ -4,7 +4,7 @@ A reference names a place in the same document, as `#` or as a JSON pointer such
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -64,51 +64,43 @@ def inlined(schema: Mapping[str, Any], root: Mapping[str, Any], followed: set[st
     return whole
 
 
-class Walk:
-    """Goes through a schema along its parts and its references, each schema once."""
+def walk(root: dict[str, Any], read: Callable[[Any], Any]) -> Iterator[dict[str, Any]]:
+    """Each schema within a schema once, along its parts and references; BadReference where there is no bound to them.
 
-    def __init__(self, root: dict[str, Any], *, read: Callable[[Any], Any], look: Callable[[Any], None]) -> None:
-        """`read` raises where a schema, its parts included, is not well formed; `look` is shown each schema once.
+    `read` raises where a schema, its parts included, is not well formed. It is given the root and each target of a
+    reference: that may lie where no schema was expected.
+    """
+    sizes: dict[int, int] = {}
 
-        `read` is given the root and each target of a reference: that may lie where no schema was expected.
-        """
-        self._root = root
-        self._read = read
-        self._look = look
-        self._sizes: dict[int, int] = {}
-        self._inside: set[int] = set()
-
-    def check(self) -> None:
-        """Raises BadReference where the schema has no end, or is too long when its references are written out."""
-        self._read(self._root)
-        self._size(self._root, 0)
-
-    def _size(self, schema: dict[str, Any] | bool, depth: int) -> int:
+    def visit(schema: dict[str, Any] | bool, depth: int) -> Generator[dict[str, Any], None, int]:
         if isinstance(schema, bool):
             return 1
         here = id(schema)
-        if here in self._inside:
+        if here not in sizes:
+            if depth > MAX_DEPTH:
+                raise BadReference("the references of the schema lead too deep")
+            yield schema
+            sizes[here] = 0  # until all parts are visited
+            size = 1
+            for part in _parts(schema, root, read):
+                size += yield from visit(part, depth + 1)
+            if size > MAX_EXPANDED:
+                raise BadReference(f"the schema is longer than {MAX_EXPANDED} schemas when its references are followed")
+            sizes[here] = size
+        if not sizes[here]:
             raise BadReference("the schema refers to itself")
-        if here in self._sizes:
-            return self._sizes[here]
-        if depth > MAX_DEPTH:
-            raise BadReference("the references of the schema lead too deep")
-        self._look(schema)
-        self._inside.add(here)
-        size = 1 + sum(self._size(part, depth + 1) for part in self._parts(schema))
-        self._inside.remove(here)
-        if size > MAX_EXPANDED:
-            raise BadReference(f"the schema is longer than {MAX_EXPANDED} schemas when its references are followed")
-        self._sizes[here] = size
-        return size
+        return sizes[here]
 
-    def _parts(self, schema: dict[str, Any]) -> Iterator[Any]:
-        if "$ref" in schema:
-            found = target(self._root, schema["$ref"])
-            self._read(found)
-            yield found
-        yield from (schema[word] for word in _ONE if word in schema)
-        for word in _LISTED:
-            yield from schema.get(word, ())
-        for word in _NAMED:
-            yield from schema.get(word, {}).values()
+    read(root)
+    yield from visit(root, 0)
+
+
+def _parts(schema: dict[str, Any], root: dict[str, Any], read: Callable[[Any], Any]) -> Iterator[Any]:
+    if "$ref" in schema:
+        read(found := target(root, schema["$ref"]))
+        yield found
+    yield from (schema[word] for word in _ONE if word in schema)
+    for word in _LISTED:
+        yield from schema.get(word, ())
+    for word in _NAMED:
+        yield from schema.get(word, {}).values()

@@ -1,6 +1,7 @@
 """JSON Schemas of tools: is one safe to publish, and do arguments fit? Nothing is fetched, no pattern is run."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Annotated, Any, Final, Literal
 
 import jsonschema
@@ -105,16 +106,12 @@ def schema_problem(schema: Any) -> str | None:
     """Why a tool with this schema is not published; in bounded time, whatever it is."""
     try:
         _check_size(schema)
-        schema_resolve.Walk(schema, read=_read, look=_Look()).check()
+        _check_words(schema)
     except (BadSchema, schema_resolve.BadReference) as error:
         return clean(str(error))[:500]
     except msgspec.ValidationError as error:
         return clean(f"the schema is not valid: {error}")[:500]
     return None
-
-
-def _read(schema: Any) -> None:
-    msgspec.convert(schema, _Schema | bool)
 
 
 def _check_size(schema: Any) -> None:
@@ -140,20 +137,17 @@ def _check_size(schema: Any) -> None:
         level = [value for value in inside if isinstance(value, dict | list)]
 
 
-class _Look:
-    """Checks what is not a matter of types: keywords that are refused, the dialect, patterns."""
-
-    def __init__(self) -> None:
-        self._patterns = 0
-
-    def __call__(self, schema: dict[str, Any]) -> None:
+def _check_words(root: dict[str, Any]) -> None:
+    """Raises where a schema within the schema is not valid, or holds what is not taken here."""
+    length = 0
+    for schema in schema_resolve.walk(root, partial(msgspec.convert, type=_Schema | bool)):
         if refused := [word for word in _REFUSED if word in schema]:
             raise BadSchema(f"the schema holds {refused[0]}, which is not understood here; leave it out")
         if schema.get("$schema", DIALECT).removesuffix("#") != DIALECT:
             raise BadSchema(f"$schema is not understood; leave it out, or write {DIALECT}")
         for pattern in (*schema.get("patternProperties", ()), *([schema["pattern"]] if "pattern" in schema else ())):
-            self._patterns += len(pattern)
-            if self._patterns > MAX_PATTERNS:
+            length += len(pattern)
+            if length > MAX_PATTERNS:
                 raise BadSchema(f"the patterns of the schema have more than {MAX_PATTERNS} characters")
             if problem := patterns.problem(pattern):
                 raise BadSchema(f"{pattern[:100]!r}: {problem}")
