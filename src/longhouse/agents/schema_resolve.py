@@ -14,12 +14,13 @@ MAX_EXPANDED: Final = 10_000
 """Schemas that a schema consists of when each reference is written out."""
 
 _INDEX: Final = re.compile("[0-9]{1,6}")
-_ONE: Final = (
+ONE: Final = (
     "additionalProperties", "propertyNames", "items", "contains", "not", "if", "then", "else", "contentSchema",
     "unevaluatedItems", "unevaluatedProperties",
 )  # fmt: skip
-_LISTED: Final = ("allOf", "anyOf", "oneOf", "prefixItems")
-_NAMED: Final = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
+LISTED: Final = ("allOf", "anyOf", "oneOf", "prefixItems")
+NAMED: Final = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
+"""The keywords that hold one schema, a list of schemas, and schemas by name."""
 
 
 class BadReference(ValueError):  # noqa: N818 - it says what the reference is
@@ -99,8 +100,8 @@ def _parts(schema: dict[str, Any], root: dict[str, Any], read: Callable[[Any], A
     if "$ref" in schema:
         read(found := target(root, schema["$ref"]))
         yield found
-    yield from (schema[word] for word in _ONE if word in schema)
-    for word in _LISTED:
+    yield from (schema[word] for word in ONE if word in schema)
+    for word in LISTED:
         yield from schema.get(word, ())
-    for word in _NAMED:
+    for word in NAMED:
         yield from schema.get(word, {}).values()

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypedDict, Union
 
 import jsonschema
 import jsonschema_specifications
@@ -34,68 +34,29 @@ _REFUSED: Final = ("$id", "$anchor", "$dynamicRef", "$dynamicAnchor", "$recursiv
 """Other ways to name places in schemas, which only help to get lost in them."""
 
 _Type = Literal["null", "boolean", "object", "array", "number", "string", "integer"]
-_Count = Annotated[int, msgspec.Meta(ge=0)]
+_COUNTED: Final = ("Length", "Items", "Contains", "Properties")
+_TEXTS: Final = (
+    "pattern", "format", "title", "description", "contentMediaType", "contentEncoding", "$ref", "$schema", "$comment",
+)  # fmt: skip
 
 
-class _Schema(msgspec.Struct, rename="camel"):
-    """What the keywords of a schema hold, as draft 2020-12 has it; the others are not looked at."""
-
-    type: _Type | Annotated[list[_Type], msgspec.Meta(min_length=1)] = "object"
-    enum: list[Any] = []
-    properties: dict[str, "_Schema | bool"] = {}
-    pattern_properties: dict[str, "_Schema | bool"] = {}
-    dependent_schemas: dict[str, "_Schema | bool"] = {}
-    dependent_required: dict[str, list[str]] = {}
-    defs: dict[str, "_Schema | bool"] = msgspec.field(default_factory=dict, name="$defs")
-    definitions: dict[str, "_Schema | bool"] = {}
-    additional_properties: "_Schema | bool" = True
-    property_names: "_Schema | bool" = True
-    unevaluated_properties: "_Schema | bool" = True
-    unevaluated_items: "_Schema | bool" = True
-    items: "_Schema | bool" = True
-    contains: "_Schema | bool" = True
-    content_schema: "_Schema | bool" = True
-    not_: "_Schema | bool" = msgspec.field(default=True, name="not")
-    if_: "_Schema | bool" = msgspec.field(default=True, name="if")
-    then: "_Schema | bool" = True
-    else_: "_Schema | bool" = msgspec.field(default=True, name="else")
-    all_of: Annotated[list["_Schema | bool"], msgspec.Meta(min_length=1)] = []
-    any_of: Annotated[list["_Schema | bool"], msgspec.Meta(min_length=1)] = []
-    one_of: Annotated[list["_Schema | bool"], msgspec.Meta(min_length=1)] = []
-    prefix_items: Annotated[list["_Schema | bool"], msgspec.Meta(min_length=1)] = []
-    required: list[str] = []
-    minimum: float = 0
-    maximum: float = 0
-    exclusive_minimum: float = 0
-    exclusive_maximum: float = 0
-    multiple_of: Annotated[float, msgspec.Meta(gt=0)] = 1
-    min_length: _Count = 0
-    max_length: _Count = 0
-    min_items: _Count = 0
-    max_items: _Count = 0
-    min_contains: _Count = 0
-    max_contains: _Count = 0
-    min_properties: _Count = 0
-    max_properties: _Count = 0
-    unique_items: bool = False
-    deprecated: bool = False
-    read_only: bool = False
-    write_only: bool = False
-    pattern: str = ""
-    format: str = ""
-    title: str = ""
-    description: str = ""
-    examples: list[Any] = []
-    content_media_type: str = ""
-    content_encoding: str = ""
-    ref: str = msgspec.field(default="#/", name="$ref")
-    schema: str = msgspec.field(default=DIALECT, name="$schema")
-    comment: str = msgspec.field(default="", name="$comment")
-
-    def __post_init__(self) -> None:
-        for names in (self.required, *self.dependent_required.values(), self.type):
-            if isinstance(names, list) and len(set(names)) < len(names):
-                raise ValueError("a name is there twice")
+_FIELDS: Final[dict[str, Any]] = {
+    "type": _Type | Annotated[list[_Type], msgspec.Meta(min_length=1)],
+    "enum": list[Any],
+    "examples": list[Any],
+    "required": list[str],
+    "dependentRequired": dict[str, list[str]],
+    "multipleOf": Annotated[float, msgspec.Meta(gt=0)],
+    **dict.fromkeys(schema_resolve.ONE, Union["_Schema", bool]),
+    **dict.fromkeys(schema_resolve.LISTED, Annotated[list[Union["_Schema", bool]], msgspec.Meta(min_length=1)]),
+    **dict.fromkeys(schema_resolve.NAMED, dict[str, Union["_Schema", bool]]),
+    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), float),
+    **dict.fromkeys((f"{end}{of}" for end in ("min", "max") for of in _COUNTED), Annotated[int, msgspec.Meta(ge=0)]),
+    **dict.fromkeys(("uniqueItems", "deprecated", "readOnly", "writeOnly"), bool),
+    **dict.fromkeys(_TEXTS, str),
+}
+_Schema: Any = TypedDict("_Schema", _FIELDS, total=False)  # type: ignore[misc]  # a dictionary, but no literal
+"""What the keywords of a schema hold, as draft 2020-12 has it; the others are not looked at."""
 
 
 class BadSchema(ValueError):  # noqa: N818 - it says what the schema is
@@ -141,6 +102,9 @@ def _check_words(root: dict[str, Any]) -> None:
     """Raises where a schema within the schema is not valid, or holds what is not taken here."""
     length = 0
     for schema in schema_resolve.walk(root, partial(msgspec.convert, type=_Schema | bool)):
+        for names in (schema.get("type"), schema.get("required"), *schema.get("dependentRequired", {}).values()):
+            if isinstance(names, list) and len(set(names)) < len(names):
+                raise BadSchema("the schema is not valid: a name is there twice")
         if refused := [word for word in _REFUSED if word in schema]:
             raise BadSchema(f"the schema holds {refused[0]}, which is not understood here; leave it out")
         if schema.get("$schema", DIALECT).removesuffix("#") != DIALECT:
