@@ -20,7 +20,7 @@ from longhouse.models.scripted import Say, call, calls, say
 from longhouse.settings import Settings
 from longhouse.store.views import Filters
 from longhouse.terminal import Page
-from longhouse.web.tree import Standing, standing
+from longhouse.web.tree import WaitingStatus, waiting_status
 from stories.delegating import CAST, SignTool, answer, ask, in_steps, playing, question, session_of
 from support import BEGAN, House, Serving, dictated, launched_words, opened, prompted, returned, started, used
 
@@ -30,7 +30,7 @@ NASTY = "a\x1b[31mb\x1b]0;owned\x07 \x9b31m c\u202egpj\r\nd\u200b [bold]e[/bold]
 async def shown(house: House, session_id: str, last: int = 10) -> list[str]:
     """The lines of the tree, as they are drawn where no terminal is."""
     lives = await lives_of(house.db, session_id, last)
-    below = await standing(house.db, lives[session_id].session)
+    below = await waiting_status(house.db, lives[session_id].session)
     console = Console(file=io.StringIO(), width=1_000)
     console.print(drawn(lives, session_id, below, last=last, now=clock.now()))
     return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
@@ -235,7 +235,7 @@ def test_what_a_lost_server_said_is_drawn_harmless() -> None:
     records = [Recorded(seq=seq, at=BEGAN, event=event) for seq, event in enumerate(story, 1)]
     life = Life(fold(records, blank("a_1")), tuple(turns_of(records)))
     console = Console(file=io.StringIO(), width=1_000)
-    console.print(drawn({"a_1": life}, "a_1", Standing(rests=True), last=1, now=BEGAN))
+    console.print(drawn({"a_1": life}, "a_1", WaitingStatus(rests=True), last=1, now=BEGAN))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "\\u202egpj d\\u200b [bold]e[/bold]: did it happen?" in text
     assert all(char.isprintable() or char == "\n" for char in text)

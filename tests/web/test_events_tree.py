@@ -9,7 +9,7 @@ from hostile import leaves_no_trace, refusal
 
 from longhouse.agents.strategy import Body
 from longhouse.models.scripted import Say, call, calls, say
-from longhouse.web.place import Place
+from longhouse.web.place import TreeCursor
 from stories.delegating import (
     CAST,
     SignTool,
@@ -148,10 +148,11 @@ async def test_a_place_in_a_tree_must_be_one_of_that_tree(serving: Serving) -> N
         ids = [event.id for event in await told(house, one)]
         child = await house.db.value("SELECT id FROM sessions WHERE agent = 'ann' AND parent IS NOT NULL LIMIT 1")
         other = next(event.id for event in reversed(await told(house, two)))
-        forged = [Place(one, {one: 11}), Place(one, {one: 10, child: 99}), Place(one, {one: 5, f"{child}x": 1})]
+        heads = ({one: 11}, {one: 10, child: 99}, {one: 5, f"{child}x": 1})
+        forged = [TreeCursor(one, seen_heads) for seen_heads in heads]
         wrong = [
             other,
-            *(place.id for place in forged),
+            *(cursor.id for cursor in forged),
             "-1",
             "1",
             "10",

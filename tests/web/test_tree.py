@@ -11,9 +11,10 @@ import pytest
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
 from longhouse.models.scripted import Say, call
-from longhouse.store import trees
-from longhouse.web import tree
-from longhouse.web.tree import Agent, Branch, Tree
+from longhouse.runtime.bus import Stir
+from longhouse.store import tree
+from longhouse.store.tree import Root
+from longhouse.web.tree_reader import Agent, News, TreeReader, subagent_events
 from stories.delegating import CAST, SignTool, answer, ask, in_steps, playing, question, results, session_of
 from support import BEGAN, House, Serving, dictated, prompted, returned, sse, started, used
 
@@ -29,8 +30,13 @@ def recorded(new: Sequence[events.Event], *, trace: str = "t", since: int = 0) -
     ]
 
 
-def told(records: Sequence[Recorded], branch: Branch | None = None) -> list[Any]:
-    return [one for _, one in tree.told(records, branch or Branch(), AGENT)]
+def told(records: Sequence[Recorded]) -> list[Any]:
+    return [one for _, one in subagent_events(records, {}, AGENT)]
+
+
+async def roles(reader: TreeReader) -> list[str]:
+    """The names of what a look finds beneath."""
+    return [one.shown["role"] for one in await reader.since([]) if isinstance(one, News) and one.shown]
 
 
 def test_each_event_is_told_with_who_where_and_when() -> None:
@@ -97,14 +103,18 @@ async def test_the_events_of_one_agent_keep_their_order_whatever_the_clocks_say(
         trace = (await house.session(root))["trace_id"]
         ann = await session_of(house.db, "ann")
         session = await house.folded(root)
-        before = [one["role"] for _, one in await Tree(house.db, session, trace).news(session.head) or ()]
+        before = await roles(TreeReader.of_turn(house.db, session, trace, {}))
         assert before[0] == "subagent_delegation"
         await house.db.run("UPDATE journal SET at = $2::timestamptz - seq * interval '1 hour' WHERE session_id = $1",
                            ann, datetime(2026, 1, 31, tzinfo=UTC))  # fmt: skip
-        following = Tree(house.db, session, trace)
-        assert [one["role"] for _, one in await following.news(session.head) or ()] == before
-        assert await following.news(session.head) == []
-        assert await following.news(session.head - 1) is None, "what it leads to may be among what is beneath"
+        reader = TreeReader.of_turn(house.db, session, trace, {})
+        assert await roles(reader) == before
+        assert await roles(reader) == []
+        reader.head -= 1
+        assert await reader.since([Stir()]) == []
+        assert reader.held, "what it leads to may be among what is beneath"
+        last = (await house.journal(root))[-1]
+        assert await reader.since([last]) == [Stir(), last]
 
 
 def _looks(body: Any) -> Say:
@@ -115,7 +125,7 @@ async def test_many_ways_to_the_same_agent_are_one_node_each(serving: Serving) -
     async with serving() as house:
         # Ten calls from each of four agents to the next: ten thousand ways to the last.
         names = ["a", "b", "c", "d", "e"]
-        for name in names:
+        for name in (*names, "x"):
             await house.db.run(
                 "INSERT INTO sessions (id, agent, owner, conversation_id, side, head, due, version, created_at,"
                 " updated_at) VALUES ($1, $1, 'local', 'c', 'sub', 1, false, 1, now(), now())", name
@@ -125,14 +135,23 @@ async def test_many_ways_to_the_same_agent_are_one_node_each(serving: Serving) -
                 "INSERT INTO delegations (parent, call, child, prompt, trace)"
                 " SELECT $1, n::text, $2, n, 't' FROM generate_series(1, 10) n", parent, child
             )  # fmt: skip
-        nodes = await trees.grown(house.db, "a", {})
-        assert {node.id: dict(node.depths) for node in nodes} == {
-            "a": {}, "b": {"t": 1}, "c": {"t": 2}, "d": {"t": 3}, "e": {"t": 4},
-        }  # fmt: skip
-        assert [node.id for node in await trees.grown(house.db, "a", {"a": 1, "b": 1, "c": 1, "d": 0})] == ["d", "e"]
-        assert not await trees.is_at_work(house.db, "a")
+        roots = [Root("a", "a", None)]
+        nodes = await tree.nodes(house.db, roots)
+        assert [(node.id, dict(node.depths), node.first) for node in nodes] == [
+            ("a", {}, 1), ("b", {"t": 1}, 1), ("c", {"t": 2}, 1), ("d", {"t": 3}, 1), ("e", {"t": 4}, 1),
+        ]  # fmt: skip
+        seen = {"a": 1, "b": 1, "c": 1, "d": 0}
+        assert [node.id for node in await tree.nodes(house.db, roots, seen_heads=seen)] == ["d", "e"]
+        assert not any(node.can_move for node in await tree.nodes(house.db, roots, open_only=True))
         await house.db.run("UPDATE sessions SET wake_at = now() + interval '1 hour' WHERE id = 'e'")
-        assert await trees.is_at_work(house.db, "a"), "a provider in trouble is waited out"
+        at_work = [node.id for node in await tree.nodes(house.db, roots, open_only=True) if node.can_move]
+        assert at_work == ["e"], "a provider in trouble is waited out"
+        # The last has called the first, and somebody else for others.
+        await house.db.run("INSERT INTO delegations (parent, call, child, prompt, trace) VALUES"
+                           " ('e', '1', 'a', 1, 't'), ('e', '2', 'x', 1, 'other')")  # fmt: skip
+        found = {node.id: dict(node.depths) for node in await tree.nodes(house.db, roots)}
+        assert found == {"a": {"t": 5}, "b": {"t": 1}, "c": {"t": 2}, "d": {"t": 3}, "e": {"t": 4}}
+        assert await tree.ever_called(house.db, "a") == {*names, "x"}
 
 
 async def test_a_reply_is_never_read_without_its_calls(serving: Serving) -> None:
@@ -143,7 +162,7 @@ async def test_a_reply_is_never_read_without_its_calls(serving: Serving) -> None
         spans = {session: (0, len(records)) for session, records in whole.items()}
         cut = set()
         for limit in range(3, sum(map(len, whole.values())) + 2):
-            found = await trees.read(house.db, spans, limit)
+            found = await tree.read(house.db, spans, limit)
             for session, records in found.items():
                 rest = whole[session][len(records) :]
                 assert [*records, *rest] == whole[session]

@@ -1,6 +1,6 @@
 """A session's journal as people look at it: turns, their steps, the calls of each, and how long it all took."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
@@ -10,10 +10,12 @@ from longhouse.journal.events import Outcome, Recorded
 from longhouse.journal.fold import blank, fold
 from longhouse.journal.messages import text_of
 from longhouse.journal.session import Session
-from longhouse.store import journals, trees
+from longhouse.store import tree
 from longhouse.store.database import Database
-from longhouse.store.trees import Task
+from longhouse.store.tree import Root, Task
 
+END: Final = 2**62
+"""Beyond any seq."""
 ENDS: Final = {events.Finished: "COMPLETED", events.Failed: "FAILED", events.Cancelled: "CANCELLED"}
 
 
@@ -42,6 +44,7 @@ class Turn:
     """One prompt and what it has caused in this session."""
 
     prompt: int
+    trace: str
     task: str
     began_at: datetime
     steps: list[Step] = field(default_factory=list)
@@ -75,7 +78,7 @@ def turns_of(records: Iterable[Recorded]) -> list[Turn]:
             case events.Prompted():
                 prompts[record.seq] = "\n".join(text_of(content) for content in event.content)
             case events.Started():
-                turns.append(Turn(event.prompt, prompts.get(event.prompt, ""), at))
+                turns.append(Turn(event.prompt, record.trace, prompts.get(event.prompt, ""), at))
             case events.Replied() if turn:
                 turn.steps.append(Step(event, before or at, at))
             case events.Called() if turn and turn.steps:
@@ -100,34 +103,12 @@ def _end(turn: Turn, event: events.Finished | events.Failed | events.Cancelled, 
 
 async def lives_of(db: Database, session_id: str, last: int) -> dict[str, Life]:
     """The session and every agent that its `last` turns have called, through whomever; empty if there is none."""
-    lives: dict[str, Life] = {}
-    wanted: list[tuple[str, int | None]] = [(session_id, None)]
-    seen: set[tuple[str, int | None]] = set()
-    while wanted:
-        place = wanted.pop()
-        if place in seen:
-            continue
-        seen.add(place)
-        session, prompt = place
-        life = lives.get(session) or await _life(db, session)
-        if life is None:
-            continue
-        lives[session] = life
-        turns = life.turns[-last:] if prompt is None else [turn for turn in life.turns if turn.prompt == prompt]
-        wanted += [(task.child, task.prompt) for task in _tasks(turns, life)]
-    return lives
-
-
-async def _life(db: Database, session_id: str) -> Life | None:
-    records: list[Recorded] = []
-    while page := await journals.read(db, session_id, records[-1].seq if records else 0):
-        records += page
-    if not records:
-        return None
-    session = fold(records, blank(session_id))
-    return Life(session, tuple(turns_of(records)), await trees.tasks(db, session_id))
-
-
-def _tasks(turns: Sequence[Turn], life: Life) -> list[Task]:
-    calls = (use.called.call for turn in turns for step in turn.steps for use in step.uses)
-    return [life.tasks[call] for call in calls if call in life.tasks]
+    journals = await tree.read(db, {session_id: (0, END)})
+    turns = turns_of(journals.get(session_id, ()))[-last:]
+    nodes = await tree.nodes(db, [Root(session_id, session_id, turn.trace) for turn in turns])
+    journals |= await tree.read(db, {node.id: (0, node.head) for node in nodes if node.id != session_id})
+    tasks = await tree.tasks(db, list(journals))
+    return {
+        one: Life(fold(records, blank(one)), tuple(turns_of(records)), tasks.get(one, {}))
+        for one, records in journals.items()
+    }

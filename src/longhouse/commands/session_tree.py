@@ -10,7 +10,7 @@ from rich.tree import Tree
 from longhouse.commands.lives import Life, Step, Turn, Use
 from longhouse.journal.events import Fault
 from longhouse.journal.session import Open, Session
-from longhouse.web.tree import Standing, own
+from longhouse.web.tree import WaitingStatus, own
 
 SHOWN: Final = 120
 """Characters of a task, of arguments, of an outcome."""
@@ -32,7 +32,7 @@ def lasting(seconds: float) -> str:
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02.0f} s"
 
 
-def drawn(lives: Mapping[str, Life], session_id: str, below: Standing, *, last: int, now: datetime) -> Tree:
+def drawn(lives: Mapping[str, Life], session_id: str, below: WaitingStatus, *, last: int, now: datetime) -> Tree:
     """The tree of one session; `lives` has it and all whom it has called."""
     return _Drawing(lives, now).session(session_id, below, last)
 
@@ -42,7 +42,7 @@ class _Drawing:
         self._lives = lives
         self._now = now
 
-    def session(self, session_id: str, below: Standing, last: int) -> Tree:
+    def session(self, session_id: str, below: WaitingStatus, last: int) -> Tree:
         life = self._lives[session_id]
         session, turns = life.session, life.turns
         root = Tree(_line(session.id, _agent(session), _state(below.state or session.state)))

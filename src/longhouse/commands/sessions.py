@@ -14,7 +14,7 @@ from longhouse.errors import SetupError
 from longhouse.journal.session import State
 from longhouse.settings import Settings
 from longhouse.store import views
-from longhouse.web.tree import shown, standing
+from longhouse.web.tree import shown, waiting_status
 
 WIDEST: Final = 10_000
 
@@ -60,7 +60,7 @@ async def show_one(settings: Settings, session_id: str, turns: int) -> None:
         lives = await lives_of(db, session_id, turns)
         if session_id not in lives:
             raise SetupError(f"there is no session {session_id!r}; `longhouse sessions list` shows the newest.")
-        below = await standing(db, lives[session_id].session)
+        below = await waiting_status(db, lives[session_id].session)
     console = Console(highlight=False)
     if not console.is_terminal:
         # On a terminal long lines are folded beneath their branch; elsewhere each stays one, for programs to read.

@@ -9,10 +9,11 @@ from longhouse.journal import events
 from longhouse.journal.events import Event, Fault, Recorded
 from longhouse.journal.fold import fold
 from longhouse.journal.session import Session
-from longhouse.store import journals, lineage
+from longhouse.store import journals, tree
 from longhouse.store.database import Database, Within
 from longhouse.store.delegations import LOCK, LOCK_ROWS, tell
 from longhouse.store.outcomes import Kept
+from longhouse.store.tree import Root
 
 DROP: Final = """
     UPDATE delegations SET outcome = $3 WHERE child = $1 AND trace = $2 AND outcome IS NULL
@@ -54,13 +55,13 @@ async def cancel(db: Database, top: Session, trace: str) -> Stopped:
 
     Long journals are folded before anything is locked. Once all rows are, nobody moves on: what is new is added then.
     """
-    nodes = await lineage.tree(db, top.id, trace, working=True)
-    folded = {top.id: top}
-    folded |= {node.id: await journals.load(db, node.id, node.head) for node in nodes if node.id != top.id}
+    roots = [Root(top.id, top.id, trace)]
+    nodes = await tree.nodes(db, roots, open_only=True)
+    folded = {node.id: await journals.load(db, node.id, node.head) for node in nodes} | {top.id: top}
 
     async def write(tx: Within) -> Stopped:
         await tx.run(LOCK, top.owner, top.conversation)  # from here on nobody joins the tree
-        ids = sorted(row["id"] for row in await tx.rows(lineage.TREE, top.id, trace, True))
+        ids = sorted({top.id, *(node.id for node in await tree.nodes(tx, roots, open_only=True))})
         kept = Kept(outcome=CANCELLED).encoded
         dropped = [row for session_id in ids for row in await tx.rows(DROP, session_id, trace, kept)]
         outside = {row["parent"] for row in dropped}.difference(ids)

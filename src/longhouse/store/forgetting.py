@@ -12,7 +12,7 @@ from typing import Final
 
 from longhouse.journal.events import Fault
 from longhouse.journal.session import EPHEMERAL, EPHEMERAL_LABEL
-from longhouse.store import files, memories, scopes
+from longhouse.store import files, memories, scopes, tree
 from longhouse.store.database import Database, Within
 from longhouse.store.delegations import LOCK, LOCK_ROWS, tell
 from longhouse.store.memories import Scope
@@ -24,20 +24,6 @@ REPORTS: Final = "createreporttool"
 
 WHERE: Final = "SELECT conversation_id FROM sessions WHERE id = $1 AND owner = $2"
 DONE: Final = "SELECT session_id FROM forgotten WHERE request = $1 ORDER BY nth"
-# All that were ever called from here, in whatever trace: what each was told is in its journal, among what others said.
-BENEATH: Final = """
-    WITH RECURSIVE tree (id) AS (
-        SELECT $1::text
-        UNION
-        SELECT below.id FROM tree CROSS JOIN LATERAL (
-            SELECT d.child AS id FROM delegations d WHERE d.parent = tree.id
-            UNION
-            SELECT s.id FROM sessions s
-            WHERE s.owner = $2 AND s.conversation_id = $3 AND s.side = 'sub' AND s.parent = tree.id
-        ) AS below
-    )
-    SELECT id FROM tree
-"""
 LOCK_TASKS: Final = """
     SELECT FROM delegations WHERE parent = ANY($1) OR child = ANY($1) ORDER BY parent, call FOR UPDATE
 """
@@ -163,7 +149,8 @@ async def forget(db: Database, session_id: str, owner: str) -> Forgotten | None:
             done = [row["session_id"] for row in await tx.rows(DONE, request)]
             return Forgotten(done, []) if done else None
         await tx.run(LOCK, owner, conversation)  # from here on nobody joins the tree
-        ids = sorted(row["id"] for row in await tx.rows(BENEATH, session_id, owner, conversation))
+        # In whatever trace: what each was told is in its journal, among what others said.
+        ids = sorted(await tree.ever_called(tx, session_id))
         await tx.run(LOCK_TASKS, ids)  # before any session, as everybody does who locks both
         waiting = await tx.rows(UNDONE, ids, fault)
         await tx.run(OUTCOMES, ids, fault)

@@ -16,7 +16,7 @@ from longhouse.web.chat import Completion
 from longhouse.web.sessions import MAX_PAGE, Sessions, snapshot_of
 from longhouse.web.stream import ChatStream
 from longhouse.web.telling import Telling
-from longhouse.web.tree import Question, shown, standing
+from longhouse.web.tree import Question, shown, waiting_status
 from longhouse.web.visits import VISIT
 
 OLD_STATES = {
@@ -55,7 +55,7 @@ def routes(db: Database, bus: Bus, sessions: Sessions) -> APIRouter:
     async def get_state(caller: access.User, agent_id: str) -> Response:
         """The context snapshot of a session."""
         session = await sessions.load(caller, agent_id)
-        snapshot = snapshot_of(session, await standing(db, session))
+        snapshot = snapshot_of(session, await waiting_status(db, session))
         shown_as = {**snapshot, "state": _old(snapshot["state"])}
         return wire.Json({"agent_id": session.id, "task": _task(session), **shown_as})
 
@@ -70,7 +70,7 @@ def routes(db: Database, bus: Bus, sessions: Sessions) -> APIRouter:
         if not given.text:
             raise CallerError("Send the answer under 'clarifications' or 'messages'.", param="clarifications")
         session = await sessions.load(caller, agent_id)
-        below = await standing(db, session)
+        below = await waiting_status(db, session)
         asked = [Question(session, call) for call in session.questions]
         asked += [one for one in below.questions if one.call.kind == "ask"]
         if session.turn is None or not asked:
@@ -81,7 +81,7 @@ def routes(db: Database, bus: Bus, sessions: Sessions) -> APIRouter:
             raise CallerError("This question was answered already.", status=409, code="already_settled") from None
         if asked[0].session is not session:
             bus.appended(attached.session.id, attached.session.head)
-            attached = Attached(session=session, trace=session.turn.trace, told=attached.told)
+            attached = Attached(session=session, trace=session.turn.trace, seen_heads=attached.seen_heads)
         request.scope[VISIT].session = session.id
         return ChatStream(Completion(telling=Telling(db, bus, attached), include_usage=False, ignored=[]).chunks())
 

@@ -12,7 +12,7 @@ from longhouse.journal.asking import Undecided, words_for
 from longhouse.journal.events import Decided, Decision, Event, Fault, Outcome, Output, Returned
 from longhouse.journal.session import Open, Session
 from longhouse.store.database import Database
-from longhouse.web.tree import Question, Standing, named, own, standing
+from longhouse.web.tree import Question, WaitingStatus, named, own, waiting_status
 
 # Clear words only: whatever else is said is no decision. Each as `plain` leaves it.
 YES: Final = """
@@ -125,10 +125,10 @@ def plain(text: str) -> str:
 async def undecided(db: Database, session: Session) -> list[Question]:
     """What waits for a decision, in the session and beneath it; one whose time is over is as good as denied."""
     now = clock.now()
-    return [one for one in all_waiting(session, await standing(db, session)) if not is_late(one.call, now)]
+    return [one for one in all_waiting(session, await waiting_status(db, session)) if not is_late(one.call, now)]
 
 
-def all_waiting(session: Session, below: Standing) -> list[Question]:
+def all_waiting(session: Session, below: WaitingStatus) -> list[Question]:
     """The same, whatever the time: the session's own first."""
     return [one for one in (*own(session), *below.questions) if _awaits_decision(one.call)]
 

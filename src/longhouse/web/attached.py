@@ -9,7 +9,7 @@ from longhouse.journal import events
 from longhouse.journal.events import Recorded
 from longhouse.journal.fold import fold
 from longhouse.journal.session import Session
-from longhouse.store import lineage
+from longhouse.store import tree
 from longhouse.store.database import Database
 from longhouse.store.journals import Placed
 from longhouse.web.routing import Routed
@@ -27,8 +27,8 @@ class Attached:
     """Who was chosen, where the choice was ours."""
     answers_beneath: bool = False
     """What was said went to an agent beneath: this session's journal does not know of it."""
-    told: Mapping[str, int] = field(default_factory=dict)
-    """Agent beneath -> how far its journal went when a question was answered: that is not told again."""
+    seen_heads: Mapping[str, int] = field(default_factory=dict)
+    """Agent beneath -> how far its journal went when a question was answered: that is not shown again."""
     is_aside: bool = False
     """What was said waits for a decision on something else: the client is told so at once."""
     is_own_user: bool = True
@@ -52,13 +52,13 @@ class Attached:
         return next((one.prompt.chain for one in self.session.queue if one.prompt.trace == self.trace), "")
 
 
-async def told_before(db: Database, session: Session, at: datetime | None = None) -> Mapping[str, int]:
-    """What was told of the agents beneath before a question of this session is answered.
+async def seen_heads(db: Database, session: Session, at: datetime | None = None) -> Mapping[str, int]:
+    """How far the journals beneath were shown before a question of this session is answered.
 
-    One that waits for nobody but a person was told of up to its rest, though others may have worked on since.
+    Of one that waits for nobody but a person they were shown up to its rest, though others may have worked on since.
     """
     is_alone = session.turn is not None and not session.turn.root and not session.awaits_agents
-    return await lineage.heads(db, session, session.updated_at if is_alone else at)
+    return await tree.heads(db, session, session.updated_at if is_alone else at)
 
 
 def folded(session: Session, first: int, placed: Placed | None, *new: events.Event) -> Session:

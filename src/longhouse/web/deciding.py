@@ -12,7 +12,7 @@ from longhouse.store import journals, views
 from longhouse.store.database import Database
 from longhouse.web import approving
 from longhouse.web.asked import Asked, text_of
-from longhouse.web.attached import Attached, folded, told_before
+from longhouse.web.attached import Attached, folded, seen_heads
 from longhouse.web.tree import Question, named
 
 
@@ -70,7 +70,7 @@ class Deciding:
             via="chat",
             chain=prompt.chain if is_own else "",
         )
-        new, before = approving.settling(decided), await told_before(self.db, asking)
+        new, before = approving.settling(decided), await seen_heads(self.db, asking)
         after, trace = folded(asking, 0, None, *new), asking.turn.trace if asking.turn else ""
         placed = await journals.add(
             self.db,
@@ -84,10 +84,10 @@ class Deciding:
             fingerprint=None if after.can_move else after.rest_mark,
         )
         if is_own:
-            return Attached(session=folded(session, 0, placed, *new), trace=trace, told=before)
+            return Attached(session=folded(session, 0, placed, *new), trace=trace, seen_heads=before)
         self.wake(asking.id)
         return Attached(
-            session=session.heard_up_to(prompt.chain), trace=session.turn.trace, answers_beneath=True, told=before
+            session=session.heard_up_to(prompt.chain), trace=session.turn.trace, answers_beneath=True, seen_heads=before
         )
 
     async def _set_aside(self, asked: Asked, session: Session, prompt: Prompted, *, is_own_user: bool) -> Attached:

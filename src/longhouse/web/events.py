@@ -11,7 +11,7 @@ from longhouse.store import journals
 from longhouse.store.database import Database
 from longhouse.web import stream
 from longhouse.web.follow import follow
-from longhouse.web.tree import standing
+from longhouse.web.tree import waiting_status
 
 
 async def events_of(
@@ -59,7 +59,7 @@ class Watch:
         """Does the session rest, and can none of those that it waits for move before a person does something?"""
         if self._session is None or self._session.can_move:
             return False
-        return (await standing(self._db, self._session)).rests
+        return (await waiting_status(self._db, self._session)).rests
 
 
 def is_ahead(draft: Draft | None, seq: int) -> bool:

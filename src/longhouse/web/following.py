@@ -8,7 +8,7 @@ from longhouse.errors import CallerError
 from longhouse.store import journals
 from longhouse.web import access, query, stream
 from longhouse.web.events import events_of
-from longhouse.web.place import BEGINNING, place_of
+from longhouse.web.place import BEGINNING, cursor_of
 from longhouse.web.sessions import Sessions
 from longhouse.web.tree_events import tree_events_of
 
@@ -35,12 +35,12 @@ def routes(sessions: Sessions) -> APIRouter:
         deltas = asked.choice("deltas", YES_OR_NO) != "false"
         row = await sessions.find(caller, session_id)
         after = request.headers.get("last-event-id") or asked.text("after") or BEGINNING
-        place = await place_of(db, row.id, after) if tree else None
+        cursor = await cursor_of(db, row.id, after) if tree else None
         seq = 0 if tree else _seq(after, row.head)
         resting = await journals.load(db, row.id, row.head) if until == "rest" else None
-        if place:
+        if cursor:
             return stream.EventStream(
-                tree_events_of(db, bus, place, row.conversation_id, until_rest_of=resting, deltas=deltas)
+                tree_events_of(db, bus, cursor, row.conversation_id, until_rest_of=resting, deltas=deltas)
             )
         return stream.EventStream(events_of(db, bus, row.id, seq, until_rest_of=resting, deltas=deltas))
 

@@ -5,11 +5,11 @@ from typing import Final
 
 from longhouse import clock
 from longhouse.journal.session import Session
-from longhouse.store import lineage
+from longhouse.store import tree
 from longhouse.store.database import Database
 from longhouse.web import approving
 from longhouse.web.approving import settled
-from longhouse.web.tree import Question, asker, collected, named, own, standing
+from longhouse.web.tree import Question, asker, collected, named, own, waiting_status
 
 HOW: Final = "name the one that you mean with its agent, as in analytic/1-action-0, or go to the session that asks."
 
@@ -24,7 +24,7 @@ async def meant(
     """
     # Looked up first: what is over by now waits no more when we look at what waits.
     over = await _over(db, session, name) if name is not None else set()
-    below = await standing(db, session)
+    below = await waiting_status(db, session)
     waiting = named([*own(session), *below.questions], session, name)
     found = [one for one in waiting if fits(one)]
     if name is None:
@@ -40,7 +40,7 @@ async def meant(
 async def _over(db: Database, session: Session, name: str) -> set[str]:
     """The sessions whose call of this name is over."""
     by, _, call = name.rpartition("/")
-    found = await lineage.over(db, session, call, collected(session))
+    found = await tree.over(db, session, call, collected(session))
     if by:
         found = [one for one in found if one.id != session.id and by in (one.agent, asker(one.agent, one.label))]
     return {one.id for one in found}

@@ -1,4 +1,4 @@
-"""How far a client has read a tree of agents: an id that it hands back to go on from there, wherever it reconnects."""
+"""The cursor of a tree stream: an id that a client hands back to continue from there, wherever it reconnects."""
 
 import base64
 import hashlib
@@ -9,8 +9,9 @@ from typing import Annotated, Final
 import msgspec
 
 from longhouse.errors import CallerError
-from longhouse.store import trees
+from longhouse.store import tree
 from longhouse.store.database import Database
+from longhouse.store.tree import Root
 
 BEGINNING: Final = "0"
 LONGEST: Final = 60_000
@@ -21,34 +22,34 @@ _decoder: Final = msgspec.json.Decoder(tuple[str, _Seq, dict[str, _Seq]])
 
 
 @dataclass(slots=True)
-class Place:
-    """The last event that was told of each session of a tree."""
+class TreeCursor:
+    """How far a client has read each journal of a tree."""
 
     root: str
-    seen: dict[str, int]
+    seen_heads: dict[str, int]
 
     @property
     def seq(self) -> int:
         """Of the session at the top."""
-        return self.seen.get(self.root, 0)
+        return self.seen_heads.get(self.root, 0)
 
     @property
     def id(self) -> str:
-        below = {_mark(session): seq for session, seq in self.seen.items() if session != self.root}
+        below = {_mark(session): seq for session, seq in self.seen_heads.items() if session != self.root}
         written = msgspec.json.encode((_mark(self.root), self.seq, below))
         return base64.urlsafe_b64encode(written).decode().rstrip("=")
 
 
-async def place_of(db: Database, root: str, text: str) -> Place:
-    """The place that an id names; one of another session, or of none, is refused."""
+async def cursor_of(db: Database, root: str, text: str) -> TreeCursor:
+    """The cursor that an id names; one of another session, or of none, is refused."""
     if text == BEGINNING:
-        return Place(root, {})
+        return TreeCursor(root, {})
     mark, seq, below = _read(text)
-    known = {_mark(node.id): node for node in await trees.grown(db, root, {})}
+    known = {_mark(node.id): node for node in await tree.nodes(db, [Root(root, root, None)])}
     seqs = {mark: seq, **below}
     if mark != _mark(root) or mark in below or any(key not in known or seqs[key] > known[key].head for key in seqs):
         raise _refusal()
-    return Place(root, {known[key].id: seqs[key] for key in seqs})
+    return TreeCursor(root, {known[key].id: seqs[key] for key in seqs})
 
 
 def _read(text: str) -> tuple[str, int, dict[str, int]]:

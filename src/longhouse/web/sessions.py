@@ -15,14 +15,14 @@ from longhouse.journal.events import Event
 from longhouse.journal.readable import readable_json
 from longhouse.journal.session import Session, State
 from longhouse.runtime.bus import Bus
-from longhouse.store import cancels, forgetting, journals, lineage, views
+from longhouse.store import cancels, forgetting, journals, tree, views
 from longhouse.store.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.web import access, approving, query, wire
 from longhouse.web.access import Caller
 from longhouse.web.approving import settled
 from longhouse.web.meaning import meant
-from longhouse.web.tree import Question, Standing, own, shown, standing
+from longhouse.web.tree import Question, WaitingStatus, own, shown, waiting_status
 from longhouse.web.turns import Turns, names_nothing
 
 MAX_PAGE: Final = query.MAX_PAGE
@@ -78,7 +78,7 @@ class Sessions:
         """Answers a question of the session, or of an agent beneath it."""
         session = await self.load(caller, session_id)
         questions = await meant(self.db, session, call_id, lambda one: one.call.kind == "ask")
-        if not questions and call_id is not None and not await lineage.was_answered(self.db, session, call_id):
+        if not questions and call_id is not None and not await tree.was_answered(self.db, session, call_id):
             raise names_nothing(call_id, "call_id")
         if not questions:
             raise settled("There is no open question to answer: it was answered already, or never asked.")
@@ -126,7 +126,7 @@ class Sessions:
         session = await self.load(caller, session_id)
         # What came after it was asked for is not cancelled.
         trace = _next_trace(session)
-        for one in [trace] if trace else await lineage.left_at_work(self.db, session):
+        for one in [trace] if trace else await tree.left_at_work(self.db, session):
             stopped = await cancels.cancel(self.db, session, one)
             for ended, fence in stopped.fences.items():
                 self.bus.stop(ended, fence)
@@ -165,7 +165,7 @@ def routes(sessions: Sessions) -> APIRouter:
     async def get_session(caller: access.User, session_id: str) -> Response:
         """One session: its state, what it is doing, what it waits for, what came of it."""
         session = await sessions.load(caller, session_id)
-        return wire.Json(described(session, await standing(sessions.db, session)))
+        return wire.Json(described(session, await waiting_status(sessions.db, session)))
 
     @router.get("/v1/sessions/{session_id}/messages", response_model=None, dependencies=bare)
     async def get_messages(caller: access.User, session_id: str) -> Response:
@@ -230,7 +230,7 @@ def _may_decide(decision: events.Decision, question: Question) -> bool:
     return question.call in approving.decidable(question.session, decision)
 
 
-def described(session: Session, below: Standing) -> dict[str, Any]:
+def described(session: Session, below: WaitingStatus) -> dict[str, Any]:
     """A session in all that a client may want to know of it; its state is that of the agents beneath it, too."""
     turn = session.turn
     counters = {
@@ -262,7 +262,7 @@ def described(session: Session, below: Standing) -> dict[str, Any]:
     }
 
 
-def snapshot_of(session: Session, below: Standing) -> dict[str, Any]:
+def snapshot_of(session: Session, below: WaitingStatus) -> dict[str, Any]:
     turn = session.turn
     return {
         "state": below.state or session.state,

@@ -1,6 +1,5 @@
 """A turn as it is told to a client: what happens becomes pieces of text and activity, until the turn rests."""
 
-import heapq
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -17,8 +16,9 @@ from longhouse.store.database import Database
 from longhouse.web import stream, wire
 from longhouse.web.approving import all_waiting, undecided, words_on
 from longhouse.web.attached import Attached
-from longhouse.web.follow import Seen, dated, follow
-from longhouse.web.tree import COLLECTS, Question, Standing, Tree, own, standing
+from longhouse.web.follow import Seen, follow
+from longhouse.web.tree import COLLECTS, Question, WaitingStatus, handles_in, own, waiting_status
+from longhouse.web.tree_reader import News, TreeReader
 
 WITH_IT: Final = "Your message is kept, and reaches the agent once this is decided:"
 BEHIND_IT: Final = "Your message is next, once this is decided:"
@@ -69,9 +69,9 @@ class Telling:
     _draft_of: tuple[int, int] = (0, 0)
     _aloud: list[str] = field(default_factory=list)
     """Reasoning of the running step that was read along."""
-    _tree: Tree | None = None
-    _held: list[Seen] = field(default_factory=list)
-    """What is not told yet, since what it follows from beneath is not known for sure."""
+    _tree: TreeReader | None = None
+    _handles: list[str] = field(default_factory=list)
+    """What the turn collects, and the tree is not read for yet."""
     _session: Session = field(init=False)
     _subscription: Subscription = field(init=False)
 
@@ -116,10 +116,10 @@ class Telling:
         for item in await self._in_order(batch):
             if self.ending is not None:
                 break
-            if not isinstance(item, dict):
+            if not isinstance(item, News):
                 pieces += self._see(item)
-            elif not self._rests_alone:
-                pieces.append(Piece(activity=item))
+            elif item.shown and not self._rests_alone:
+                pieces.append(Piece(activity=item.shown))
         return pieces
 
     @property
@@ -127,32 +127,33 @@ class Telling:
         """Does it wait for people only? What others do meanwhile is told with the answer."""
         return self._is_ours and not self._session.can_move and not self._session.awaits_agents
 
-    async def _in_order(self, batch: Sequence[Seen]) -> Sequence[Seen | dict[str, Any]]:
+    async def _in_order(self, batch: Sequence[Seen]) -> Sequence[Seen | News]:
         """What is new at the top, and with it what is new beneath, causes before their effects."""
         for fact in (item for item in batch if isinstance(item, Recorded) and item.trace == self.attached.trace):
             if isinstance(fact.event, events.Called):
                 self._notice(fact.event.tool, fact.event.arguments)
-        self._held += batch
-        facts = [item for item in self._held if isinstance(item, Recorded)]
-        news: Sequence[tuple[Recorded, dict[str, Any]]] | None = ()
-        if self._tree and not all(isinstance(item, Fragment) for item in self._held):
-            news = await self._tree.news(facts[-1].seq if facts else self._session.head)
-        if news is None:
-            # The session has gone on since: we read what it did, and tell all of it in order.
+        if self._tree is None:
+            return batch
+        while self._handles:
+            await self._tree.collect(self.attached.session, self.attached.trace, self._handles.pop())
+        items = await self._tree.since(batch)
+        if self._tree.held:
+            # The session has gone on since: we read what it did, and show all of it in order.
             self._subscription.put(Look())
-            return []
-        held, self._held = self._held, []
-        beneath = ((record.at, told) for record, told in news)
-        return [item for _, item in heapq.merge(dated(held), beneath, key=lambda pair: pair[0])]
+        return items
 
     def _notice(self, tool: str, arguments: str) -> None:
         """A call that others work for is followed to where it leads."""
         if not tool.startswith(PREFIX) and tool != COLLECTS:
             return
         if self._tree is None:
-            self._tree = Tree(self.db, self._session, self.attached.trace, self.attached.told)
+            self._tree = TreeReader.of_turn(self.db, self._session, self.attached.trace, self.attached.seen_heads)
         if tool == COLLECTS:
-            self._tree.collect(arguments)
+            self._handles += handles_in(arguments)
+
+    @property
+    def _is_held(self) -> bool:
+        return self._tree is not None and bool(self._tree.held)
 
     def _see(self, item: Seen) -> list[Piece]:
         if isinstance(item, Stir):
@@ -219,17 +220,17 @@ class Telling:
     async def _rest(self) -> list[Piece]:
         """A turn that waits for a person is at rest too: what it waits for is its content."""
         session = self._session
-        if session.turn is None or session.can_move or self._held:
+        if session.turn is None or session.can_move or self._is_held:
             return []
-        below = await standing(self.db, session)
+        below = await waiting_status(self.db, session)
         if not below.rests:
             return []
         if not self._is_ours:
             return await self._say_what_waits()
         late = await self._tell([Stir()])
-        return late if self._held else [*late, *self._ask_now(below)]
+        return late if self._is_held else [*late, *self._ask_now(below)]
 
-    def _ask_now(self, below: Standing) -> list[Piece]:
+    def _ask_now(self, below: WaitingStatus) -> list[Piece]:
         """What the turn waits for: a question before a decision, and what the session asks itself before others."""
         session = self._session
         questions = [one for one in below.questions if one.call.kind == "ask"]
@@ -254,7 +255,7 @@ class Telling:
         return self._ask(f"{note}\n\n{words}", self._beneath(waiting))
 
     async def _questions(self) -> list[Question]:
-        below = await standing(self.db, self._session)
+        below = await waiting_status(self.db, self._session)
         return [one for one in (*own(self._session), *below.questions) if one.call.kind == "ask"]
 
     def _beneath(self, waiting: Sequence[Question]) -> Question | None:

@@ -20,7 +20,7 @@ from longhouse.journal.fold import blank, fold
 from longhouse.journal.session import EPHEMERAL, Session
 from longhouse.journal.transcript import Step
 from longhouse.runtime.delegate import PriorOf
-from longhouse.store import journals, lineage, views
+from longhouse.store import journals, tree, views
 from longhouse.store.acceptance import Accepted, Repeated
 from longhouse.store.catalog import Catalog
 from longhouse.store.database import Database
@@ -29,11 +29,11 @@ from longhouse.web import approving, wire
 from longhouse.web.access import Caller
 from longhouse.web.approving import settled
 from longhouse.web.asked import Asked, Said, prior_of, read, text_of
-from longhouse.web.attached import Attached, folded, told_before
+from longhouse.web.attached import Attached, folded, seen_heads
 from longhouse.web.deciding import Deciding
 from longhouse.web.meaning import meant
 from longhouse.web.routing import AUTO, Routed, Router
-from longhouse.web.tree import Question, own, standing
+from longhouse.web.tree import Question, own, waiting_status
 from longhouse.web.underway import UnderWay
 from longhouse.web.wire import ChatRequest
 
@@ -95,14 +95,14 @@ class Turns:
         """Follows the turn from where the first request placed its event."""
         session = await self._upto(blank(turned.session_id), turned.seq)
         is_beneath = session.turn is not None and bool(session.turn.root) and asked.request.model != session.id
-        so_far = await self._told_again(session, turned, is_beneath=is_beneath)
+        so_far = await self._seen_heads_again(session, turned, is_beneath=is_beneath)
         if session.turn is None or not is_beneath:
             [placed] = await journals.read(self.db, session.id, turned.seq - 1, 1)
             return Attached(
                 session=session,
                 trace=turned.trace_id,
                 is_behind=True,
-                told=so_far,
+                seen_heads=so_far,
                 is_aside=isinstance(placed.event, Prompted) and placed.event.aside,
                 is_own_user=approving.is_own_user(session, asked.user),
             )
@@ -112,14 +112,14 @@ class Turns:
         if root.turn and asked.said.resends:
             root = root.heard_up_to(asked.chain((*asked.said.before, *asked.said.new)))
         resends = asked.said.resends
-        return Attached(session=root, trace=turned.trace_id, is_behind=True, answers_beneath=resends, told=so_far)
+        return Attached(session=root, trace=turned.trace_id, is_behind=True, answers_beneath=resends, seen_heads=so_far)
 
-    async def _told_again(self, session: Session, turned: views.Turned, *, is_beneath: bool) -> Mapping[str, int]:
-        """`Attached.told`, as it was for the first request."""
+    async def _seen_heads_again(self, session: Session, turned: views.Turned, *, is_beneath: bool) -> Mapping[str, int]:
+        """`Attached.seen_heads`, as it was for the first request."""
         if session.turn is None or (session.turn.trace != turned.trace_id and not is_beneath):
             return {}
         before = await self._upto(blank(session.id), turned.seq - 1)
-        return await told_before(self.db, before, session.updated_at)
+        return await seen_heads(self.db, before, session.updated_at)
 
     # A new request
 
@@ -239,7 +239,7 @@ class Turns:
 
     async def _answered_again(self, asked: Asked, session: Session, prompt: Prompted) -> Attached:
         """What names a question of the session that has its answer is the next message, where nobody else asks."""
-        below = await standing(self.db, session)
+        below = await waiting_status(self.db, session)
         if any(one.call.kind == "ask" for one in (*own(session), *below.questions)):
             raise settled("The question that metadata.reply_to names was answered already; another one is open.")
         return await self._queue(asked, session, prompt)
@@ -269,7 +269,7 @@ class Turns:
         done = await self.answer(asking, question.call.call, text, accepted=accepted)
         self.wake(asking.id)
         followed = session.heard_up_to(prompt.chain)
-        return Attached(session=followed, trace=trace, answers_beneath=True, told=done.told)
+        return Attached(session=followed, trace=trace, answers_beneath=True, seen_heads=done.seen_heads)
 
     async def _queue(self, asked: Asked, session: Session, prompt: Prompted) -> Attached:
         """The message is the next prompt."""
@@ -278,7 +278,7 @@ class Turns:
 
     async def _misnamed(self, session: Session, reply_to: str) -> CallerError:
         """Why a message cannot answer what it names, which no open question has as its id."""
-        if await lineage.was_answered(self.db, session, reply_to):
+        if await tree.was_answered(self.db, session, reply_to):
             return settled("The question that metadata.reply_to names was answered already.")
         return names_nothing(reply_to, "metadata.reply_to")
 
@@ -289,7 +289,7 @@ class Turns:
         assert session.turn is not None
         returned = Returned(call=call, outcome=Output(content=text), by="user", chain=chain)
         after = folded(session, 0, None, returned)
-        before = await told_before(self.db, session)
+        before = await seen_heads(self.db, session)
         placed = await journals.add(
             self.db,
             session.id,
@@ -300,7 +300,7 @@ class Turns:
             # Where another question is still open, the client is asked that one at once.
             fingerprint=None if after.can_move else after.rest_mark,
         )
-        return replace(await self._attached(session, placed, returned, trace=session.turn.trace), told=before)
+        return replace(await self._attached(session, placed, returned, trace=session.turn.trace), seen_heads=before)
 
     async def _attached(self, session: Session, placed: Placed, event: events.Event, *, trace: str) -> Attached:
         if placed.seq == session.head + 1:
