@@ -138,7 +138,7 @@ async def test_many_ways_to_the_same_agent_are_one_node_each(serving: Serving) -
         roots = [Root("a", "a", None)]
         nodes = await tree.nodes(house.db, roots)
         assert [(node.id, dict(node.depths), node.first) for node in nodes] == [
-            ("a", {}, 1), ("b", {"t": 1}, 1), ("c", {"t": 2}, 1), ("d", {"t": 3}, 1), ("e", {"t": 4}, 1),
+            ("a", {}, 0), ("b", {"t": 1}, 1), ("c", {"t": 2}, 1), ("d", {"t": 3}, 1), ("e", {"t": 4}, 1),
         ]  # fmt: skip
         seen = {"a": 1, "b": 1, "c": 1, "d": 0}
         assert [node.id for node in await tree.nodes(house.db, roots, seen_heads=seen)] == ["d", "e"]

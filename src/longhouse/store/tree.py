@@ -19,41 +19,39 @@ from longhouse.store.database import Asked, Database
 # The recursive query. The roots $1..$4 are sessions, each under the top session that it is read for; a root without a
 # trace is followed in every trace that went through it. With $5, what a top session awaits from earlier turns is
 # followed too. Agents may have called each other in turn: of all the ways to one only the shortest matters, so the tree
-# has depths and no paths, and no template lets more than 32 agents stand one below the other.
+# has depths and no paths, and no template lets more than 32 agents stand one below the other. The step is made once
+# from each session, however many tasks it was given there.
 TREE: Final = """
     WITH RECURSIVE roots (top, id, trace, depth) AS (
         SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::int[])
-    ), tree (top, id, trace, depth) AS (
+    ), tree (top, id, trace, depth, prompt, is_open) AS (
         (
-            SELECT top, id, trace, depth FROM roots
-            UNION
-            SELECT r.top, d.child, d.trace, r.depth + 1 FROM roots r JOIN delegations d ON d.parent = r.id
-            WHERE r.trace IS NULL
-            UNION
-            SELECT d.parent, d.child, d.trace, 1
+            SELECT top, id, trace, depth, 0::bigint, false FROM roots
+            UNION ALL
+            SELECT r.top, d.child, d.trace, r.depth + 1, d.prompt, d.outcome IS NULL
+            FROM roots r JOIN delegations d ON d.parent = r.id WHERE r.trace IS NULL
+            UNION ALL
+            SELECT d.parent, d.child, d.trace, 1, d.prompt, true
             FROM awaits a JOIN delegations d ON d.parent = a.parent AND d.call = a.awaited
             WHERE $5 AND a.parent = ANY($1) AND d.outcome IS NULL
         )
         UNION
-        SELECT tree.top, d.child, d.trace, tree.depth + 1
-        FROM tree JOIN delegations d ON d.parent = tree.id AND d.trace = tree.trace
-        WHERE tree.depth < 33
+        SELECT t.top, d.child, d.trace, t.depth + 1, d.prompt, d.outcome IS NULL
+        FROM (SELECT DISTINCT top, id, trace, depth FROM tree WHERE depth < 33) t
+        JOIN delegations d ON d.parent = t.id AND d.trace = t.trace
     )
 """
-# With $6, only where a delegation of the trace is open; of sessions in $7, only those whose head is beyond $8.
+# With $6, only by open delegations; of sessions in $7, only those whose head is beyond $8.
 NODES: Final = f"""
     {TREE}, reached AS (
-        SELECT tree.top, tree.id, tree.trace, min(tree.depth) AS depth, min(d.prompt) AS first
-        FROM tree JOIN sessions s ON s.id = tree.id
-        LEFT JOIN unnest($7::text[], $8::bigint[]) AS seen (id, head) ON seen.id = tree.id
-        LEFT JOIN delegations d ON d.child = tree.id AND d.trace = tree.trace
-        WHERE s.head > COALESCE(seen.head, 0)
-        GROUP BY tree.top, tree.id, tree.trace
-        HAVING NOT $6 OR bool_or(d.child IS NOT NULL AND d.outcome IS NULL)
+        SELECT top, id, trace, min(depth) AS depth, min(prompt) AS first FROM tree
+        WHERE is_open OR NOT $6 GROUP BY top, id, trace
     )
     SELECT r.top, s.id, s.agent, s.label, s.state, s.head, s.due, s.wake_at, s.holder,
            array_agg(r.trace) AS traces, array_agg(r.depth) AS depths, min(r.first) AS first
     FROM reached r JOIN sessions s ON s.id = r.id
+    LEFT JOIN unnest($7::text[], $8::bigint[]) AS seen (id, head) ON seen.id = r.id
+    WHERE s.head > COALESCE(seen.head, 0)
     GROUP BY r.top, s.id ORDER BY min(r.depth), s.created_at, s.id
 """
 # One number for all heads in the conversation of $1: any append there changes it.
@@ -163,7 +161,7 @@ class Node:
     depths: Mapping[str, int]
     """Trace -> how far beneath the top session it stands there."""
     first: int
-    """The seq of the first prompt that a delegation of these traces gave it."""
+    """The seq of the first prompt that a delegation of these traces gave it; 0 for a root."""
 
     @property
     def can_move(self) -> bool:
@@ -222,7 +220,7 @@ async def nodes(
 def _node(row: asyncpg.Record) -> Node:
     *known, traces, depths, first = row
     reached = {trace: depth for trace, depth in zip(traces, depths, strict=True) if trace is not None}
-    return Node(*(*known, reached, first or 1))
+    return Node(*(*known, reached, first))
 
 
 def _columns(roots: Sequence[Root]) -> list[list[object]]:
