@@ -12,7 +12,7 @@ from longhouse.journal.messages import text_of
 from longhouse.journal.session import Session
 from longhouse.store import tree
 from longhouse.store.database import Database
-from longhouse.store.tree import Root, Task
+from longhouse.store.tree import Root
 
 END: Final = 2**62
 """Beyond any seq."""
@@ -53,6 +53,14 @@ class Turn:
     ended_at: datetime | None = None
     words: str = ""
     """What it ended with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a call has given to another agent: the session it went to, and the prompt that it became there."""
+
+    child: str
+    prompt: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +115,8 @@ async def lives_of(db: Database, session_id: str, last: int) -> dict[str, Life]:
     turns = turns_of(journals.get(session_id, ()))[-last:]
     nodes = await tree.nodes(db, [Root(session_id, session_id, turn.trace) for turn in turns])
     journals |= await tree.read(db, {node.id: (0, node.head) for node in nodes if node.id != session_id})
-    tasks = await tree.tasks(db, list(journals))
-    return {
-        one: Life(fold(records, blank(one)), tuple(turns_of(records)), tasks.get(one, {}))
-        for one, records in journals.items()
-    }
+    lives = {one: Life(fold(records, blank(one)), tuple(turns_of(records))) for one, records in journals.items()}
+    for child, record in ((child, record) for child, records in journals.items() for record in records):
+        if isinstance(record.event, events.Prompted) and (asked := record.event.reply_to) and asked.session in lives:
+            lives[asked.session].tasks[asked.call] = Task(child, record.seq)
+    return lives

@@ -66,13 +66,6 @@ READ: Final = """
     LEFT JOIN files f ON f.digest = j.body_digest
     ORDER BY span.nth, j.seq LIMIT $4
 """
-# The traces that went through a session and in which somebody is still at work, in the order in which they came.
-LEFT_AT_WORK: Final = """
-    SELECT d.trace FROM sessions s JOIN delegations d ON d.parent = s.id
-    WHERE s.owner = $2 AND s.conversation_id = $3 AND d.outcome IS NULL
-      AND EXISTS (SELECT FROM delegations own WHERE own.parent = $1 AND own.trace = d.trace)
-    GROUP BY d.trace ORDER BY min(d.at), d.trace
-"""
 HEADS: Final = "SELECT id, head FROM sessions WHERE owner = $1 AND conversation_id = $2 AND side = 'sub'"
 HEADS_AT: Final = """
     SELECT s.id, last.seq AS head FROM sessions s CROSS JOIN LATERAL (
@@ -130,7 +123,6 @@ TOOLS: Final = """
     FROM journal_events
     WHERE session_id = $1 AND kind = 'Called' AND call_id = ANY($2)
 """
-TASKS: Final = "SELECT parent, call, child, prompt FROM delegations WHERE parent = ANY($1)"
 GIVEN: Final = "SELECT $1::text, child, trace, 1 FROM delegations WHERE parent = $1 AND call = ANY($2)"
 
 
@@ -178,14 +170,6 @@ class Asker:
     id: str
     agent: str
     label: str
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """What a call has given to another agent: the session it went to, and the prompt that it became there."""
-
-    child: str
-    prompt: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,9 +248,9 @@ def _whole(rows: Sequence[asyncpg.Record]) -> Sequence[asyncpg.Record]:
 
 
 async def left_at_work(db: Database, session: Session) -> list[str]:
-    """The traces of a session, ended there or not, in which others are still at work."""
-    rows = await db.rows(LEFT_AT_WORK, session.id, session.owner, session.conversation)
-    return [row["trace"] for row in rows]
+    """The traces of a session, ended there or not, in which others are still at work for it."""
+    found = await nodes(db, [Root(session.id, session.id, None)], open_only=True)
+    return list(dict.fromkeys(trace for node in found for trace in node.depths))
 
 
 async def heads(db: Database, session: Session, at: datetime | None = None) -> dict[str, int]:
@@ -301,11 +285,3 @@ async def begun(db: Database, session: Session, trace: str, handle: str, calls: 
 async def tools(db: Database, session_id: str, calls: Sequence[str]) -> dict[str, str]:
     """Call -> the tool that it is of; empty for a question."""
     return {row["call_id"]: row["tool"] for row in await db.rows(TOOLS, session_id, list(calls))}
-
-
-async def tasks(db: Database, parents: Sequence[str]) -> dict[str, dict[str, Task]]:
-    """Session -> call -> what it has given to another agent."""
-    found: dict[str, dict[str, Task]] = {}
-    for row in await db.rows(TASKS, list(parents)):
-        found.setdefault(row["parent"], {})[row["call"]] = Task(row["child"], row["prompt"])
-    return found

@@ -1,6 +1,5 @@
 """A session and the agents beneath it as server-sent events, in an order in which causes come before effects."""
 
-import asyncio
 from collections.abc import AsyncGenerator, Iterable, Iterator
 from typing import Final
 
@@ -27,16 +26,16 @@ async def tree_events_of(
 
     `until_rest_of`: as in `events_of`; such a stream ends when nobody in the tree can move.
     """
-    root, watch, pulse = cursor.root, Watch(db, until_rest_of), _Pulse()
+    root, watch, silent = cursor.root, Watch(db, until_rest_of), 0
     reader = TreeReader.of_session(db, root, conversation, cursor.seen_heads)
     with bus.subscribed(root) as subscription:
         while (items := await reader.so_far()) or is_ahead(bus.draft(root), cursor.seq):
             watch.see(one.record for one in items if isinstance(one, News) and one.session == root)
             if pieces := b"".join(_pieces(cursor, items)):
-                yield pulse.beating(pieces)
+                yield pieces
         is_over = await _is_over(db, root, watch)
         if deltas and not is_over and (draft := bus.draft(root)):
-            yield pulse.beating(snapshot(draft))
+            yield snapshot(draft)
         if is_over:
             subscription.put(Stir())
         async for hints in follow(db, root, subscription, after=cursor.seq, beat=LOOK_EVERY):
@@ -44,10 +43,11 @@ async def tree_events_of(
             if hints and not batch:
                 continue
             watch.see(item for item in batch if isinstance(item, Recorded))
-            if pieces := b"".join(_pieces(cursor, await reader.since(batch))):
-                yield pulse.beating(pieces)
-            elif pulse.is_due:
-                yield pulse.beating(stream.HEARTBEAT)
+            pieces = b"".join(_pieces(cursor, await reader.since(batch)))
+            silent = silent if hints else silent + 1
+            if pieces or silent * LOOK_EVERY >= stream.HEARTBEAT_EVERY:
+                yield pieces or stream.HEARTBEAT
+                silent = 0
             if is_over and reader.is_whole and all(isinstance(item, Stir) for item in batch):
                 return
             is_over = await _is_over(db, root, watch)
@@ -75,19 +75,3 @@ def _pieces(cursor: TreeCursor, items: Iterable[Seen | News]) -> Iterator[bytes]
                 yield fact(one.session, one.record, cursor.id)
             elif one.shown:
                 yield stream.named(one.shown["event"], one.shown, cursor.id)
-
-
-class _Pulse:
-    """Knows when a silent stream owes its client a sign of life."""
-
-    def __init__(self) -> None:
-        self._clock = asyncio.get_running_loop().time
-        self._sent_at = self._clock()
-
-    @property
-    def is_due(self) -> bool:
-        return self._clock() - self._sent_at >= stream.HEARTBEAT_EVERY
-
-    def beating(self, piece: bytes) -> bytes:
-        self._sent_at = self._clock()
-        return piece

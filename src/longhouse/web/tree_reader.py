@@ -44,13 +44,11 @@ class TreeReader:
     seen_heads: dict[str | None, dict[str, int]]
     """Trace -> session -> up to where its journal was read; None: in every other trace."""
     polls: bool = False
-    """Is it asked again and again, also where mostly nothing has happened?"""
-    limit: int | None = None
-    """How many events are read at once."""
+    """Is it asked again and again, mostly while nothing has happened? Then much is read page by page."""
     held: list[Seen] = field(default_factory=list)
     """Events of the top session that wait, since it is not known for sure that their causes beneath were read."""
     is_cut: bool = False
-    """Was there more to read than `limit`?"""
+    """Was there more to read than a page?"""
     _mark: int | None = None
     _tools: dict[str, dict[str, str]] = field(default_factory=dict)
     """Session -> call -> its tool; empty for a question, whose answer is no result of a tool."""
@@ -66,7 +64,7 @@ class TreeReader:
     def of_session(cls, db: Database, top: str, conversation: str, seen_heads: Mapping[str, int]) -> "TreeReader":
         """Reads all that was ever done for a session, after `seen_heads`."""
         head, seen = seen_heads.get(top, 0), dict(seen_heads)
-        return cls(db, top, head, conversation, [Root(top, top, None)], {None: seen}, polls=True, limit=PAGE)
+        return cls(db, top, head, conversation, [Root(top, top, None)], {None: seen}, polls=True)
 
     @property
     def is_whole(self) -> bool:
@@ -87,7 +85,7 @@ class TreeReader:
             self.seen_heads[begun.trace] = {one: max(heads.get(one, 0), before.get(one, 0)) for one in heads | before}
 
     async def so_far(self) -> list[Seen | News]:
-        """All that is not read yet, with the events of the top session, at most `limit`."""
+        """All that is not read yet, with the events of the top session, at most a page."""
         return merged((), await self._look(with_top=True) or ())
 
     async def since(self, batch: Sequence[Seen]) -> Sequence[Seen | News]:
@@ -119,9 +117,10 @@ class TreeReader:
             self._mark = None
             return None
         spans = {node.id: (self._after(node), node.head) for node in nodes}
-        found = await tree.read(self.db, {one: span for one, span in spans.items() if span[0] < span[1]}, self.limit)
+        unread = {one: (after, upto) for one, (after, upto) in spans.items() if after < upto}
+        found = await tree.read(self.db, unread, PAGE if self.polls else None)
         ends = {one: records[-1].seq for one, records in found.items()}
-        self.is_cut = bool(ends) and any(ends.get(one, after) < upto for one, (after, upto) in spans.items())
+        self.is_cut = bool(ends) and any(ends.get(one, 0) < upto for one, (_, upto) in unread.items())
         lives = [await self._life(node, found[node.id]) for node in nodes if node.id in found]
         for node in nodes:
             self._move(node, ends.get(node.id, 0) if self.is_cut else node.head)
