@@ -20,10 +20,11 @@ from longhouse.store.database import Asked, Database
 # trace is followed in every trace that went through it. With $5, what a top session awaits from earlier turns is
 # followed too. Agents may have called each other in turn: of all the ways to one only the shortest matters, so the tree
 # has depths and no paths, and no template lets more than 32 agents stand one below the other. The step is made once
-# from each session, however many tasks it was given there.
+# from each session, however many tasks it was given there. Parameters stand in a SELECT of their own: a plan made for
+# their values is no better than one for any, so that Postgres keeps the latter, and planning costs more than the query.
 TREE: Final = """
     WITH RECURSIVE roots (top, id, trace, depth) AS (
-        SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::int[])
+        SELECT * FROM unnest((SELECT $1::text[]), (SELECT $2::text[]), (SELECT $3::text[]), (SELECT $4::int[]))
     ), tree (top, id, trace, depth, prompt, is_open) AS (
         (
             SELECT top, id, trace, depth, 0::bigint, false FROM roots
@@ -32,8 +33,9 @@ TREE: Final = """
             FROM roots r JOIN delegations d ON d.parent = r.id WHERE r.trace IS NULL
             UNION ALL
             SELECT d.parent, d.child, d.trace, 1, d.prompt, true
-            FROM awaits a JOIN delegations d ON d.parent = a.parent AND d.call = a.awaited
-            WHERE $5 AND a.parent = ANY($1) AND d.outcome IS NULL
+            FROM roots r JOIN awaits a ON a.parent = r.top
+            JOIN delegations d ON d.parent = a.parent AND d.call = a.awaited
+            WHERE (SELECT $5::bool) AND d.outcome IS NULL
         )
         UNION
         SELECT t.top, d.child, d.trace, t.depth + 1, d.prompt, d.outcome IS NULL
@@ -45,12 +47,12 @@ TREE: Final = """
 NODES: Final = f"""
     {TREE}, reached AS (
         SELECT top, id, trace, min(depth) AS depth, min(prompt) AS first FROM tree
-        WHERE is_open OR NOT $6 GROUP BY top, id, trace
+        WHERE is_open OR NOT (SELECT $6::bool) GROUP BY top, id, trace
     )
     SELECT r.top, s.id, s.agent, s.label, s.state, s.head, s.due, s.wake_at, s.holder,
            array_agg(r.trace) AS traces, array_agg(r.depth) AS depths, min(r.first) AS first
     FROM reached r JOIN sessions s ON s.id = r.id
-    LEFT JOIN unnest($7::text[], $8::bigint[]) AS seen (id, head) ON seen.id = r.id
+    LEFT JOIN unnest((SELECT $7::text[]), (SELECT $8::bigint[])) AS seen (id, head) ON seen.id = r.id
     WHERE s.head > COALESCE(seen.head, 0)
     GROUP BY r.top, s.id ORDER BY min(r.depth), s.created_at, s.id
 """
