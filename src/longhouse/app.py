@@ -21,7 +21,7 @@ from longhouse.agents.tool_calling import ToolCallingAgent
 from longhouse.configured import Configured, configure
 from longhouse.egress import Egress
 from longhouse.errors import SetupError
-from longhouse.files.reading import Given
+from longhouse.files.loader import Given
 from longhouse.models import embedded
 from longhouse.models.demo import scene
 from longhouse.models.embeddings import open_embeddings

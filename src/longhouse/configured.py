@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 from pydantic import SecretStr
 
-from longhouse.agents.template import Template
+from longhouse.agents.template import ExecutionPolicy, Template
 from longhouse.errors import SetupError
-from longhouse.files.reading import Given, read_files
-from longhouse.files.tool_values import laid_over, limited
+from longhouse.files.definitions import Said
+from longhouse.files.loader import Given, read_files
 from longhouse.secrets import Bound, Secrets
 from longhouse.settings import Settings
 from longhouse.tools.config import ToolConfig
@@ -39,20 +39,20 @@ class Configured:
     @property
     def log_folders(self) -> dict[str, Path]:
         """Of agents that have one of their own."""
-        said = {name: one.surroundings.logs_dir for name, one in self.given.own.items()}
+        said = {name: one.execution.logs_dir for name, one in self.given.own.items()}
         return {name: Path(folder) for name, folder in said.items() if folder}
 
     def common(self, config: ToolConfig) -> ToolConfig:
         """What tools are set up with, whoever calls them."""
         # The folders are settings too, which have been decided already.
-        around = replace(self.given.common.surroundings, reports_dir=config.execution.reports_dir, logs_dir=None)
-        return laid_over(config, replace(self.given.common, surroundings=around))
+        around = replace(self.given.common.execution, reports_dir=config.execution.reports_dir, logs_dir=None)
+        return _laid_over(config, replace(self.given.common, execution=around))
 
     def of_agents(self, config: ToolConfig) -> dict[str, ToolConfig]:
         """What tools are set up with when agents of the files call them."""
         own = {one.name: one for one in self.given.templates if one.name in self.given.own}
         return {
-            name: limited(laid_over(config, self.given.own[name]), template.execution_policy)
+            name: _limited(_laid_over(config, self.given.own[name]), template.execution_policy)
             for name, template in own.items()
         }
 
@@ -75,7 +75,7 @@ def file_of(settings: Settings, name: Literal["config_file", "agents_file", "log
 
 
 def _filled(settings: Settings, given: Given, secrets: Secrets) -> Settings:
-    folders = given.common.surroundings
+    folders = given.common.execution
     said: dict[str, Any] = {
         "llm_model": given.endpoint.model,
         "reports_dir": folders.reports_dir and Path(folders.reports_dir),
@@ -101,9 +101,29 @@ def _model(settings: Settings, given: Given, secrets: Secrets) -> Mapping[str, A
 def _search(settings: Settings, given: Given) -> Mapping[str, Any]:
     if "tavily_base_url" in settings.model_fields_set:
         return {}
-    key, url = given.searching.tavily_api_key, given.searching.tavily_api_base_url
+    key, url = given.common.search.tavily_api_key, given.common.search.tavily_api_base_url
     key = _key(key, "search.tavily_api_key") if key else None
     return {"tavily_base_url": url, "tavily_api_key": SecretStr(key) if key else None}
+
+
+def _laid_over(config: ToolConfig, said: Said) -> ToolConfig:
+    """With what a definition says for tools; what is not said stays as it is."""
+    search = {name: getattr(said.search, name) for name in ("max_results", "content_limit")}
+    around = {name: getattr(said.execution, name) for name in ("mcp_context_limit", "logs_dir", "reports_dir")}
+    around["extra"] = {**config.execution.extra, **said.extra}
+    return replace(
+        config,
+        search=replace(config.search, **{name: value for name, value in search.items() if value is not None}),
+        execution=replace(config.execution, **{name: value for name, value in around.items() if value is not None}),
+    )
+
+
+def _limited(config: ToolConfig, policy: ExecutionPolicy) -> ToolConfig:
+    """With the limits of one agent, for tools that look at them."""
+    execution = replace(
+        config.execution, max_iterations=policy.max_iterations, max_clarifications=policy.max_clarifications
+    )
+    return replace(config, search=replace(config.search, max_searches=policy.max_searches), execution=execution)
 
 
 def _key(said: str, where: str) -> str:

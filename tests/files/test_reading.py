@@ -6,7 +6,7 @@ from structlog.testing import capture_logs
 from written import NAMES, given, sound, wrong
 
 from longhouse.agents.built_in import BUILT_IN, RESEARCH_PROMPT
-from longhouse.files.reading import read_files
+from longhouse.files.loader import read_files
 
 
 def test_without_files_nothing_is_changed() -> None:
@@ -186,7 +186,7 @@ def test_a_field_that_only_tools_know_is_kept_and_one_that_looks_like_a_slip_is_
     with capture_logs() as logs:
         found = given(tmp_path, "execution: {house_style: plain, max_iteration: 5, nested: {a: [1]}}")
     sound(found)
-    assert found.common.surroundings.extra == {"house_style": "plain", "max_iteration": 5, "nested": {"a": [1]}}
+    assert found.common.extra == {"house_style": "plain", "max_iteration": 5, "nested": {"a": [1]}}
     assert [(one["event"], one["similar"]) for one in logs] == [
         ("a field that is not known goes to tools", "max_iterations")
     ]

@@ -5,12 +5,11 @@ from pathlib import Path
 import pytest
 
 from longhouse.errors import SetupError
-from longhouse.files.document import LARGEST, read_document
+from longhouse.files.document import LARGEST, Document, read_document
 from longhouse.files.mistakes import Mistakes
-from longhouse.files.nodes import Node
 
 
-def read(folder: Path, text: str | bytes) -> tuple[Node | None, list[str]]:
+def read(folder: Path, text: str | bytes) -> tuple[Document | None, list[str]]:
     """The document and the mistakes in it, each without the folder."""
     path, mistakes = folder / "x.yaml", Mistakes()
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
@@ -26,14 +25,14 @@ def test_values_are_plain_and_know_their_lines_and_fields(tmp_path: Path) -> Non
     node, wrong = read(tmp_path, "a:\n  b: 1\n  c: [x, 2.5]\n\nd: 2026-01-02\ne:\nf: yes\n")
     assert wrong == []
     assert node is not None
-    assert node.plain == {"a": {"b": 1, "c": ["x", 2.5]}, "d": "2026-01-02", "e": None, "f": True}
-    assert str(node.find(("a", "c", 1))).endswith("x.yaml:3: a.c[1]")
-    assert str(node.find(("a", "gone", "deep"))).endswith("x.yaml:1: a.gone.deep"), "the nearest line above it"
+    assert node.values == {"a": {"b": 1, "c": ["x", 2.5]}, "d": "2026-01-02", "e": None, "f": True}
+    assert str(node.place(("a", "c", 1))).endswith("x.yaml:3: a.c[1]")
+    assert str(node.place(("a", "gone", "deep"))).endswith("x.yaml:1: a.gone.deep"), "the nearest line above it"
 
 
 def test_an_empty_file_says_nothing_and_a_list_is_no_file_of_settings(tmp_path: Path) -> None:
     node, wrong = read(tmp_path, "# nothing yet\n")
-    assert (node and node.plain, wrong) == ({}, [])
+    assert (node and node.values, wrong) == ({}, [])
     assert read(tmp_path, "- a\n")[1] == ["x.yaml:1: should hold fields, such as `llm:`"]
 
 
@@ -51,7 +50,7 @@ def test_fields_may_be_taken_from_elsewhere(tmp_path: Path) -> None:
     node, wrong = read(tmp_path, "base: &base {x: 1, y: 1}\none: {<<: *base, y: 2}\n")
     assert wrong == []
     assert node is not None
-    assert node.plain["one"] == {"x": 1, "y": 2}
+    assert node.values["one"] == {"x": 1, "y": 2}
     assert read(tmp_path, "a: {<<: 3}\n")[1] == ["x.yaml:1: a: `<<` takes fields from elsewhere, and here are none"]
 
 

@@ -8,7 +8,7 @@ from longhouse.agents.built_in import BUILT_IN
 from longhouse.agents.template import Template
 from longhouse.app import TOOLS
 from longhouse.errors import SetupError
-from longhouse.files.reading import Given, read_files
+from longhouse.files.loader import Given, read_files
 
 NAMES = {cls.tool_name for cls in TOOLS}
 

@@ -1,152 +1,236 @@
-"""An agent's definition as a file has it, turned into a template."""
+"""What the files say of one agent, or of all: turned into fields of a template, keys, and values for tools."""
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields, replace
+import difflib
+import os
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, Final
 
 import structlog
 
 from longhouse.agents.base import AgentRegistry
-from longhouse.agents.hybrid import REASONING, SGRToolCallingAgent
-from longhouse.agents.names import name_problem
-from longhouse.agents.template import Template
-from longhouse.files.endpoints import placed
-from longhouse.files.mistakes import Mistakes, checked, unknown
-from longhouse.files.nodes import Node, Spot, merged
-from longhouse.files.sections import SEARCHING, SECTIONS, Said, said_of, section, template_of
+from longhouse.agents.template import ExecutionPolicy, Template
+from longhouse.errors import SetupError
+from longhouse.files.document import Document, merged
+from longhouse.files.mistakes import Mistakes, Place
+from longhouse.files.models import Execution, Search, class_name
 from longhouse.secrets import Bound
-from longhouse.tools.admission import of_template
+from longhouse.tools.mcp_config import McpServer, read_server
+from longhouse.validation_messages import Where
 
 log = structlog.get_logger()
 
-TEMPLATE: Final = frozenset(one.name for one in fields(Template)) - {"name", "version"}
-KEYS: Final = frozenset({"name", "base_class", "tools", *SECTIONS, *TEMPLATE})
-TOOL_LISTS: Final = ("required", "allowlist", "denylist")
+COMMON_REF: Final = "config:llm"
+"""The name under which an agent may use the key of all; it goes nowhere but to the address that it stands beside."""
+PROMPTS: Final = ("system_prompt", "initial_user_request", "clarification_response")
+LARGEST_PROMPT: Final = 400_000
+"""Bytes of a prompt file; a prompt has 100,000 characters at most."""
+
+_REACH: Final = ("base_url", "api_key", "api_key_ref", "proxy")
+_BUDGETS: Final = tuple(one.name for one in fields(ExecutionPolicy))
+_EXECUTION: Final = tuple(one.name for one in fields(Execution))
+_TEMPLATE: Final = tuple(one.name for one in fields(Template) if one.name not in ("name", "version"))
+_TOOL_LISTS: Final = ("required", "allowlist", "denylist")
 
 
 @dataclass(frozen=True, slots=True)
-class Defined:
-    """One agent: its template so far, what stays in the process, and its keys."""
+class Said:
+    """What a definition says beside its template; it stays in this process."""
 
-    name: str
-    node: Node
-    said: Said
-    secrets: Mapping[str, Bound]
-
-
-def define(name: str, definition: Node, common: Node, tools: Collection[str], mistakes: Mistakes) -> Defined:
-    """`common` is the `llm` of all agents, `tools` are the names of this process's own tools."""
-    if not isinstance(definition.value, dict | None):
-        mistakes.add(definition.spot, "should hold fields of its own")
-    definition = Node(definition.items, definition.spot)
-    _check_names(name, definition, mistakes)
-    for odd, node in definition.without(KEYS).items.items():
-        mistakes.add(node.spot, "is given by the catalog" if odd == "version" else unknown(odd, KEYS))
-    for node in section(definition, "search", mistakes).only(SEARCHING).items.values():
-        mistakes.add(node.spot, "belongs in config.yaml: one service searches for all agents")
-    endpoint = placed(section(definition, "llm", mistakes), common, name, mistakes)
-    sections = template_of(definition, mistakes)
-    policy = merged(sections.get("llm_policy") or Node({}, definition.spot), Node(endpoint.policy, definition.spot))
-    fields_of = {**sections.items, **({"llm_policy": policy} if policy.items else {}), **_renamed(definition)}
-    node = merged(Node(fields_of, definition.spot), definition.only(TEMPLATE))
-    node = _classed(_spelled(node, tools), mistakes)
-    return Defined(name, node, said_of(definition, mistakes), endpoint.secrets)
+    search: Search = field(default_factory=Search)
+    execution: Execution = field(default_factory=Execution)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of `execution` that only tools know."""
+    servers: Mapping[str, McpServer] = field(default_factory=dict)
 
 
-def complete(name: str, node: Node, servers: Collection[str], mistakes: Mistakes) -> Template | None:
-    """The template of all layers; None where something in it is wrong."""
-    node = _with_servers(merged(node, Node({"name": Node(name, node.spot)}, node.spot)), servers)
-    template: Template | None = checked(Template, node, mistakes)
-    for where, what in of_template(template) if template else ():
-        mistakes.add(node.find(where), what)
-    if template and _thinks_first(template):
-        named = (REASONING, *(template.tool_policy.allowlist or ()))
-        template = replace(template, tool_policy=replace(template.tool_policy, allowlist=named))
-    return template
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """Sections and fields, merged from the places where they stand; the nearest first."""
+
+    places: tuple[tuple[Document, Where], ...]
+    values: dict[str, Any]
+
+    @classmethod
+    def of_agent(cls, name: str, *documents: Document) -> "Definition":
+        path = ("agents", name)
+        places = tuple((one, path) for one in documents if path in one.lines)
+        values: dict[str, Any] = {}
+        for document, _ in reversed(places):
+            values = merged(values, (document.values["agents"] or {}).get(name) or {})
+        return cls(places, values)
+
+    def section(self, name: str) -> dict[str, Any]:
+        return self.values.get(name) or {}
+
+    def find(self, *path: int | str) -> Place | None:
+        found = (
+            document.place((*above, *path)) for document, above in self.places if (*above, *path) in document.lines
+        )
+        return next(found, None)
+
+    def place(self, *path: int | str) -> Place:
+        document, above = self.places[0]
+        return self.find(*path) or document.place((*above, *path))
+
+    def is_wrong(self, *path: str) -> bool:
+        """Is there a mistake at this path? Without one: is there any in this agent?"""
+        return any((*above, *path) in document.wrong for document, above in self.places)
 
 
-def tool_spots(node: Node) -> dict[str, Spot]:
-    """Where each tool is named that has to be there."""
-    policy = node.get("tool_policy")
-    lists = [policy.get(key) for key in ("required", "allowlist")] if policy else []
-    return {
-        one.value: one.spot
-        for found in lists
-        if found and isinstance(found.value, list)
-        for one in found.value
-        if isinstance(one.value, str)
+def place_of(path: Where, definitions: Collection[Definition]) -> Place:
+    """Where a field of a template stands in the files, under whichever of its names."""
+    found = (one.find(*spelled) for one in definitions for spelled in _spellings(path))
+    return next(filter(None, found), next(iter(definitions)).place(*path))
+
+
+def _spellings(path: Where) -> Iterator[Where]:
+    yield path
+    match path:
+        case ("name",):
+            yield ()
+        case ("base_agent_class",):
+            yield ("base_class",)
+        case ("llm_policy", *rest):
+            yield ("llm", *rest)
+            if rest == ["api_key_ref"]:
+                yield ("llm", "api_key")
+        case ("execution_policy", *rest):
+            yield from (("execution", *rest), ("search", *rest))
+        case ("prompt_pack", kind):
+            yield from (("prompts", f"{kind}_str"), ("prompts", f"{kind}_file"))
+        case ("tool_policy", "allowlist", *rest):
+            yield ("tools", *rest)
+
+
+def template_fields(
+    definition: Definition, reach: Mapping[str, Any], tools: Collection[str], mistakes: Mistakes
+) -> dict[str, Any]:
+    """The sections under the template's names for them; what is said under these names themselves wins."""
+    llm, search, execution = (definition.section(name) for name in ("llm", "search", "execution"))
+    named = definition.values.get("tools")
+    said = {
+        "llm_policy": {**_without(llm, (*_REACH, "model")), **reach},
+        "execution_policy": {**_only(search, ["max_searches"]), **_only(execution, _BUDGETS)},
+        "prompt_pack": _prompts(definition, mistakes),
+        "tool_policy": {} if named is None else {"allowlist": named},
+        "base_agent_class": definition.values.get("base_class"),
     }
-
-
-def _check_names(name: str, definition: Node, mistakes: Mistakes) -> None:
-    if problem := name_problem(name):
-        mistakes.add(definition.spot, problem)
-    own = definition.get("name")
-    if own and own.value != name:
-        mistakes.add(own.spot, f"should be {name!r} as above it, or be left out")
-
-
-def _renamed(definition: Node) -> dict[str, Node]:
-    """`base_class` and `tools` under the names that templates have for them."""
-    found, tools = {}, definition.get("tools")
-    if (base := definition.get("base_class")) and base.value is not None:
-        found["base_agent_class"] = base
-    if tools and tools.value is not None:
-        found["tool_policy"] = Node({"allowlist": tools}, tools.spot)
+    found: dict[str, Any] = merged({key: one for key, one in said.items() if one}, _only(definition.values, _TEMPLATE))
+    if base := found.get("base_agent_class"):
+        found["base_agent_class"] = _registered(base, place_of(("base_agent_class",), [definition]))
+    if policy := found.get("tool_policy"):
+        lists = {key: [tool_name(one, tools) for one in policy[key]] for key in _TOOL_LISTS if policy.get(key)}
+        found["tool_policy"] = {**policy, **lists}
     return found
 
 
-def _classed(node: Node, mistakes: Mistakes) -> Node:
-    """With the agent class as it is registered. Nothing is imported for it: of a path, only the last part counts."""
-    base = node.get("base_agent_class")
-    if base is None or not isinstance(base.value, str):
-        return node
-    given = base.value.rpartition(".")[2].rpartition(":")[2]
-    newer = AgentRegistry.newer(given)
-    if newer:
-        log.warning(f"{given} is deprecated; use {newer}", place=str(base.spot))
-    known = [cls.name for cls in AgentRegistry.list_items()]
-    if (newer or given) not in known:
-        mistakes.add(base.spot, f"there is no agent class {base.value!r}; known: {', '.join(sorted(known))}")
-    return merged(node, Node({"base_agent_class": Node(newer or given, base.spot)}, node.spot))
-
-
-def _spelled(node: Node, tools: Collection[str]) -> Node:
-    """With tools under their own names, however they are written: WebSearchTool, web_search_tool, web_search."""
-    policy = node.get("tool_policy")
-    lists = policy.only(TOOL_LISTS).items if policy else {}
-    mapped = {key: Node(_each(found.value, tools), found.spot) for key, found in lists.items()}
-    if not policy or not mapped:
-        return node
-    return merged(node, Node({"tool_policy": Node(mapped, policy.spot)}, node.spot))
-
-
-def _each(value: Any, tools: Collection[str]) -> Any:
-    if not isinstance(value, list):
-        return value
-    return [Node(tool_name(one.value, tools), one.spot) if isinstance(one.value, str) else one for one in value]
-
-
-def tool_name(given: str, tools: Collection[str]) -> str:
-    plain = given.replace("_", "").lower()
+def tool_name(given: Any, tools: Collection[str]) -> Any:
+    """The name of a tool, however it is written: WebSearchTool, web_search_tool, web_search."""
+    plain = str(given).replace("_", "").lower()
     return next((name for name in (given, plain, f"{plain}tool") if name in tools), given)
 
 
-def _with_servers(node: Node, servers: Collection[str]) -> Node:
-    """With all tools of the servers of which the agent names none itself."""
-    policy = node.get("tool_policy")
-    allowed = policy.get("allowlist") if policy else None
-    if policy is None or allowed is None or not isinstance(allowed.value, list):
-        return node
-    there = [str(one.value) for one in allowed.value]
-    more = [name for name in servers if not any(one.startswith(f"{name}.") for one in there)]
-    every = [*allowed.value, *(Node(f"{name}.*", allowed.spot) for name in more)]
-    return merged(node, Node({"tool_policy": Node({"allowlist": Node(every, allowed.spot)}, policy.spot)}, node.spot))
+def _registered(given: str, place: Place) -> str:
+    name = class_name(given)
+    newer = AgentRegistry.newer(name)
+    if newer:
+        log.warning(f"{name} is deprecated; use {newer}", place=str(place))
+    return newer or name
 
 
-def _thinks_first(template: Template) -> bool:
-    """Does its class begin with a thought, for which its list of tools has none?"""
-    cls = AgentRegistry.get(template.base_agent_class)
-    thinks = cls is not None and issubclass(cls, SGRToolCallingAgent)
-    policy = template.tool_policy
-    return thinks and policy.allowlist is not None and REASONING not in policy.named
+def endpoint(
+    name: str, definition: Definition, common: Definition, mistakes: Mistakes
+) -> tuple[dict[str, Any], dict[str, Bound]]:
+    """The model that an agent names, as fields of its LLM policy, and its key; without an address, that of all."""
+    llm, shared = definition.section("llm"), common.section("llm")
+    policy = _only(llm, ["model"])
+    said = {key: llm[key] for key in _REACH if key in llm and (llm[key] is not None or key == "proxy")}
+    if not said:
+        return policy, {}
+    base_url = said.get("base_url") or shared.get("base_url")
+    if base_url is None:
+        if not any(one.is_wrong("llm", "base_url") for one in (definition, common)):
+            place = definition.place("llm", next(key for key in llm if key in said))
+            mistakes.add(place, "needs a base_url beside it, or in the `llm` of config.yaml")
+        return policy, {}
+    policy["base_url"] = base_url
+    ref, secrets = said.get("api_key_ref"), {}
+    if key := said.get("api_key"):
+        if ref:
+            mistakes.add(definition.place("llm", "api_key_ref"), "stands beside an api_key; choose one of them")
+        ref = f"agents:{name}"
+        secrets[ref] = Bound(key, base_url)
+    elif ref is None and base_url == shared.get("base_url"):
+        ref = COMMON_REF if shared.get("api_key") else shared.get("api_key_ref")
+    reach = {"api_key_ref": ref, "proxy": said.get("proxy", shared.get("proxy"))}
+    return {**policy, **{key: one for key, one in reach.items() if one or key in said}}, secrets
+
+
+def said_of(definition: Definition, mistakes: Mistakes) -> Said:
+    execution = definition.section("execution")
+    extra = _without(execution, _EXECUTION)
+    for name in extra:
+        # It may be meant for a tool; if it is a slip, somebody will look for its effect.
+        if near := difflib.get_close_matches(name, _EXECUTION, n=1, cutoff=0.85):
+            place = definition.place("execution", name)
+            log.warning("a field that is not known goes to tools", place=str(place), similar=near[0])
+    search = Search(**_only(definition.section("search"), [one.name for one in fields(Search)]))
+    return Said(search, Execution(**_only(execution, _EXECUTION)), extra, _servers(definition, mistakes))
+
+
+def _servers(definition: Definition, mistakes: Mistakes) -> dict[str, McpServer]:
+    found = {}
+    for name, entry in (definition.section("mcp").get("mcpServers") or {}).items():
+        if entry is None:
+            continue  # it was wrong
+        try:
+            found[name] = read_server(name, entry, os.environ)
+        except SetupError as error:
+            mistakes.add(definition.place("mcp", "mcpServers", name), str(error).rstrip("."))
+    return found
+
+
+def _prompts(definition: Definition, mistakes: Mistakes) -> dict[str, str]:
+    """The prompt pack: a text in place, or a file beside the YAML file; the text wins."""
+    section, found = definition.section("prompts"), {}
+    for kind in PROMPTS:
+        text, file = section.get(f"{kind}_str"), section.get(f"{kind}_file")
+        if text is None and file:
+            text = _prompt_file(file, definition.place("prompts", f"{kind}_file"), mistakes)
+        if text is not None:
+            found[kind] = text
+    return found
+
+
+def _prompt_file(name: str, place: Place, mistakes: Mistakes) -> str | None:
+    """The file's text. It lies in the folder of the YAML file, or beneath it: prompts are published."""
+    folder = place.file.absolute().parent.resolve()
+    try:
+        path = (folder / name).resolve()
+        if Path(name).is_absolute() or not path.is_relative_to(folder):
+            problem = f"should be a file in the folder of {place.file.name}, or beneath it"
+        elif not path.is_file():
+            problem = "names a file that is not there"
+        else:
+            with path.open("rb") as opened:
+                content = opened.read(LARGEST_PROMPT + 1)
+            text = content.decode("utf-8-sig")
+            if len(content) <= LARGEST_PROMPT and "\x00" not in text:
+                return text
+            problem = "names a file that is no prompt: it is too long, or not text"
+    except OSError as error:
+        problem = f"names a file that cannot be read: {error.strerror}"
+    except ValueError:
+        problem = "names a file that cannot be read: it is not text in UTF-8"
+    mistakes.add(place, problem)
+    return None
+
+
+def _only(values: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name in names}
+
+
+def _without(values: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name not in names}

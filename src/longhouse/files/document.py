@@ -1,14 +1,15 @@
-"""A YAML file as nodes: plain values only, with their lines, and bounded whatever is in it."""
+"""A YAML file as plain values, with the line of each; bounded, whatever is in the file."""
 
 import math
 import re
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
-from longhouse.files.mistakes import Mistakes
-from longhouse.files.nodes import Node, Spot, merged
+from longhouse.files.mistakes import Mistakes, Place, validated
+from longhouse.validation_messages import Where
 
 LARGEST: Final = 1_000_000
 """Bytes of a file that is read at all."""
@@ -18,6 +19,7 @@ MOST_VALUES: Final = 50_000
 
 TOO_DEEP: Final = f"is nested deeper than {DEEPEST} levels"
 UNKEEPABLE: Final = "holds a character that no text may have"
+QUOTES: Final = "should be a text; put it in quotes"
 TAGGED: Final = "has a tag (`!…`); values are plain here"
 
 _TAG: Final = "tag:yaml.org,2002:"
@@ -25,6 +27,37 @@ _PLAIN: Final = {f"{_TAG}{name}" for name in ("int", "float", "bool", "null")}
 _TEXT: Final = {f"{_TAG}{name}" for name in ("str", "timestamp", "value")}
 _GATHERED: Final = {f"{_TAG}{name}" for name in ("map", "seq")}
 _UNKEEPABLE: Final = re.compile("[\x00\ud800-\udfff]")
+
+
+@dataclass(slots=True)
+class Document:
+    file: Path
+    values: dict[str, Any] = field(default_factory=dict)
+    lines: dict[Where, int] = field(default_factory=dict)
+    """The line of each value, by its path."""
+    wrong: set[Where] = field(default_factory=set)
+    """The paths of mistakes, and of the section or the agent that each is in."""
+
+    def place(self, path: Where) -> Place:
+        """The place of the value, or of what is nearest above it."""
+        above = (path[:length] for length in range(len(path), -1, -1))
+        return Place(self.file, next((self.lines[one] for one in above if one in self.lines), 1), path)
+
+    def check(self, model: type[Any], mistakes: Mistakes) -> None:
+        """Tells what does not fit the model. A wrong field then counts as one that is not said."""
+
+        def tell(path: Where, what: str) -> None:
+            above: Any = self.values
+            for step in path[:-1]:
+                above = above[step]
+            if isinstance(above, dict):
+                is_scalar = isinstance(above.get(path[-1]), bool | int | float)
+                what = QUOTES if is_scalar and what == "should be a valid string" else what
+                above[str(path[-1])] = None
+            mistakes.add(self.place(path), what)
+            self.wrong |= {path, path[:2]}
+
+        validated(model, self.values, tell)
 
 
 class _TooMuch(Exception):  # noqa: N818 - it says what the file is
@@ -45,122 +78,129 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # the library has no type
         return node
 
 
-def read_document(path: Path, mistakes: Mistakes) -> Node | None:
-    """The file's mapping; None where it cannot be read, which is then one of the mistakes."""
-    start = Spot(path, 1)
+def read_document(path: Path, mistakes: Mistakes) -> Document | None:
+    """The file; None where it cannot be read, which is then one of the mistakes."""
     try:
         with path.open("rb") as file:
             content = file.read(LARGEST + 1)
-        if len(content) > LARGEST:
-            mistakes.add(start, f"is larger than {LARGEST} bytes")
-            return None
-        return _composed(content.decode("utf-8-sig"), start, mistakes)
+        if len(content) <= LARGEST:
+            return _composed(content.decode("utf-8-sig"), path, mistakes)
+        problem, line = f"is larger than {LARGEST} bytes", 1
     except OSError as error:
-        mistakes.add(start, f"cannot be read: {error.strerror}")
+        problem, line = f"cannot be read: {error.strerror}", 1
     except UnicodeDecodeError:
-        mistakes.add(start, "is not text in UTF-8")
-    return None
-
-
-def _composed(text: str, start: Spot, mistakes: Mistakes) -> Node | None:
-    try:
-        loader = _Loader(text)
-        root = loader.get_single_node()
-        node = Node({}, start) if root is None else _Reading(loader, start, mistakes).node(root, start, 0)
+        problem, line = "is not text in UTF-8", 1
     except yaml.MarkedYAMLError as error:
         mark, begun = error.problem_mark or error.context_mark, error.context_mark
         # Only what the parser thinks: the words of the file stay out, there may be a key among them.
         context = f"{error.context} that begins in line {begun.line + 1}, " if error.context and begun else ""
-        mistakes.add(Spot(start.file, mark.line + 1 if mark else 1), f"is not YAML: {context}{error.problem}")
-        return None
+        problem, line = f"is not YAML: {context}{error.problem}", mark.line + 1 if mark else 1
     except yaml.reader.ReaderError as error:
-        mistakes.add(Spot(start.file, text.count("\n", 0, error.position) + 1), UNKEEPABLE)
-        return None
+        problem, line = UNKEEPABLE, content.decode("utf-8-sig").count("\n", 0, error.position) + 1
     except _TooMuch as error:
-        mistakes.add(start, str(error))
-        return None
-    if not isinstance(node.value, dict | None):
-        mistakes.add(start, "should hold fields, such as `llm:`")
-        return None
-    return Node(node.value or {}, start)
+        problem, line = str(error), 1
+    mistakes.add(Place(path, line), problem)
+    return None
 
 
-class _Reading:
-    """From the parser's nodes to ours."""
+def _composed(text: str, path: Path, mistakes: Mistakes) -> Document | None:
+    loader = _Loader(text)
+    root = loader.get_single_node()
+    reader = _Reader(loader, path, mistakes)
+    values = {} if root is None else reader.value(root, (), 1, 0)
+    if isinstance(values, dict | None):
+        return Document(path, values or {}, reader.lines)
+    mistakes.add(Place(path, 1), "should hold fields, such as `llm:`")
+    return None
 
-    def __init__(self, loader: yaml.SafeLoader, start: Spot, mistakes: Mistakes) -> None:
+
+class _Reader:
+    """From the parser's nodes to plain values."""
+
+    def __init__(self, loader: yaml.SafeLoader, file: Path, mistakes: Mistakes) -> None:
+        self.lines: dict[Where, int] = {}
         self._loader = loader
-        self._file = start.file
+        self._file = file
         self._mistakes = mistakes
         self._values = 0
 
-    def node(self, raw: yaml.Node, spot: Spot, depth: int) -> Node:
+    def value(self, node: yaml.Node, path: Where, line: int, depth: int) -> Any:
         self._values += 1
+        self.lines[path] = line
         if depth > DEEPEST:
             raise _TooMuch(TOO_DEEP)
         if self._values > MOST_VALUES:
             raise _TooMuch(f"holds more than {MOST_VALUES} values, aliases counted as often as they are used")
-        if not isinstance(raw, yaml.ScalarNode) and raw.tag not in _GATHERED:
-            self._mistakes.add(spot, TAGGED)
-        if isinstance(raw, yaml.MappingNode):
-            return Node(self._mapping(raw, spot, depth), spot)
-        if isinstance(raw, yaml.SequenceNode):
-            return Node([self._item(item, spot, nth, depth) for nth, item in enumerate(raw.value)], spot)
-        return Node(self._scalar(raw, spot), spot)
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node, path)
+        if node.tag not in _GATHERED:
+            self._tell(path, TAGGED)
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path, depth)
+        items = enumerate(node.value)
+        return [self.value(item, (*path, nth), item.start_mark.line + 1, depth + 1) for nth, item in items]
 
-    def _item(self, raw: yaml.Node, spot: Spot, nth: int, depth: int) -> Node:
-        return self.node(raw, Spot(self._file, raw.start_mark.line + 1, f"{spot.field}[{nth}]"), depth + 1)
-
-    def _mapping(self, raw: yaml.MappingNode, spot: Spot, depth: int) -> dict[str, Node]:
-        found: dict[str, Node] = {}
-        inherited: dict[str, Node] = {}
-        for key, value in raw.value:
-            at = Spot(self._file, key.start_mark.line + 1, spot.field)
+    def _mapping(self, node: yaml.MappingNode, path: Where, depth: int) -> dict[str, Any]:
+        inherited: dict[str, Any] = {}
+        # First, so that the lines of what stands here itself replace those of what is taken from elsewhere.
+        for key, value in node.value:
             if key.tag == f"{_TAG}merge":
-                inherited |= self._inherited(value, at, depth)
+                inherited |= self._inherited(value, path, key.start_mark.line + 1, depth)
+        found: dict[str, Any] = {}
+        for key, value in node.value:
+            if key.tag == f"{_TAG}merge":
                 continue
-            name = self._loader.construct_object(key) if key.tag == f"{_TAG}str" else None
-            if not isinstance(name, str):
-                self._mistakes.add(at, "has a field whose name is no text; put it in quotes")
+            line = key.start_mark.line + 1
+            if key.tag != f"{_TAG}str" or _UNKEEPABLE.search(key.value):
+                self._mistakes.add(Place(self._file, line, path), "has a field whose name is no text; put it in quotes")
                 continue
-            at = at.beneath(name)
-            node = self.node(value, at, depth + 1)
-            if name in found:
-                self._mistakes.add(at, f"is there twice, first in line {found[name].spot.line}")
+            at, first = (*path, key.value), self.lines.get((*path, key.value))
+            inner = self.value(value, at, line, depth + 1)
+            if key.value in found:
+                self._tell(at, f"is there twice, first in line {first}")
                 # Both are looked at, so that the mistakes of either are told.
-                node = merged(node, found[name])
-            found[name] = node
+                inner = merged(found[key.value], inner)
+            found[key.value] = inner
         return {**inherited, **found}
 
-    def _inherited(self, value: yaml.Node, at: Spot, depth: int) -> dict[str, Node]:
+    def _inherited(self, node: yaml.Node, path: Where, line: int, depth: int) -> dict[str, Any]:
         """What `<<` brings; of several mappings, the first wins."""
-        found: dict[str, Node] = {}
-        for one in reversed(value.value if isinstance(value, yaml.SequenceNode) else [value]):
-            node = self.node(one, at, depth + 1)
-            if not isinstance(node.value, dict):
-                self._mistakes.add(at, "`<<` takes fields from elsewhere, and here are none")
-            found |= node.items
+        found: dict[str, Any] = {}
+        here = self.lines[path]
+        for one in reversed(node.value if isinstance(node, yaml.SequenceNode) else [node]):
+            value = self.value(one, path, line, depth + 1)
+            if isinstance(value, dict):
+                found |= value
+            else:
+                self._tell(path, "`<<` takes fields from elsewhere, and here are none")
+        self.lines[path] = here
         return found
 
-    def _scalar(self, raw: yaml.Node, spot: Spot) -> Any:
-        if raw.tag in _TEXT:
-            if _UNKEEPABLE.search(raw.value):
-                self._mistakes.add(spot, UNKEEPABLE)
+    def _scalar(self, node: yaml.Node, path: Where) -> Any:
+        if node.tag in _TEXT:
+            if _UNKEEPABLE.search(node.value):
+                self._tell(path, UNKEEPABLE)
                 return ""
-            return raw.value
-        if raw.tag not in _PLAIN:
-            self._mistakes.add(spot, TAGGED)
+            return node.value
+        if node.tag not in _PLAIN:
+            self._tell(path, TAGGED)
             return None
         try:
-            value = self._loader.construct_object(raw)
+            value = self._loader.construct_object(node)
         except ValueError:
             value = math.nan
-        if (isinstance(value, float) and not math.isfinite(value)) or _is_huge(value):
-            self._mistakes.add(spot, "is not a number to count with")
+        # Beyond 64 bits, JSON readers take no whole number.
+        if (isinstance(value, float) and not math.isfinite(value)) or (isinstance(value, int) and abs(value) >= 2**63):
+            self._tell(path, "is not a number to count with")
             return None
         return value
 
+    def _tell(self, path: Where, what: str) -> None:
+        self._mistakes.add(Place(self._file, self.lines[path], path), what)
 
-def _is_huge(value: Any) -> bool:
-    """Beyond what JSON readers take for a whole number."""
-    return isinstance(value, int) and abs(value) >= 2**63
+
+def merged(low: Any, high: Any) -> Any:
+    """Mappings are laid over each other, field by field; anything else replaces what was there."""
+    if not isinstance(low, dict) or not isinstance(high, dict):
+        return high
+    return {**low, **{key: merged(low[key], value) if key in low else value for key, value in high.items()}}

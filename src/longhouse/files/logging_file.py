@@ -14,10 +14,10 @@ def configure_logging(path: Path) -> None:
     document = read_document(path, mistakes)
     mistakes.refuse()
     assert document is not None
-    if not document.items:
+    if not document.values:
         return
     try:
-        logging.config.dictConfig({"version": 1, "disable_existing_loggers": False, **document.plain})
+        logging.config.dictConfig({"version": 1, "disable_existing_loggers": False, **document.values})
     except (ValueError, TypeError, AttributeError, ImportError, KeyError) as error:
         why = error.__cause__ or error
         raise SetupError(f"{path} does not set up logging: {error} ({type(why).__name__}: {why}).") from None

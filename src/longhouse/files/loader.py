@@ -1,0 +1,225 @@
+"""Reads config.yaml and agents.yaml, and lays them beneath and over the templates that the program brings."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from longhouse.agents import names
+from longhouse.agents.base import AgentRegistry
+from longhouse.agents.hybrid import REASONING, SGRToolCallingAgent
+from longhouse.agents.template import Template
+from longhouse.files.definitions import COMMON_REF, Definition, Said, endpoint, place_of, said_of, template_fields
+from longhouse.files.document import Document, merged, read_document
+from longhouse.files.mistakes import Mistakes, Place, validated
+from longhouse.files.models import LLM, AgentsFile, ConfigFile
+from longhouse.secrets import Bound, elsewhere
+from longhouse.tools.admission import of_template
+from longhouse.tools.mcp_config import McpServer
+from longhouse.validation_messages import Where
+
+_TEMPLATE: TypeAdapter[Template] = TypeAdapter(Template)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """All that the files say. Templates with mistakes are missing; `mistakes` has them, and `refuse` tells."""
+
+    templates: tuple[Template, ...]
+    touched: frozenset[str] = frozenset()
+    """The templates that are other than the program brings them."""
+    endpoint: LLM = field(default_factory=LLM)
+    """The model of all agents that name none."""
+    common: Said = field(default_factory=Said)
+    own: Mapping[str, Said] = field(default_factory=dict)
+    """What single agents say beside their templates."""
+    secrets: Mapping[str, Bound] = field(default_factory=dict, repr=False)
+    """Keys by the names under which templates carry them, each with the address that it stands beside."""
+    tool_spots: Mapping[tuple[str, str], Place] = field(default_factory=dict)
+    """Where a template's tool is named, of those that files name."""
+    mistakes: Mistakes = field(default_factory=Mistakes)
+
+    @property
+    def servers(self) -> tuple[McpServer, ...]:
+        every = {**self.common.servers}
+        for said in self.own.values():
+            every |= said.servers
+        return tuple(every.values())
+
+    def complain(self, template: str, tool: str, what: str) -> bool:
+        """Notes what is wrong where a template names a tool; False where no file has named it."""
+        place = self.tool_spots.get((template, tool))
+        if place:
+            self.mistakes.add(place, what)
+        return place is not None
+
+
+def read_files(
+    config_file: Path | None, agents_file: Path | None, *, templates: Iterable[Template], tools: Collection[str]
+) -> Given:
+    """What the files make of these templates; `tools` are the names of this process's own tools.
+
+    Only a file that is no YAML is refused at once. Other mistakes wait for those that the catalog will find.
+    """
+    brought = tuple(templates)
+    if config_file is None and agents_file is None:
+        return Given(brought)
+    mistakes = Mistakes()
+    config, agents = (
+        Document(Path("-")) if path is None else read_document(path, mistakes) for path in (config_file, agents_file)
+    )
+    if config is None or agents is None:
+        mistakes.refuse()
+    assert config is not None
+    assert agents is not None
+    config.check(ConfigFile, mistakes)
+    agents.check(AgentsFile, mistakes)
+    return _Loader(config, agents, brought, tools, mistakes).given()
+
+
+class _Loader:
+    """Merges what config.yaml says of all agents, what the program brings, and what the files say of each agent."""
+
+    def __init__(
+        self,
+        config: Document,
+        agents: Document,
+        brought: Sequence[Template],
+        tools: Collection[str],
+        mistakes: Mistakes,
+    ) -> None:
+        self._mistakes = mistakes
+        self._brought = {template.name: template for template in brought}
+        self._common = Definition(((config, ()),), config.values)
+        self._beneath = template_fields(self._common, {}, tools, mistakes)
+        self._said = said_of(self._common, mistakes)
+        self._secrets = self._common_secret()
+        self._agents: dict[str, Definition] = {}
+        self._fields: dict[str, dict[str, Any]] = {}
+        self._own: dict[str, Said] = {}
+        for name in {**(config.values.get("agents") or {}), **(agents.values.get("agents") or {})}:
+            self._define(name, Definition.of_agent(name, agents, config), tools)
+
+    def _define(self, name: str, agent: Definition, tools: Collection[str]) -> None:
+        if problem := names.name_problem(name):
+            self._mistakes.add(agent.place(), problem)
+        if (own := agent.values.get("name")) is not None and own != name:
+            self._mistakes.add(agent.place("name"), f"should be {name!r} as above it, or be left out")
+        reach, secrets = endpoint(name, agent, self._common, self._mistakes)
+        self._secrets |= secrets
+        self._agents[name] = agent
+        self._fields[name] = template_fields(agent, reach, tools, self._mistakes)
+        self._own[name] = said_of(agent, self._mistakes)
+
+    def _common_secret(self) -> dict[str, Bound]:
+        llm, place = self._common.section("llm"), self._common.place
+        if (base_url := llm.get("base_url")) is None:
+            said = [key for key in ("api_key", "api_key_ref") if llm.get(key) is not None]
+            if said and not self._common.is_wrong("llm", "base_url"):
+                self._mistakes.add(place("llm", said[0]), "needs a base_url beside it: a key goes nowhere else")
+            return {}
+        return {COMMON_REF: Bound(llm["api_key"], base_url)} if llm.get("api_key") else {}
+
+    def given(self) -> Given:
+        self._check_likeness()
+        self._check_servers()
+        # Also without agents that would inherit it.
+        self._template("common", self._beneath, [self._common])
+        built = {name: self._built(name) for name in {**self._brought, **self._agents}}
+        llm = self._common.section("llm")
+        return Given(
+            templates=tuple(template for template in built.values() if template),
+            touched=frozenset(name for name, template in built.items() if template != self._brought.get(name)),
+            endpoint=LLM(
+                base_url=llm.get("base_url"),
+                api_key=llm.get("api_key"),
+                api_key_ref=llm.get("api_key_ref"),
+                model=llm.get("model"),
+                proxy=llm.get("proxy"),
+            ),
+            common=self._said,
+            own=self._own,
+            secrets=self._secrets,
+            tool_spots={(name, tool): place for name in self._agents for tool, place in self._tools(name).items()},
+            mistakes=self._mistakes,
+        )
+
+    def _built(self, name: str) -> Template | None:
+        brought, said = self._brought.get(name), self._own.get(name, Said())
+        servers = {**self._said.servers, **said.servers}
+        if name not in self._agents and not self._beneath and not servers:
+            return brought
+        fields = self._beneath
+        if brought:
+            # Only what the program says of it: its defaults are beneath everything.
+            spoken = _TEMPLATE.dump_python(brought, mode="json", exclude_defaults=True, exclude={"version"})
+            fields = merged(fields, spoken)
+        fields = _with_servers(merged(fields, self._fields.get(name, {})), servers)
+        agent = self._agents.get(name)
+        return self._template(name, fields, [agent, self._common] if agent else [self._common])
+
+    def _template(self, name: str, fields: dict[str, Any], definitions: Sequence[Definition]) -> Template | None:
+        """The template of all layers; None where something in it is wrong."""
+        if definitions[0].is_wrong():
+            return None
+
+        def tell(path: Where, what: str) -> None:
+            self._mistakes.add(place_of(path, definitions), what)
+
+        template: Template | None = validated(Template, {**fields, "name": name}, tell)
+        if template is None:
+            return None
+        for path, what in of_template(template):
+            tell(path, what)
+        policy = template.llm_policy
+        bound = self._secrets.get(policy.api_key_ref or "")
+        if bound and policy.base_url and not bound.reaches(policy.base_url):
+            tell(("llm_policy", "api_key_ref"), elsewhere(policy.api_key_ref or ""))
+        return _thinking(template)
+
+    def _tools(self, name: str) -> dict[str, Place]:
+        """Where each tool is named that has to be there."""
+        policy = self._fields[name].get("tool_policy") or {}
+        return {
+            tool: place_of(("tool_policy", key, nth), [self._agents[name]])
+            for key in ("required", "allowlist")
+            for nth, tool in enumerate(policy.get(key) or ())
+            if isinstance(tool, str)
+        }
+
+    def _check_likeness(self) -> None:
+        """Names that differ only in capitals would pass for each other."""
+        seen = {names.key(name): name for name in self._brought}
+        for name, agent in self._agents.items():
+            other = seen.setdefault(names.key(name), name)
+            if other != name:
+                self._mistakes.add(agent.place(), f"is too much like {other!r}")
+
+    def _check_servers(self) -> None:
+        """A server's name is good for the whole process: two agents share it only if they mean the same server."""
+        there = dict(self._said.servers)
+        for name, said in self._own.items():
+            for server, entry in said.servers.items():
+                if there.setdefault(server, entry) != entry:
+                    place = self._agents[name].place("mcp", "mcpServers", server)
+                    self._mistakes.add(place, f"another server is called {server!r} already")
+
+
+def _with_servers(fields: dict[str, Any], servers: Collection[str]) -> dict[str, Any]:
+    """With all tools of the servers of which the agent names none itself."""
+    allowed = (fields.get("tool_policy") or {}).get("allowlist")
+    if allowed is None:
+        return fields
+    more = [f"{name}.*" for name in servers if not any(str(one).startswith(f"{name}.") for one in allowed)]
+    return {**fields, "tool_policy": {**fields["tool_policy"], "allowlist": [*allowed, *more]}}
+
+
+def _thinking(template: Template) -> Template:
+    """With the tool for thoughts, where its class begins with one and its list of tools has none."""
+    cls, policy = AgentRegistry.get(template.base_agent_class), template.tool_policy
+    thinks = cls is not None and issubclass(cls, SGRToolCallingAgent)
+    if not thinks or policy.allowlist is None or REASONING in policy.named:
+        return template
+    return replace(template, tool_policy=replace(policy, allowlist=(REASONING, *policy.allowlist)))

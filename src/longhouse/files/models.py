@@ -1,0 +1,134 @@
+"""What config.yaml and agents.yaml may hold.
+
+Most sections are policies of a template with a few fields more, so that a file and the catalog have the same fields.
+"""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final
+
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
+
+from longhouse.agents.base import AgentRegistry
+from longhouse.agents.template import ExecutionPolicy, LLMPolicy, Template
+
+_STRICT: Final = ConfigDict(extra="forbid")
+
+_Address = Annotated[str, Field(pattern=r"^https?://[^\s@\\]+$", max_length=2000)]
+_Text = Annotated[str, Field(min_length=1, max_length=4000)]
+_Count = Annotated[int, Field(ge=1, le=10_000_000)]
+
+
+def _refused(why: str) -> BeforeValidator:
+    def refuse(given: Any) -> Any:
+        raise ValueError(why)
+
+    return BeforeValidator(refuse)
+
+
+def class_name(given: str) -> str:
+    """The name under which an agent class is registered. Nothing is imported: of a path, only the last part counts."""
+    return given.rpartition(".")[2].rpartition(":")[2]
+
+
+def _known_class(given: str) -> str:
+    known = sorted(cls.name for cls in AgentRegistry.list_items())
+    name = class_name(given)
+    if (AgentRegistry.newer(name) or name) not in known:
+        raise ValueError(f"there is no agent class {given!r}; known: {', '.join(known)}")
+    return given
+
+
+_CLASS: Final = AfterValidator(_known_class)
+_CATALOG: Final = _refused("is given by the catalog")
+_ELSEWHERE: Final = _refused("belongs in config.yaml: one service searches for all agents")
+
+
+@dataclass(frozen=True, slots=True)
+class LLM(LLMPolicy):
+    """The model; its key stays in this process."""
+
+    api_key: _Text | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """The service that searches for all agents, and how much of what is found an agent gets."""
+
+    __pydantic_config__ = _STRICT
+
+    tavily_api_key: _Text | None = field(default=None, repr=False)
+    tavily_api_base_url: _Address | None = None
+    max_searches: Annotated[int, Field(ge=0, le=10_000)] = 4
+    max_results: Annotated[int, Field(ge=1, le=100)] | None = None
+    content_limit: _Count | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSearch(Search):
+    tavily_api_key: Annotated[str | None, _ELSEWHERE] = field(default=None, repr=False)
+    tavily_api_base_url: Annotated[str | None, _ELSEWHERE] = None
+
+
+@dataclass(frozen=True, slots=True)
+class Execution(ExecutionPolicy):
+    """Budgets, and where the work of an agent leaves its traces; fields that are not known here go to tools."""
+
+    __pydantic_config__ = ConfigDict(extra="ignore")
+
+    mcp_context_limit: _Count | None = None
+    logs_dir: _Text | None = None
+    reports_dir: _Text | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """Texts in place, or files beside the YAML file; a text wins."""
+
+    __pydantic_config__ = _STRICT
+
+    system_prompt_str: str | None = None
+    system_prompt_file: _Text | None = None
+    initial_user_request_str: str | None = None
+    initial_user_request_file: _Text | None = None
+    clarification_response_str: str | None = None
+    clarification_response_file: _Text | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Mcp:
+    __pydantic_config__ = _STRICT
+
+    mcpServers: dict[str, dict[str, Any]] = field(default_factory=dict)  # noqa: N815 - the name that all MCP clients use
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agent(Template):
+    """One agent: the fields of a template, and the sections of config.yaml for this agent alone."""
+
+    name: str = ""
+    version: Annotated[int, _CATALOG] = 1
+    base_agent_class: Annotated[str, _CLASS] = ""
+    llm_policy: LLMPolicy = field(default_factory=LLMPolicy)
+    base_class: Annotated[str, _CLASS] | None = None
+    llm: LLM | None = None
+    search: AgentSearch | None = None
+    execution: Execution | None = None
+    prompts: Prompts | None = None
+    mcp: Mcp | None = None
+    tools: list[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AgentsFile:
+    __pydantic_config__ = _STRICT
+
+    agents: dict[str, Agent | None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFile(AgentsFile):
+    llm: LLM | None = None
+    search: Search | None = None
+    execution: Execution | None = None
+    prompts: Prompts | None = None
+    mcp: Mcp | None = None

@@ -1,0 +1,71 @@
+"""Errors of validating libraries as sentences: the path of each wrong value, and what is wrong with it.
+
+A sentence never holds the value itself, which may be a key.
+"""
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from types import NoneType
+from typing import Any, Final, Protocol, get_args, get_type_hints
+
+import msgspec
+
+Where = tuple[int | str, ...]
+"""The way from the whole to one value: names of fields, and places in lists."""
+
+LONGEST: Final = 1_000
+"""Characters of a sentence."""
+ADDRESS: Final = "should be an address that begins with http:// or https://, without a user or a password in it"
+_UNKNOWN: Final = ("unexpected_keyword_argument", "extra_forbidden")
+
+
+class Errors(Protocol):
+    """What Pydantic and FastAPI raise."""
+
+    def errors(self) -> Sequence[Any]: ...
+
+
+def explain(
+    error: Errors | msgspec.ValidationError, *, model: Any = None, words: Mapping[str, str] | None = None
+) -> list[tuple[Where, str]]:
+    """Every problem of the error. `model`: where similar names of fields are looked for; `words`: other sentences for
+    some types of errors."""
+    if isinstance(error, msgspec.ValidationError):
+        says, _, path = str(error).partition(" - at `$")
+        return [((path.strip(".`"),) if path else (), says)]
+    return [(tuple(one["loc"]), _sentence(one, model, words or {})) for one in error.errors()]
+
+
+def path_text(where: Where) -> str:
+    """`messages[0].content`"""
+    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in where)
+    return "".join(parts).removeprefix(".")
+
+
+def unknown_field(name: str, known: Iterable[str]) -> str:
+    names = sorted(known)
+    if near := difflib.get_close_matches(name, names, n=1):
+        return f"is not known; did you mean {near[0]}?"
+    return f"is not known; known here: {', '.join(names)}" if names else "there is no such field"
+
+
+def _sentence(one: Mapping[str, Any], model: Any, words: Mapping[str, str]) -> str:
+    if one["type"] in _UNKNOWN:
+        return unknown_field(str(one["loc"][-1]), _fields(model, one["loc"][:-1]))
+    if one["type"] == "string_pattern_mismatch" and "http" in one["ctx"]["pattern"]:
+        return ADDRESS
+    says = words.get(one["type"]) or str(one["msg"]).removeprefix("Value error, ")
+    return says[:LONGEST].rstrip(".")
+
+
+def _fields(model: Any, path: Where) -> list[str]:
+    """The fields of the dataclass that this path of a model leads to; none, where it leads to something else."""
+    for step in path:
+        model = get_type_hints(model).get(str(step)) if is_dataclass(model) else (get_args(model) or (None,))[-1]
+        model = next((one for one in get_args(model) if one is not NoneType), model) if _is_optional(model) else model
+    return [one.name for one in fields(model)] if is_dataclass(model) else []
+
+
+def _is_optional(kind: Any) -> bool:
+    return NoneType in get_args(kind)
