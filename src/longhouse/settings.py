@@ -8,6 +8,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, Validati
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from longhouse.errors import SetupError
+from longhouse.validation_messages import explain
 
 File = Annotated[Path | None, BeforeValidator(lambda given: given or None)]
 
@@ -33,7 +34,7 @@ class Settings(BaseSettings):
             super().__init__(**given)
         except ValidationError as error:
             # Without the values, which may be secrets.
-            wrong = (f"{PREFIX}{one['loc'][0]}".upper() + f": {one['msg']}" for one in error.errors())
+            wrong = (f"{PREFIX}{where[0]}".upper() + f": {says}" for where, says in explain(error))
             raise SetupError("; ".join(wrong)) from None
 
     config_file: File = Path("config.yaml")

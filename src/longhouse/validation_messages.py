@@ -1,4 +1,4 @@
-"""Errors of validating libraries as sentences: the path of each wrong value, and what is wrong with it.
+"""Validation errors as sentences: the path of each wrong value, and what is wrong with it.
 
 A sentence never holds the value itself, which may be a key.
 """
@@ -8,8 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from types import NoneType
 from typing import Any, Final, Protocol, get_args, get_type_hints
-
-import msgspec
 
 Where = tuple[int | str, ...]
 """The way from the whole to one value: names of fields, and places in lists."""
@@ -26,20 +24,15 @@ class Errors(Protocol):
     def errors(self) -> Sequence[Any]: ...
 
 
-def explain(
-    error: Errors | msgspec.ValidationError, *, model: Any = None, words: Mapping[str, str] | None = None
-) -> list[tuple[Where, str]]:
-    """Every problem of the error. `model`: where similar names of fields are looked for; `words`: other sentences for
-    some types of errors."""
-    if isinstance(error, msgspec.ValidationError):
-        says, _, path = str(error).partition(" - at `$")
-        return [((path.strip(".`"),) if path else (), says)]
+def explain(error: Errors, *, model: Any = None, words: Mapping[str, str] | None = None) -> list[tuple[Where, str]]:
+    """Every problem of the error. `model`: a dataclass whose fields are suggested for unknown ones; `words`: sentences
+    that replace those of the library, by the type of the error."""
     return [(tuple(one["loc"]), _sentence(one, model, words or {})) for one in error.errors()]
 
 
 def path_text(where: Where) -> str:
-    """`messages[0].content`"""
-    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in where)
+    """Such as `messages[0].content`. Names come from outside, and may be long."""
+    parts = (f"[{part}]" if isinstance(part, int) else f".{part[:64]}" for part in where)
     return "".join(parts).removeprefix(".")
 
 

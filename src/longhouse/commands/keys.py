@@ -3,6 +3,7 @@
 from collections.abc import Callable, Coroutine
 from typing import Annotated, Any, Final
 
+import pydantic
 import typer
 
 from longhouse.app import open_store
@@ -10,6 +11,7 @@ from longhouse.errors import SetupError
 from longhouse.settings import Settings
 from longhouse.store import keys
 from longhouse.store.keys import Key, Role
+from longhouse.validation_messages import explain
 from longhouse.web.keys import MOST, NewKey
 
 PAGE: Final = 1_000
@@ -58,9 +60,9 @@ def commands(run: Run) -> typer.Typer:
 async def create_key(settings: Settings, asked: dict[str, Any]) -> None:
     try:
         new = NewKey(**asked)
-    except ValueError as error:
-        first: dict[str, Any] = error.errors()[0]  # type: ignore[attr-defined]  # Pydantic's is the only one
-        raise SetupError(f"--{first['loc'][0]}: {first['msg']}.") from None
+    except pydantic.ValidationError as error:
+        where, says = explain(error)[0]
+        raise SetupError(f"--{where[0]}: {says}.") from None
     async with open_store(settings) as (db, _):
         made, secret = await keys.create(db, **new.model_dump())
     typer.echo(f"{made.id}: {_told(made)}. Keep the key, it is not shown again:", err=True)

@@ -10,7 +10,7 @@ from longhouse.agents.descriptor import ToolDescriptor
 from longhouse.agents.tool import ToolType
 from longhouse.journal.events import Fault
 from longhouse.tools.base import BaseTool
-from longhouse.tools.bindings.base import Work
+from longhouse.tools.bindings.base import Work, unfit
 from longhouse.tools.context import ToolContext
 
 
@@ -24,9 +24,7 @@ class AgentBinding:
         try:
             AgentTask.model_validate_json(arguments)
         except pydantic.ValidationError as error:
-            problems = (f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()[:5])
-            message = f"the arguments of {self.tool.name} do not fit: {'; '.join(problems)}"
-            return Fault(code="bad_arguments", message=message)
+            return unfit(self.tool.name, error)
         return _not_performed
 
 

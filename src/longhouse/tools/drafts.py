@@ -10,6 +10,7 @@ import pydantic
 
 from longhouse.errors import CallerError
 from longhouse.store.shelf import Shelf, T
+from longhouse.validation_messages import Where, explain, path_text
 
 MOST: Final = 5_000
 """Descriptors that are published at once."""
@@ -21,15 +22,6 @@ LONGEST: Final = 1_200
 
 GIVEN: Final = ("version", "latest", "digest", "published_by", "published_at", "changed_at", "security_overlay")
 """What the catalog adds to what it shows: it may come back with the rest, and is passed over."""
-_PLAINER: Final = {
-    "missing": "it is needed",
-    "missing_argument": "it is needed",
-    "missing_keyword_only_argument": "it is needed",
-    "unexpected_keyword_argument": "there is no such field",
-    "extra_forbidden": "there is no such field",
-}
-
-
 _NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 
 
@@ -38,7 +30,7 @@ class Problem:
     """Why a descriptor is not published: which of those sent, which field, what is wrong."""
 
     nth: int
-    where: tuple[int | str, ...]
+    where: Where
     says: str
     is_conflict: bool = False
     """It would be fine, but for what the catalog holds."""
@@ -51,8 +43,7 @@ def read(shelf: Shelf[T], nth: int, value: Any) -> T | list[Problem]:
     try:
         return shelf.adapter.validate_json(_plain(shelf.kind, value), strict=True)
     except pydantic.ValidationError as error:
-        told = error.errors(include_url=False, include_input=False, include_context=False)
-        return [Problem(nth, tuple(one["loc"]), _said(one)) for one in told]
+        return [Problem(nth, where, says) for where, says in explain(error)]
     except _Odd as odd:
         return [Problem(nth, odd.where, str(odd))]
 
@@ -122,13 +113,5 @@ def _nodes(values: Iterable[Any]) -> int:
     return count + len(left)
 
 
-def _said(error: Any) -> str:
-    message = _PLAINER.get(error["type"]) or error["msg"].removeprefix("Value error, ")
-    return str(message)[:300].rstrip(".")
-
-
 def _param(problem: Problem, many: bool) -> str:
-    text = f"[{problem.nth}]" if many else ""
-    for part in problem.where:
-        text += f"[{part}]" if isinstance(part, int) else f".{part[:64]}"
-    return text.lstrip(".")
+    return path_text((problem.nth, *problem.where) if many else problem.where)

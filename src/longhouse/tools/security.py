@@ -15,6 +15,7 @@ from longhouse.store.overlays import Overlaid, spoken
 from longhouse.store.publication import persist
 from longhouse.store.shelf import Version
 from longhouse.tools.base import ToolRegistry
+from longhouse.validation_messages import explain, path_text
 
 log = structlog.get_logger()
 
@@ -78,10 +79,10 @@ def _parsed(said: Any) -> SecurityOverlay:
     try:
         return ADAPTER.validate_json(text, strict=True)
     except pydantic.ValidationError as error:
-        first, *others = error.errors(include_url=False, include_input=False, include_context=False)
-        param = ".".join(str(part) for part in first["loc"])[:200]
+        (where, says), *others = explain(error)
+        param = path_text(where)[:200]
         more = f"; and {len(others)} more" if others else ""
-        told = f"{param or 'the overlay'}: {str(first['msg'])[:300].rstrip('.')}{more}"
+        told = f"{param or 'the overlay'}: {says}{more}"
         raise CallerError(f"Nothing is changed. {told}.", param=param or None) from None
 
 

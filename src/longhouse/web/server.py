@@ -3,7 +3,7 @@
 import asyncio
 import time
 import uuid
-from typing import Any, Final
+from typing import Final
 
 import structlog
 from fastapi import Depends, FastAPI, Request, Response
@@ -22,6 +22,7 @@ from longhouse.tools.admission import Admission
 from longhouse.tools.directory import AgentDirectory
 from longhouse.tools.search import Finder
 from longhouse.tools.toolbox import Toolbox
+from longhouse.validation_messages import explain, path_text
 from longhouse.web import (
     access,
     admin,
@@ -139,9 +140,9 @@ def _add_refusals(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def refuse_parameter(request: Request, error: RequestValidationError) -> Response:
-        first: dict[str, Any] = dict(error.errors()[0])
-        param = ".".join(str(part) for part in first.get("loc", ())[1:])
-        return wire.refused(CallerError(f"Invalid value for {param}: {first.get('msg')}.", param=param))
+        where, says = explain(error)[0]
+        param = path_text(where[1:])
+        return wire.refused(CallerError(f"Invalid value for {param}: {says}.", param=param))
 
     async def ask_for_patience(request: Request, error: Exception) -> Response:
         path = request.url.path[:LOGGED_PATH]

@@ -4,7 +4,6 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Sequence
 from functools import cache
 from typing import Annotated, Any, Final, Literal, TypeVar
 
@@ -18,6 +17,7 @@ from starlette.responses import Response
 
 from longhouse.errors import CallerError
 from longhouse.journal.events import Sampling
+from longhouse.validation_messages import Where, explain, path_text
 
 MAX_BODY: Final = 8 * 1024 * 1024
 MAX_MESSAGES: Final = 20_000
@@ -265,34 +265,26 @@ def _not_json() -> CallerError:
 
 
 def _refusal(error: pydantic.ValidationError) -> CallerError:
-    errors = error.errors(include_url=False, include_input=False)
-    if errors[0]["type"] == "json_invalid":
+    problems = [(_path(where), says) for where, says in explain(error)]
+    if problems[0][1].startswith("Invalid JSON: "):
         return _not_json()
     # A union complains once for each of its branches: the one that came farthest knows best.
-    path = _path(errors[0]["loc"])
-    about = [one for one in errors if _path(one["loc"])[: len(path)] == path]
-    chosen = max(about, key=lambda one: len(_path(one["loc"])))
-    param = _param(_path(chosen["loc"]))[:200] or None
-    message = chosen["msg"] if len(chosen["msg"]) < 300 else "it is not valid"
-    return CallerError(f"Invalid value for {param or 'the body'}: {message}.", param=param)
+    first = problems[0][0]
+    about = [one for one in problems if one[0][: len(first)] == first]
+    where, says = max(about, key=lambda one: len(one[0]))
+    param = path_text(where)[:200] or None
+    return CallerError(f"Invalid value for {param or 'the body'}: {says[:300]}.", param=param)
 
 
-def _path(loc: Sequence[int | str]) -> list[int | str]:
+def _path(loc: Where) -> Where:
     """Where the error is, as clients know it: a union also names its branches."""
-    path: list[int | str] = []
+    path: Where = ()
     for before, part in zip((None, *loc), loc, strict=False):
         is_branch = isinstance(part, str) and (part in _BRANCHES or "[" in part)
         is_tag = isinstance(before, int) and part in _TAGS
         if not (is_branch or is_tag):
-            path.append(part)
+            path += (part,)
     return path
-
-
-def _param(path: Sequence[int | str]) -> str:
-    text = ""
-    for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}"
-    return text.lstrip(".")
 
 
 def _has_nul(value: Any) -> bool:

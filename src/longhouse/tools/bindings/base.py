@@ -13,6 +13,7 @@ from longhouse.journal.events import Fault
 from longhouse.tools.base import BaseTool
 from longhouse.tools.config import ToolConfig
 from longhouse.tools.context import ToolContext
+from longhouse.validation_messages import explain
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class ClassBinding:
         try:
             parsed = self._cls.model_validate_json(arguments or "{}")
         except pydantic.ValidationError as error:
-            return Fault(code="bad_arguments", message=f"the arguments of {self.tool.name} do not fit: {_why(error)}")
+            return unfit(self.tool.name, error)
         return parsed.__call__ if inspect.iscoroutinefunction(type(parsed).__call__) else Blocking(parsed)
 
 
@@ -63,6 +64,7 @@ class Refused:
         return self.fault
 
 
-def _why(error: pydantic.ValidationError) -> str:
-    problems = [f"{'.'.join(str(part) for part in e['loc']) or 'arguments'}: {e['msg']}" for e in error.errors()[:5]]
-    return "; ".join(problems)
+def unfit(tool: str, error: pydantic.ValidationError) -> Fault:
+    """Why arguments are refused, for the model to read."""
+    problems = [f"{'.'.join(map(str, where)) or 'arguments'}: {says}" for where, says in explain(error)[:5]]
+    return Fault(code="bad_arguments", message=f"the arguments of {tool} do not fit: {'; '.join(problems)}")
