@@ -5,18 +5,20 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import SecretStr
 
 from longhouse.agents.template import ExecutionPolicy, Template
 from longhouse.errors import SetupError
-from longhouse.files.definitions import Said
+from longhouse.files.definitions import Definition
 from longhouse.files.loader import Given, read_files
 from longhouse.secrets import Bound, Secrets
 from longhouse.settings import Settings
 from longhouse.tools.config import ToolConfig
 from longhouse.tools.mcp_config import McpServer, read_servers
+
+AROUND: Final = ("mcp_context_limit", "logs_dir", "reports_dir")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,29 +32,28 @@ class Configured:
     @property
     def addresses(self) -> tuple[str, ...]:
         """Of models and proxies that the operator has named, here or in what the program brings."""
-        end, settings = self.given.endpoint, self.settings
+        said = [self.settings.llm_base_url, self.settings.llm_proxy]
+        said += self.given.common.said("llm", "base_url", "proxy").values()
         policies = [template.llm_policy for template in self.given.templates]
-        said = [settings.llm_base_url, settings.llm_proxy, end.base_url, end.proxy]
         said += [address for one in policies for address in (one.base_url, one.proxy)]
         return tuple(dict.fromkeys(address for address in said if address))
 
     @property
     def log_folders(self) -> dict[str, Path]:
         """Of agents that have one of their own."""
-        said = {name: one.execution.logs_dir for name, one in self.given.own.items()}
-        return {name: Path(folder) for name, folder in said.items() if folder}
+        own = self.given.own.items()
+        return {name: Path(folder) for name, one in own for folder in one.said("execution", "logs_dir").values()}
 
     def common(self, config: ToolConfig) -> ToolConfig:
         """What tools are set up with, whoever calls them."""
-        # The folders are settings too, which have been decided already.
-        around = replace(self.given.common.execution, reports_dir=config.execution.reports_dir, logs_dir=None)
-        return _laid_over(config, replace(self.given.common, execution=around))
+        # Without the folders: they are settings too, which have been decided already.
+        return _laid_over(config, self.given.common, "mcp_context_limit")
 
     def of_agents(self, config: ToolConfig) -> dict[str, ToolConfig]:
         """What tools are set up with when agents of the files call them."""
         own = {one.name: one for one in self.given.templates if one.name in self.given.own}
         return {
-            name: _limited(_laid_over(config, self.given.own[name]), template.execution_policy)
+            name: _limited(_laid_over(config, self.given.own[name], *AROUND), template.execution_policy)
             for name, template in own.items()
         }
 
@@ -75,11 +76,10 @@ def file_of(settings: Settings, name: Literal["config_file", "agents_file", "log
 
 
 def _filled(settings: Settings, given: Given, secrets: Secrets) -> Settings:
-    folders = given.common.execution
+    execution = given.common.said("execution", "reports_dir", "logs_dir")
     said: dict[str, Any] = {
-        "llm_model": given.endpoint.model,
-        "reports_dir": folders.reports_dir and Path(folders.reports_dir),
-        "logs_dir": folders.logs_dir and Path(folders.logs_dir),
+        "llm_model": given.common.section("llm").get("model"),
+        **{name: Path(folder) for name, folder in execution.items()},
         **_model(settings, given, secrets),
         **_search(settings, given),
     }
@@ -92,29 +92,26 @@ def _model(settings: Settings, given: Given, secrets: Secrets) -> Mapping[str, A
     """The endpoint of the file, unless the environment names another: then the file's key is none of its business."""
     if "llm_base_url" in settings.model_fields_set:
         return {}
-    end = given.endpoint
-    key = secrets.find(end.api_key_ref, end.base_url) if end.api_key_ref and end.base_url else None
-    key = _key(end.api_key, "llm.api_key") if end.api_key else key
-    return {"llm_base_url": end.base_url, "llm_proxy": end.proxy, "llm_api_key": SecretStr(key) if key else None}
+    llm = given.common.section("llm")
+    base_url, ref, key = (llm.get(name) for name in ("base_url", "api_key_ref", "api_key"))
+    key = _key(key, "llm.api_key") if key else secrets.find(ref, base_url) if ref and base_url else None
+    return {"llm_base_url": base_url, "llm_proxy": llm.get("proxy"), "llm_api_key": SecretStr(key) if key else None}
 
 
 def _search(settings: Settings, given: Given) -> Mapping[str, Any]:
     if "tavily_base_url" in settings.model_fields_set:
         return {}
-    key, url = given.common.search.tavily_api_key, given.common.search.tavily_api_base_url
-    key = _key(key, "search.tavily_api_key") if key else None
-    return {"tavily_base_url": url, "tavily_api_key": SecretStr(key) if key else None}
+    search = given.common.section("search")
+    key = search.get("tavily_api_key") and SecretStr(_key(search["tavily_api_key"], "search.tavily_api_key"))
+    return {"tavily_base_url": search.get("tavily_api_base_url"), "tavily_api_key": key}
 
 
-def _laid_over(config: ToolConfig, said: Said) -> ToolConfig:
+def _laid_over(config: ToolConfig, said: Definition, *around: str) -> ToolConfig:
     """With what a definition says for tools; what is not said stays as it is."""
-    search = {name: getattr(said.search, name) for name in ("max_results", "content_limit")}
-    around = {name: getattr(said.execution, name) for name in ("mcp_context_limit", "logs_dir", "reports_dir")}
-    around["extra"] = {**config.execution.extra, **said.extra}
+    search = replace(config.search, **said.said("search", "max_results", "content_limit"))
+    extra = {**config.execution.extra, **said.extra}
     return replace(
-        config,
-        search=replace(config.search, **{name: value for name, value in search.items() if value is not None}),
-        execution=replace(config.execution, **{name: value for name, value in around.items() if value is not None}),
+        config, search=search, execution=replace(config.execution, **said.said("execution", *around), extra=extra)
     )
 
 

@@ -10,8 +10,9 @@ COMMON = "llm: {base_url: 'http://common/v1', api_key: sk-common, proxy: 'http:/
 def test_the_llm_of_all_is_the_process_s_own_and_is_published_nowhere(tmp_path: Path) -> None:
     found = given(tmp_path, COMMON)
     templates = sound(found)
-    assert found.endpoint.base_url == "http://common/v1"
-    assert (found.endpoint.api_key, found.endpoint.model) == ("sk-common", "big")
+    endpoint = found.common.section("llm")
+    assert endpoint["base_url"] == "http://common/v1"
+    assert (endpoint["api_key"], endpoint["model"]) == ("sk-common", "big")
     assert found.touched == set(), "no template has changed"
     assert "sk-common" not in repr(found)
     assert templates["sgr_agent"].llm_policy.base_url is None

@@ -64,6 +64,8 @@ def test_fields_may_be_taken_from_elsewhere(tmp_path: Path) -> None:
         (b"a: \xff\n", "x.yaml:1: is not text in UTF-8"),
         ("a: " + "[" * 100_000, "x.yaml:1: is nested deeper than 40 levels"),
         ("a: &a [*a]\n", "x.yaml:1: is nested deeper than 40 levels"),
+        ("a: &a {<<: *a}\n", "x.yaml:1: is nested deeper than 40 levels"),
+        ('"\\ud800": 1\n', "x.yaml:1: has a field whose name is no text"),
         ("a: " + "x" * LARGEST, "x.yaml:1: is larger than 1000000 bytes"),
         ("a: !!python/object/apply:os.system [true]\n", "x.yaml:1: a: has a tag"),
         ("a: !!python/name:os.system\n", "x.yaml:1: a: has a tag"),
@@ -84,6 +86,8 @@ def test_a_few_lines_that_stand_for_billions_of_values_are_refused(tmp_path: Pat
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
     _, wrong = read(tmp_path, "\n".join(lines))
     assert wrong == ["x.yaml:1: holds more than 50000 values, aliases counted as often as they are used"]
+    lines = ["a0: &a0 {}", *(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 10)}]}}" for n in range(1, 12))]
+    assert read(tmp_path, "\n".join(lines))[1] == wrong, "also where each of them brings nothing"
 
 
 def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:

@@ -1,9 +1,8 @@
 """What the files say of one agent, or of all: turned into fields of a template, keys, and values for tools."""
 
 import difflib
-import os
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +13,7 @@ from longhouse.agents.template import ExecutionPolicy, Template
 from longhouse.errors import SetupError
 from longhouse.files.document import Document, merged
 from longhouse.files.mistakes import Mistakes, Place
-from longhouse.files.models import Execution, Search, class_name
+from longhouse.files.models import Execution, class_name
 from longhouse.secrets import Bound
 from longhouse.tools.mcp_config import McpServer, read_server
 from longhouse.validation_messages import Where
@@ -32,17 +31,6 @@ _BUDGETS: Final = tuple(one.name for one in fields(ExecutionPolicy))
 _EXECUTION: Final = tuple(one.name for one in fields(Execution))
 _TEMPLATE: Final = tuple(one.name for one in fields(Template) if one.name not in ("name", "version"))
 _TOOL_LISTS: Final = ("required", "allowlist", "denylist")
-
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    """What a definition says beside its template; it stays in this process."""
-
-    search: Search = field(default_factory=Search)
-    execution: Execution = field(default_factory=Execution)
-    extra: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of `execution` that only tools know."""
-    servers: Mapping[str, McpServer] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +62,14 @@ class Definition:
         document, above = self.places[0]
         return self.find(*path) or document.place((*above, *path))
 
-    def is_wrong(self, *path: str) -> bool:
-        """Is there a mistake at this path? Without one: is there any in this agent?"""
-        return any((*above, *path) in document.wrong for document, above in self.places)
+    def said(self, section: str, *names: str) -> dict[str, Any]:
+        """What a section says of these fields."""
+        return {name: value for name, value in _only(self.section(section), names).items() if value is not None}
+
+    @property
+    def extra(self) -> dict[str, Any]:
+        """Fields of `execution` that only tools know."""
+        return _without(self.section("execution"), _EXECUTION)
 
 
 def place_of(path: Where, definitions: Collection[Definition]) -> Place:
@@ -151,7 +144,7 @@ def endpoint(
         return policy, {}
     base_url = said.get("base_url") or shared.get("base_url")
     if base_url is None:
-        if not any(one.is_wrong("llm", "base_url") for one in (definition, common)):
+        if not any(one.place("llm", "base_url") in mistakes for one in (definition, common)):
             place = definition.place("llm", next(key for key in llm if key in said))
             mistakes.add(place, "needs a base_url beside it, or in the `llm` of config.yaml")
         return policy, {}
@@ -168,25 +161,20 @@ def endpoint(
     return {**policy, **{key: one for key, one in reach.items() if one or key in said}}, secrets
 
 
-def said_of(definition: Definition, mistakes: Mistakes) -> Said:
-    execution = definition.section("execution")
-    extra = _without(execution, _EXECUTION)
-    for name in extra:
-        # It may be meant for a tool; if it is a slip, somebody will look for its effect.
+def warn_of_slips(definition: Definition) -> None:
+    """An unknown field may be meant for a tool; if it is a slip, somebody will look for its effect."""
+    for name in definition.extra:
         if near := difflib.get_close_matches(name, _EXECUTION, n=1, cutoff=0.85):
             place = definition.place("execution", name)
             log.warning("a field that is not known goes to tools", place=str(place), similar=near[0])
-    search = Search(**_only(definition.section("search"), [one.name for one in fields(Search)]))
-    return Said(search, Execution(**_only(execution, _EXECUTION)), extra, _servers(definition, mistakes))
 
 
-def _servers(definition: Definition, mistakes: Mistakes) -> dict[str, McpServer]:
+def servers_of(definition: Definition, mistakes: Mistakes) -> dict[str, McpServer]:
     found = {}
-    for name, entry in (definition.section("mcp").get("mcpServers") or {}).items():
-        if entry is None:
-            continue  # it was wrong
+    for name, entry in definition.said("mcp", "mcpServers").get("mcpServers", {}).items():
         try:
-            found[name] = read_server(name, entry, os.environ)
+            if entry is not None:  # as a wrong one is
+                found[name] = read_server(name, entry)
         except SetupError as error:
             mistakes.add(definition.place("mcp", "mcpServers", name), str(error).rstrip("."))
     return found
@@ -207,6 +195,7 @@ def _prompts(definition: Definition, mistakes: Mistakes) -> dict[str, str]:
 def _prompt_file(name: str, place: Place, mistakes: Mistakes) -> str | None:
     """The file's text. It lies in the folder of the YAML file, or beneath it: prompts are published."""
     folder = place.file.absolute().parent.resolve()
+    problem = "names a file that is no prompt: it is too long, or not text"
     try:
         path = (folder / name).resolve()
         if Path(name).is_absolute() or not path.is_relative_to(folder):
@@ -219,11 +208,9 @@ def _prompt_file(name: str, place: Place, mistakes: Mistakes) -> str | None:
             text = content.decode("utf-8-sig")
             if len(content) <= LARGEST_PROMPT and "\x00" not in text:
                 return text
-            problem = "names a file that is no prompt: it is too long, or not text"
-    except OSError as error:
-        problem = f"names a file that cannot be read: {error.strerror}"
-    except ValueError:
-        problem = "names a file that cannot be read: it is not text in UTF-8"
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
+        problem = f"names a file that cannot be read: {why}"
     mistakes.add(place, problem)
     return None
 

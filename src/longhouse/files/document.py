@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +24,7 @@ QUOTES: Final = "should be a text; put it in quotes"
 TAGGED: Final = "has a tag (`!…`); values are plain here"
 
 _TAG: Final = "tag:yaml.org,2002:"
+_MERGE: Final = f"{_TAG}merge"
 _PLAIN: Final = {f"{_TAG}{name}" for name in ("int", "float", "bool", "null")}
 _TEXT: Final = {f"{_TAG}{name}" for name in ("str", "timestamp", "value")}
 _GATHERED: Final = {f"{_TAG}{name}" for name in ("map", "seq")}
@@ -35,8 +37,6 @@ class Document:
     values: dict[str, Any] = field(default_factory=dict)
     lines: dict[Where, int] = field(default_factory=dict)
     """The line of each value, by its path."""
-    wrong: set[Where] = field(default_factory=set)
-    """The paths of mistakes, and of the section or the agent that each is in."""
 
     def place(self, path: Where) -> Place:
         """The place of the value, or of what is nearest above it."""
@@ -55,7 +55,6 @@ class Document:
                 what = QUOTES if is_scalar and what == "should be a valid string" else what
                 above[str(path[-1])] = None
             mistakes.add(self.place(path), what)
-            self.wrong |= {path, path[:2]}
 
         validated(model, self.values, tell)
 
@@ -125,12 +124,8 @@ class _Reader:
         self._values = 0
 
     def value(self, node: yaml.Node, path: Where, line: int, depth: int) -> Any:
-        self._values += 1
+        self._count(depth)
         self.lines[path] = line
-        if depth > DEEPEST:
-            raise _TooMuch(TOO_DEEP)
-        if self._values > MOST_VALUES:
-            raise _TooMuch(f"holds more than {MOST_VALUES} values, aliases counted as often as they are used")
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, path)
         if node.tag not in _GATHERED:
@@ -141,40 +136,36 @@ class _Reader:
         return [self.value(item, (*path, nth), item.start_mark.line + 1, depth + 1) for nth, item in items]
 
     def _mapping(self, node: yaml.MappingNode, path: Where, depth: int) -> dict[str, Any]:
-        inherited: dict[str, Any] = {}
-        # First, so that the lines of what stands here itself replace those of what is taken from elsewhere.
-        for key, value in node.value:
-            if key.tag == f"{_TAG}merge":
-                inherited |= self._inherited(value, path, key.start_mark.line + 1, depth)
         found: dict[str, Any] = {}
-        for key, value in node.value:
-            if key.tag == f"{_TAG}merge":
-                continue
+        own: dict[str, int] = {}
+        for key, value, is_own in self._fields(node, path, depth):
             line = key.start_mark.line + 1
             if key.tag != f"{_TAG}str" or _UNKEEPABLE.search(key.value):
                 self._mistakes.add(Place(self._file, line, path), "has a field whose name is no text; put it in quotes")
                 continue
-            at, first = (*path, key.value), self.lines.get((*path, key.value))
+            name, at = key.value, (*path, key.value)
             inner = self.value(value, at, line, depth + 1)
-            if key.value in found:
-                self._tell(at, f"is there twice, first in line {first}")
+            if is_own and name in own:
+                self._tell(at, f"is there twice, first in line {own[name]}")
                 # Both are looked at, so that the mistakes of either are told.
-                inner = merged(found[key.value], inner)
-            found[key.value] = inner
-        return {**inherited, **found}
-
-    def _inherited(self, node: yaml.Node, path: Where, line: int, depth: int) -> dict[str, Any]:
-        """What `<<` brings; of several mappings, the first wins."""
-        found: dict[str, Any] = {}
-        here = self.lines[path]
-        for one in reversed(node.value if isinstance(node, yaml.SequenceNode) else [node]):
-            value = self.value(one, path, line, depth + 1)
-            if isinstance(value, dict):
-                found |= value
-            else:
-                self._tell(path, "`<<` takes fields from elsewhere, and here are none")
-        self.lines[path] = here
+                inner = merged(found[name], inner)
+            elif is_own:
+                own[name] = line
+            found[name] = inner
         return found
+
+    def _fields(self, node: yaml.MappingNode, path: Where, depth: int) -> Iterator[tuple[yaml.Node, yaml.Node, bool]]:
+        """The keys and values of a mapping, and whether they are its own. Those that `<<` takes from elsewhere come
+        first, which the own ones replace; of several mappings, the first wins."""
+        self._count(depth)
+        taken = [value for key, value in node.value if key.tag == _MERGE]
+        for value in taken:
+            for one in reversed(value.value if isinstance(value, yaml.SequenceNode) else [value]):
+                if isinstance(one, yaml.MappingNode):
+                    yield from ((key, inner, False) for key, inner, _ in self._fields(one, path, depth + 1))
+                else:
+                    self._tell(path, "`<<` takes fields from elsewhere, and here are none")
+        yield from ((key, value, True) for key, value in node.value if key.tag != _MERGE)
 
     def _scalar(self, node: yaml.Node, path: Where) -> Any:
         if node.tag in _TEXT:
@@ -194,6 +185,13 @@ class _Reader:
             self._tell(path, "is not a number to count with")
             return None
         return value
+
+    def _count(self, depth: int) -> None:
+        self._values += 1
+        if depth > DEEPEST:
+            raise _TooMuch(TOO_DEEP)
+        if self._values > MOST_VALUES:
+            raise _TooMuch(f"holds more than {MOST_VALUES} values, aliases counted as often as they are used")
 
     def _tell(self, path: Where, what: str) -> None:
         self._mistakes.add(Place(self._file, self.lines[path], path), what)

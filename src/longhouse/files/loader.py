@@ -11,10 +11,18 @@ from longhouse.agents import names
 from longhouse.agents.base import AgentRegistry
 from longhouse.agents.hybrid import REASONING, SGRToolCallingAgent
 from longhouse.agents.template import Template
-from longhouse.files.definitions import COMMON_REF, Definition, Said, endpoint, place_of, said_of, template_fields
+from longhouse.files.definitions import (
+    COMMON_REF,
+    Definition,
+    endpoint,
+    place_of,
+    servers_of,
+    template_fields,
+    warn_of_slips,
+)
 from longhouse.files.document import Document, merged, read_document
 from longhouse.files.mistakes import Mistakes, Place, validated
-from longhouse.files.models import LLM, AgentsFile, ConfigFile
+from longhouse.files.models import AgentsFile, ConfigFile
 from longhouse.secrets import Bound, elsewhere
 from longhouse.tools.admission import of_template
 from longhouse.tools.mcp_config import McpServer
@@ -30,23 +38,16 @@ class Given:
     templates: tuple[Template, ...]
     touched: frozenset[str] = frozenset()
     """The templates that are other than the program brings them."""
-    endpoint: LLM = field(default_factory=LLM)
-    """The model of all agents that name none."""
-    common: Said = field(default_factory=Said)
-    own: Mapping[str, Said] = field(default_factory=dict)
-    """What single agents say beside their templates."""
+    common: Definition = field(default=Definition((), {}), repr=False)
+    """What is said of all agents."""
+    own: Mapping[str, Definition] = field(default_factory=dict, repr=False)
+    """What is said of single agents."""
+    servers: tuple[McpServer, ...] = ()
     secrets: Mapping[str, Bound] = field(default_factory=dict, repr=False)
     """Keys by the names under which templates carry them, each with the address that it stands beside."""
     tool_spots: Mapping[tuple[str, str], Place] = field(default_factory=dict)
     """Where a template's tool is named, of those that files name."""
     mistakes: Mistakes = field(default_factory=Mistakes)
-
-    @property
-    def servers(self) -> tuple[McpServer, ...]:
-        every = {**self.common.servers}
-        for said in self.own.values():
-            every |= said.servers
-        return tuple(every.values())
 
     def complain(self, template: str, tool: str, what: str) -> bool:
         """Notes what is wrong where a template names a tool; False where no file has named it."""
@@ -94,11 +95,12 @@ class _Loader:
         self._brought = {template.name: template for template in brought}
         self._common = Definition(((config, ()),), config.values)
         self._beneath = template_fields(self._common, {}, tools, mistakes)
-        self._said = said_of(self._common, mistakes)
+        self._servers = servers_of(self._common, mistakes)
         self._secrets = self._common_secret()
         self._agents: dict[str, Definition] = {}
         self._fields: dict[str, dict[str, Any]] = {}
-        self._own: dict[str, Said] = {}
+        self._own_servers: dict[str, dict[str, McpServer]] = {}
+        warn_of_slips(self._common)
         for name in {**(config.values.get("agents") or {}), **(agents.values.get("agents") or {})}:
             self._define(name, Definition.of_agent(name, agents, config), tools)
 
@@ -111,44 +113,37 @@ class _Loader:
         self._secrets |= secrets
         self._agents[name] = agent
         self._fields[name] = template_fields(agent, reach, tools, self._mistakes)
-        self._own[name] = said_of(agent, self._mistakes)
+        self._own_servers[name] = servers_of(agent, self._mistakes)
+        warn_of_slips(agent)
 
     def _common_secret(self) -> dict[str, Bound]:
         llm, place = self._common.section("llm"), self._common.place
         if (base_url := llm.get("base_url")) is None:
             said = [key for key in ("api_key", "api_key_ref") if llm.get(key) is not None]
-            if said and not self._common.is_wrong("llm", "base_url"):
+            if said and place("llm", "base_url") not in self._mistakes:
                 self._mistakes.add(place("llm", said[0]), "needs a base_url beside it: a key goes nowhere else")
             return {}
         return {COMMON_REF: Bound(llm["api_key"], base_url)} if llm.get("api_key") else {}
 
     def given(self) -> Given:
         self._check_likeness()
-        self._check_servers()
+        servers = self._every_server()
         # Also without agents that would inherit it.
         self._template("common", self._beneath, [self._common])
         built = {name: self._built(name) for name in {**self._brought, **self._agents}}
-        llm = self._common.section("llm")
         return Given(
             templates=tuple(template for template in built.values() if template),
             touched=frozenset(name for name, template in built.items() if template != self._brought.get(name)),
-            endpoint=LLM(
-                base_url=llm.get("base_url"),
-                api_key=llm.get("api_key"),
-                api_key_ref=llm.get("api_key_ref"),
-                model=llm.get("model"),
-                proxy=llm.get("proxy"),
-            ),
-            common=self._said,
-            own=self._own,
+            common=self._common,
+            own=self._agents,
+            servers=tuple(servers.values()),
             secrets=self._secrets,
             tool_spots={(name, tool): place for name in self._agents for tool, place in self._tools(name).items()},
             mistakes=self._mistakes,
         )
 
     def _built(self, name: str) -> Template | None:
-        brought, said = self._brought.get(name), self._own.get(name, Said())
-        servers = {**self._said.servers, **said.servers}
+        brought, servers = self._brought.get(name), {**self._servers, **self._own_servers.get(name, {})}
         if name not in self._agents and not self._beneath and not servers:
             return brought
         fields = self._beneath
@@ -162,8 +157,6 @@ class _Loader:
 
     def _template(self, name: str, fields: dict[str, Any], definitions: Sequence[Definition]) -> Template | None:
         """The template of all layers; None where something in it is wrong."""
-        if definitions[0].is_wrong():
-            return None
 
         def tell(path: Where, what: str) -> None:
             self._mistakes.add(place_of(path, definitions), what)
@@ -197,14 +190,15 @@ class _Loader:
             if other != name:
                 self._mistakes.add(agent.place(), f"is too much like {other!r}")
 
-    def _check_servers(self) -> None:
+    def _every_server(self) -> dict[str, McpServer]:
         """A server's name is good for the whole process: two agents share it only if they mean the same server."""
-        there = dict(self._said.servers)
-        for name, said in self._own.items():
-            for server, entry in said.servers.items():
-                if there.setdefault(server, entry) != entry:
+        every = dict(self._servers)
+        for name, own in self._own_servers.items():
+            for server, entry in own.items():
+                if every.setdefault(server, entry) != entry:
                     place = self._agents[name].place("mcp", "mcpServers", server)
                     self._mistakes.add(place, f"another server is called {server!r} already")
+        return every
 
 
 def _with_servers(fields: dict[str, Any], servers: Collection[str]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,6 +40,9 @@ class Mistakes:
         """One for each place: what follows from a mistake is none of its own, and several agents may inherit it."""
         self._found.setdefault(str(place), (place, what))
 
+    def __contains__(self, place: Place) -> bool:
+        return str(place) in self._found
+
     def refuse(self) -> None:
         """Raises all that was found, in the order of the files, one line each; a field comes after what it holds."""
         if not self._found:
@@ -49,11 +53,16 @@ class Mistakes:
         raise SetupError("\n".join([f"there {many} in the files:", *lines]))
 
 
+@cache
+def _adapter(model: type[Any]) -> pydantic.TypeAdapter[Any]:
+    return pydantic.TypeAdapter(model)
+
+
 def validated(model: type[Any], values: dict[str, Any], tell: Callable[[Where, str], None]) -> Any:
     """The values as this model; None where they do not fit, and `tell` is called for every problem."""
     try:
         # Through JSON, where a list is a list and a number is not taken from a text.
-        return pydantic.TypeAdapter(model).validate_json(msgspec.json.encode(values), strict=True)
+        return _adapter(model).validate_json(msgspec.json.encode(values), strict=True)
     except pydantic.ValidationError as error:
         for path, what in explain(error, model=model, words=WORDS):
             tell(path, what.removeprefix("Input "))
