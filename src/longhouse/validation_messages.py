@@ -55,10 +55,11 @@ def _sentence(one: Mapping[str, Any], model: Any, words: Mapping[str, str]) -> s
 def _fields(model: Any, path: Where) -> list[str]:
     """The fields of the dataclass that this path of a model leads to; none, where it leads to something else."""
     for step in path:
-        model = get_type_hints(model).get(str(step)) if is_dataclass(model) else (get_args(model) or (None,))[-1]
-        model = next((one for one in get_args(model) if one is not NoneType), model) if _is_optional(model) else model
+        model = get_type_hints(model).get(str(step)) if is_dataclass(model) else _inside(model)
+        model = _inside(model) if NoneType in get_args(model) else model
     return [one.name for one in fields(model)] if is_dataclass(model) else []
 
 
-def _is_optional(kind: Any) -> bool:
-    return NoneType in get_args(kind)
+def _inside(kind: Any) -> Any:
+    """What is in a dict, a tuple or an optional of this kind."""
+    return next((one for one in reversed(get_args(kind)) if one not in (NoneType, Ellipsis)), None)

@@ -157,10 +157,9 @@ class _Reader:
     def _fields(self, node: yaml.MappingNode, path: Where, depth: int) -> Iterator[tuple[yaml.Node, yaml.Node, bool]]:
         """The keys and values of a mapping, and whether they are its own. Those that `<<` takes from elsewhere come
         first, which the own ones replace; of several mappings, the first wins."""
-        self._count(depth)
-        taken = [value for key, value in node.value if key.tag == _MERGE]
-        for value in taken:
+        for value in [value for key, value in node.value if key.tag == _MERGE]:
             for one in reversed(value.value if isinstance(value, yaml.SequenceNode) else [value]):
+                self._count(depth + 1)
                 if isinstance(one, yaml.MappingNode):
                     yield from ((key, inner, False) for key, inner, _ in self._fields(one, path, depth + 1))
                 else:

@@ -11,15 +11,8 @@ from longhouse.agents import names
 from longhouse.agents.base import AgentRegistry
 from longhouse.agents.hybrid import REASONING, SGRToolCallingAgent
 from longhouse.agents.template import Template
-from longhouse.files.definitions import (
-    COMMON_REF,
-    Definition,
-    endpoint,
-    place_of,
-    servers_of,
-    template_fields,
-    warn_of_slips,
-)
+from longhouse.files import definitions
+from longhouse.files.definitions import Definition, place_of
 from longhouse.files.document import Document, merged, read_document
 from longhouse.files.mistakes import Mistakes, Place, validated
 from longhouse.files.models import AgentsFile, ConfigFile
@@ -64,9 +57,8 @@ def read_files(
 
     Only a file that is no YAML is refused at once. Other mistakes wait for those that the catalog will find.
     """
-    brought = tuple(templates)
     if config_file is None and agents_file is None:
-        return Given(brought)
+        return Given(tuple(templates))
     mistakes = Mistakes()
     config, agents = (
         Document(Path("-")) if path is None else read_document(path, mistakes) for path in (config_file, agents_file)
@@ -77,30 +69,25 @@ def read_files(
     assert agents is not None
     config.check(ConfigFile, mistakes)
     agents.check(AgentsFile, mistakes)
-    return _Loader(config, agents, brought, tools, mistakes).given()
+    return _Loader(config, agents, templates, tools, mistakes).given()
 
 
 class _Loader:
     """Merges what config.yaml says of all agents, what the program brings, and what the files say of each agent."""
 
     def __init__(
-        self,
-        config: Document,
-        agents: Document,
-        brought: Sequence[Template],
-        tools: Collection[str],
-        mistakes: Mistakes,
+        self, config: Document, agents: Document, brought: Iterable[Template], tools: Collection[str], found: Mistakes
     ) -> None:
-        self._mistakes = mistakes
+        self._mistakes = found
         self._brought = {template.name: template for template in brought}
         self._common = Definition(((config, ()),), config.values)
-        self._beneath = template_fields(self._common, {}, tools, mistakes)
-        self._servers = servers_of(self._common, mistakes)
+        self._beneath = definitions.template_fields(self._common, {}, tools, found)
+        self._servers = definitions.servers_of(self._common, found)
         self._secrets = self._common_secret()
         self._agents: dict[str, Definition] = {}
         self._fields: dict[str, dict[str, Any]] = {}
         self._own_servers: dict[str, dict[str, McpServer]] = {}
-        warn_of_slips(self._common)
+        definitions.warn_of_slips(self._common)
         for name in {**(config.values.get("agents") or {}), **(agents.values.get("agents") or {})}:
             self._define(name, Definition.of_agent(name, agents, config), tools)
 
@@ -109,12 +96,12 @@ class _Loader:
             self._mistakes.add(agent.place(), problem)
         if (own := agent.values.get("name")) is not None and own != name:
             self._mistakes.add(agent.place("name"), f"should be {name!r} as above it, or be left out")
-        reach, secrets = endpoint(name, agent, self._common, self._mistakes)
+        reach, secrets = definitions.endpoint(name, agent, self._common, self._mistakes)
         self._secrets |= secrets
         self._agents[name] = agent
-        self._fields[name] = template_fields(agent, reach, tools, self._mistakes)
-        self._own_servers[name] = servers_of(agent, self._mistakes)
-        warn_of_slips(agent)
+        self._fields[name] = definitions.template_fields(agent, reach, tools, self._mistakes)
+        self._own_servers[name] = definitions.servers_of(agent, self._mistakes)
+        definitions.warn_of_slips(agent)
 
     def _common_secret(self) -> dict[str, Bound]:
         llm, place = self._common.section("llm"), self._common.place
@@ -123,7 +110,7 @@ class _Loader:
             if said and place("llm", "base_url") not in self._mistakes:
                 self._mistakes.add(place("llm", said[0]), "needs a base_url beside it: a key goes nowhere else")
             return {}
-        return {COMMON_REF: Bound(llm["api_key"], base_url)} if llm.get("api_key") else {}
+        return {definitions.COMMON_REF: Bound(llm["api_key"], base_url)} if llm.get("api_key") else {}
 
     def given(self) -> Given:
         self._check_likeness()
@@ -155,11 +142,11 @@ class _Loader:
         agent = self._agents.get(name)
         return self._template(name, fields, [agent, self._common] if agent else [self._common])
 
-    def _template(self, name: str, fields: dict[str, Any], definitions: Sequence[Definition]) -> Template | None:
+    def _template(self, name: str, fields: dict[str, Any], layers: Sequence[Definition]) -> Template | None:
         """The template of all layers; None where something in it is wrong."""
 
         def tell(path: Where, what: str) -> None:
-            self._mistakes.add(place_of(path, definitions), what)
+            self._mistakes.add(place_of(path, layers), what)
 
         template: Template | None = validated(Template, {**fields, "name": name}, tell)
         if template is None:

@@ -54,11 +54,11 @@ class Mistakes:
 
 
 @cache
-def _adapter(model: type[Any]) -> pydantic.TypeAdapter[Any]:
+def _adapter(model: Any) -> pydantic.TypeAdapter[Any]:
     return pydantic.TypeAdapter(model)
 
 
-def validated(model: type[Any], values: dict[str, Any], tell: Callable[[Where, str], None]) -> Any:
+def validated(model: Any, values: dict[str, Any], tell: Callable[[Where, str], None]) -> Any:
     """The values as this model; None where they do not fit, and `tell` is called for every problem."""
     try:
         # Through JSON, where a list is a list and a number is not taken from a text.
