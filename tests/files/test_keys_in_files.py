@@ -70,3 +70,20 @@ def test_what_is_wrong_with_a_key_is_said_without_it(tmp_path: Path) -> None:
         "config.yaml:2: search.tavily_api_key: should be a valid string",
     ]
     assert "canary" not in "".join(lines)
+
+
+def test_an_endpoint_that_is_wrong_in_part_is_none_and_its_key_goes_nowhere(tmp_path: Path) -> None:
+    agents = """agents:
+  a: {name: a, llm: {base_url: "ftp://own", api_key: sk-own}}
+  b: {llm: {api_key: sk-mine}}
+"""
+    found = given(tmp_path, COMMON.replace("'http://proxy:1'", "7"), agents)
+    assert wrong(found, tmp_path) == [
+        "agents.yaml:2: agents.a.llm.base_url: should be an address that begins with http:// or https://, without a "
+        "user or a password in it",
+        "config.yaml:1: llm.proxy: should be a text; put it in quotes",
+    ], "nothing that follows from it"
+    assert found.secrets == {}
+    assert found.common.section("llm") == {}
+    own = given(tmp_path, COMMON, agents.replace("  b:", "  c:"))
+    assert "agents:a" not in own.secrets, "its key does not go to the address of all"

@@ -79,10 +79,8 @@ def place_of(path: Where, definitions: Collection[Definition]) -> Place:
 
 
 def _spellings(path: Where) -> Iterator[Where]:
-    yield path
+    yield () if path == ("name",) else path
     match path:
-        case ("name",):
-            yield ()
         case ("base_agent_class",):
             yield ("base_class",)
         case ("llm_policy", *rest):
@@ -140,11 +138,11 @@ def endpoint(
     llm, shared = definition.section("llm"), common.section("llm")
     policy = _only(llm, ["model"])
     said = {key: llm[key] for key in _REACH if key in llm and (llm[key] is not None or key == "proxy")}
-    if not said:
+    if not said or is_wrong_in_part(definition, mistakes):
         return policy, {}
     base_url = said.get("base_url") or shared.get("base_url")
     if base_url is None:
-        if not any(one.place("llm", "base_url") in mistakes for one in (definition, common)):
+        if not is_wrong_in_part(common, mistakes):
             place = definition.place("llm", next(key for key in llm if key in said))
             mistakes.add(place, "needs a base_url beside it, or in the `llm` of config.yaml")
         return policy, {}
@@ -159,6 +157,11 @@ def endpoint(
         ref = COMMON_REF if shared.get("api_key") else shared.get("api_key_ref")
     reach = {"api_key_ref": ref, "proxy": said.get("proxy", shared.get("proxy"))}
     return {**policy, **{key: one for key, one in reach.items() if one or key in said}}, secrets
+
+
+def is_wrong_in_part(definition: Definition, mistakes: Mistakes) -> bool:
+    """Such an endpoint counts as none: a key must not go where only the rest of it says."""
+    return any(definition.place("llm", key) in mistakes for key in _REACH)
 
 
 def warn_of_slips(definition: Definition) -> None:

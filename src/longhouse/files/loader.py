@@ -104,19 +104,15 @@ class _Loader:
         definitions.warn_of_slips(agent)
 
     def _common_secret(self) -> dict[str, Bound]:
-        llm, place = self._common.section("llm"), self._common.place
-        if (base_url := llm.get("base_url")) is None:
-            said = [key for key in ("api_key", "api_key_ref") if llm.get(key) is not None]
-            if said and place("llm", "base_url") not in self._mistakes:
-                self._mistakes.add(place("llm", said[0]), "needs a base_url beside it: a key goes nowhere else")
-            return {}
-        return {definitions.COMMON_REF: Bound(llm["api_key"], base_url)} if llm.get("api_key") else {}
+        if definitions.is_wrong_in_part(self._common, self._mistakes):
+            self._common.values["llm"] = None
+        llm = self._common.said("llm", "base_url", "api_key")
+        return {definitions.COMMON_REF: Bound(llm["api_key"], llm["base_url"])} if len(llm) == 2 else {}
 
     def given(self) -> Given:
         self._check_likeness()
         servers = self._every_server()
-        # Also without agents that would inherit it.
-        self._template("common", self._beneath, [self._common])
+        self._check_common()
         built = {name: self._built(name) for name in {**self._brought, **self._agents}}
         return Given(
             templates=tuple(template for template in built.values() if template),
@@ -168,6 +164,14 @@ class _Loader:
             for nth, tool in enumerate(policy.get(key) or ())
             if isinstance(tool, str)
         }
+
+    def _check_common(self) -> None:
+        """Also without agents that would inherit it."""
+        self._template("common", self._beneath, [self._common])
+        llm = self._common.said("llm", "base_url", "api_key", "api_key_ref")
+        if llm and "base_url" not in llm:
+            place = self._common.place("llm", min(llm))
+            self._mistakes.add(place, "needs a base_url beside it: a key goes nowhere else")
 
     def _check_likeness(self) -> None:
         """Names that differ only in capitals would pass for each other."""
