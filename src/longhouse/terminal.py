@@ -16,8 +16,8 @@ from rich.console import Console
 from yarl import URL
 
 from longhouse.errors import LonghouseError, SetupError
-from longhouse.journal.readable import readable, readable_json
 from longhouse.journal.session import LOCAL_OWNER
+from longhouse.journal.visible_text import readable, readable_json
 
 _CONTROLS: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from longhouse.journal import events, plain
+from longhouse.journal import conversation, events
 from longhouse.journal.events import Fault, ProviderCall
 from longhouse.journal.messages import Assistant, ImagePart, ImageUrl, System, TextPart, User
 from longhouse.journal.session import AGENT_FAILED, Session
@@ -36,16 +36,16 @@ def one_call() -> Session:
 def test_a_task_and_its_answer_are_two_messages_and_four_after_two() -> None:
     session = one_call()
     first = [user("What time is it?"), assistant("It is five.")]
-    assert plain.messages_of(session) == first
+    assert conversation.messages_of(session) == first
     again = told(prompted("And now?"), started(8), *answered("2-action-0", "Six."), session=session)
-    assert plain.messages_of(again) == [*first, user("And now?"), assistant("Six.")]
+    assert conversation.messages_of(again) == [*first, user("And now?"), assistant("Six.")]
 
 
 def test_an_answer_in_words_is_the_same_as_one_through_its_tool() -> None:
     replied = [events.Replied(text="It is five."), events.Finished(answer="It is five.")]
     session = told(opened(), prompted("What time is it?"), started(2), *replied)
-    assert plain.messages_of(session) == plain.messages_of(one_call())
-    assert plain.spoken_in(session) == plain.spoken_in(one_call()) == plain.messages_of(session)
+    assert conversation.messages_of(session) == conversation.messages_of(one_call())
+    assert conversation.spoken_in(session) == conversation.spoken_in(one_call()) == conversation.messages_of(session)
 
 
 def test_real_calls_and_results_stand_between_task_and_answer() -> None:
@@ -61,7 +61,7 @@ def test_real_calls_and_results_stand_between_task_and_answer() -> None:
     def call(name: str, tool: str, arguments: str) -> dict[str, Any]:
         return {"id": name, "type": "function", "function": {"name": tool, "arguments": arguments}}
 
-    assert plain.messages_of(session) == [
+    assert conversation.messages_of(session) == [
         user("Time?"),
         {
             "role": "assistant",
@@ -75,7 +75,7 @@ def test_real_calls_and_results_stand_between_task_and_answer() -> None:
         {"role": "tool", "content": "Error: closed", "tool_call_id": "1-action-1", "name": "tickets.create"},
         assistant("Five."),
     ]
-    assert plain.spoken_in(session) == [user("Time?"), assistant("Five.")]
+    assert conversation.spoken_in(session) == [user("Time?"), assistant("Five.")]
 
 
 def test_thoughts_are_nobody_elses_business() -> None:
@@ -90,7 +90,7 @@ def test_thoughts_are_nobody_elses_business() -> None:
         events.Replied(phase="reasoning", thought="I am done"),
     ]
     session = told(opened(), prompted("Time?"), started(2), *thinking, *answered("3-action-0", "Five."))
-    shown = plain.messages_of(session)
+    shown = conversation.messages_of(session)
     assert [message["role"] for message in shown] == ["user", "assistant", "tool", "assistant"]
     assert shown[1]["content"] == ""
     assert [call["function"]["name"] for call in shown[1]["tool_calls"]] == ["clocktool"]
@@ -99,45 +99,49 @@ def test_thoughts_are_nobody_elses_business() -> None:
 def test_calls_appear_when_all_of_them_have_returned() -> None:
     work = [events.Replied(), used("1-action-0"), used("1-action-1"), returned("1-action-0", "17:00")]
     session = told(opened(), prompted("Time?"), started(2), *work)
-    assert plain.messages_of(session) == [user("Time?")]
+    assert conversation.messages_of(session) == [user("Time?")]
     session = told(returned("1-action-1", "18:00"), session=session)
-    assert [message["role"] for message in plain.messages_of(session)] == ["user", "assistant", "tool", "tool"]
+    assert [message["role"] for message in conversation.messages_of(session)] == ["user", "assistant", "tool", "tool"]
 
 
 def test_a_question_and_its_answer_are_words_of_both_sides() -> None:
     asked = [events.Replied(), used("1-action-0", tool="clarificationtool", call_kind="ask", question="Which city?")]
     session = told(opened(), prompted("Rain?"), started(2), *asked)
-    assert plain.messages_of(session) == plain.spoken_in(session) == [user("Rain?"), assistant("Which city?")]
+    assert (
+        conversation.messages_of(session)
+        == conversation.spoken_in(session)
+        == [user("Rain?"), assistant("Which city?")]
+    )
     session = told(returned("1-action-0", "Oslo", by="user"), *answered("2-action-0", "Yes."), session=session)
-    assert plain.spoken_in(session) == [user("Rain?"), assistant("Which city?"), user("Oslo"), assistant("Yes.")]
+    assert conversation.spoken_in(session) == [user("Rain?"), assistant("Which city?"), user("Oslo"), assistant("Yes.")]
 
 
 def test_an_agent_that_gives_up_in_words_has_answered_and_one_that_broke_has_not() -> None:
     begun = (opened(), prompted("Fly!"), started(2), events.Replied(text="No."))
     given_up = told(*begun, events.Failed(reason="I cannot fly.", code=AGENT_FAILED))
-    assert plain.messages_of(given_up) == [user("Fly!"), assistant("I cannot fly.")]
+    assert conversation.messages_of(given_up) == [user("Fly!"), assistant("I cannot fly.")]
     broken = told(*begun, events.Failed(reason="the model failed", code="provider_error"))
-    assert plain.messages_of(broken) == [user("Fly!")]
+    assert conversation.messages_of(broken) == [user("Fly!")]
     cancelled = told(*begun, events.Cancelled(trace="t", by="ann"))
-    assert plain.messages_of(cancelled) == [user("Fly!")]
+    assert conversation.messages_of(cancelled) == [user("Fly!")]
 
 
 def test_what_a_session_was_told_comes_first_and_system_texts_are_not_history() -> None:
     prior = (System(content="Be brief."), User(content="Hi"), Assistant(content="Hello"))
     session = told(opened(), prompted("Time?", prior=prior), started(2), *answered("1-action-0", "Five."))
-    assert plain.messages_of(session) == [user("Hi"), assistant("Hello"), user("Time?"), assistant("Five.")]
+    assert conversation.messages_of(session) == [user("Hi"), assistant("Hello"), user("Time?"), assistant("Five.")]
 
 
 def test_a_summary_stands_for_what_it_represents() -> None:
     session = told(events.Condensed(upto=7, summary="They spoke of time."), session=one_call())
-    assert plain.messages_of(session) == [user("Summary of the conversation so far:\nThey spoke of time.")]
+    assert conversation.messages_of(session) == [user("Summary of the conversation so far:\nThey spoke of time.")]
 
 
 def test_an_image_is_only_named() -> None:
     image = ImagePart(image_url=ImageUrl(url="longhouse-file:abc"))
     said = events.Prompted(trace="t", content=((TextPart(text="What is this?"), image), (image,)))
     session = told(opened(), said, started(2))
-    assert plain.messages_of(session) == [user("What is this?"), user("[image]")]
+    assert conversation.messages_of(session) == [user("What is this?"), user("[image]")]
 
 
 def test_a_finishing_tool_of_ones_own_is_shown_with_the_answer_it_set() -> None:
@@ -149,6 +153,6 @@ def test_a_finishing_tool_of_ones_own_is_shown_with_the_answer_it_set() -> None:
     ]
     session = told(opened(), prompted("Take it"), started(2), *work)
     session = told(prompted("Thanks"), started(8), *answered("2-action-0", "Welcome."), session=session)
-    assert plain.spoken_in(session) == [
+    assert conversation.spoken_in(session) == [
         user("Take it"), assistant("Ann has it now."), user("Thanks"), assistant("Welcome."),
     ]  # fmt: skip

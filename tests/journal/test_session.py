@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from longhouse.errors import UnknownShape
-from longhouse.journal import events, fingerprint, plain
+from longhouse.journal import conversation, events, fingerprint
 from longhouse.journal.events import Fault, Output
 from longhouse.journal.fold import blank
 from longhouse.journal.messages import TextPart, User
@@ -339,7 +339,7 @@ def test_what_is_said_while_a_call_waits_is_heard_with_its_outcome() -> None:
     assert (turn_of(session).chain, turn_of(session).said) == ("c2", ())
     session = told(returned("1-action-0", "paid", by="user"), events.Replied(), session=session)
     assert [type(entry) for entry in session.transcript] == [Heard, Step, Step]
-    assert plain.spoken_in(session) == [
+    assert conversation.spoken_in(session) == [
         {"role": "user", "content": "Will it rain?"}, {"role": "user", "content": "Make it 50"},
     ]  # fmt: skip
     assert len(session.steps) == 2
@@ -408,7 +408,7 @@ def test_an_outcome_of_a_condensed_call_still_closes_it() -> None:
     session = told(*RUNNING, events.Replied(), used("1-action-0"), events.Condensed(upto=4, summary="s"))
     session = told(returned("1-action-0"), session=session)
     assert session.open == {}
-    assert plain.shown(session) == [Summary(seq=4, text="s"), *told(*RUNNING).transcript]
+    assert conversation.shown(session) == [Summary(seq=4, text="s"), *told(*RUNNING).transcript]
 
 
 def test_notes_and_files_are_kept() -> None:

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from longhouse.journal import events, plain
+from longhouse.journal import conversation, events
 from longhouse.journal.events import Fault
+from longhouse.journal.json_text import DEEPEST, QUOTED, is_deep, object_of, sound
 from longhouse.journal.messages import Assistant, Function, Message, ToolCall, ToolResult, User
-from longhouse.journal.sound import DEEPEST, QUOTED, is_deep, object_of, sound
 from longhouse.journal.transcript import Step
 from support import opened, prompted, started, told, used
 
@@ -64,7 +64,7 @@ def test_what_other_programs_are_told_is_sound_and_the_journal_keeps_the_models_
     fault = events.Returned(call="1-action-0", outcome=Fault(code="bad_arguments", message="not JSON"))
     work = (events.Replied(), used("1-action-0", arguments='{"at": "Os'), fault)
     session = told(opened(), prompted("Look"), started(2), *work)
-    _, asked, result = plain.messages_of(session)
+    _, asked, result = conversation.messages_of(session)
     assert asked["tool_calls"][0]["function"]["arguments"] == "{}"
     assert result["content"] == 'Error: not JSON\nThe arguments were written as: {"at": "Os'
     step = session.transcript[-1]

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from longhouse.agents.strategy import Body
 from longhouse.agents.template import ExecutionPolicy, LLMPolicy, Template, ToolPolicy
-from longhouse.journal.sound import object_of
+from longhouse.journal.json_text import object_of
 from longhouse.models.scripted import Say, call, calls, say
 from longhouse.tools import tool
 from support import House, Serving, content

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from longhouse import clock
-from longhouse.journal import asking, events
+from longhouse.journal import events, pending_decisions
 from longhouse.journal.fold import blank
 from longhouse.journal.session import Session
 from longhouse.web import approving
@@ -197,8 +197,8 @@ def test_where_the_turn_does_not_allow_it_nothing_is_decided() -> None:
 def test_long_arguments_are_cut_and_said_to_be() -> None:
     long = waiting(used("1-action-0", tool="pay", arguments="x" * 5000, approve_by=SOON))
     words = approving.words_on(long, long[0].session)
-    assert f"`{'x' * asking.SHOWN}`… (cut here; they have 5000 characters)" in words
-    assert "x" * (asking.SHOWN + 1) not in words
+    assert f"`{'x' * pending_decisions.SHOWN}`… (cut here; they have 5000 characters)" in words
+    assert "x" * (pending_decisions.SHOWN + 1) not in words
 
 
 def test_what_cannot_be_approved_by_a_word_is_not_said_to_be() -> None:
@@ -229,7 +229,10 @@ def test_every_word_is_written_as_it_is_compared() -> None:
 
 def test_what_was_not_shown_whole_is_not_approved_by_a_word() -> None:
     padded = used(
-        "1-action-0", tool="pay", arguments=f'{{"note": "{"x" * asking.SHOWN}", "to": "Mallory"}}', approve_by=SOON
+        "1-action-0",
+        tool="pay",
+        arguments=f'{{"note": "{"x" * pending_decisions.SHOWN}", "to": "Mallory"}}',
+        approve_by=SOON,
     )
     assert decision("yes", waiting(padded)) is None
 

@@ -13,7 +13,7 @@ from pydantic import Field
 from longhouse.agents import rules
 from longhouse.agents.descriptor import RISKS, RuntimeBinding, ToolDescriptor
 from longhouse.agents.template import Template
-from longhouse.journal import plain
+from longhouse.journal import conversation
 from longhouse.journal.events import Fault, Limits, Prompted, Purse, ReplyTo, Rights
 from longhouse.journal.messages import Message
 from longhouse.journal.session import Session, Turn
@@ -171,7 +171,7 @@ def shared(session: Session, last: int) -> tuple[Message, ...]:
     """The last messages between the user and this agent."""
     if not last:
         return ()
-    spoken = [message for entry in session.transcript for message in plain.spoken(entry)]
+    spoken = [message for entry in session.transcript for message in conversation.spoken(entry)]
     return tuple(spoken[-last:])
 
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from longhouse.journal.sound import DEEPEST, is_deep
+from longhouse.journal.json_text import DEEPEST, is_deep
 
 MOST: Final = 1_000_000
 """Characters that we try to mend."""

@@ -14,8 +14,9 @@ import msgspec
 from longhouse.agents import tokens
 from longhouse.agents.template import CLARIFICATIONS, TASK, Template, render
 from longhouse.agents.tool import Tool
-from longhouse.journal import plain
+from longhouse.journal import conversation
 from longhouse.journal.events import Fault, Outcome, Output
+from longhouse.journal.json_text import object_of, sound
 from longhouse.journal.messages import (
     Assistant,
     Content,
@@ -28,7 +29,6 @@ from longhouse.journal.messages import (
     User,
 )
 from longhouse.journal.session import Session, Turn
-from longhouse.journal.sound import object_of, sound
 from longhouse.journal.transcript import Entry, Heard, Step, Summary, Told, Use
 
 FORM: Final = 1
@@ -70,14 +70,16 @@ def compose(
 def _parted(session: Session, template: Template, names: dict[str, str]) -> tuple[list[Message], Sequence[Entry]]:
     """Earlier turns as plain messages, where only so many are shown; and the entries that are shown in full."""
     most = template.memory_policy.context_window
-    transcript = plain.shown(session)
+    transcript = conversation.shown(session)
     if most is None and session.side == "root":
         return [], transcript
     began = max((entry.seq for entry in transcript if isinstance(entry, Heard)), default=0)
     earlier = [entry for entry in transcript if entry.seq < began or isinstance(entry, Told)]
     # A summary stands for all that was before it, and is not a message among others.
-    summed = [message for entry in earlier if isinstance(entry, Summary) for message in plain.worked(entry, names)]
-    messages = [m for entry in earlier if not isinstance(entry, Summary) for m in plain.worked(entry, names)]
+    summed = [
+        message for entry in earlier if isinstance(entry, Summary) for message in conversation.worked(entry, names)
+    ]
+    messages = [m for entry in earlier if not isinstance(entry, Summary) for m in conversation.worked(entry, names)]
     shown = messages[-most:] if (most := SUB_WINDOW if most is None else most) else []
     while shown and isinstance(shown[0], ToolResult):
         shown.pop(0)  # its call is not shown
@@ -86,7 +88,7 @@ def _parted(session: Session, template: Template, names: dict[str, str]) -> tupl
 
 def history(session: Session, template: Template, wire_names: dict[str, str] | None = None) -> Iterator[Message]:
     """The whole transcript, nothing left out but what a summary stands for."""
-    for entry in plain.shown(session):
+    for entry in conversation.shown(session):
         yield from _messages(entry, template, wire_names or {})
 
 
@@ -204,7 +206,7 @@ def _system(turn: Turn, template: Template, available_tools: str, extra: str) ->
     if turn.system and template.allow_client_system:
         text = f"{text}\n\n{turn.system}"
     if turn.shared:
-        said = "\n".join(f"{message['role']}: {message['content']}" for message in plain.as_dicts(turn.shared))
+        said = "\n".join(f"{message['role']}: {message['content']}" for message in conversation.as_dicts(turn.shared))
         text = f"{text}\n\nWhat was said to the agent that asks you:\n{said}"
     if extra:
         text = f"{text}\n\n{extra}"

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from longhouse.errors import UnknownShape
 from longhouse.journal import events
 from longhouse.journal.events import Event, Output, Recorded
+from longhouse.journal.json_text import value_of
 from longhouse.journal.messages import text_of
 from longhouse.journal.session import (
     AGENT_FAILED,
@@ -20,7 +21,6 @@ from longhouse.journal.session import (
     is_thought,
     side_by_side,
 )
-from longhouse.journal.sound import value_of
 from longhouse.journal.transcript import Heard, Step, Summary, Told, Use
 
 FOLD_VERSION: Final = 11

@@ -9,10 +9,10 @@ from typing import Any, Final, Literal
 import msgspec
 
 from longhouse.journal import events, fingerprint
-from longhouse.journal.asking import Undecided, words_for
 from longhouse.journal.events import Output
 from longhouse.journal.messages import Message
-from longhouse.journal.said import together
+from longhouse.journal.pending_decisions import Undecided, words_for
+from longhouse.journal.spoken import together
 from longhouse.journal.transcript import Entry, Heard, Step
 
 AGENT_FAILED: Final = "agent_failed"

@@ -15,7 +15,8 @@ from redis.exceptions import ResponseError
 
 from longhouse.agents.tool import sendable
 from longhouse.errors import UnknownShape
-from longhouse.journal import events, history, plain
+from longhouse.journal import conversation as plain
+from longhouse.journal import events, imported
 from longhouse.journal.fold import blank, fold
 from longhouse.journal.messages import Message
 from longhouse.journal.session import Session
@@ -129,7 +130,7 @@ class Mirror:
             log.warning("a history in Redis cannot be read", key=key, error=str(error) or type(error).__name__)
             self._projector.is_troubled = True
             return ()
-        return sendable(history.as_messages(history.last(found, self._max_history)))
+        return sendable(imported.as_messages(imported.last(found, self._max_history)))
 
     async def confirmed(self, session_id: str, seq: int, within: float = 2.0) -> bool:
         """Has Redis confirmed the session up to `seq`? Waits a little for it, unless Redis is known to be away."""
@@ -248,7 +249,7 @@ class Mirror:
         messages = plain.messages_of(sessions[0]) if first.side == "sub" else await self._said(sessions)
         return _Copy(
             key=_key_of(first),
-            messages=history.last(messages, await self._most(rows)),
+            messages=imported.last(messages, await self._most(rows)),
             heads={row.id: one.head for row, one in zip(rows, known, strict=True)},
             took_over=any(_has_been_told(session) for session in sessions),
         )

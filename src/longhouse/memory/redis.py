@@ -11,7 +11,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from longhouse.errors import SetupError
-from longhouse.journal import history
+from longhouse.journal import imported
 
 TROUBLE: Final = (RedisError, OSError)
 """What calls to Redis may end in; a timeout is an OSError too."""
@@ -52,7 +52,7 @@ class RedisHistory:
             return []
         value = await self._client.get(key)
         try:
-            return history.read(msgspec.json.decode(value)) if value else []
+            return imported.read(msgspec.json.decode(value)) if value else []
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return []
 

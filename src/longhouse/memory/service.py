@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
-from longhouse.journal import history
+from longhouse.journal import imported
 from longhouse.memory import keys
 
 
@@ -97,13 +97,13 @@ class MemoryService:
     async def _store(self, key: str) -> None:
         cached = self.memory_cache[key]
         if len(cached) > self.max_history:
-            kept = history.last([message.to_dict() for message in cached], self.max_history)
+            kept = imported.last([message.to_dict() for message in cached], self.max_history)
             cached[:] = cached[len(cached) - len(kept) :]
         if self.redis:
             await self.redis.save_history(key, [message.to_dict() for message in cached])
 
     def _context(self, messages: Sequence[MemoryMessage], window: int) -> list[dict[str, Any]]:
-        return history.paired(history.last([message.to_dict() for message in messages], window))
+        return imported.paired(imported.last([message.to_dict() for message in messages], window))
 
     def _lock(self, key: str) -> asyncio.Lock:
         """One for each key that is in use: appends to a history do not overtake each other."""

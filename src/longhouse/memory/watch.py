@@ -15,7 +15,8 @@ import structlog
 
 from longhouse.agents.names import AGENT
 from longhouse.errors import UnknownShape
-from longhouse.journal import events, plain
+from longhouse.journal import conversation as plain
+from longhouse.journal import events
 from longhouse.journal.events import Output, Recorded
 from longhouse.journal.fold import blank, fold
 from longhouse.journal.messages import text_of

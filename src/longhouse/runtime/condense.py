@@ -14,7 +14,7 @@ from longhouse.agents import tokens, window
 from longhouse.agents.strategy import Body
 from longhouse.agents.template import Template
 from longhouse.errors import ProviderError
-from longhouse.journal import plain
+from longhouse.journal import conversation
 from longhouse.journal.events import Condensed, Usage
 from longhouse.journal.messages import Assistant, Message, System, User, clean, text_of
 from longhouse.journal.session import Session
@@ -88,7 +88,7 @@ def _oldest_steps(session: Session, template: Template) -> list[Entry]:
 def _turns(session: Session) -> list[list[Entry]]:
     """The transcript by turns; a turn begins with what was heard, or with what was told along with it."""
     turns: list[list[Entry]] = [[]]
-    for entry in plain.shown(session):
+    for entry in conversation.shown(session):
         begins = isinstance(entry, Heard | Told) and turns[-1] and turns[-1][-1].seq != entry.seq
         if begins:
             turns.append([])

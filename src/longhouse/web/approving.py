@@ -8,8 +8,8 @@ from typing import Final
 
 from longhouse import clock
 from longhouse.errors import CallerError
-from longhouse.journal.asking import Undecided, words_for
 from longhouse.journal.events import Decided, Decision, Event, Fault, Outcome, Output, Returned
+from longhouse.journal.pending_decisions import Undecided, words_for
 from longhouse.journal.session import Open, Session
 from longhouse.store.database import Database
 from longhouse.web.tree import Question, WaitingStatus, named, own, waiting_status

@@ -9,8 +9,8 @@ import msgspec
 
 from longhouse.agents.template import Streaming
 from longhouse.journal import events, fingerprint
-from longhouse.journal.said import BLANK_LINE
 from longhouse.journal.session import AGENT_FAILED
+from longhouse.journal.spoken import BLANK_LINE
 from longhouse.store import views
 from longhouse.web import stream, wire
 from longhouse.web.attached import Attached

@@ -12,8 +12,8 @@ from longhouse.agents.template import Template
 from longhouse.errors import AlreadyReturned, CallerError
 from longhouse.journal import events
 from longhouse.journal.events import Event
-from longhouse.journal.readable import readable_json
 from longhouse.journal.session import Session, State
+from longhouse.journal.visible_text import readable_json
 from longhouse.runtime.bus import Bus
 from longhouse.store import cancels, forgetting, journals, tree, views
 from longhouse.store.catalog import Catalog

@@ -8,8 +8,8 @@ from longhouse.agents.delegation import PREFIX
 from longhouse.journal import events
 from longhouse.journal.events import Fault, Recorded
 from longhouse.journal.fold import fold
-from longhouse.journal.said import together
 from longhouse.journal.session import Session, Turn
+from longhouse.journal.spoken import together
 from longhouse.journal.transcript import Step
 from longhouse.runtime.bus import Bus, Fragment, Look, Stir, Subscription
 from longhouse.store.database import Database

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from longhouse.journal.asking import happened
-from longhouse.journal.readable import readable
+from longhouse.journal.json_text import value_of
+from longhouse.journal.pending_decisions import happened
 from longhouse.journal.session import Open, Session, State, own_label
-from longhouse.journal.sound import value_of
+from longhouse.journal.visible_text import readable
 from longhouse.store import journals, tree, views
 from longhouse.store.database import Database
 from longhouse.store.tree import Root

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from longhouse.journal import events
+from longhouse.journal.conversation import SILENT
 from longhouse.journal.events import Fault, Recorded
-from longhouse.journal.plain import SILENT
 from longhouse.journal.session import Session
 from longhouse.journal.transcript import Step
 from longhouse.runtime.bus import Fragment

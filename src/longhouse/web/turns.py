@@ -14,7 +14,7 @@ from msgspec import structs
 from longhouse.agents.template import Template
 from longhouse.agents.tool import sendable
 from longhouse.errors import AlreadyReturned, CallerError
-from longhouse.journal import events, fingerprint, history
+from longhouse.journal import events, fingerprint, imported
 from longhouse.journal.events import Opened, Output, Prompted, Recorded, Returned
 from longhouse.journal.fold import blank, fold
 from longhouse.journal.session import EPHEMERAL, Session
@@ -176,8 +176,8 @@ class Turns:
         contexts = {}
         for name, said in (request.subagent_contexts or {}).items():
             wire.checked_id(name, "subagent_contexts")
-            told = history.read([one.model_dump(exclude_none=True) for one in said])
-            contexts[name] = sendable(history.as_messages(told))
+            told = imported.read([one.model_dump(exclude_none=True) for one in said])
+            contexts[name] = sendable(imported.as_messages(told))
         prompt = structs.replace(prompt, prior=prior, contexts=contexts, chain="")
         label = f"{EPHEMERAL}{uuid.uuid4().hex}"
         return await self._open(asked, template, prompt, conversation=asked.conversation, label=label)

@@ -11,9 +11,9 @@ from typing import Any, Final, assert_never
 import msgspec
 
 from longhouse.journal.events import Output
+from longhouse.journal.json_text import sound
 from longhouse.journal.messages import Assistant, Function, Message, System, ToolCall, ToolResult, User, text_of
 from longhouse.journal.session import Session
-from longhouse.journal.sound import sound
 from longhouse.journal.transcript import Entry, Heard, Step, Summary, Told, Use
 
 SILENT: Final = frozenset({"finalanswertool", "reasoningtool"})

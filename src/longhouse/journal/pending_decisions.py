@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from longhouse.journal.readable import in_code, name_in_code, readable, readable_json
+from longhouse.journal.visible_text import in_code, name_in_code, readable, readable_json
 
 SHOWN: Final = 2_000
 """Characters of a call's arguments that are shown; the session has all of them."""
