@@ -6,7 +6,7 @@ from typing import Any
 
 from bench.house import Ground
 from bench.model import STEPS
-from longhouse.agents.strategy import Body
+from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.tool import Tool
 from longhouse.journal.messages import Assistant, Function, Message, System, ToolCall, ToolResult, User
 from longhouse.models.http_client import open_endpoint

@@ -3,7 +3,7 @@
 import asyncio
 import time
 
-from longhouse.agents.strategy import Body
+from longhouse.agents.strategies.protocol import Body
 from longhouse.journal.messages import Assistant, ToolResult, text_of
 from longhouse.models.scripted import Say, call, say, step_of
 from longhouse.models.scripted_server import serve

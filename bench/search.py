@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from bench.house import Ground
-from longhouse.agents.descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.agents.template import Template, ToolPolicy
+from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.journal.events import Limits
 from longhouse.journal.session import Session, Turn
 from longhouse.models import embedded

@@ -8,7 +8,7 @@ from typing import Any
 from bench import spine
 from bench.house import Ground, House
 from bench.model import STEPS
-from longhouse.agents.strategy import Strategy
+from longhouse.agents.strategies.protocol import Strategy
 from longhouse.agents.template import Template, ToolPolicy
 from longhouse.app import AGENTS, TOOLS
 from longhouse.journal import events

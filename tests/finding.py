@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from longhouse.agents.descriptor import Allow, RuntimeBinding, SecurityPolicy, ToolDescriptor
 from longhouse.agents.tool import RiskLevel
+from longhouse.agents.tool_descriptor import Allow, RuntimeBinding, SecurityPolicy, ToolDescriptor
 from longhouse.models.model import Embedder
 from longhouse.runtime.indexer import Indexer
 from longhouse.search.tokenizer import terms

@@ -22,7 +22,7 @@ from aiohttp import web
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from forking import Forked
-from longhouse.agents.built_in import BUILT_IN
+from longhouse.agents.builtin import BUILT_IN
 from longhouse.agents.template import Template
 from longhouse.app import TOOLS, App, open_app
 from longhouse.journal import events

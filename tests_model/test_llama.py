@@ -8,8 +8,8 @@ import jsonschema
 import pytest
 
 from conftest import Llama
-from longhouse.agents.strategy import Body
-from longhouse.agents.structured import MOST_TOOLS, SGRAgent
+from longhouse.agents.strategies.protocol import Body
+from longhouse.agents.strategies.structured import MOST_TOOLS, SGRAgent
 from longhouse.agents.template import Abilities, ExecutionPolicy, LLMPolicy, PromptPack, Template, ToolPolicy
 from longhouse.app import TOOLS
 from longhouse.journal.events import Called, Fault, Replied, Returned

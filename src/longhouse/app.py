@@ -11,13 +11,13 @@ from typing import Final
 import structlog
 from starlette.types import ASGIApp
 
-from longhouse.agents.base import AgentRegistry
-from longhouse.agents.built_in import BUILT_IN
+from longhouse.agents.builtin import BUILT_IN
 from longhouse.agents.delegation import PREFIX
-from longhouse.agents.hybrid import SGRToolCallingAgent
-from longhouse.agents.structured import SGRAgent
+from longhouse.agents.strategies.base import AgentRegistry
+from longhouse.agents.strategies.hybrid import SGRToolCallingAgent
+from longhouse.agents.strategies.structured import SGRAgent
+from longhouse.agents.strategies.tool_calling import ToolCallingAgent
 from longhouse.agents.template import Template
-from longhouse.agents.tool_calling import ToolCallingAgent
 from longhouse.configured import Configured, configure
 from longhouse.egress import Egress
 from longhouse.errors import SetupError

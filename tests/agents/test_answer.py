@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longhouse.agents.answer import AnswerReader
+from longhouse.agents.strategies.partial_json import AnswerReader
 
 TEXT = st.text()
 VALUES = st.recursive(

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from longhouse.agents.descriptor import DEFAULTS, RuntimeBinding, ToolDescriptor, lifted, stored
+from longhouse.agents.tool_descriptor import DEFAULTS, RuntimeBinding, ToolDescriptor, lifted, stored
 from longhouse.journal.events import Effect
 
 SCHEMA = {"type": "object", "properties": {"amount": {"type": "integer"}}}

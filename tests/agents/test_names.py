@@ -2,7 +2,7 @@
 
 import pytest
 
-from longhouse.agents.names import Names, in_both, key, name_problem
+from longhouse.agents.naming import Names, in_both, key, name_problem
 
 
 @pytest.mark.parametrize("name", ["a", "weather", "FinalAnswerTool", "bank.pay", "a-b_c.d9", "agents", "x" * 128])

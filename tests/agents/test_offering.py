@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longhouse.agents import offering
-from longhouse.agents.offering import BATCH, Line, first_few, in_line, line_up, next_step
+from longhouse.agents import tool_order
+from longhouse.agents.tool_order import BATCH, Line, first_few, in_line, line_up, next_step
 from longhouse.journal.events import Limits, Selection
 from longhouse.journal.session import Session, Turn
 
@@ -20,7 +20,7 @@ def names(*numbers: int) -> list[str]:
 
 def sticky(offered: list[str], required: list[str], ranked: list[str], used: list[str], cap: int) -> list[str]:
     """Of an agent that names no other tools than the required ones."""
-    return offering.sticky(offered, line_up(required, [], ranked, [], cap), used, cap)
+    return tool_order.sticky(offered, line_up(required, [], ranked, [], cap), used, cap)
 
 
 def test_required_tools_come_first_and_nothing_passes_the_cap() -> None:
@@ -60,29 +60,29 @@ def test_what_is_named_comes_before_what_comes_by_the_dozen_and_the_best_of_each
 def test_where_all_that_is_named_has_its_place_the_rest_compete_for_what_is_left() -> None:
     line = line_up(FINAL, ["a", "b"], ["s.2", "b", "s.1"], ["s.3"], 4)
     assert line == Line(("final", "a", "b"), ("s.2", "s.1"), ("s.3",))
-    first = offering.sticky([], line, [], 4)
+    first = tool_order.sticky([], line, [], 4)
     assert first == ["final", "a", "b", "s.2"]
     later = line_up(FINAL, ["a", "b"], ["s.1", "s.2"], ["s.3"], 4)
-    assert offering.sticky(first, later, [], 4) == ["final", "a", "b", "s.1"], "only who has no sure place leaves"
+    assert tool_order.sticky(first, later, [], 4) == ["final", "a", "b", "s.1"], "only who has no sure place leaves"
 
 
 def test_where_not_all_that_is_named_has_a_place_the_best_of_it_has_and_nobody_else() -> None:
     line = line_up(FINAL, ["a", "b", "c", "d"], ["s.2", "d"], ["s.3"], 4)
     assert line == Line(("final",), ("d",), ("a", "b", "c", "d"), is_closed=True)
-    assert offering.sticky([], line, [], 4) == ["final", "d", "a", "b"]
-    assert offering.sticky(["final", "s.2", "s.3", "c"], line, ["s.2"], 4) == ["final", "c", "d", "a"]
+    assert tool_order.sticky([], line, [], 4) == ["final", "d", "a", "b"]
+    assert tool_order.sticky(["final", "s.2", "s.3", "c"], line, ["s.2"], 4) == ["final", "c", "d", "a"]
 
 
 def test_without_a_word_on_any_of_them_what_is_offered_stays() -> None:
     line = line_up(FINAL, ["a", "b", "c", "d"], [], [], 4)
-    assert offering.sticky(["final", "d", "c", "b"], line, [], 4) == ["final", "d", "c", "b"]
+    assert tool_order.sticky(["final", "d", "c", "b"], line, [], 4) == ["final", "d", "c", "b"]
 
 
 def test_how_a_set_was_chosen_is_told_in_a_bounded_size() -> None:
-    few = offering.selection(["a", "b"], ["b", "a", "c", "d"], {"a": 0.123456, "d": 0.5, "x": 1.0}, "Алия", "plan")
+    few = tool_order.selection(["a", "b"], ["b", "a", "c", "d"], {"a": 0.123456, "d": 0.5, "x": 1.0}, "Алия", "plan")
     assert few == Selection(query="Алия", stage="plan", scores={"a": 0.1235, "d": 0.5}, left_out=("c", "d"))
     many = names(*range(100))
-    much = offering.selection([], many, dict.fromkeys(many, 1.0), "word " * 5000)
+    much = tool_order.selection([], many, dict.fromkeys(many, 1.0), "word " * 5000)
     assert (len(much.left_out), len(much.scores), much.more) == (20, 20, 80)
     assert len(much.query) < 1100
     assert much.query.startswith("word ")
@@ -117,11 +117,11 @@ def test_over_many_steps_the_set_is_bounded_whole_and_changes_in_batches(seed: i
         before, offered = offered, sticky(offered, FINAL, ranked, chance.sample(ranked, 3), cap)
         assert len(offered) == len(set(offered)) <= cap
         assert "final" in offered
-        assert set(ranked[: offering.NEEDED]) <= set(offered) or cap <= offering.NEEDED
+        assert set(ranked[: tool_order.NEEDED]) <= set(offered) or cap <= tool_order.NEEDED
         stayed = [name for name in before if name in offered]
         assert offered[: len(stayed)] == stayed
         left = len(before) - len(stayed)
-        assert left == 0 or left >= min(BATCH, len(before) - 1 - offering.NEEDED)
+        assert left == 0 or left >= min(BATCH, len(before) - 1 - tool_order.NEEDED)
 
 
 @given(st.integers(0, 2**32), st.integers(2, 12), st.integers(0, 14))
@@ -134,7 +134,7 @@ def test_over_many_steps_what_is_named_is_offered_and_what_was_offered_comes_fir
     for _ in range(20):
         ranked = chance.sample([*own, *every], chance.randint(0, 20))
         line = line_up(FINAL, own, ranked, [name for name in every if name not in ranked], cap)
-        before, offered = offered, offering.sticky(offered, line, chance.sample(every, 2), cap)
+        before, offered = offered, tool_order.sticky(offered, line, chance.sample(every, 2), cap)
         assert len(offered) == len(set(offered)) == cap, "no place stays empty while anybody waits"
         assert set(offered) <= {"final", *own} or {"final", *own} <= set(offered)
         stayed = [name for name in before if name in offered]
@@ -143,13 +143,13 @@ def test_over_many_steps_what_is_named_is_offered_and_what_was_offered_comes_fir
 
 def test_the_query_is_the_next_step_and_the_task() -> None:
     session = session_with({"current_step_reasoning": {"remaining_steps": ["book a hotel", "write"]}})
-    assert offering.query_of(session) == "book a hotel\nplan my trip"
+    assert tool_order.query_of(session) == "book a hotel\nplan my trip"
     assert next_step({"remaining_steps": "not a list"}) == next_step(None) == next_step({"remaining_steps": [3]}) == ""
 
 
 def test_versions_hold_for_the_turn_that_was_offered_them() -> None:
-    assert offering.pins(session_with({}, pins={"a": 2, "b": 7})) == {"a": 2, "b": 7}
-    assert offering.pins(session_with({})) == {}
+    assert tool_order.pins(session_with({}, pins={"a": 2, "b": 7})) == {"a": 2, "b": 7}
+    assert tool_order.pins(session_with({})) == {}
 
 
 def session_with(context: dict[str, object], pins: dict[str, int] | None = None) -> Session:

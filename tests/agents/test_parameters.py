@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from longhouse.agents.parameters import MOST, parameters
+from longhouse.agents.schema.describe import MOST, parameters
 
 PASSPORT = {"type": "object", "properties": {"visa": {"type": "string", "description": "Of the traveller"}}}
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from longhouse.agents.base import AgentRegistry, BaseAgent
-from longhouse.agents.hybrid import SGRToolCallingAgent
-from longhouse.agents.structured import SGRAgent
+from longhouse.agents.strategies.base import AgentRegistry, BaseAgent
+from longhouse.agents.strategies.hybrid import SGRToolCallingAgent
+from longhouse.agents.strategies.structured import SGRAgent
 from longhouse.tools import BaseTool
 from longhouse.tools.base import ToolRegistry
 

@@ -5,9 +5,9 @@ from urllib.parse import quote
 
 import pytest
 
-from longhouse.agents.parameters import parameters
-from longhouse.agents.schema_resolve import BadReference, inlined, target
-from longhouse.agents.strict import strict
+from longhouse.agents.schema.describe import parameters
+from longhouse.agents.schema.resolve import BadReference, inlined, target
+from longhouse.agents.schema.strict import strict
 from longhouse.tools.arguments import checker, schema_problem
 
 CITY = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 from test_structured import offences
 
-from longhouse.agents.strategy import Body, Reply, Request
-from longhouse.agents.strict import SPELLED, restored, strict
-from longhouse.agents.structured import DISCRIMINATOR, SGRAgent
+from longhouse.agents.schema.strict import SPELLED, restored, strict
+from longhouse.agents.strategies.protocol import Body, Reply, Request
+from longhouse.agents.strategies.structured import DISCRIMINATOR, SGRAgent
 from longhouse.agents.tool import Tool
 
 NULL = {"type": "null"}

@@ -3,8 +3,8 @@
 import json
 from dataclasses import replace
 
-from longhouse.agents.strategy import Reply
-from longhouse.agents.structured import SGRAgent
+from longhouse.agents.strategies.protocol import Reply
+from longhouse.agents.strategies.structured import SGRAgent
 from longhouse.agents.template import Abilities, LLMPolicy, Template, ToolPolicy
 from longhouse.agents.tool import Tool
 from longhouse.journal.events import Sampling

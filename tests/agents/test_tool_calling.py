@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longhouse.agents.strategy import Intent, Reply, Request, Verdict
+from longhouse.agents.strategies.protocol import Intent, Reply, Request, Verdict
+from longhouse.agents.strategies.tool_calling import ToolCallingAgent
 from longhouse.agents.template import LLMPolicy, PromptPack, Template, ToolPolicy
 from longhouse.agents.tool import Tool, wire_names
-from longhouse.agents.tool_calling import ToolCallingAgent
 from longhouse.journal import events
 from longhouse.journal.events import ProviderCall
 from longhouse.journal.session import Session

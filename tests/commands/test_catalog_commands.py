@@ -10,7 +10,7 @@ import pytest
 from pydantic import SecretStr
 
 from acme import acme
-from longhouse.agents.descriptor import RuntimeBinding, ToolDescriptor
+from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.app import TOOLS
 from longhouse.commands import catalog as commands
 from longhouse.commands import tool_check

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from longhouse import clock
-from longhouse.agents.strategy import Body
+from longhouse.agents.strategies.protocol import Body
 from longhouse.commands.lives import Life, lives_of, turns_of
 from longhouse.commands.session_tree import drawn, lasting, plain
 from longhouse.commands.sessions import list_all

@@ -5,7 +5,7 @@ from pathlib import Path
 from structlog.testing import capture_logs
 from written import NAMES, given, sound, wrong
 
-from longhouse.agents.built_in import BUILT_IN, RESEARCH_PROMPT
+from longhouse.agents.builtin import BUILT_IN, RESEARCH_PROMPT
 from longhouse.files.loader import read_files
 
 

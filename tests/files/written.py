@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from longhouse.agents.built_in import BUILT_IN
+from longhouse.agents.builtin import BUILT_IN
 from longhouse.agents.template import Template
 from longhouse.app import TOOLS
 from longhouse.errors import SetupError

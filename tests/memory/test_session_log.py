@@ -16,7 +16,7 @@ from looking import mirrored
 from redis.asyncio import Redis
 from scribe import Scribe
 
-from longhouse.agents.built_in import BUILT_IN
+from longhouse.agents.builtin import BUILT_IN
 from longhouse.errors import CallerError
 from longhouse.journal import events
 from longhouse.memory import get_session_logger

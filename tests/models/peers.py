@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from longhouse.agents.strategy import Body
+from longhouse.agents.strategies.protocol import Body
 from longhouse.errors import ProviderError
 from longhouse.journal.events import Usage
 from longhouse.journal.messages import User

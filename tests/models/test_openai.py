@@ -23,7 +23,7 @@ from peers import (
     sends,
 )
 
-from longhouse.agents.strategy import Body
+from longhouse.agents.strategies.protocol import Body
 from longhouse.errors import ProviderError, SetupError
 from longhouse.journal.messages import User
 from longhouse.models.http_client import open_endpoint

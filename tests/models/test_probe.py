@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from longhouse.agents.strategy import Body
+from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import Abilities
 from longhouse.errors import ProviderError
 from longhouse.models.http_client import open_endpoint

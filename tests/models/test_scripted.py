@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from longhouse.agents.strategy import Body
+from longhouse.agents.strategies.protocol import Body
 from longhouse.errors import ProviderError, SetupError
 from longhouse.journal.messages import Assistant, Function, Message, System, ToolCall, ToolResult, User
 from longhouse.models.http_client import open_endpoint

@@ -14,7 +14,7 @@ import msgspec
 import openai
 import pytest
 
-from longhouse.agents.strategy import Body
+from longhouse.agents.strategies.protocol import Body
 from longhouse.journal.messages import User
 from longhouse.models.http_client import open_endpoint
 from longhouse.models.model import Model

@@ -6,7 +6,7 @@ from typing import Any
 from engine_room import Room
 
 from longhouse.agents import tokens
-from longhouse.agents.strategy import Body
+from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import ExecutionPolicy, LLMPolicy
 from longhouse.journal import events
 from longhouse.journal.messages import Message, User

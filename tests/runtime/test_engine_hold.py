@@ -10,8 +10,8 @@ import asyncpg
 import pytest
 from engine_room import Gate, Room, lost_in_thought, under_way, until_waiting
 
-from longhouse.agents.descriptor import RateLimits, SecurityPolicy, ToolDescriptor
 from longhouse.agents.template import ExecutionPolicy
+from longhouse.agents.tool_descriptor import RateLimits, SecurityPolicy, ToolDescriptor
 from longhouse.errors import Deposed, Postponed
 from longhouse.journal import events
 from longhouse.journal.events import Effect, Fault, Output

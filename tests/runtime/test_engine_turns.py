@@ -7,8 +7,8 @@ from engine_room import AGENT, Gate, Room
 
 from longhouse import clock
 from longhouse.agents.rules import GRACE
+from longhouse.agents.strategies.tool_calling import ToolCallingAgent
 from longhouse.agents.template import ExecutionPolicy
-from longhouse.agents.tool_calling import ToolCallingAgent
 from longhouse.journal import events
 from longhouse.journal.fold import blank, fold
 from longhouse.journal.session import State

@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 
 from longhouse import clock
+from longhouse.agents.strategies.tool_calling import ToolCallingAgent
 from longhouse.agents.template import Template, ToolPolicy
-from longhouse.agents.tool_calling import ToolCallingAgent
 from longhouse.models.scripted import ScriptedModel
 from longhouse.runtime.instance import IDLE_FOR, MOVES, Instance, Pool, Status
 

@@ -6,12 +6,12 @@ from typing import Any, Literal
 
 import pytest
 
-from longhouse.agents.hybrid import SGRToolCallingAgent
-from longhouse.agents.strategy import Reply, Request
-from longhouse.agents.structured import SGRAgent
+from longhouse.agents.strategies.hybrid import SGRToolCallingAgent
+from longhouse.agents.strategies.protocol import Reply, Request
+from longhouse.agents.strategies.structured import SGRAgent
+from longhouse.agents.strategies.tool_calling import ToolCallingAgent
 from longhouse.agents.template import Abilities, LLMPolicy, Template, ToolPolicy
 from longhouse.agents.tool import Tool
-from longhouse.agents.tool_calling import ToolCallingAgent
 from longhouse.journal.events import ProviderCall, Replied, Sampling
 from longhouse.journal.session import Session
 from longhouse.models.scripted import Say, ScriptedModel, call, calls, say

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from longhouse.agents.descriptor import RISKS
+from longhouse.agents.tool_descriptor import RISKS
 from longhouse.search import document
 from longhouse.search.document import TemplateFacts, ToolFacts
 

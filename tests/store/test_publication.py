@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from unsteady import COMMIT, unsteady
 
-from longhouse.agents.descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.agents.template import MultiAgentMeta, Template
+from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.store.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.store.publication import Outrun, Terms, persist

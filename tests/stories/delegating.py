@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import uvloop
 
-from longhouse.agents.strategy import Body
+from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import PromptPack, Template, ToolPolicy
 from longhouse.app import TOOLS
 from longhouse.journal.events import Effect

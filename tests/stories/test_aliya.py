@@ -14,8 +14,8 @@ import pytest
 from examples.web_memory_service.app import WebMemoryService
 from redis.asyncio import Redis
 
-from longhouse.agents.built_in import BUILT_IN
-from longhouse.agents.strategy import Body
+from longhouse.agents.builtin import BUILT_IN
+from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import MemoryPolicy
 from longhouse.journal.messages import Assistant, ToolResult, User, text_of
 from longhouse.memory import MemoryService

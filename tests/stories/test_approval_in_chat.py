@@ -24,7 +24,7 @@ from delegating import (
 )
 from test_approval import DONE, NAMES, TRANSFER, DraftTool, TransferTool, decide, republished, told
 
-from longhouse.agents.strategy import Body
+from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import ExecutionPolicy, Template, ToolPolicy
 from longhouse.journal import events
 from longhouse.journal.messages import Assistant, ToolResult

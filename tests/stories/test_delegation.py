@@ -26,7 +26,7 @@ from delegating import (
 )
 from thinking import WRITE, written
 
-from longhouse.agents.strategy import Body
+from longhouse.agents.strategies.protocol import Body
 from longhouse.journal import events
 from longhouse.journal.messages import User, text_of
 from longhouse.models.scripted import Say, calls, step_of

@@ -6,7 +6,7 @@ from typing import Any
 
 from delegating import CAST, agent, answer, appears, ask, playing, requests_of, results, session_of, task_of
 
-from longhouse.agents.strategy import Body
+from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import ExecutionPolicy, Template
 from longhouse.journal import events
 from longhouse.models.scripted import Say, call, calls

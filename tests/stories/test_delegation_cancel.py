@@ -22,7 +22,7 @@ from delegating import (
     task_of,
 )
 
-from longhouse.agents.strategy import Body
+from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import ExecutionPolicy
 from longhouse.journal import events
 from longhouse.journal.events import Effect

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from delegating import answer, appears, ask, in_steps, playing, question, results, session_of, task_of
 
-from longhouse.agents.strategy import Body
+from longhouse.agents.strategies.protocol import Body
 from longhouse.journal import events
 from longhouse.models.scripted import Say, calls, step_of
 from longhouse.models.scripted import call as use

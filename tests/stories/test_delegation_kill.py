@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 from delegating import answer, appears, ask, cast, cast_house, last_result, results, task_of
 
-from longhouse.agents.strategy import Body
+from longhouse.agents.strategies.protocol import Body
 from longhouse.journal import events
 from longhouse.models.scripted import Say, calls, step_of
 from longhouse.models.scripted_server import serve as serve_model

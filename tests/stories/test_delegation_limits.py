@@ -22,9 +22,9 @@ from delegating import (
     task_of,
 )
 
-from longhouse.agents.descriptor import Allow
-from longhouse.agents.strategy import Body
+from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import ExecutionPolicy, MemoryPolicy
+from longhouse.agents.tool_descriptor import Allow
 from longhouse.journal import events
 from longhouse.models.scripted import Say, Status, call, calls, say, step_of
 from support import House, Serving, content, dictated, sse

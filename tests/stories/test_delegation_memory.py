@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from delegating import CAST, agent, answer, ask, in_steps, playing, requests_of, results
 
-from longhouse.agents.strategy import Body
+from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import MemoryPolicy
 from longhouse.models.scripted import Say
 from longhouse.models.scripted import call as use

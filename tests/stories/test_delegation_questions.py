@@ -24,7 +24,7 @@ from delegating import (
 )
 from test_approval_in_chat import blocked, held, one_by_one
 
-from longhouse.agents.strategy import Body
+from longhouse.agents.strategies.protocol import Body
 from longhouse.models.scripted import Say, call, calls, say, step_of
 from longhouse.models.scripted_server import serve as serve_model
 from longhouse.tools import BaseTool, ToolContext

@@ -19,7 +19,7 @@ from delegating import (
     task_of,
 )
 
-from longhouse.agents.strategy import Body
+from longhouse.agents.strategies.protocol import Body
 from longhouse.journal import events
 from longhouse.models.scripted import Say, call, calls
 from support import Dictated, House, Pen, Serving, content, dictated, sse

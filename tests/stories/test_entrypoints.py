@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from test_takeover import eventually
 
 from acme import acme
-from longhouse.agents.strategy import Body
+from longhouse.agents.strategies.protocol import Body
 from longhouse.journal.messages import ToolResult
 from longhouse.models.scripted import Say, call
 from longhouse.models.scripted_server import serve as serve_model

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from longhouse.agents.strategy import Body
+from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import Template, ToolPolicy
 from longhouse.journal import events
 from longhouse.journal.messages import User, text_of

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from longhouse.agents.strategy import Body
+from longhouse.agents.strategies.protocol import Body
 from longhouse.journal.messages import User
 from longhouse.models.scripted import Hang, Say, say
 from longhouse.models.scripted_server import serve as serve_model

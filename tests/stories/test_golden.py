@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from thinking import offered, written
 
-from longhouse.agents.built_in import BUILT_IN
+from longhouse.agents.builtin import BUILT_IN
 from longhouse.journal import events
 from support import House, Serving, content
 from tavily import KEY, hit, tavily

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from longhouse import clock
-from longhouse.agents.strategy import Reply, Request, Verdict
+from longhouse.agents.strategies.protocol import Reply, Request, Verdict
+from longhouse.agents.strategies.tool_calling import ToolCallingAgent
 from longhouse.agents.template import Template, ToolPolicy
-from longhouse.agents.tool_calling import ToolCallingAgent
 from longhouse.models.scripted import ScriptedModel, call
 from longhouse.runtime.instance import IDLE_FOR, Pool, Status
 from longhouse.runtime.roster import Roster

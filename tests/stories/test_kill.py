@@ -13,7 +13,7 @@ import pytest
 from house import CLERK, clerk_house, ledger
 from openai import AsyncOpenAI
 
-from longhouse.agents.strategy import Body
+from longhouse.agents.strategies.protocol import Body
 from longhouse.journal.messages import Message, User, text_of
 from longhouse.models.scripted import Hang, Say, Status, call, say, step_of
 from longhouse.models.scripted_server import serve as serve_model

@@ -8,7 +8,7 @@ from asyncio import to_thread
 from pathlib import Path
 from typing import Any
 
-from longhouse.agents.strategy import Body
+from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import Template, ToolPolicy
 from longhouse.journal import events
 from longhouse.journal.messages import ToolResult, User, text_of

@@ -8,7 +8,7 @@ from typing import Any
 
 from aiohttp import web
 
-from longhouse.agents.strategy import Body
+from longhouse.agents.strategies.protocol import Body
 from longhouse.journal.messages import ToolResult
 from longhouse.models.scripted import Say, call
 from longhouse.models.scripted_server import serve as serve_model

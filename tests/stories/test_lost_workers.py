@@ -12,7 +12,7 @@ from deadly import CHIEF, CLERK, DEADLY
 from test_kill import session_ids
 from test_takeover import eventually
 
-from longhouse.agents.strategy import Body
+from longhouse.agents.strategies.protocol import Body
 from longhouse.journal.messages import ToolResult, User, text_of
 from longhouse.models.scripted import Say, call, calls
 from longhouse.models.scripted_server import serve as serve_model

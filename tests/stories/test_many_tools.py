@@ -4,8 +4,8 @@ import json
 from itertools import pairwise
 from typing import Any
 
-from longhouse.agents.descriptor import RuntimeBinding, SecurityPolicy, ToolDescriptor
 from longhouse.agents.template import Template, ToolPolicy
+from longhouse.agents.tool_descriptor import RuntimeBinding, SecurityPolicy, ToolDescriptor
 from longhouse.journal.events import Fault
 from longhouse.models import embedded
 from longhouse.models.scripted import call

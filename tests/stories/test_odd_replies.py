@@ -7,7 +7,7 @@ from typing import Any
 
 from aiohttp import web
 
-from longhouse.agents.strategy import Body
+from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import ExecutionPolicy, LLMPolicy, Template, ToolPolicy
 from longhouse.journal.json_text import object_of
 from longhouse.models.scripted import Say, call, calls, say

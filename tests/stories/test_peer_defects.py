@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from thinking import WRITE, offered, written
 
-from longhouse.agents.base import AgentRegistry
+from longhouse.agents.strategies.base import AgentRegistry
 from longhouse.agents.template import ExecutionPolicy, PromptPack, Template, ToolPolicy
 from longhouse.journal import events
 from longhouse.models.scripted import Say, call, calls

@@ -7,9 +7,9 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from longhouse.agents import descriptor, template
-from longhouse.agents.descriptor import ToolDescriptor
+from longhouse.agents import template, tool_descriptor
 from longhouse.agents.template import Template
+from longhouse.agents.tool_descriptor import ToolDescriptor
 
 TESTS = Path(__file__).parents[1]
 TOOLS = "stories/test_policies_tools.py"
@@ -120,7 +120,7 @@ COVERED = {
 
 def fields_of(cls: type) -> Iterator[str]:
     """The fields of a dataclass and of all that it is made of."""
-    module = template if cls.__module__ == template.__name__ else descriptor
+    module = template if cls.__module__ == template.__name__ else tool_descriptor
     hints = get_type_hints(cls, vars(module))
     for one in dataclasses.fields(cls):
         yield f"{cls.__name__}.{one.name}"

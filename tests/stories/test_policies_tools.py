@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from longhouse.agents.descriptor import Allow, RateLimits, RuntimeBinding, SecurityPolicy, ToolDescriptor
 from longhouse.agents.template import Availability, Rules, StageRule, Template, ToolPolicy
+from longhouse.agents.tool_descriptor import Allow, RateLimits, RuntimeBinding, SecurityPolicy, ToolDescriptor
 from longhouse.journal import events
 from longhouse.models.scripted import Say, call, calls
 from longhouse.tools import BaseTool, ToolContext

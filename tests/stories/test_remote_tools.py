@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pytest
 from aiohttp import web
 
-from longhouse.agents.strategy import Body
+from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import ExecutionPolicy, Template, ToolPolicy
 from longhouse.journal.events import Fault, Output
 from longhouse.journal.messages import ToolResult

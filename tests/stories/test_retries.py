@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
-from longhouse.agents.strategy import Body
+from longhouse.agents.strategies.protocol import Body
 from longhouse.journal.messages import User, text_of
 from longhouse.models.scripted import Say, call
 from support import AGENT, House, Serving, chat, content, dictated, sse, user

@@ -7,7 +7,7 @@ from typing import Any
 
 from openai.types.chat import ChatCompletionChunk
 
-from longhouse.agents.strategy import Body
+from longhouse.agents.strategies.protocol import Body
 from longhouse.journal import events
 from longhouse.journal.messages import User, text_of
 from longhouse.models.scripted import Say, call, calls

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 from test_approval import TRANSFER, TransferTool, bank, decide
 from test_approval import told as heard
 
-from longhouse.agents.built_in import BUILT_IN
+from longhouse.agents.builtin import BUILT_IN
 from longhouse.agents.template import Template, ToolPolicy
 from longhouse.errors import SetupError
 from longhouse.models.scripted import call

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from house import CLERK, EXTRA, clerk_house, ledger
 
-from longhouse.agents.built_in import BUILT_IN
-from longhouse.agents.strategy import Body
+from longhouse.agents.builtin import BUILT_IN
+from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import Template
 from longhouse.app import TOOLS
 from longhouse.errors import Deposed

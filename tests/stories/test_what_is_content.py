@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from longhouse.agents.strategy import Body
+from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import Abilities, LLMPolicy, Template, ToolPolicy
 from longhouse.models.scripted import Say, call, calls, say
 from longhouse.runtime.bus import Bus

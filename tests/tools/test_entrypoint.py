@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from longhouse.agents.descriptor import RuntimeBinding, ToolDescriptor
+from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.journal.events import Fault
 from longhouse.tools.base import BaseTool
 from longhouse.tools.bindings.base import Refused

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
-from longhouse.agents.descriptor import RuntimeBinding, SecurityPolicy, ToolDescriptor
 from longhouse.agents.template import PromptPack, Template, ToolPolicy
 from longhouse.agents.tool import Tool
+from longhouse.agents.tool_descriptor import RuntimeBinding, SecurityPolicy, ToolDescriptor
 from longhouse.store.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.tools.base import BaseTool

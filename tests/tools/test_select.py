@@ -8,8 +8,8 @@ import pytest
 from msgspec import structs
 
 from finding import Buckets, indexed, publish, tool
-from longhouse.agents.descriptor import ToolDescriptor
 from longhouse.agents.template import Availability, Rules, SelectionStrategy, Template, ToolPolicy
+from longhouse.agents.tool_descriptor import ToolDescriptor
 from longhouse.journal.events import Limits, Rights, Selection
 from longhouse.journal.session import Session, Turn
 from longhouse.runtime.indexer import Indexer

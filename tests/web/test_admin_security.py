@@ -7,8 +7,8 @@ import pytest
 from keyring import Client, admin_of, client_of, keyed
 from structlog.testing import capture_logs
 
-from longhouse.agents.descriptor import Allow, RateLimits, SecurityOverlay, SecurityPolicy
 from longhouse.agents.template import Template, ToolPolicy
+from longhouse.agents.tool_descriptor import Allow, RateLimits, SecurityOverlay, SecurityPolicy
 from longhouse.journal.events import Fault
 from longhouse.journal.messages import ToolResult
 from longhouse.models.scripted import Say, call, calls

@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 from hostile import CHAT, chat, raw
 
-from longhouse.agents.strategy import Body
+from longhouse.agents.strategies.protocol import Body
 from longhouse.models.scripted import Say, Status, call
 from longhouse.models.scripted_server import serve
 from support import Process, process

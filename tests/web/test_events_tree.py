@@ -7,7 +7,7 @@ from typing import Any
 
 from hostile import leaves_no_trace, refusal
 
-from longhouse.agents.strategy import Body
+from longhouse.agents.strategies.protocol import Body
 from longhouse.models.scripted import Say, call, calls, say
 from longhouse.web.place import TreeCursor
 from stories.delegating import (

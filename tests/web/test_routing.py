@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import routing_set
 
-from longhouse.agents.built_in import BUILT_IN
+from longhouse.agents.builtin import BUILT_IN
 from longhouse.agents.template import MultiAgentMeta, Template, ToolPolicy
 from longhouse.app import TOOLS
 from longhouse.models import embedded

@@ -1,5 +1,5 @@
 """What to do next. Those who write a way of thinking need two names of it."""
 
-from longhouse.agents.base import AgentRegistry, BaseAgent
+from longhouse.agents.strategies.base import AgentRegistry, BaseAgent
 
 __all__ = ["AgentRegistry", "BaseAgent"]

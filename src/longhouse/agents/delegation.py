@@ -11,8 +11,8 @@ import pydantic
 from pydantic import Field
 
 from longhouse.agents import rules
-from longhouse.agents.descriptor import RISKS, RuntimeBinding, ToolDescriptor
 from longhouse.agents.template import Template
+from longhouse.agents.tool_descriptor import RISKS, RuntimeBinding, ToolDescriptor
 from longhouse.journal import conversation
 from longhouse.journal.events import Fault, Limits, Prompted, Purse, ReplyTo, Rights
 from longhouse.journal.messages import Message

@@ -1,8 +1,8 @@
 """Which tools the agents of a template may have at all, in one session: values in, yes or no out."""
 
-from longhouse.agents.descriptor import RISKS, ToolDescriptor
-from longhouse.agents.names import Names
+from longhouse.agents.naming import Names
 from longhouse.agents.template import Template
+from longhouse.agents.tool_descriptor import RISKS, ToolDescriptor
 from longhouse.journal.events import Rights
 from longhouse.journal.session import Session
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from longhouse.agents import conditions
-from longhouse.agents.names import Names
+from longhouse.agents.naming import Names
 from longhouse.agents.template import Availability, Template
 from longhouse.agents.tool import Tool
 from longhouse.journal.events import Fault, Recorded, Returned

@@ -19,8 +19,8 @@ from rich.console import Console
 from rich.table import Table
 
 from longhouse.agents.delegation import PREFIX
-from longhouse.agents.descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.agents.template import MultiAgentMeta, Template, ToolPolicy
+from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.app import open_embedder
 from longhouse.errors import SetupError
 from longhouse.models.model import Embedder

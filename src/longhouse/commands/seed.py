@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from longhouse.agents.built_in import BUILT_IN
+from longhouse.agents.builtin import BUILT_IN
 from longhouse.app import TOOLS, open_store, publish
 from longhouse.configured import configure
 from longhouse.settings import Settings

@@ -7,8 +7,8 @@ from typing import Final
 import msgspec
 import typer
 
-from longhouse.agents.built_in import BUILT_IN
-from longhouse.agents.descriptor import RuntimeBinding, ToolDescriptor
+from longhouse.agents.builtin import BUILT_IN
+from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.app import TOOLS, open_checkup, open_store, tool_packages
 from longhouse.configured import configure
 from longhouse.errors import SetupError

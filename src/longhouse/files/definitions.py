@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import structlog
 
-from longhouse.agents.base import AgentRegistry
+from longhouse.agents.strategies.base import AgentRegistry
 from longhouse.agents.template import ExecutionPolicy, Template
 from longhouse.errors import SetupError
 from longhouse.files.document import Document, merged

@@ -7,9 +7,9 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from longhouse.agents import names
-from longhouse.agents.base import AgentRegistry
-from longhouse.agents.hybrid import REASONING, SGRToolCallingAgent
+from longhouse.agents import naming
+from longhouse.agents.strategies.base import AgentRegistry
+from longhouse.agents.strategies.hybrid import REASONING, SGRToolCallingAgent
 from longhouse.agents.template import Template
 from longhouse.files import definitions
 from longhouse.files.definitions import Definition, place_of
@@ -92,7 +92,7 @@ class _Loader:
             self._define(name, Definition.of_agent(name, agents, config), tools)
 
     def _define(self, name: str, agent: Definition, tools: Collection[str]) -> None:
-        if problem := names.name_problem(name):
+        if problem := naming.name_problem(name):
             self._mistakes.add(agent.place(), problem)
         if (own := agent.values.get("name")) is not None and own != name:
             self._mistakes.add(agent.place("name"), f"should be {name!r} as above it, or be left out")
@@ -175,9 +175,9 @@ class _Loader:
 
     def _check_likeness(self) -> None:
         """Names that differ only in capitals would pass for each other."""
-        seen = {names.key(name): name for name in self._brought}
+        seen = {naming.key(name): name for name in self._brought}
         for name, agent in self._agents.items():
-            other = seen.setdefault(names.key(name), name)
+            other = seen.setdefault(naming.key(name), name)
             if other != name:
                 self._mistakes.add(agent.place(), f"is too much like {other!r}")
 

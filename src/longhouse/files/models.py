@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
-from longhouse.agents.base import AgentRegistry
+from longhouse.agents.strategies.base import AgentRegistry
 from longhouse.agents.template import ExecutionPolicy, LLMPolicy, Template
 
 _STRICT: Final = ConfigDict(extra="forbid")

@@ -13,7 +13,7 @@ from typing import Final
 
 import structlog
 
-from longhouse.agents.names import AGENT
+from longhouse.agents.naming import AGENT
 from longhouse.errors import UnknownShape
 from longhouse.journal import conversation as plain
 from longhouse.journal import events

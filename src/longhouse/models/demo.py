@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
-from longhouse.agents.strategy import Body
+from longhouse.agents.strategies.protocol import Body
 from longhouse.journal.messages import Assistant, Message, ToolResult, User, text_of
 from longhouse.models.scripted import Say, call, say
 

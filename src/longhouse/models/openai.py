@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from longhouse import clock
-from longhouse.agents.strategy import Body, StreamOptions
+from longhouse.agents.strategies.protocol import Body, StreamOptions
 from longhouse.errors import ProviderError
 from longhouse.models.chunks import Reading, Refused, Unreadable
 from longhouse.models.http_client import BoundedResponse, Endpoint, HttpFailure, StatusFailure, passes

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import msgspec
 
-from longhouse.agents.repair import read_object
-from longhouse.agents.strategy import Body
-from longhouse.agents.structured import DISCRIMINATOR
+from longhouse.agents.strategies.json_repair import read_object
+from longhouse.agents.strategies.protocol import Body
+from longhouse.agents.strategies.structured import DISCRIMINATOR
 from longhouse.agents.template import Abilities
 from longhouse.errors import ProviderError
 from longhouse.journal.messages import User

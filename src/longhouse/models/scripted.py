@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from longhouse.agents.strategy import Body
+from longhouse.agents.strategies.protocol import Body
 from longhouse.errors import ProviderError, SetupError
 from longhouse.journal.events import Usage
 from longhouse.journal.messages import Assistant, Message, User, text_of

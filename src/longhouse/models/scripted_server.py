@@ -14,7 +14,7 @@ import msgspec
 import uvloop
 from aiohttp import web
 
-from longhouse.agents.strategy import Body
+from longhouse.agents.strategies.protocol import Body
 from longhouse.errors import ProviderError, SetupError
 from longhouse.models.model import Delta
 from longhouse.models.scripted import (

@@ -11,7 +11,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from longhouse.agents import tokens, window
-from longhouse.agents.strategy import Body
+from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import Template
 from longhouse.errors import ProviderError
 from longhouse.journal import conversation

@@ -11,8 +11,8 @@ from functools import cache
 from typing import Final
 
 from longhouse import clock
-from longhouse.agents.base import AgentRegistry
-from longhouse.agents.strategy import Strategy
+from longhouse.agents.strategies.base import AgentRegistry
+from longhouse.agents.strategies.protocol import Strategy
 from longhouse.agents.template import Template
 from longhouse.errors import SetupError
 from longhouse.models.model import Model

@@ -6,9 +6,9 @@ from typing import Final
 
 import msgspec
 
-from longhouse.agents.answer import AnswerReader
-from longhouse.agents.strategy import ANY_FORMAT, Reply, Request
-from longhouse.agents.structured import DISCRIMINATOR
+from longhouse.agents.strategies.partial_json import AnswerReader
+from longhouse.agents.strategies.protocol import ANY_FORMAT, Reply, Request
+from longhouse.agents.strategies.structured import DISCRIMINATOR
 from longhouse.errors import ProviderError
 from longhouse.journal.events import ProviderCall, Usage
 from longhouse.journal.messages import clean, clean_json, files_in, with_files

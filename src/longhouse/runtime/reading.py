@@ -10,7 +10,7 @@ import msgspec
 from longhouse import clock
 from longhouse.agents import delegation, rules
 from longhouse.agents.delegation import AgentTask
-from longhouse.agents.strategy import Intent, Reply, Request, Strategy, Verdict
+from longhouse.agents.strategies.protocol import Intent, Reply, Request, Strategy, Verdict
 from longhouse.agents.tool import Tool
 from longhouse.errors import ProviderError
 from longhouse.journal import events

@@ -5,9 +5,9 @@ from typing import Any, Final
 
 import msgspec
 
-from longhouse.agents.descriptor import RISKS, Allow, SecurityOverlay
-from longhouse.agents.parameters import parameters
+from longhouse.agents.schema.describe import parameters
 from longhouse.agents.template import SYSTEM_PROMPT
+from longhouse.agents.tool_descriptor import RISKS, Allow, SecurityOverlay
 from longhouse.search import ranking, tokenizer
 from longhouse.search.ranking import Field
 from longhouse.store.indexing import Document

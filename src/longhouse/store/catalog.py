@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from longhouse.agents import delegation, descriptor
-from longhouse.agents.descriptor import SecurityOverlay, ToolDescriptor
+from longhouse.agents import delegation, tool_descriptor
 from longhouse.agents.template import Template
+from longhouse.agents.tool_descriptor import SecurityOverlay, ToolDescriptor
 from longhouse.store.database import Database
 from longhouse.store.overlays import Overlaid, Overlays
 from longhouse.store.publication import ANY, Published, Terms
@@ -52,13 +52,13 @@ class Tools(Shelf[ToolDescriptor]):
         super().__init__(db, "tool", ToolDescriptor)
 
     def _said(self, told: dict[str, Any]) -> dict[str, Any]:
-        return descriptor.said_of(told)
+        return tool_descriptor.said_of(told)
 
     def _kept(self, told: dict[str, Any]) -> dict[str, Any]:
-        return descriptor.stored(told)
+        return tool_descriptor.stored(told)
 
     def _lifted(self, row: dict[str, Any]) -> dict[str, Any]:
-        return descriptor.lifted(row)
+        return tool_descriptor.lifted(row)
 
 
 class Templates(Shelf[Template]):

@@ -10,7 +10,7 @@ from typing import Any, Final
 import asyncpg
 import msgspec
 
-from longhouse.agents.descriptor import SecurityOverlay
+from longhouse.agents.tool_descriptor import SecurityOverlay
 from longhouse.store.database import Database
 from longhouse.store.publication import LOCK, Outrun
 

@@ -6,8 +6,8 @@ from typing import Final
 
 import asyncpg
 
-from longhouse.agents.descriptor import RISKS
 from longhouse.agents.tool import RiskLevel
+from longhouse.agents.tool_descriptor import RISKS
 from longhouse.store import postings
 from longhouse.store.database import Database
 from longhouse.store.shelf import Kind

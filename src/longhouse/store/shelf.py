@@ -9,9 +9,9 @@ from typing import Any, Final, Generic, Literal, TypeVar
 import msgspec
 from pydantic import TypeAdapter
 
-from longhouse.agents.descriptor import ToolDescriptor
-from longhouse.agents.names import key
+from longhouse.agents.naming import key
 from longhouse.agents.template import Template
+from longhouse.agents.tool_descriptor import ToolDescriptor
 from longhouse.store.database import Database
 from longhouse.store.publication import ANY, LOCK, PUBLISH, Outrun, Published, Terms
 

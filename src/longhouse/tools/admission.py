@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from yarl import URL
 
-from longhouse.agents.base import AgentRegistry
-from longhouse.agents.descriptor import ToolDescriptor
-from longhouse.agents.names import AGENT, key, name_problem
+from longhouse.agents.naming import AGENT, key, name_problem
+from longhouse.agents.strategies.base import AgentRegistry
 from longhouse.agents.template import Template
+from longhouse.agents.tool_descriptor import ToolDescriptor
 from longhouse.egress import ANYWHERE, Egress
 from longhouse.secrets import READS_ALONG, Secrets, is_like_a_key, keys_in, unsealed
 from longhouse.store.catalog import BUILT_IN, Catalog

@@ -9,7 +9,7 @@ import jsonschema_specifications
 import msgspec
 from referencing.exceptions import Unresolvable
 
-from longhouse.agents import schema_resolve
+from longhouse.agents.schema import resolve
 from longhouse.journal.events import Fault
 from longhouse.journal.messages import clean
 from longhouse.tools import patterns
@@ -47,9 +47,9 @@ _FIELDS: Final[dict[str, Any]] = {
     "required": list[str],
     "dependentRequired": dict[str, list[str]],
     "multipleOf": Annotated[float, msgspec.Meta(gt=0)],
-    **dict.fromkeys(schema_resolve.ONE, Union["_Schema", bool]),
-    **dict.fromkeys(schema_resolve.LISTED, Annotated[list[Union["_Schema", bool]], msgspec.Meta(min_length=1)]),
-    **dict.fromkeys(schema_resolve.NAMED, dict[str, Union["_Schema", bool]]),
+    **dict.fromkeys(resolve.ONE, Union["_Schema", bool]),
+    **dict.fromkeys(resolve.LISTED, Annotated[list[Union["_Schema", bool]], msgspec.Meta(min_length=1)]),
+    **dict.fromkeys(resolve.NAMED, dict[str, Union["_Schema", bool]]),
     **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), float),
     **dict.fromkeys((f"{end}{of}" for end in ("min", "max") for of in _COUNTED), Annotated[int, msgspec.Meta(ge=0)]),
     **dict.fromkeys(("uniqueItems", "deprecated", "readOnly", "writeOnly"), bool),
@@ -68,7 +68,7 @@ def schema_problem(schema: Any) -> str | None:
     try:
         _check_size(schema)
         _check_words(schema)
-    except (BadSchema, schema_resolve.BadReference) as error:
+    except (BadSchema, resolve.BadReference) as error:
         return clean(str(error))[:500]
     except msgspec.ValidationError as error:
         return clean(f"the schema is not valid: {error}")[:500]
@@ -101,7 +101,7 @@ def _check_size(schema: Any) -> None:
 def _check_words(root: dict[str, Any]) -> None:
     """Raises where a schema within the schema is not valid, or holds what is not taken here."""
     length = 0
-    for schema in schema_resolve.walk(root, partial(msgspec.convert, type=_Schema | bool)):
+    for schema in resolve.walk(root, partial(msgspec.convert, type=_Schema | bool)):
         for names in (schema.get("type"), schema.get("required"), *schema.get("dependentRequired", {}).values()):
             if isinstance(names, list) and len(set(names)) < len(names):
                 raise BadSchema("the schema is not valid: a name is there twice")

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 import pydantic
 
-from longhouse.agents.descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.agents.registry import Registry
 from longhouse.agents.tool import Tool, ToolType
+from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.journal.events import Effect
 from longhouse.tools.context import ToolContext
 

@@ -5,7 +5,7 @@ from functools import partial
 
 import aiohttp
 
-from longhouse.agents.descriptor import ToolDescriptor
+from longhouse.agents.tool_descriptor import ToolDescriptor
 from longhouse.tools import entrypoint
 from longhouse.tools.bindings.base import Binding
 from longhouse.tools.delegate import AgentBinding

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from longhouse.agents.descriptor import ToolDescriptor
+from longhouse.agents.tool_descriptor import ToolDescriptor
 from longhouse.egress import Egress
 from longhouse.journal.events import Fault
 from longhouse.store.catalog import Catalog

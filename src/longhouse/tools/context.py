@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 import pydantic
 
-from longhouse.agents.descriptor import ToolDescriptor
+from longhouse.agents.tool_descriptor import ToolDescriptor
 from longhouse.journal.messages import clean
 from longhouse.journal.session import Open, Session
 from longhouse.tools.findings import as_search, as_source

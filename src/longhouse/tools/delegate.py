@@ -6,8 +6,8 @@ import pydantic
 from pydantic import Field
 
 from longhouse.agents.delegation import AgentTask
-from longhouse.agents.descriptor import ToolDescriptor
 from longhouse.agents.tool import ToolType
+from longhouse.agents.tool_descriptor import ToolDescriptor
 from longhouse.journal.events import Fault
 from longhouse.tools.base import BaseTool
 from longhouse.tools.bindings.base import Work, unfit

@@ -8,8 +8,8 @@ from typing import Any, Final, TypeGuard
 
 import structlog
 
-from longhouse.agents.descriptor import ToolDescriptor
 from longhouse.agents.tool import Tool
+from longhouse.agents.tool_descriptor import ToolDescriptor
 from longhouse.errors import LonghouseError
 from longhouse.journal.events import Fault
 from longhouse.journal.messages import clean

@@ -8,13 +8,13 @@ from typing import Final, Protocol
 import structlog
 
 from longhouse import clock
-from longhouse.agents import offering, rules
-from longhouse.agents.base import AgentRegistry
-from longhouse.agents.descriptor import ToolDescriptor
-from longhouse.agents.names import Names
+from longhouse.agents import rules, tool_order
+from longhouse.agents.naming import Names
 from longhouse.agents.permission import Permission
+from longhouse.agents.strategies.base import AgentRegistry
 from longhouse.agents.template import Template, ToolPolicy
 from longhouse.agents.tool import Tool
+from longhouse.agents.tool_descriptor import ToolDescriptor
 from longhouse.journal.events import Selection
 from longhouse.journal.session import Session
 from longhouse.store.catalog import Catalog
@@ -86,7 +86,7 @@ class Offering:
 
     async def _named(self, session: Session, known: Known) -> Offered:
         """What the policy names, in its order; where that is too much, required tools first."""
-        policy, pinned = known.template.tool_policy, offering.pins(session)
+        policy, pinned = known.template.tool_policy, tool_order.pins(session)
         versions = {name: pinned.get(name, version) for name, version in known.active.items()}
         permission = Permission(known.template, session)
         opening = rules.opening_of(session, known.template, clock.now())
@@ -99,8 +99,8 @@ class Offering:
             return Offered(list(tools.values()))
         required = Names(policy.required)
         first = [name for name in tools if name in required]
-        names = offering.first_few(first, tools, policy.max_tools_in_prompt)
-        selection = offering.selection(names, tools, {}, stage=rules.stage(session, known.template))
+        names = tool_order.first_few(first, tools, policy.max_tools_in_prompt)
+        selection = tool_order.selection(names, tools, {}, stage=rules.stage(session, known.template))
         return Offered([tools[name] for name in names], selection)
 
     async def _look(self, template: Template, owner: str) -> Known:

@@ -4,8 +4,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from longhouse.agents.descriptor import DEFAULTS, ToolDescriptor
 from longhouse.agents.template import Template
+from longhouse.agents.tool_descriptor import DEFAULTS, ToolDescriptor
 from longhouse.store.catalog import BUILT_IN, Catalog
 from longhouse.store.publication import Published, Terms
 from longhouse.tools.base import BaseTool

@@ -8,12 +8,13 @@ from typing import Final
 import structlog
 
 from longhouse import clock
-from longhouse.agents import names, offering, rules
-from longhouse.agents.descriptor import RISKS, ToolDescriptor
+from longhouse.agents import naming as names
+from longhouse.agents import rules, tool_order
 from longhouse.agents.permission import Permission
 from longhouse.agents.rules import Opening
 from longhouse.agents.template import Template
 from longhouse.agents.tool import Tool
+from longhouse.agents.tool_descriptor import RISKS, ToolDescriptor
 from longhouse.errors import ProviderError
 from longhouse.journal.events import Rights, Selection
 from longhouse.journal.session import Session
@@ -134,10 +135,10 @@ class Candidates:
 
     @property
     def in_line(self) -> list[str]:
-        return offering.in_line(self.named, self.ranked, self.others)
+        return tool_order.in_line(self.named, self.ranked, self.others)
 
     def chosen(self, names: Sequence[str], query: str, stage: str) -> Chosen:
-        selection = offering.selection(names, (*self.required, *self.in_line), self.scores, query, stage)
+        selection = tool_order.selection(names, (*self.required, *self.in_line), self.scores, query, stage)
         return Chosen([self.permitted[name] for name in names], selection)
 
 
@@ -163,7 +164,7 @@ class ToolSearchService:
         """
         cap, point = template.tool_policy.max_tools_in_prompt, point_of(template, session, stage)
         found = await self._candidates(point, query, min(top_k, cap), hard_require=hard_require)
-        names = offering.first_few(found.required, found.in_line[:top_k], cap)
+        names = tool_order.first_few(found.required, found.in_line[:top_k], cap)
         return [found.permitted[name] for name in names]
 
     async def find(self, session: Session, query: str, top_k: int) -> list[ToolDescriptor]:
@@ -201,16 +202,16 @@ class ToolSearchService:
         if policy.selection_strategy == "static" or _names_few(template):
             named = await self._active(session, (*policy.required, *hard_require, *policy.named))
             permitted = await self._permitted(point, named)
-            told = offering.selection(list(permitted)[:cap], permitted, {}, stage=rules.stage(session, template))
+            told = tool_order.selection(list(permitted)[:cap], permitted, {}, stage=rules.stage(session, template))
             return Chosen(list(permitted.values())[:cap], told if told.left_out else None)
-        query, stage = offering.query_of(session), rules.stage(session, template)
+        query, stage = tool_order.query_of(session), rules.stage(session, template)
         before = [ref.rpartition("@")[0] for ref in session.offered]
         found = await self._candidates(point, query, cap, hard_require=hard_require, before=before, active=active)
         if policy.selection_strategy == "retrieval_per_step":
-            return found.chosen(offering.first_few(found.required, found.in_line, cap), query, stage)
-        line = offering.line_up(found.required, found.named, found.ranked, found.others, cap)
+            return found.chosen(tool_order.first_few(found.required, found.in_line, cap), query, stage)
+        line = tool_order.line_up(found.required, found.named, found.ranked, found.others, cap)
         kept = [name for name in before if name in found.permitted]
-        return found.chosen(offering.sticky(kept, line, offering.used_tools(session), cap), query, stage)
+        return found.chosen(tool_order.sticky(kept, line, tool_order.used_tools(session), cap), query, stage)
 
     async def _candidates(
         self,
@@ -270,7 +271,7 @@ class ToolSearchService:
 
         The index may be a moment old, so all is checked again.
         """
-        pinned, permission = offering.pins(point.session), Permission(point.template, point.session)
+        pinned, permission = tool_order.pins(point.session), Permission(point.template, point.session)
         found = await self.catalog.described({name: pinned.get(name, v) for name, v in versions.items()})
         return {one.name: one for one in found if permission.covers(one) and await self._is_open(point, one)}
 

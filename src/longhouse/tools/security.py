@@ -8,7 +8,7 @@ import msgspec
 import pydantic
 import structlog
 
-from longhouse.agents.descriptor import SecurityOverlay, SecurityPolicy
+from longhouse.agents.tool_descriptor import SecurityOverlay, SecurityPolicy
 from longhouse.errors import CallerError
 from longhouse.store.catalog import Catalog
 from longhouse.store.overlays import Overlaid, spoken

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import structlog
 
-from longhouse.agents.descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.agents.tool import Tool
+from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.store.catalog import Catalog
 from longhouse.store.publication import Published, Terms, persist
 

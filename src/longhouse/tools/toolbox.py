@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
-from longhouse.agents.descriptor import SecurityOverlay, ToolDescriptor
 from longhouse.agents.tool import Tool
+from longhouse.agents.tool_descriptor import SecurityOverlay, ToolDescriptor
 from longhouse.journal.events import Fault, Outcome, Output
 from longhouse.journal.messages import clean
 from longhouse.journal.session import Open, Session

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic
 
-from longhouse.agents.names import could_be_named
+from longhouse.agents.naming import could_be_named
 from longhouse.errors import CallerError
 from longhouse.store.overlays import Overlays
 from longhouse.store.publication import Published, persist

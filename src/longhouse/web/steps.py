@@ -7,7 +7,7 @@ import msgspec
 from fastapi import APIRouter, Depends, Response
 
 from longhouse.agents import replay
-from longhouse.agents.base import AgentRegistry
+from longhouse.agents.strategies.base import AgentRegistry
 from longhouse.errors import CallerError
 from longhouse.journal.events import Replied
 from longhouse.journal.fold import blank, fold

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 import pydantic
 
-from longhouse.agents.descriptor import ToolDescriptor
 from longhouse.agents.tool import Tool
+from longhouse.agents.tool_descriptor import ToolDescriptor
 from longhouse.journal.events import Fault
 from longhouse.tools.base import BaseTool
 from longhouse.tools.config import ToolConfig

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
-from longhouse.agents import bounds
-from longhouse.agents.alternatives import Leaf, Place, leaves
+from longhouse.agents.schema import bounds
+from longhouse.agents.schema.flatten import Leaf, Place, leaves
 
 KEYWORDS: Final = frozenset(
     {"type", "properties", "required", "additionalProperties", "items", "anyOf", "enum", "const", "description"}

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
 
-from longhouse.agents import schema_resolve
+from longhouse.agents.schema import resolve
 
 DEPTH: Final = 6
 """So deep are schemas inside schemas read; a list of alternatives is a step too."""
@@ -22,7 +22,7 @@ def parameters(schema: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _properties(schema: Any, depth: int, root: Mapping[str, Any], followed: set[str]) -> Iterator[tuple[str, str]]:
     if depth == 0 or not isinstance(schema, dict):
         return
-    schema = schema_resolve.inlined(schema, root, followed) or schema
+    schema = resolve.inlined(schema, root, followed) or schema
     properties = schema.get("properties")
     for name, inner in properties.items() if isinstance(properties, dict) else ():
         yield name, " ".join(_said(inner))

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from longhouse.agents.base import BaseAgent
-from longhouse.agents.strategy import Request
+from longhouse.agents.strategies.base import BaseAgent
+from longhouse.agents.strategies.protocol import Request
 from longhouse.agents.template import Template
 from longhouse.agents.tool import Tool
 from longhouse.journal.session import Session

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import msgspec
 
-from longhouse.agents.base import BaseAgent
-from longhouse.agents.repair import read_object
-from longhouse.agents.strategy import ANY_FORMAT, Intent, Reply, Request, Verdict
-from longhouse.agents.strict import restored, strict
+from longhouse.agents.schema.strict import restored, strict
+from longhouse.agents.strategies.base import BaseAgent
+from longhouse.agents.strategies.json_repair import read_object
+from longhouse.agents.strategies.protocol import ANY_FORMAT, Intent, Reply, Request, Verdict
 from longhouse.agents.template import Template
 from longhouse.agents.tool import Tool
 from longhouse.journal.messages import clean_json

@@ -7,7 +7,7 @@ import msgspec
 
 from longhouse.agents import window
 from longhouse.agents.registry import Registry
-from longhouse.agents.strategy import ANY_FORMAT, Body, Intent, Reply, Request, Verdict
+from longhouse.agents.strategies.protocol import ANY_FORMAT, Body, Intent, Reply, Request, Verdict
 from longhouse.agents.template import Template
 from longhouse.agents.tool import Tool, wire_names
 from longhouse.journal.events import Sampling

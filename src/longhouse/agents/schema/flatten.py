@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from longhouse.agents import schema_resolve
+from longhouse.agents.schema import resolve
 
 DEPTH: Final = 20
 """Levels that are written out; deeper ones, and schemas inside of themselves, are spelled as JSON in a string."""
@@ -127,7 +127,7 @@ def leaves(place: Place) -> Iterator[Leaf]:
 def _flat(place: Place) -> tuple[dict[str, Any], frozenset[str]] | None:
     """The schema with references and `allOf` put in; None where it leads into itself."""
     seen = set(place.followed)
-    whole = schema_resolve.inlined(place.schema, place.root, seen)
+    whole = resolve.inlined(place.schema, place.root, seen)
     if whole is None:
         return None
     followed = frozenset(seen)

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Final
 
-from longhouse.agents.base import BaseAgent, intents
-from longhouse.agents.strategy import Reply, Request, Verdict
+from longhouse.agents.strategies.base import BaseAgent, intents
+from longhouse.agents.strategies.protocol import Reply, Request, Verdict
 from longhouse.agents.template import Template
 from longhouse.agents.tool import Tool
 from longhouse.journal.events import Output
