@@ -12,7 +12,7 @@ import aiohttp
 from bench.house import Ground, House
 from bench.model import ASKS, HELPS
 from longhouse.agents.template import PromptPack, Template, ToolPolicy
-from longhouse.store.catalog import Catalog
+from longhouse.store.catalog.catalog import Catalog
 from longhouse.tools.publishing import publish_templates
 
 CALLER = Template(

@@ -13,7 +13,7 @@ import psutil
 
 from longhouse.store import migrate
 from longhouse.store.database import Database, open_database
-from longhouse.store.embedded import open_postgres
+from longhouse.store.postgres import open_postgres
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from longhouse.models.model import Embedder
 from longhouse.runtime.indexer import Indexer
 from longhouse.search import document, ranking, tokenizer
 from longhouse.search.document import ToolFacts
-from longhouse.store.catalog import Catalog
-from longhouse.store.indexing import Document
+from longhouse.store.catalog.catalog import Catalog
+from longhouse.store.search.index import Document
 from longhouse.tools.search import Finder, ToolSearchService
 
 # Words of made-up services: what is done, with what, of which kind, where.

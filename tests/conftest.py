@@ -20,7 +20,7 @@ from redis.asyncio import Redis
 from longhouse.memory.redis import open_redis
 from longhouse.store import migrate
 from longhouse.store.database import Database, open_database
-from longhouse.store.embedded import cluster, open_postgres
+from longhouse.store.postgres import cluster, open_postgres
 from redis_server import RedisServer, redis_server
 from support import Serving, in_memory
 

@@ -12,9 +12,9 @@ from longhouse.agents.tool_descriptor import Allow, RuntimeBinding, SecurityPoli
 from longhouse.models.model import Embedder
 from longhouse.runtime.indexer import Indexer
 from longhouse.search.tokenizer import terms
-from longhouse.store.catalog import Catalog
+from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
-from longhouse.store.search import Filters
+from longhouse.store.search.query import Filters
 from longhouse.tools.search import Finder
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from longhouse.store import migrate
 from longhouse.store.database import open_database
-from longhouse.store.embedded import open_postgres
+from longhouse.store.postgres import open_postgres
 from support import Serving
 
 KEY = "sk-llama-canary"

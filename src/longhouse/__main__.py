@@ -33,8 +33,8 @@ from longhouse.models.openai import OpenAIModel
 from longhouse.settings import Settings
 from longhouse.store import migrate as migrations
 from longhouse.store.database import open_database
-from longhouse.store.embedded import open_postgres
 from longhouse.store.keys import is_any_valid
+from longhouse.store.postgres import open_postgres
 from longhouse.terminal import talk
 from longhouse.web.connections import BACKLOG, raise_files
 from longhouse.web.protocol import config_of

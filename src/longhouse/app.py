@@ -43,11 +43,11 @@ from longhouse.runtime.worker import Terms, Worker, new_id
 from longhouse.secrets import Secrets
 from longhouse.settings import Settings
 from longhouse.store import leases, migrate
-from longhouse.store.catalog import Catalog
+from longhouse.store.catalog.catalog import Catalog
+from longhouse.store.catalog.publish import Published
 from longhouse.store.database import Database, open_database
-from longhouse.store.embedded import Postgres, open_postgres
-from longhouse.store.memories import Memories
-from longhouse.store.publication import Published
+from longhouse.store.memory_files import Memories
+from longhouse.store.postgres import Postgres, open_postgres
 from longhouse.tools.admission import Admission
 from longhouse.tools.base import BaseTool
 from longhouse.tools.binding import binder_of

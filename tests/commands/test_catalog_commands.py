@@ -16,7 +16,7 @@ from longhouse.commands import catalog as commands
 from longhouse.commands import tool_check
 from longhouse.errors import CallerError, SetupError
 from longhouse.settings import Settings
-from longhouse.store.catalog import Catalog
+from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.tools.entrypoint import EntrypointError
 from longhouse.tools.publishing import publish_classes

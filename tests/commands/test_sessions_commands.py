@@ -18,7 +18,7 @@ from longhouse.journal.events import Recorded
 from longhouse.journal.fold import blank, fold
 from longhouse.models.scripted import Say, call, calls, say
 from longhouse.settings import Settings
-from longhouse.store.views import Filters
+from longhouse.store.sessions import Filters
 from longhouse.terminal import Page
 from longhouse.web.tree import WaitingStatus, waiting_status
 from stories.delegating import CAST, SignTool, answer, ask, in_steps, playing, question, session_of

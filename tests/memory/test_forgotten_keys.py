@@ -5,7 +5,7 @@ from looking import CHAT, OLD, SUB, assistant, get, mirrored, put, until, user
 from redis.asyncio import Redis
 from scribe import Scribe
 
-from longhouse.store import forgetting
+from longhouse.store import erasure
 from longhouse.store.database import Database
 from redis_server import RedisServer
 
@@ -48,7 +48,7 @@ async def test_what_was_put_aside_is_forgotten_with_the_conversation(
 
 async def _forget(db: Database, *sessions: str) -> None:
     for session in sessions:
-        assert await forgetting.forget(db, session, "local")
+        assert await erasure.forget(db, session, "local")
 
 
 async def test_keys_under_a_label_go_although_no_label_is_kept_and_others_are_written_anew(

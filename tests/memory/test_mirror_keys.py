@@ -204,7 +204,7 @@ async def test_an_older_copy_never_takes_the_place_of_a_newer_one(db: Database, 
 
 
 async def _rows(db: Database, *ids: str) -> Any:
-    from longhouse.store import mirror  # noqa: PLC0415 - the name is taken by what is tested here
+    from longhouse.store import projections as mirror  # noqa: PLC0415 - the name is taken by what is tested here
 
     return await mirror.rows(db, ids)
 

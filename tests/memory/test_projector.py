@@ -7,7 +7,7 @@ from scribe import Scribe
 from longhouse import clock
 from longhouse.journal import events
 from longhouse.memory import projector
-from longhouse.store import mirror
+from longhouse.store import projections
 from longhouse.store.database import Database
 from support import prompted, started
 
@@ -80,7 +80,7 @@ async def test_a_journal_that_a_newer_process_wrote_is_left_to_it_and_the_others
         await until(lambda: get(redis, CHAT), [user("Hello"), assistant("Hi"), user("More"), assistant("Less")])
     for conversation, session in (("0", odd), ("1", unknown)):
         assert await get(redis, f"chat_history:{conversation}") is None
-        assert await mirror.cursor(db, "redis", session) == 0
+        assert await projections.cursor(db, "redis", session) == 0
 
 
 async def test_a_projection_ends_with_its_block_whatever_it_is_doing(db: Database, redis: Redis) -> None:

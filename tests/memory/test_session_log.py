@@ -24,9 +24,9 @@ from longhouse.memory.log_lines import RULE, WORDS, line
 from longhouse.memory.mirror import Mirror
 from longhouse.memory.session_log import write
 from longhouse.memory.watch import Confirmed, SessionLog, subagents_in
-from longhouse.store.catalog import Catalog
+from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
-from longhouse.store.mirror import Row
+from longhouse.store.projections import Row
 from longhouse.tools.publishing import publish_templates
 from redis_server import RedisServer
 from support import returned, used

@@ -16,7 +16,7 @@ from longhouse.runtime.bus import Bus
 from longhouse.runtime.engine import Engine
 from longhouse.runtime.instance import Pool
 from longhouse.store import journals, leases
-from longhouse.store.catalog import Catalog
+from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.store.leases import Lease
 from longhouse.tools import BaseTool, ToolContext

@@ -18,8 +18,9 @@ from longhouse.journal.events import Effect, Fault, Output
 from longhouse.journal.session import State
 from longhouse.models.scripted import Hang, Status, call, calls, say
 from longhouse.runtime.engine import Patience
-from longhouse.store import forgetting, journals, leases, tree
+from longhouse.store import erasure, journals, leases
 from longhouse.store.database import Database, Within
+from longhouse.store.delegation import tree
 from longhouse.tools import BaseTool, ToolContext
 from support import full
 
@@ -153,7 +154,7 @@ async def test_an_effect_that_was_settled_meanwhile_keeps_its_first_outcome(db: 
 async def test_the_effect_of_a_session_that_was_forgotten_is_forgotten_too(db: Database) -> None:
     made = await payment(db)
     reports = reports_of(made.room)
-    await forgetting.forget(db, made.session_id, "local")
+    await erasure.forget(db, made.session_id, "local")
     made.running.cancel()
     await asyncio.wait([made.running])
     made.pay.passed.set()
@@ -184,7 +185,7 @@ async def test_an_effect_that_nobody_can_report_counts_as_begun_until_it_is_sett
     if settled == "answered":
         await room.answer(session_id, "1-action-0", "settled by hand")
     else:
-        await forgetting.forget(db, session_id, "local")
+        await erasure.forget(db, session_id, "local")
     await performer.forget_settled()
     assert performer.begun == set()
     Pay.passed.set()

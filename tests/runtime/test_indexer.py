@@ -11,10 +11,10 @@ from finding import Buckets, found, indexed, publish, tool
 from longhouse.errors import ProviderError
 from longhouse.models import embedded
 from longhouse.runtime.indexer import Indexer
-from longhouse.store import indexing
-from longhouse.store.catalog import Catalog
+from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
-from longhouse.store.search import Filters
+from longhouse.store.search import index
+from longhouse.store.search.query import Filters
 from longhouse.tools.search import Finder
 
 MANY = [tool(f"tool_{n}", f"Counts to {n} in the town of place{n % 50}", "how") for n in range(300)]
@@ -208,7 +208,7 @@ async def test_another_table_embeds_everything_again(db: Database) -> None:
 
 async def test_only_the_first_search_waits_for_an_index_that_is_being_built(db: Database) -> None:
     await publish(db, *MANY)
-    async with indexing.sole_writer(db), Indexer(db, None).working() as indexer:
+    async with index.sole_writer(db), Indexer(db, None).working() as indexer:
         first, later = asyncio.create_task(indexer.ready()), asyncio.create_task(indexer.ready())
         done, waiting = await asyncio.wait({first, later}, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
         assert done == {later}

@@ -9,7 +9,7 @@ from unsteady import COMMIT, unsteady
 
 from longhouse.agents.template import LLMPolicy, PromptPack, Template, ToolPolicy
 from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
-from longhouse.store.catalog import Catalog
+from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 
 BINDING = RuntimeBinding(python_entrypoint="shop.tools:Price")

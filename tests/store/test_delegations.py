@@ -21,10 +21,11 @@ from longhouse.journal.events import Event, Recorded
 from longhouse.journal.fold import fold
 from longhouse.journal.session import Session
 from longhouse.runtime.bus import Bus
-from longhouse.store import delegations, journals, leases, outcomes
-from longhouse.store.catalog import Catalog
+from longhouse.store import journals, leases
+from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
-from longhouse.store.delegations import Collect, Recording
+from longhouse.store.delegation import delegations, results
+from longhouse.store.delegation.delegations import Collect, Recording
 from longhouse.web.access import LOCAL
 from longhouse.web.sessions import Sessions
 from longhouse.web.turns import Turns
@@ -266,13 +267,13 @@ async def test_what_an_agent_has_used_goes_up_with_its_outcome(db: Database) -> 
         call=CALL, outcome=events.Output(content="done"), by="agent", spent=usage, calls=1, seconds=30
     )
     prompt = events.Prompted(trace="t-0", content=("x",), budget=LIMITS, purse=events.Purse(token_budget=10))
-    left = await outcomes.left(db, parent.session, prompt)
+    left = await results.left(db, parent.session, prompt)
     assert left is not None
     assert (left.token_budget, left.tool_budget) == (3, None)
-    assert await outcomes.left(db, parent.session, msgspec.structs.replace(prompt, trace="another")) == (
+    assert await results.left(db, parent.session, msgspec.structs.replace(prompt, trace="another")) == (
         msgspec.structs.replace(LIMITS, token_budget=10)
     )
-    assert await outcomes.left(db, parent.session, msgspec.structs.replace(prompt, purse=None)) == LIMITS
+    assert await results.left(db, parent.session, msgspec.structs.replace(prompt, purse=None)) == LIMITS
 
 
 # Hundreds of races between an end below and a cancel above. One pair is made for real, the others are copies of it.

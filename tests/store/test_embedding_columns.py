@@ -10,7 +10,7 @@ from former import made_formerly
 from longhouse.runtime.indexer import Indexer
 from longhouse.store import migrate
 from longhouse.store.database import Database, open_database
-from longhouse.store.search import Filters
+from longhouse.store.search.query import Filters
 from longhouse.tools.search import Finder
 
 SOME = (

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import pytest
 
 from longhouse.journal import events
-from longhouse.store import forgetting, journals
+from longhouse.store import erasure, journals
 from longhouse.store.database import Database
-from longhouse.store.memories import LOCKS, Memories, Scope
+from longhouse.store.memory_files import LOCKS, Memories, Scope
 from longhouse.store.migrate import migrate
 from longhouse.tools.context import ToolContext
 from longhouse.tools.workspace import scope_of
@@ -60,7 +60,7 @@ class Life:
         return await Memories(self.db).update(self.scope(kind), path, path, f"{path}!", key=f"{self.id}:{uuid.uuid4()}")
 
     async def forgotten(self) -> None:
-        assert await forgetting.forget(self.db, self.id, self.owner)
+        assert await erasure.forget(self.db, self.id, self.owner)
 
 
 async def begun(db: Database, **about: str | None) -> Life:

@@ -17,8 +17,8 @@ from longhouse.journal.fold import FOLD_VERSION, blank, fold
 from longhouse.journal.session import Session, State
 from longhouse.models.scripted import Call, Say, call
 from longhouse.store import journals, leases
-from longhouse.store.acceptance import Accepted, Repeated
 from longhouse.store.database import Database, open_database
+from longhouse.store.requests import Accepted, Repeated
 from support import AGENT, Serving
 
 LIMITS = events.Limits(max_iterations=1000, max_clarifications=3, time_budget=1800)

@@ -9,7 +9,7 @@ import pytest
 from unsteady import BIND, COMMIT, unsteady
 
 from longhouse.store.database import Database, open_database
-from longhouse.store.memories import LOCKS, MAX_ENTRIES, MAX_FILE, MAX_SCOPE, File, Memories, Scope, Verdict
+from longhouse.store.memory_files import LOCKS, MAX_ENTRIES, MAX_FILE, MAX_SCOPE, File, Memories, Scope, Verdict
 
 MINE = Scope("local", "mine")
 _keys = itertools.count()

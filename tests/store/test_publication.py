@@ -8,9 +8,9 @@ from unsteady import COMMIT, unsteady
 
 from longhouse.agents.template import MultiAgentMeta, Template
 from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
-from longhouse.store.catalog import Catalog
+from longhouse.store.catalog.catalog import Catalog
+from longhouse.store.catalog.publish import Outrun, Terms, persist
 from longhouse.store.database import Database
-from longhouse.store.publication import Outrun, Terms, persist
 
 OURS = Terms(over=("us",))
 

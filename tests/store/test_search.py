@@ -7,9 +7,9 @@ from longhouse.agents.template import MultiAgentMeta, Template, ToolPolicy
 from longhouse.models.model import Embedder
 from longhouse.runtime.indexer import Indexer
 from longhouse.search.finder import NARROW, WHOLE
-from longhouse.store.catalog import Catalog
+from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
-from longhouse.store.search import Filters
+from longhouse.store.search.query import Filters
 from longhouse.tools.directory import AgentDirectory
 from longhouse.tools.search import Finder
 

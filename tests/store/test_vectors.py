@@ -8,9 +8,9 @@ import pytest
 from finding import Buckets, found, indexed, publish, tool
 from longhouse.runtime.indexer import Indexer
 from longhouse.search.finder import NARROW
-from longhouse.store import vectors
 from longhouse.store.database import Database
-from longhouse.store.vectors import Kept
+from longhouse.store.search import vectors
+from longhouse.store.search.vectors import Kept
 from longhouse.tools.search import Finder
 
 QUERIES = ("counting in the town of place7", "Count to 1200. Then tell me what is in place3.", "nothing of the kind")

@@ -11,7 +11,7 @@ from longhouse.agents.strategies.protocol import Body
 from longhouse.journal import events
 from longhouse.models.scripted import Say, calls, step_of
 from longhouse.models.scripted import call as use
-from longhouse.store import cancels, tree
+from longhouse.store.delegation import cancel, tree
 from longhouse.web.tree import collected
 from support import House, Serving, chat, content, user
 
@@ -194,7 +194,7 @@ async def test_who_collects_what_is_cancelled_reads_the_fault(serving: Serving) 
         await house.say("collect", model="master", chat_id="c")
         trace = await house.db.value("SELECT trace FROM delegations WHERE parent = $1", said["model"])
         # As where the session went on between the look at it and the cancel: it is at another turn, and waits.
-        await cancels.cancel(house.db, await house.folded(said["model"]), trace)
+        await cancel.cancel(house.db, await house.folded(said["model"]), trace)
         house.app.bus.wake(said["model"])
         assert (await house.until(said["model"], "COMPLETED"))["result"] == "Error: the turn was cancelled"
         assert (await house.folded(await session_of(house.db, "ben"))).state == "CANCELLED"

@@ -11,7 +11,7 @@ from longhouse.errors import SetupError
 from longhouse.models.scripted import call
 from longhouse.models.scripted_server import serve as serve_model
 from longhouse.settings import Settings
-from longhouse.store.catalog import Catalog
+from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.tools.base import BaseTool
 from longhouse.tools.context import ToolContext

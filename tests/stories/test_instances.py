@@ -15,9 +15,9 @@ from longhouse.agents.template import Template, ToolPolicy
 from longhouse.models.scripted import ScriptedModel, call
 from longhouse.runtime.instance import IDLE_FOR, Pool, Status
 from longhouse.runtime.roster import Roster
-from longhouse.store import instances, leases
+from longhouse.store import leases, registry
 from longhouse.store.database import Database
-from longhouse.store.instances import Entry
+from longhouse.store.registry import Entry
 from support import AGENT, Serving, dictated, process
 
 DONE = call("finalanswertool", answer="Done.")
@@ -184,7 +184,7 @@ async def test_what_stopped_long_ago_is_forgotten(db: Database) -> None:
         Entry("just gone", "a", 1, "STOPPED", None, now - timedelta(days=1), {"stopped_at": now}),
         Entry("idle", "a", 1, "IDLE", None, now - timedelta(days=1), {}),
     ]
-    await instances.write(db, entries, node="n", worker="us")
+    await registry.write(db, entries, node="n", worker="us")
     await Roster(db, pool(), "us").look()
     assert {row["instance_id"] for row in await rows(db)} == {"just gone", "idle"}
 

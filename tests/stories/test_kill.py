@@ -19,7 +19,7 @@ from longhouse.models.scripted import Hang, Say, Status, call, say, step_of
 from longhouse.models.scripted_server import serve as serve_model
 from longhouse.store import journals, migrate
 from longhouse.store.database import Database, open_database
-from longhouse.store.embedded import open_postgres
+from longhouse.store.postgres import open_postgres
 from support import AGENT, House, Process, Serving, data_folder, process
 
 CLERKS = {"model": CLERK.name}

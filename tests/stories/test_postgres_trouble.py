@@ -16,7 +16,7 @@ from longhouse.models.scripted import Say, Script, call
 from longhouse.models.scripted_server import serve as serve_model
 from longhouse.store import journals, migrate
 from longhouse.store.database import Database, open_database
-from longhouse.store.embedded import open_postgres
+from longhouse.store.postgres import open_postgres
 from support import AGENT, Dictated, Process, Serving, content, data_folder, dictated, full, process, sse
 
 DONE = call("finalanswertool", answer="done")

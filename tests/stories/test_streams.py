@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from longhouse.models.scripted import Say, call, calls, say
-from longhouse.store.catalog import Catalog
+from longhouse.store.catalog.catalog import Catalog
 from longhouse.web import access, stream, wire
 from longhouse.web.attached import Attached
 from longhouse.web.chat import Completion

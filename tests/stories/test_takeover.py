@@ -26,7 +26,7 @@ from longhouse.runtime.bus import Bus
 from longhouse.runtime.engine import Engine
 from longhouse.runtime.instance import Pool
 from longhouse.store import journals, leases
-from longhouse.store.catalog import Catalog
+from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.tools.offering import Offering
 from longhouse.tools.publishing import publish_classes, publish_templates

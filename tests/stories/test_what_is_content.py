@@ -13,7 +13,7 @@ from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import Abilities, LLMPolicy, Template, ToolPolicy
 from longhouse.models.scripted import Say, call, calls, say
 from longhouse.runtime.bus import Bus
-from longhouse.store.catalog import Catalog
+from longhouse.store.catalog.catalog import Catalog
 from longhouse.web import access, wire
 from longhouse.web.telling import Telling
 from longhouse.web.turns import Turns

@@ -7,7 +7,7 @@ from longhouse.agents.template import MultiAgentMeta, PromptPack, Template, Tool
 from longhouse.models import embedded
 from longhouse.models.model import Embedder
 from longhouse.runtime.indexer import Indexer
-from longhouse.store.catalog import Catalog
+from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.tools.clock import ClockTool
 from longhouse.tools.directory import AgentDirectory, AgentHit

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 from longhouse.agents.template import PromptPack, Template, ToolPolicy
 from longhouse.agents.tool import Tool
 from longhouse.agents.tool_descriptor import RuntimeBinding, SecurityPolicy, ToolDescriptor
-from longhouse.store.catalog import Catalog
+from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.tools.base import BaseTool
 from longhouse.tools.publishing import publish_classes, publish_templates

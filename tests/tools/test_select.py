@@ -13,7 +13,7 @@ from longhouse.agents.tool_descriptor import ToolDescriptor
 from longhouse.journal.events import Limits, Rights, Selection
 from longhouse.journal.session import Session, Turn
 from longhouse.runtime.indexer import Indexer
-from longhouse.store.catalog import Catalog
+from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.tools.search import Finder, ToolSearchService
 

@@ -13,7 +13,7 @@ from longhouse.agents.template import LLMPolicy, Template
 from longhouse.journal import events
 from longhouse.journal.events import Fault, Output
 from longhouse.journal.session import Session
-from longhouse.store.catalog import Catalog
+from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.tools import AgentStatesEnum, SearchResult, SourceData
 from longhouse.tools.base import BaseTool

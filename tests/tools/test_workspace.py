@@ -13,7 +13,7 @@ from longhouse.journal.events import Output
 from longhouse.journal.session import Session
 from longhouse.models.scripted import call
 from longhouse.store.database import Database
-from longhouse.store.memories import MAX_FILE, MAX_SCOPE, Memories
+from longhouse.store.memory_files import MAX_FILE, MAX_SCOPE, Memories
 from longhouse.tools.context import Services
 from longhouse.tools.memory import MAX_DEPTH, MAX_PATH, BadPath, plain
 from longhouse.tools.toolbox import Toolbox

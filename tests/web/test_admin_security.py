@@ -12,7 +12,7 @@ from longhouse.agents.tool_descriptor import Allow, RateLimits, SecurityOverlay,
 from longhouse.journal.events import Fault
 from longhouse.journal.messages import ToolResult
 from longhouse.models.scripted import Say, call, calls
-from longhouse.store.catalog import Catalog
+from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.tools import BaseTool, ToolContext
 from longhouse.tools.publishing import publish_classes

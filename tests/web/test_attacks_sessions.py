@@ -8,7 +8,7 @@ from hostile import CHAT, ask, chat, leaves_no_trace, refusal, refused, remains
 
 from longhouse.journal.events import Opened, Prompted
 from longhouse.store import journals
-from longhouse.store.acceptance import Accepted
+from longhouse.store.requests import Accepted
 from support import AGENT, House, Serving, sse
 
 SECRET = "the launch code is 0000"

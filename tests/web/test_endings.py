@@ -13,7 +13,7 @@ from openai import APIError, AsyncOpenAI, UnprocessableEntityError
 from longhouse.agents.template import ExecutionPolicy, Template, ToolPolicy
 from longhouse.models.scripted import call
 from longhouse.runtime.bus import Look
-from longhouse.store.catalog import Catalog
+from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import open_database
 from longhouse.web import access, stream, wire
 from longhouse.web.chat import Completion

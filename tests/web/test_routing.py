@@ -12,7 +12,7 @@ from longhouse.app import TOOLS
 from longhouse.models import embedded
 from longhouse.models.scripted import call
 from longhouse.runtime.indexer import Indexer
-from longhouse.store.catalog import Catalog
+from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.tools.directory import AgentDirectory
 from longhouse.tools.publishing import publish_classes, publish_templates

@@ -9,7 +9,7 @@ from hostile import ask, chat, refusal
 
 from longhouse.models.scripted import call, calls
 from longhouse.runtime.bus import Bus
-from longhouse.store.catalog import Catalog
+from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database, open_database
 from longhouse.tools.admission import Admission
 from longhouse.tools.search import Finder

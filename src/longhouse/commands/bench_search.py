@@ -27,10 +27,10 @@ from longhouse.models.model import Embedder
 from longhouse.runtime.indexer import Indexer
 from longhouse.settings import Settings
 from longhouse.store import migrate
-from longhouse.store.catalog import Catalog
+from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database, open_database
-from longhouse.store.embedded import open_postgres
-from longhouse.store.search import Filters
+from longhouse.store.postgres import open_postgres
+from longhouse.store.search.query import Filters
 from longhouse.tools.directory import AgentDirectory
 from longhouse.tools.search import Finder
 

@@ -14,9 +14,9 @@ from longhouse.commands import tool_check
 from longhouse.configured import configure
 from longhouse.errors import SetupError
 from longhouse.settings import Settings
-from longhouse.store.catalog import Catalog
-from longhouse.store.publication import LAST
-from longhouse.store.shelf import Kind, Named, Shelf, Version
+from longhouse.store.catalog.catalog import Catalog
+from longhouse.store.catalog.publish import LAST
+from longhouse.store.catalog.repository import Kind, Named, Shelf, Version
 from longhouse.tools import security
 from longhouse.web.desk import merge
 

@@ -10,9 +10,9 @@ from longhouse.journal.events import Outcome, Recorded
 from longhouse.journal.fold import blank, fold
 from longhouse.journal.messages import text_of
 from longhouse.journal.session import Session
-from longhouse.store import tree
 from longhouse.store.database import Database
-from longhouse.store.tree import Root
+from longhouse.store.delegation import tree
+from longhouse.store.delegation.tree import Root
 
 END: Final = 2**62
 """Beyond any seq."""

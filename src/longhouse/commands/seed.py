@@ -10,7 +10,7 @@ from longhouse.agents.builtin import BUILT_IN
 from longhouse.app import TOOLS, open_store, publish
 from longhouse.configured import configure
 from longhouse.settings import Settings
-from longhouse.store.catalog import Catalog
+from longhouse.store.catalog.catalog import Catalog
 
 Run = Callable[[Settings, Callable[[], Coroutine[Any, Any, None]]], None]
 

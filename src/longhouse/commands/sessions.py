@@ -13,7 +13,7 @@ from longhouse.commands.session_tree import drawn, plain
 from longhouse.errors import SetupError
 from longhouse.journal.session import State
 from longhouse.settings import Settings
-from longhouse.store import views
+from longhouse.store import sessions
 from longhouse.web.tree import shown, waiting_status
 
 WIDEST: Final = 10_000
@@ -33,7 +33,7 @@ def commands(run: Run) -> typer.Typer:
     ) -> None:
         """List the sessions, newest first."""
         settings = Settings()
-        run(settings, lambda: list_all(settings, views.Filters(owner=owner, state=state), limit))
+        run(settings, lambda: list_all(settings, sessions.Filters(owner=owner, state=state), limit))
 
     @cli.command()
     def show(
@@ -47,9 +47,9 @@ def commands(run: Run) -> typer.Typer:
     return cli
 
 
-async def list_all(settings: Settings, filters: views.Filters, limit: int) -> None:
+async def list_all(settings: Settings, filters: sessions.Filters, limit: int) -> None:
     async with open_store(settings, begin=False) as (db, _):
-        rows = await shown(db, await views.sessions(db, filters, before=None, limit=limit))
+        rows = await shown(db, await sessions.sessions(db, filters, before=None, limit=limit))
     for row in rows:
         opened = f"{row.created_at:%Y-%m-%d %H:%M:%S}"
         typer.echo("  ".join(map(plain, (row.id, row.state, opened, row.owner, row.task or ""))).rstrip())

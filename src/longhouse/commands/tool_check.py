@@ -13,8 +13,8 @@ from longhouse.app import TOOLS, open_checkup, open_store, tool_packages
 from longhouse.configured import configure
 from longhouse.errors import SetupError
 from longhouse.settings import Settings
-from longhouse.store.catalog import Catalog
-from longhouse.store.shelf import ADAPTERS
+from longhouse.store.catalog.catalog import Catalog
+from longhouse.store.catalog.repository import ADAPTERS
 from longhouse.tools import entrypoint
 from longhouse.tools.mcp import open_mcp
 from longhouse.tools.toolbox import Toolbox

@@ -24,11 +24,11 @@ from longhouse.journal.transcript import Entry, Told
 from longhouse.memory import keys
 from longhouse.memory.projector import SWEEP_EVERY, Projector
 from longhouse.memory.redis import TROUBLE, RedisHistory
-from longhouse.store import forgetting, journals, mirror
-from longhouse.store.catalog import Catalog
+from longhouse.store import erasure, journals, projections
+from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
-from longhouse.store.forgetting import Trace
-from longhouse.store.mirror import Row
+from longhouse.store.erasure import Trace
+from longhouse.store.projections import Row
 
 log = structlog.get_logger()
 
@@ -120,7 +120,7 @@ class Mirror:
 
         Nothing when it is not new, or when Redis does not answer at once: the mirror never keeps a turn waiting.
         """
-        if self._projector.is_troubled or await mirror.is_met(self._db, owner, chat_id, agent=name, label=label):
+        if self._projector.is_troubled or await projections.is_met(self._db, owner, chat_id, agent=name, label=label):
             return ()
         key = keys.subagent_key(name, chat_id, owner, label) if name else keys.chat_key(chat_id, owner)
         try:
@@ -137,7 +137,7 @@ class Mirror:
         give_up_at = asyncio.get_running_loop().time() + within
         while True:
             progress = self._progress
-            if await mirror.cursor(self._db, NAME, session_id) >= seq:
+            if await projections.cursor(self._db, NAME, session_id) >= seq:
                 return True
             if self._projector.is_troubled or asyncio.get_running_loop().time() > give_up_at:
                 return False
@@ -150,7 +150,7 @@ class Mirror:
 
     async def epoch(self) -> str:
         """Changes when Redis was flushed (the marker is gone) or restarted (it may have lost its last writes)."""
-        self._hash = self._hash or f"longhouse:mirror:{await mirror.identity(self._db)}"
+        self._hash = self._hash or f"longhouse:mirror:{await projections.identity(self._db)}"
         await self._redis.hsetnx(self._hash, "", uuid.uuid4().hex)
         marker = await self._redis.hget(self._hash, "")
         self._marker = marker.decode() if isinstance(marker, bytes) else str(marker)
@@ -170,8 +170,8 @@ class Mirror:
         copies = await self._copies([row for row in rows if not row.is_ephemeral])
         for copy in await self._write(copies):
             heads |= copy.heads
-        await mirror.save(self._db, NAME, epoch=f"{self._run}:{self._marker}", heads=heads)
-        if gone := await forgetting.gone(self._db, [row.id for row in rows]):
+        await projections.save(self._db, NAME, epoch=f"{self._run}:{self._marker}", heads=heads)
+        if gone := await erasure.gone(self._db, [row.id for row in rows]):
             # Forgotten while we wrote: whoever removes such keys may have been there before us.
             await self._remove(_key_of(row) for row in rows if row.id in gone)
         self._progress.set()
@@ -189,7 +189,7 @@ class Mirror:
         await self._remove({keys.chat_key(conversation, owner) for owner, conversation in spoken})
         await self._remove([name async for name in self._names_of(asked)])
         agents = sorted({(trace.owner, trace.conversation_id, trace.agent) for trace in asked})
-        left = [*await mirror.roots(self._db, spoken), *await mirror.subs(self._db, agents)]
+        left = [*await projections.roots(self._db, spoken), *await projections.subs(self._db, agents)]
         await self._write(await self._copies([row for row in left if not row.is_ephemeral]))
 
     async def _names_of(self, asked: Sequence[Trace]) -> AsyncIterator[str]:
@@ -222,7 +222,7 @@ class Mirror:
         subs = [[row] for row in rows if row.side == "sub"]
         spoken = list(dict.fromkeys((row.owner, row.conversation_id) for row in rows if row.side == "root"))
         together: dict[tuple[str, str], list[Row]] = defaultdict(list)
-        for row in await mirror.roots(self._db, spoken) if spoken else ():
+        for row in await projections.roots(self._db, spoken) if spoken else ():
             if not row.is_ephemeral:
                 together[row.owner, row.conversation_id].append(row)
         groups, copies = [*subs, *together.values()], []
@@ -265,7 +265,7 @@ class Mirror:
         """What was said to and by all of them, in order of time. What a later one was told was said here before."""
         if len(sessions) == 1:
             return plain.spoken_in(sessions[0])
-        at = await mirror.times(self._db, [session.id for session in sessions])
+        at = await projections.times(self._db, [session.id for session in sessions])
         placed: list[tuple[Any, Entry]] = []
         for nth, session in enumerate(sessions):
             entries = (entry for entry in session.transcript if nth == 0 or not isinstance(entry, Told))

@@ -9,10 +9,10 @@ import asyncpg
 import structlog
 
 from longhouse.memory.redis import TROUBLE as REDIS_TROUBLE
-from longhouse.store import forgetting, mirror
+from longhouse.store import erasure, projections
 from longhouse.store.database import UNREACHABLE, Database
-from longhouse.store.forgetting import Trace
-from longhouse.store.mirror import Row
+from longhouse.store.erasure import Trace
+from longhouse.store.projections import Row
 
 log = structlog.get_logger()
 
@@ -108,7 +108,7 @@ class Projector:
                 await self._hinted.wait()
         await self._forget()
         if self._hints:
-            await self._target.carry(await mirror.rows(self._db, self._taken()))
+            await self._target.carry(await projections.rows(self._db, self._taken()))
             self.is_troubled = False
         if asyncio.get_running_loop().time() >= self._sweep_at:
             await self._sweep()
@@ -118,11 +118,11 @@ class Projector:
         """What was forgotten since the last look, here or by another process."""
         place = self._target.place
         if self._forgotten is None:
-            self._forgotten = await mirror.cursor(self._db, self._target.name, place)
-        while traces := await forgetting.since(self._db, self._forgotten):
+            self._forgotten = await projections.cursor(self._db, self._target.name, place)
+        while traces := await erasure.since(self._db, self._forgotten):
             await self._target.forget(traces)
             self._forgotten = traces[-1].nth
-            await mirror.save(self._db, self._target.name, epoch="", heads={place: self._forgotten})
+            await projections.save(self._db, self._target.name, epoch="", heads={place: self._forgotten})
 
     def _taken(self) -> list[str]:
         taken = list(self._hints)[:BATCH]
@@ -138,7 +138,7 @@ class Projector:
         began = clock()
         if not self._after:
             self._epoch, self._swept_for = await self._target.epoch(), 0.0
-        page = await mirror.behind(self._db, self._target.name, epoch=self._epoch, after=self._after, limit=PAGE)
+        page = await projections.behind(self._db, self._target.name, epoch=self._epoch, after=self._after, limit=PAGE)
         self._swept_for += clock() - began
         for start in range(0, len(page), BATCH):
             await self._target.carry(page[start : start + BATCH])

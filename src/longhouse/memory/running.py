@@ -9,7 +9,7 @@ from longhouse.memory.log_lines import Language
 from longhouse.memory.mirror import Mirror
 from longhouse.memory.redis import open_redis
 from longhouse.memory.watch import SessionLog, subagents_in
-from longhouse.store.catalog import Catalog
+from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 
 Nudge = Callable[[str], None]

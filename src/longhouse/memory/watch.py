@@ -25,11 +25,11 @@ from longhouse.memory import keys
 from longhouse.memory.log_lines import RULE, Language, line
 from longhouse.memory.projector import SWEEP_EVERY, Projector
 from longhouse.memory.session_log import get_session_logger, path_of, write
-from longhouse.store import forgetting, journals, mirror
-from longhouse.store.catalog import Catalog
+from longhouse.store import erasure, journals, projections
+from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
-from longhouse.store.forgetting import Trace
-from longhouse.store.mirror import Row
+from longhouse.store.erasure import Trace
+from longhouse.store.projections import Row
 
 log = structlog.get_logger()
 
@@ -111,7 +111,7 @@ class SessionLog:
             happened.sort(key=lambda one: one.record.at)
             lines = [said for one in happened for said in await self._lines(one)]
             await asyncio.to_thread(_write, self._folder, owner, conversation, lines)
-        if gone := await forgetting.gone(self._db, [row.id for row in rows]):
+        if gone := await erasure.gone(self._db, [row.id for row in rows]):
             # Forgotten while we wrote: whoever removes such logs may have been there before us.
             await self._remove((row.owner, row.conversation_id) for row in rows if row.id in gone)
 
@@ -132,14 +132,14 @@ class SessionLog:
         """What nobody has written to a log yet. Claimed before it is written: a line may be lost, never doubled."""
         if self._unreadable.get(row.id) == row.head:
             return []
-        before = await mirror.cursor(self._db, NAME, row.id)
+        before = await projections.cursor(self._db, NAME, row.id)
         try:
             recorded = await journals.read(self._db, row.id, before)
         except UnknownShape as error:
             log.warning("a journal cannot be logged here", session=row.id, error=str(error))
             self._unreadable[row.id] = row.head
             return []
-        if not recorded or not await mirror.claim(self._db, NAME, row.id, before=before, head=recorded[-1].seq):
+        if not recorded or not await projections.claim(self._db, NAME, row.id, before=before, head=recorded[-1].seq):
             return []
         if len(recorded) == journals.PAGE:
             self.nudge(row.id)
@@ -178,7 +178,7 @@ class SessionLog:
         return said
 
     async def _remembered(self, news: _News, name: str) -> int:
-        child = await mirror.child(self._db, news.row.owner, news.row.conversation_id, name)
+        child = await projections.child(self._db, news.row.owner, news.row.conversation_id, name)
         if child is None:
             return 0
         session, began = blank(child), news.record.at

@@ -10,9 +10,9 @@ from longhouse.journal.events import Called, Event, Fault, Prompted, Returned
 from longhouse.journal.messages import Message
 from longhouse.journal.session import Session
 from longhouse.store import journals
-from longhouse.store.catalog import Catalog
+from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
-from longhouse.store.delegations import Collect
+from longhouse.store.delegation.delegations import Collect
 from longhouse.tools.delegate import CollectTool
 from longhouse.tools.toolbox import Toolbox
 

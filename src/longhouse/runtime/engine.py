@@ -27,9 +27,10 @@ from longhouse.runtime.listen import listen
 from longhouse.runtime.performer import Performer
 from longhouse.runtime.reading import Reading, in_order
 from longhouse.runtime.recorder import Recorder, Run
-from longhouse.store import journals, leases, outcomes
-from longhouse.store.catalog import Catalog
+from longhouse.store import journals, leases
+from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import PASSING, Database
+from longhouse.store.delegation import results
 from longhouse.store.leases import Lease
 from longhouse.tools.offering import Offering
 from longhouse.tools.toolbox import Toolbox
@@ -198,7 +199,7 @@ class Engine:
             run.session,
             version=template.version,
             instance=instance.id,
-            limits=within(template.execution_policy.limits, await outcomes.left(self.db, run.session, prompt)),
+            limits=within(template.execution_policy.limits, await results.left(self.db, run.session, prompt)),
             rights=narrowed(prompt.rights, template),
             cleaned=template.reset_policy.cleaned,
             approve_in_chat=template.execution_policy.approve_in_chat,

@@ -15,10 +15,11 @@ from longhouse.errors import ProviderError
 from longhouse.models.model import Embedder
 from longhouse.search import document
 from longhouse.search.document import TemplateFacts, ToolFacts
-from longhouse.store import indexing, overlays, upkeep
+from longhouse.store.catalog import overlays
 from longhouse.store.database import Database
-from longhouse.store.indexing import Document, Entry
-from longhouse.store.vectors import Space
+from longhouse.store.search import index, maintenance
+from longhouse.store.search.index import Document, Entry
+from longhouse.store.search.vectors import Space
 
 log = structlog.get_logger()
 
@@ -94,22 +95,22 @@ class Indexer:
 
     async def status(self) -> list[dict[str, object]]:
         """For tools and for templates: is the index current, how many are in it, how many of the rest are done."""
-        return await indexing.status(self.db)
+        return await index.status(self.db)
 
     async def rebuild(self) -> bool:
         """Forgets the index and builds it again from the catalog; False where another process is writing it."""
-        async with indexing.sole_writer(self.db) as may_write:
+        async with index.sole_writer(self.db) as may_write:
             if may_write:
-                await upkeep.empty(self.db)
+                await maintenance.empty(self.db)
         return may_write and await self.catch_up()
 
     async def catch_up(self) -> bool:
         """Brings the index to where the catalog is; False where another process is at it."""
         space = await self._yielding(await self._space())
-        self._is_ours = self._is_ours or await indexing.recipe(self.db) == document.RECIPE
-        if self._is_ours and not await indexing.behind(self.db, space.model if space else None):
+        self._is_ours = self._is_ours or await index.recipe(self.db) == document.RECIPE
+        if self._is_ours and not await index.behind(self.db, space.model if space else None):
             return True
-        async with indexing.sole_writer(self.db) as may_write:
+        async with index.sole_writer(self.db) as may_write:
             if may_write:
                 await self._begin()
                 try:
@@ -122,7 +123,7 @@ class Indexer:
     async def _yielding(self, space: Space | None) -> Space | None:
         """Two models would embed everything against each other for ever: who began last leads, the other follows."""
         if space and self._has_led and not self._follows:
-            leading = await indexing.leading_model(self.db)
+            leading = await index.leading_model(self.db)
             self._follows = leading not in (None, space.model)
             if self._follows:
                 log.warning("another process embeds with another model: here, tools are found by their words alone")
@@ -130,61 +131,61 @@ class Indexer:
 
     async def _begin(self) -> None:
         """An index that an older release made in another way is of no use."""
-        if not self._is_ours and await indexing.recipe(self.db) != document.RECIPE:
-            await upkeep.empty(self.db)
-            await indexing.write_recipe(self.db, document.RECIPE)
+        if not self._is_ours and await index.recipe(self.db) != document.RECIPE:
+            await maintenance.empty(self.db)
+            await index.write_recipe(self.db, document.RECIPE)
         self._is_ours = True
 
     async def _catch_up(self, space: Space | None) -> None:
         model = space.model if space else None
-        behind = await indexing.behind(self.db, model)
+        behind = await index.behind(self.db, model)
         if "tool" in behind:
             await self._index_tools(space)
-            await indexing.reached(self.db, "tool", behind["tool"], model)
+            await index.reached(self.db, "tool", behind["tool"], model)
         if behind:  # a template is found by its tools too
             await self._index_templates(space)
             if "template" in behind:
-                await indexing.reached(self.db, "template", behind["template"], model)
+                await index.reached(self.db, "template", behind["template"], model)
         self._has_led = self._has_led or space is not None
         await self._tidy(space)
 
     async def _index_tools(self, space: Space | None) -> None:
         model = space.model if space else None
-        await indexing.remove(self.db, "tool", await indexing.gone(self.db, "tool"))
-        todo = await indexing.count_lacking(self.db, model)
+        await index.remove(self.db, "tool", await index.gone(self.db, "tool"))
+        todo = await index.count_lacking(self.db, model)
         done = 0
         async with aclosing(_ahead(lambda after: _read(self.db, model, after))) as batches:
             async for rows, texts in batches:
                 await self._write(rows, texts, space)
                 done += len(rows)
-                await indexing.progress(self.db, "tool", done, todo)
+                await index.progress(self.db, "tool", done, todo)
                 log.info("tools indexed", done=done, of=todo)
         if todo >= BATCH:
-            await upkeep.settle(self.db)
+            await maintenance.settle(self.db)
 
     async def _index_templates(self, space: Space | None) -> None:
-        await indexing.remove(self.db, "template", await indexing.gone(self.db, "template"))
+        await index.remove(self.db, "template", await index.gone(self.db, "template"))
         entries = []
-        for row in await indexing.templates(self.db):
+        for row in await index.templates(self.db):
             facts = _template_facts(row)
-            tools = await indexing.named_tools(self.db, facts.named_tools, row["owner"], document.MOST_NAMED)
+            tools = await index.named_tools(self.db, facts.named_tools, row["owner"], document.MOST_NAMED)
             digest = _digest(row, tools)
             model = space.model if space else None
             indexed = (row["digest"], row["indexed_owner"], row["model"] if space else None)
             if row["is_crowded"] or indexed != (digest, row["owner"], model):
                 first = dict(list(tools.items())[: document.MOST_TOOLS])
-                known = [_facts(tool) for tool in await indexing.descriptors(self.db, first)]
+                known = [_facts(tool) for tool in await index.descriptors(self.db, first)]
                 told = document.of_template(facts, known, list(tools))
                 entries.append(Entry(row["name"], row["version"], row["owner"], told, digest=digest))
         for start in range(0, len(entries), BATCH):
             batch = entries[start : start + BATCH]
-            await indexing.write(self.db, "template", await self._embedded(batch, space), space)
+            await index.write(self.db, "template", await self._embedded(batch, space), space)
 
     async def _write(self, rows: Sequence[Any], texts: Sequence[Document], space: Space | None) -> None:
         entries = [
             Entry(row["name"], row["version"], row["owner"], text) for row, text in zip(rows, texts, strict=True)
         ]
-        await indexing.write(self.db, "tool", await self._embedded(entries, space), space)
+        await index.write(self.db, "tool", await self._embedded(entries, space), space)
 
     async def _embedded(self, entries: Sequence[Entry], space: Space | None) -> Sequence[Entry]:
         if space is None or self.embedder is None:
@@ -194,12 +195,12 @@ class Indexer:
 
     async def _tidy(self, space: Space | None) -> None:
         """Moves what is left of crowded shards, and removes those that are empty."""
-        for shard in await upkeep.crowded(self.db, space):
-            rows = await upkeep.in_shard(self.db, shard)
+        for shard in await maintenance.crowded(self.db, space):
+            rows = await maintenance.in_shard(self.db, shard)
             for start in range(0, len(rows), BATCH):
                 batch = rows[start : start + BATCH]
                 await self._write(batch, await _texts(self.db, batch), space)
-        await upkeep.sweep(self.db)
+        await maintenance.sweep(self.db)
 
     def _wait_for_model(self, error: ProviderError) -> None:
         log.warning("the embedding model failed: what is new is found by its words alone", error=str(error))
@@ -214,14 +215,14 @@ class Indexer:
         except ProviderError as error:
             self._wait_for_model(error)
             return None
-        return await indexing.make_space(self.db, self.embedder.name, dimensions)
+        return await index.make_space(self.db, self.embedder.name, dimensions)
 
 
 Batch = tuple[Sequence[Any], Sequence[Document]]
 
 
 async def _read(db: Database, model: int | None, after: str) -> Batch:
-    rows = await indexing.lacking(db, model, after=after, limit=BATCH)
+    rows = await index.lacking(db, model, after=after, limit=BATCH)
     return rows, await _texts(db, rows)
 
 

@@ -16,8 +16,8 @@ import structlog
 from longhouse.agents.agent_log import agent_log
 from longhouse.journal.events import Recorded
 from longhouse.journal.session import Session
-from longhouse.store import forgetting, journals
-from longhouse.store.catalog import Catalog
+from longhouse.store import erasure, journals
+from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 
 log = structlog.get_logger()
@@ -42,7 +42,7 @@ class LogFolder:
         name = file_name(session.id)
         try:
             await asyncio.to_thread(_write, folder, name, content)
-            if await forgetting.gone(self.db, [session.id]):
+            if await erasure.gone(self.db, [session.id]):
                 # Forgotten while we wrote: whoever takes such files away may have been there before us.
                 (folder / name).unlink(missing_ok=True)
         except OSError as error:

@@ -14,9 +14,10 @@ from longhouse.journal.fold import fold
 from longhouse.journal.session import AGENT_FAILED, Session
 from longhouse.runtime.bus import Bus, Facts, Stir
 from longhouse.runtime.delegate import Begun, Delegates
-from longhouse.store import delegations, journals
+from longhouse.store import journals
 from longhouse.store.database import Database
-from longhouse.store.delegations import Recording
+from longhouse.store.delegation import delegations
+from longhouse.store.delegation.delegations import Recording
 from longhouse.store.leases import Lease
 from longhouse.tools.doubt import LOST, unknown
 

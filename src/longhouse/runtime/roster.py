@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from longhouse import background, clock
 from longhouse.runtime.instance import Instance, Pool, Status
-from longhouse.store import instances
+from longhouse.store import registry
 from longhouse.store.database import Database
-from longhouse.store.instances import Entry
+from longhouse.store.registry import Entry
 
 WRITE_EVERY: Final = 0.2
 LOOK_EVERY: Final = 1.0
@@ -54,7 +54,7 @@ class Roster:
         marks = {one.id: _mark(one) for one in changed}
         if changed:
             entries = [_entry(one) for one in changed]
-            await instances.write(self._db, entries, node=self._node, worker=self._worker)
+            await registry.write(self._db, entries, node=self._node, worker=self._worker)
             self._written |= marks
         for one in stopped:
             self._pool.stopped.remove(one)
@@ -63,9 +63,9 @@ class Roster:
 
     async def look(self) -> None:
         """Strikes the instances of workers that are gone; finds out which of ours were struck or lost."""
-        await instances.strike(self._db, self._worker)
-        await instances.forget(self._db, clock.now() - KEPT_FOR)
-        shown = await instances.statuses(self._db, self._worker)
+        await registry.strike(self._db, self._worker)
+        await registry.forget(self._db, clock.now() - KEPT_FOR)
+        shown = await registry.statuses(self._db, self._worker)
         for instance_id, (status, *_) in list(self._written.items()):
             if shown.get(instance_id) != status:
                 del self._written[instance_id]

@@ -11,9 +11,9 @@ import structlog
 
 from longhouse import background
 from longhouse.runtime.log_file import file_name
-from longhouse.store import forgetting
+from longhouse.store import erasure
 from longhouse.store.database import Database
-from longhouse.store.forgetting import Trace
+from longhouse.store.erasure import Trace
 
 log = structlog.get_logger()
 
@@ -44,7 +44,7 @@ class Shredder:
         # From the beginning at every start: names of files are not used again, so taking them away twice does no harm.
         nth = 0
         while True:
-            while traces := await forgetting.since(self.db, nth):
+            while traces := await erasure.since(self.db, nth):
                 await asyncio.to_thread(self._shred, traces)
                 nth = traces[-1].nth
             await asyncio.sleep(LOOK_EVERY)

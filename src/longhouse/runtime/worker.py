@@ -20,7 +20,7 @@ from longhouse.runtime.engine import Engine
 from longhouse.runtime.heartbeat import Heartbeat
 from longhouse.runtime.pauses import Pauses
 from longhouse.runtime.recorder import Run
-from longhouse.store import forgetting, journals, leases, views
+from longhouse.store import erasure, journals, leases, sessions
 from longhouse.store.database import PASSING, UNREACHABLE, Database
 from longhouse.store.leases import Lease, Suspect
 
@@ -203,8 +203,8 @@ class Worker:
 
     async def _forget(self) -> None:
         while True:
-            await views.forget_requests(self._db)
-            await forgetting.sweep(self._db)
+            await sessions.forget_requests(self._db)
+            await erasure.sweep(self._db)
             await self._engine.catalog.forget_uses()
             await self._engine.performer.forget_settled()
             await asyncio.sleep(FORGET_EVERY)

@@ -10,7 +10,7 @@ from longhouse.agents.template import SYSTEM_PROMPT
 from longhouse.agents.tool_descriptor import RISKS, Allow, SecurityOverlay
 from longhouse.search import ranking, tokenizer
 from longhouse.search.ranking import Field
-from longhouse.store.indexing import Document
+from longhouse.store.search.index import Document
 
 RECIPE: Final = 4
 """Counts up when texts are read or weighed in another way: an index that was made in the old way is made again."""

@@ -12,11 +12,11 @@ import numpy.typing as npt
 from longhouse.search import ranking, scores, tokenizer
 from longhouse.search.ranking import Scores
 from longhouse.search.scores import Found
-from longhouse.store import search
+from longhouse.store.catalog.repository import Kind
 from longhouse.store.database import Database
-from longhouse.store.search import Filters
-from longhouse.store.shelf import Kind
-from longhouse.store.vectors import Kept, Near, Space, Vectors
+from longhouse.store.search import query as search
+from longhouse.store.search.query import Filters
+from longhouse.store.search.vectors import Kept, Near, Space, Vectors
 
 Places = npt.NDArray[np.intp]
 

@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from longhouse.search import ranking
 from longhouse.search.ranking import Scores
-from longhouse.store import postings
 from longhouse.store.database import Database
-from longhouse.store.postings import GONE, POSTING, SLOTS
+from longhouse.store.search import postings
+from longhouse.store.search.postings import GONE, POSTING, SLOTS
 
 BUSY: Final = 200_000
 """From so many postings on, they are added up in a thread, so that the event loop stays free."""

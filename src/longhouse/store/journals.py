@@ -16,8 +16,8 @@ from longhouse.journal.events import Event, Recorded
 from longhouse.journal.fold import FOLD_VERSION, blank, fold
 from longhouse.journal.session import Session
 from longhouse.store import files
-from longhouse.store.acceptance import Accepted, Repeated, accept, under_way
 from longhouse.store.database import Asked, Database, Within
+from longhouse.store.requests import Accepted, Repeated, accept, under_way
 
 TASK_SHOWN: Final = 1_000
 """Characters of a task that a session's row shows; it is written anew with every append, the prompt only once."""

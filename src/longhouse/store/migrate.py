@@ -8,9 +8,10 @@ from typing import Final
 import asyncpg
 
 from longhouse.errors import SetupError
-from longhouse.store import embeddings, preflight
+from longhouse.store import preflight
 from longhouse.store.database import Database
 from longhouse.store.schema import quoted
+from longhouse.store.search import columns
 
 # Files that were written anew, with what they were before: who applied that is brought to the same by later ones.
 FORMERLY: Final = {
@@ -71,7 +72,7 @@ async def migrate(db: Database, *, may_extend: bool | None = True) -> list[str]:
         for migration in pending:
             await _apply(connection, migration)
         if may_extend is not None:
-            await embeddings.bind(connection, may_extend=may_extend)
+            await columns.bind(connection, may_extend=may_extend)
         return [migration.name for migration in pending]
 
 

@@ -13,9 +13,9 @@ from longhouse.agents.template import Template
 from longhouse.agents.tool_descriptor import ToolDescriptor
 from longhouse.egress import ANYWHERE, Egress
 from longhouse.secrets import READS_ALONG, Secrets, is_like_a_key, keys_in, unsealed
-from longhouse.store.catalog import BUILT_IN, Catalog
-from longhouse.store.publication import Published, Terms, persist
-from longhouse.store.shelf import Alike, Kind, Shelf, T
+from longhouse.store.catalog.catalog import BUILT_IN, Catalog
+from longhouse.store.catalog.publish import Published, Terms, persist
+from longhouse.store.catalog.repository import Alike, Kind, Shelf, T
 from longhouse.tools import drafts, entrypoint
 from longhouse.tools.arguments import schema_problem
 from longhouse.tools.drafts import Problem

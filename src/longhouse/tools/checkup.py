@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from longhouse.agents.tool_descriptor import ToolDescriptor
 from longhouse.egress import Egress
 from longhouse.journal.events import Fault
-from longhouse.store.catalog import Catalog
+from longhouse.store.catalog.catalog import Catalog
 from longhouse.tools import entrypoint
 from longhouse.tools.arguments import schema_problem
 from longhouse.tools.mcp import Away, belongs

@@ -8,7 +8,7 @@ from yarl import URL
 
 from longhouse.agents.template import LLMPolicy
 from longhouse.journal.session import Session
-from longhouse.store.catalog import Catalog
+from longhouse.store.catalog.catalog import Catalog
 
 USUAL_MODEL: Final = "gpt-4o-mini"
 

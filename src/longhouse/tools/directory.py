@@ -7,8 +7,8 @@ from typing import Final
 from longhouse.search import ranking
 from longhouse.search.document import TELLING_TYPES
 from longhouse.search.finder import Hit
-from longhouse.store import search
-from longhouse.store.search import Filters
+from longhouse.store.search import query as search
+from longhouse.store.search.query import Filters
 from longhouse.tools.search import Finder
 
 TOOLS: Final = 100

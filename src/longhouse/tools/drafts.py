@@ -9,7 +9,7 @@ import msgspec
 import pydantic
 
 from longhouse.errors import CallerError
-from longhouse.store.shelf import Shelf, T
+from longhouse.store.catalog.repository import Shelf, T
 from longhouse.validation_messages import Where, explain, path_text
 
 MOST: Final = 5_000

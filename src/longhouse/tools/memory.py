@@ -8,7 +8,7 @@ import re
 import unicodedata
 from typing import Final, Protocol
 
-from longhouse.store.memories import Entry, File, Scope, Verdict
+from longhouse.store.memory_files import Entry, File, Scope, Verdict
 
 ROOT: Final = "memory_dir"
 

@@ -17,7 +17,7 @@ from longhouse.agents.tool import Tool
 from longhouse.agents.tool_descriptor import ToolDescriptor
 from longhouse.journal.events import Selection
 from longhouse.journal.session import Session
-from longhouse.store.catalog import Catalog
+from longhouse.store.catalog.catalog import Catalog
 from longhouse.tools.base import ToolRegistry
 from longhouse.tools.toolbox import Toolbox
 

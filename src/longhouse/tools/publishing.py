@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from longhouse.agents.template import Template
 from longhouse.agents.tool_descriptor import DEFAULTS, ToolDescriptor
-from longhouse.store.catalog import BUILT_IN, Catalog
-from longhouse.store.publication import Published, Terms
+from longhouse.store.catalog.catalog import BUILT_IN, Catalog
+from longhouse.store.catalog.publish import Published, Terms
 from longhouse.tools.base import BaseTool
 
 FILES: Final = "files"

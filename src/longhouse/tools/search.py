@@ -21,11 +21,11 @@ from longhouse.journal.session import Session
 from longhouse.models.model import Embedder
 from longhouse.search import finder
 from longhouse.search.finder import Hit, Query, Search
-from longhouse.store import indexing
-from longhouse.store.catalog import Catalog
+from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
-from longhouse.store.search import Filters
-from longhouse.store.vectors import Kept, Space, Vectors
+from longhouse.store.search import index
+from longhouse.store.search.query import Filters
+from longhouse.store.search.vectors import Kept, Space, Vectors
 
 log = structlog.get_logger()
 
@@ -77,7 +77,7 @@ class Finder:
             return Query(texts)
         dimensions = vectors.shape[1]
         if self._space is None or self._space.dimensions != dimensions:
-            self._space = await indexing.space(self.db, self._embedder.name)
+            self._space = await index.space(self.db, self._embedder.name)
         if self._space is None or self._space.dimensions != dimensions:
             return Query(texts)  # nothing is indexed with this model yet
         return Query(texts, vectors, self._space)

@@ -10,10 +10,10 @@ import structlog
 
 from longhouse.agents.tool_descriptor import SecurityOverlay, SecurityPolicy
 from longhouse.errors import CallerError
-from longhouse.store.catalog import Catalog
-from longhouse.store.overlays import Overlaid, spoken
-from longhouse.store.publication import persist
-from longhouse.store.shelf import Version
+from longhouse.store.catalog.catalog import Catalog
+from longhouse.store.catalog.overlays import Overlaid, spoken
+from longhouse.store.catalog.publish import persist
+from longhouse.store.catalog.repository import Version
 from longhouse.tools.base import ToolRegistry
 from longhouse.validation_messages import explain, path_text
 

@@ -7,8 +7,8 @@ import structlog
 
 from longhouse.agents.tool import Tool
 from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
-from longhouse.store.catalog import Catalog
-from longhouse.store.publication import Published, Terms, persist
+from longhouse.store.catalog.catalog import Catalog
+from longhouse.store.catalog.publish import Published, Terms, persist
 
 log = structlog.get_logger()
 

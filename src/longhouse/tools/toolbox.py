@@ -13,7 +13,7 @@ from longhouse.agents.tool_descriptor import SecurityOverlay, ToolDescriptor
 from longhouse.journal.events import Fault, Outcome, Output
 from longhouse.journal.messages import clean
 from longhouse.journal.session import Open, Session
-from longhouse.store.catalog import Catalog
+from longhouse.store.catalog.catalog import Catalog
 from longhouse.tools.attempt import Attempts, Late
 from longhouse.tools.base import BaseTool, entrypoint_of
 from longhouse.tools.bindings.base import Binding, Blocking, ClassBinding, Refused, Work

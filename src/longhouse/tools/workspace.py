@@ -8,8 +8,8 @@ from pydantic import Field
 
 from longhouse.journal.events import Effect
 from longhouse.journal.messages import clean
-from longhouse.store import scopes
-from longhouse.store.memories import MAX_ENTRIES, MAX_FILE, MAX_SCOPE, File, Scope, Verdict
+from longhouse.store import memory_scopes
+from longhouse.store.memory_files import MAX_ENTRIES, MAX_FILE, MAX_SCOPE, File, Scope, Verdict
 from longhouse.tools.base import BaseTool
 from longhouse.tools.context import ToolContext
 from longhouse.tools.memory import ROOT, BadPath, Memory, plain
@@ -188,11 +188,11 @@ def scope_of(context: ToolContext) -> Scope:
     owner, user, conversation = context.owner, context.user, context.conversation_id
     match context.memory_scope:
         case "owner":
-            return scopes.of_owner(owner)
+            return memory_scopes.of_owner(owner)
         case "agent":
-            return scopes.of_agent(owner, user, context.agent, conversation)
+            return memory_scopes.of_agent(owner, user, context.agent, conversation)
         case "conversation":
-            return scopes.of_conversation(owner, user, conversation)
+            return memory_scopes.of_conversation(owner, user, conversation)
         case unknown:
             raise Refused(f"no memory is set up here: {unknown!r} is not a scope")
 

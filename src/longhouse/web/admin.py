@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from longhouse.journal.session import State
 from longhouse.runtime.instance import Status
-from longhouse.store import overview, views
+from longhouse.store import sessions, workers
 from longhouse.store.database import Database
 from longhouse.web import access, admin_docs, query, wire
 from longhouse.web.sessions import listed
@@ -43,7 +43,7 @@ def routes(db: Database) -> APIRouter:
         """The sessions of all owners, newest first."""
         known = ("state", "template", "owner", "conversation_id", "since", "until", "limit", "before")
         asked = query.Query(request, known)
-        filters = views.Filters(
+        filters = sessions.Filters(
             owner=asked.id("owner"),
             state=asked.choice("state", State),
             template=asked.text("template"),
@@ -52,7 +52,7 @@ def routes(db: Database) -> APIRouter:
             until=asked.moment("until"),
         )
         limit = _limit(asked)
-        rows = await views.sessions(db, filters, before=asked.cursor("before"), limit=limit + 1)
+        rows = await sessions.sessions(db, filters, before=asked.cursor("before"), limit=limit + 1)
         page = await shown(db, rows[:limit])
         data = [{**listed(row), "owner": row.owner, "user": row.user} for row in page]
         return _page(data, query.cursor_of(rows[limit - 1]) if len(rows) > limit else None)
@@ -67,7 +67,7 @@ def routes(db: Database) -> APIRouter:
         """The instances of all workers, the last used first; `metrics.history` has the states they were in lately."""
         asked = query.Query(request, ("status", "template", "worker", "limit", "before"))
         limit = _limit(asked)
-        rows = await overview.instances(
+        rows = await workers.instances(
             db,
             status=asked.choice("status", Status),
             template=asked.text("template"),
@@ -89,7 +89,7 @@ def routes(db: Database) -> APIRouter:
         """The workers on the roster, the latest to start first."""
         asked = query.Query(request, ("limit", "before"))
         limit = _limit(asked)
-        rows = await overview.workers(db, before=asked.cursor("before"), limit=limit + 1)
+        rows = await workers.workers(db, before=asked.cursor("before"), limit=limit + 1)
         ended = rows[limit - 1] if len(rows) > limit else None
         following = query.cursor_at(ended.started_at, ended.worker_id) if ended else None
         return _page([msgspec.to_builtins(row) for row in rows[:limit]], following)

@@ -10,9 +10,9 @@ from pydantic import Field, TypeAdapter
 
 from longhouse.agents.diff import differences
 from longhouse.errors import CallerError
-from longhouse.store.overlays import Overlays
-from longhouse.store.publication import LAST, Published
-from longhouse.store.shelf import Named, Shelf, T, Version
+from longhouse.store.catalog.overlays import Overlays
+from longhouse.store.catalog.publish import LAST, Published
+from longhouse.store.catalog.repository import Named, Shelf, T, Version
 from longhouse.tools.admission import Admission
 from longhouse.web import access, admin_docs, query, wire
 from longhouse.web.desk import Desk

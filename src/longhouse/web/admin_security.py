@@ -7,8 +7,8 @@ import msgspec
 from fastapi import APIRouter, Depends, Request, Response
 
 from longhouse.errors import CallerError
-from longhouse.store.catalog import Catalog
-from longhouse.store.shelf import Version
+from longhouse.store.catalog.catalog import Catalog
+from longhouse.store.catalog.repository import Version
 from longhouse.tools import security
 from longhouse.tools.admission import Admission
 from longhouse.web import access, admin_docs, query, wire

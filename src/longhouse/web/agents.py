@@ -8,7 +8,7 @@ from pydantic import Field, StrictStr
 from longhouse.errors import AlreadyReturned, CallerError
 from longhouse.journal.session import Session, State
 from longhouse.runtime.bus import Bus
-from longhouse.store import views
+from longhouse.store import sessions as views
 from longhouse.store.database import Database
 from longhouse.web import access, query, wire
 from longhouse.web.attached import Attached

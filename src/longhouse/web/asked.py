@@ -10,8 +10,8 @@ from longhouse.journal import fingerprint, messages
 from longhouse.journal.events import Prompted
 from longhouse.journal.messages import Content, Message
 from longhouse.store import files
-from longhouse.store.acceptance import Accepted
 from longhouse.store.database import Database
+from longhouse.store.requests import Accepted
 from longhouse.web import wire
 from longhouse.web.access import Caller
 from longhouse.web.wire import ChatMessage, ChatRequest

@@ -9,8 +9,8 @@ from longhouse.journal import events
 from longhouse.journal.events import Recorded
 from longhouse.journal.fold import fold
 from longhouse.journal.session import Session
-from longhouse.store import tree
 from longhouse.store.database import Database
+from longhouse.store.delegation import tree
 from longhouse.store.journals import Placed
 from longhouse.web.routing import Routed
 

@@ -11,7 +11,7 @@ from longhouse.agents.template import Streaming
 from longhouse.journal import events, fingerprint
 from longhouse.journal.session import AGENT_FAILED
 from longhouse.journal.spoken import BLANK_LINE
-from longhouse.store import views
+from longhouse.store import sessions
 from longhouse.web import stream, wire
 from longhouse.web.attached import Attached
 from longhouse.web.telling import Ending, Piece, Telling, about
@@ -99,7 +99,7 @@ class Completion:
             return
         mark = fingerprint.grown(attached.chain, [("assistant", self._content)])
         if attached.answers_beneath or mark != ending.session.rest_mark:
-            await views.mark_rest(self.telling.db, mark, ending.session.id, ending.session.head)
+            await sessions.mark_rest(self.telling.db, mark, ending.session.id, ending.session.head)
 
     def _words(self, piece: Piece) -> str:
         """What of a piece is content: its own, or what a tool returned where that is to be shown so."""

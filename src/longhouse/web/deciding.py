@@ -8,7 +8,7 @@ from msgspec import structs
 from longhouse.journal import events
 from longhouse.journal.events import Prompted
 from longhouse.journal.session import Session
-from longhouse.store import journals, views
+from longhouse.store import journals, sessions
 from longhouse.store.database import Database
 from longhouse.web import approving
 from longhouse.web.asked import Asked, text_of
@@ -52,7 +52,7 @@ class Deciding:
                     return await self._decide(asked, session, prompt, *found)
                 return await self._set_aside(asked, session, prompt, is_own_user=is_own_user)
             except journals.NotThere:
-                if await views.session(self.db, session.id, session.owner) is None:
+                if await sessions.session(self.db, session.id, session.owner) is None:
                     raise  # it was forgotten meanwhile
                 session = await journals.catch_up(self.db, session)
         raise approving.outrun()

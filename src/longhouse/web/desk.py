@@ -5,9 +5,9 @@ from typing import Any, Generic
 
 from longhouse.agents.naming import could_be_named
 from longhouse.errors import CallerError
-from longhouse.store.overlays import Overlays
-from longhouse.store.publication import Published, persist
-from longhouse.store.shelf import Named, Shelf, T, Version
+from longhouse.store.catalog.overlays import Overlays
+from longhouse.store.catalog.publish import Published, persist
+from longhouse.store.catalog.repository import Named, Shelf, T, Version
 from longhouse.tools import security
 from longhouse.tools.admission import Admission
 

@@ -7,8 +7,8 @@ from fastapi import APIRouter, Depends, Request, Response
 from longhouse.agents.template import Streaming
 from longhouse.errors import CallerError
 from longhouse.runtime.bus import Bus
-from longhouse.store import views
-from longhouse.store.catalog import Catalog
+from longhouse.store import sessions
+from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.web import access, wire
 from longhouse.web.chat import Completion
@@ -60,7 +60,7 @@ def routes(db: Database, bus: Bus, catalog: Catalog, turns: Turns) -> APIRouter:
         if model == AUTO:
             return wire.Json(_model(AUTO))
         if SESSION_ID.fullmatch(model):
-            row = await views.session(db, model, caller.owner)
+            row = await sessions.session(db, model, caller.owner)
             if row:
                 return wire.Json(_model(row.id, created=int(row.created_at.timestamp())))
         try:

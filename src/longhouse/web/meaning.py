@@ -5,8 +5,8 @@ from typing import Final
 
 from longhouse import clock
 from longhouse.journal.session import Session
-from longhouse.store import tree
 from longhouse.store.database import Database
+from longhouse.store.delegation import tree
 from longhouse.web import approving
 from longhouse.web.approving import settled
 from longhouse.web.tree import Question, asker, collected, named, own, waiting_status

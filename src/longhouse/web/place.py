@@ -9,9 +9,9 @@ from typing import Annotated, Final
 import msgspec
 
 from longhouse.errors import CallerError
-from longhouse.store import tree
 from longhouse.store.database import Database
-from longhouse.store.tree import Root
+from longhouse.store.delegation import tree
+from longhouse.store.delegation.tree import Root
 
 BEGINNING: Final = "0"
 LONGEST: Final = 60_000

@@ -16,7 +16,7 @@ from longhouse.errors import CallerError
 from longhouse.runtime.bus import Bus
 from longhouse.runtime.delegate import PriorOf
 from longhouse.store import leases
-from longhouse.store.catalog import Catalog
+from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import PASSING, Database
 from longhouse.tools.admission import Admission
 from longhouse.tools.directory import AgentDirectory

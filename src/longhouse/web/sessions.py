@@ -15,9 +15,12 @@ from longhouse.journal.events import Event
 from longhouse.journal.session import Session, State
 from longhouse.journal.visible_text import readable_json
 from longhouse.runtime.bus import Bus
-from longhouse.store import cancels, forgetting, journals, tree, views
-from longhouse.store.catalog import Catalog
+from longhouse.store import erasure, journals
+from longhouse.store import sessions as views
+from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
+from longhouse.store.delegation import cancel as cancels
+from longhouse.store.delegation import tree
 from longhouse.web import access, approving, query, wire
 from longhouse.web.access import Caller
 from longhouse.web.approving import settled
@@ -113,7 +116,7 @@ class Sessions:
     async def forget(self, caller: Caller, session_id: str) -> None:
         """Deletes the session and all that it has called, whatever they are doing, with all that was said there."""
         await self.find(caller, session_id)
-        forgotten = await forgetting.forget(self.db, session_id, caller.owner)
+        forgotten = await erasure.forget(self.db, session_id, caller.owner)
         if forgotten is None:
             raise _missing()
         for gone in forgotten.ids:

@@ -8,9 +8,10 @@ from longhouse.journal.json_text import value_of
 from longhouse.journal.pending_decisions import happened
 from longhouse.journal.session import Open, Session, State, own_label
 from longhouse.journal.visible_text import readable
-from longhouse.store import journals, tree, views
+from longhouse.store import journals, sessions
 from longhouse.store.database import Database
-from longhouse.store.tree import Root
+from longhouse.store.delegation import tree
+from longhouse.store.delegation.tree import Root
 
 ASKING: Final = (State.WAITING_FOR_CLARIFICATION, State.WAITING_FOR_APPROVAL)
 COLLECTS: Final = "collecttool"
@@ -117,7 +118,7 @@ async def waiting_status(db: Database, session: Session) -> WaitingStatus:
     return WaitingStatus(rests, tuple(sorted(questions, key=_age)))
 
 
-async def shown(db: Database, rows: Sequence[views.Row]) -> list[views.Row]:
+async def shown(db: Database, rows: Sequence[sessions.Row]) -> list[sessions.Row]:
     """Sessions as lists show them: one that waits for others is in the state of those who wait for a person."""
     waiting = [Root(row.id, row.id, row.trace_id) for row in rows if row.state == State.WAITING_FOR_AGENT]
     nodes = await tree.nodes(db, [root for root in waiting if root.trace], awaited=True, open_only=True)

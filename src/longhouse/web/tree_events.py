@@ -6,9 +6,9 @@ from typing import Final
 from longhouse.journal.events import Recorded
 from longhouse.journal.session import Session
 from longhouse.runtime.bus import Bus, Fragment, Stir
-from longhouse.store import tree
 from longhouse.store.database import Database
-from longhouse.store.tree import Root
+from longhouse.store.delegation import tree
+from longhouse.store.delegation.tree import Root
 from longhouse.web import stream
 from longhouse.web.events import Watch, delta, fact, is_ahead, snapshot
 from longhouse.web.follow import Seen, follow

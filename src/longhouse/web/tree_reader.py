@@ -14,10 +14,10 @@ from longhouse.journal.events import Fault, Recorded
 from longhouse.journal.session import Session
 from longhouse.journal.transcript import Step
 from longhouse.runtime.bus import Fragment
-from longhouse.store import tree
 from longhouse.store.database import Database
+from longhouse.store.delegation import tree
+from longhouse.store.delegation.tree import Node, Root
 from longhouse.store.journals import PAGE
-from longhouse.store.tree import Node, Root
 from longhouse.web.follow import Seen, dated
 from longhouse.web.tree import COLLECTS, handles_in
 

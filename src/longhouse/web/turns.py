@@ -20,11 +20,12 @@ from longhouse.journal.fold import blank, fold
 from longhouse.journal.session import EPHEMERAL, Session
 from longhouse.journal.transcript import Step
 from longhouse.runtime.delegate import PriorOf
-from longhouse.store import journals, tree, views
-from longhouse.store.acceptance import Accepted, Repeated
-from longhouse.store.catalog import Catalog
+from longhouse.store import journals, sessions
+from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
+from longhouse.store.delegation import tree
 from longhouse.store.journals import Placed
+from longhouse.store.requests import Accepted, Repeated
 from longhouse.web import approving, wire
 from longhouse.web.access import Caller
 from longhouse.web.approving import settled
@@ -72,26 +73,26 @@ class Turns:
             if repeated := await self._repeated(asked):
                 return await self._again(repeated, asked)
         # The key is held by a request that is old enough to be forgotten.
-        await views.forget_requests(self.db)
+        await sessions.forget_requests(self.db)
         return await self._place(asked)
 
     # The same request once more
 
-    async def _repeated(self, asked: Asked) -> views.Turned | None:
+    async def _repeated(self, asked: Asked) -> sessions.Turned | None:
         accepted = asked.accepted
         if accepted.key:
-            turned = await views.request_by_key(self.db, accepted.owner, accepted.key)
+            turned = await sessions.request_by_key(self.db, accepted.owner, accepted.key)
             if turned and turned.digest != accepted.digest:
                 raise CallerError("This Idempotency-Key was used with another body.", status=422, code="key_reused")
             return turned
         if not accepted.is_retry:
             return None
-        turned = await views.request_by_digest(self.db, accepted.owner, accepted.digest)
+        turned = await sessions.request_by_digest(self.db, accepted.owner, accepted.digest)
         while turned is None and await self.under_way.others(accepted):
-            turned = await views.request_by_digest(self.db, accepted.owner, accepted.digest)
+            turned = await sessions.request_by_digest(self.db, accepted.owner, accepted.digest)
         return turned
 
-    async def _again(self, turned: views.Turned, asked: Asked) -> Attached:
+    async def _again(self, turned: sessions.Turned, asked: Asked) -> Attached:
         """Follows the turn from where the first request placed its event."""
         session = await self._upto(blank(turned.session_id), turned.seq)
         is_beneath = session.turn is not None and bool(session.turn.root) and asked.request.model != session.id
@@ -114,7 +115,9 @@ class Turns:
         resends = asked.said.resends
         return Attached(session=root, trace=turned.trace_id, is_behind=True, answers_beneath=resends, seen_heads=so_far)
 
-    async def _seen_heads_again(self, session: Session, turned: views.Turned, *, is_beneath: bool) -> Mapping[str, int]:
+    async def _seen_heads_again(
+        self, session: Session, turned: sessions.Turned, *, is_beneath: bool
+    ) -> Mapping[str, int]:
         """`Attached.seen_heads`, as it was for the first request."""
         if session.turn is None or (session.turn.trace != turned.trace_id and not is_beneath):
             return {}
@@ -133,7 +136,7 @@ class Turns:
         """Finds the session that the request belongs to, or opens it."""
         owner, request, said = asked.caller.owner, asked.request, asked.said
         if SESSION_ID.fullmatch(request.model):
-            row = await views.session(self.db, request.model, owner)
+            row = await sessions.session(self.db, request.model, owner)
             if row is None:
                 raise unknown_model(request.model)
             return await self._continue(asked, row.id, await asked.prompt(self.db), resent=False)
@@ -143,11 +146,11 @@ class Turns:
         if request.brings_memory:
             return await self._open_briefly(asked, template, prompt)
         if asked.named_by == "caller" and not said.resends:
-            found = await views.root(self.db, owner=owner, conversation_id=conversation or "", agent=template.name)
+            found = await sessions.root(self.db, owner=owner, conversation_id=conversation or "", agent=template.name)
             if found:
                 return await self._continue(asked, found, prompt, resent=False)
             return await self._open(asked, template, prompt, conversation=conversation, label="")
-        rested = await views.rested(
+        rested = await sessions.rested(
             self.db, asked.chain(said.before), owner=owner, agent=template.name, conversation_id=conversation
         )
         if rested and rested.is_newest:
@@ -161,7 +164,7 @@ class Turns:
         """The agent of a conversation stays the same; a new one gets the agent that fits what it begins with."""
         owner, said = asked.caller.owner, asked.said
         chain = asked.chain(said.before) if said.resends else None
-        known = await views.agent_of(self.db, owner, conversation=asked.conversation, fingerprint=chain)
+        known = await sessions.agent_of(self.db, owner, conversation=asked.conversation, fingerprint=chain)
         if known:
             return Routed(known, "it has answered in this conversation before", 1.0)
         first = next((message.text for message in (*said.before, *said.new) if message.role == "user"), "")
@@ -186,7 +189,7 @@ class Turns:
         """A conversation's first session is the plain one; a history that we do not share opens a branch beside it."""
         if conversation is None:
             return ""
-        if not await views.root(self.db, owner=owner, conversation_id=conversation, agent=template.name):
+        if not await sessions.root(self.db, owner=owner, conversation_id=conversation, agent=template.name):
             return ""
         return f"branch-{hashlib.sha256(f'{prompt.chain}{prompt.trace}'.encode()).hexdigest()[:8]}"
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from longhouse.store.acceptance import Accepted
+from longhouse.store.requests import Accepted
 
 
 class UnderWay:

@@ -9,11 +9,12 @@ from longhouse.journal import events
 from longhouse.journal.events import Event, Fault, Recorded
 from longhouse.journal.fold import fold
 from longhouse.journal.session import Session
-from longhouse.store import journals, tree
+from longhouse.store import journals
 from longhouse.store.database import Database, Within
-from longhouse.store.delegations import LOCK, LOCK_ROWS, tell
-from longhouse.store.outcomes import Kept
-from longhouse.store.tree import Root
+from longhouse.store.delegation import tree
+from longhouse.store.delegation.delegations import LOCK, LOCK_ROWS, tell
+from longhouse.store.delegation.results import Kept
+from longhouse.store.delegation.tree import Root
 
 DROP: Final = """
     UPDATE delegations SET outcome = $3 WHERE child = $1 AND trace = $2 AND outcome IS NULL

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from longhouse.store.embedded import account as accounts
-from longhouse.store.embedded.account import Account
+from longhouse.store.postgres import account as accounts
+from longhouse.store.postgres.account import Account
 
 WITHIN: Final = 120.0
 USER: Final = "trial"

@@ -7,7 +7,7 @@ from typing import Final
 import asyncpg
 import structlog
 
-from longhouse.store.vectors import spelled
+from longhouse.store.search.vectors import spelled
 
 log = structlog.get_logger()
 

@@ -12,8 +12,8 @@ from pydantic import TypeAdapter
 from longhouse.agents.naming import key
 from longhouse.agents.template import Template
 from longhouse.agents.tool_descriptor import ToolDescriptor
+from longhouse.store.catalog.publish import ANY, LOCK, PUBLISH, Outrun, Published, Terms
 from longhouse.store.database import Database
-from longhouse.store.publication import ANY, LOCK, PUBLISH, Outrun, Published, Terms
 
 Kind = Literal["tool", "template"]
 T = TypeVar("T", Template, ToolDescriptor)

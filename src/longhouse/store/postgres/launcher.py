@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:  # as a script this file stands alone
-    from longhouse.store.embedded.account import Account
+    from longhouse.store.postgres.account import Account
 
 # `signal`: the kernel tells the program that we died; nothing else needs to live for that. `pipe`, where the kernel has
 # no such signal: a watcher reads a pipe whose other end only we hold.

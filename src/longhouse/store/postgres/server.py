@@ -16,13 +16,13 @@ from pathlib import Path
 import asyncpg
 
 from longhouse.errors import SetupError
-from longhouse.store.embedded import account as accounts
-from longhouse.store.embedded import binaries as programs
-from longhouse.store.embedded import cluster as clusters
-from longhouse.store.embedded import launcher
-from longhouse.store.embedded.account import Account
-from longhouse.store.embedded.binaries import Binaries
-from longhouse.store.embedded.cluster import Cluster
+from longhouse.store.postgres import account as accounts
+from longhouse.store.postgres import binaries as programs
+from longhouse.store.postgres import cluster as clusters
+from longhouse.store.postgres import launcher
+from longhouse.store.postgres.account import Account
+from longhouse.store.postgres.binaries import Binaries
+from longhouse.store.postgres.cluster import Cluster
 
 TICK = 0.01
 # An attached process learns of the end at most this late.

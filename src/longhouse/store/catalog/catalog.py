@@ -7,10 +7,10 @@ from typing import Any, Final
 from longhouse.agents import delegation, tool_descriptor
 from longhouse.agents.template import Template
 from longhouse.agents.tool_descriptor import SecurityOverlay, ToolDescriptor
+from longhouse.store.catalog.overlays import Overlaid, Overlays
+from longhouse.store.catalog.publish import ANY, Published, Terms
+from longhouse.store.catalog.repository import Shelf
 from longhouse.store.database import Database
-from longhouse.store.overlays import Overlaid, Overlays
-from longhouse.store.publication import ANY, Published, Terms
-from longhouse.store.shelf import Shelf
 
 BUILT_IN: Final = "longhouse"
 """Who published what the program itself brings."""

@@ -13,9 +13,9 @@ from pathlib import Path
 from urllib.parse import quote
 
 from longhouse.errors import SetupError
-from longhouse.store.embedded import account as accounts
-from longhouse.store.embedded.account import Account
-from longhouse.store.embedded.binaries import Binaries
+from longhouse.store.postgres import account as accounts
+from longhouse.store.postgres.account import Account
+from longhouse.store.postgres.binaries import Binaries
 
 USER = "longhouse"
 DATABASE = "longhouse"

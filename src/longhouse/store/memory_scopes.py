@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from longhouse.journal.session import LOCAL_OWNER
-from longhouse.store.memories import Scope
+from longhouse.store.memory_files import Scope
 
 LONGEST_KEY: Final = 400
 """Bytes of a scope's key; a longer one is kept as its digest."""

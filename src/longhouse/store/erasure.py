@@ -12,11 +12,12 @@ from typing import Final
 
 from longhouse.journal.events import Fault
 from longhouse.journal.session import EPHEMERAL, EPHEMERAL_LABEL
-from longhouse.store import files, memories, scopes, tree
+from longhouse.store import files, memory_files, memory_scopes
 from longhouse.store.database import Database, Within
-from longhouse.store.delegations import LOCK, LOCK_ROWS, tell
-from longhouse.store.memories import Scope
-from longhouse.store.outcomes import Kept
+from longhouse.store.delegation import tree
+from longhouse.store.delegation.delegations import LOCK, LOCK_ROWS, tell
+from longhouse.store.delegation.results import Kept
+from longhouse.store.memory_files import Scope
 
 FORGOTTEN: Final = Fault(code="forgotten", message="the agent was deleted with all that it knew, and did not finish")
 REPORTS: Final = "createreporttool"
@@ -179,7 +180,7 @@ async def _forget_memories(tx: Within, owner: str, conversation: str, ids: Seque
     theirs = await _shared(tx, owner, conversation, ids, are_gone=True)
     # Whoever writes there now has done so before this, or finds that it is too late.
     for lock in sorted({scope.lock for scope in theirs}):
-        await tx.run(LOCK_SCOPE, memories.LOCKS, lock)
+        await tx.run(LOCK_SCOPE, memory_files.LOCKS, lock)
     await tx.run(WRITTEN, owner, [scope.key for scope in theirs], ids)
     # Read under the locks: a session that has begun meanwhile may have written there before we came.
     deserted = theirs - await _shared(tx, owner, conversation, ids, are_gone=False)
@@ -191,7 +192,7 @@ async def _forget_memories(tx: Within, owner: str, conversation: str, ids: Seque
 async def _shared(tx: Within, owner: str, conversation: str, ids: Sequence[str], *, are_gone: bool) -> set[Scope]:
     """The scopes that these sessions of a conversation, or all others of it, have for this conversation alone."""
     rows = await tx.rows(SHARING, owner, conversation, ids, are_gone)
-    return {scope for row in rows for scope in scopes.passing(*row)}
+    return {scope for row in rows for scope in memory_scopes.passing(*row)}
 
 
 async def since(db: Database, nth: int) -> list[Trace]:

@@ -11,8 +11,8 @@ import asyncpg
 import msgspec
 
 from longhouse.agents.tool_descriptor import SecurityOverlay
+from longhouse.store.catalog.publish import LOCK, Outrun
 from longhouse.store.database import Database
-from longhouse.store.publication import LOCK, Outrun
 
 FRESH_FOR: Final = 0.5
 """Seconds for which is believed what was read; what we change ourselves holds at once."""
