@@ -14,8 +14,8 @@ from longhouse.agents.template import Template, ToolPolicy
 from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.journal.events import Limits
 from longhouse.journal.session import Session, Turn
-from longhouse.models import embedded
-from longhouse.models.model import Embedder
+from longhouse.models import embedding_table
+from longhouse.models.protocol import Embedder
 from longhouse.runtime.indexer import Indexer
 from longhouse.search import document, ranking, tokenizer
 from longhouse.search.document import ToolFacts
@@ -93,7 +93,7 @@ async def measure(ground: Ground, count: int, *, asked: int = 200) -> dict[str, 
     """One catalog: published, indexed twice, searched."""
     db, tools = ground.db, catalog_of(count)
     await db.run("TRUNCATE catalog_names, catalog_versions")
-    catalog, embedder = Catalog(db), await embedded.load()
+    catalog, embedder = Catalog(db), await embedding_table.load()
     for start in range(0, count, 2000):
         await catalog.tools.publish(tools[start : start + 2000], by="bench")
     lexical = await _timed(Indexer(db, None))

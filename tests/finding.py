@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from longhouse.agents.tool import RiskLevel
 from longhouse.agents.tool_descriptor import Allow, RuntimeBinding, SecurityPolicy, ToolDescriptor
-from longhouse.models.model import Embedder
+from longhouse.models.protocol import Embedder
 from longhouse.runtime.indexer import Indexer
 from longhouse.search.tokenizer import terms
 from longhouse.store.catalog.catalog import Catalog

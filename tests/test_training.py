@@ -12,7 +12,7 @@ from training.pack import Trained
 from training.readers import READERS, catalogs, docstrings, pages
 from training.rows import Row
 
-from longhouse.models import embedded
+from longhouse.models import embedding_table
 
 PO = """
 #: page.html
@@ -167,8 +167,8 @@ def test_pairs_of_characters_that_belong_together_get_a_row() -> None:
     ]
     words = ["[UNK]", "天", "气", "好", "吗", "不"]
     found = vocabulary.pairs(texts, words, most=1)
-    assert found.tolist() == [1 * embedded.PAIR + 2]
-    assert vocabulary.PAIR == embedded.PAIR
+    assert found.tolist() == [1 * embedding_table.PAIR + 2]
+    assert vocabulary.PAIR == embedding_table.PAIR
 
 
 def test_the_teacher_survives_being_made_small() -> None:
@@ -182,7 +182,7 @@ def test_what_is_packed_is_what_the_program_reads() -> None:
     made = np.random.default_rng(2).normal(size=(50, 16)).astype(np.float32)
     made[7] = 0
     packed = pack.pack(made)
-    read = embedded.unpacked(packed.numbers) * packed.scales.astype(np.float32)[:, None]
+    read = embedding_table.unpacked(packed.numbers) * packed.scales.astype(np.float32)[:, None]
     assert np.array_equal(read, packed.rows)
     assert np.array_equal(pack.pack(packed.rows).numbers, packed.numbers), "packing again changes nothing"
     assert np.abs(read - made).max() < np.abs(made).max() / 10
@@ -191,12 +191,12 @@ def test_what_is_packed_is_what_the_program_reads() -> None:
 
 async def test_a_packed_run_is_a_table_that_longhouse_reads(tmp_path: Path) -> None:
     words = ["[UNK]", "rain", "the", "天", "气", "的", "吗", "?"]
-    pairs = np.array([3 * embedded.PAIR + 4, 5 * embedded.PAIR + 6])
+    pairs = np.array([3 * embedding_table.PAIR + 4, 5 * embedding_table.PAIR + 6])
     made = np.random.default_rng(3).normal(size=(10, 8)).astype(np.float32)
     name = pack.write(Trained(words, pairs, made), tmp_path / "table", "toy")
     assert pack.write(Trained(words, pairs, made), tmp_path / "again", "toy") == name, "the name is what is in it"
     assert pack.write(Trained(words, pairs, made * [[-1.0]]), tmp_path / "other", "toy") != name
-    embedder = embedded.lazy(tmp_path / "table")
+    embedder = embedding_table.lazy(tmp_path / "table")
     assert (embedder.name, embedder.dimensions) == (f"longhouse/{name}", 8)
     rain, same, weather, nothing = await embedder.embed(["rain", "The rain?", "天气的", "the 的吗?"])
     assert np.array_equal(rain, same), "grammar and signs have no row"

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from longhouse.models.embedded import PAIR, unpacked
+from longhouse.models.embedding_table import PAIR, unpacked
 from longhouse.models.wordpiece import words
 from longhouse.search.tokenizer import STOP_CHARACTERS, STOP_WORDS
 

@@ -30,7 +30,7 @@ PAIRS: Final = 6000
 RARE: Final = 20
 """A character or a pair that is there less often gets no row: it could not learn one."""
 PAIR: Final = 65_536
-"""As in longhouse.models.embedded, which a machine that only trains need not have."""
+"""As in longhouse.models.embedding_table, which a machine that only trains need not have."""
 
 _USED: Final = re.compile(r"\[(PAD|UNK)\]|[\x21-\u024f\u0400-\u045f\u2010-\u203a\u20ac\u4e00-\u9fff]+")
 

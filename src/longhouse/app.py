@@ -22,13 +22,13 @@ from longhouse.configured import Configured, configure
 from longhouse.egress import Egress
 from longhouse.errors import SetupError
 from longhouse.files.loader import Given
-from longhouse.models import embedded
+from longhouse.models import embedding_table
 from longhouse.models.demo import scene
 from longhouse.models.embeddings import open_embeddings
 from longhouse.models.endpoints import open_endpoints
 from longhouse.models.http_client import open_endpoint
-from longhouse.models.model import Embedder, Model
 from longhouse.models.openai import OpenAIModel
+from longhouse.models.protocol import Embedder, Model
 from longhouse.models.scripted import ScriptedModel
 from longhouse.runtime.bus import Bus
 from longhouse.runtime.delegate import PriorOf
@@ -227,7 +227,7 @@ async def open_model(settings: Settings, secrets: Secrets, egress: Egress) -> As
 async def open_embedder(settings: Settings) -> AsyncIterator[Embedder | None]:
     """What turns texts into vectors: the endpoint of the settings, or a table, ours unless they name another."""
     if not settings.embeddings_base_url:
-        yield embedded.lazy(settings.embeddings_table)
+        yield embedding_table.lazy(settings.embeddings_table)
         return
     key = settings.embeddings_api_key.get_secret_value()
     async with open_embeddings(settings.embeddings_base_url, key, settings.embeddings_model) as embedder:

@@ -14,8 +14,8 @@ from longhouse.errors import ProviderError
 from longhouse.journal.events import Usage
 from longhouse.journal.messages import User
 from longhouse.models.http_client import open_endpoint
-from longhouse.models.model import Delta, Model
 from longhouse.models.openai import OpenAIModel
+from longhouse.models.protocol import Delta, Model
 
 ASKED = Body(model="m", messages=[User(content="Hello?")])
 KEY = "sk-very-secret"

@@ -24,8 +24,8 @@ from peers import (
 )
 
 from longhouse.journal.events import Usage
-from longhouse.models.chunks import Reading, Refused, Unreadable
-from longhouse.models.model import PaidError
+from longhouse.models.protocol import PaidError
+from longhouse.models.sse import Reading, Refused, Unreadable
 
 # --- what is heard
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from longhouse.errors import SetupError
-from longhouse.models import embedded
+from longhouse.models import embedding_table
 
 # The first six numbers of a text's vector and its last one: a table or a way of reading that changes them needs a new
 # name, or old vectors would be compared with new ones.
@@ -21,7 +21,7 @@ PINNED = [
 
 
 async def test_five_vectors_are_what_they_always_were() -> None:
-    embedder = await embedded.load()
+    embedder = await embedding_table.load()
     assert (embedder.name, embedder.dimensions) == ("longhouse/table-1-110cce34", 256)
     vectors = await embedder.embed([text for text, _ in PINNED])
     for vector, (text, numbers) in zip(vectors, PINNED, strict=True):
@@ -29,7 +29,7 @@ async def test_five_vectors_are_what_they_always_were() -> None:
 
 
 async def test_texts_of_the_same_meaning_are_near_to_each_other_in_every_language() -> None:
-    embedder = await embedded.load()
+    embedder = await embedding_table.load()
     weather = await embedder.embed(["weather forecast", "прогноз погоды", "天气预报"])
     taxes = await embedder.embed(["income tax return", "налоговая декларация", "个人所得税申报"])
     for same in (weather, taxes):
@@ -38,7 +38,7 @@ async def test_texts_of_the_same_meaning_are_near_to_each_other_in_every_languag
 
 
 async def test_vectors_have_length_one_or_are_nothing() -> None:
-    embedder = await embedded.load()
+    embedder = await embedding_table.load()
     vectors = await embedder.embed(
         ["one", "", "два", "三", "x" * 50_000, " \n\0", "the of a, и не. 的吗?", *("text" for _ in range(40))]
     )
@@ -50,7 +50,7 @@ async def test_vectors_have_length_one_or_are_nothing() -> None:
 
 
 async def test_few_texts_and_many_have_the_same_vectors() -> None:
-    embedder, texts = await embedded.load(), [f"the {n}th text" for n in range(embedded.FEW + 1)]
+    embedder, texts = await embedding_table.load(), [f"the {n}th text" for n in range(embedding_table.FEW + 1)]
     assert np.array_equal(await embedder.embed(texts), np.concatenate([await embedder.embed([text]) for text in texts]))
 
 
@@ -61,12 +61,12 @@ def written(folder: Path, **card: object) -> Path:
     (folder / "vocab.txt").write_text("[UNK]\nrain\n天\n气", encoding="utf-8")
     rows = np.array([[0, 0], [7, 0], [0, 7], [0, 7], [-7, -7]]) + 8
     packed = (rows[:, 0::2] | rows[:, 1::2] << 4).astype(np.uint8)
-    np.savez(folder / "table.npz", q=packed, s=np.ones(5, np.float16), pairs=np.array([2 * embedded.PAIR + 3]))
+    np.savez(folder / "table.npz", q=packed, s=np.ones(5, np.float16), pairs=np.array([2 * embedding_table.PAIR + 3]))
     return folder
 
 
 async def test_a_table_of_ones_own_is_read_and_has_its_own_name(tmp_path: Path) -> None:
-    embedder = embedded.lazy(written(tmp_path / "toy"))
+    embedder = embedding_table.lazy(written(tmp_path / "toy"))
     assert (embedder.name, embedder.dimensions) == ("longhouse/toy", 2)
     rain, sky, weather = await embedder.embed(["Rain", "天", "天气"])
     assert rain.tolist() == [1, 0]
@@ -76,6 +76,6 @@ async def test_a_table_of_ones_own_is_read_and_has_its_own_name(tmp_path: Path) 
 
 def test_a_folder_without_a_table_is_a_mistake_in_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match="holds no table of embeddings"):
-        embedded.lazy(tmp_path)
+        embedding_table.lazy(tmp_path)
     with pytest.raises(SetupError, match="holds no table of embeddings"):
-        embedded.lazy(written(tmp_path, dimensions="many"))
+        embedding_table.lazy(written(tmp_path, dimensions="many"))

@@ -21,7 +21,7 @@ from peers import (
 from longhouse import clock
 from longhouse.errors import ProviderError
 from longhouse.journal.events import Usage
-from longhouse.models.model import paid_for
+from longhouse.models.protocol import paid_for
 
 
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 529])

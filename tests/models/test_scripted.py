@@ -14,8 +14,8 @@ from longhouse.agents.strategies.protocol import Body
 from longhouse.errors import ProviderError, SetupError
 from longhouse.journal.messages import Assistant, Function, Message, System, ToolCall, ToolResult, User
 from longhouse.models.http_client import open_endpoint
-from longhouse.models.model import CallDelta, Delta, Model
 from longhouse.models.openai import OpenAIModel
+from longhouse.models.protocol import CallDelta, Delta, Model
 from longhouse.models.scripted import (
     Call,
     Cut,

@@ -17,8 +17,8 @@ import pytest
 from longhouse.agents.strategies.protocol import Body
 from longhouse.journal.messages import User
 from longhouse.models.http_client import open_endpoint
-from longhouse.models.model import Model
 from longhouse.models.openai import OpenAIModel
+from longhouse.models.protocol import Model
 from longhouse.models.scripted import (
     Call,
     Cut,

@@ -9,7 +9,7 @@ import pytest
 
 from finding import Buckets, found, indexed, publish, tool
 from longhouse.errors import ProviderError
-from longhouse.models import embedded
+from longhouse.models import embedding_table as embedded
 from longhouse.runtime.indexer import Indexer
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database

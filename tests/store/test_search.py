@@ -4,7 +4,7 @@ import pytest
 
 from finding import Buckets, found, indexed, publish, tool
 from longhouse.agents.template import MultiAgentMeta, Template, ToolPolicy
-from longhouse.models.model import Embedder
+from longhouse.models.protocol import Embedder
 from longhouse.runtime.indexer import Indexer
 from longhouse.search.finder import NARROW, WHOLE
 from longhouse.store.catalog.catalog import Catalog

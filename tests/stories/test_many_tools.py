@@ -7,7 +7,7 @@ from typing import Any
 from longhouse.agents.template import Template, ToolPolicy
 from longhouse.agents.tool_descriptor import RuntimeBinding, SecurityPolicy, ToolDescriptor
 from longhouse.journal.events import Fault
-from longhouse.models import embedded
+from longhouse.models import embedding_table
 from longhouse.models.scripted import call
 from longhouse.runtime.indexer import Indexer
 from support import House, Serving
@@ -37,7 +37,7 @@ TEN_STEPS = [*[call("clocktool", timezone="UTC")] * 9, call("finalanswertool", a
 
 
 async def index(house: House) -> None:
-    assert await Indexer(house.db, embedded.lazy()).catch_up()
+    assert await Indexer(house.db, embedding_table.lazy()).catch_up()
 
 
 async def furnished(house: House, *more: ToolDescriptor) -> None:

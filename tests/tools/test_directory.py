@@ -4,8 +4,8 @@ import pytest
 
 from finding import publish, tool
 from longhouse.agents.template import MultiAgentMeta, PromptPack, Template, ToolPolicy
-from longhouse.models import embedded
-from longhouse.models.model import Embedder
+from longhouse.models import embedding_table
+from longhouse.models.protocol import Embedder
 from longhouse.runtime.indexer import Indexer
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
@@ -18,7 +18,7 @@ from longhouse.tools.talk import ClarificationTool, FinalAnswerTool
 
 @pytest.fixture(params=["words", "words and vectors"])
 async def embedder(request: pytest.FixtureRequest) -> Embedder | None:
-    return None if request.param == "words" else await embedded.load()
+    return None if request.param == "words" else await embedding_table.load()
 
 
 def agent(name: str, can: str, *tools: str, prompt: str = "You are an agent.") -> Template:

@@ -23,7 +23,7 @@ from longhouse.agents.template import MultiAgentMeta, Template, ToolPolicy
 from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.app import open_embedder
 from longhouse.errors import SetupError
-from longhouse.models.model import Embedder
+from longhouse.models.protocol import Embedder
 from longhouse.runtime.indexer import Indexer
 from longhouse.settings import Settings
 from longhouse.store import migrate

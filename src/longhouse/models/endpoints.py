@@ -8,8 +8,8 @@ from longhouse.agents.template import LLMPolicy, Template
 from longhouse.egress import Egress
 from longhouse.errors import SetupError
 from longhouse.models.http_client import HANG, open_endpoint
-from longhouse.models.model import Model
 from longhouse.models.openai import OpenAIModel
+from longhouse.models.protocol import Model
 from longhouse.secrets import READS_ALONG, unsealed
 
 MOST: Final = 256

@@ -11,9 +11,9 @@ import msgspec
 from longhouse import clock
 from longhouse.agents.strategies.protocol import Body, StreamOptions
 from longhouse.errors import ProviderError
-from longhouse.models.chunks import Reading, Refused, Unreadable
 from longhouse.models.http_client import BoundedResponse, Endpoint, HttpFailure, StatusFailure, passes
-from longhouse.models.model import Delta, paid_for
+from longhouse.models.protocol import Delta, paid_for
+from longhouse.models.sse import Reading, Refused, Unreadable
 
 MOST_BYTES: Final = 32 * 2**20
 """No honest answer is longer; an endless one ends here."""

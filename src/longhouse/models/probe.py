@@ -13,7 +13,7 @@ from longhouse.agents.strategies.structured import DISCRIMINATOR
 from longhouse.agents.template import Abilities
 from longhouse.errors import ProviderError
 from longhouse.journal.messages import User
-from longhouse.models.model import Model
+from longhouse.models.protocol import Model
 
 MOST_TOKENS: Final = 1000
 """Of one reply; room for a model that thinks before it answers."""

@@ -13,7 +13,7 @@ from longhouse.errors import ProviderError, SetupError
 from longhouse.journal.events import Usage
 from longhouse.journal.messages import Assistant, Message, User, text_of
 from longhouse.models.http_client import passes
-from longhouse.models.model import CallDelta, Delta
+from longhouse.models.protocol import CallDelta, Delta
 
 
 class _Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):

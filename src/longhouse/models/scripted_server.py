@@ -16,7 +16,7 @@ from aiohttp import web
 
 from longhouse.agents.strategies.protocol import Body
 from longhouse.errors import ProviderError, SetupError
-from longhouse.models.model import Delta
+from longhouse.models.protocol import Delta
 from longhouse.models.scripted import (
     Cut,
     Garbage,

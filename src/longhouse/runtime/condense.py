@@ -19,7 +19,7 @@ from longhouse.journal.events import Condensed, Usage
 from longhouse.journal.messages import Assistant, Message, System, User, clean, text_of
 from longhouse.journal.session import Session
 from longhouse.journal.transcript import Entry, Heard, Step, Summary, Told
-from longhouse.models.model import Model, paid_for
+from longhouse.models.protocol import Model, paid_for
 
 KEPT: Final = 0.5
 """The newest turns, or steps of the present one, that fit into this part of the budget stay as they are."""

@@ -18,7 +18,7 @@ from longhouse.errors import AlreadyReturned, Deposed, Postponed, ProviderError
 from longhouse.journal import events
 from longhouse.journal.events import Event, Fault
 from longhouse.journal.session import MOST_LOST, Open, Session
-from longhouse.models.model import PaidError
+from longhouse.models.protocol import PaidError
 from longhouse.runtime.bus import Bus
 from longhouse.runtime.condense import condensed
 from longhouse.runtime.delegate import Delegates, PriorOf

@@ -12,7 +12,7 @@ import structlog
 
 from longhouse import background
 from longhouse.errors import ProviderError
-from longhouse.models.model import Embedder
+from longhouse.models.protocol import Embedder
 from longhouse.search import document
 from longhouse.search.document import TemplateFacts, ToolFacts
 from longhouse.store.catalog import overlays

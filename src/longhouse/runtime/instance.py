@@ -15,7 +15,7 @@ from longhouse.agents.strategies.base import AgentRegistry
 from longhouse.agents.strategies.protocol import Strategy
 from longhouse.agents.template import Template
 from longhouse.errors import SetupError
-from longhouse.models.model import Model
+from longhouse.models.protocol import Model
 
 IDLE_FOR: Final = timedelta(minutes=10)
 REMEMBERED: Final = 20

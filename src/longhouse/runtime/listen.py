@@ -14,7 +14,7 @@ from longhouse.journal.events import ProviderCall, Usage
 from longhouse.journal.messages import clean, clean_json, files_in, with_files
 from longhouse.journal.session import Session
 from longhouse.journal.spoken import BLANK_LINE
-from longhouse.models.model import CallDelta, Delta, Model, paid_for
+from longhouse.models.protocol import CallDelta, Delta, Model, paid_for
 from longhouse.runtime.bus import Bus, Draft, Fragment
 from longhouse.store import files
 from longhouse.store.database import Database

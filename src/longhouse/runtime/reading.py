@@ -17,7 +17,7 @@ from longhouse.journal import events
 from longhouse.journal.events import Called, Event, Fault, Output, Returned
 from longhouse.journal.session import Open, Session
 from longhouse.journal.transcript import Step
-from longhouse.models.model import paid_for
+from longhouse.models.protocol import paid_for
 from longhouse.tools.toolbox import Result, Toolbox
 
 MAX_CALLS: Final = 32

@@ -18,7 +18,7 @@ from longhouse.agents.tool_descriptor import RISKS, ToolDescriptor
 from longhouse.errors import ProviderError
 from longhouse.journal.events import Rights, Selection
 from longhouse.journal.session import Session
-from longhouse.models.model import Embedder
+from longhouse.models.protocol import Embedder
 from longhouse.search import finder
 from longhouse.search.finder import Hit, Query, Search
 from longhouse.store.catalog.catalog import Catalog

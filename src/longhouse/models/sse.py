@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from longhouse.journal.events import Usage
-from longhouse.models.model import CallDelta, Delta
+from longhouse.models.protocol import CallDelta, Delta
 
 _DONE: Final = b"[DONE]"
 
