@@ -50,26 +50,26 @@ from longhouse.store.memory_files import Memories
 from longhouse.store.postgres import Postgres, open_postgres
 from longhouse.tools.admission import Admission
 from longhouse.tools.base import BaseTool
-from longhouse.tools.binding import binder_of
-from longhouse.tools.checkup import Checkup
-from longhouse.tools.clock import ClockTool
+from longhouse.tools.bindings.agent import CollectTool
+from longhouse.tools.bindings.http import open_remote
+from longhouse.tools.bindings.registry import binder_of
+from longhouse.tools.builtin.clock import ClockTool
+from longhouse.tools.builtin.dialogue import ClarificationTool, FinalAnswerTool
+from longhouse.tools.builtin.find_tools import FindToolsTool
+from longhouse.tools.builtin.memory_files import MEMORY_TOOLS
+from longhouse.tools.builtin.planning import AdaptPlanTool, GeneratePlanTool, ReasoningTool
+from longhouse.tools.builtin.report import CreateReportTool
+from longhouse.tools.builtin.research import ExtractPageContentTool, WebSearchTool
+from longhouse.tools.builtin.tavily import BASE_URL, open_search
 from longhouse.tools.config import ExecutionConfig, SearchConfig, ToolConfig
 from longhouse.tools.context import Services
-from longhouse.tools.delegate import CollectTool
-from longhouse.tools.find import FindToolsTool
-from longhouse.tools.mcp import Away, belongs, open_mcp
-from longhouse.tools.mcp_config import McpServer
+from longhouse.tools.mcp.client import Away, belongs, open_mcp
+from longhouse.tools.mcp.config import McpServer
 from longhouse.tools.offering import Offering, crowding
-from longhouse.tools.plan import AdaptPlanTool, GeneratePlanTool, ReasoningTool
 from longhouse.tools.publishing import publish_classes, publish_templates
-from longhouse.tools.remote import open_remote
-from longhouse.tools.report import CreateReportTool
-from longhouse.tools.research import ExtractPageContentTool, WebSearchTool
 from longhouse.tools.search import Finder, ToolSearchService
-from longhouse.tools.talk import ClarificationTool, FinalAnswerTool
-from longhouse.tools.tavily import BASE_URL, open_search
+from longhouse.tools.self_check import Checkup
 from longhouse.tools.toolbox import Toolbox
-from longhouse.tools.workspace import MEMORY_TOOLS
 from longhouse.web import server
 from longhouse.web.access import LOCAL, Door, open_door
 from longhouse.web.limits import Limits

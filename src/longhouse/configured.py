@@ -16,7 +16,7 @@ from longhouse.files.loader import Given, read_files
 from longhouse.secrets import Bound, Secrets
 from longhouse.settings import Settings
 from longhouse.tools.config import ToolConfig
-from longhouse.tools.mcp_config import McpServer, read_servers
+from longhouse.tools.mcp.config import McpServer, read_servers
 
 AROUND: Final = ("mcp_context_limit", "logs_dir", "reports_dir")
 

@@ -18,7 +18,7 @@ from longhouse.errors import CallerError, SetupError
 from longhouse.settings import Settings
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
-from longhouse.tools.entrypoint import EntrypointError
+from longhouse.tools.bindings.python import EntrypointError
 from longhouse.tools.publishing import publish_classes
 from longhouse.web.admin_docs import TEMPLATE, TOOL
 from support import launched_words

@@ -20,10 +20,10 @@ from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.store.leases import Lease
 from longhouse.tools import BaseTool, ToolContext
-from longhouse.tools.clock import ClockTool
+from longhouse.tools.builtin.clock import ClockTool
+from longhouse.tools.builtin.dialogue import ClarificationTool, FinalAnswerTool
 from longhouse.tools.offering import Offering
 from longhouse.tools.publishing import publish_classes, publish_templates
-from longhouse.tools.talk import ClarificationTool, FinalAnswerTool
 from longhouse.tools.toolbox import Toolbox
 
 AGENT = "worker_bee"

@@ -18,9 +18,9 @@ from longhouse.models.scripted import Say, ScriptedModel, call, calls, say
 from longhouse.runtime.bus import Bus, Fragment, Look
 from longhouse.runtime.listen import listen
 from longhouse.store.database import Database
-from longhouse.tools.clock import ClockTool
-from longhouse.tools.plan import ReasoningTool
-from longhouse.tools.talk import FinalAnswerTool
+from longhouse.tools.builtin.clock import ClockTool
+from longhouse.tools.builtin.dialogue import FinalAnswerTool
+from longhouse.tools.builtin.planning import ReasoningTool
 from support import opened, prompted, returned, started, told, used
 
 CLOCK, REASONING, ANSWER = ClockTool.described(), ReasoningTool.described(), FinalAnswerTool.described()

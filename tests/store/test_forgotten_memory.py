@@ -11,8 +11,8 @@ from longhouse.store import erasure, journals
 from longhouse.store.database import Database
 from longhouse.store.memory_files import LOCKS, Memories, Scope
 from longhouse.store.migrate import migrate
+from longhouse.tools.builtin.memory_files import scope_of
 from longhouse.tools.context import ToolContext
-from longhouse.tools.workspace import scope_of
 
 LONG = "é" * 300
 """Of such a user, the scope is kept as a digest."""

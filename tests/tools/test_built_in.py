@@ -8,8 +8,8 @@ import pytest
 
 from longhouse.journal import events
 from longhouse.journal.events import Fault, Output
-from longhouse.tools.clock import ClockTool
-from longhouse.tools.talk import ClarificationTool, FinalAnswerTool
+from longhouse.tools.builtin.clock import ClockTool
+from longhouse.tools.builtin.dialogue import ClarificationTool, FinalAnswerTool
 from longhouse.tools.toolbox import Result, Toolbox
 from support import opened, prompted, started, told, used
 

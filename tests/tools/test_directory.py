@@ -9,11 +9,11 @@ from longhouse.models.protocol import Embedder
 from longhouse.runtime.indexer import Indexer
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
-from longhouse.tools.clock import ClockTool
+from longhouse.tools.builtin.clock import ClockTool
+from longhouse.tools.builtin.dialogue import ClarificationTool, FinalAnswerTool
 from longhouse.tools.directory import AgentDirectory, AgentHit
 from longhouse.tools.publishing import publish_classes
 from longhouse.tools.search import Finder
-from longhouse.tools.talk import ClarificationTool, FinalAnswerTool
 
 
 @pytest.fixture(params=["words", "words and vectors"])

@@ -13,8 +13,8 @@ from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.journal.events import Fault
 from longhouse.tools.base import BaseTool
 from longhouse.tools.bindings.base import Refused
-from longhouse.tools.clock import ClockTool
-from longhouse.tools.entrypoint import EntrypointBinding, EntrypointError, bound, check, known, load
+from longhouse.tools.bindings.python import EntrypointBinding, EntrypointError, bound, check, known, load
+from longhouse.tools.builtin.clock import ClockTool
 
 TOOL = """
 from pathlib import Path
@@ -119,7 +119,7 @@ def test_what_is_not_allowed_is_refused_and_not_imported(entrypoint: str) -> Non
         ("allowed.mod.deep:Tool2", ["other", "allowed"]),
         ("allowed.mod:Tool", ["allowed.mod"]),
         ("allowed.mod:Tool", [" allowed "]),
-        ("longhouse.tools.clock:ClockTool", []),
+        ("longhouse.tools.builtin.clock:ClockTool", []),
     ],
 )
 def test_a_class_of_an_allowed_package_is_allowed(entrypoint: str, allowed: list[str]) -> None:
@@ -141,7 +141,7 @@ def test_checking_imports_nothing_and_loading_does(package: Package, tmp_path: P
 
 
 def test_our_own_tools_are_always_there() -> None:
-    assert load("longhouse.tools.clock:ClockTool", []) is ClockTool
+    assert load("longhouse.tools.builtin.clock:ClockTool", []) is ClockTool
 
 
 @pytest.mark.parametrize("name", ["function", "number", "Path", "BaseTool", "Missing"])

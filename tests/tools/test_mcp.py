@@ -20,11 +20,11 @@ from structlog.testing import capture_logs
 
 from longhouse.journal import events
 from longhouse.journal.events import Fault, Output
+from longhouse.tools.builtin.dialogue import FinalAnswerTool
 from longhouse.tools.config import ExecutionConfig, ToolConfig
-from longhouse.tools.mcp import open_mcp
-from longhouse.tools.mcp_config import read_servers
-from longhouse.tools.mcp_wire import MOST_BYTES, TOO_MUCH, _Line
-from longhouse.tools.talk import FinalAnswerTool
+from longhouse.tools.mcp.client import open_mcp
+from longhouse.tools.mcp.config import read_servers
+from longhouse.tools.mcp.transport import MOST_BYTES, TOO_MUCH, _Line
 from longhouse.tools.toolbox import Toolbox
 from support import opened, prompted, started, told, used
 

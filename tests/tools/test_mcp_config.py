@@ -12,8 +12,8 @@ import pytest
 from longhouse.errors import SetupError
 from longhouse.journal.events import Fault
 from longhouse.redaction import Redaction
-from longhouse.tools.mcp_config import Http, Stdio, read_servers
-from longhouse.tools.mcp_tool import McpBinding, Unusable, text_of
+from longhouse.tools.bindings.mcp import McpBinding, Unusable, text_of
+from longhouse.tools.mcp.config import Http, Stdio, read_servers
 
 SECRET = "canary/secret+4711"
 

@@ -7,7 +7,7 @@ import pytest
 
 from longhouse.journal import events
 from longhouse.journal.events import Output
-from longhouse.tools.plan import AdaptPlanTool, GeneratePlanTool, ReasoningTool
+from longhouse.tools.builtin.planning import AdaptPlanTool, GeneratePlanTool, ReasoningTool
 from longhouse.tools.toolbox import Result, Toolbox
 from support import opened, prompted, returned, started, told, used
 

@@ -11,8 +11,8 @@ from longhouse.agents.tool_descriptor import RuntimeBinding, SecurityPolicy, Too
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.tools.base import BaseTool
+from longhouse.tools.mcp.listed import publish_served
 from longhouse.tools.publishing import publish_classes, publish_templates
-from longhouse.tools.served import publish_served
 
 OPERATOR = "key_1"
 CLERK = Template(name="clerk", prompt_pack=PromptPack(system_prompt="one"))

@@ -16,8 +16,8 @@ from longhouse.agents.tool import Tool
 from longhouse.egress import Egress, Lookup, look_up
 from longhouse.journal import events
 from longhouse.journal.events import Effect, Fault, Output
+from longhouse.tools.bindings.http import RemoteBinding, open_remote
 from longhouse.tools.context import ToolContext
-from longhouse.tools.remote import RemoteBinding, open_remote
 from longhouse.tools.toolbox import Toolbox
 from support import opened, prompted, started, told, used
 

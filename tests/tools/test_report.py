@@ -9,9 +9,9 @@ import pytest
 from longhouse.journal import events
 from longhouse.journal.events import Fault, Output
 from longhouse.journal.session import Session
+from longhouse.tools.builtin.report import CreateReportTool
 from longhouse.tools.config import ExecutionConfig, ToolConfig
 from longhouse.tools.context import MadeFile
-from longhouse.tools.report import CreateReportTool
 from longhouse.tools.toolbox import Result, Toolbox
 from support import opened, prompted, started, told, used
 

@@ -10,10 +10,10 @@ import pytest
 from longhouse.journal import events
 from longhouse.journal.events import Fault, Output
 from longhouse.journal.session import Session
+from longhouse.tools.builtin.research import ExtractPageContentTool, WebSearchTool, refusal
+from longhouse.tools.builtin.tavily import open_search
 from longhouse.tools.config import SearchConfig, ToolConfig
 from longhouse.tools.context import Services
-from longhouse.tools.research import ExtractPageContentTool, WebSearchTool, refusal
-from longhouse.tools.tavily import open_search
 from longhouse.tools.toolbox import Result, Toolbox
 from support import opened, prompted, started, told, used
 from tavily import KEY, Tavily, hit, tavily

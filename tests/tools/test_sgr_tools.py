@@ -17,11 +17,11 @@ from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.tools import AgentStatesEnum, SearchResult, SourceData
 from longhouse.tools.base import BaseTool
+from longhouse.tools.builtin.research import ExtractPageContentTool, WebSearchTool
+from longhouse.tools.builtin.tavily import open_search
 from longhouse.tools.config import ExecutionConfig, SearchConfig, ToolConfig, with_model
 from longhouse.tools.context import DEEPEST, TOO_DEEP, Services, ToolContext
 from longhouse.tools.decorator import tool
-from longhouse.tools.research import ExtractPageContentTool, WebSearchTool
-from longhouse.tools.tavily import open_search
 from longhouse.tools.toolbox import Result, Toolbox
 from sgr_tools import ELM, EVERY, OAK
 from support import AGENT, opened, prompted, started, told, used

@@ -14,10 +14,10 @@ from longhouse.journal.session import Session
 from longhouse.models.scripted import call
 from longhouse.store.database import Database
 from longhouse.store.memory_files import MAX_FILE, MAX_SCOPE, Memories
+from longhouse.tools.builtin.memory_files import MEMORY_TOOLS
 from longhouse.tools.context import Services
-from longhouse.tools.memory import MAX_DEPTH, MAX_PATH, BadPath, plain
+from longhouse.tools.memory_access import MAX_DEPTH, MAX_PATH, BadPath, plain
 from longhouse.tools.toolbox import Toolbox
-from longhouse.tools.workspace import MEMORY_TOOLS
 from support import Serving, content, prompted, started, told, used
 
 _calls = itertools.count()

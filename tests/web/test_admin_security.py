@@ -15,8 +15,8 @@ from longhouse.models.scripted import Say, call, calls
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.tools import BaseTool, ToolContext
+from longhouse.tools.mcp.listed import publish_served
 from longhouse.tools.publishing import publish_classes
-from longhouse.tools.served import publish_served
 from support import House, Serving
 
 DONE = call("finalanswertool", answer="Done.")

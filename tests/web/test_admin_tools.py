@@ -195,7 +195,14 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     (bound(remote_endpoint="http://user:pass@a.example/"), "runtime_binding.remote_endpoint"),
     *[
         (bound(python_entrypoint=text), "runtime_binding.python_entrypoint")
-        for text in ("os:system", "builtins:eval", "subprocess:Popen", "..x:y", "longhouse.tools.talk:__class__", "os")
+        for text in (
+            "os:system",
+            "builtins:eval",
+            "subprocess:Popen",
+            "..x:y",
+            "longhouse.tools.builtin.dialogue:__class__",
+            "os",
+        )
     ],
     *[
         (tool(name=name), "name")

@@ -14,7 +14,7 @@ from hostile import canary
 from longhouse.agents.template import Template, ToolPolicy
 from longhouse.errors import SetupError
 from longhouse.models.scripted import call
-from longhouse.tools.tavily import Search, SearchError, open_search
+from longhouse.tools.builtin.tavily import Search, SearchError, open_search
 from support import Serving, content, sse
 from tavily import KEY, Answer, hit, tavily
 

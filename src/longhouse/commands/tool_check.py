@@ -15,8 +15,8 @@ from longhouse.errors import SetupError
 from longhouse.settings import Settings
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.catalog.repository import ADAPTERS
-from longhouse.tools import entrypoint
-from longhouse.tools.mcp import open_mcp
+from longhouse.tools.bindings import python
+from longhouse.tools.mcp.client import open_mcp
 from longhouse.tools.toolbox import Toolbox
 
 PAGE: Final = 500
@@ -24,7 +24,7 @@ PAGE: Final = 500
 
 def describe(settings: Settings, place: str) -> None:
     """The whole descriptor of a class, ready to be published."""
-    own = entrypoint.load(place, tool_packages(settings)).descriptor()
+    own = python.load(place, tool_packages(settings)).descriptor()
     whole = replace(own, runtime_binding=RuntimeBinding(python_entrypoint=place))
     told = ADAPTERS["tool"].dump_python(whole, mode="json", exclude={"version"}, exclude_none=True)
     typer.echo(msgspec.json.format(msgspec.json.encode(told)).decode())

@@ -15,7 +15,7 @@ from longhouse.files.document import Document, merged
 from longhouse.files.mistakes import Mistakes, Place
 from longhouse.files.models import Execution, class_name
 from longhouse.secrets import Bound
-from longhouse.tools.mcp_config import McpServer, read_server
+from longhouse.tools.mcp.config import McpServer, read_server
 from longhouse.validation_messages import Where
 
 log = structlog.get_logger()

@@ -18,7 +18,7 @@ from longhouse.files.mistakes import Mistakes, Place, validated
 from longhouse.files.models import AgentsFile, ConfigFile
 from longhouse.secrets import Bound, elsewhere
 from longhouse.tools.admission import of_template
-from longhouse.tools.mcp_config import McpServer
+from longhouse.tools.mcp.config import McpServer
 from longhouse.validation_messages import Where
 
 _TEMPLATE: TypeAdapter[Template] = TypeAdapter(Template)

@@ -13,7 +13,7 @@ from longhouse.store import journals
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.store.delegation.delegations import Collect
-from longhouse.tools.delegate import CollectTool
+from longhouse.tools.bindings.agent import CollectTool
 from longhouse.tools.toolbox import Toolbox
 
 PriorOf = Callable[[str, str, str | None, str], Awaitable[tuple[Message, ...]]]

@@ -18,8 +18,8 @@ from longhouse.runtime.reading import returned
 from longhouse.runtime.recorder import Recorder, Run
 from longhouse.store import files, journals, leases
 from longhouse.store.database import PASSING, Database
-from longhouse.tools.doubt import LOST
 from longhouse.tools.toolbox import Result, Toolbox
+from longhouse.tools.uncertain import LOST
 
 REPORT_AGAIN: Final = (0.5, 1, 2, 4, 8, 15, 30)
 """Seconds between tries to report an effect to a Postgres in trouble: without the report, a person is to be asked."""

@@ -7,9 +7,9 @@ from longhouse.tools.context import ToolContext
 from longhouse.tools.context import ToolContext as AgentContext
 from longhouse.tools.context import ToolContext as ResearchContext
 from longhouse.tools.decorator import tool
-from longhouse.tools.findings import SearchResult, SourceData
-from longhouse.tools.states import AgentStatesEnum
-from longhouse.tools.tavily_service import TavilySearchService
+from longhouse.tools.sgr.sources import SearchResult, SourceData
+from longhouse.tools.sgr.states import AgentStatesEnum
+from longhouse.tools.sgr.tavily_service import TavilySearchService
 
 __all__ = [
     "AgentConfig",

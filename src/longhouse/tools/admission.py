@@ -16,8 +16,9 @@ from longhouse.secrets import READS_ALONG, Secrets, is_like_a_key, keys_in, unse
 from longhouse.store.catalog.catalog import BUILT_IN, Catalog
 from longhouse.store.catalog.publish import Published, Terms, persist
 from longhouse.store.catalog.repository import Alike, Kind, Shelf, T
-from longhouse.tools import drafts, entrypoint
+from longhouse.tools import drafts
 from longhouse.tools.arguments import schema_problem
+from longhouse.tools.bindings import python
 from longhouse.tools.drafts import Problem
 from longhouse.tools.offering import crowding
 
@@ -102,7 +103,7 @@ class Admission:
             yield ("name",), says
         if tool.input_schema is not None and (says := schema_problem(tool.input_schema)):
             yield ("input_schema",), says
-        if way.python_entrypoint is not None and (says := entrypoint.check(way.python_entrypoint, self._packages)):
+        if way.python_entrypoint is not None and (says := python.check(way.python_entrypoint, self._packages)):
             yield ("runtime_binding", "python_entrypoint"), says
         elif way.python_entrypoint is not None:
             yield from _weakened(tool, way.python_entrypoint)
@@ -229,7 +230,7 @@ def of_template(template: Template) -> Iterator[Found]:
 
 def _weakened(tool: ToolDescriptor, place: str) -> Iterator[Found]:
     """Of a class that is not known here, a worker finds out when it first binds the tool."""
-    cls = entrypoint.known(place)
+    cls = python.known(place)
     if cls and (found := tool.weakened(cls.descriptor())):
         yield (found[0],), found[1]
 

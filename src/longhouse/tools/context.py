@@ -11,10 +11,10 @@ import pydantic
 from longhouse.agents.tool_descriptor import ToolDescriptor
 from longhouse.journal.messages import clean
 from longhouse.journal.session import Open, Session
-from longhouse.tools.findings import as_search, as_source
-from longhouse.tools.memory import Memory
-from longhouse.tools.states import AgentStatesEnum, state_name
-from longhouse.tools.tavily import Search
+from longhouse.tools.builtin.tavily import Search
+from longhouse.tools.memory_access import Memory
+from longhouse.tools.sgr.sources import as_search, as_source
+from longhouse.tools.sgr.states import AgentStatesEnum, state_name
 
 DEEPEST: Final = 64
 """How many levels of lists and objects a value of the context may have: far from where walking it would break."""

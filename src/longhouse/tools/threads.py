@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import structlog
 
-from longhouse.tools.doubt import NotBegun
+from longhouse.tools.uncertain import NotBegun
 
 log = structlog.get_logger()
 

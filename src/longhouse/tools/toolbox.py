@@ -20,9 +20,9 @@ from longhouse.tools.bindings.base import Binding, Blocking, ClassBinding, Refus
 from longhouse.tools.bounded import bounded
 from longhouse.tools.config import ToolConfig, with_model
 from longhouse.tools.context import MadeFile, Services, ToolContext, changes, context_of, written
-from longhouse.tools.doubt import CallError, NotBegun, unknown
-from longhouse.tools.served import publish_served
+from longhouse.tools.mcp.listed import publish_served
 from longhouse.tools.threads import Threads
+from longhouse.tools.uncertain import CallError, NotBegun, unknown
 
 log = structlog.get_logger()
 

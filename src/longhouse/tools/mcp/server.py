@@ -22,13 +22,13 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from longhouse.journal.messages import clean
 from longhouse.redaction import Redaction
+from longhouse.tools.bindings.mcp import McpBinding, Unusable
 from longhouse.tools.context import ToolContext
-from longhouse.tools.doubt import CallError, NotBegun
-from longhouse.tools.mcp import Away
-from longhouse.tools.mcp_config import Http, McpServer, Stdio
-from longhouse.tools.mcp_tool import McpBinding, Unusable
-from longhouse.tools.mcp_wire import MOST_BYTES, TOO_MUCH, HttpWire, StdioWire
+from longhouse.tools.mcp.client import Away
+from longhouse.tools.mcp.config import Http, McpServer, Stdio
+from longhouse.tools.mcp.transport import MOST_BYTES, TOO_MUCH, HttpWire, StdioWire
 from longhouse.tools.toolbox import Toolbox
+from longhouse.tools.uncertain import CallError, NotBegun
 
 log = structlog.get_logger()
 

@@ -29,7 +29,7 @@ from longhouse.tools.arguments import BadSchema, Check, checker, read
 from longhouse.tools.bindings.base import Work
 from longhouse.tools.config import ToolConfig
 from longhouse.tools.context import ToolContext
-from longhouse.tools.doubt import CallError, NotBegun
+from longhouse.tools.uncertain import CallError, NotBegun
 
 MOST_BYTES: Final = 4 * 2**20
 """Of an answer, packed or unpacked."""

@@ -10,10 +10,10 @@ from longhouse import clock
 from longhouse.egress import LONGEST_URL, is_public_host
 from longhouse.tools.base import BaseTool
 from longhouse.tools.bounded import bounded
+from longhouse.tools.builtin.tavily import Page, Search, SearchError
 from longhouse.tools.config import SearchConfig, ToolConfig
 from longhouse.tools.context import ToolContext
-from longhouse.tools.findings import Finding
-from longhouse.tools.tavily import Page, Search, SearchError
+from longhouse.tools.sgr.sources import Finding
 
 MOST_URLS: Final = 10
 LONGEST_TITLE: Final = 300

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
-from longhouse.tools.mcp_config import McpServer
+from longhouse.tools.mcp.config import McpServer
 from longhouse.tools.toolbox import Toolbox
 
 Away = Callable[[], Mapping[str, str]]
@@ -28,7 +28,7 @@ async def open_mcp(
         yield dict
         return
     # The library takes seconds to load, which those without servers should not spend.
-    at_work = await asyncio.to_thread(importlib.import_module, "longhouse.tools.mcp_server")
+    at_work = await asyncio.to_thread(importlib.import_module, "longhouse.tools.mcp.server")
     async with at_work.running(servers, toolbox, start_within) as away:
         yield away
 

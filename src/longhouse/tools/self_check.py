@@ -7,10 +7,10 @@ from longhouse.agents.tool_descriptor import ToolDescriptor
 from longhouse.egress import Egress
 from longhouse.journal.events import Fault
 from longhouse.store.catalog.catalog import Catalog
-from longhouse.tools import entrypoint
 from longhouse.tools.arguments import schema_problem
-from longhouse.tools.mcp import Away, belongs
-from longhouse.tools.mcp_config import McpServer
+from longhouse.tools.bindings import python
+from longhouse.tools.mcp.client import Away, belongs
+from longhouse.tools.mcp.config import McpServer
 from longhouse.tools.toolbox import Toolbox
 
 
@@ -34,7 +34,7 @@ class Checkup:
             yield f"input_schema: {says}"
         way = tool.runtime_binding
         if way.python_entrypoint is not None:
-            binding = entrypoint.EntrypointBinding(tool, self.packages)
+            binding = python.EntrypointBinding(tool, self.packages)
             if isinstance(binding.fault, Fault):
                 yield binding.fault.message
             elif says := schema_problem(binding.tool.schema):

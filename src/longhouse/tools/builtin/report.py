@@ -15,9 +15,9 @@ from pydantic import Field
 from longhouse.journal.events import Effect
 from longhouse.journal.messages import clean
 from longhouse.tools.base import BaseTool
+from longhouse.tools.builtin.research import known
 from longhouse.tools.config import ToolConfig
 from longhouse.tools.context import MadeFile, ToolContext
-from longhouse.tools.research import known
 
 log = structlog.get_logger()
 

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 
+from longhouse.tools.builtin.research import LONGEST_PAGE, MOST_URLS, refusal
+from longhouse.tools.builtin.tavily import Search, open_search
 from longhouse.tools.config import SearchConfig
-from longhouse.tools.findings import SourceData
-from longhouse.tools.research import LONGEST_PAGE, MOST_URLS, refusal
-from longhouse.tools.tavily import Search, open_search
+from longhouse.tools.sgr.sources import SourceData
 
 
 class TavilySearchService:

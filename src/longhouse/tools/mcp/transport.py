@@ -22,7 +22,7 @@ from mcp.client.stdio import get_default_environment
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 
-from longhouse.tools import mcp_http
+from longhouse.tools.mcp import http as mcp_http
 
 log = structlog.get_logger()
 

@@ -6,10 +6,10 @@ from functools import partial
 import aiohttp
 
 from longhouse.agents.tool_descriptor import ToolDescriptor
-from longhouse.tools import entrypoint
+from longhouse.tools.bindings import python
+from longhouse.tools.bindings.agent import AgentBinding
 from longhouse.tools.bindings.base import Binding
-from longhouse.tools.delegate import AgentBinding
-from longhouse.tools.remote import RemoteBinding
+from longhouse.tools.bindings.http import RemoteBinding
 from longhouse.tools.toolbox import Binder
 
 
@@ -30,7 +30,7 @@ def binder_of(
             return RemoteBinding(
                 descriptor.tool, way.remote_endpoint, http, api_key_ref=way.api_key_ref, secret_of=secret_of
             )
-        return entrypoint.bound(descriptor, packages) if way.python_entrypoint else None
+        return python.bound(descriptor, packages) if way.python_entrypoint else None
 
     return bind
 

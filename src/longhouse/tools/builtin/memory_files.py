@@ -12,7 +12,7 @@ from longhouse.store import memory_scopes
 from longhouse.store.memory_files import MAX_ENTRIES, MAX_FILE, MAX_SCOPE, File, Scope, Verdict
 from longhouse.tools.base import BaseTool
 from longhouse.tools.context import ToolContext
-from longhouse.tools.memory import ROOT, BadPath, Memory, plain
+from longhouse.tools.memory_access import ROOT, BadPath, Memory, plain
 
 PATH: Final = f"A path inside {ROOT}, such as people/ann.md"
 
