@@ -16,12 +16,12 @@ from longhouse.journal.events import Limits
 from longhouse.journal.session import Session, Turn
 from longhouse.models import embedding_table
 from longhouse.models.protocol import Embedder
-from longhouse.runtime.indexer import Indexer
 from longhouse.search import document, ranking, tokenizer
 from longhouse.search.document import ToolFacts
+from longhouse.search.indexer import Indexer
+from longhouse.search.selection import Finder, ToolSearchService
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.search.index import Document
-from longhouse.tools.search import Finder, ToolSearchService
 
 # Words of made-up services: what is done, with what, of which kind, where.
 _VERBS = """

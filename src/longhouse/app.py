@@ -33,13 +33,14 @@ from longhouse.models.scripted import ScriptedModel
 from longhouse.runtime.bus import Bus
 from longhouse.runtime.delegate import PriorOf
 from longhouse.runtime.engine import Engine, Patience
-from longhouse.runtime.indexer import Indexer
 from longhouse.runtime.instance import ModelFor, Pool
 from longhouse.runtime.log_file import LogFolder
 from longhouse.runtime.roster import Roster
 from longhouse.runtime.shredder import Shredder
 from longhouse.runtime.watchdog import Watchdog
 from longhouse.runtime.worker import Terms, Worker, new_id
+from longhouse.search.indexer import Indexer
+from longhouse.search.selection import Finder, ToolSearchService
 from longhouse.secrets import Secrets
 from longhouse.settings import Settings
 from longhouse.store import leases, migrate
@@ -67,7 +68,6 @@ from longhouse.tools.mcp.client import Away, belongs, open_mcp
 from longhouse.tools.mcp.config import McpServer
 from longhouse.tools.offering import Offering, crowding
 from longhouse.tools.publishing import publish_classes, publish_templates
-from longhouse.tools.search import Finder, ToolSearchService
 from longhouse.tools.self_check import Checkup
 from longhouse.tools.toolbox import Toolbox
 from longhouse.web import server

@@ -10,12 +10,12 @@ import pytest
 from finding import Buckets, found, indexed, publish, tool
 from longhouse.errors import ProviderError
 from longhouse.models import embedding_table as embedded
-from longhouse.runtime.indexer import Indexer
+from longhouse.search.indexer import Indexer
+from longhouse.search.selection import Finder
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.store.search import index
 from longhouse.store.search.query import Filters
-from longhouse.tools.search import Finder
 
 MANY = [tool(f"tool_{n}", f"Counts to {n} in the town of place{n % 50}", "how") for n in range(300)]
 

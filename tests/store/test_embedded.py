@@ -25,11 +25,11 @@ import pytest
 
 from finding import Buckets, found, indexed, tool
 from longhouse.errors import SetupError
+from longhouse.search.selection import Finder
 from longhouse.store import migrate
 from longhouse.store.database import open_database
 from longhouse.store.postgres import Postgres, launcher, open_postgres
 from longhouse.store.postgres import account as accounts
-from longhouse.tools.search import Finder
 from support import data_folder
 
 ROOT = os.geteuid() == 0

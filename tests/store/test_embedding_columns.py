@@ -7,11 +7,11 @@ import pytest
 from conftest import database, plain_role
 from finding import Buckets, found, indexed, publish, tool
 from former import made_formerly
-from longhouse.runtime.indexer import Indexer
+from longhouse.search.indexer import Indexer
+from longhouse.search.selection import Finder
 from longhouse.store import migrate
 from longhouse.store.database import Database, open_database
 from longhouse.store.search.query import Filters
-from longhouse.tools.search import Finder
 
 SOME = (
     tool("get_forecast", "The weather of the next days in a city", "city"),

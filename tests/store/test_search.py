@@ -5,13 +5,13 @@ import pytest
 from finding import Buckets, found, indexed, publish, tool
 from longhouse.agents.template import MultiAgentMeta, Template, ToolPolicy
 from longhouse.models.protocol import Embedder
-from longhouse.runtime.indexer import Indexer
+from longhouse.search.directory import AgentDirectory
 from longhouse.search.finder import NARROW, WHOLE
+from longhouse.search.indexer import Indexer
+from longhouse.search.selection import Finder
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.store.search.query import Filters
-from longhouse.tools.directory import AgentDirectory
-from longhouse.tools.search import Finder
 
 WEATHER = tool("get_forecast", "The weather of the next days in a city", "city")
 LETTER = tool("sendLetter", "Deliver a letter by post", "recipient", "stamp_value")

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from finding import Buckets, found, indexed, publish, tool
-from longhouse.runtime.indexer import Indexer
 from longhouse.search.finder import NARROW
+from longhouse.search.indexer import Indexer
+from longhouse.search.selection import Finder
 from longhouse.store.database import Database
 from longhouse.store.search import vectors
 from longhouse.store.search.vectors import Kept
-from longhouse.tools.search import Finder
 
 QUERIES = ("counting in the town of place7", "Count to 1200. Then tell me what is in place3.", "nothing of the kind")
 MANY = [tool(f"tool_{n}", f"Counts to {n} in the town of place{n % 50}", "how") for n in range(NARROW + 300)]

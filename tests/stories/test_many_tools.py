@@ -9,7 +9,7 @@ from longhouse.agents.tool_descriptor import RuntimeBinding, SecurityPolicy, Too
 from longhouse.journal.events import Fault
 from longhouse.models import embedding_table
 from longhouse.models.scripted import call
-from longhouse.runtime.indexer import Indexer
+from longhouse.search.indexer import Indexer
 from support import House, Serving
 
 CAP = 12

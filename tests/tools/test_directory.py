@@ -6,14 +6,14 @@ from finding import publish, tool
 from longhouse.agents.template import MultiAgentMeta, PromptPack, Template, ToolPolicy
 from longhouse.models import embedding_table
 from longhouse.models.protocol import Embedder
-from longhouse.runtime.indexer import Indexer
+from longhouse.search.directory import AgentDirectory, AgentHit
+from longhouse.search.indexer import Indexer
+from longhouse.search.selection import Finder
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.tools.builtin.clock import ClockTool
 from longhouse.tools.builtin.dialogue import ClarificationTool, FinalAnswerTool
-from longhouse.tools.directory import AgentDirectory, AgentHit
 from longhouse.tools.publishing import publish_classes
-from longhouse.tools.search import Finder
 
 
 @pytest.fixture(params=["words", "words and vectors"])

@@ -12,10 +12,10 @@ from longhouse.agents.template import Availability, Rules, SelectionStrategy, Te
 from longhouse.agents.tool_descriptor import ToolDescriptor
 from longhouse.journal.events import Limits, Rights, Selection
 from longhouse.journal.session import Session, Turn
-from longhouse.runtime.indexer import Indexer
+from longhouse.search.indexer import Indexer
+from longhouse.search.selection import Finder, ToolSearchService
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
-from longhouse.tools.search import Finder, ToolSearchService
 
 TOPICS = ("weather", "letter", "train", "recipe", "invoice", "museum", "doctor", "garden", "concert", "library")
 CROWD = [tool(f"{topic}_{n}", f"Number {n} of all that is about a {topic}") for topic in TOPICS for n in range(6)]

@@ -11,13 +11,13 @@ from longhouse.agents.template import MultiAgentMeta, Template, ToolPolicy
 from longhouse.app import TOOLS
 from longhouse.models import embedding_table
 from longhouse.models.scripted import call
-from longhouse.runtime.indexer import Indexer
+from longhouse.search.directory import AgentDirectory
+from longhouse.search.indexer import Indexer
+from longhouse.search.router import Router
+from longhouse.search.selection import Finder
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
-from longhouse.tools.directory import AgentDirectory
 from longhouse.tools.publishing import publish_classes, publish_templates
-from longhouse.tools.search import Finder
-from longhouse.web.routing import Router
 from support import House, Serving
 
 

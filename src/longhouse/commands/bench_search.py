@@ -24,15 +24,15 @@ from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.app import open_embedder
 from longhouse.errors import SetupError
 from longhouse.models.protocol import Embedder
-from longhouse.runtime.indexer import Indexer
+from longhouse.search.directory import AgentDirectory
+from longhouse.search.indexer import Indexer
+from longhouse.search.selection import Finder
 from longhouse.settings import Settings
 from longhouse.store import migrate
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database, open_database
 from longhouse.store.postgres import open_postgres
 from longhouse.store.search.query import Filters
-from longhouse.tools.directory import AgentDirectory
-from longhouse.tools.search import Finder
 
 DEPTH: Final = 50
 """Results that are looked at."""

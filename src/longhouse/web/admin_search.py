@@ -6,11 +6,11 @@ from typing import Any
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import Field, StrictStr
 
+from longhouse.search.directory import AgentDirectory, AgentHit
 from longhouse.search.finder import Hit
+from longhouse.search.selection import Finder, policy_filters
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.search.query import Filters
-from longhouse.tools.directory import AgentDirectory, AgentHit
-from longhouse.tools.search import Finder, policy_filters
 from longhouse.web import access, admin_docs, query, wire
 
 

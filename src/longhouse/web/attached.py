@@ -9,10 +9,10 @@ from longhouse.journal import events
 from longhouse.journal.events import Recorded
 from longhouse.journal.fold import fold
 from longhouse.journal.session import Session
+from longhouse.search.router import Routed
 from longhouse.store.database import Database
 from longhouse.store.delegation import tree
 from longhouse.store.journals import Placed
-from longhouse.web.routing import Routed
 
 
 @dataclass(frozen=True, slots=True)

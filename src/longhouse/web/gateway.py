@@ -7,12 +7,12 @@ from fastapi import APIRouter, Depends, Request, Response
 from longhouse.agents.template import Streaming
 from longhouse.errors import CallerError
 from longhouse.runtime.bus import Bus
+from longhouse.search.router import AUTO
 from longhouse.store import sessions
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.web import access, wire
 from longhouse.web.chat import Completion
-from longhouse.web.routing import AUTO
 from longhouse.web.stream import ChatStream
 from longhouse.web.telling import Telling
 from longhouse.web.turns import SESSION_ID, Turns, unknown_model

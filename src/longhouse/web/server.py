@@ -15,12 +15,13 @@ import longhouse
 from longhouse.errors import CallerError
 from longhouse.runtime.bus import Bus
 from longhouse.runtime.delegate import PriorOf
+from longhouse.search.directory import AgentDirectory
+from longhouse.search.router import Router
+from longhouse.search.selection import Finder
 from longhouse.store import leases
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import PASSING, Database
 from longhouse.tools.admission import Admission
-from longhouse.tools.directory import AgentDirectory
-from longhouse.tools.search import Finder
 from longhouse.tools.toolbox import Toolbox
 from longhouse.validation_messages import explain, path_text
 from longhouse.web import (
@@ -45,7 +46,6 @@ from longhouse.web import (
 )
 from longhouse.web.access import Caller, Door
 from longhouse.web.metrics import Metrics
-from longhouse.web.routing import Router
 from longhouse.web.sessions import Sessions
 from longhouse.web.turns import Turns
 from longhouse.web.visits import VISIT, Porter

@@ -20,6 +20,7 @@ from longhouse.journal.fold import blank, fold
 from longhouse.journal.session import EPHEMERAL, Session
 from longhouse.journal.transcript import Step
 from longhouse.runtime.delegate import PriorOf
+from longhouse.search.router import AUTO, Routed, Router
 from longhouse.store import journals, sessions
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
@@ -33,7 +34,6 @@ from longhouse.web.asked import Asked, Said, prior_of, read, text_of
 from longhouse.web.attached import Attached, folded, seen_heads
 from longhouse.web.deciding import Deciding
 from longhouse.web.meaning import meant
-from longhouse.web.routing import AUTO, Routed, Router
 from longhouse.web.tree import Question, own, waiting_status
 from longhouse.web.underway import UnderWay
 from longhouse.web.wire import ChatRequest

@@ -7,9 +7,9 @@ from typing import Final
 from longhouse.search import ranking
 from longhouse.search.document import TELLING_TYPES
 from longhouse.search.finder import Hit
+from longhouse.search.selection import Finder
 from longhouse.store.search import query as search
 from longhouse.store.search.query import Filters
-from longhouse.tools.search import Finder
 
 TOOLS: Final = 100
 """Tools whose agents come into question; the hundred-and-first best tool is nobody's reason."""

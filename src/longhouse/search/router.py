@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Any, Final
 
+from longhouse.search import directory
+from longhouse.search.directory import AgentDirectory, AgentHit
 from longhouse.search.small_talk import is_small_talk
-from longhouse.tools import directory
-from longhouse.tools.directory import AgentDirectory, AgentHit
 
 AUTO: Final = "auto"
 LOOKED_AT: Final = 5
