@@ -11,9 +11,9 @@ import aiohttp
 import msgspec
 
 from bench.house import Ground, ground, house
+from longhouse.catalog.validation import Admission
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.search import index
-from longhouse.tools.admission import Admission
 from longhouse.web.admin_docs import TOOL
 
 TOOLS = 100_000

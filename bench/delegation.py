@@ -12,8 +12,8 @@ import aiohttp
 from bench.house import Ground, House
 from bench.model import ASKS, HELPS
 from longhouse.agents.template import PromptPack, Template, ToolPolicy
+from longhouse.catalog.sources import publish_templates
 from longhouse.store.catalog.catalog import Catalog
-from longhouse.tools.publishing import publish_templates
 
 CALLER = Template(
     name="bench_caller",

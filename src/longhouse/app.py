@@ -18,6 +18,8 @@ from longhouse.agents.strategies.hybrid import SGRToolCallingAgent
 from longhouse.agents.strategies.structured import SGRAgent
 from longhouse.agents.strategies.tool_calling import ToolCallingAgent
 from longhouse.agents.template import Template
+from longhouse.catalog.sources import publish_classes, publish_templates
+from longhouse.catalog.validation import Admission
 from longhouse.configured import Configured, configure
 from longhouse.egress import Egress
 from longhouse.errors import SetupError
@@ -49,7 +51,6 @@ from longhouse.store.catalog.publish import Published
 from longhouse.store.database import Database, open_database
 from longhouse.store.memory_files import Memories
 from longhouse.store.postgres import Postgres, open_postgres
-from longhouse.tools.admission import Admission
 from longhouse.tools.base import BaseTool
 from longhouse.tools.bindings.agent import CollectTool
 from longhouse.tools.bindings.http import open_remote
@@ -67,7 +68,6 @@ from longhouse.tools.context import Services
 from longhouse.tools.mcp.client import Away, belongs, open_mcp
 from longhouse.tools.mcp.config import McpServer
 from longhouse.tools.offering import Offering, crowding
-from longhouse.tools.publishing import publish_classes, publish_templates
 from longhouse.tools.self_check import Checkup
 from longhouse.tools.toolbox import Toolbox
 from longhouse.web import server

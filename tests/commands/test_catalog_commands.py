@@ -12,6 +12,7 @@ from pydantic import SecretStr
 from acme import acme
 from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.app import TOOLS
+from longhouse.catalog.sources import publish_classes
 from longhouse.commands import catalog as commands
 from longhouse.commands import tool_check
 from longhouse.errors import CallerError, SetupError
@@ -19,7 +20,6 @@ from longhouse.settings import Settings
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.tools.bindings.python import EntrypointError
-from longhouse.tools.publishing import publish_classes
 from longhouse.web.admin_docs import TEMPLATE, TOOL
 from support import launched_words
 

@@ -17,6 +17,7 @@ from redis.asyncio import Redis
 from scribe import Scribe
 
 from longhouse.agents.builtin import BUILT_IN
+from longhouse.catalog.sources import publish_templates
 from longhouse.errors import CallerError
 from longhouse.journal import events
 from longhouse.memory import get_session_logger
@@ -27,7 +28,6 @@ from longhouse.memory.watch import Confirmed, SessionLog, subagents_in
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.store.projections import Row
-from longhouse.tools.publishing import publish_templates
 from redis_server import RedisServer
 from support import returned, used
 

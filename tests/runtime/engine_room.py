@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from longhouse.agents.template import ExecutionPolicy, LLMPolicy, Template, ToolPolicy
+from longhouse.catalog.sources import publish_classes, publish_templates
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
 from longhouse.journal.messages import ToolResult
@@ -23,7 +24,6 @@ from longhouse.tools import BaseTool, ToolContext
 from longhouse.tools.builtin.clock import ClockTool
 from longhouse.tools.builtin.dialogue import ClarificationTool, FinalAnswerTool
 from longhouse.tools.offering import Offering
-from longhouse.tools.publishing import publish_classes, publish_templates
 from longhouse.tools.toolbox import Toolbox
 
 AGENT = "worker_bee"

@@ -15,6 +15,7 @@ from longhouse.agents.builtin import BUILT_IN
 from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import Template
 from longhouse.app import TOOLS
+from longhouse.catalog.sources import publish_classes, publish_templates
 from longhouse.errors import Deposed
 from longhouse.journal import events
 from longhouse.journal.events import Recorded, Resumed
@@ -29,7 +30,6 @@ from longhouse.store import journals, leases
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.tools.offering import Offering
-from longhouse.tools.publishing import publish_classes, publish_templates
 from longhouse.tools.toolbox import Toolbox
 from support import AGENT, House, Process, Serving, dictated
 

@@ -4,6 +4,7 @@ import pytest
 
 from finding import publish, tool
 from longhouse.agents.template import MultiAgentMeta, PromptPack, Template, ToolPolicy
+from longhouse.catalog.sources import publish_classes
 from longhouse.models import embedding_table
 from longhouse.models.protocol import Embedder
 from longhouse.search.directory import AgentDirectory, AgentHit
@@ -13,7 +14,6 @@ from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.tools.builtin.clock import ClockTool
 from longhouse.tools.builtin.dialogue import ClarificationTool, FinalAnswerTool
-from longhouse.tools.publishing import publish_classes
 
 
 @pytest.fixture(params=["words", "words and vectors"])

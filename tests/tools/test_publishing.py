@@ -8,11 +8,11 @@ from structlog.testing import capture_logs
 from longhouse.agents.template import PromptPack, Template, ToolPolicy
 from longhouse.agents.tool import Tool
 from longhouse.agents.tool_descriptor import RuntimeBinding, SecurityPolicy, ToolDescriptor
+from longhouse.catalog.sources import publish_classes, publish_templates
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.tools.base import BaseTool
 from longhouse.tools.mcp.listed import publish_served
-from longhouse.tools.publishing import publish_classes, publish_templates
 
 OPERATOR = "key_1"
 CLERK = Template(name="clerk", prompt_pack=PromptPack(system_prompt="one"))

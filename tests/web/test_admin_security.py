@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 
 from longhouse.agents.template import Template, ToolPolicy
 from longhouse.agents.tool_descriptor import Allow, RateLimits, SecurityOverlay, SecurityPolicy
+from longhouse.catalog.sources import publish_classes
 from longhouse.journal.events import Fault
 from longhouse.journal.messages import ToolResult
 from longhouse.models.scripted import Say, call, calls
@@ -16,7 +17,6 @@ from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.tools import BaseTool, ToolContext
 from longhouse.tools.mcp.listed import publish_served
-from longhouse.tools.publishing import publish_classes
 from support import House, Serving
 
 DONE = call("finalanswertool", answer="Done.")

@@ -9,6 +9,7 @@ import routing_set
 from longhouse.agents.builtin import BUILT_IN
 from longhouse.agents.template import MultiAgentMeta, Template, ToolPolicy
 from longhouse.app import TOOLS
+from longhouse.catalog.sources import publish_classes, publish_templates
 from longhouse.models import embedding_table
 from longhouse.models.scripted import call
 from longhouse.search.directory import AgentDirectory
@@ -17,7 +18,6 @@ from longhouse.search.router import Router
 from longhouse.search.selection import Finder
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
-from longhouse.tools.publishing import publish_classes, publish_templates
 from support import House, Serving
 
 

@@ -7,12 +7,12 @@ import msgspec
 import structlog
 from hostile import ask, chat, refusal
 
+from longhouse.catalog.validation import Admission
 from longhouse.models.scripted import call, calls
 from longhouse.runtime.bus import Bus
 from longhouse.search.selection import Finder
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database, open_database
-from longhouse.tools.admission import Admission
 from longhouse.tools.toolbox import Toolbox
 from longhouse.web import server
 from longhouse.web.access import Door

@@ -8,8 +8,10 @@ from typing import Annotated, Any, Final
 import msgspec
 import typer
 
-from longhouse.agents.diff import differences
 from longhouse.app import open_admission, open_store, parts_of
+from longhouse.catalog import security
+from longhouse.catalog.diff import differences
+from longhouse.catalog.service import merge
 from longhouse.commands import tool_check
 from longhouse.configured import configure
 from longhouse.errors import SetupError
@@ -17,8 +19,6 @@ from longhouse.settings import Settings
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.catalog.publish import LAST
 from longhouse.store.catalog.repository import Kind, Named, Shelf, Version
-from longhouse.tools import security
-from longhouse.web.desk import merge
 
 BY: Final = "command line"
 """Who published what came this way."""

@@ -11,13 +11,13 @@ from longhouse.agents import naming
 from longhouse.agents.strategies.base import AgentRegistry
 from longhouse.agents.strategies.hybrid import REASONING, SGRToolCallingAgent
 from longhouse.agents.template import Template
+from longhouse.catalog.validation import of_template
 from longhouse.files import definitions
 from longhouse.files.definitions import Definition, place_of
 from longhouse.files.document import Document, merged, read_document
 from longhouse.files.mistakes import Mistakes, Place, validated
 from longhouse.files.models import AgentsFile, ConfigFile
 from longhouse.secrets import Bound, elsewhere
-from longhouse.tools.admission import of_template
 from longhouse.tools.mcp.config import McpServer
 from longhouse.validation_messages import Where
 

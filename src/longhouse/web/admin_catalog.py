@@ -8,14 +8,14 @@ import msgspec
 from fastapi import APIRouter, Depends, Path, Request, Response
 from pydantic import Field, TypeAdapter
 
-from longhouse.agents.diff import differences
+from longhouse.catalog.diff import differences
+from longhouse.catalog.service import Desk
+from longhouse.catalog.validation import Admission
 from longhouse.errors import CallerError
 from longhouse.store.catalog.overlays import Overlays
 from longhouse.store.catalog.publish import LAST, Published
 from longhouse.store.catalog.repository import Named, Shelf, T, Version
-from longhouse.tools.admission import Admission
 from longhouse.web import access, admin_docs, query, wire
-from longhouse.web.desk import Desk
 
 Name = Annotated[str, Path(description="The name; it may hold dots", examples=["server.tool"])]
 

@@ -6,14 +6,14 @@ from typing import Any, Final
 import msgspec
 from fastapi import APIRouter, Depends, Request, Response
 
+from longhouse.catalog import security
+from longhouse.catalog.service import Desk, merge
+from longhouse.catalog.validation import Admission
 from longhouse.errors import CallerError
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.catalog.repository import Version
-from longhouse.tools import security
-from longhouse.tools.admission import Admission
 from longhouse.web import access, admin_docs, query, wire
 from longhouse.web.admin_catalog import Name
-from longhouse.web.desk import Desk, merge
 
 OVERLAY: Final[dict[str, Any]] = {"risk_level": "high", "rate_limits": {"per_minute": 5}}
 DESCRIBED: Final[dict[str, Any]] = {

@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import longhouse
+from longhouse.catalog.validation import Admission
 from longhouse.errors import CallerError
 from longhouse.runtime.bus import Bus
 from longhouse.runtime.delegate import PriorOf
@@ -21,7 +22,6 @@ from longhouse.search.selection import Finder
 from longhouse.store import leases
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import PASSING, Database
-from longhouse.tools.admission import Admission
 from longhouse.tools.toolbox import Toolbox
 from longhouse.validation_messages import explain, path_text
 from longhouse.web import (

@@ -11,15 +11,15 @@ from longhouse.agents.naming import AGENT, key, name_problem
 from longhouse.agents.strategies.base import AgentRegistry
 from longhouse.agents.template import Template
 from longhouse.agents.tool_descriptor import ToolDescriptor
+from longhouse.catalog import drafts
+from longhouse.catalog.drafts import Problem
 from longhouse.egress import ANYWHERE, Egress
 from longhouse.secrets import READS_ALONG, Secrets, is_like_a_key, keys_in, unsealed
 from longhouse.store.catalog.catalog import BUILT_IN, Catalog
 from longhouse.store.catalog.publish import Published, Terms, persist
 from longhouse.store.catalog.repository import Alike, Kind, Shelf, T
-from longhouse.tools import drafts
 from longhouse.tools.arguments import schema_problem
 from longhouse.tools.bindings import python
-from longhouse.tools.drafts import Problem
 from longhouse.tools.offering import crowding
 
 AT_ONCE: Final = 50

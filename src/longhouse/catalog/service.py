@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Generic
 
 from longhouse.agents.naming import could_be_named
+from longhouse.catalog import security
+from longhouse.catalog.validation import Admission
 from longhouse.errors import CallerError
 from longhouse.store.catalog.overlays import Overlays
 from longhouse.store.catalog.publish import Published, persist
 from longhouse.store.catalog.repository import Named, Shelf, T, Version
-from longhouse.tools import security
-from longhouse.tools.admission import Admission
 
 
 class Desk(Generic[T]):
