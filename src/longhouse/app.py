@@ -33,12 +33,12 @@ from longhouse.models.openai import OpenAIModel
 from longhouse.models.protocol import Embedder, Model
 from longhouse.models.scripted import ScriptedModel
 from longhouse.runtime.bus import Bus
-from longhouse.runtime.delegate import PriorOf
+from longhouse.runtime.delegation import PriorOf
 from longhouse.runtime.engine import Engine, Patience
-from longhouse.runtime.instance import ModelFor, Pool
+from longhouse.runtime.file_cleanup import Shredder
+from longhouse.runtime.instance_registry import Roster
+from longhouse.runtime.instances import ModelFor, Pool
 from longhouse.runtime.log_file import LogFolder
-from longhouse.runtime.roster import Roster
-from longhouse.runtime.shredder import Shredder
 from longhouse.runtime.watchdog import Watchdog
 from longhouse.runtime.worker import Terms, Worker, new_id
 from longhouse.search.indexer import Indexer

@@ -15,7 +15,7 @@ from longhouse.journal.session import Session
 from longhouse.models.scripted import Playable, ScriptedModel
 from longhouse.runtime.bus import Bus
 from longhouse.runtime.engine import Engine
-from longhouse.runtime.instance import Pool
+from longhouse.runtime.instances import Pool
 from longhouse.store import journals, leases
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database

@@ -11,8 +11,8 @@ from longhouse.journal.events import Fault, Output
 from longhouse.journal.session import State
 from longhouse.models.scripted import Call, Say, call, calls, say
 from longhouse.runtime.bus import Fragment
-from longhouse.runtime.instance import Status
-from longhouse.runtime.reading import MAX_CALLS
+from longhouse.runtime.instances import Status
+from longhouse.runtime.reply_handler import MAX_CALLS
 from longhouse.store.database import Database
 from longhouse.tools import BaseTool, ToolContext
 

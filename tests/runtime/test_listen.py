@@ -16,7 +16,7 @@ from longhouse.journal.events import ProviderCall, Replied, Sampling
 from longhouse.journal.session import Session
 from longhouse.models.scripted import Say, ScriptedModel, call, calls, say
 from longhouse.runtime.bus import Bus, Fragment, Look
-from longhouse.runtime.listen import listen
+from longhouse.runtime.model_stream import listen
 from longhouse.store.database import Database
 from longhouse.tools.builtin.clock import ClockTool
 from longhouse.tools.builtin.dialogue import FinalAnswerTool

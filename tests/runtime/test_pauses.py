@@ -1,6 +1,6 @@
 """When a session that failed may be tried again."""
 
-from longhouse.runtime.pauses import FIRST, FORGOTTEN, LONGEST, Pauses
+from longhouse.runtime.backoff import FIRST, FORGOTTEN, LONGEST, Pauses
 
 
 class Clock:

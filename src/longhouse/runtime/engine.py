@@ -21,12 +21,12 @@ from longhouse.journal.session import MOST_LOST, Open, Session
 from longhouse.models.protocol import PaidError
 from longhouse.runtime.bus import Bus
 from longhouse.runtime.condense import condensed
-from longhouse.runtime.delegate import Delegates, PriorOf
-from longhouse.runtime.instance import Instance, Pool
-from longhouse.runtime.listen import listen
-from longhouse.runtime.performer import Performer
-from longhouse.runtime.reading import Reading, in_order
+from longhouse.runtime.delegation import Delegates, PriorOf
+from longhouse.runtime.instances import Instance, Pool
+from longhouse.runtime.model_stream import listen
 from longhouse.runtime.recorder import Recorder, Run
+from longhouse.runtime.reply_handler import Reading, in_order
+from longhouse.runtime.tool_runner import Performer
 from longhouse.store import journals, leases
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import PASSING, Database

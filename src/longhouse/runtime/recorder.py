@@ -13,7 +13,7 @@ from longhouse.journal.events import Event, Recorded
 from longhouse.journal.fold import fold
 from longhouse.journal.session import AGENT_FAILED, Session
 from longhouse.runtime.bus import Bus, Facts, Stir
-from longhouse.runtime.delegate import Begun, Delegates
+from longhouse.runtime.delegation import Begun, Delegates
 from longhouse.store import journals
 from longhouse.store.database import Database
 from longhouse.store.delegation import delegations

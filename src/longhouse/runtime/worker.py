@@ -15,10 +15,10 @@ import structlog
 from longhouse import background, clock
 from longhouse.errors import AlreadyReturned, Deposed, Postponed, SetupError, UnknownShape
 from longhouse.journal.session import Session, State
+from longhouse.runtime.backoff import Pauses
 from longhouse.runtime.bus import Bus, Gone, Look, Stir
 from longhouse.runtime.engine import Engine
 from longhouse.runtime.heartbeat import Heartbeat
-from longhouse.runtime.pauses import Pauses
 from longhouse.runtime.recorder import Run
 from longhouse.store import erasure, journals, leases, sessions
 from longhouse.store.database import PASSING, UNREACHABLE, Database

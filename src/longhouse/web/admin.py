@@ -6,7 +6,7 @@ import msgspec
 from fastapi import APIRouter, Depends, Request, Response
 
 from longhouse.journal.session import State
-from longhouse.runtime.instance import Status
+from longhouse.runtime.instances import Status
 from longhouse.store import sessions, workers
 from longhouse.store.database import Database
 from longhouse.web import access, admin_docs, query, wire

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from longhouse.runtime.instance import Instance, Status
+from longhouse.runtime.instances import Instance, Status
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 

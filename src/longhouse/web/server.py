@@ -15,7 +15,7 @@ import longhouse
 from longhouse.catalog.validation import Admission
 from longhouse.errors import CallerError
 from longhouse.runtime.bus import Bus
-from longhouse.runtime.delegate import PriorOf
+from longhouse.runtime.delegation import PriorOf
 from longhouse.search.directory import AgentDirectory
 from longhouse.search.router import Router
 from longhouse.search.selection import Finder

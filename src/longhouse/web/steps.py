@@ -12,7 +12,7 @@ from longhouse.errors import CallerError
 from longhouse.journal.events import Replied
 from longhouse.journal.fold import blank, fold
 from longhouse.journal.session import Session
-from longhouse.runtime.instance import strategy_of
+from longhouse.runtime.instances import strategy_of
 from longhouse.store import journals
 from longhouse.store.database import Database
 from longhouse.tools.toolbox import Toolbox

@@ -19,7 +19,7 @@ from longhouse.journal.events import Opened, Output, Prompted, Recorded, Returne
 from longhouse.journal.fold import blank, fold
 from longhouse.journal.session import EPHEMERAL, Session
 from longhouse.journal.transcript import Step
-from longhouse.runtime.delegate import PriorOf
+from longhouse.runtime.delegation import PriorOf
 from longhouse.search.router import AUTO, Routed, Router
 from longhouse.store import journals, sessions
 from longhouse.store.catalog.catalog import Catalog

@@ -14,8 +14,8 @@ from longhouse.journal import events
 from longhouse.journal.events import Fault
 from longhouse.journal.session import Open, Session
 from longhouse.runtime.bus import Bus
-from longhouse.runtime.reading import returned
 from longhouse.runtime.recorder import Recorder, Run
+from longhouse.runtime.reply_handler import returned
 from longhouse.store import files, journals, leases
 from longhouse.store.database import PASSING, Database
 from longhouse.tools.toolbox import Result, Toolbox

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from longhouse import background, clock
-from longhouse.runtime.instance import Instance, Pool, Status
+from longhouse.runtime.instances import Instance, Pool, Status
 from longhouse.store import registry
 from longhouse.store.database import Database
 from longhouse.store.registry import Entry
