@@ -17,7 +17,7 @@ import pytest
 import structlog
 from redis.asyncio import Redis
 
-from longhouse.memory.redis import open_redis
+from longhouse.integrations.redis.client import open_redis
 from longhouse.store import migrate
 from longhouse.store.database import Database, open_database
 from longhouse.store.postgres import cluster, open_postgres

@@ -8,8 +8,8 @@ import aiohttp
 from aiohttp import web
 from examples.web_memory_service.app import WebMemoryService, routes
 
+from longhouse.integrations.redis.client import RedisHistory, open_redis
 from longhouse.memory import MemoryService
-from longhouse.memory.redis import RedisHistory, open_redis
 
 
 async def main() -> None:

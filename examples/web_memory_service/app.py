@@ -8,8 +8,8 @@ import aiohttp
 from aiohttp import web
 from examples.web_memory_service.stream import event_in, events_of, kept_of, problem_of, words_of
 
+from longhouse.integrations.session_log_lines import RULE, Language, Line, line
 from longhouse.memory import MemoryMessage, MemoryService, get_session_logger
-from longhouse.memory.log_lines import RULE, Language, Line, line
 
 
 class AgentsError(Exception):

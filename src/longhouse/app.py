@@ -24,6 +24,7 @@ from longhouse.configured import Configured, configure
 from longhouse.egress import Egress
 from longhouse.errors import SetupError
 from longhouse.files.loader import Given
+from longhouse.integrations.agent_log_files import LogFolder
 from longhouse.models import embedding_table
 from longhouse.models.demo import scene
 from longhouse.models.embeddings import open_embeddings
@@ -38,7 +39,6 @@ from longhouse.runtime.engine import Engine, Patience
 from longhouse.runtime.file_cleanup import Shredder
 from longhouse.runtime.instance_registry import Roster
 from longhouse.runtime.instances import ModelFor, Pool
-from longhouse.runtime.log_file import LogFolder
 from longhouse.runtime.watchdog import Watchdog
 from longhouse.runtime.worker import Terms, Worker, new_id
 from longhouse.search.indexer import Indexer
@@ -241,7 +241,7 @@ async def open_memory(settings: Settings, db: Database, bus: Bus) -> AsyncIterat
         yield None
         return
     # Redis's client takes half a second to load, which those without it should not spend.
-    memory = await asyncio.to_thread(importlib.import_module, "longhouse.memory.running")
+    memory = await asyncio.to_thread(importlib.import_module, "longhouse.integrations.running")
     url = settings.redis_url.get_secret_value() if settings.redis_url else None
     kept = {"redis_url": url, "log_dir": settings.log_dir, "language": settings.log_language}
     async with memory.running(db, bus.on_news, **kept) as mirror:

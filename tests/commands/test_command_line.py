@@ -13,7 +13,7 @@ import pytest
 
 from longhouse.commands.catalog import read_file
 from longhouse.errors import SetupError
-from longhouse.memory.redis import open_redis
+from longhouse.integrations.redis.client import open_redis
 from longhouse.settings import Settings
 from longhouse.terminal import talk
 from support import Serving

@@ -13,8 +13,8 @@ from examples.web_memory_service.app import AgentsError, WebMemoryService, route
 from examples.web_memory_service.stream import event_in, events_of, kept_of, problem_of, words_of
 from redis.asyncio import Redis
 
+from longhouse.integrations.redis.client import RedisHistory
 from longhouse.memory import MemoryService
-from longhouse.memory.redis import RedisHistory
 
 CALLS = [{"id": "1-action-0", "type": "function", "function": {"name": "clocktool", "arguments": "{}"}}]
 

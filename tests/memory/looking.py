@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from redis.asyncio import Redis
 
-from longhouse.memory.mirror import Mirror
+from longhouse.integrations.redis.mirror import Mirror
 from longhouse.store.database import Database
 
 CHAT, SUB = "chat_history:12345", "subagent:analytic:12345"

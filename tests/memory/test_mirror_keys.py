@@ -9,10 +9,10 @@ from looking import CHAT, SUB, assistant, get, mirrored, until, user
 from redis.asyncio import Redis
 from scribe import Scribe
 
+from longhouse.integrations.redis.client import open_redis
+from longhouse.integrations.redis.mirror import Mirror
 from longhouse.journal import events
 from longhouse.journal.messages import Assistant, User
-from longhouse.memory.mirror import Mirror
-from longhouse.memory.redis import open_redis
 from longhouse.store.database import Database
 from redis_server import RedisServer
 from support import returned, used

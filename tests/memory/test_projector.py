@@ -5,8 +5,8 @@ from redis.asyncio import Redis
 from scribe import Scribe
 
 from longhouse import clock
+from longhouse.integrations import projector
 from longhouse.journal import events
-from longhouse.memory import projector
 from longhouse.store import projections
 from longhouse.store.database import Database
 from support import prompted, started

@@ -8,8 +8,8 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from longhouse.integrations.redis.client import RedisHistory
 from longhouse.memory import MemoryMessage, MemoryService
-from longhouse.memory.redis import RedisHistory
 from redis_server import RedisServer
 
 SUB = "subagent:analytic:12345"

@@ -19,12 +19,12 @@ from scribe import Scribe
 from longhouse.agents.builtin import BUILT_IN
 from longhouse.catalog.sources import publish_templates
 from longhouse.errors import CallerError
+from longhouse.integrations.redis.mirror import Mirror
+from longhouse.integrations.session_log import write
+from longhouse.integrations.session_log_lines import RULE, WORDS, line
+from longhouse.integrations.session_log_projection import Confirmed, SessionLog, subagents_in
 from longhouse.journal import events
 from longhouse.memory import get_session_logger
-from longhouse.memory.log_lines import RULE, WORDS, line
-from longhouse.memory.mirror import Mirror
-from longhouse.memory.session_log import write
-from longhouse.memory.watch import Confirmed, SessionLog, subagents_in
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.store.projections import Row

@@ -7,8 +7,8 @@ from looking import CHAT, OLD, SUB, assistant, get, mirrored, put, until, user
 from redis.asyncio import Redis
 from scribe import Scribe
 
+from longhouse.integrations.redis.mirror import Mirror
 from longhouse.journal.messages import Assistant, Function, ToolCall, ToolResult, User
-from longhouse.memory.mirror import Mirror
 from longhouse.store.database import Database
 from redis_server import RedisServer
 

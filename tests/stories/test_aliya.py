@@ -17,9 +17,9 @@ from redis.asyncio import Redis
 from longhouse.agents.builtin import BUILT_IN
 from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import MemoryPolicy
+from longhouse.integrations.redis.client import RedisHistory
 from longhouse.journal.messages import Assistant, ToolResult, User, text_of
 from longhouse.memory import MemoryService
-from longhouse.memory.redis import RedisHistory
 from longhouse.models.scripted import Say, call
 from redis_server import RedisServer
 from support import House, Serving, content

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 from redis.asyncio import Redis
 
+from longhouse.integrations.redis.client import open_redis
+from longhouse.integrations.redis.mirror import Mirror
 from longhouse.journal import conversation
-from longhouse.memory.mirror import Mirror
-from longhouse.memory.redis import open_redis
 from longhouse.models.scripted import call
 from redis_server import RedisServer, redis_server
 from support import House, Serving, content

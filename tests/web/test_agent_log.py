@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from longhouse.agents.agent_log import agent_log
 from longhouse.agents.template import LLMPolicy, Template, ToolPolicy
+from longhouse.integrations.agent_log import agent_log
+from longhouse.integrations.agent_log_files import file_name
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
 from longhouse.models.scripted import Status, call, calls, say
-from longhouse.runtime.log_file import file_name
 from support import BEGAN, House, Serving, opened, prompted, returned, started, used
 
 TEMPLATE = Template(

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
+from longhouse.integrations.redis import keys
 from longhouse.journal import imported
-from longhouse.memory import keys
 
 
 class Histories(Protocol):

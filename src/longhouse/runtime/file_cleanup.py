@@ -10,7 +10,7 @@ from typing import Final
 import structlog
 
 from longhouse import background
-from longhouse.runtime.log_file import file_name
+from longhouse.integrations.agent_log_files import file_name
 from longhouse.store import erasure
 from longhouse.store.database import Database
 from longhouse.store.erasure import Trace

@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter, Depends, Response
 
-from longhouse.runtime.log_file import log_of
+from longhouse.integrations.agent_log_files import log_of
 from longhouse.web import access, query, wire
 from longhouse.web.sessions import Sessions
 

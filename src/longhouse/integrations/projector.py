@@ -8,7 +8,7 @@ from typing import Final, Protocol
 import asyncpg
 import structlog
 
-from longhouse.memory.redis import TROUBLE as REDIS_TROUBLE
+from longhouse.integrations.redis.client import TROUBLE as REDIS_TROUBLE
 from longhouse.store import erasure, projections
 from longhouse.store.database import UNREACHABLE, Database
 from longhouse.store.erasure import Trace

@@ -5,10 +5,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
-from longhouse.memory.log_lines import Language
-from longhouse.memory.mirror import Mirror
-from longhouse.memory.redis import open_redis
-from longhouse.memory.watch import SessionLog, subagents_in
+from longhouse.integrations.redis.client import open_redis
+from longhouse.integrations.redis.mirror import Mirror
+from longhouse.integrations.session_log_lines import Language
+from longhouse.integrations.session_log_projection import SessionLog, subagents_in
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 

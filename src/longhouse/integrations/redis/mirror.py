@@ -15,15 +15,15 @@ from redis.exceptions import ResponseError
 
 from longhouse.agents.tool import sendable
 from longhouse.errors import UnknownShape
+from longhouse.integrations.projector import SWEEP_EVERY, Projector
+from longhouse.integrations.redis import keys
+from longhouse.integrations.redis.client import TROUBLE, RedisHistory
 from longhouse.journal import conversation as plain
 from longhouse.journal import events, imported
 from longhouse.journal.fold import blank, fold
 from longhouse.journal.messages import Message
 from longhouse.journal.session import Session
 from longhouse.journal.transcript import Entry, Told
-from longhouse.memory import keys
-from longhouse.memory.projector import SWEEP_EVERY, Projector
-from longhouse.memory.redis import TROUBLE, RedisHistory
 from longhouse.store import erasure, journals, projections
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database

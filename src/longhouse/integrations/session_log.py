@@ -15,7 +15,7 @@ from typing import Final
 import structlog
 
 from longhouse.errors import CallerError
-from longhouse.memory import keys
+from longhouse.integrations.redis import keys
 
 log = structlog.get_logger()
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from longhouse.agents.agent_log import agent_log
+from longhouse.integrations.agent_log import agent_log
 from longhouse.journal.events import Recorded
 from longhouse.journal.session import Session
 from longhouse.store import erasure, journals

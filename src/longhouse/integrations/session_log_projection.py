@@ -15,16 +15,16 @@ import structlog
 
 from longhouse.agents.naming import AGENT
 from longhouse.errors import UnknownShape
+from longhouse.integrations.projector import SWEEP_EVERY, Projector
+from longhouse.integrations.redis import keys
+from longhouse.integrations.session_log import get_session_logger, path_of, write
+from longhouse.integrations.session_log_lines import RULE, Language, line
 from longhouse.journal import conversation as plain
 from longhouse.journal import events
 from longhouse.journal.events import Output, Recorded
 from longhouse.journal.fold import blank, fold
 from longhouse.journal.messages import text_of
 from longhouse.journal.transcript import Step
-from longhouse.memory import keys
-from longhouse.memory.log_lines import RULE, Language, line
-from longhouse.memory.projector import SWEEP_EVERY, Projector
-from longhouse.memory.session_log import get_session_logger, path_of, write
 from longhouse.store import erasure, journals, projections
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
