@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from longhouse.configured import Configured, configure
+from longhouse.config.effective import Configured, configure
 from longhouse.errors import SetupError
 from longhouse.settings import Settings
 from longhouse.tools.config import ToolConfig

@@ -24,9 +24,9 @@ from typer.core import TyperGroup
 from longhouse.app import App, open_app, open_store
 from longhouse.commands import bench_search, catalog, keys, seed, sessions
 from longhouse.commands.seed import AgentsFile, ConfigFile, named
-from longhouse.configured import configure, file_of
+from longhouse.config.effective import configure, file_of
+from longhouse.config.logging_file import configure_logging
 from longhouse.errors import LonghouseError, SetupError
-from longhouse.files.logging_file import configure_logging
 from longhouse.models import probe as probing
 from longhouse.models.http_client import open_endpoint
 from longhouse.models.openai import OpenAIModel

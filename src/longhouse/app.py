@@ -20,10 +20,10 @@ from longhouse.agents.strategies.tool_calling import ToolCallingAgent
 from longhouse.agents.template import Template
 from longhouse.catalog.sources import publish_classes, publish_templates
 from longhouse.catalog.validation import Admission
-from longhouse.configured import Configured, configure
+from longhouse.config.effective import Configured, configure
+from longhouse.config.loader import Given
 from longhouse.egress import Egress
 from longhouse.errors import SetupError
-from longhouse.files.loader import Given
 from longhouse.integrations.agent_log_files import LogFolder
 from longhouse.models import embedding_table
 from longhouse.models.demo import scene

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from longhouse.config.logging_file import configure_logging
 from longhouse.errors import SetupError
-from longhouse.files.logging_file import configure_logging
 
 LIBRARY = "a_library_that_logs"
 

@@ -6,7 +6,7 @@ from structlog.testing import capture_logs
 from written import NAMES, given, sound, wrong
 
 from longhouse.agents.builtin import BUILT_IN, RESEARCH_PROMPT
-from longhouse.files.loader import read_files
+from longhouse.config.loader import read_files
 
 
 def test_without_files_nothing_is_changed() -> None:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from longhouse.config.mistakes import Mistakes
+from longhouse.config.yaml_document import LARGEST, Document, read_document
 from longhouse.errors import SetupError
-from longhouse.files.document import LARGEST, Document, read_document
-from longhouse.files.mistakes import Mistakes
 
 
 def read(folder: Path, text: str | bytes) -> tuple[Document | None, list[str]]:

@@ -7,8 +7,8 @@ import pytest
 from longhouse.agents.builtin import BUILT_IN
 from longhouse.agents.template import Template
 from longhouse.app import TOOLS
+from longhouse.config.loader import Given, read_files
 from longhouse.errors import SetupError
-from longhouse.files.loader import Given, read_files
 
 NAMES = {cls.tool_name for cls in TOOLS}
 

@@ -13,7 +13,7 @@ from longhouse.catalog import security
 from longhouse.catalog.diff import differences
 from longhouse.catalog.service import merge
 from longhouse.commands import tool_check
-from longhouse.configured import configure
+from longhouse.config.effective import configure
 from longhouse.errors import SetupError
 from longhouse.settings import Settings
 from longhouse.store.catalog.catalog import Catalog

@@ -8,7 +8,7 @@ import typer
 
 from longhouse.agents.builtin import BUILT_IN
 from longhouse.app import TOOLS, open_store, publish
-from longhouse.configured import configure
+from longhouse.config.effective import configure
 from longhouse.settings import Settings
 from longhouse.store.catalog.catalog import Catalog
 

@@ -10,7 +10,7 @@ import typer
 from longhouse.agents.builtin import BUILT_IN
 from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.app import TOOLS, open_checkup, open_store, tool_packages
-from longhouse.configured import configure
+from longhouse.config.effective import configure
 from longhouse.errors import SetupError
 from longhouse.settings import Settings
 from longhouse.store.catalog.catalog import Catalog

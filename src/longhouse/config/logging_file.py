@@ -3,9 +3,9 @@
 import logging.config
 from pathlib import Path
 
+from longhouse.config.mistakes import Mistakes
+from longhouse.config.yaml_document import read_document
 from longhouse.errors import SetupError
-from longhouse.files.document import read_document
-from longhouse.files.mistakes import Mistakes
 
 
 def configure_logging(path: Path) -> None:

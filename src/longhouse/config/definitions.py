@@ -10,10 +10,10 @@ import structlog
 
 from longhouse.agents.strategies.base import AgentRegistry
 from longhouse.agents.template import ExecutionPolicy, Template
+from longhouse.config.mistakes import Mistakes, Place
+from longhouse.config.models import Execution, class_name
+from longhouse.config.yaml_document import Document, merged
 from longhouse.errors import SetupError
-from longhouse.files.document import Document, merged
-from longhouse.files.mistakes import Mistakes, Place
-from longhouse.files.models import Execution, class_name
 from longhouse.secrets import Bound
 from longhouse.tools.mcp.config import McpServer, read_server
 from longhouse.validation_messages import Where

@@ -10,9 +10,9 @@ from typing import Any, Final, Literal
 from pydantic import SecretStr
 
 from longhouse.agents.template import ExecutionPolicy, Template
+from longhouse.config.definitions import Definition
+from longhouse.config.loader import Given, read_files
 from longhouse.errors import SetupError
-from longhouse.files.definitions import Definition
-from longhouse.files.loader import Given, read_files
 from longhouse.secrets import Bound, Secrets
 from longhouse.settings import Settings
 from longhouse.tools.config import ToolConfig

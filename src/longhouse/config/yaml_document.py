@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import yaml
 
-from longhouse.files.mistakes import Mistakes, Place, validated
+from longhouse.config.mistakes import Mistakes, Place, validated
 from longhouse.validation_messages import Where
 
 LARGEST: Final = 1_000_000

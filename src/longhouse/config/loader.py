@@ -12,11 +12,11 @@ from longhouse.agents.strategies.base import AgentRegistry
 from longhouse.agents.strategies.hybrid import REASONING, SGRToolCallingAgent
 from longhouse.agents.template import Template
 from longhouse.catalog.validation import of_template
-from longhouse.files import definitions
-from longhouse.files.definitions import Definition, place_of
-from longhouse.files.document import Document, merged, read_document
-from longhouse.files.mistakes import Mistakes, Place, validated
-from longhouse.files.models import AgentsFile, ConfigFile
+from longhouse.config import definitions
+from longhouse.config.definitions import Definition, place_of
+from longhouse.config.mistakes import Mistakes, Place, validated
+from longhouse.config.models import AgentsFile, ConfigFile
+from longhouse.config.yaml_document import Document, merged, read_document
 from longhouse.secrets import Bound, elsewhere
 from longhouse.tools.mcp.config import McpServer
 from longhouse.validation_messages import Where
