@@ -11,10 +11,10 @@ import aiohttp
 import msgspec
 
 from bench.house import Ground, ground, house
+from longhouse.api.admin.docs import TOOL
 from longhouse.catalog.validation import Admission
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.search import index
-from longhouse.web.admin_docs import TOOL
 
 TOOLS = 100_000
 BATCH = 1_000

@@ -24,6 +24,8 @@ from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 from forking import Forked
 from longhouse.agents.builtin import BUILT_IN
 from longhouse.agents.template import Template
+from longhouse.api.connections import Bounds, Connections
+from longhouse.api.http_protocol import config_of
 from longhouse.app import TOOLS, App, open_app
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
@@ -36,8 +38,6 @@ from longhouse.settings import Settings
 from longhouse.store import journals
 from longhouse.store.database import Database, open_database
 from longhouse.tools.base import BaseTool
-from longhouse.web.connections import Bounds, Connections
-from longhouse.web.protocol import config_of
 
 AGENT = "tool_calling_agent"
 NO_FILES = {"config_file": "", "agents_file": "", "logging_config": ""}

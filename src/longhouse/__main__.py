@@ -21,6 +21,8 @@ import uvicorn
 import uvloop
 from typer.core import TyperGroup
 
+from longhouse.api.connections import BACKLOG, raise_files
+from longhouse.api.http_protocol import config_of
 from longhouse.app import App, open_app, open_store
 from longhouse.commands import bench_search, catalog, keys, seed, sessions
 from longhouse.commands.seed import AgentsFile, ConfigFile, named
@@ -36,8 +38,6 @@ from longhouse.store.database import open_database
 from longhouse.store.keys import is_any_valid
 from longhouse.store.postgres import open_postgres
 from longhouse.terminal import talk
-from longhouse.web.connections import BACKLOG, raise_files
-from longhouse.web.protocol import config_of
 
 gc.freeze()
 gc.enable()

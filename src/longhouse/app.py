@@ -18,6 +18,10 @@ from longhouse.agents.strategies.hybrid import SGRToolCallingAgent
 from longhouse.agents.strategies.structured import SGRAgent
 from longhouse.agents.strategies.tool_calling import ToolCallingAgent
 from longhouse.agents.template import Template
+from longhouse.api import server
+from longhouse.api.auth import LOCAL, Door, open_door
+from longhouse.api.metrics import Metrics
+from longhouse.api.rate_limits import Limits
 from longhouse.catalog.sources import publish_classes, publish_templates
 from longhouse.catalog.validation import Admission
 from longhouse.config.effective import Configured, configure
@@ -70,10 +74,6 @@ from longhouse.tools.mcp.config import McpServer
 from longhouse.tools.offering import Offering, crowding
 from longhouse.tools.self_check import Checkup
 from longhouse.tools.toolbox import Toolbox
-from longhouse.web import server
-from longhouse.web.access import LOCAL, Door, open_door
-from longhouse.web.limits import Limits
-from longhouse.web.metrics import Metrics
 
 log = structlog.get_logger()
 

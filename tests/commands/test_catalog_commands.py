@@ -11,6 +11,7 @@ from pydantic import SecretStr
 
 from acme import acme
 from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
+from longhouse.api.admin.docs import TEMPLATE, TOOL
 from longhouse.app import TOOLS
 from longhouse.catalog.sources import publish_classes
 from longhouse.commands import catalog as commands
@@ -20,7 +21,6 @@ from longhouse.settings import Settings
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.tools.bindings.python import EntrypointError
-from longhouse.web.admin_docs import TEMPLATE, TOOL
 from support import launched_words
 
 Say = Callable[[Awaitable[None]], Awaitable[list[str]]]

@@ -15,6 +15,9 @@ from unsteady import COMMIT, unsteady
 from longhouse import clock
 from longhouse.agents.delegation import MOST_AT_WORK, AgentTask, Delegation, delegation_of
 from longhouse.agents.template import Template
+from longhouse.api.auth import LOCAL
+from longhouse.api.openai.session_resolver import Turns
+from longhouse.api.sessions.routes import Sessions
 from longhouse.errors import Deposed
 from longhouse.journal import events
 from longhouse.journal.events import Event, Recorded
@@ -26,9 +29,6 @@ from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.store.delegation import delegations, results
 from longhouse.store.delegation.delegations import Collect, Recording
-from longhouse.web.access import LOCAL
-from longhouse.web.sessions import Sessions
-from longhouse.web.turns import Turns
 from support import LIMITS
 
 MASTER, HELPER = Template(name="master"), Template(name="helper")

@@ -5,9 +5,9 @@ from typing import Any
 
 import uvicorn
 
+from longhouse.api.http_protocol import config_of
 from longhouse.app import open_app
 from longhouse.settings import Settings
-from longhouse.web.protocol import config_of
 
 
 async def serve(**parts: Any) -> None:

@@ -26,13 +26,13 @@ from test_approval import DONE, NAMES, TRANSFER, DraftTool, TransferTool, decide
 
 from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import ExecutionPolicy, Template, ToolPolicy
+from longhouse.api.sessions import decisions as approving
 from longhouse.journal import events
 from longhouse.journal.messages import Assistant, ToolResult
 from longhouse.models.scripted import Call, Playable, Say, call, calls, step_of
 from longhouse.store import journals
 from longhouse.store.database import Within
 from longhouse.tools import BaseTool, ToolContext
-from longhouse.web import approving
 from support import AGENT, House, Serving, assistant, chat, content, sse, user
 
 WAITS = 'transfertool (1-action-0) needs your approval before it begins. Its arguments: `{"to":"Bob"}`'

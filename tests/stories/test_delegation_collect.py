@@ -8,11 +8,11 @@ import pytest
 from delegating import answer, appears, ask, in_steps, playing, question, results, session_of, task_of
 
 from longhouse.agents.strategies.protocol import Body
+from longhouse.api.sessions.waiting import collected
 from longhouse.journal import events
 from longhouse.models.scripted import Say, calls, step_of
 from longhouse.models.scripted import call as use
 from longhouse.store.delegation import cancel, tree
-from longhouse.web.tree import collected
 from support import House, Serving, chat, content, user
 
 

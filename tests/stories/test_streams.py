@@ -5,13 +5,13 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
+from longhouse.api import auth, streaming, wire
+from longhouse.api.openai.completions import Completion
+from longhouse.api.openai.session_resolver import Turns
+from longhouse.api.openai.turn_handle import Attached
+from longhouse.api.openai.turn_stream import Telling
 from longhouse.models.scripted import Say, call, calls, say
 from longhouse.store.catalog.catalog import Catalog
-from longhouse.web import access, stream, wire
-from longhouse.web.attached import Attached
-from longhouse.web.chat import Completion
-from longhouse.web.telling import Telling
-from longhouse.web.turns import Turns
 from support import AGENT, House, Pen, Serving, Sse, chat, dictated, sse, user
 
 ANSWER = "The answer is written piece by piece, and read as it is written."
@@ -242,7 +242,7 @@ async def test_a_question_ends_a_stream_until_rest(serving: Serving) -> None:
 
 async def attached(house: House, text: str, model: str = AGENT) -> Attached:
     request = wire.ChatRequest.model_validate({"model": model, "messages": [user(text)]})
-    return await Turns(house.db, Catalog(house.db)).attach(access.LOCAL, request, text.encode(), {})
+    return await Turns(house.db, Catalog(house.db)).attach(auth.LOCAL, request, text.encode(), {})
 
 
 def told(house: House, where: Attached, beat: float) -> AsyncIterator[bytes]:
@@ -255,15 +255,15 @@ async def test_a_silent_stream_beats_although_the_session_is_looked_at_every_sec
         chunks = told(house, await attached(house, "Hello"), beat=2.0)
         read: list[bytes] = []
         async with asyncio.timeout(30):
-            while stream.HEARTBEAT not in read:
+            while streaming.HEARTBEAT not in read:
                 read.append(await anext(chunks))
-            assert stream.HEARTBEAT == b": keep-alive\n\n"
+            assert streaming.HEARTBEAT == b": keep-alive\n\n"
             pen = await model.asked()
             pen.call("finalanswertool", '{"answer": "Still here."}')
             pen.end()
             read += [chunk async for chunk in chunks]
         assert b'"content":"Still here."' in b"".join(read)
-        assert read[-1] == stream.DONE
+        assert read[-1] == streaming.DONE
 
 
 async def test_a_client_in_the_queue_hears_the_beat_behind_a_turn_that_never_stops_talking(serving: Serving) -> None:
@@ -276,7 +276,7 @@ async def test_a_client_in_the_queue_hears_the_beat_behind_a_turn_that_never_sto
             talking = group.create_task(_talk(pen))
             async with asyncio.timeout(30):
                 assert b'"event":"accepted"' in await anext(queued)
-                assert await anext(queued) == stream.HEARTBEAT
+                assert await anext(queued) == streaming.HEARTBEAT
             talking.cancel()
         pen.end('"}')
         pen = await model.asked()

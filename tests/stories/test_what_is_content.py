@@ -11,12 +11,12 @@ import pytest
 
 from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import Abilities, LLMPolicy, Template, ToolPolicy
+from longhouse.api import auth, wire
+from longhouse.api.openai.session_resolver import Turns
+from longhouse.api.openai.turn_stream import Telling
 from longhouse.models.scripted import Say, call, calls, say
 from longhouse.runtime.bus import Bus
 from longhouse.store.catalog.catalog import Catalog
-from longhouse.web import access, wire
-from longhouse.web.telling import Telling
-from longhouse.web.turns import Turns
 from support import Dictated, House, Serving, Sse, assistant, chat, content, dictated, sse, user
 
 THOUGHT: dict[str, Any] = {
@@ -317,7 +317,7 @@ async def test_the_same_thought_again_is_told_again(serving: Serving) -> None:
 async def test_a_thought_that_was_not_heard_is_told_when_it_is_recorded(serving: Serving) -> None:
     async with serving([say("I think aloud."), NOON], templates=[hybrid()]) as house:
         request = wire.ChatRequest.model_validate({"model": "thinker", "messages": [user("What time is it?")]})
-        where = await Turns(house.db, Catalog(house.db)).attach(access.LOCAL, request, b"", {})
+        where = await Turns(house.db, Catalog(house.db)).attach(auth.LOCAL, request, b"", {})
         house.app.bus.wake(where.session.id)
         await house.until(where.session.id, "COMPLETED")
         # Who comes so late hears no fragment, as if another process had done the work.

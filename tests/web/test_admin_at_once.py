@@ -5,7 +5,7 @@ from typing import Any
 
 from keyring import Client, admin_of, keyed
 
-from longhouse.web.admin_docs import TEMPLATE, TOOL
+from longhouse.api.admin.docs import TEMPLATE, TOOL
 from support import Serving
 
 CLERK = "/admin/templates/warehouse_clerk"

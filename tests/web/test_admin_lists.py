@@ -7,7 +7,7 @@ from hostile import ask
 from keyring import Client, admin_of, client_of, keyed
 from test_admin_tools import sent, tool
 
-from longhouse.web import admin_docs
+from longhouse.api.admin import docs
 from support import House, Serving
 
 
@@ -52,7 +52,7 @@ async def test_sessions_of_all_owners_are_listed_and_filtered(serving: Serving) 
         assert await found("state=WAITING_FOR_CLARIFICATION&owner=bob&template=tool_calling_agent") == [("bob", "one")]
         assert await found("state=COMPLETED") == []
         page = await admin.got("/admin/sessions?limit=3")
-        assert (page["has_more"], set(page["data"][0])) == (True, set(admin_docs.SESSION))
+        assert (page["has_more"], set(page["data"][0])) == (True, set(docs.SESSION))
         assert await found(f"limit=3&before={page['next']}") == everything[3:]
         middle = quote(page["data"][1]["created_at"])
         assert await found(f"since={middle}") == everything[:2]
@@ -81,7 +81,7 @@ async def test_the_roster_of_instances_is_listed_and_filtered(serving: Serving) 
         assert await found("template=cook&worker=worker_1") == ["3"]
         _, page = await sent(house, "GET", "/admin/instances?template=clerk&limit=1")
         assert await found(f"template=clerk&limit=2&before={page['next']}") == ["1", "0"]
-        assert (set(page["data"][0]), page["data"][0]["metrics"]) == (set(admin_docs.INSTANCE), {"served": 1})
+        assert (set(page["data"][0]), page["data"][0]["metrics"]) == (set(docs.INSTANCE), {"served": 1})
         for wrong in ("status=ASLEEP", "node=x", "before=x", "worker=%00"):
             assert (await Client(house).refused("GET", f"/admin/instances?{wrong}"))[0] == 400, wrong
 
@@ -91,7 +91,7 @@ async def test_workers_are_listed_with_what_they_hold(serving: Serving) -> None:
         _, page = await sent(house, "GET", "/admin/workers")
         assert [one["worker_id"] for one in page["data"]] == [other.app.worker.id, house.app.worker.id]
         assert [(one["is_alive"], one["slots"], one["sessions"]) for one in page["data"]] == [(True, 8, 0)] * 2
-        assert set(page["data"][0]) == set(admin_docs.WORKER)
+        assert set(page["data"][0]) == set(docs.WORKER)
         _, first = await sent(house, "GET", "/admin/workers?limit=1")
         _, second = await sent(house, "GET", f"/admin/workers?limit=1&before={first['next']}")
         paged = [one["worker_id"] for one in (*first["data"], *second["data"])]
@@ -126,4 +126,4 @@ async def test_every_admin_route_is_described_with_examples_that_hold(serving: S
             patch = paths[f"/admin/{kind}s/{{name}}"]["patch"]["requestBody"]["content"]["application/json"]["example"]
             assert (await sent(house, "PATCH", f"/admin/{kind}s/{name}", patch))[0] == 201
             _, shown = await sent(house, "GET", f"/admin/{kind}s/{name}")
-            assert set(admin_docs.shown(kind)) <= set(shown)
+            assert set(docs.shown(kind)) <= set(shown)

@@ -4,7 +4,7 @@ from typing import Any
 
 from keyring import Client, admin_of, client_of, keyed
 
-from longhouse.web.admin_docs import TEMPLATE, TOOL
+from longhouse.api.admin.docs import TEMPLATE, TOOL
 from support import Serving
 
 TEMPLATES, TOOLS = "/admin/templates", "/admin/tools"

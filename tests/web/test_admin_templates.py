@@ -6,8 +6,8 @@ from hostile import refused
 from keyring import Client, admin_of, client_of, keyed
 from test_admin_tools import sent
 
+from longhouse.api.admin.docs import TEMPLATE, TOOL
 from longhouse.models.scripted import call
-from longhouse.web.admin_docs import TEMPLATE, TOOL
 from support import Serving, content
 
 TEMPLATES = "/admin/templates"

@@ -9,7 +9,7 @@ import pytest
 from hostile import canary, refused
 from keyring import Client, admin_of, client_of, keyed
 
-from longhouse.web.admin_docs import TOOL
+from longhouse.api.admin.docs import TOOL
 from support import House, Serving
 
 TOOLS = "/admin/tools"

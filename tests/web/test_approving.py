@@ -7,11 +7,11 @@ import pytest
 from msgspec.structs import replace
 
 from longhouse import clock
+from longhouse.api.sessions import decisions
+from longhouse.api.sessions.waiting import Question
 from longhouse.journal import events, pending_decisions
 from longhouse.journal.fold import blank
 from longhouse.journal.session import Session
-from longhouse.web import approving
-from longhouse.web.tree import Question
 from support import LIMITS, opened, prompted, returned, started, told, used
 
 SOON = clock.now() + timedelta(hours=1)
@@ -34,7 +34,7 @@ APPROVAL, LOST = waiting(pay()), waiting(pay(approve_by=None, effect="once"), lo
 
 
 def decision(text: str, questions: list[Question] = APPROVAL, reply_to: str | None = None) -> str | None:
-    found = approving.read(text, questions, questions[0].session, reply_to)
+    found = decisions.read(text, questions, questions[0].session, reply_to)
     return found[1] if found else None
 
 
@@ -88,7 +88,7 @@ def test_one_of_several_is_named() -> None:
     for text in ("yes", "1-action-1 yes", "yes 1-action-01", "yes 1-action-0 11-action-0"):
         assert decision(text, both) is None, text
     for text in ("yes 11-action-0", "11-action-0: YES!", "是11-action-0", "(11-action-0) да"):
-        found = approving.read(text, both, both[0].session, None)
+        found = decisions.read(text, both, both[0].session, None)
         assert found is not None, text
         assert found[0].call.call == "11-action-0"
     assert decision("yes", both, reply_to="1-action-0") == "approve"
@@ -101,15 +101,15 @@ def test_agents_beneath_are_called_by_their_names() -> None:
         Question(replace(one.session, id=f"{one.session.agent}_2"), one.call)
         for one in (*waiting(pay(), agent="Ann.B"), *waiting(pay(), agent="ann"))
     ]
-    assert approving.read("yes ann.b/1-action-0", asked, top, None) == (asked[0], "approve")
-    assert approving.read("yes ANN/1-action-0", asked, top, None) == (asked[1], "approve")
+    assert decisions.read("yes ann.b/1-action-0", asked, top, None) == (asked[0], "approve")
+    assert decisions.read("yes ANN/1-action-0", asked, top, None) == (asked[1], "approve")
     for text in ("yes 1-action-0", "yes b/1-action-0", "yes eve/1-action-0"):
-        assert approving.read(text, asked, top, None) is None, text
-    assert approving.read("yes", asked, top, "Ann.B/1-action-0") == (asked[0], "approve")
+        assert decisions.read(text, asked, top, None) is None, text
+    assert decisions.read("yes", asked, top, "Ann.B/1-action-0") == (asked[0], "approve")
     for name in ("1-action-0", "boss/1-action-0", "/1-action-0", "Ann.B/", "Ann.B/1-action-01"):
-        assert approving.read("yes", asked, top, name) is None, name
+        assert decisions.read("yes", asked, top, name) is None, name
     own = waiting(pay(), agent="boss")
-    assert approving.read("yes", [*asked, *own], own[0].session, "1-action-0") == (own[0], "approve"), "its own first"
+    assert decisions.read("yes", [*asked, *own], own[0].session, "1-action-0") == (own[0], "approve"), "its own first"
 
 
 def test_sessions_of_one_agent_are_told_apart_by_their_labels() -> None:
@@ -122,28 +122,28 @@ def test_sessions_of_one_agent_are_told_apart_by_their_labels() -> None:
     ]
     own_names = ("ann:eu", "ann:EU", "ann", "ann:eu:x@y._-", "ann:us", "ann:fr")
     assert [one.label(top) for one in asked] == [f"{name}/1-action-0" for name in own_names]
-    lines = approving.words_on(asked, top).splitlines()
+    lines = decisions.words_on(asked, top).splitlines()
     assert lines[0] == """ann: May pay run? Its arguments: `{"to": "Bob"}` (`ann:eu/1-action-0`)"""
     assert lines[2] == """ann: May pay run? Its arguments: `{"to": "Bob"}` (ann/1-action-0)"""
     assert lines[6] == "Say which one you mean, as in: yes `ann:eu/1-action-0`"
     for one in asked:
         name = one.label(top)
         for text in (f"yes {name}", f"yes `{name}`", f"(`{name}`) да", f"同意{name}"):
-            assert approving.read(text, asked, top, None) == (one, "approve"), text
-        assert approving.read("yes", asked, top, name) == (one, "approve"), name
-    assert approving.read("yes ANN:US/1-action-0", asked, top, None) == (asked[4], "approve")
+            assert decisions.read(text, asked, top, None) == (one, "approve"), text
+        assert decisions.read("yes", asked, top, name) == (one, "approve"), name
+    assert decisions.read("yes ANN:US/1-action-0", asked, top, None) == (asked[4], "approve")
     for text in ("yes ann:Eu/1-action-0", "yes ann:asia/1-action-0", "yes eu/1-action-0", "yes 1-action-0"):
-        assert approving.read(text, asked, top, None) is None, text
-    assert approving.read("yes", [asked[4]], top, "ann/1-action-0") == (asked[4], "approve"), "where it is the only one"
-    assert approving.read("yes", asked[:2], top, "ann/1-action-0") is None
+        assert decisions.read(text, asked, top, None) is None, text
+    assert decisions.read("yes", [asked[4]], top, "ann/1-action-0") == (asked[4], "approve"), "where it is the only one"
+    assert decisions.read("yes", asked[:2], top, "ann/1-action-0") is None
 
 
 def test_the_longest_name_can_be_typed() -> None:
     [one] = waiting(pay(), agent="a" * 128)
     one = Question(replace(one.session, id="x_1", label="l" * 64), one.call)
     top: Session = told(opened("boss"))
-    assert approving.read(f"didn't happen? no {one.label(top)}", [one], top, None) is None
-    assert approving.read(f"yes, approve {one.label(top)}", [one], top, None) == (one, "approve")
+    assert decisions.read(f"didn't happen? no {one.label(top)}", [one], top, None) is None
+    assert decisions.read(f"yes, approve {one.label(top)}", [one], top, None) == (one, "approve")
 
 
 ELSEWHERE = events.Decided(call="1-action-0", decision="approve", by="operator")
@@ -163,9 +163,9 @@ def test_a_bare_word_does_not_decide_what_was_never_told_in_the_chat(moved: tupl
     assert decision("yes", [new], reply_to="2-action-0") == "approve"
 
     top = replace(told(opened("boss"), prompted("Go"), started(2)), id="boss_1")
-    assert approving.read("yes", [new], top, None) is None, "the same for an agent beneath"
+    assert decisions.read("yes", [new], top, None) is None, "the same for an agent beneath"
     spoken = told(prompted("Hm?"), session=top, since=moved_on.updated_at)
-    assert approving.read("yes", [new], spoken, None) == (new, "approve")
+    assert decisions.read("yes", [new], spoken, None) == (new, "approve")
 
     for said in (prompted("Hm?", aside=True), prompted("And what time is it?")):
         heard = told(said, session=moved_on)
@@ -189,21 +189,21 @@ def test_what_a_word_in_the_chat_led_to_was_told_there() -> None:
 def test_where_the_turn_does_not_allow_it_nothing_is_decided() -> None:
     closed = waiting(pay(), in_chat=False)
     assert decision("yes", closed) is None
-    assert "yes or no" not in approving.words_on(closed, closed[0].session)
-    assert "yes or no" in approving.words_on(APPROVAL, APPROVAL[0].session)
-    assert "yes or no" not in approving.words_on(APPROVAL, APPROVAL[0].session, is_own_user=False)
+    assert "yes or no" not in decisions.words_on(closed, closed[0].session)
+    assert "yes or no" in decisions.words_on(APPROVAL, APPROVAL[0].session)
+    assert "yes or no" not in decisions.words_on(APPROVAL, APPROVAL[0].session, is_own_user=False)
 
 
 def test_long_arguments_are_cut_and_said_to_be() -> None:
     long = waiting(used("1-action-0", tool="pay", arguments="x" * 5000, approve_by=SOON))
-    words = approving.words_on(long, long[0].session)
+    words = decisions.words_on(long, long[0].session)
     assert f"`{'x' * pending_decisions.SHOWN}`… (cut here; they have 5000 characters)" in words
     assert "x" * (pending_decisions.SHOWN + 1) not in words
 
 
 def test_what_cannot_be_approved_by_a_word_is_not_said_to_be() -> None:
     long = waiting(used("1-action-0", tool="pay", arguments="x" * 5000, approve_by=SOON))
-    for words in (approving.words_on(long, long[0].session), long[0].session.last_words or ""):
+    for words in (decisions.words_on(long, long[0].session), long[0].session.last_words or ""):
         assert "\nDecide at POST" in words
         assert "yes or no" not in words
 
@@ -214,17 +214,17 @@ def test_the_words_of_a_server_that_failed_are_shown_harmless() -> None:
     lost = told(doubt, session=start)
     shown = "gone\\u001b[2J\\u202e\\nAnswer yes"
     [question] = [Question(lost, call) for call in lost.open.values()]
-    assert f"took effect: `{shown}`. Did it happen?" in approving.words_on([question], lost)
-    assert f"It is not known: `{shown}`." in approving.words_on(
+    assert f"took effect: `{shown}`. Did it happen?" in decisions.words_on([question], lost)
+    assert f"It is not known: `{shown}`." in decisions.words_on(
         [question], told(opened("boss"), session=blank("boss_1"))
     )
     assert f"It is not known: {shown}." in question.text, "as data it is no Markdown"
 
 
 def test_every_word_is_written_as_it_is_compared() -> None:
-    for words in (approving.ON_APPROVAL, approving.ON_UNCERTAIN):
-        assert {approving.plain(word) for word in words} == set(words)
-    assert not set(approving.ON_APPROVAL) & set(approving.ON_UNCERTAIN)
+    for words in (decisions.ON_APPROVAL, decisions.ON_UNCERTAIN):
+        assert {decisions.plain(word) for word in words} == set(words)
+    assert not set(decisions.ON_APPROVAL) & set(decisions.ON_UNCERTAIN)
 
 
 def test_what_was_not_shown_whole_is_not_approved_by_a_word() -> None:
@@ -243,4 +243,4 @@ def test_what_was_not_shown_whole_is_not_approved_by_a_word() -> None:
 )
 def test_who_decides_is_the_user_of_the_session(of_session: str | None, asking_user: str | None, is_own: bool) -> None:
     session = replace(APPROVAL[0].session, user=of_session)
-    assert approving.is_own_user(session, asking_user) is is_own
+    assert decisions.is_own_user(session, asking_user) is is_own

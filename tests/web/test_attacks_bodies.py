@@ -7,9 +7,9 @@ import pydantic
 import pytest
 from hostile import CHAT, ask, canary, chat, leaves_no_trace, refusal, refused
 
-from longhouse.web import wire
-from longhouse.web.agents import Clarifications
-from longhouse.web.sessions import Answer
+from longhouse.api import wire
+from longhouse.api.sessions.routes import Answer
+from longhouse.api.sgr.routes import Clarifications
 from support import AGENT, Serving
 
 

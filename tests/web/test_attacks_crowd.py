@@ -13,9 +13,9 @@ import psutil
 from hostile import CHAT, answers, ask, chat, leaves_no_trace, raw
 from keyring import ADMIN, keyed
 
+from longhouse.api.connections import Bounds
 from longhouse.models.scripted import call
 from longhouse.models.scripted_server import serve as serve_model
-from longhouse.web.connections import Bounds
 from support import House, Process, Serving, content, launched, sse
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"

@@ -14,11 +14,11 @@ from keyring import ADMIN, Client, admin_of, client_of, keyed
 from openai import APIError, AsyncOpenAI, AuthenticationError
 
 from longhouse.__main__ import _refuse_easy_key
+from longhouse.api.inflight import Visits
 from longhouse.errors import SetupError
 from longhouse.models.scripted import Hang, Say
 from longhouse.store import keys
 from longhouse.store.database import open_database
-from longhouse.web.visits import Visits
 from support import AGENT, House, Serving, launched_words, process, sse
 
 OURS = "lh_" + "A" * 43

@@ -7,7 +7,7 @@ import msgspec
 import structlog
 from hostile import CHAT, answers, ask, chat, leaves_no_trace, raw, refusal
 
-from longhouse.web.wire import MAX_BODY
+from longhouse.api.wire import MAX_BODY
 from support import Serving
 
 HONEST = msgspec.json.encode(chat())

@@ -11,16 +11,17 @@ import structlog
 from openai import APIError, AsyncOpenAI, UnprocessableEntityError
 
 from longhouse.agents.template import ExecutionPolicy, Template, ToolPolicy
+from longhouse.api import auth, wire
+from longhouse.api import streaming as stream
+from longhouse.api.inflight import VISIT, Visit
+from longhouse.api.openai.completions import Completion
+from longhouse.api.openai.session_resolver import Turns
+from longhouse.api.openai.turn_stream import Telling
+from longhouse.api.sessions.sse import events_of
 from longhouse.models.scripted import call
 from longhouse.runtime.bus import Look
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import open_database
-from longhouse.web import access, stream, wire
-from longhouse.web.chat import Completion
-from longhouse.web.events import events_of
-from longhouse.web.telling import Telling
-from longhouse.web.turns import Turns
-from longhouse.web.visits import VISIT, Visit
 from support import AGENT, House, Pen, Serving, Sse, dictated, process, sse, user
 
 CHAT = "/v1/chat/completions"
@@ -190,7 +191,7 @@ async def sent(response: stream.EventStream, session_id: str) -> AsyncIterator[a
 async def test_a_postgres_that_goes_away_ends_streams_with_an_error(serving: Serving, dsn: str, is_chat: bool) -> None:
     async with dictated() as model, serving(llm_base_url=model.url) as house, open_database(dsn) as db:
         request = wire.ChatRequest.model_validate(body("Hello"))
-        where = await Turns(db, Catalog(db)).attach(access.LOCAL, request, b"Hello", {})
+        where = await Turns(db, Catalog(db)).attach(auth.LOCAL, request, b"Hello", {})
         session_id = where.session.id
         response = (
             stream.ChatStream(Completion(Telling(db, house.app.bus, where), include_usage=False, ignored=[]).chunks())

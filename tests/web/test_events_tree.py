@@ -8,8 +8,8 @@ from typing import Any
 from hostile import leaves_no_trace, refusal
 
 from longhouse.agents.strategies.protocol import Body
+from longhouse.api.sessions.cursor import TreeCursor
 from longhouse.models.scripted import Say, call, calls, say
-from longhouse.web.place import TreeCursor
 from stories.delegating import (
     CAST,
     SignTool,

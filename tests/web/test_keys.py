@@ -8,12 +8,12 @@ from hostile import ask, chat, refused, remains
 from keyring import ADMIN, Client, admin_of, client_of, keyed
 from pydantic import SecretStr
 
+from longhouse.api.rate_limits import Bucket, Limits, Meter
 from longhouse.commands import keys as commands
 from longhouse.errors import SetupError
 from longhouse.settings import Settings
 from longhouse.store import keys
 from longhouse.store.database import Database
-from longhouse.web.limits import Bucket, Limits, Meter
 from support import Serving, content, launched_words
 
 SHOWN = {

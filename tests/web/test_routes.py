@@ -6,7 +6,7 @@ from fastapi.dependencies.models import Dependant
 from hostile import ask
 from keyring import Client, admin_of, client_of, keyed, methods_of, routes_of
 
-from longhouse.web import access
+from longhouse.api import auth
 from support import House, Serving
 
 OPEN = {"/health", "/ready"}
@@ -26,7 +26,7 @@ def who_may(path: str) -> str:
 
 def guards(dependant: Dependant) -> set[Any]:
     """The guards that a request passes before it reaches the route, in whatever depth."""
-    found = {dependant.call} if dependant.call in (access.user, access.admin) else set()
+    found = {dependant.call} if dependant.call in (auth.user, auth.admin) else set()
     return found.union(*(guards(below) for below in dependant.dependencies))
 
 
@@ -37,7 +37,7 @@ async def test_every_route_has_the_guard_that_the_table_says(serving: Serving) -
             assert route.path, route
             dependant = getattr(route, "dependant", None)
             assert dependant is not None, f"{route.path} takes no dependencies: nobody would guard it"
-            expected = {"anybody": set(), "user": {access.user}, "admin": {access.admin}}[who_may(route.path)]
+            expected = {"anybody": set(), "user": {auth.user}, "admin": {auth.admin}}[who_may(route.path)]
             assert guards(dependant) >= expected, f"{route.path} lets in more than {who_may(route.path)}"
             assert who_may(route.path) == "anybody" or guards(dependant), route.path
             first = dependant.dependencies[0].call if dependant.dependencies else None

@@ -15,7 +15,7 @@ from hypothesis.errors import Unsatisfiable
 from keyring import ADMIN, admin_of, client_of, keyed
 from schemathesis import Case, GenerationMode
 
-from longhouse.web.admin_docs import EXAMPLES
+from longhouse.api.admin.docs import EXAMPLES
 from support import House, Serving
 
 REQUESTS: Final = 5

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from longhouse.api.sessions.tree_reader import Agent, News, TreeReader, subagent_events
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
 from longhouse.models.scripted import Say, call
 from longhouse.runtime.bus import Stir
 from longhouse.store.delegation import tree
 from longhouse.store.delegation.tree import Root
-from longhouse.web.tree_reader import Agent, News, TreeReader, subagent_events
 from stories.delegating import CAST, SignTool, answer, ask, in_steps, playing, question, results, session_of
 from support import BEGAN, House, Serving, dictated, prompted, returned, sse, started, used
 

@@ -7,6 +7,10 @@ import msgspec
 import structlog
 from hostile import ask, chat, refusal
 
+from longhouse.api import server
+from longhouse.api.auth import Door
+from longhouse.api.metrics import Metrics
+from longhouse.api.rate_limits import Limits
 from longhouse.catalog.validation import Admission
 from longhouse.models.scripted import call, calls
 from longhouse.runtime.bus import Bus
@@ -14,10 +18,6 @@ from longhouse.search.selection import Finder
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database, open_database
 from longhouse.tools.toolbox import Toolbox
-from longhouse.web import server
-from longhouse.web.access import Door
-from longhouse.web.limits import Limits
-from longhouse.web.metrics import Metrics
 from support import House, Serving
 
 ROUTES = {

@@ -6,13 +6,13 @@ from typing import Annotated, Any, Final
 import pydantic
 import typer
 
+from longhouse.api.admin.keys import MOST, NewKey
 from longhouse.app import open_store
 from longhouse.errors import SetupError
 from longhouse.settings import Settings
 from longhouse.store import keys
 from longhouse.store.keys import Key, Role
 from longhouse.validation_messages import explain
-from longhouse.web.keys import MOST, NewKey
 
 PAGE: Final = 1_000
 

@@ -7,10 +7,10 @@ from typing import Final
 from rich.text import Text
 from rich.tree import Tree
 
+from longhouse.api.sessions.waiting import WaitingStatus, own
 from longhouse.commands.lives import Life, Step, Turn, Use
 from longhouse.journal.events import Fault
 from longhouse.journal.session import Open, Session
-from longhouse.web.tree import WaitingStatus, own
 
 SHOWN: Final = 120
 """Characters of a task, of arguments, of an outcome."""

@@ -7,6 +7,7 @@ import typer
 from rich.console import Console
 
 from longhouse import clock
+from longhouse.api.sessions.waiting import shown, waiting_status
 from longhouse.app import open_store
 from longhouse.commands.lives import lives_of
 from longhouse.commands.session_tree import drawn, plain
@@ -14,7 +15,6 @@ from longhouse.errors import SetupError
 from longhouse.journal.session import State
 from longhouse.settings import Settings
 from longhouse.store import sessions
-from longhouse.web.tree import shown, waiting_status
 
 WIDEST: Final = 10_000
 

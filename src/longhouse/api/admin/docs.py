@@ -1,0 +1,126 @@
+"""The Admin API described: examples of what goes in and comes out, for the OpenAPI document."""
+
+from typing import Any, Final
+
+from longhouse.api import pagination, wire
+
+TOOL: Final[dict[str, Any]] = {
+    "name": "stock_of_item",
+    "type": "domain",
+    "tags": ["warehouse"],
+    "description_short": "How many pieces of an item are in stock.",
+    "input_schema": {
+        "type": "object",
+        "properties": {"sku": {"type": "string", "description": "The number on the label"}},
+        "required": ["sku"],
+    },
+    "runtime_binding": {"remote_endpoint": "https://warehouse.example/stock", "api_key_ref": "warehouse"},
+    "security_policy": {"risk_level": "low", "rate_limits": {"per_minute": 60}},
+    "effect": "read",
+    "timeout": 10.0,
+}
+TEMPLATE: Final[dict[str, Any]] = {
+    "name": "warehouse_clerk",
+    "base_agent_class": "ToolCallingAgent",
+    "prompt_pack": {"system_prompt": "You answer questions about our stock. Today is {current_date}."},
+    "llm_policy": {"model": "gpt-4o-mini", "temperature": 0.2},
+    "execution_policy": {"max_iterations": 8},
+    "tool_policy": {"required": ["finalanswertool"], "allowlist": ["clarificationtool"]},
+    "multi_agent_meta": {"capabilities": "Knows what is in stock.", "tags": ["warehouse"]},
+}
+EXAMPLES: Final = {"tool": TOOL, "template": TEMPLATE}
+PATCHES: Final = {"tool": {"timeout": 30.0}, "template": {"llm_policy": {"temperature": 0.0}}}
+
+ADDED: Final[dict[str, Any]] = {
+    "version": 2,
+    "is_active": True,
+    "owner": None,
+    "latest": 2,
+    "digest": "9f2c…",
+    "published_by": "key_0123456789abcdef0123456789abcdef",
+    "published_at": "2026-01-31T12:00:00Z",
+}
+SESSION: Final[dict[str, Any]] = {
+    "session_id": "warehouse_clerk_8c5e2f0a-6d1b-4c3e-9a57-1f0e2d3c4b5a",
+    "template_id": "warehouse_clerk",
+    "template": "warehouse_clerk",
+    "version": 2,
+    "owner": "shop",
+    "user": None,
+    "conversation_id": "conv_1",
+    "label": "",
+    "parent": None,
+    "trace_id": "trace_1",
+    "state": "COMPLETED",
+    "task": "How many red boxes are there?",
+    "created_at": "2026-01-31T12:00:00Z",
+    "updated_at": "2026-01-31T12:00:04Z",
+}
+INSTANCE: Final[dict[str, Any]] = {
+    "instance_id": "warehouse_clerk-5b1c…",
+    "template_id": "warehouse_clerk",
+    "version": 2,
+    "status": "IDLE",
+    "node": "host-1",
+    "worker": "worker_1",
+    "session_id": None,
+    "last_used_at": "2026-01-31T12:00:04Z",
+    "metrics": {"served": 12, "failed": 0, "history": [{"status": "IDLE", "at": "2026-01-31T12:00:04Z"}]},
+}
+WORKER: Final[dict[str, Any]] = {
+    "worker_id": "worker_1",
+    "node": "host-1",
+    "pid": 4711,
+    "slots": 32,
+    "started_at": "2026-01-31T11:00:00Z",
+    "beat_at": "2026-01-31T12:00:04Z",
+    "is_alive": True,
+    "sessions": 3,
+}
+
+
+def answer(description: str, value: Any) -> dict[str, Any]:
+    """An answer of the OpenAPI document, with an example."""
+    return {"description": description, "content": {"application/json": {"example": value}}}
+
+
+def page(*rows: Any) -> dict[str, Any]:
+    return {"object": "list", "data": list(rows), "has_more": False, "next": None}
+
+
+def error(description: str, message: str, *, code: str | None = None, param: str | None = None) -> dict[str, Any]:
+    return answer(description, wire.envelope(message, kind="invalid_request_error", code=code, param=param))
+
+
+def shown(kind: str) -> dict[str, Any]:
+    """A descriptor as it is shown, what the catalog adds included."""
+    return {f"{kind}_id": EXAMPLES[kind]["name"], **EXAMPLES[kind], **ADDED}
+
+
+def placed(kind: str, version: int = 2, *, is_active: bool = True) -> dict[str, Any]:
+    return {"name": EXAMPLES[kind]["name"], "version": version, "is_active": is_active}
+
+
+def body(kind: str, schema: dict[str, Any], *, or_many: bool = False) -> dict[str, Any]:
+    """The descriptor that a route takes; `or_many`: or a list of them."""
+    known = {"$defs": schema.pop("$defs", {})}
+    listed = {"type": "array", "items": schema, "maxItems": 5_000}
+    return wire.described_as({**known, **({"anyOf": [schema, listed]} if or_many else schema)}, EXAMPLES[kind])
+
+
+def both(*extras: dict[str, Any]) -> dict[str, Any]:
+    """Several additions to one operation of the document."""
+    return {key: value for extra in extras for key, value in extra.items()}
+
+
+ACTIVATE: Final = pagination.described(
+    pagination.parameter("activate", "Does it become active?", enum=["true", "false"], default="true")
+)
+NAMES: Final = pagination.described(
+    pagination.parameter("inactive", "Also names without an active version", enum=["true", "false"], default="true"),
+    *pagination.PAGED,
+)
+COMPARED: Final = pagination.described(
+    pagination.parameter("from", "The older version; by default the one before `to`", type="integer", minimum=1),
+    pagination.parameter("to", "The newer version; by default the latest", type="integer", minimum=1),
+)

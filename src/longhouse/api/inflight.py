@@ -1,0 +1,141 @@
+"""Requests that are being served: whoever is shown out, since a key was revoked or the server stops, is told why."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from longhouse.api import errors, wire
+from longhouse.api.rate_limits import Meter
+from longhouse.errors import CallerError
+
+VISIT: Final = "longhouse.visit"
+"""Where a request's scope keeps its visit."""
+FAREWELL_WITHIN: Final = 2.0
+"""Seconds; a client that does not read is not waited for."""
+
+
+@dataclass(eq=False, slots=True)
+class Visit:
+    """One request, from its arrival to the last byte of its answer."""
+
+    task: asyncio.Task[object] | None
+    key: str = ""
+    meter: Meter | None = None
+    is_revoked: bool = False
+    session: str = ""
+    """Where the request went, once that is known: what the session does, it does without us."""
+    in_stream: Callable[[CallerError], bytes] | None = None
+    """How an error is written in the stream that was begun, if one was."""
+
+    def end(self) -> None:
+        assert self.task is not None
+        self.is_revoked = True
+        self.task.cancel()
+
+    @property
+    def farewell(self) -> CallerError:
+        """Why a visit ends before its answer."""
+        if self.is_revoked:
+            return CallerError("This API key was revoked.", status=401, code="invalid_api_key")
+        return errors.stopping(self.session)
+
+
+class Visits:
+    """Who is inside, by key."""
+
+    def __init__(self) -> None:
+        self._inside: defaultdict[str, set[Visit]] = defaultdict(set)
+        self.some = asyncio.Event()
+        """Set while anybody is inside."""
+
+    @property
+    def keys(self) -> list[str]:
+        return list(self._inside)
+
+    def of(self, key: str) -> list[Visit]:
+        return list(self._inside.get(key, ()))
+
+    def enter(self, visit: Visit, key: str, meter: Meter) -> None:
+        """Counts a request for its key; refuses one too many."""
+        visit.meter = meter  # also for one that is refused: its answer says where the key stands
+        meter.enter()
+        visit.key = key
+        self._inside[key].add(visit)
+        self.some.set()
+
+    def leave(self, visit: Visit) -> None:
+        """A visit that never entered leaves as quietly."""
+        inside = self._inside.get(visit.key)
+        if inside is None or visit not in inside:
+            return
+        assert visit.meter is not None
+        visit.meter.leave()
+        inside.remove(visit)
+        if not inside:
+            del self._inside[visit.key]
+        if not self._inside:
+            self.some.clear()
+
+    def end(self, key: str) -> None:
+        """Shows everybody out who came with this key, but for the one who is asking us to."""
+        for visit in self.of(key):
+            if visit.task is not asyncio.current_task() and not visit.is_revoked:
+                visit.end()
+
+
+class Porter:
+    """Around all routes: each request is a visit, and one that is ended is told why."""
+
+    def __init__(self, app: ASGIApp, visits: Visits) -> None:
+        self.app = app
+        self._visits = visits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        visit = scope[VISIT] = Visit(asyncio.current_task())
+        answer = _Answer(send, visit)
+        try:
+            await self.app(scope, receive, answer.send)
+        except asyncio.CancelledError:
+            if visit.task is None:
+                raise
+            visit.task.uncancel()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FAREWELL_WITHIN):
+                    await answer.end(scope, receive)
+        finally:
+            self._visits.leave(visit)
+
+
+class _Answer:
+    """What the client was sent so far, so that it can be ended in a way that it understands."""
+
+    def __init__(self, send: Send, visit: Visit) -> None:
+        self._send = send
+        self._visit = visit
+        self._began = False
+        self._is_over = False
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._began = True
+            if self._visit.meter:
+                message["headers"] = [*message["headers"], *self._visit.meter.headers]
+        elif not message.get("more_body", False):
+            self._is_over = True
+        await self._send(message)
+
+    async def end(self, scope: Scope, receive: Receive) -> None:
+        """Before the first byte a refusal, in a stream an error; any other answer is simply cut."""
+        farewell, in_stream = self._visit.farewell, self._visit.in_stream
+        if not self._began:
+            await wire.refused(farewell)(scope, receive, self.send)
+        elif in_stream and not self._is_over:
+            await self._send({"type": "http.response.body", "body": in_stream(farewell), "more_body": False})

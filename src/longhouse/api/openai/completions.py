@@ -1,0 +1,219 @@
+"""A turn as Chat Completions shows it: chunks on a stream, or one answer at the end."""
+
+import time
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from longhouse.agents.template import Streaming
+from longhouse.api import streaming as stream
+from longhouse.api import wire
+from longhouse.api.openai.turn_handle import Attached
+from longhouse.api.openai.turn_stream import Ending, Piece, Telling, about
+from longhouse.journal import events, fingerprint
+from longhouse.journal.session import AGENT_FAILED
+from longhouse.journal.spoken import BLANK_LINE
+from longhouse.store import sessions
+
+STATUSES: Final = {
+    "limit_reached": 422,
+    "not_set_up": 503,
+    "provider_error": 502,
+    "template_not_found": 404,
+    "unreadable_reply": 502,
+}
+"""Of turns that failed, by code. A limit is the operator's word: nothing is broken, and a repeat would not help."""
+
+_encode: Final = msgspec.json.encode
+_REST_OF_CHUNK: Final = b',"logprobs":null,"finish_reason":null}]}\n\n'
+
+
+@dataclass
+class Completion:
+    """One response to one request: the same id, time and model on everything it says."""
+
+    telling: Telling
+    include_usage: bool
+    ignored: list[str]
+    streaming: Streaming = field(default_factory=Streaming)
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def __post_init__(self) -> None:
+        attached = self.telling.attached
+        # A turn with questions has several responses: the event that this one follows tells them apart.
+        self.id = f"chatcmpl-{attached.trace}-{attached.session.head}"
+        self.model = attached.session.id
+        usage = b',"usage":null' if self.include_usage else b""
+        self._head = (
+            b'data: {"id":%s,"object":"chat.completion.chunk","created":%d,"model":%s'
+            % (_encode(self.id), self.created, _encode(self.model))
+        ) + usage
+        self._delta = self._head + b',"choices":[{"index":0,"delta":'
+        self._calls = 0
+        self._content = ""
+        """All that the client was sent as content: it is known by that when it resends it."""
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        """The stream, byte for byte."""
+        telling = self.telling
+        session = telling.attached.session
+        extra = self._extra
+        opening = about(session, telling.attached.trace, "accepted", **extra)
+        yield self._chunk({"role": "assistant", "content": ""}, activity=opening)
+        async for pieces in telling.pieces():
+            yield b"".join(self._piece(piece) for piece in pieces) if pieces else stream.HEARTBEAT
+        ending = telling.ending
+        assert ending is not None
+        if ending.error:
+            yield stream.data(ending.error)
+            return
+        await self._mark(ending)
+        yield self._chunk({}, finish="stop", activity=closing(ending))
+        if self.include_usage:
+            yield stream.data(
+                {
+                    "id": self.id,
+                    "object": "chat.completion.chunk",
+                    "created": self.created,
+                    "model": self.model,
+                    "choices": [],
+                    "usage": usage_of(ending, telling.attached),
+                }
+            )
+        yield stream.DONE
+
+    @property
+    def _extra(self) -> dict[str, Any]:
+        """What the client should know about how its request was taken."""
+        routed = self.telling.attached.routed
+        return {
+            **({"ignored": self.ignored} if self.ignored else {}),
+            **({"routed": routed.told} if routed else {}),
+        }
+
+    async def _mark(self, ending: Ending) -> None:
+        """What the client was sent is what it will resend: where the session does not know it by that, we say so."""
+        attached = self.telling.attached
+        if not attached.chain:
+            return
+        mark = fingerprint.grown(attached.chain, [("assistant", self._content)])
+        if attached.answers_beneath or mark != ending.session.rest_mark:
+            await sessions.mark_rest(self.telling.db, mark, ending.session.id, ending.session.head)
+
+    def _words(self, piece: Piece) -> str:
+        """What of a piece is content: its own, or what a tool returned where that is to be shown so."""
+        words, activity = piece.content, piece.activity or {}
+        is_result = activity.get("event") == "tool_result" and activity["tool"] != "finalanswertool"
+        if is_result and self.streaming.tool_activity == "content":
+            gap = BLANK_LINE if self._content and not self._content.endswith("\n") else ""
+            words = f"{gap}{activity['content']}\n"
+        self._content += words
+        return words
+
+    def _piece(self, piece: Piece) -> bytes:
+        if words := self._words(piece):
+            return self._delta + b'{"content":' + _encode(words) + b"}" + _REST_OF_CHUNK
+        if piece.reasoning:
+            if not self.streaming.reasoning:
+                return b""
+            return self._delta + b'{"reasoning_content":' + _encode(piece.reasoning) + b"}" + _REST_OF_CHUNK
+        return self._activity(piece.activity or {})
+
+    def _activity(self, activity: dict[str, Any]) -> bytes:
+        """What the agent does, where the template wants it: beside the text, in it, or as tool calls."""
+        event, mode = activity.get("event"), self.streaming.tool_activity
+        if mode == "tool_calls" and event == "tool_call":
+            function = {"name": activity["tool"], "arguments": activity["arguments"]}
+            call = {"index": self._calls, "id": activity["call_id"], "type": "function", "function": function}
+            self._calls += 1
+            return self._delta + _encode({"tool_calls": [call]}) + _REST_OF_CHUNK
+        return self._chunk({}, activity=activity)
+
+    def _chunk(self, delta: dict[str, Any], *, finish: str | None = None, activity: dict[str, Any] | None) -> bytes:
+        return b"".join(
+            (
+                self._delta,
+                _encode(delta),
+                b',"logprobs":null,"finish_reason":',
+                _encode(finish),
+                b'}],"x_agent":',
+                _encode(activity),
+                b"}\n\n",
+            )
+        )
+
+    async def whole(self) -> wire.Json:
+        """The answer at once, when the turn has come to rest."""
+        reasoning = ""
+        self.telling.shows_drafts = False
+        async for pieces in self.telling.pieces():
+            for piece in pieces:
+                self._words(piece)
+                reasoning += piece.reasoning
+        ending = self.telling.ending
+        assert ending is not None
+        if ending.error:
+            # The prompt is in the journal: sending it again would only repeat it.
+            return wire.Json(ending.error, status_code=_status(ending), headers={"x-should-retry": "false"})
+        await self._mark(ending)
+        message: dict[str, Any] = {"role": "assistant", "content": self._content, "refusal": None}
+        if reasoning:
+            message["reasoning_content"] = reasoning
+        closed = closing(ending)
+        closed |= self._extra
+        return wire.Json(
+            {
+                "id": self.id,
+                "object": "chat.completion",
+                "created": self.created,
+                "model": self.model,
+                "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}],
+                "usage": usage_of(ending, self.telling.attached),
+                "x_agent": closed,
+            }
+        )
+
+
+def closing(ending: Ending) -> dict[str, Any]:
+    """The last `x_agent` of a turn that ended or waits."""
+    session, turn = ending.session, ending.turn
+    assert turn is not None
+    if turn.ended:
+        event = "failed" if turn.code == AGENT_FAILED else "completed"
+        return about(session, turn.trace, event, state=turn.ended)
+    if ending.asked:
+        asked = ending.asked
+        kind = "clarification" if asked.call.kind == "ask" else "approval"
+        detail = {
+            "call_id": asked.call.call,
+            "name": asked.label(session),
+            "asked_by": asked.session.agent,
+            "asked_in": asked.session.id,
+        }
+        return about(session, turn.trace, "waiting", status="waiting", waiting_for=kind, **detail)
+    open_call = next(iter(session.questions or session.unapproved or session.uncertain))
+    kind = "clarification" if session.questions else "approval"
+    detail = {"call_id": open_call.call, "name": open_call.call}
+    return about(session, turn.trace, "waiting", status="waiting", waiting_for=kind, **detail)
+
+
+def usage_of(ending: Ending, attached: Attached) -> dict[str, Any]:
+    """What this response has cost; what a turn had cost before its question was answered is not counted again."""
+    ended, began = ending.turn, attached.session.turn
+    # Where the prompt still waits behind another turn, that one's cost is not its own.
+    usage = ended.usage if ended and ended.trace == attached.trace else events.Usage()
+    before = began.usage if began and began.trace == attached.trace else events.Usage()
+    return {
+        "prompt_tokens": usage.prompt_tokens - before.prompt_tokens,
+        "completion_tokens": usage.completion_tokens - before.completion_tokens,
+        "total_tokens": usage.total_tokens - before.total_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens - before.cached_tokens},
+    }
+
+
+def _status(ending: Ending) -> int:
+    if ending.turn is None or ending.turn.ended == "CANCELLED":
+        return 409
+    return STATUSES.get(ending.turn.code or "", 500)

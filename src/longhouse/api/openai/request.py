@@ -1,0 +1,163 @@
+"""What a chat request says: who sends it, what is new in it, and which conversation it names."""
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from longhouse.api import wire
+from longhouse.api.auth import Caller
+from longhouse.api.wire import ChatMessage, ChatRequest
+from longhouse.errors import CallerError
+from longhouse.journal import fingerprint, messages
+from longhouse.journal.events import Prompted
+from longhouse.journal.messages import Content, Message
+from longhouse.store import files
+from longhouse.store.database import Database
+from longhouse.store.requests import Accepted
+
+MAX_KEY: Final = 255
+
+NamedBy = Literal["caller", "open_webui"]
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A request's messages, sorted: what was said before, and what is new."""
+
+    before: tuple[ChatMessage, ...]
+    new: tuple[ChatMessage, ...]
+
+    @property
+    def resends(self) -> bool:
+        return any(message.role == "assistant" for message in self.before)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request: who sends it, what it says, and under which mark it is kept."""
+
+    caller: Caller
+    request: ChatRequest
+    said: Said
+    accepted: Accepted
+    conversation: str | None
+    named_by: NamedBy | None
+    model: str
+    """Whom the client asks, in its own words: they are part of its fingerprint, whoever is chosen."""
+
+    def followed_in(self, trace: str) -> Accepted:
+        """How it is kept where its event goes to an agent beneath: its client follows the turn at the top."""
+        return replace(self.accepted, follows=trace)
+
+    def to(self, model: str) -> "Asked":
+        return replace(self, request=self.request.model_copy(update={"model": model}))
+
+    @property
+    def reply_to(self) -> str | None:
+        """The question that the message answers, where the client names one."""
+        return (self.request.metadata or {}).get("reply_to")
+
+    @property
+    def user(self) -> str | None:
+        """Who speaks, as the request says; where no keys are set and it says nothing, the owner, who is one person."""
+        named = self.request.user
+        return named if self.caller.key or (named and named.strip()) else self.caller.owner
+
+    def chain(self, said: Sequence[ChatMessage]) -> str:
+        """The fingerprint of these messages from this client."""
+        begin = fingerprint.begin(self.caller.owner, self.caller.key, self.request.user, self.model)
+        return fingerprint.grown(begin, ((message.role, message.text) for message in said))
+
+    async def prompt(self, db: Database, version: int | None = None) -> Prompted:
+        """What is new, as the event it becomes; images are kept first."""
+        return Prompted(
+            trace=uuid.uuid4().hex,
+            content=tuple([await _content(db, message) for message in self.said.new]),
+            system=self.request.system,
+            sampling=self.request.sampling,
+            version=version,
+            chain=self.chain((*self.said.before, *self.said.new)),
+        )
+
+
+def read(caller: Caller, request: ChatRequest, body: bytes, headers: Mapping[str, str]) -> Asked:
+    digest = wire.digest_of(body, headers.get("x-conversation-id"), headers.get("x-openwebui-chat-id"))
+    retries = headers.get("x-stainless-retry-count")  # the SDKs of OpenAI count, and say no more than that
+    is_retry = None if retries is None else retries not in ("", "0")
+    accepted = Accepted(owner=caller.owner, digest=digest, key=_key(headers), is_retry=is_retry)
+    conversation, named_by = _conversation(request, headers)
+    return Asked(caller, request, sort_out(request), accepted, conversation, named_by, request.model)
+
+
+def sort_out(request: ChatRequest) -> Said:
+    """Only what follows our last reply is new."""
+    spoken = [message for message in request.messages if message.role not in ("system", "developer")]
+    _refuse_orphans(request.messages)
+    cut = max((index + 1 for index, message in enumerate(spoken) if message.role != "user"), default=0)
+    if cut == len(spoken):
+        raise CallerError("The last message must come from the user.", param="messages")
+    return Said(before=tuple(spoken[:cut]), new=tuple(spoken[cut:]))
+
+
+async def prior_of(db: Database, before: Sequence[ChatMessage]) -> tuple[Message, ...]:
+    """The client's history as messages; what its own tools did is told in words, since they are not ours."""
+    prior: list[Message] = []
+    for message in before:
+        if message.role == "user":
+            prior.append(messages.User(content=await _content(db, message)))
+        elif message.role == "assistant" and message.text:
+            prior.append(messages.Assistant(content=message.text))
+        elif message.role in ("tool", "function"):
+            prior.append(messages.Assistant(content=f"(result of a tool: {message.text})"))
+    return tuple(prior)
+
+
+def text_of(content: Sequence[Content]) -> str:
+    return "\n\n".join(messages.text_of(one) for one in content)
+
+
+def _refuse_orphans(said: Sequence[ChatMessage]) -> None:
+    known: set[str] = set()
+    for index, message in enumerate(said):
+        known.update(call.id for call in message.tool_calls or ())
+        if message.role == "tool" and message.tool_call_id not in known:
+            raise CallerError("A tool message must answer a tool call before it.", param=f"messages[{index}]")
+
+
+async def _content(db: Database, message: ChatMessage) -> Content:
+    if message.content is None or isinstance(message.content, str):
+        return message.content or ""
+    parts: list[messages.Part] = []
+    for part in message.content:
+        if isinstance(part, wire.ImagePart):
+            media_type, content = wire.image_bytes(part.image_url.url)
+            digest = await files.put(db, content, media_type)
+            url = messages.ImageUrl(url=f"{messages.FILE_SCHEME}{digest}", detail=part.image_url.detail)
+            parts.append(messages.ImagePart(image_url=url))
+        elif isinstance(part, wire.TextPart):
+            parts.append(messages.TextPart(text=part.text))
+    if all(isinstance(part, messages.TextPart) for part in parts):
+        return messages.text_of(tuple(parts))
+    return tuple(parts)
+
+
+def _conversation(request: ChatRequest, headers: Mapping[str, str]) -> tuple[str | None, NamedBy | None]:
+    if named := headers.get("x-conversation-id"):
+        return wire.checked_id(named, "X-Conversation-Id"), "caller"
+    if (named := (request.metadata or {}).get("conversation_id")) is not None:
+        return wire.checked_id(named, "metadata.conversation_id"), "caller"
+    if request.chat_id is not None:
+        return wire.checked_id(str(request.chat_id), "chat_id"), "caller"
+    if named := headers.get("x-openwebui-chat-id"):
+        return wire.checked_id(named, "X-OpenWebUI-Chat-Id"), "open_webui"
+    return None, None
+
+
+def _key(headers: Mapping[str, str]) -> str | None:
+    key = headers.get("idempotency-key")
+    if key is not None and not (0 < len(key) <= MAX_KEY and key.isascii() and key.isprintable()):
+        raise CallerError(
+            f"Idempotency-Key must be 1 to {MAX_KEY} printable ASCII characters.", param="Idempotency-Key"
+        )
+    return key

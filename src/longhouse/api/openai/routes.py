@@ -1,0 +1,76 @@
+"""The OpenAI protocol: /v1/chat/completions and /v1/models."""
+
+from typing import Any, Final
+
+from fastapi import APIRouter, Depends, Request, Response
+
+from longhouse.agents.template import Streaming
+from longhouse.api import auth, wire
+from longhouse.api.inflight import VISIT
+from longhouse.api.openai.completions import Completion
+from longhouse.api.openai.session_resolver import SESSION_ID, Turns, unknown_model
+from longhouse.api.openai.turn_stream import Telling
+from longhouse.api.streaming import ChatStream
+from longhouse.errors import CallerError
+from longhouse.runtime.bus import Bus
+from longhouse.search.router import AUTO
+from longhouse.store import sessions
+from longhouse.store.catalog.catalog import Catalog
+from longhouse.store.database import Database
+
+CREATED = 1_767_225_600
+"""When the built-in templates came into being, as far as clients care (2026-01-01)."""
+
+BODY: Final = wire.described(
+    wire.ChatRequest, model="tool_calling_agent", messages=[{"role": "user", "content": "Hello"}], stream=True
+)
+
+
+def routes(db: Database, bus: Bus, catalog: Catalog, turns: Turns) -> APIRouter:
+    router = APIRouter(tags=["OpenAI"], dependencies=[Depends(auth.user)])
+
+    @router.post("/v1/chat/completions", openapi_extra=BODY, response_model=None)
+    async def chat_completions(caller: auth.User, request: Request) -> Response:
+        """Talk to an agent. `model` is a template, `template@version`, `auto` or a session id; the answer's `model` is
+        the session."""
+        body = await wire.read_body(request)
+        asked = wire.parse(wire.ChatRequest, body)
+        attached = await turns.attach(caller, asked, body, request.headers)
+        request.scope[VISIT].session = attached.session.id
+        template = await catalog.templates.find(attached.session.agent, attached.version)
+        completion = Completion(
+            telling=Telling(db, bus, attached),
+            include_usage=asked.include_usage,
+            ignored=asked.ignored,
+            streaming=template.llm_policy.streaming if template else Streaming(),
+        )
+        if asked.stream:
+            return ChatStream(completion.chunks())
+        return await completion.whole()
+
+    @router.get("/v1/models", response_model=None)
+    async def list_models(caller: auth.User) -> Response:
+        """The active templates, and `auto`, which chooses among them."""
+        names = await catalog.templates.names(owner=caller.owner)
+        return wire.Json({"object": "list", "data": [_model(name) for name in (AUTO, *names)]})
+
+    @router.get("/v1/models/{model:path}", response_model=None)
+    async def get_model(caller: auth.User, model: str) -> Response:
+        """One template, or a session of yours."""
+        if model == AUTO:
+            return wire.Json(_model(AUTO))
+        if SESSION_ID.fullmatch(model):
+            row = await sessions.session(db, model, caller.owner)
+            if row:
+                return wire.Json(_model(row.id, created=int(row.created_at.timestamp())))
+        try:
+            await turns.template(model, caller.owner)
+        except CallerError:
+            raise unknown_model(model) from None
+        return wire.Json(_model(model))
+
+    return router
+
+
+def _model(name: str, created: int = CREATED) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": created, "owned_by": "longhouse"}

@@ -1,0 +1,354 @@
+"""A turn as it is told to a client: what happens becomes pieces of text and activity, until the turn rests."""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from longhouse.agents.delegation import PREFIX
+from longhouse.api import streaming, wire
+from longhouse.api.openai.turn_handle import Attached
+from longhouse.api.sessions.decisions import all_waiting, undecided, words_on
+from longhouse.api.sessions.tail import Seen, follow
+from longhouse.api.sessions.tree_reader import News, TreeReader
+from longhouse.api.sessions.waiting import COLLECTS, Question, WaitingStatus, handles_in, own, waiting_status
+from longhouse.journal import events
+from longhouse.journal.events import Fault, Recorded
+from longhouse.journal.fold import fold
+from longhouse.journal.session import Session, Turn
+from longhouse.journal.spoken import together
+from longhouse.journal.transcript import Step
+from longhouse.runtime.bus import Bus, Fragment, Look, Stir, Subscription
+from longhouse.store.database import Database
+
+WITH_IT: Final = "Your message is kept, and reaches the agent once this is decided:"
+BEHIND_IT: Final = "Your message is next, once this is decided:"
+BEHIND_QUESTION: Final = "Your message is next, once this is answered:"
+SHOWN: Final = 2_000
+"""Characters of a tool's result that are shown; the whole is in the journal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Something for the client to see: text, or an activity in `x_agent`."""
+
+    content: str = ""
+    reasoning: str = ""
+    activity: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How the turn came to rest."""
+
+    session: Session
+    turn: Turn | None
+    """None: the prompt never became a turn."""
+    error: dict[str, Any] | None = None
+    asked: Question | None = None
+    """What an agent beneath asks; it is asked here."""
+
+
+@dataclass
+class Telling:
+    """Follows one turn and turns what happens into pieces; at the end, `ending` says how it ended."""
+
+    db: Database
+    bus: Bus
+    attached: Attached
+    beat: float = streaming.HEARTBEAT_EVERY
+    shows_drafts: bool = True
+    """False: the client sees nothing before the end, so nothing has to be taken back when a step restarts."""
+    ending: Ending | None = None
+    sent: str = ""
+    """Content that the client has: it cannot be taken back."""
+    _said: list[str] = field(default_factory=list)
+    """What each recorded reply has said in this response."""
+    _replied: int = 0
+    """The seq of the last reply; fragments of a step that was decided before it are known already."""
+    _draft: str = ""
+    _draft_of: tuple[int, int] = (0, 0)
+    _aloud: list[str] = field(default_factory=list)
+    """Reasoning of the running step that was read along."""
+    _tree: TreeReader | None = None
+    _handles: list[str] = field(default_factory=list)
+    """What the turn collects, and the tree is not read for yet."""
+    _session: Session = field(init=False)
+    _subscription: Subscription = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._session = self.attached.session
+        steps = (entry.seq for entry in reversed(self._session.transcript) if isinstance(entry, Step))
+        self._replied = next(steps, 0)
+        for use in (use for step in reversed(self._session.steps) for use in step.uses if self._is_ours):
+            self._notice(use.tool, use.arguments)
+
+    async def pieces(self) -> AsyncIterator[list[Piece]]:
+        """Batches of pieces; an empty one is a heartbeat."""
+        session = self._session
+        with self.bus.subscribed(session.id) as subscription:
+            self._subscription = subscription
+            self.bus.appended(session.id, session.head)
+            if self.attached.is_behind:
+                subscription.put(Look())
+            # An answer to one of several questions: the next one is open already. An aside: it says what is open.
+            pieces = await (self._say_what_waits() if self.attached.is_aside else self._rest())
+            if self.ending is not None:
+                yield pieces
+                return
+            async for batch in follow(self.db, session.id, subscription, after=session.head, beat=self.beat):
+                pieces = await self._tell(batch) if batch else []
+                if self.ending is None and batch:
+                    pieces += await self._rest()
+                if self.ending is None and self.attached.is_behind and not self._draft:
+                    pieces += self._join()
+                if pieces or not batch:
+                    yield pieces
+                if self.ending is not None:
+                    return
+        self.ending = Ending(self._session, None, _error("the session was deleted", "session_deleted"))
+
+    @property
+    def _is_ours(self) -> bool:
+        return self._session.turn is not None and self._session.turn.trace == self.attached.trace
+
+    async def _tell(self, batch: Sequence[Seen]) -> list[Piece]:
+        pieces: list[Piece] = []
+        for item in await self._in_order(batch):
+            if self.ending is not None:
+                break
+            if not isinstance(item, News):
+                pieces += self._see(item)
+            elif item.shown and not self._rests_alone:
+                pieces.append(Piece(activity=item.shown))
+        return pieces
+
+    @property
+    def _rests_alone(self) -> bool:
+        """Does it wait for people only? What others do meanwhile is told with the answer."""
+        return self._is_ours and not self._session.can_move and not self._session.awaits_agents
+
+    async def _in_order(self, batch: Sequence[Seen]) -> Sequence[Seen | News]:
+        """What is new at the top, and with it what is new beneath, causes before their effects."""
+        for fact in (item for item in batch if isinstance(item, Recorded) and item.trace == self.attached.trace):
+            if isinstance(fact.event, events.Called):
+                self._notice(fact.event.tool, fact.event.arguments)
+        if self._tree is None:
+            return batch
+        while self._handles:
+            await self._tree.collect(self.attached.session, self.attached.trace, self._handles.pop())
+        items = await self._tree.since(batch)
+        if self._tree.held:
+            # The session has gone on since: we read what it did, and show all of it in order.
+            self._subscription.put(Look())
+        return items
+
+    def _notice(self, tool: str, arguments: str) -> None:
+        """A call that others work for is followed to where it leads."""
+        if not tool.startswith(PREFIX) and tool != COLLECTS:
+            return
+        if self._tree is None:
+            self._tree = TreeReader.of_turn(self.db, self._session, self.attached.trace, self.attached.seen_heads)
+        if tool == COLLECTS:
+            self._handles += handles_in(arguments)
+
+    @property
+    def _is_held(self) -> bool:
+        return self._tree is not None and bool(self._tree.held)
+
+    def _see(self, item: Seen) -> list[Piece]:
+        if isinstance(item, Stir):
+            return []
+        if isinstance(item, Fragment):
+            return self._hear(item) if self._is_ours else []
+        self._session = fold([item], self._session)
+        if isinstance(item.event, events.Replied):
+            self._replied = item.seq
+        turn = self._session.turn
+        if self._is_ours and turn and turn.ended:
+            return self._end(turn)
+        if self._was_dropped:
+            self.ending = Ending(self._session, None, _cancelled())
+            return []
+        return self._activity(item.event) if self._is_ours else []
+
+    @property
+    def _was_dropped(self) -> bool:
+        """A prompt that was cancelled while it still waited in the queue."""
+        waits = any(waiting.prompt.trace == self.attached.trace for waiting in self._session.queue)
+        return not waits and not self._is_ours
+
+    def _hear(self, fragment: Fragment) -> list[Piece]:
+        if fragment.kind == "reasoning":
+            if fragment.offset == 0:
+                self._aloud.clear()
+            self._aloud.append(fragment.text)
+            return [Piece(reasoning=fragment.text)]
+        if not self.shows_drafts or fragment.after < self._replied:
+            return []
+        step = (fragment.after, fragment.fence)
+        if step != self._draft_of:
+            self._draft, self._draft_of = "", step
+        if fragment.offset > len(self._draft):
+            return self._join()
+        if fragment.offset < len(self._draft):
+            return []  # known since we joined
+        self._draft += fragment.text
+        return self._say_draft()
+
+    def _join(self) -> list[Piece]:
+        """What the running step has written before we came; where it is not known, the finished reply brings it."""
+        draft = self.bus.draft(self._session.id)
+        if draft is None or not self.shows_drafts or not self._is_ours:
+            return []
+        if not self._replied <= draft.after <= self._session.head:
+            return []
+        self._draft, self._draft_of = draft.content, (draft.after, draft.fence)
+        return self._say_draft()
+
+    def _say_draft(self) -> list[Piece]:
+        return self._say(together([*self._said, self._draft]), is_whole=False)
+
+    def _say(self, text: str, *, is_whole: bool) -> list[Piece]:
+        """Sends what `text` adds to what was sent; text that does not continue it cannot be shown any more."""
+        if text.startswith(self.sent):
+            new, self.sent = text[len(self.sent) :], text
+            return [Piece(content=new)] if new else []
+        if is_whole or not self.sent.startswith(text):
+            self.ending = Ending(self._session, self._session.turn, _step_restarted(self._session))
+        return []
+
+    async def _rest(self) -> list[Piece]:
+        """A turn that waits for a person is at rest too: what it waits for is its content."""
+        session = self._session
+        if session.turn is None or session.can_move or self._is_held:
+            return []
+        below = await waiting_status(self.db, session)
+        if not below.rests:
+            return []
+        if not self._is_ours:
+            return await self._say_what_waits()
+        late = await self._tell([Stir()])
+        return late if self._is_held else [*late, *self._ask_now(below)]
+
+    def _ask_now(self, below: WaitingStatus) -> list[Piece]:
+        """What the turn waits for: a question before a decision, and what the session asks itself before others."""
+        session = self._session
+        questions = [one for one in below.questions if one.call.kind == "ask"]
+        if not session.questions and questions:
+            return self._ask(questions[0].spoken, questions[0])
+        waiting = all_waiting(session, below)
+        if session.questions or all(one.session.id == session.id for one in waiting):
+            return self._ask(session.last_words or "")
+        return self._ask(words_on(waiting, session), self._beneath(waiting))
+
+    async def _say_what_waits(self) -> list[Piece]:
+        """The turn waits for a person, and what was said waits with it, or behind it: nobody hangs on for that."""
+        if not self.attached.is_aside and (questions := await self._questions()):
+            first = questions[0]
+            beneath = self._beneath(questions)
+            return self._ask(f"{BEHIND_QUESTION}\n\n{first.spoken if beneath else first.text}", beneath)
+        waiting = await undecided(self.db, self._session)
+        if not waiting:
+            return []
+        note = WITH_IT if self.attached.is_aside else BEHIND_IT
+        words = words_on(waiting, self._session, is_own_user=self.attached.is_own_user)
+        return self._ask(f"{note}\n\n{words}", self._beneath(waiting))
+
+    async def _questions(self) -> list[Question]:
+        below = await waiting_status(self.db, self._session)
+        return [one for one in (*own(self._session), *below.questions) if one.call.kind == "ask"]
+
+    def _beneath(self, waiting: Sequence[Question]) -> Question | None:
+        """The first that waits, where it is of an agent beneath."""
+        return None if waiting[0].session.id == self._session.id else waiting[0]
+
+    def _ask(self, words: str, asked: Question | None = None) -> list[Piece]:
+        """The last words of a turn that waits for a person."""
+        pieces = self._say(together(self._said, words), is_whole=True)
+        self.ending = self.ending or Ending(self._session, self._session.turn, asked=asked)
+        return pieces
+
+    def _end(self, turn: Turn) -> list[Piece]:
+        words = self._session.last_words
+        if words is not None:
+            pieces = self._say(together(self._said, words), is_whole=True)
+            self.ending = self.ending or Ending(self._session, turn)
+            return pieces
+        error = _cancelled() if turn.ended == "CANCELLED" else _failed(turn)
+        self.ending = Ending(self._session, turn, error)
+        return []
+
+    def _activity(self, event: events.Event) -> list[Piece]:
+        pieces: list[Piece] = []
+        match event:
+            case events.Started():
+                pieces = [self._act("started")]
+            case events.Replied():
+                pieces = [*self._think("" if event.said else event.thought), *self._reply(event)]
+            case events.Called(tool="reasoningtool"):
+                pieces = [Piece(reasoning=event.arguments)]
+            case events.Called(call_kind="tool" | "agent"):
+                pieces = [self._act("tool_call", call_id=event.call, tool=event.tool, arguments=event.arguments)]
+            case events.Returned():
+                pieces = [self._returned(event)]
+            case events.Resumed():
+                pieces = [self._act("resumed")]
+        return pieces
+
+    def _reply(self, event: events.Replied) -> list[Piece]:
+        """What a reply has said, where it was not read along, or not to its end."""
+        self._said.append(event.text[: event.said])
+        self._draft = ""
+        return self._say(together(self._said), is_whole=False)
+
+    def _think(self, thought: str) -> list[Piece]:
+        """A thought, unless its very words were read along while they were written."""
+        aloud = "".join(self._aloud)
+        self._aloud.clear()
+        return [] if thought.strip() in aloud else [Piece(reasoning=thought)]
+
+    def _returned(self, event: events.Returned) -> Piece:
+        uses = (use for step in self._session.steps for use in step.uses)
+        tool = next((use.tool for use in uses if use.call == event.call), "")
+        fault = event.outcome if isinstance(event.outcome, Fault) else None
+        content = fault.message if fault else event.outcome.content  # type: ignore[union-attr]  # else an Output
+        status = "error" if fault else "ok"
+        return self._act("tool_result", call_id=event.call, tool=tool, status=status, content=content[:SHOWN])
+
+    def _act(self, event: str, **detail: Any) -> Piece:
+        return Piece(activity=about(self._session, self.attached.trace, event, **detail))
+
+
+def about(session: Session, trace: str, event: str, **detail: Any) -> dict[str, Any]:
+    """The one schema of `x_agent`."""
+    return {
+        "event": event,
+        "agent": session.agent,
+        "session_id": session.id,
+        "conversation_id": session.conversation,
+        "trace_id": trace,
+        "depth": session.turn.depth if session.turn else 0,
+        "state": session.state,
+        **detail,
+    }
+
+
+def _error(message: str, code: str) -> dict[str, Any]:
+    return wire.envelope(message, kind="server_error", code=code)
+
+
+def _failed(turn: Turn) -> dict[str, Any]:
+    message, code = turn.error or "the turn failed", turn.code or "failed"
+    if code in ("template_not_found", "limit_reached"):
+        return wire.envelope(message, kind="invalid_request_error", code=code)
+    return _error(message, code)
+
+
+def _cancelled() -> dict[str, Any]:
+    return _error("the turn was cancelled", "cancelled")
+
+
+def _step_restarted(session: Session) -> dict[str, Any]:
+    return _error(
+        f"a step was restarted and its text changed; read the answer from /v1/sessions/{session.id}", "step_restarted"
+    )

@@ -1,0 +1,210 @@
+"""The HTTP server: every route in one place, one envelope for every error, one record for every request."""
+
+import asyncio
+import time
+import uuid
+from typing import Final
+
+import structlog
+from fastapi import Depends, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+import longhouse
+from longhouse.api import auth, errors, metrics, openapi, origins, wire
+from longhouse.api.admin import catalog as admin_catalog
+from longhouse.api.admin import keys, search, security
+from longhouse.api.admin import routes as admin_routes
+from longhouse.api.auth import Caller, Door
+from longhouse.api.inflight import VISIT, Porter
+from longhouse.api.metrics import Metrics
+from longhouse.api.openai import routes as openai_routes
+from longhouse.api.openai.session_resolver import Turns
+from longhouse.api.sessions import artifacts, event_routes, replay
+from longhouse.api.sessions import routes as sessions_routes
+from longhouse.api.sessions.routes import Sessions
+from longhouse.api.sgr import agent_log
+from longhouse.api.sgr import routes as sgr_routes
+from longhouse.catalog.validation import Admission
+from longhouse.errors import CallerError
+from longhouse.runtime.bus import Bus
+from longhouse.runtime.delegation import PriorOf
+from longhouse.search.directory import AgentDirectory
+from longhouse.search.router import Router
+from longhouse.search.selection import Finder
+from longhouse.store import leases
+from longhouse.store.catalog.catalog import Catalog
+from longhouse.store.database import PASSING, Database
+from longhouse.tools.toolbox import Toolbox
+from longhouse.validation_messages import explain, path_text
+
+log = structlog.get_logger()
+
+LOGGED_PATH: Final = 300
+"""Characters of a path that go into the log."""
+READY_WITHIN: Final = 2.0
+"""Seconds; whoever asks whether we are ready does not wait for Postgres to come back."""
+
+
+def build(
+    db: Database,
+    bus: Bus,
+    catalog: Catalog,
+    numbers: Metrics,
+    *,
+    door: Door,
+    toolbox: Toolbox,
+    admission: Admission,
+    finder: Finder,
+    default_template: str = "",
+    prior: PriorOf | None = None,
+) -> ASGIApp:
+    # Its own pages would be open to everybody: ours come with `docs`.
+    app = FastAPI(
+        title="Longhouse", version=longhouse.__version__, openapi_url=None, docs_url=None, redirect_slashes=False
+    )
+    app.state.door = door
+    turns = Turns(db, catalog, bus.wake, Router(AgentDirectory(finder), default_template), prior)
+    held = Sessions(db, bus, catalog, turns)
+    routers = (
+        openai_routes.routes(db, bus, catalog, turns),
+        sessions_routes.routes(held),
+        event_routes.routes(held),
+        artifacts.routes(held),
+        replay.routes(held, toolbox),
+        agent_log.routes(held),
+        sgr_routes.routes(db, bus, held),
+        keys.routes(door),
+        search.routes(catalog, finder),
+        security.routes(catalog, admission),
+        admin_catalog.routes(catalog.tools, admission, catalog.overlays),
+        admin_catalog.routes(catalog.templates, admission),
+        admin_routes.routes(db),
+        openapi.routes(app),
+    )
+    for router in routers:
+        app.router.routes += router.routes  # as they are: to include them would make each of them once more
+    _add_watching(app, db, numbers)
+    _add_refusals(app)
+    return Border(Porter(app, door.visits), numbers, door)
+
+
+def _add_watching(app: FastAPI, db: Database, numbers: Metrics) -> None:
+    @app.get("/health", tags=["Watching"], response_model=None)
+    async def health() -> Response:
+        """Is the process there?"""
+        return wire.Json({"status": "ok"})
+
+    @app.get("/ready", tags=["Watching"], response_model=None)
+    async def ready() -> Response:
+        """Can a session be worked on: is Postgres there, and a worker?"""
+        try:
+            async with asyncio.timeout(READY_WITHIN):
+                workers = await leases.alive(db)
+        except PASSING as error:
+            raise errors.of(error) from None
+        if not workers:
+            raise CallerError("No worker is there.", status=503, kind="server_error")
+        return wire.Json({"status": "ready", "workers": workers})
+
+    @app.get("/metrics", tags=["Watching"], response_model=None, dependencies=[Depends(auth.admin)])
+    async def show_metrics() -> Response:
+        """Prometheus metrics."""
+        return Response(numbers.page(), media_type=metrics.CONTENT_TYPE)
+
+
+def _add_refusals(app: FastAPI) -> None:
+    @app.exception_handler(CallerError)
+    async def refuse(request: Request, error: CallerError) -> Response:
+        return wire.refused(error)
+
+    @app.exception_handler(HTTPException)
+    async def refuse_route(request: Request, error: HTTPException) -> Response:
+        code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
+        message = "There is no such route." if error.status_code == 404 else f"{error.detail}."
+        answer = wire.refused(CallerError(message, status=error.status_code, code=code))
+        answer.headers.update(error.headers or {})  # a 405 says what is allowed
+        return answer
+
+    @app.exception_handler(RequestValidationError)
+    async def refuse_parameter(request: Request, error: RequestValidationError) -> Response:
+        where, says = explain(error)[0]
+        param = path_text(where[1:])
+        return wire.refused(CallerError(f"Invalid value for {param}: {says}.", param=param))
+
+    async def ask_for_patience(request: Request, error: Exception) -> Response:
+        path = request.url.path[:LOGGED_PATH]
+        log.warning(f"{errors.named(error)}, a request was refused", path=path, error=repr(error))
+        return wire.refused(errors.of(error, request.scope[VISIT].session))
+
+    for kind in PASSING:
+        app.add_exception_handler(kind, ask_for_patience)
+
+    @app.exception_handler(Exception)
+    async def confess(request: Request, error: Exception) -> Response:
+        return wire.refused(errors.defect(request.scope[VISIT].session))
+
+
+class Border:
+    """Around everything: an id for each request, the headers that clients look for, and one line in the log."""
+
+    def __init__(self, app: ASGIApp, numbers: Metrics, door: Door) -> None:
+        self.app = app
+        self._numbers = numbers
+        self._door = door
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        request_id, began, status = f"req_{uuid.uuid4().hex}", time.perf_counter(), 0
+        refusal = await origins.refusal(scope, self._door)
+        app = wire.refused(refusal) if refusal else self.app
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                took = time.perf_counter() - began
+                message["headers"] = [*message["headers"], *_headers(request_id, took)]
+                self._numbers.answered(scope["method"], _route(scope), status, took)
+            await send(message)
+
+        try:
+            await app(scope, receive, send_with_headers)
+        except Exception:
+            # The envelope has been sent by the handler above; what remains is to tell the operator.
+            log.exception("a defect ended a request", request_id=request_id, path=scope["path"][:LOGGED_PATH])
+            if not status:
+                raise
+        finally:
+            log.info(
+                "request",
+                request_id=request_id,
+                method=scope["method"],
+                path=scope["path"][:LOGGED_PATH],
+                status=status,
+                key=_key(scope),
+                seconds=round(time.perf_counter() - began, 4),
+            )
+
+
+def _key(scope: Scope) -> str | None:
+    """Which key the request came with, by its id; None: with none that is ours."""
+    caller: Caller | None = scope.get(auth.CALLER)
+    return caller.key if caller else None
+
+
+def _headers(request_id: str, seconds: float) -> list[tuple[bytes, bytes]]:
+    return [
+        (b"x-request-id", request_id.encode()),
+        (b"openai-processing-ms", str(round(seconds * 1000)).encode()),
+        (b"openai-version", b"2020-10-01"),
+    ]
+
+
+def _route(scope: Scope) -> str:
+    """The pattern that matched, never the path itself: paths hold ids, and would make endless metrics."""
+    route = scope.get("route")
+    return str(getattr(route, "path", "unknown"))

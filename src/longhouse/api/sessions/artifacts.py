@@ -1,0 +1,94 @@
+"""What came of a session beside its answer: the files that its tools made, the sources that they found."""
+
+import re
+from pathlib import PurePosixPath
+from typing import Any, Final
+from urllib.parse import quote
+
+from fastapi import APIRouter, Depends, Response
+
+from longhouse.api import auth, pagination, wire
+from longhouse.api.sessions.routes import Sessions
+from longhouse.journal.session import Artifact, Session
+from longhouse.store import files
+
+_MEDIA_TYPE: Final = re.compile(r"[a-z0-9][a-z0-9.+-]{0,63}/[a-z0-9][a-z0-9.+-]{0,63}")
+
+
+def routes(sessions: Sessions) -> APIRouter:
+    router = APIRouter(tags=["Sessions"], dependencies=[Depends(auth.user), Depends(pagination.none)])
+
+    @router.get("/v1/sessions/{session_id}/artifacts", response_model=None)
+    async def list_artifacts(caller: auth.User, session_id: str) -> Response:
+        """The files that the session's tools made, oldest first."""
+        session = await sessions.load(caller, session_id)
+        return _list([_described(session, artifact) for artifact in session.files])
+
+    @router.get("/v1/sessions/{session_id}/artifacts/{artifact_id}", response_model=None)
+    async def get_artifact(caller: auth.User, session_id: str, artifact_id: str) -> Response:
+        """One of these files, to download: by its id, or by the id of the call that made it (the first of several)."""
+        session = await sessions.load(caller, session_id)
+        found = next((one for one in session.files if artifact_id in (str(one.seq), one.file.call)), None)
+        content = await files.content(sessions.db, found.file.digest) if found else None
+        if found is None or content is None:
+            raise wire.not_found("There is no such artifact.", code="artifact_not_found")
+        return Response(content, headers=_headers(found))
+
+    @router.get("/v1/sessions/{session_id}/sources", response_model=None)
+    async def list_sources(caller: auth.User, session_id: str) -> Response:
+        """The sources that the session's tools found, in the order of their numbers."""
+        session = await sessions.load(caller, session_id)
+        sources = [_source(url, source) for url, source in session.context.get("sources", {}).items()]
+        return _list(sorted(sources, key=lambda source: (source["number"] is None, source["number"])))
+
+    return router
+
+
+def _list(data: list[dict[str, Any]]) -> wire.Json:
+    return wire.Json({"object": "list", "data": data, "has_more": False, "next": None})
+
+
+def _described(session: Session, artifact: Artifact) -> dict[str, Any]:
+    file = artifact.file
+    return {
+        "id": str(artifact.seq),
+        "session_id": session.id,
+        "path": file.path,
+        "media_type": file.media_type,
+        "size": file.size,
+        "digest": file.digest,
+        "call_id": file.call,
+        "created_at": artifact.at,
+        "download": f"/v1/sessions/{session.id}/artifacts/{artifact.seq}",
+    }
+
+
+def _headers(artifact: Artifact) -> dict[str, str]:
+    """A tool chose type, name and content, perhaps by a stranger's words: a browser saves it and opens nothing."""
+    name = PurePosixPath(artifact.file.path).name or "artifact"
+    plain = re.sub(r"[^A-Za-z0-9._-]", "_", name)
+    return {
+        "content-type": _content_type(artifact.file.media_type),
+        "content-disposition": f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}",
+        "x-content-type-options": "nosniff",
+        "content-security-policy": "sandbox; default-src 'none'",
+    }
+
+
+def _content_type(media_type: str) -> str:
+    if not _MEDIA_TYPE.fullmatch(media_type):
+        return "application/octet-stream"
+    return f"{media_type}; charset=utf-8" if media_type.startswith("text/") else media_type
+
+
+def _source(url: str, source: Any) -> dict[str, Any]:
+    """A source in the shape of ours, whoever's tool has written it."""
+    told = source if isinstance(source, dict) else {}
+    number = told.get("number")
+    return {
+        "number": number if isinstance(number, int) else None,
+        "url": url,
+        "title": told.get("title", ""),
+        "snippet": told.get("snippet", ""),
+        "full_content": told.get("full_content", ""),
+    }

@@ -1,0 +1,89 @@
+"""What the model saw: the request of any step, composed again from the journal."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Depends, Response
+
+from longhouse.agents import replay
+from longhouse.agents.strategies.base import AgentRegistry
+from longhouse.api import auth, pagination, wire
+from longhouse.api.sessions.routes import Sessions
+from longhouse.errors import CallerError
+from longhouse.journal.events import Replied
+from longhouse.journal.fold import blank, fold
+from longhouse.journal.session import Session
+from longhouse.runtime.instances import strategy_of
+from longhouse.store import journals
+from longhouse.store.database import Database
+from longhouse.tools.toolbox import Toolbox
+
+
+def routes(sessions: Sessions, toolbox: Toolbox) -> APIRouter:
+    router = APIRouter(tags=["Sessions"], dependencies=[Depends(auth.user), Depends(pagination.none)])
+
+    @router.get("/v1/sessions/{session_id}/steps/{step}/request", response_model=None)
+    async def get_request(caller: auth.User, session_id: str, step: int) -> Response:
+        """The request that the session's n-th reply answered, byte for byte; stored images are named by digest.
+
+        `selection` says how its tools were chosen, where more were permitted than may be offered.
+        """
+        row = await sessions.find(caller, session_id)
+        session, replied = await _before(sessions.db, row.id, step)
+        assert session.turn is not None
+        template = await sessions.catalog.templates.find(session.agent, session.turn.version)
+        if template is None or AgentRegistry.get(template.base_agent_class) is None:
+            name = f"{session.agent}@{session.turn.version}"
+            message = f"This step cannot be composed again: {name} is not known here any more."
+            raise CallerError(message, status=409, code="template_not_found")
+        refs = [ref.rpartition("@") for ref in replay.offered_at(session, replied)]
+        names = [name for name, _, _ in refs]
+        tools = [await toolbox.taken(name, int(version)) for name, _, version in refs]
+        offered = [tool for tool in tools if tool]
+        request = strategy_of(template.base_agent_class).propose(session, template, offered)
+        return wire.Json(
+            {
+                "request": msgspec.Raw(request.encoded),
+                "digest": request.digest,
+                "matches": request.digest == replied.digest,
+                "selection": _selection(replied, names),
+            }
+        )
+
+    return router
+
+
+def _selection(replied: Replied, offered: Sequence[str]) -> dict[str, Any] | None:
+    """Why these tools were offered and others were not; None where there was nothing to choose."""
+    chosen = replied.selection
+    if chosen is None:
+        return None
+
+    def scored(names: Sequence[str]) -> list[dict[str, Any]]:
+        return [{"name": name, "score": chosen.scores.get(name)} for name in names]
+
+    return {
+        "query": chosen.query,
+        "stage": chosen.stage,
+        "offered": scored(offered),
+        "left_out": scored(chosen.left_out),
+        "more": chosen.more,
+    }
+
+
+async def _before(db: Database, session_id: str, step: int) -> tuple[Session, Replied]:
+    """The session as it was just before its n-th reply, and that reply."""
+    session, replies = blank(session_id), 0
+    while page := await journals.read(db, session_id, session.head):
+        for nth, record in enumerate(page):
+            if isinstance(record.event, Replied):
+                replies += 1
+                if replies == step:
+                    return fold(page[:nth], session), record.event
+        session = fold(page, session)
+    raise wire.not_found(f"There is no step {_short(step)} in this session.", code="step_not_found")
+
+
+def _short(step: int) -> str:
+    return str(step) if abs(step) < 10**9 else "with that number"

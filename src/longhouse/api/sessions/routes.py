@@ -1,0 +1,316 @@
+"""Sessions as resources: list, read, follow, answer, cancel, forget."""
+
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+from fastapi import APIRouter, Depends, Request, Response
+from pydantic import Field, StrictStr
+
+from longhouse.agents import window
+from longhouse.agents.template import Template
+from longhouse.api import auth, pagination, wire
+from longhouse.api.auth import Caller
+from longhouse.api.openai.session_resolver import Turns, names_nothing
+from longhouse.api.sessions import decisions
+from longhouse.api.sessions.call_names import meant
+from longhouse.api.sessions.decisions import settled
+from longhouse.api.sessions.waiting import Question, WaitingStatus, own, shown, waiting_status
+from longhouse.errors import AlreadyReturned, CallerError
+from longhouse.journal import events
+from longhouse.journal.events import Event
+from longhouse.journal.session import Session, State
+from longhouse.journal.visible_text import readable_json
+from longhouse.runtime.bus import Bus
+from longhouse.store import erasure, journals
+from longhouse.store import sessions as views
+from longhouse.store.catalog.catalog import Catalog
+from longhouse.store.database import Database
+from longhouse.store.delegation import cancel as cancels
+from longhouse.store.delegation import tree
+
+MAX_PAGE: Final = pagination.MAX_PAGE
+
+LISTING: Final = pagination.described(
+    pagination.parameter("state", "In this state", enum=[state.value for state in State]),
+    pagination.parameter("template", "Of this template"),
+    pagination.parameter("conversation_id", "Of this conversation", pattern=f"^{wire.ID.pattern}$"),
+    pagination.parameter("parent", "Started by this session"),
+    pagination.parameter("since", "Opened at this moment or later", **pagination.MOMENT),
+    pagination.parameter("until", "Opened before this moment", **pagination.MOMENT),
+    *pagination.PAGED,
+)
+
+
+class Answer(wire.Strict):
+    answer: StrictStr = Field(min_length=1, max_length=200_000)
+    call_id: StrictStr | None = None
+
+
+class Approval(wire.Strict):
+    call_id: StrictStr
+    decision: events.Decision
+    result: StrictStr | None = None
+    comment: StrictStr = ""
+
+    def settling(self, call: str) -> list[Event]:
+        decided = events.Decided(call=call, decision=self.decision, by="user", comment=self.comment)
+        return decisions.settling(decided, self.result)
+
+
+class Sessions:
+    """What can be done with a session from outside; the routes below only translate."""
+
+    def __init__(self, db: Database, bus: Bus, catalog: Catalog, turns: Turns) -> None:
+        self.db = db
+        self.bus = bus
+        self.catalog = catalog
+        self.turns = turns
+
+    async def find(self, caller: Caller, session_id: str) -> views.Row:
+        """The caller's own; that of another owner is as good as none."""
+        row = await views.session(self.db, session_id, caller.owner)
+        if row is None:
+            raise _missing()
+        return row
+
+    async def load(self, caller: Caller, session_id: str) -> Session:
+        row = await self.find(caller, session_id)
+        return await journals.load(self.db, session_id, row.head)
+
+    async def answer(self, caller: Caller, session_id: str, text: str, call_id: str | None) -> Session:
+        """Answers a question of the session, or of an agent beneath it."""
+        session = await self.load(caller, session_id)
+        questions = await meant(self.db, session, call_id, lambda one: one.call.kind == "ask")
+        if not questions and call_id is not None and not await tree.was_answered(self.db, session, call_id):
+            raise names_nothing(call_id, "call_id")
+        if not questions:
+            raise settled("There is no open question to answer: it was answered already, or never asked.")
+        asked = questions[0]
+        try:
+            attached = await self.turns.answer(asked.session, asked.call.call, text)
+        except AlreadyReturned:
+            raise settled("This question was answered already.") from None
+        except journals.NotThere:
+            raise _missing() from None
+        self.bus.appended(attached.session.id, attached.session.head)
+        return attached.session if asked.session is session else await self.load(caller, session_id)
+
+    async def decide(self, caller: Caller, session_id: str, approval: Approval) -> Session:
+        """Approves or denies a call, or settles one whose outcome nobody knows, as it stands now."""
+        first: Question | None = None
+        for _ in range(decisions.RACES):
+            session = await self.load(caller, session_id)
+            found = await meant(self.db, session, approval.call_id, partial(_may_decide, approval.decision))
+            if not found or (first and not found[0].is_same(first)):
+                raise settled("There is no such open decision on this call: it was settled already, or never asked.")
+            first, asking = found[0], found[0].session
+            new, trace = approval.settling(first.call.call), asking.turn.trace if asking.turn else ""
+            try:
+                placed = await journals.add(self.db, asking.id, new, trace=trace, head=asking.head)
+            except journals.NotThere:
+                continue
+            self.bus.appended(asking.id, placed.seq)
+            return await journals.catch_up(self.db, session)
+        raise decisions.outrun()
+
+    async def forget(self, caller: Caller, session_id: str) -> None:
+        """Deletes the session and all that it has called, whatever they are doing, with all that was said there."""
+        await self.find(caller, session_id)
+        forgotten = await erasure.forget(self.db, session_id, caller.owner)
+        if forgotten is None:
+            raise _missing()
+        for gone in forgotten.ids:
+            self.bus.gone(gone)
+        for reached, seq in forgotten.told:
+            self.bus.appended(reached, seq)
+
+    async def cancel(self, caller: Caller, session_id: str) -> Session:
+        """Ends the running turn, or the next one waiting; in a session that rests, what it has left at work."""
+        session = await self.load(caller, session_id)
+        # What came after it was asked for is not cancelled.
+        trace = _next_trace(session)
+        for one in [trace] if trace else await tree.left_at_work(self.db, session):
+            stopped = await cancels.cancel(self.db, session, one)
+            for ended, fence in stopped.fences.items():
+                self.bus.stop(ended, fence)
+            for reached, seq in (*stopped.ended, *stopped.told):
+                self.bus.appended(reached, seq)
+            session = stopped.top
+        return session
+
+
+def routes(sessions: Sessions) -> APIRouter:
+    router = APIRouter(tags=["Sessions"], dependencies=[Depends(auth.user)])
+    bare = [Depends(pagination.none)]
+
+    @router.get("/v1/sessions", response_model=None, openapi_extra=LISTING)
+    async def list_sessions(caller: auth.User, request: Request) -> Response:
+        """Your sessions, newest first; filtered by state, template, conversation_id, parent, since, until."""
+        known = ("state", "template", "conversation_id", "parent", "since", "until", "limit", "before")
+        asked = pagination.Query(request, known)
+        filters = views.Filters(
+            owner=caller.owner,
+            state=asked.choice("state", State),
+            template=asked.text("template"),
+            conversation_id=asked.id("conversation_id"),
+            parent=asked.text("parent"),
+            since=asked.moment("since"),
+            until=asked.moment("until"),
+        )
+        limit = asked.number("limit", default=50, least=1, most=MAX_PAGE)
+        rows = await views.sessions(sessions.db, filters, before=asked.cursor("before"), limit=limit + 1)
+        page, has_more = rows[:limit], len(rows) > limit
+        following = pagination.cursor_of(page[-1]) if has_more else None
+        data = [listed(row) for row in await shown(sessions.db, page)]
+        return wire.Json({"object": "list", "data": data, "has_more": has_more, "next": following})
+
+    @router.get("/v1/sessions/{session_id}", response_model=None, dependencies=bare)
+    async def get_session(caller: auth.User, session_id: str) -> Response:
+        """One session: its state, what it is doing, what it waits for, what came of it."""
+        session = await sessions.load(caller, session_id)
+        return wire.Json(described(session, await waiting_status(sessions.db, session)))
+
+    @router.get("/v1/sessions/{session_id}/messages", response_model=None, dependencies=bare)
+    async def get_messages(caller: auth.User, session_id: str) -> Response:
+        """The session's history as OpenAI messages."""
+        session = await sessions.load(caller, session_id)
+        template = await sessions.catalog.templates.find(session.agent) or Template(name=session.agent)
+        history = list(window.history(session, template))
+        return wire.Json({"object": "list", "data": history, "has_more": False, "next": None})
+
+    @router.post(
+        "/v1/sessions/{session_id}/clarification",
+        response_model=None,
+        status_code=202,
+        dependencies=bare,
+        openapi_extra=wire.described(Answer, answer="Oslo"),
+    )
+    async def clarify(caller: auth.User, session_id: str, request: Request) -> Response:
+        """Answers the oldest open question, or the one that `call_id` names."""
+        answer = wire.parse(Answer, await wire.read_body(request))
+        session = await sessions.answer(caller, session_id, answer.answer, answer.call_id)
+        return wire.Json({"session_id": session_id, "state": session.state}, status_code=202)
+
+    @router.post(
+        "/v1/sessions/{session_id}/approval",
+        response_model=None,
+        status_code=202,
+        dependencies=bare,
+        openapi_extra=wire.described(Approval, call_id="3-action-0", decision="happened", result="paid"),
+    )
+    async def approve(caller: auth.User, session_id: str, request: Request) -> Response:
+        """Approves or denies a call that waits for it; or says what became of one whose worker was lost:
+        happened (with its result), did_not_happen, give_up."""
+        approval = wire.parse(Approval, await wire.read_body(request))
+        session = await sessions.decide(caller, session_id, approval)
+        return wire.Json({"session_id": session_id, "state": session.state}, status_code=202)
+
+    @router.post("/v1/sessions/{session_id}/cancel", response_model=None, status_code=202, dependencies=bare)
+    async def cancel(caller: auth.User, session_id: str, request: Request) -> Response:
+        """Ends the running turn, or the next one waiting; in a session that rests, what it has left at work."""
+        await wire.refuse_body(request)
+        session = await sessions.cancel(caller, session_id)
+        return wire.Json({"session_id": session_id, "state": session.state}, status_code=202)
+
+    @router.delete("/v1/sessions/{session_id}", response_model=None, dependencies=bare)
+    async def forget(caller: auth.User, session_id: str, request: Request) -> Response:
+        """Forgets the session for real, and the agents that it has called: nothing that was said there is left."""
+        await wire.refuse_body(request)
+        await sessions.forget(caller, session_id)
+        return wire.Json({"id": session_id, "object": "session.deleted", "deleted": True})
+
+    return router
+
+
+def _next_trace(session: Session) -> str:
+    """What the session is at, or else what it is about to begin; empty if it rests."""
+    if session.turn and session.is_running:
+        return session.turn.trace
+    return session.queue[0].prompt.trace if session.queue else ""
+
+
+def _may_decide(decision: events.Decision, question: Question) -> bool:
+    return question.call in decisions.decidable(question.session, decision)
+
+
+def described(session: Session, below: WaitingStatus) -> dict[str, Any]:
+    """A session in all that a client may want to know of it; its state is that of the agents beneath it, too."""
+    turn = session.turn
+    counters = {
+        "iteration": turn.iteration if turn else 0,
+        "searches_used": turn.searches_used if turn else 0,
+        "clarifications_used": turn.clarifications_used if turn else 0,
+    }
+    return {
+        "session_id": session.id,
+        "template_id": session.agent,
+        "template": session.agent,
+        "version": turn.version if turn else session.opened_version,
+        "instance_id": turn.instance if turn else None,
+        "conversation_id": session.conversation,
+        "label": session.label,
+        "trace_id": turn.trace if turn else None,
+        "state": below.state or session.state,
+        "task": turn.task if turn else None,
+        "counters": counters,
+        "context_snapshot": snapshot_of(session, below),
+        "questions": [_question(one, session) for one in (*own(session), *below.questions)],
+        "queued": len(session.queue),
+        "result": turn.answer if turn and turn.ended else None,
+        "error": turn.error if turn else None,
+        "usage": msgspec.to_builtins(turn.usage) if turn else None,
+        "head": session.head,
+        "created_at": session.created_at,
+        "updated_at": session.updated_at,
+    }
+
+
+def snapshot_of(session: Session, below: WaitingStatus) -> dict[str, Any]:
+    turn = session.turn
+    return {
+        "state": below.state or session.state,
+        "iteration": turn.iteration if turn else 0,
+        "searches_used": turn.searches_used if turn else 0,
+        "clarifications_used": turn.clarifications_used if turn else 0,
+        "searches": session.context.get("searches", []),
+        "sources": session.context.get("sources", {}),
+        "execution_result": turn.answer if turn else None,
+        "current_step_reasoning": session.context.get("current_step_reasoning"),
+    }
+
+
+def _question(question: Question, top: Session) -> dict[str, Any]:
+    session, call = question.session, question.call
+    return {
+        "call_id": call.call,
+        "name": question.label(top),
+        "agent": session.agent,
+        "session_id": session.id,
+        "kind": "unknown_outcome" if call.uncertain else "approval" if call.approve_by else "clarification",
+        "text": question.text,
+        "deadline": call.approve_by or call.deadline,
+        **({} if call.question else {"tool": call.tool, "arguments": readable_json(call.arguments)}),
+    }
+
+
+def listed(row: views.Row) -> dict[str, Any]:
+    """A session as lists show it."""
+    return {
+        "session_id": row.id,
+        "template_id": row.agent,
+        "template": row.agent,
+        "version": row.version,
+        "conversation_id": row.conversation_id,
+        "label": row.label,
+        "parent": row.parent,
+        "trace_id": row.trace_id,
+        "state": row.state,
+        "task": row.task,
+        "created_at": row.created_at,
+        "updated_at": row.updated_at,
+    }
+
+
+def _missing() -> CallerError:
+    return wire.not_found("There is no such session.", code="session_not_found")

@@ -1,0 +1,100 @@
+"""The paths that users of SGR-Agent Core know: /agents, /agents/{id}/state, /agents/{id}/provide_clarification."""
+
+from typing import Any
+
+from fastapi import APIRouter, Depends, Request, Response
+from pydantic import Field, StrictStr
+
+from longhouse.api import auth, pagination, wire
+from longhouse.api.inflight import VISIT
+from longhouse.api.openai.completions import Completion
+from longhouse.api.openai.turn_handle import Attached
+from longhouse.api.openai.turn_stream import Telling
+from longhouse.api.sessions.routes import MAX_PAGE, Sessions, snapshot_of
+from longhouse.api.sessions.waiting import Question, shown, waiting_status
+from longhouse.api.streaming import ChatStream
+from longhouse.errors import AlreadyReturned, CallerError
+from longhouse.journal.session import Session, State
+from longhouse.runtime.bus import Bus
+from longhouse.store import sessions as views
+from longhouse.store.database import Database
+
+OLD_STATES = {
+    State.WAITING_FOR_AGENT: State.RESEARCHING,
+    State.WAITING_FOR_APPROVAL: State.WAITING_FOR_CLARIFICATION,
+}
+"""States that SGR-Agent Core does not know, as it would call them."""
+
+
+class Clarifications(wire.Strict):
+    """The body it sends: a text, several texts, or messages of which the user's are taken."""
+
+    clarifications: StrictStr | wire.Many[StrictStr] | None = None
+    messages: wire.Many[wire.ChatMessage] | None = Field(default=None, min_length=1, max_length=wire.MAX_MESSAGES)
+
+    @property
+    def text(self) -> str:
+        if self.messages:
+            return "\n".join(message.text for message in self.messages if message.role == "user")
+        if isinstance(self.clarifications, list):
+            return "\n".join(self.clarifications)
+        return self.clarifications or ""
+
+
+def routes(db: Database, bus: Bus, sessions: Sessions) -> APIRouter:
+    router = APIRouter(tags=["SGR-Agent Core"], dependencies=[Depends(auth.user), Depends(pagination.none)])
+
+    @router.get("/agents", response_model=None)
+    async def list_agents(caller: auth.User) -> Response:
+        """The newest sessions, as it lists agents."""
+        rows = await views.sessions(db, views.Filters(owner=caller.owner), before=None, limit=MAX_PAGE)
+        agents = [_listed(row) for row in await shown(db, rows)]
+        return wire.Json({"agents": agents, "total": len(agents)})
+
+    @router.get("/agents/{agent_id}/state", response_model=None)
+    async def get_state(caller: auth.User, agent_id: str) -> Response:
+        """The context snapshot of a session."""
+        session = await sessions.load(caller, agent_id)
+        snapshot = snapshot_of(session, await waiting_status(db, session))
+        shown_as = {**snapshot, "state": _old(snapshot["state"])}
+        return wire.Json({"agent_id": session.id, "task": _task(session), **shown_as})
+
+    @router.post(
+        "/agents/{agent_id}/provide_clarification",
+        response_model=None,
+        openapi_extra=wire.described(Clarifications, clarifications="Oslo"),
+    )
+    async def provide_clarification(caller: auth.User, agent_id: str, request: Request) -> Response:
+        """Answers the oldest open question, also one of an agent beneath, and streams what follows."""
+        given = wire.parse(Clarifications, await wire.read_body(request))
+        if not given.text:
+            raise CallerError("Send the answer under 'clarifications' or 'messages'.", param="clarifications")
+        session = await sessions.load(caller, agent_id)
+        below = await waiting_status(db, session)
+        asked = [Question(session, call) for call in session.questions]
+        asked += [one for one in below.questions if one.call.kind == "ask"]
+        if session.turn is None or not asked:
+            raise CallerError("There is no open question to answer.", status=409, code="already_settled")
+        try:
+            attached = await sessions.turns.answer(asked[0].session, asked[0].call.call, given.text)
+        except AlreadyReturned:
+            raise CallerError("This question was answered already.", status=409, code="already_settled") from None
+        if asked[0].session is not session:
+            bus.appended(attached.session.id, attached.session.head)
+            attached = Attached(session=session, trace=session.turn.trace, seen_heads=attached.seen_heads)
+        request.scope[VISIT].session = session.id
+        return ChatStream(Completion(telling=Telling(db, bus, attached), include_usage=False, ignored=[]).chunks())
+
+    return router
+
+
+def _old(state: str) -> str:
+    return OLD_STATES.get(State(state), State(state))
+
+
+def _listed(row: views.Row) -> dict[str, Any]:
+    return {"agent_id": row.id, "task": row.task, "state": _old(row.state), "created_at": row.created_at}
+
+
+def _task(session: Session) -> str | None:
+    return session.turn.task if session.turn else None

@@ -1,0 +1,93 @@
+"""Server-sent events: framing, and a response that ends when its client leaves, or in words."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any, Final
+
+import msgspec
+import structlog
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from longhouse.api import errors, wire
+from longhouse.api.inflight import VISIT, Visit
+from longhouse.errors import CallerError
+from longhouse.store.database import PASSING
+
+log = structlog.get_logger()
+
+HEARTBEAT: Final = b": keep-alive\n\n"
+HEARTBEAT_EVERY: Final = 15.0
+DONE: Final = b"data: [DONE]\n\n"
+
+
+def data(value: Any) -> bytes:
+    return b"data: " + msgspec.json.encode(value) + b"\n\n"
+
+
+def named(event: str, value: Any, event_id: int | str | None = None) -> bytes:
+    """An event with a name and, if it is a fact, the id to continue from."""
+    head = b"" if event_id is None else f"id: {event_id}\n".encode()
+    return head + b"event: " + event.encode() + b"\n" + data(value)
+
+
+class EventStream(Response):
+    """Writes each piece as it comes, and closes its source at once when the client is gone."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, pieces: AsyncGenerator[bytes, None], headers: dict[str, str] | None = None) -> None:
+        super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no", **(headers or {})})
+        del self.headers["content-length"]
+        self._pieces = pieces
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        visit: Visit = scope[VISIT]
+        visit.in_stream = self.error
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        writing = asyncio.create_task(self._write(send, visit.session))
+        leaving = asyncio.create_task(_left(receive))
+        try:
+            await asyncio.wait((writing, leaving), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            leaving.cancel()
+            writing.cancel() if not writing.done() else None
+            done = await asyncio.gather(writing, leaving, return_exceptions=True)
+        if isinstance(done[0], Exception) and not isinstance(done[0], OSError):
+            raise done[0]
+
+    def error(self, error: CallerError) -> bytes:
+        """An error as this stream tells it."""
+        return named("error", wire.envelope_of(error))
+
+    async def _write(self, send: Send, session: str) -> None:
+        async with aclosing(self._told(session)) as pieces:
+            async for piece in pieces:
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _told(self, session: str) -> AsyncGenerator[bytes, None]:
+        """What there is to tell; where its source fails, that is told last: many clients take a silent end for one."""
+        try:
+            async with aclosing(self._pieces) as pieces:
+                async for piece in pieces:
+                    yield piece
+        except PASSING as error:
+            log.warning(f"{errors.named(error)}, a stream was ended", session=session or None, error=repr(error))
+            yield self.error(errors.of(error, session))
+        except Exception as error:  # whatever it is, a client that waits for more must be told
+            log.exception("a defect ended a stream", session=session or None)
+            yield self.error(errors.of(error, session))
+
+
+class ChatStream(EventStream):
+    """The same for clients of OpenAI's protocol, which know no names of events."""
+
+    def error(self, error: CallerError) -> bytes:
+        return data(wire.envelope_of(error))
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
