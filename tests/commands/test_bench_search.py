@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from longhouse.commands.bench_search import BenchQuery, BenchTool, Given, Measured, measure, table
+from longhouse.cli.bench_search import BenchQuery, BenchTool, Given, Measured, measure, table
 from longhouse.errors import SetupError
 
 TOOLS = [

@@ -14,8 +14,8 @@ from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.api.admin.docs import TEMPLATE, TOOL
 from longhouse.app import TOOLS
 from longhouse.catalog.sources import publish_classes
-from longhouse.commands import catalog as commands
-from longhouse.commands import tool_check
+from longhouse.cli import catalog as commands
+from longhouse.cli import tool_check
 from longhouse.errors import CallerError, SetupError
 from longhouse.settings import Settings
 from longhouse.store.catalog.catalog import Catalog

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from longhouse.commands.catalog import read_file
+from longhouse.cli.catalog import read_file
+from longhouse.cli.chat import talk
 from longhouse.errors import SetupError
 from longhouse.integrations.redis.client import open_redis
 from longhouse.settings import Settings
-from longhouse.terminal import talk
 from support import Serving
 
 LONGHOUSE = (sys.executable, "-m", "longhouse")

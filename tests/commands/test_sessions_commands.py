@@ -11,16 +11,16 @@ from rich.console import Console
 from longhouse import clock
 from longhouse.agents.strategies.protocol import Body
 from longhouse.api.sessions.waiting import WaitingStatus, waiting_status
-from longhouse.commands.lives import Life, lives_of, turns_of
-from longhouse.commands.session_tree import drawn, lasting, plain
-from longhouse.commands.sessions import list_all
+from longhouse.cli.chat import Page
+from longhouse.cli.session_tree import drawn, lasting, plain
+from longhouse.cli.sessions import list_all
+from longhouse.cli.timeline import Life, lives_of, turns_of
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
 from longhouse.journal.fold import blank, fold
 from longhouse.models.scripted import Say, call, calls, say
 from longhouse.settings import Settings
 from longhouse.store.sessions import Filters
-from longhouse.terminal import Page
 from stories.delegating import CAST, SignTool, answer, ask, in_steps, playing, question, session_of
 from support import BEGAN, House, Serving, dictated, launched_words, opened, prompted, returned, started, used
 

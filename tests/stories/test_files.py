@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from longhouse.commands.seed import sow
+from longhouse.cli.seed import sow
 from longhouse.errors import SetupError
 from longhouse.models.scripted import call
 from longhouse.models.scripted_server import serve as serve_model

@@ -13,8 +13,8 @@ from hostile import CHAT, answers, ask, canary, chat, raw, refusal, remains
 from keyring import ADMIN, Client, admin_of, client_of, keyed
 from openai import APIError, AsyncOpenAI, AuthenticationError
 
-from longhouse.__main__ import _refuse_easy_key
 from longhouse.api.inflight import Visits
+from longhouse.cli.main import _refuse_easy_key
 from longhouse.errors import SetupError
 from longhouse.models.scripted import Hang, Say
 from longhouse.store import keys

@@ -9,7 +9,7 @@ from keyring import ADMIN, Client, admin_of, client_of, keyed
 from pydantic import SecretStr
 
 from longhouse.api.rate_limits import Bucket, Limits, Meter
-from longhouse.commands import keys as commands
+from longhouse.cli import keys as commands
 from longhouse.errors import SetupError
 from longhouse.settings import Settings
 from longhouse.store import keys

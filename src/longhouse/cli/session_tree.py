@@ -8,7 +8,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from longhouse.api.sessions.waiting import WaitingStatus, own
-from longhouse.commands.lives import Life, Step, Turn, Use
+from longhouse.cli.timeline import Life, Step, Turn, Use
 from longhouse.journal.events import Fault
 from longhouse.journal.session import Open, Session
 

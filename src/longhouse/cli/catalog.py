@@ -12,7 +12,7 @@ from longhouse.app import open_admission, open_store, parts_of
 from longhouse.catalog import security
 from longhouse.catalog.diff import differences
 from longhouse.catalog.service import merge
-from longhouse.commands import tool_check
+from longhouse.cli import tool_check
 from longhouse.config.effective import configure
 from longhouse.errors import SetupError
 from longhouse.settings import Settings

@@ -24,8 +24,9 @@ from typer.core import TyperGroup
 from longhouse.api.connections import BACKLOG, raise_files
 from longhouse.api.http_protocol import config_of
 from longhouse.app import App, open_app, open_store
-from longhouse.commands import bench_search, catalog, keys, seed, sessions
-from longhouse.commands.seed import AgentsFile, ConfigFile, named
+from longhouse.cli import bench_search, catalog, keys, seed, sessions
+from longhouse.cli.chat import talk
+from longhouse.cli.seed import AgentsFile, ConfigFile, named
 from longhouse.config.effective import configure, file_of
 from longhouse.config.logging_file import configure_logging
 from longhouse.errors import LonghouseError, SetupError
@@ -37,7 +38,6 @@ from longhouse.store import migrate as migrations
 from longhouse.store.database import open_database
 from longhouse.store.keys import is_any_valid
 from longhouse.store.postgres import open_postgres
-from longhouse.terminal import talk
 
 gc.freeze()
 gc.enable()

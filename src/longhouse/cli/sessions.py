@@ -9,8 +9,8 @@ from rich.console import Console
 from longhouse import clock
 from longhouse.api.sessions.waiting import shown, waiting_status
 from longhouse.app import open_store
-from longhouse.commands.lives import lives_of
-from longhouse.commands.session_tree import drawn, plain
+from longhouse.cli.session_tree import drawn, plain
+from longhouse.cli.timeline import lives_of
 from longhouse.errors import SetupError
 from longhouse.journal.session import State
 from longhouse.settings import Settings
