@@ -117,14 +117,16 @@ def test_each_turn_has_its_own_date_also_when_it_is_looked_at_later(agent: str) 
 COMPOSE = """
 import sys
 from datetime import UTC, datetime
-from longhouse.agents import AgentRegistry, hybrid, rules, structured, tool_calling
-from longhouse.agents.built_in import BUILT_IN
+from longhouse.agents import AgentRegistry, rules
+from longhouse.agents.builtin import BUILT_IN
+from longhouse.agents.strategies import hybrid, structured, tool_calling
 from longhouse.agents.tool import Tool
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
 from longhouse.journal.fold import blank, fold
-from longhouse.tools import clock, plan, report, research, talk
-from longhouse.tools.toolbox import Toolbox, ToolRegistry
+from longhouse.tools.base import ToolRegistry
+from longhouse.tools.builtin import clock, dialogue, planning, report, research
+from longhouse.tools.toolbox import Toolbox
 
 at = datetime(2026, 1, 31, tzinfo=UTC)
 limits = events.Limits(max_iterations=9, max_clarifications=9, time_budget=9)

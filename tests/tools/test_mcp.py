@@ -338,8 +338,8 @@ async def test_a_command_that_is_not_there_is_told_in_words(notes: Path, logs: l
 LONGHOUSE = """
 import asyncio, sys
 from pathlib import Path
-from longhouse.tools.mcp import open_mcp
-from longhouse.tools.mcp_config import read_servers
+from longhouse.tools.mcp.client import open_mcp
+from longhouse.tools.mcp.config import read_servers
 from longhouse.tools.toolbox import Toolbox
 
 async def main():

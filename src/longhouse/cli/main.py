@@ -321,7 +321,3 @@ cli.add_typer(sessions.commands(_run), name="sessions")
 cli.add_typer(catalog.commands(_run, "tool"), name="tools")
 cli.add_typer(catalog.commands(_run, "template"), name="templates")
 cli.add_typer(bench_search.commands(_run), name="bench")
-
-
-if __name__ == "__main__":
-    cli()

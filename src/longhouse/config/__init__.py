@@ -1,0 +1,1 @@
+"""Configuration: settings and YAML files, checked and merged."""

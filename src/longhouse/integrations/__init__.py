@@ -1,0 +1,1 @@
+"""Projections of the journals to elsewhere: Redis, session logs, agent logs."""

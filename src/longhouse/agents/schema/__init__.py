@@ -1,0 +1,1 @@
+"""JSON Schema: references followed, choices flattened, strict output, and what a schema says in words."""

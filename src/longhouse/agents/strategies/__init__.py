@@ -1,0 +1,1 @@
+"""How agents think: one module for each strategy, and what they share."""

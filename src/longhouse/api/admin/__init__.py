@@ -1,0 +1,1 @@
+"""Routes for operators: catalog, search, keys, sessions, workers."""

@@ -1,0 +1,1 @@
+"""Sessions as resources: read, follow, answer, cancel, forget."""

@@ -1,0 +1,1 @@
+"""The paths that users of SGR-Agent Core know."""

@@ -1,0 +1,1 @@
+"""Redis: histories under the keys that people know."""

