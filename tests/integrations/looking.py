@@ -48,5 +48,5 @@ async def until(look: Callable[[], Awaitable[Any]], expected: Any, within: float
 
 @asynccontextmanager
 async def mirrored(db: Database, redis: Redis, **options: Any) -> AsyncIterator[Mirror]:
-    async with Mirror(db, redis, sweep_every=0.05, **{"prior_within": 20, **options}).running() as mirror:
+    async with Mirror(db, redis, **{"sweep_every": 0.05, "prior_within": 20, **options}).running() as mirror:
         yield mirror

@@ -1,6 +1,5 @@
 """The mirror in Redis: what people look for under the keys they know, whatever becomes of Redis."""
 
-import asyncio
 import uuid
 from typing import Any
 
@@ -105,14 +104,14 @@ async def test_no_more_than_max_history_is_kept_and_no_pair_is_split(
     await scribe.use(child, "clocktool", "18:00")
     await scribe.answer(child, "An hour")
     async with mirrored(db, redis, max_history=4):
-        await until(lambda: get(redis, SUB), (await _whole(redis, SUB, 3))[-3:])
 
+        async def roles() -> list[str]:
+            return [message["role"] for message in await get(redis, SUB) or ()]
 
-async def _whole(redis: Redis, key: str, least: int) -> Any:
-    async with asyncio.timeout(10):
-        while len(found := await get(redis, key) or []) < least:
-            await asyncio.sleep(0.01)
-        return found
+        await until(roles, ["assistant", "tool", "assistant"])
+        call, result, answer = await get(redis, SUB)
+    assert call["tool_calls"][0]["id"] == result["tool_call_id"]
+    assert (result["content"], answer) == ("18:00", assistant("An hour"))
 
 
 async def test_what_was_condensed_for_the_model_is_still_told(db: Database, redis: Redis, scribe: Scribe) -> None:

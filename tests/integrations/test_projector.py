@@ -49,12 +49,20 @@ async def test_a_rebuild_goes_page_by_page_and_leaves_nobody_out(db: Database, r
 async def test_hints_past_all_measure_are_dropped_and_the_sweep_finds_what_they_named(
     db: Database, redis: Redis
 ) -> None:
-    session = await Scribe(db).turn("master", "Hello", "Hi")
-    async with mirrored(db, redis) as busy:
+    scribe, before = Scribe(db), [user("Hello"), assistant("Hi")]
+    session = await scribe.turn("master", "Hello", "Hi")
+    async with mirrored(db, redis, sweep_every=3600) as busy:
+        await until(lambda: get(redis, CHAT), before)  # the only sweep
+        await scribe.turn("master", "More", "Less")
+        other = await scribe.turn("master", "And I?", "You too", conversation="9")
         busy.nudge(session)
         for number in range(projector.MOST_HINTS):
             busy.nudge(f"master_{number}")
-        await until(lambda: get(redis, CHAT), [user("Hello"), assistant("Hi")])
+        busy.nudge(other)
+        await until(lambda: get(redis, "chat_history:9"), [user("And I?"), assistant("You too")])
+        assert await get(redis, CHAT) == before
+    async with mirrored(db, redis, sweep_every=3600):
+        await until(lambda: get(redis, CHAT), [*before, user("More"), assistant("Less")])
 
 
 async def test_a_journal_that_a_newer_process_wrote_is_left_to_it_and_the_others_are_carried(
