@@ -187,5 +187,5 @@ def _refuse_unless_private(folder: Path, uid: int) -> None:
     facts = folder.lstat()
     if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != uid or facts.st_mode & 0o077:
         raise SetupError(
-            f"{folder} is not a private folder of ours: remove it, or choose a shorter LONGHOUSE_DATA_DIR."
+            f"{folder} is not a private folder of Longhouse: remove it, or choose a shorter LONGHOUSE_DATA_DIR."
         )

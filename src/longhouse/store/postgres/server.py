@@ -278,7 +278,7 @@ def _remove_stale_pid_file(home: Path) -> None:
         return
     if _is_postgres(server.pid):
         raise SetupError(
-            f"A Postgres that we did not start (process {server.pid}) serves {home}: stop it, "
+            f"A Postgres that Longhouse did not start (process {server.pid}) serves {home}: stop it, "
             "or remove postmaster.pid there if it serves something else."
         )
     (home / "postmaster.pid").unlink(missing_ok=True)

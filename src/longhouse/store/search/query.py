@@ -63,11 +63,11 @@ class Filters:
         held = [f"(d.owner IS NULL OR d.owner = {caller}::text)"]
         held.append(f"(d.templates IS NULL OR {template}::text = ANY(d.templates))")
         if self.allow is not None:
-            names, beneath = split(self.allow)
-            held.append(f"(d.name = ANY({given(names)}::text[]) OR d.name LIKE ANY({given(beneath)}::text[]))")
+            names, patterns = split(self.allow)
+            held.append(f"(d.name = ANY({given(names)}::text[]) OR d.name LIKE ANY({given(patterns)}::text[]))")
         if self.deny:
-            names, beneath = split(self.deny)
-            held.append(f"NOT (d.name = ANY({given(names)}::text[]) OR d.name LIKE ANY({given(beneath)}::text[]))")
+            names, patterns = split(self.deny)
+            held.append(f"NOT (d.name = ANY({given(names)}::text[]) OR d.name LIKE ANY({given(patterns)}::text[]))")
         if self.types:
             held.append(f"d.type = ANY({given(list(self.types))}::text[])")
         if self.tags:
