@@ -81,7 +81,7 @@ async def bind(connection: asyncpg.Connection, *, may_extend: bool) -> None:
     except (asyncpg.InsufficientPrivilegeError, asyncpg.DependentObjectsStillExistError) as error:
         # Other objects depend on the views, or another role owns them. They work as before, so nothing else fails.
         reason = f"{error.args[0]}: {error.detail}" if error.detail else error.args[0]
-        message = "SQL shows vectors as before: remove the objects that depend on the views, then migrate again"
+        message = "SQL shows vectors as before: resolve what the error names, then migrate again"
         log.warning("vector_columns_unchanged", message=message, error=reason)
 
 
@@ -109,12 +109,12 @@ async def _extension(connection: asyncpg.Connection) -> int | None:
 
 
 async def _tried(connection: asyncpg.Connection, change: str) -> bool:
-    """Runs a statement; False if Postgres refuses it. Then Longhouse works without the extension."""
+    """Runs a statement about the extension; False if Postgres refuses it for any reason: nothing else depends on it."""
     try:
         async with connection.transaction():
             await connection.execute(change)
     except asyncpg.PostgresError as error:
-        message = "the extension vector is neither created nor updated, and search works without it"
+        message = "Postgres refused a statement about the extension vector, which stays as it is"
         log.info("vector_extension_unchanged", message=message, error=str(error).partition("\n")[0])
         return False
     return True
