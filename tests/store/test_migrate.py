@@ -164,7 +164,7 @@ async def test_everything_that_is_missing_is_said_before_anything_is_written(req
             said = await lacks(dsn)
             assert said.startswith("This Postgres cannot hold Longhouse yet; nothing was changed. Its transactions are")
             assert f"The database {name} is encoded in LATIN1" in said
-            assert "may not make the schema longhouse: as a superuser, CREATE SCHEMA" in said
+            assert "may not create the schema longhouse: as a superuser, CREATE SCHEMA" in said
         await connection.close()
 
 
@@ -177,7 +177,7 @@ async def test_a_role_without_rights_is_told_which_and_works_once_it_has_them(em
         assert f'GRANT USAGE, CREATE ON SCHEMA "longhouse" TO "{role}"' in await lacks(dsn)
         await connection.execute(f"GRANT USAGE, CREATE ON SCHEMA longhouse TO {role}")
         await connection.execute("CREATE TABLE longhouse.workers (id text)")
-        assert "The schema longhouse already has workers, not made by Longhouse" in await lacks(dsn)
+        assert "The schema longhouse already has workers, not created by Longhouse" in await lacks(dsn)
         await connection.execute("DROP TABLE longhouse.workers")
         async with process("migrate", database_url=dsn, log_level="warning") as ran:
             assert await ran.ended() == 0

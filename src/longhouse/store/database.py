@@ -1,4 +1,4 @@
-"""The pool of connections, and the patience to outlive a Postgres that restarts."""
+"""The connection pool, with retries that survive a restart of Postgres."""
 
 import asyncio
 import socket
@@ -15,7 +15,7 @@ from longhouse.store import schema as schemas
 
 POOL_SIZE: Final = 20
 RETRY_FOR: Final = 15.0
-"""Seconds that a statement is tried again while Postgres cannot be reached."""
+"""Seconds for which a statement is retried while Postgres cannot be reached."""
 CONNECT_WITHIN: Final = 10.0
 
 T = TypeVar("T")
@@ -23,13 +23,13 @@ T = TypeVar("T")
 UNREACHABLE: Final = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
-    asyncpg.InternalClientError,  # a connection that Postgres closed while it lay in the pool
+    asyncpg.InternalClientError,  # Postgres closed the connection while it was idle in the pool
     asyncpg.CannotConnectNowError,
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
     asyncpg.TooManyConnectionsError,
-    asyncpg.ReadOnlySQLTransactionError,  # a standby that is about to become the primary, or a primary no more
-    asyncpg.IdleInTransactionSessionTimeoutError,  # Postgres hung up on us in the middle of a transaction
+    asyncpg.ReadOnlySQLTransactionError,  # a standby that is being promoted, or a former primary
+    asyncpg.IdleInTransactionSessionTimeoutError,  # Postgres closed the connection during a transaction
     OSError,
 )
 PASSING: Final = (
@@ -41,18 +41,18 @@ PASSING: Final = (
     asyncpg.LockNotAvailableError,
     asyncpg.InternalServerError,
 )
-"""What says nothing against the statement: the same one may well succeed later."""
+"""Transient errors: the statement is not at fault, and may succeed later."""
 
-# Each end notices within half a minute that the other is gone without a word, also while nothing is sent.
+# TCP keep-alive: each side notices within half a minute that the other has vanished, even while nothing is sent.
 LINE: Final = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
 SERVER_LINE: Final = {"tcp_keepalives_idle": "10", "tcp_keepalives_interval": "5", "tcp_keepalives_count": "3"}
 
 
 FIXED_TYPES: Final = 10_000
-"""Below this number a type is Postgres's own, and has its number in every Postgres."""
+"""Types with a smaller OID are built in, and have the same OID in every Postgres."""
 _TYPES: dict[frozenset[int], Sequence[asyncpg.Record]] = {}
 _NOTHING_SENT: Final = SimpleNamespace(name="known")
-"""In place of the statement that asked: none has, so nothing is to be prepared anew."""
+"""Stands for the introspection statement: none was sent, so none has to be prepared again."""
 
 
 class Connection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg carries no types
@@ -61,11 +61,11 @@ class Connection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg carries n
         watch(transport)
 
     def get_reset_query(self) -> str:
-        # We leave no session state behind on pooled connections, so a round trip to clean it up is not needed.
+        # Pooled connections keep no session state, so a round trip to reset it is not needed.
         return ""
 
     async def _introspect_types(self, numbers: Iterable[int], *rest: Any) -> tuple[Sequence[asyncpg.Record], Any]:
-        """What arrays are made of. Each connection would ask for itself, which takes a new one twenty milliseconds."""
+        """Types of array elements, cached for all connections: asking costs each new connection 20 milliseconds."""
         asked = frozenset(numbers)
         if known := _TYPES.get(asked):
             return known, _NOTHING_SENT
@@ -76,7 +76,7 @@ class Connection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg carries n
 
 
 class Database:
-    """One statement a call. Every statement sent through here may be sent twice: it reads, or it refuses a repeat."""
+    """Runs one statement per call. A statement may be sent twice, so it must only read, or refuse a repeat."""
 
     def __init__(self, pool: asyncpg.Pool, dsn: str, schema: str, pool_size: int) -> None:
         self.pool = pool
@@ -86,49 +86,49 @@ class Database:
         self._renewing = asyncio.Lock()
 
     async def rows(self, sql: str, *args: object) -> Sequence[asyncpg.Record]:
-        return await self._patiently(lambda pool: pool.fetch(sql, *args))
+        return await self._with_retries(lambda pool: pool.fetch(sql, *args))
 
     async def row(self, sql: str, *args: object) -> asyncpg.Record | None:
-        return await self._patiently(lambda pool: pool.fetchrow(sql, *args))
+        return await self._with_retries(lambda pool: pool.fetchrow(sql, *args))
 
     async def value(self, sql: str, *args: object) -> Any:
-        return await self._patiently(lambda pool: pool.fetchval(sql, *args))
+        return await self._with_retries(lambda pool: pool.fetchval(sql, *args))
 
     async def run(self, sql: str, *args: object) -> str:
-        return str(await self._patiently(lambda pool: pool.execute(sql, *args)))
+        return str(await self._with_retries(lambda pool: pool.execute(sql, *args)))
 
     async def alone(self, lock: tuple[int, int], sql: str, *args: object) -> asyncpg.Record | None:
-        """One statement under an advisory lock: what it reads stays true until what it writes is there."""
+        """Runs one statement under an advisory lock: what it reads does not change before its writes are committed."""
 
         async def ask(pool: asyncpg.Pool) -> asyncpg.Record | None:
             async with pool.acquire() as connection, connection.transaction(isolation="read_committed"):
-                # A statement sees what was there when it began, so the lock must be held before.
+                # A statement sees the data as of its start, so the lock must be held before it starts.
                 await connection.execute("SELECT pg_advisory_xact_lock($1, $2)", *lock)
                 return await connection.fetchrow(sql, *args)
 
-        return await self._patiently(ask)
+        return await self._with_retries(ask)
 
     async def tuned(self, settings: str, sql: str, *args: object) -> Sequence[asyncpg.Record]:
-        """Reads by one statement, under settings that end with it."""
+        """Runs one read-only statement under settings that apply to it alone."""
 
         async def ask(pool: asyncpg.Pool) -> Sequence[asyncpg.Record]:
             async with pool.acquire() as connection, connection.transaction(readonly=True):
                 await connection.execute(settings)
                 return list(await connection.fetch(sql, *args))
 
-        return await self._patiently(ask)
+        return await self._with_retries(ask)
 
     async def together(self, work: "Callable[[Within], Awaitable[T]]") -> T:
-        """Several statements in one transaction. Over a lost connection it is tried again as a whole."""
+        """Runs several statements in one transaction. If the connection is lost, the whole transaction is retried."""
 
         async def ask(pool: asyncpg.Pool) -> T:
             async with pool.acquire() as connection, connection.transaction(isolation="read_committed"):
                 return await work(Within(connection))
 
-        return await self._patiently(ask)
+        return await self._with_retries(ask)
 
-    async def _patiently(self, ask: Callable[[asyncpg.Pool], Awaitable[T]]) -> T:
-        """Asks, and asks again while Postgres is away."""
+    async def _with_retries(self, ask: Callable[[asyncpg.Pool], Awaitable[T]]) -> T:
+        """Runs `ask`, with retries and back-off while Postgres cannot be reached."""
         give_up_at = asyncio.get_running_loop().time() + RETRY_FOR
         pause = 0.01
         while True:
@@ -139,16 +139,16 @@ class Database:
                 if self._is_over(give_up_at - pause):
                     raise
                 if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
-                    # Whom we are connected to may never write again: the primary may be another one by now.
+                    # This server may never accept writes again: another one may be the primary by now.
                     await pool.expire_connections()
             except asyncpg.PostgresError:
                 raise
             except Exception as error:
                 if not pool.is_closing():
                     raise
-                # The pool was given up under the statement, and asyncpg stumbles over its own missing parts.
+                # The pool was terminated during the statement, so asyncpg fails with an arbitrary exception.
                 if self._is_over(give_up_at - pause):
-                    raise ConnectionAbortedError("the connection to Postgres was given up") from error
+                    raise ConnectionAbortedError("the connection to Postgres was dropped") from error
             await asyncio.sleep(pause)
             pause = min(pause * 2, 0.5)
 
@@ -156,9 +156,9 @@ class Database:
         return self.pool.is_closing() or asyncio.get_running_loop().time() > give_up_at
 
     async def renew(self) -> None:
-        """Gives up all connections, for they have gone silent; what is under way on them is sent again on new ones.
+        """Replaces the pool because its connections do not answer; statements under way are retried on new ones.
 
-        Whoever asks for the same while it is done has it done: new connections are not given up with the old ones.
+        Concurrent calls share one renewal: the new connections are not dropped with the old ones.
         """
         silent = self.pool
         async with self._renewing:
@@ -168,7 +168,7 @@ class Database:
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[asyncpg.Connection]:
-        """A connection of its own, outside the pool: for locks and for listening."""
+        """A dedicated connection outside the pool: for session locks and LISTEN."""
         connection = await connect(self.dsn, self.schema)
         try:
             yield connection
@@ -177,7 +177,7 @@ class Database:
 
 
 class Within:
-    """One statement a call, inside a transaction."""
+    """Runs one statement per call inside a transaction."""
 
     def __init__(self, connection: asyncpg.Connection) -> None:
         self._connection = connection
@@ -196,11 +196,11 @@ class Within:
 
 
 Asked = Database | Within
-"""What a statement is sent to."""
+"""Executes statements: the database, or a transaction in it."""
 
 
 async def connect(dsn: str, schema: str | None = None) -> asyncpg.Connection:
-    """A connection that sees the tables of one schema; without one, what its role sees."""
+    """A connection with the search path set to one schema; without a schema, with the role's own search path."""
     connection = await asyncpg.connect(
         dsn,
         connection_class=Connection,
@@ -209,15 +209,15 @@ async def connect(dsn: str, schema: str | None = None) -> asyncpg.Connection:
     )
     try:
         if schema:
-            await _look_into(connection, schema)
+            await _set_search_path(connection, schema)
     except BaseException:
         connection.terminate()
         raise
     return connection
 
 
-async def _look_into(connection: asyncpg.Connection, schema: str) -> None:
-    # After connecting and not with it: a pooler that hands sessions out refuses what it does not know at the start.
+async def _set_search_path(connection: asyncpg.Connection, schema: str) -> None:
+    # Set after connecting: a connection pooler may refuse start-up parameters that it does not know.
     await connection.execute(f"SET search_path = {schemas.quoted(schema)}", timeout=CONNECT_WITHIN)
 
 
@@ -225,10 +225,10 @@ async def _open_pool(dsn: str, schema: str, *, first: int, most: int) -> asyncpg
     return await asyncpg.create_pool(
         dsn,
         init_size=first,
-        min_size=0,  # a floor would be kept by a task of asyncpg's own, which logs a traceback for each try in vain
+        min_size=0,  # asyncpg keeps a minimum with a task of its own, which logs a traceback for each failed try
         max_size=most,
         connection_class=Connection,
-        init=partial(_look_into, schema=schema),
+        init=partial(_set_search_path, schema=schema),
         max_inactive_connection_lifetime=60,
         timeout=CONNECT_WITHIN,
         server_settings={
@@ -240,14 +240,14 @@ async def _open_pool(dsn: str, schema: str, *, first: int, most: int) -> asyncpg
 
 
 def watch(transport: asyncio.BaseTransport) -> None:
-    """Has the system look whether the other end is still there, as far as it can."""
-    line = transport.get_extra_info("socket")
-    if line is None or line.family not in (socket.AF_INET, socket.AF_INET6):
+    """Switches TCP keep-alive on, with the options that the operating system has."""
+    sock = transport.get_extra_info("socket")
+    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
-    line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in LINE.items():
         if option := getattr(socket, name, None):
-            line.setsockopt(socket.IPPROTO_TCP, option, value)
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""Bytes under their digest: what is too big for a row, and what people send."""
+"""Files stored by digest: event bodies that are too long for a row, and files that users send."""
 
 import base64
 import hashlib
@@ -11,7 +11,7 @@ PUT = "INSERT INTO files (digest, media_type, content) VALUES ($1, $2, $3) ON CO
 CONTENT = "SELECT content FROM files WHERE digest = $1"
 GET = "SELECT digest, media_type, content FROM files WHERE digest = ANY($1)"
 
-# $2: what a session that was forgotten meanwhile has left behind; NULL: whoever it was.
+# $2: delete only if this session has been erased; NULL: delete in any case.
 UNUSED: Final = """
     DELETE FROM files f WHERE f.digest = ANY($1)
       AND NOT EXISTS (SELECT FROM journal j WHERE j.body_digest = f.digest)
@@ -45,16 +45,16 @@ async def content(db: Database, digest: str) -> bytes | None:
 
 
 async def drop_unused(db: Asked, digests: Sequence[str], *, session: str | None = None) -> None:
-    """Deletes those of these files that no journal names; with `session`, only if that session is not there any more.
+    """Deletes those of these files that no journal refers to; with `session`, only if that session no longer exists.
 
-    Bytes that somebody else brings again in this very moment, and has not named yet, would go too.
+    A file that another process stores again at the same moment, and does not refer to yet, would be deleted too.
     """
     if digests:
         await db.run(UNUSED, list(digests), session)
 
 
 async def data_urls(db: Database, digests: Iterable[str]) -> dict[str, str]:
-    """Digest -> data URL, the form in which a model is shown a file."""
+    """Digest -> data URL, the form in which a file is sent to a model."""
     rows = await db.rows(GET, list(digests))
     return {
         row["digest"]: f"data:{row['media_type']};base64,{base64.b64encode(row['content']).decode()}" for row in rows

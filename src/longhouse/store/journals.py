@@ -1,4 +1,4 @@
-"""The journals: appending to them, reading them. One function, one statement."""
+"""Appends events to session journals and reads them; one function is one statement."""
 
 import uuid
 from collections.abc import Sequence
@@ -20,36 +20,36 @@ from longhouse.store.database import Asked, Database, Within
 from longhouse.store.requests import Accepted, Repeated, accept, under_way
 
 TASK_SHOWN: Final = 1_000
-"""Characters of a task that a session's row shows; it is written anew with every append, the prompt only once."""
+"""Characters of a task in the session's row: the row is rewritten with every append, the prompt is stored once."""
 BODY_LIMIT: Final = 64 * 1024
-"""A longer body goes to files, by digest."""
+"""Bytes; a longer body is stored in `files` by its digest."""
 
 SNAPSHOT_EVERY: Final = 200
 PAGE: Final = 5_000
 
 
 class NotThere(LookupError):  # noqa: N818 - it says what the session is
-    """There is no such session, or it is not at the head that was named."""
+    """There is no such session, or its head is not the given one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Where an outsider's event went."""
+    """The place in a journal of events that were appended from outside, not by the lease holder."""
 
     session_id: str
     seq: int
     at: datetime
     fence: int = 0
-    """Where it deposed a holder: who holds the session by an older claim than this."""
+    """The new fence, where the append deposed the holder: leases with a smaller fence are lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """The holder asks to let go with this append; granted only if nobody appended since it folded `head`."""
+    """A request to release the lease with this append; granted only if nothing was appended since `head` was folded."""
 
     head: int
     wake_at: datetime | None = None
-    """When there will be something to do by itself."""
+    """When the session is due again without a new event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +110,8 @@ WITH moved AS (
 SELECT id, head FROM moved
 """
 
-# A session that exists already keeps its `Opened` and its past: of the events only the last one is added, which is the
-# prompt without the history that it would bring along for a new session.
+# A session that exists keeps its `Opened` and its history: only the last event is appended, which is the prompt without
+# the imported history that a new session would get.
 OPEN: Final = f"""
 WITH moved AS (
     INSERT INTO sessions (id, owner, "user", conversation_id, side, agent, label, version, parent,
@@ -134,7 +134,7 @@ WITH moved AS (
 SELECT id, head FROM moved
 """
 
-# Named by its head: a cancel that did not see everything is refused and folds again.
+# Conditional on the head: a cancel that has not seen all events is refused, and the caller folds again.
 CANCEL: Final = f"""
 WITH moved AS (
     UPDATE sessions SET head = head + $3, fence = fence + 1, holder = NULL, due = $4, state = $5, updated_at = $6,
@@ -167,7 +167,7 @@ FIND: Final = """
 LATEST: Final = "SELECT seq, state FROM snapshots WHERE session_id = $1 AND fold_version = $2"
 SNAPSHOT: Final = """
     INSERT INTO snapshots (session_id, seq, fold_version, state)
-    SELECT $1, $2, $3, $4 FROM (SELECT FROM sessions WHERE id = $1 FOR KEY SHARE) there -- unless it was forgotten
+    SELECT $1, $2, $3, $4 FROM (SELECT FROM sessions WHERE id = $1 FOR KEY SHARE) there -- unless it was erased
     ON CONFLICT (session_id) DO UPDATE SET seq = $2, fold_version = $3, state = $4
     WHERE snapshots.seq < $2 OR snapshots.fold_version <> $3
 """
@@ -177,7 +177,7 @@ _session_decoder = msgspec.json.Decoder(Session)
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Events as columns, the form in which a statement takes them."""
+    """Events as columns, the form of a statement's array parameters."""
 
     kinds: list[str]
     calls: list[str | None]
@@ -214,9 +214,10 @@ async def append(
     fingerprint: str | None = None,
     append_id: uuid.UUID | None = None,
 ) -> Appended:
-    """The holder's append. `session` is the fold with `new` in it: its row shows what it says.
+    """Appends as the lease holder. `session` is the fold that includes `new`; the session's row is set from it.
 
-    `fingerprint` is what a client that resends everything will be known by, where this append ends what it is told.
+    `fingerprint`, where this append ends what the client is sent: by it, a client that resends the whole conversation
+    is matched with this session.
     """
     append_id, rows, turn = append_id or uuid.uuid4(), await _rows(db, new), session.turn
     args = (
@@ -246,7 +247,7 @@ async def append(
         row = await _already_there(db, session.id, append_id, error)
     if row is None:
         if isinstance(db, Database):
-            # It may have been forgotten, with nobody left to name the bodies that we have just put down.
+            # The session may have been erased; then no event refers to the bodies that were just stored.
             await files.drop_unused(db, [one for one in rows.digests if one], session=session.id)
         raise Deposed(f"session {session.id!r} is held by another worker, or was forgotten")
     trace, first = turn.trace if turn else "", row["head"] - len(new) + 1
@@ -268,10 +269,10 @@ async def add(
     fingerprint: str | None = None,
     head: int | None = None,
 ) -> Placed:
-    """An outsider's append: without a fence, so that it never costs the holder its reply.
+    """Appends from outside, without a fence, so that the lease holder keeps its lease and its reply.
 
-    `fingerprint`: of the rest that the session is in with `new`, when there is nothing to do even so.
-    `head`: where it matters that nothing has happened since; if something has, NotThere.
+    `fingerprint`: of the rest that follows `new`, where the session has nothing to do after it.
+    `head`: the append requires this head; if the head has moved, NotThere is raised.
     """
     assert all(isinstance(event, events.OUTSIDE) for event in new)
     append_id, rows, at = uuid.uuid4(), await _rows(db, new), clock.now()
@@ -300,7 +301,7 @@ async def add(
     except asyncpg.UniqueViolationError as error:
         row = await _already_there(db, session_id, append_id, error)
     if row is None and head is not None and (seqs := await db.rows(WRITTEN, session_id, append_id)):
-        row = {"head": seqs[-1]["seq"]}  # sent again after a lost answer, it found the head that it had moved itself
+        row = {"head": seqs[-1]["seq"]}  # a retry after a lost answer finds the head that its first try has moved
     if row is None:
         raise NotThere(f"there is no session {session_id!r}, or not at this head")
     return Placed(session_id=session_id, seq=row["head"], at=at)
@@ -316,7 +317,7 @@ async def open(
     parent: str | None = None,
     accepted: Accepted | None = None,
 ) -> Placed:
-    """Opens the session of this conversation, agent and label under the proposed id, or finds it; prompts it."""
+    """Opens the session of this conversation, agent and label with the proposed id, or finds it; appends the prompt."""
     bare = [msgspec.structs.replace(prompted, prior=())] if prompted.prior else []
     append_id, rows, at = uuid.uuid4(), await _rows(db, [opened, prompted, *bare]), clock.now()
     args = (
@@ -353,7 +354,7 @@ async def open(
 
 
 async def cancel(db: Asked, session: Session, new: Sequence[Event], *, after: Session) -> Placed | None:
-    """Ends a turn from outside and deposes its holder; None if the journal moved on since `session` was folded."""
+    """Cancels a turn from outside and deposes the lease holder; None if the head moved since `session` was folded."""
     append_id, rows, at = uuid.uuid4(), await _rows(db, new), clock.now()
     assert session.turn is not None or session.queue
     trace = next(event.trace for event in new if isinstance(event, events.Cancelled))
@@ -374,7 +375,7 @@ async def cancel(db: Asked, session: Session, new: Sequence[Event], *, after: Se
         rows.digests,
     )
     if row is None:
-        # Refused by its head, perhaps only because it was sent again after it had been written.
+        # The head does not match: perhaps only because this is a retry and the first try was written.
         written = [one["seq"] for one in await db.rows(WRITTEN, session.id, append_id)]
         return Placed(session_id=session.id, seq=written[-1], at=at) if written else None
     return Placed(session_id=session.id, seq=row["head"], at=at, fence=row["fence"])
@@ -383,9 +384,9 @@ async def cancel(db: Asked, session: Session, new: Sequence[Event], *, after: Se
 async def _already_there(
     db: Asked, session_id: str, append_id: uuid.UUID, error: asyncpg.UniqueViolationError
 ) -> dict[str, Any]:
-    """Sorts out a refusal: our own append that had been written after all is a success."""
+    """Classifies a unique violation: if the first try of this same append was written, it is a success."""
     if isinstance(db, Within):
-        raise error  # nothing more can be asked in this transaction
+        raise error  # the transaction has failed: no more statements can run in it
     seqs = [row["seq"] for row in await db.rows(WRITTEN, session_id, append_id)]
     if seqs:
         return {"id": session_id, "head": seqs[-1], "due": await db.value(DUE, session_id)}
@@ -399,7 +400,7 @@ async def _already_there(
 
 
 async def is_written(db: Database, session_id: str, append_id: uuid.UUID) -> bool:
-    """Was an append, whose outcome was unknown, there after all?"""
+    """Was this append written? For appends whose answer was lost."""
     return bool(await db.rows(WRITTEN, session_id, append_id))
 
 
@@ -420,7 +421,7 @@ def recorded(row: asyncpg.Record) -> Recorded:
 
 
 async def load(db: Asked, session_id: str, head: int | None = None) -> Session:
-    """The session as its journal says it is now. `head`, where known, tells whether a snapshot is worth a look."""
+    """Folds the session's journal. A known `head` tells whether the journal is long enough for a snapshot."""
     session = blank(session_id)
     if head is None or head > SNAPSHOT_EVERY:
         row = await db.row(LATEST, session_id, FOLD_VERSION)
@@ -430,7 +431,7 @@ async def load(db: Asked, session_id: str, head: int | None = None) -> Session:
 
 
 async def catch_up(db: Asked, session: Session) -> Session:
-    """The same session with everything that was appended since."""
+    """Folds all events that were appended since `session.head`."""
     while True:
         page = await read(db, session.id, session.head)
         session = fold(page, session)

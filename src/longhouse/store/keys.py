@@ -1,4 +1,4 @@
-"""API keys: made once, kept as digests, looked up by digest, revoked for good."""
+"""API keys: stored and looked up by digest, shown once when created, revoked for ever."""
 
 import hashlib
 import secrets
@@ -13,12 +13,12 @@ from longhouse.store.database import Database
 Role = Literal["user", "admin"]
 
 PREFIX: Final = "lh_"
-"""So that a key is known for one wherever it turns up."""
+"""Makes a key recognisable wherever it appears, for example to secret scanners."""
 RANDOM_BYTES: Final = 32
 
 COLUMNS: Final = "id, name, owner, role, rate_limit, max_concurrent, sessions_per_hour, created_at, revoked_at"
 
-# Sent again with the same id, it finds its own row.
+# A retry with the same id finds its own row.
 CREATE: Final = f"""
     INSERT INTO api_keys (id, name, owner, role, digest, rate_limit, max_concurrent, sessions_per_hour)
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
@@ -43,14 +43,14 @@ REVOKED: Final = "SELECT id FROM api_keys WHERE id = ANY($1::text[]) AND revoked
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key as it is listed: never the key itself, nor its digest."""
+    """An API key as lists show it: without the secret and its digest."""
 
     id: str
     name: str
     owner: str
     role: Role
     rate_limit: int | None
-    """Requests a minute; None: what the settings say, as with the other limits."""
+    """Requests per minute; None: the default of the settings, as for the other limits."""
     max_concurrent: int | None
     sessions_per_hour: int | None
     created_at: datetime
@@ -58,7 +58,7 @@ class Key:
 
 
 def digest_of(secret: str) -> str:
-    """How a key is kept. It is random and long, so that a plain digest cannot be turned back."""
+    """The stored form of a key. A key is long and random, so a plain digest cannot be reversed."""
     return hashlib.sha256(secret.encode(errors="surrogateescape")).hexdigest()
 
 
@@ -72,7 +72,7 @@ async def create(
     max_concurrent: int | None = None,
     sessions_per_hour: int | None = None,
 ) -> tuple[Key, str]:
-    """A new key, and its secret: nobody can be shown that again."""
+    """Creates a key; returns it with its secret, which cannot be shown again."""
     secret = PREFIX + secrets.token_urlsafe(RANDOM_BYTES)
     row = await db.row(
         CREATE,
@@ -90,21 +90,21 @@ async def create(
 
 
 async def find(db: Database, secret: str) -> Key | None:
-    """The key that this is the secret of, unless it was revoked."""
+    """The key with this secret, unless it was revoked."""
     row = await db.row(FIND, digest_of(secret))
     return Key(*row) if row else None
 
 
 async def listed(db: Database, *, before: tuple[datetime, str] | None = None, limit: int) -> Sequence[Key]:
-    """Newest first, revoked ones too; `before` is the last of the page before."""
+    """A page of keys, newest first, with revoked ones; `before` is the last row of the previous page."""
     rows = await db.rows(LIST, before[0] if before else None, before[1] if before else None, limit)
     return [Key(*row) for row in rows]
 
 
 async def revoke(db: Database, key_id: str) -> bool:
-    """From now on it opens nothing; False: there is no such key."""
+    """Revokes a key; False if there is no such key."""
     if "\x00" in key_id:
-        return False  # Postgres refuses to look for what it cannot hold
+        return False  # Postgres refuses NUL characters even in a look-up
     return await db.value(REVOKE, key_id) is not None
 
 
@@ -113,5 +113,5 @@ async def is_any_valid(db: Database) -> bool:
 
 
 async def revoked(db: Database, key_ids: Iterable[str]) -> list[str]:
-    """Those of these keys that were revoked."""
+    """The ids among these that belong to revoked keys."""
     return [row["id"] for row in await db.rows(REVOKED, list(key_ids))]

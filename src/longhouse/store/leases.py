@@ -1,4 +1,4 @@
-"""Who works, and who holds which session. A holder that is not on the roster of workers is gone."""
+"""Leases on sessions and the table of live workers. A holder that is not in the table `workers` is dead."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -14,13 +14,13 @@ from longhouse.store.database import Database
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right to advance one session until somebody raises its fence."""
+    """The right to advance one session; it is lost when another claim or a cancel raises the session's fence."""
 
     session_id: str
     fence: int
     head: int
     previous: str | None
-    """Who held it and did not let go: a worker that is gone, or a run of our own that was lost; None after a rest."""
+    """The holder that did not release the session: a dead worker, or a lost run of this worker; None if released."""
     attempts: int
     troubled_at: datetime | None
 
@@ -33,7 +33,7 @@ CLAIM: Final = """
     RETURNING s.id, s.fence, s.head, old.holder AS previous, s.attempts, s.troubled_at
 """
 
-# Only at the head it folded may the holder say that there is nothing to do.
+# The holder may report that there is nothing to do only at the head that it has folded.
 REST: Final = """
 WITH moved AS (
     UPDATE sessions SET holder = NULL, due = false, state = $4, wake_at = $6
@@ -53,13 +53,13 @@ WAIT_OUT: Final = """
 
 LET_GO: Final = "UPDATE sessions SET holder = NULL, due = true WHERE id = $1 AND fence = $2 RETURNING true"
 
-# The holder's name stays, but as one that is on no roster: whoever claims the session next takes it over.
+# The holder's name stays with a suffix that no worker has, so the next claim journals a takeover.
 BREAK_OFF: Final = f"""
     UPDATE sessions SET holder = holder || '{INTERRUPTED}', due = true
     WHERE id = $1 AND fence = $2 AND holder NOT LIKE '%{INTERRUPTED}'
 """
 
-# As if it had not been claimed: who takes it next takes it over from the same one who was lost.
+# Restores the previous holder as if the session had not been claimed: the next claim is a takeover from that holder.
 PUT_BACK: Final = "UPDATE sessions SET holder = $3, due = true WHERE id = $1 AND fence = $2"
 
 RUNNABLE: Final = """
@@ -69,7 +69,7 @@ RUNNABLE: Final = """
     ORDER BY s.updated_at LIMIT $2
 """
 
-# Rows that somebody else holds are left for the next sweep: two sweepers never wait for each other.
+# Rows locked by another transaction are left for the next sweep: two sweepers never wait for each other.
 FIRE: Final = """
     UPDATE sessions SET due = true, wake_at = NULL
     WHERE id IN (SELECT id FROM sessions WHERE wake_at <= now() FOR UPDATE SKIP LOCKED)
@@ -101,11 +101,11 @@ _HOLDS: Final = """
     AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
 """
 
-# Ends the connection that holds this lock.
+# Terminates the connection that holds this advisory lock.
 EVICT: Final = f"SELECT pg_terminate_backend(l.pid) FROM pg_locks l WHERE {_HOLDS.format(key='$1::bigint')}"
 
-# A worker whose lock nobody holds. `silent`: no beat for a whole lease. `restarted`: Postgres itself came up after
-# its last beat, so that a missing lock says nothing about the worker, and only the lease counts.
+# `unlocked`: no connection holds the worker's lock. `silent`: no heartbeat for a whole lease. `restarted`: Postgres
+# started after the worker's last heartbeat, so a missing lock says nothing about the worker and only the lease counts.
 SUSPECTS: Final = f"""
     SELECT w.id, w.beat_at,
            w.beat_at < now() - make_interval(secs => $2) AS silent,
@@ -118,6 +118,8 @@ BURY: Final = "DELETE FROM workers WHERE id = $1 AND beat_at = $2"
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
+    """Another worker, with the facts that tell whether it is dead."""
+
     worker: str
     beat_at: datetime
     silent: bool
@@ -130,11 +132,11 @@ def lock_key(worker: str) -> int:
 
 
 NOBODY_KNOWN: Final = f"unknown{INTERRUPTED}"
-"""In place of a worker where nobody knows who held a session last."""
+"""Stands for the previous holder where it is not known which worker held the session last."""
 
 
 def is_lost_by(worker: str, previous: str) -> bool:
-    """Was the one who held a session and did not let go this worker?"""
+    """Is the previous holder, which did not release the session, this worker?"""
     return previous.removesuffix(INTERRUPTED) == worker
 
 
@@ -155,7 +157,7 @@ async def claim(db: Database, session_id: str, worker: str) -> Lease | None:
 async def rest(
     db: Database, lease: Lease, *, head: int, state: str, fingerprint: str | None, wake_at: datetime | None = None
 ) -> bool:
-    """Lets go with nothing left to do before `wake_at`; False if somebody appended meanwhile, or the lease is lost."""
+    """Releases a session that has nothing to do before `wake_at`; False if its head moved or the lease is lost."""
     return bool(await db.value(REST, lease.session_id, lease.fence, head, state, fingerprint, wake_at))
 
 
@@ -168,36 +170,37 @@ async def wait_out(
     attempts: int | None = None,
     troubled_at: datetime | None = None,
 ) -> bool:
-    """Lets go until `wake_at`, since the provider is in trouble.
+    """Releases the session until `wake_at`: back-off while the provider fails.
 
-    `attempts` before this one, and since when: where the row has forgotten them, as it does with each append.
+    Each append resets the row's retry counter. `attempts` (retries before this one) and `troubled_at` (the time of the
+    first failure) are given where the row has lost them.
     """
     args = (lease.session_id, lease.fence, head, wake_at, attempts, troubled_at)
     return bool(await db.value(WAIT_OUT, *args))
 
 
 async def let_go(db: Database, lease: Lease) -> bool:
-    """Lets go between two steps of a session that can still move, for another worker to take; False if one has."""
+    """Releases a session between two steps so that another worker can claim it; False if one has already."""
     return bool(await db.value(LET_GO, lease.session_id, lease.fence))
 
 
 async def break_off(db: Database, lease: Lease) -> None:
-    """Lets go in the middle of a step: effects may be under way, so the next holder is to journal a takeover."""
+    """Releases the session within a step: effects may be under way, so the next holder journals a takeover."""
     await db.run(BREAK_OFF, lease.session_id, lease.fence)
 
 
 async def put_back(db: Database, lease: Lease) -> None:
-    """Gives up a takeover before anything of it is written down."""
+    """Gives up a takeover before any event of it is written."""
     await db.run(PUT_BACK, lease.session_id, lease.fence, lease.previous)
 
 
 async def runnable(db: Database, worker: str, limit: int, *, running: Iterable[str]) -> list[str]:
-    """Sessions that `worker` may claim; its own too, unless it is `running` them: a run may have been lost."""
+    """Sessions that `worker` may claim: also those it holds but is not `running`, since a run may have been lost."""
     return [row["id"] for row in await db.rows(RUNNABLE, worker, limit, list(running))]
 
 
 async def fire(db: Database) -> list[str]:
-    """Wakes the sessions whose time has come."""
+    """Marks the sessions whose `wake_at` has passed as due."""
     return [row["id"] for row in await db.rows(FIRE)]
 
 
@@ -211,26 +214,26 @@ async def heads(db: Database, sessions: Sequence[str]) -> dict[str, tuple[int, s
 
 
 async def enlist(connection: asyncpg.Connection, worker: str, *, node: str, pid: int, slots: int) -> None:
-    """Takes the worker's own lock on this connection and puts it on the roster."""
+    """Takes the worker's own advisory lock on this connection and inserts the worker into the table `workers`."""
     if not await connection.fetchval("SELECT pg_try_advisory_lock($1)", lock_key(worker)):
-        # An older connection of ours has it, to which nobody listens any more; Postgres may not know that for hours.
+        # An older connection of this worker holds the lock and is dead; Postgres may not notice that for hours.
         await connection.execute(EVICT, lock_key(worker))
         await connection.execute("SELECT pg_advisory_lock($1)", lock_key(worker))
     await connection.execute(ENLIST, worker, lock_key(worker), node, pid, slots)
 
 
 async def beat(connection: asyncpg.Connection, worker: str) -> bool:
-    """False: we were buried meanwhile."""
+    """Writes a heartbeat; False if another worker has declared this one dead and deleted its row."""
     return bool(await connection.fetchval(BEAT, worker))
 
 
 async def is_at_work(connection: asyncpg.Connection, backend: int) -> bool:
-    """Is this process of Postgres busy with a statement of ours?"""
+    """Is this Postgres backend executing a statement of Longhouse?"""
     return bool(await connection.fetchval(AT_WORK, backend))
 
 
 async def alive(db: Database) -> int:
-    """How many workers have beaten lately."""
+    """The number of workers with a recent heartbeat."""
     return int(await db.value(ALIVE))
 
 
@@ -239,7 +242,7 @@ async def retire(db: Database, worker: str) -> None:
 
 
 async def retire_all(db: Database) -> None:
-    """For a Postgres that started with us: no worker of before can be alive."""
+    """Deletes all workers: for a Postgres that was started by this process, so that no earlier worker can be alive."""
     await db.run(RETIRE_ALL)
 
 
@@ -249,5 +252,5 @@ async def suspects(db: Database, worker: str, lease: float) -> list[Suspect]:
 
 
 async def bury(db: Database, suspect: Suspect) -> None:
-    """Strikes a dead worker off the roster, unless it has beaten since."""
+    """Deletes a dead worker's row, unless it has written a heartbeat since."""
     await db.run(BURY, suspect.worker, suspect.beat_at)

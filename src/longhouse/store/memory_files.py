@@ -1,4 +1,4 @@
-"""An agent's long-term files. Each change is one statement, alone in its scope, and made once for each call."""
+"""Memory files of agents. Each change is one statement under the scope's lock, made once for each call."""
 
 import hashlib
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ from typing import Final, Literal
 from longhouse.store.database import Database
 
 MAX_FILE: Final = 1024 * 1024
-"""Bytes of one file: far more than a model can read at once, and still a small row."""
+"""Bytes of one file: far more than a model can read at once, but still a small row."""
 
 MAX_SCOPE: Final = 20 * 1024 * 1024
 """Bytes of all files of a scope: years of notes, and a thousand scopes still fit a small disk."""
 
 MAX_ENTRIES: Final = 1_000
-"""Files and directories of a scope: a list that can be shown whole, and counted anew with every change."""
+"""Files and directories of a scope: few enough to list whole, and to count at every change."""
 
 LOCKS: Final = 0x6D656D6F  # "memo"
 
@@ -22,17 +22,17 @@ Verdict = Literal[
     "done", "repeated", "missing", "exists", "is_file", "is_directory", "parent_is_file", "not_empty", "not_found",
     "file_full", "scope_full", "too_many", "forgotten",
 ]  # fmt: skip
-"""What became of a change; `repeated`: this call had made it before; `forgotten`: its session is no more."""
+"""The result of a change; `repeated`: this call has already made it; `forgotten`: its session has been erased."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Those who share files."""
+    """A set of files that is shared, and the owner that it belongs to."""
 
     owner: str
     key: str
     passing: bool = False
-    """Are they of one conversation alone, and forgotten with it?"""
+    """Does it belong to one conversation, and is it erased with that?"""
 
     @property
     def lock(self) -> int:
@@ -50,17 +50,18 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """What is at a path; a directory has no content."""
+    """The file or directory at a path; a directory has no content."""
 
     content: str | None
 
 
-# $1 owner, $2 scope, $3 key in all changes; `verdict` decides, the rest happens only when it says "done".
+# In all changes $1 is the owner, $2 the scope, $3 the key of the call. The CTE `verdict` decides; the other parts of
+# the statement write only when it is "done".
 KNOWN: Final = "EXISTS (SELECT FROM memory_calls WHERE owner = $1 AND scope = $2 AND key = $3)"
-# Forgetting takes the same lock: what was written before it is found by it, and what comes after finds this.
+# Erasure takes the same lock: it finds what was written before it, and later writes find the row in `forgotten`.
 ORPHANED: Final = "EXISTS (SELECT FROM forgotten WHERE session_id = split_part($3, ':', 1))"
 HERE: Final = "SELECT path, content IS NULL AS is_directory, size FROM memories WHERE owner = $1 AND scope = $2"
-# A call is repeated by the worker that takes over, mostly within seconds; a month covers a house that stood empty.
+# The worker that takes over repeats a call, mostly within seconds; 30 days cover a server that was switched off.
 NOTED: Final = """
     noted AS (
         INSERT INTO memory_calls (owner, scope, key) SELECT $1, $2, $3 FROM verdict WHERE verdict = 'done'
@@ -114,7 +115,7 @@ WITH verdict AS (
     UPDATE memories SET
         content = overlay(content PLACING $6 FROM strpos(content, $5) FOR char_length($5)),
         written_by = $3, updated_at = now(),
-        -- Each session once, and only where forgetting asks for it: files that last are written by too many.
+        -- Each session once, and only in scopes that erasure reads it for: lasting files have too many writers.
         former_writers = CASE
             WHEN $9 AND split_part(written_by, ':', 1) <> ALL(former_writers)
             THEN former_writers || split_part(written_by, ':', 1) ELSE former_writers
@@ -146,7 +147,7 @@ EXISTS: Final = """
         SELECT FROM memories WHERE owner = $1 AND scope = $2 AND path = $3 AND (content IS NULL) = $4
     )
 """
-# The root is everything of a scope, and is there without a row.
+# The root contains all of a scope, and exists without a row.
 LIST: Final = """
     SELECT path, content IS NULL AS is_directory, size, updated_at FROM memories
     WHERE owner = $1 AND scope = $2 AND ($3 = '' OR starts_with(path, $3 || '/'))
@@ -159,7 +160,7 @@ SIZE: Final = """
 
 
 class Memories:
-    """The files in one database. Paths are plain: `a/b.md`, and "" for the root."""
+    """The memory files of a database. Paths are normalised: `a/b.md`, and "" for the root."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -172,36 +173,36 @@ class Memories:
         return (directory and path == "") or bool(await self._db.value(EXISTS, scope.owner, scope.key, path, directory))
 
     async def list(self, scope: Scope, path: str = "") -> list[Entry]:
-        """Everything below a directory, at every depth."""
+        """All files and directories below a directory, at every depth."""
         return [Entry(*row) for row in await self._db.rows(LIST, scope.owner, scope.key, path)]
 
     async def size(self, scope: Scope, path: str = "") -> int | None:
-        """Bytes of a file, or of all files below a directory; None where nothing is."""
+        """Bytes of a file, or of all files below a directory; None if the path does not exist."""
         size = await self._db.value(SIZE, scope.owner, scope.key, path)
         return 0 if size is None and path == "" else size
 
     async def write(self, scope: Scope, path: str, content: str, *, key: str) -> Verdict:
-        """A new file, and the directories that it stands in."""
+        """Creates a file and its parent directories."""
         if len(content.encode()) > MAX_FILE:
             return "file_full"
-        return await self._keep(scope, path, content, key)
+        return await self._create(scope, path, content, key)
 
     async def make_dir(self, scope: Scope, path: str, *, key: str) -> Verdict:
-        """A directory, and those that it stands in; one that is there stays as it is."""
-        return await self._keep(scope, path, None, key)
+        """Creates a directory and its parents; one that exists stays as it is."""
+        return await self._create(scope, path, None, key)
 
     async def update(self, scope: Scope, path: str, old: str, new: str, *, key: str) -> Verdict:
-        """The first `old` in a file becomes `new`; an empty `old` stands for an empty file."""
-        return await self._alone(scope, CHANGE, key, path, old, new, MAX_FILE, MAX_SCOPE, scope.passing)
+        """Replaces the first `old` in a file by `new`; an empty `old` matches only an empty file."""
+        return await self._locked(scope, CHANGE, key, path, old, new, MAX_FILE, MAX_SCOPE, scope.passing)
 
     async def delete(self, scope: Scope, path: str, *, key: str) -> Verdict:
-        """A file, or an empty directory."""
-        return await self._alone(scope, DELETE, key, path)
+        """Deletes a file, or an empty directory."""
+        return await self._locked(scope, DELETE, key, path)
 
-    async def _keep(self, scope: Scope, path: str, content: str | None, key: str) -> Verdict:
-        return await self._alone(scope, KEEP, key, path, content, _parents(path), MAX_SCOPE, MAX_ENTRIES)
+    async def _create(self, scope: Scope, path: str, content: str | None, key: str) -> Verdict:
+        return await self._locked(scope, KEEP, key, path, content, _parents(path), MAX_SCOPE, MAX_ENTRIES)
 
-    async def _alone(self, scope: Scope, sql: str, *args: object) -> Verdict:
+    async def _locked(self, scope: Scope, sql: str, *args: object) -> Verdict:
         row = await self._db.alone((LOCKS, scope.lock), sql, scope.owner, scope.key, *args)
         assert row is not None
         verdict: Verdict = row["verdict"]

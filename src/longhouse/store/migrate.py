@@ -1,4 +1,4 @@
-"""Numbered SQL files, each run once, checked by digest, under one advisory lock."""
+"""Schema migrations: numbered SQL files, each applied once, checked by digest, under one advisory lock."""
 
 import hashlib
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ from longhouse.store.database import Database
 from longhouse.store.schema import quoted
 from longhouse.store.search import columns
 
-# Files that were written anew, with what they were before: who applied that is brought to the same by later ones.
+# Migrations that were rewritten, with their old digests: later migrations bring databases with the old one up to date.
 FORMERLY: Final = {
-    # It made the extension `vector` and needed it.
+    # The old file created the extension `vector` and required it.
     5: "8610cd4d8ceed6dedeabc4b0b75033b0e1c420d5a508b466c5cbe09d9a44413a",
 }
 
@@ -30,7 +30,7 @@ CREATE TABLE IF NOT EXISTS schema_migrations (
 )"""
 
 
-# Also where the role may not look into the schema.
+# Works even where the role has no right to use the schema.
 THERE: Final = """
     SELECT EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
                    WHERE n.nspname = $1 AND c.relname = 'schema_migrations')
@@ -55,10 +55,10 @@ def known() -> list[Migration]:
 
 
 async def migrate(db: Database, *, may_extend: bool | None = True) -> list[str]:
-    """Brings the schema up to date; returns the names of what was applied.
+    """Brings the schema up to date; returns the names of the applied migrations.
 
-    Vectors are shown by the extension `vector` where it is there, and not without `may_extend`; None leaves that to
-    another process, which knows whether the extension works.
+    With `may_extend`, SQL shows vectors in the type of the extension `vector` where it is available; without, as bytes.
+    None leaves that to another process, which knows whether the extension works.
     """
     async with db.connection() as connection:
         await connection.execute("SELECT pg_advisory_lock($1)", LOCK)
@@ -77,7 +77,7 @@ async def migrate(db: Database, *, may_extend: bool | None = True) -> list[str]:
 
 
 async def check(db: Database) -> None:
-    """Refuses a schema that is not the one this program was written for, in one sentence."""
+    """Refuses a schema that does not match this version, in one sentence."""
     async with db.connection() as connection:
         done = await _applied(connection, db.schema)
     _refuse_foreign(done)
@@ -98,7 +98,7 @@ async def _applied(connection: asyncpg.Connection, schema: str) -> dict[int, str
     try:
         rows = await connection.fetch(f"SELECT number, digest FROM {quoted(schema)}.schema_migrations")
     except asyncpg.InsufficientPrivilegeError as error:
-        raise SetupError(f"The database's tables cannot be read: {error}; come as the role they belong to.") from error
+        raise SetupError(f"The database's tables cannot be read: {error}; connect as their owner.") from error
     return {row["number"]: row["digest"] for row in rows}
 
 

@@ -1,4 +1,4 @@
-"""What a Postgres lacks to hold us, said in full before anything is written to it."""
+"""Checks before migration that a Postgres can hold Longhouse, and lists all that is missing before writing anything."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ FACTS: Final = """
                AND has_schema_privilege(to_regnamespace($1), 'CREATE') AS may_create_tables,
            EXISTS (SELECT FROM pg_language WHERE lanname = 'plpgsql') AS has_plpgsql
 """
-# Changing a table takes the rights of its owner.
+# Only the owner of a table may alter it.
 OWNERS: Final = """
     SELECT DISTINCT pg_get_userbyid(relowner) AS owner FROM pg_class
     WHERE relnamespace = to_regnamespace($1) AND relname = ANY($2::text[]) AND NOT pg_has_role(relowner, 'USAGE')
@@ -38,24 +38,24 @@ MADE: Final = re.compile(r"^CREATE (?:TABLE|VIEW) (\w+)", re.MULTILINE)
 
 
 async def check(connection: asyncpg.Connection, schema: str, statements: Sequence[str], *, begun: bool) -> None:
-    """Refuses a Postgres on which these statements cannot be run; `begun`: some were, so the tables are ours."""
+    """Refuses a Postgres on which these migrations cannot run; `begun`: some have, so the tables are Longhouse's."""
     facts = await connection.fetchrow(FACTS, quoted(schema))
-    said = [*lacking(facts, schema)]
+    problems = [*lacking(facts, schema)]
     names = MADE.findall("\n".join(statements))
     if begun:
         owners = [row["owner"] for row in await connection.fetch(OWNERS, quoted(schema), names)]
-        said += [f"The tables in {schema} belong to {owner}: migrate as that role." for owner in owners]
+        problems += [f"The tables in {schema} belong to {owner}: migrate as that role." for owner in owners]
     elif strange := [row["relname"] for row in await connection.fetch(THERE, quoted(schema), names)]:
-        said.append(
-            f"The schema {schema} already has {', '.join(strange)}, not made by Longhouse: name another schema with "
+        problems.append(
+            f"The schema {schema} already has {', '.join(strange)}, not created by Longhouse: name another schema with "
             "LONGHOUSE_DATABASE_SCHEMA."
         )
-    if said:
-        raise SetupError(f"This Postgres cannot hold Longhouse yet; nothing was changed. {' '.join(said)}")
+    if problems:
+        raise SetupError(f"This Postgres cannot hold Longhouse yet; nothing was changed. {' '.join(problems)}")
 
 
 def lacking(facts: Mapping[str, Any], schema: str) -> Iterator[str]:
-    """A sentence for each thing, with what to do."""
+    """One sentence for each missing thing, with what to do about it."""
     database, role = facts["database"], facts["role"]
     if facts["major"] < OLDEST:
         yield f"It is version {facts['version']}: {OLDEST} or newer is needed."
@@ -66,16 +66,16 @@ def lacking(facts: Mapping[str, Any], schema: str) -> Iterator[str]:
     if facts["encoding"] != "UTF8":
         yield (
             f"The database {database} is encoded in {facts['encoding']}: "
-            "CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0, and name that one."
+            "CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0, and name that database in LONGHOUSE_DATABASE_URL."
         )
     if not facts["has_schema"] and not facts["may_create_schemas"]:
         yield (
-            f"The role {role} may not make the schema {schema}: as a superuser, "
+            f"The role {role} may not create the schema {schema}: as a superuser, "
             f"CREATE SCHEMA {quoted(schema)} AUTHORIZATION {quoted(role)}."
         )
     if facts["has_schema"] and not facts["may_create_tables"]:
         yield (
-            f"The role {role} may not make tables in the schema {schema}: as its owner, "
+            f"The role {role} may not create tables in the schema {schema}: as its owner, "
             f"GRANT USAGE, CREATE ON SCHEMA {quoted(schema)} TO {quoted(role)}."
         )
     if not facts["has_plpgsql"]:

@@ -1,4 +1,4 @@
-"""How far each session has been carried elsewhere. Work is found by `head > cursor`; there is no global position."""
+"""Cursors of projections to other systems, one per session: `head > cursor` is work. There is no global cursor."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from longhouse.store.database import Database
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A session as those see it who carry it elsewhere."""
+    """A session as projections need it."""
 
     id: str
     owner: str
@@ -24,13 +24,13 @@ class Row:
 
     @property
     def is_ephemeral(self) -> bool:
-        """Is its history kept by the caller, and so by nobody else?"""
+        """Does the caller keep its history? Then no projection stores it."""
         return re.match(EPHEMERAL_LABEL, self.label) is not None
 
 
 COLUMNS: Final = "s.id, s.owner, s.conversation_id, s.side, s.agent, s.label, s.head"
 
-# In the order of the ids, so that a large rebuild goes on where its last page ended.
+# Ordered by id, so that a large rebuild continues where its last page ended.
 BEHIND: Final = f"""
     SELECT {COLUMNS}
     FROM sessions s LEFT JOIN projection_cursors c ON c.projection = $1 AND c.session_id = s.id
@@ -80,7 +80,7 @@ CHILD: Final = """
 
 
 async def behind(db: Database, projection: str, *, epoch: str, after: str, limit: int) -> Sequence[Row]:
-    """Sessions that have moved since they were carried, or were never; those with ids after `after`."""
+    """Sessions with new events since they were projected, or never projected; only ids greater than `after`."""
     return [Row(*row) for row in await db.rows(BEHIND, projection, epoch, after, limit)]
 
 
@@ -89,14 +89,14 @@ async def rows(db: Database, ids: Sequence[str]) -> Sequence[Row]:
 
 
 async def roots(db: Database, conversations: Sequence[tuple[str, str]]) -> Sequence[Row]:
-    """The root sessions of these (owner, conversation) pairs, the oldest first."""
+    """The root sessions of these (owner, conversation) pairs, oldest first."""
     owners, ids = [owner for owner, _ in conversations], [conversation for _, conversation in conversations]
     return [Row(*row) for row in await db.rows(ROOTS, owners, ids)]
 
 
 async def save(db: Database, projection: str, *, epoch: str, heads: Mapping[str, int]) -> None:
-    """Remembers how far these sessions were carried."""
-    # Sorted, so that two who save at once lock the rows in the same order.
+    """Stores the heads up to which these sessions were projected."""
+    # Sorted, so that two concurrent saves lock the rows in the same order.
     ids = sorted(heads)
     await db.run(SAVE, projection, epoch, ids, [heads[one] for one in ids])
 
@@ -106,33 +106,33 @@ async def cursor(db: Database, projection: str, session_id: str) -> int:
 
 
 async def claim(db: Database, projection: str, session_id: str, *, before: int, head: int) -> bool:
-    """Takes what lies between `before` and `head` for ourselves; False if somebody else has it."""
+    """Claims the events between `before` and `head` for this process; False if another process has them."""
     return await db.value(CLAIM, projection, session_id, before, head) is not None
 
 
 async def times(db: Database, ids: Sequence[str]) -> dict[tuple[str, int], datetime]:
-    """When the entries of these sessions' transcripts were written: (session, seq) -> the moment."""
+    """(session, seq) -> the time at which that entry of the session's transcript was written."""
     return {(session_id, seq): at for session_id, seq, at in await db.rows(TIMES, ids)}
 
 
 async def identity(db: Database) -> str:
-    """What this database is called by those who keep copies of it."""
+    """The id of this database, by which systems that store projections of it tell it from others."""
     return str(await db.value(IDENTITY))
 
 
 async def is_met(db: Database, owner: str, conversation_id: str, *, agent: str | None, label: str) -> bool:
-    """Has anybody spoken here before: with a root agent, or with this sub-agent? What was forgotten counts too."""
+    """Does the conversation have a session with a root agent, or with this sub-agent? Erased ones count too."""
     side = "root" if agent is None else "sub"
     return bool(await db.value(IS_MET, owner, conversation_id, side, agent, label, EPHEMERAL_LABEL))
 
 
 async def subs(db: Database, agents: Sequence[tuple[str, str, str]]) -> Sequence[Row]:
-    """The sessions with these sub-agents (owner, conversation, agent), under whatever label."""
+    """The sessions of these sub-agents (owner, conversation, agent), with any label."""
     owners, conversations, names = ([one[nth] for one in agents] for nth in range(3))
     return [Row(*row) for row in await db.rows(SUBS, owners, conversations, names)]
 
 
 async def child(db: Database, owner: str, conversation_id: str, agent: str) -> str | None:
-    """The id of the conversation's plain session with this sub-agent, if it was opened."""
+    """The id of the conversation's session with this sub-agent, without a label; None if there is none."""
     found = await db.value(CHILD, owner, conversation_id, agent)
     return str(found) if found else None

@@ -1,4 +1,4 @@
-"""The roster of instances: what each worker says of its own. It may be lost: the workers write it down again."""
+"""The registry of agent instances: each worker writes its own. It may be lost: the workers write it again."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from longhouse.store.database import Database
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An instance as the roster shows it."""
+    """An agent instance in the registry."""
 
     instance_id: str
     template_id: str
@@ -36,7 +36,7 @@ WRITE: Final = """
 
 STATUSES: Final = "SELECT instance_id, status FROM agent_instances WHERE worker = $1"
 
-# A worker that is not in `workers` is gone, and its instances went with it.
+# A worker that is not in the table `workers` is dead, and so are its instances.
 STRIKE: Final = """
     UPDATE agent_instances i SET
         status = 'STOPPED', session_id = NULL,
@@ -54,7 +54,7 @@ FORGET: Final = """
 
 
 async def write(db: Database, entries: Sequence[Entry], *, node: str, worker: str) -> None:
-    """Says how these instances of `worker` are now."""
+    """Writes the present state of these instances of `worker`."""
     await db.run(
         WRITE,
         node,
@@ -70,15 +70,15 @@ async def write(db: Database, entries: Sequence[Entry], *, node: str, worker: st
 
 
 async def statuses(db: Database, worker: str) -> dict[str, str]:
-    """What the roster says of a worker's instances."""
+    """Instance id -> status, of one worker's instances."""
     return {row["instance_id"]: row["status"] for row in await db.rows(STATUSES, worker)}
 
 
 async def strike(db: Database, worker: str) -> list[str]:
-    """Marks the instances of workers that are gone as stopped; those of `worker`, who asks, are left alone."""
+    """Marks the instances of dead workers as stopped; those of `worker`, the caller, are not touched."""
     return [row["instance_id"] for row in await db.rows(STRIKE, worker)]
 
 
 async def forget(db: Database, before: datetime) -> None:
-    """Takes those off the roster that were stopped before then."""
+    """Deletes instances that were stopped before this time."""
     await db.run(FORGET, before)

@@ -1,4 +1,4 @@
-"""Requests that become events once, although their clients send them again."""
+"""Idempotency of requests: a retry does not append its events twice, even while the first try is under way."""
 
 import hashlib
 from dataclasses import dataclass
@@ -10,29 +10,29 @@ from longhouse.store import sessions
 from longhouse.store.database import Asked, Within
 
 LOCKS: Final = 0x72717374
-"""The class of our advisory locks, "rqst"; each is for the requests of one owner that say the same."""
+"""The class of these advisory locks, "rqst"; one lock covers the requests of one owner with the same digest."""
 LOCK: Final = "SELECT pg_advisory_xact_lock($1, $2)"
 
 
 class Repeated(Exception):  # noqa: N818
-    """The same request was accepted before."""
+    """The same request has already been accepted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The request that an append answers for, kept so that a repeat finds its turn."""
+    """The request behind an append, stored so that a retry finds its turn."""
 
     owner: str
     digest: str
     key: str | None = None
     is_retry: bool | None = None
-    """Does the client say that it has sent this before? None: it says nothing of retries."""
+    """Does the client say that this is a retry? None: it sends no retry count."""
     follows: str | None = None
-    """The trace of the turn that its client follows, where the event belongs to another: that of an agent beneath."""
+    """The trace of the turn that the client follows, where the event belongs to another trace: that of a sub-agent."""
 
     @property
     def lock(self) -> int | None:
-        """What a retry has to wait for; None where no retry is to be expected, or a key tells it."""
+        """The advisory lock that a retry waits for; None where no retry is expected or a key detects it."""
         if self.key or self.is_retry is None:
             return None
         digest = hashlib.sha256(f"{self.owner}\x00{self.digest}".encode()).digest()
@@ -40,18 +40,19 @@ class Accepted:
 
 
 def under_way(parameter: str) -> str:
-    """A condition that is always true: a statement with it holds the request's lock until what it writes is there.
+    """An SQL condition that is always true and takes the request's lock (shared) until the transaction commits.
 
-    It takes no round trip of its own, and first tries do not wait for each other.
+    It needs no round trip of its own, and first tries do not wait for each other.
     """
     taken = f"(SELECT pg_advisory_xact_lock_shared({LOCKS}, {parameter})::text) IS NOT NULL"
     return f"({parameter}::integer IS NULL OR {taken})"
 
 
 async def accept(db: Asked, accepted: Accepted | None, sql: str, *args: object) -> asyncpg.Record | None:
-    """Sends the statement that writes a request down; raises Repeated for a retry of one that is there already.
+    """Runs the statement that stores a request; raises Repeated for a retry of a request that is stored already.
 
-    A retry may come while the first try still waits for Postgres, sent by another process: it waits for that one.
+    A retry may arrive, perhaps in another process, while the first try still waits for Postgres: it waits for the
+    first one's lock.
     """
     if accepted is None or not accepted.is_retry or accepted.lock is None or isinstance(db, Within):
         return await db.row(sql, *args)

@@ -1,4 +1,4 @@
-"""Which schema of a database holds our tables."""
+"""Finds the Postgres schema that holds Longhouse's tables."""
 
 from typing import Final
 
@@ -6,7 +6,7 @@ import asyncpg
 
 DEFAULT: Final = "longhouse"
 
-# Other programs keep a table of this name too; ours is known by its columns.
+# Other programs have a table of this name too; that of Longhouse is recognised by its columns.
 FIND: Final = """
     SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE c.relname = 'schema_migrations' AND c.relkind = 'r'
@@ -18,7 +18,7 @@ FIND: Final = """
 
 
 async def find(connection: asyncpg.Connection, wanted: str) -> str:
-    """The schema that is wanted; or the one of an installation from before there was a choice, usually `public`."""
+    """The wanted schema; or that of an installation older than the setting, usually `public`."""
     return str(await connection.fetchval(FIND, wanted, wanted == DEFAULT) or wanted)
 
 

@@ -1,4 +1,4 @@
-"""Looking things up: sessions as people list them, rests as clients resume them, requests as clients repeat them."""
+"""Look-ups: sessions for lists, rests (points where a client can resume) by fingerprint, accepted requests by key."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from longhouse.store.database import Database
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A session as its dispatch row shows it."""
+    """The row of a session in the table `sessions`."""
 
     id: str
     owner: str
@@ -33,7 +33,7 @@ class Row:
 @dataclass(frozen=True, slots=True)
 class Filters:
     owner: str | None
-    """None: everybody's."""
+    """None: all owners."""
     state: str | None = None
     template: str | None = None
     conversation_id: str | None = None
@@ -44,6 +44,8 @@ class Filters:
 
 @dataclass(frozen=True, slots=True)
 class Rested:
+    """A session found by the fingerprint of one of its rests; `is_newest`: the session has no later rest."""
+
     session_id: str
     conversation_id: str
     is_newest: bool
@@ -51,16 +53,16 @@ class Rested:
 
 @dataclass(frozen=True, slots=True)
 class Turned:
-    """Where an accepted request went."""
+    """The session, turn and event of an accepted request."""
 
     digest: str
     session_id: str
     trace_id: str
-    """The turn that its client follows."""
+    """The trace of the turn that the client follows."""
     seq: int
 
 
-# A task may be as long as a request; a list of two hundred such would be gigabytes.
+# A task may be as long as a request: a page of two hundred whole tasks could be gigabytes.
 COLUMNS: Final = """
     id, owner, "user", conversation_id, agent, label, version, state, trace_id, left(task, 1000) AS task, head, parent,
     created_at, updated_at
@@ -80,7 +82,7 @@ LIST: Final = f"""
       AND ($8::timestamptz IS NULL OR (created_at, id) < ($8, $9))
     ORDER BY created_at DESC, id DESC LIMIT $10
 """
-# A statement of its own: with `OR` in it, a plan made for both would use the index of neither.
+# A separate statement: one statement with `OR` for both cases would get a plan that uses no index.
 LIST_ALL: Final = LIST.replace("owner = $1", "$1::text IS NULL")
 
 RESTED: Final = """
@@ -115,19 +117,19 @@ BY_DIGEST: Final = """
     SELECT digest, session_id, trace_id, seq FROM requests
     WHERE owner = $1 AND digest = $2 AND at > now() - interval '10 minutes' ORDER BY at DESC LIMIT 1
 """
-# A key that is old enough may be used again, so the sweep must take it away first.
+# An idempotency key may be used again after 24 hours, so the sweep deletes it before that.
 FORGET_REQUESTS: Final = "DELETE FROM requests WHERE at < now() - interval '24 hours'"
 
 
 async def session(db: Database, session_id: str, owner: str) -> Row | None:
     if "\x00" in session_id:
-        return None  # Postgres refuses to look for what it cannot hold
+        return None  # Postgres refuses NUL characters even in a look-up
     row = await db.row(SESSION, session_id, owner)
     return _row(row) if row else None
 
 
 async def sessions(db: Database, filters: Filters, *, before: tuple[datetime, str] | None, limit: int) -> Sequence[Row]:
-    """Newest first; `before` is the last row of the page before."""
+    """A page of sessions, newest first; `before` is the last row of the previous page."""
     rows = await db.rows(
         LIST if filters.owner is not None else LIST_ALL,
         filters.owner,
@@ -147,24 +149,24 @@ async def sessions(db: Database, filters: Filters, *, before: tuple[datetime, st
 async def rested(
     db: Database, fingerprint: str, *, owner: str, agent: str, conversation_id: str | None
 ) -> Rested | None:
-    """The session that rested under this fingerprint; of several, the one where it is the newest rest."""
+    """The session with a rest of this fingerprint; of several, one where it is the newest rest comes first."""
     row = await db.row(RESTED, fingerprint, owner, agent, conversation_id)
     return Rested(row["session_id"], row["conversation_id"], row["is_newest"]) if row else None
 
 
 async def mark_rest(db: Database, fingerprint: str, session_id: str, seq: int) -> None:
-    """Makes a rest known under one more fingerprint."""
+    """Stores one more fingerprint for a rest."""
     await db.run(MARK, fingerprint, session_id, seq)
 
 
 async def root(db: Database, *, owner: str, conversation_id: str, agent: str) -> str | None:
-    """The id of the conversation's plain root session, if it was opened."""
+    """The id of the conversation's root session with this agent, without a label; None if there is none."""
     found = await db.value(ROOT, owner, conversation_id, agent)
     return str(found) if found else None
 
 
 async def agent_of(db: Database, owner: str, *, conversation: str | None, fingerprint: str | None) -> str | None:
-    """The agent that answered last in this conversation, or in the one that rested under this fingerprint."""
+    """The agent that answered last in this conversation, or in the one with a rest of this fingerprint."""
     found: str | None = await db.value(AGENT_OF, owner, conversation, fingerprint)
     return found
 

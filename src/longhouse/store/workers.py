@@ -1,4 +1,4 @@
-"""What operators look at: the instances and the workers of all processes."""
+"""Lists for operators: the agent instances and the workers of all processes."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -32,7 +32,7 @@ class WorkerRow:
     beat_at: datetime
     is_alive: bool
     sessions: int
-    """Those that it holds now."""
+    """The number of sessions that it holds now."""
 
 
 INSTANCES: Final = """
@@ -45,7 +45,7 @@ INSTANCES: Final = """
     ORDER BY last_used_at DESC, instance_id DESC LIMIT $6
 """
 
-# A session that somebody holds is marked as due, which is what the index knows.
+# A session with a holder is always marked as due, and the index covers due sessions.
 WORKERS: Final = """
     SELECT w.id, w.node, w.pid, w.slots, w.started_at, w.beat_at, w.beat_at > now() - interval '10 seconds',
            (SELECT count(*)::int FROM sessions s WHERE s.due AND s.holder = w.id)
@@ -55,17 +55,17 @@ WORKERS: Final = """
 """
 
 Place = tuple[datetime, str]
-"""The last row of the page before."""
+"""The last row of the previous page."""
 
 
 async def instances(
     db: Database, *, status: str | None, template: str | None, worker: str | None, before: Place | None, limit: int
 ) -> list[InstanceRow]:
-    """The roster, the last used first."""
+    """A page of agent instances, the last used first."""
     rows = await db.rows(INSTANCES, status, template, worker, *(before or (None, None)), limit)
     return [InstanceRow(**{**dict(row), "metrics": msgspec.json.decode(row["metrics"])}) for row in rows]
 
 
 async def workers(db: Database, *, before: Place | None, limit: int) -> list[WorkerRow]:
-    """Who works, the latest to start first."""
+    """A page of workers, the last started first."""
     return [WorkerRow(*row) for row in await db.rows(WORKERS, *(before or (None, None)), limit)]

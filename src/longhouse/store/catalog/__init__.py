@@ -1,1 +1,1 @@
-"""The catalog in Postgres: tools and templates in versions, and what operators have decided about them."""
+"""The catalog in Postgres: versions of tools and templates, and the security overlays of operators."""

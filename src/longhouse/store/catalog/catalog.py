@@ -1,4 +1,4 @@
-"""The catalog: what may happen, as tools and templates."""
+"""The catalog of tools and templates: active versions that an owner may see, security overlays, rate limits."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +13,7 @@ from longhouse.store.catalog.repository import Shelf
 from longhouse.store.database import Database
 
 BUILT_IN: Final = "longhouse"
-"""Who published what the program itself brings."""
+"""The publisher name of built-in tools and templates."""
 
 OWNERS: Final = """
     SELECT name, active, owner FROM catalog_names
@@ -25,12 +25,12 @@ ACTIVES: Final = """
     WHERE kind = 'tool' AND name = ANY($1) AND active IS NOT NULL AND (owner IS NULL OR owner = $2)
 """
 
-# Whatever has become of them: a name that was there once is no slip of the pen.
+# Also inactive and retired names: a name that once existed is not a typing error.
 THERE: Final = """
     SELECT name FROM catalog_names WHERE kind = 'tool' AND name = ANY($1) AND (owner IS NULL OR owner = $2)
 """
 
-# What begins with a prefix, by a range that the primary key answers ("C" order).
+# Names with a prefix, as a range that the primary key's index serves ("C" collation).
 BENEATH: Final = """
     SELECT name, active FROM catalog_names
     WHERE kind = 'tool' AND name >= $1 AND name < $1 || U&'\\FFFF' AND active IS NOT NULL
@@ -46,23 +46,23 @@ FORGET_USES: Final = "DELETE FROM tool_uses WHERE minute < now() - interval '2 m
 
 
 class Tools(Shelf[ToolDescriptor]):
-    """Tools; a descriptor may leave to its class what it does not say."""
+    """Versions of tools; a descriptor may leave fields unset, which its class then decides."""
 
     def __init__(self, db: Database) -> None:
         super().__init__(db, "tool", ToolDescriptor)
 
-    def _said(self, told: dict[str, Any]) -> dict[str, Any]:
-        return tool_descriptor.said_of(told)
+    def _said(self, content: dict[str, Any]) -> dict[str, Any]:
+        return tool_descriptor.said_of(content)
 
-    def _kept(self, told: dict[str, Any]) -> dict[str, Any]:
-        return tool_descriptor.stored(told)
+    def _kept(self, content: dict[str, Any]) -> dict[str, Any]:
+        return tool_descriptor.stored(content)
 
     def _lifted(self, row: dict[str, Any]) -> dict[str, Any]:
         return tool_descriptor.lifted(row)
 
 
 class Templates(Shelf[Template]):
-    """Templates; each brings the tool `agent.<name>` along, which others find and call it by."""
+    """Versions of templates; each has a tool `agent.<name>`, by which other agents find and call it."""
 
     def __init__(self, db: Database, tools: Shelf[ToolDescriptor], complete: Callable[[Template], Template]) -> None:
         super().__init__(db, "template", Template, complete)
@@ -73,18 +73,18 @@ class Templates(Shelf[Template]):
     ) -> list[Published]:
         published = await super().publish(given, by=by, activate=activate, again=again, terms=terms)
         moved = {one.name for one in published if activate and one.is_active and (one.is_new or again)}
-        # Who does not replace what others decided about a template does not do so with its tool either.
-        await self._bring(moved, ANY if terms.over is None else Terms(over=(BUILT_IN,)))
+        # Terms that protect other publishers' templates protect the tools `agent.<name>` in the same way.
+        await self._publish_tools(moved, ANY if terms.over is None else Terms(over=(BUILT_IN,)))
         return published
 
     async def activate(self, name: str, version: int) -> bool:
         done = await super().activate(name, version)
-        await self._bring({name} if done else set())
+        await self._publish_tools({name} if done else set())
         return done
 
     async def roll_back(self, name: str) -> int | None:
         version = await super().roll_back(name)
-        await self._bring({name} if version else set())
+        await self._publish_tools({name} if version else set())
         return version
 
     async def deactivate(self, name: str, *, retire: bool = False) -> bool:
@@ -93,7 +93,7 @@ class Templates(Shelf[Template]):
             await self._tools.deactivate(f"{delegation.PREFIX}{name}", retire=retire)
         return done
 
-    async def _bring(self, names: set[str], terms: Terms = ANY) -> None:
+    async def _publish_tools(self, names: set[str], terms: Terms = ANY) -> None:
         rows = await self.db.rows(OWNERS, list(names)) if names else []
         owners = {row["name"]: row["owner"] for row in rows}
         templates = await self.several({row["name"]: int(row["active"]) for row in rows})
@@ -102,7 +102,7 @@ class Templates(Shelf[Template]):
 
 
 class Catalog:
-    """What may happen: templates and tools. `model` is that of templates which name none."""
+    """Tools and templates. `model` is the default for templates that name no model."""
 
     def __init__(self, db: Database, *, model: str | None = None) -> None:
         self.db = db
@@ -111,9 +111,9 @@ class Catalog:
         self.templates = Templates(db, self.tools, lambda one: _with_model(one, model))
 
     async def active_tools(self, names: Iterable[str], owner: str) -> dict[str, int]:
-        """Name -> active version, of those that this owner may see; in the order asked, `<prefix>.*` spread out.
+        """Name -> active version, of the tools that this owner may see; in the order asked, `<prefix>.*` expanded.
 
-        What an operator has switched off is not active, whatever its versions are.
+        A tool that an operator has switched off is left out, whichever version is active.
         """
         names = list(names)
         plain = [name for name in names if not name.endswith(".*")]
@@ -122,32 +122,32 @@ class Catalog:
         found: dict[str, int] = {}
         for name in names:
             if name.endswith(".*"):
-                beneath = await self.db.rows(BENEATH, name[:-1], owner)
-                found |= {row["name"]: int(row["active"]) for row in beneath}
+                rows = await self.db.rows(BENEATH, name[:-1], owner)
+                found |= {row["name"]: int(row["active"]) for row in rows}
             elif name in known:
                 found[name] = known[name]
         await self.overlays.refresh()
         return self.overlays.without_off(found)
 
     async def described(self, versions: Mapping[str, int]) -> list[ToolDescriptor]:
-        """These versions of tools in the order asked, with what operators have decided; none that they switched off."""
+        """These versions in the order asked, with their security overlays applied; without tools switched off."""
         await self.overlays.refresh()
         found = await self.tools.several(self.overlays.without_off(versions))
         return [over.over(one) if (over := self.overlays.of(one.name)) else one for one in found]
 
     async def overlay(self, name: str, overlay: SecurityOverlay, *, seen: Overlaid | None, by: str) -> None:
-        """Lays an operator's decision over a tool, whichever version of it is active."""
+        """Sets an operator's security overlay on a tool; it holds for every version."""
         await self.overlays.lay(name, overlay, seen=seen, by=by)
         self.tools.changes += 1
 
     async def switched_off(self, names: Iterable[str], owner: str) -> set[str]:
-        """Those of these tools that are there for this owner, and that no agent is offered now."""
-        asked = [name for name in names if not name.endswith(".*")]
-        there = {row["name"] for row in await self.db.rows(THERE, asked, owner)} if asked else set()
-        return there - (await self.active_tools(there, owner)).keys()
+        """The tools among these that this owner may see but that are not active, or are switched off."""
+        plain = [name for name in names if not name.endswith(".*")]
+        existing = {row["name"] for row in await self.db.rows(THERE, plain, owner)} if plain else set()
+        return existing - (await self.active_tools(existing, owner)).keys()
 
     async def may_use(self, owner: str, tool: str, per_minute: int) -> bool:
-        """Counts one use of a tool with a rate limit; False when the minute is full."""
+        """Counts one use of a tool with a rate limit; False when the limit of this minute is reached."""
         return bool(await self.db.value(USE, owner, tool, per_minute))
 
     async def forget_uses(self) -> None:

@@ -1,4 +1,4 @@
-"""What operators have decided about single tools, beside the versions that describe them."""
+"""Security overlays: decisions of operators about single tools, stored beside the tools' versions."""
 
 import asyncio
 import time
@@ -15,13 +15,13 @@ from longhouse.store.catalog.publish import LOCK, Outrun
 from longhouse.store.database import Database
 
 FRESH_FOR: Final = 0.5
-"""Seconds for which is believed what was read; what we change ourselves holds at once."""
+"""Seconds for which overlays are cached; changes made by this process apply at once."""
 
 ALL: Final = "SELECT name, overlay, changed_by, changed_at FROM security_overlays"
 SOME: Final = f"{ALL} WHERE name = ANY($1)"
 
-# The index has risk and permission of each tool beside its words: what was indexed before is read again. `seen` is
-# what the change was made from.
+# The search index stores the risk and the permissions of each tool: a changed tool is marked for indexing again.
+# Optimistic locking: a change applies only if the stored overlay is still the one that it was made from ($2).
 _FOLLOWED: Final = """, stale AS (
     UPDATE search_documents SET version = 0 WHERE kind = 'tool' AND name = $1 AND EXISTS (SELECT FROM said)
 ), moved AS (
@@ -42,17 +42,17 @@ WITH said AS (
 
 @dataclass(frozen=True, slots=True)
 class Overlaid:
-    """An overlay, and who laid it when."""
+    """A security overlay, with who changed it and when."""
 
     overlay: SecurityOverlay
     changed_by: str
     changed_at: datetime
     text: str
-    """As it is stored."""
+    """The stored JSON."""
 
 
 class Overlays:
-    """All of them, as they were a moment ago: there are few, and every step asks for them."""
+    """A cache of all security overlays: they are few, and every step needs them."""
 
     def __init__(self, db: Database) -> None:
         self.db = db
@@ -62,11 +62,11 @@ class Overlays:
 
     @property
     def is_due(self) -> bool:
-        """Is it time to read them again?"""
+        """Has the cache expired?"""
         return time.monotonic() >= self._until
 
     async def refresh(self) -> None:
-        """Reads them again, if that is due."""
+        """Reads all overlays again if the cache has expired."""
         if not self.is_due:
             return
         async with self._reading:
@@ -76,7 +76,7 @@ class Overlays:
                 self._until = until
 
     def of(self, name: str) -> SecurityOverlay | None:
-        """What was decided about this tool, as last read."""
+        """The cached overlay of this tool."""
         found = self._known.get(name)
         return found.overlay if found else None
 
@@ -84,12 +84,12 @@ class Overlays:
         return self._known.get(name)
 
     def without_off(self, versions: Mapping[str, int]) -> dict[str, int]:
-        """Name -> version of those that are not switched off."""
+        """Name -> version, without the tools that are switched off."""
         off = {name for name, one in self._known.items() if not one.overlay.enabled}
         return {name: version for name, version in versions.items() if name not in off} if off else dict(versions)
 
     async def lay(self, name: str, overlay: SecurityOverlay, *, seen: Overlaid | None, by: str) -> None:
-        """Lays it over a tool, in place of what was `seen`; one that says nothing is taken away."""
+        """Sets a tool's overlay in place of the one that was `seen`; an overlay without content is deleted."""
         before, text = seen.text if seen else None, msgspec.json.encode(spoken(overlay)).decode()
         if overlay == SecurityOverlay():
             done = seen is None or await self.db.alone(LOCK, LIFT, name, before)
@@ -100,7 +100,7 @@ class Overlays:
             raise Outrun
 
     def _read(self, rows: Sequence[asyncpg.Record]) -> dict[str, Overlaid]:
-        """One that has not changed stays the same object: tools are kept that were made with it."""
+        """An overlay that has not changed stays the same object: cached tools depend on its identity."""
         read = (_overlaid(row) if self._is_new(row) else self._known[row["name"]] for row in rows)
         return {row["name"]: one for row, one in zip(rows, read, strict=True)}
 
@@ -110,18 +110,18 @@ class Overlays:
 
 
 async def some(db: Database, names: Iterable[str]) -> dict[str, SecurityOverlay]:
-    """Those of these tools, as they are now."""
+    """The overlays of these tools, read from the database."""
     return {row["name"]: _overlaid(row).overlay for row in await db.rows(SOME, list(names))}
 
 
 def spoken(overlay: SecurityOverlay) -> dict[str, Any]:
-    """What it says, without what it leaves as it is."""
-    silent = SecurityOverlay()
-    said = {one.name: getattr(overlay, one.name) for one in fields(overlay)}
-    return {name: msgspec.to_builtins(value) for name, value in said.items() if value != getattr(silent, name)}
+    """The fields that the overlay sets, without those left at their defaults."""
+    default = SecurityOverlay()
+    values = {one.name: getattr(overlay, one.name) for one in fields(overlay)}
+    return {name: msgspec.to_builtins(value) for name, value in values.items() if value != getattr(default, name)}
 
 
 def _overlaid(row: asyncpg.Record) -> Overlaid:
-    # What was once accepted stays readable, whatever a newer release would refuse.
+    # Converted without validators: an overlay that was accepted once stays readable if a newer release would refuse it.
     overlay = msgspec.convert(msgspec.json.decode(row["overlay"]), SecurityOverlay)
     return Overlaid(overlay, row["changed_by"], row["changed_at"], row["overlay"])

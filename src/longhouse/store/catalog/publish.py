@@ -1,4 +1,4 @@
-"""Versions are added here: many by one statement, on terms that hold until it is done."""
+"""The statement that publishes versions: many at once, under conditions that are checked in the same statement."""
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -9,7 +9,7 @@ from longhouse.errors import CallerError
 
 LOCK: Final = (0x6C6F6E67, 0x63617461)  # "long", "cata": changes come one after another
 LAST: Final = 2**31 - 1
-"""The greatest number that a version can have."""
+"""The greatest version number."""
 TRIES: Final = 10
 
 Done = TypeVar("Done")
@@ -22,46 +22,46 @@ class Published:
     is_active: bool
     is_new: bool
     warnings: tuple[str, ...] = ()
-    """What its publisher should know, though nothing speaks against it."""
+    """Notes for the publisher that do not prevent publishing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What must be so when something is published, and what stays as it is."""
+    """Conditions for publishing, and what publishing must not change."""
 
     over: Sequence[str] | None = None
-    """Whose active versions may give way; what is published over others', or where none is active, waits. None: all."""
+    """Publishers whose active version may be replaced; else the new version is stored but not activated. None: all."""
     seen: Mapping[str, int] = field(default_factory=dict)
-    """The versions that these were made from, active or else the latest: they must still be so. Nor may a name that was
-    seen be retired meanwhile, if what is published would bring it back."""
+    """Name -> the version that the new one was made from, which must still be the active one, or else the latest. Nor
+    may the name have been retired meanwhile, if publishing would bring it back."""
     keep_owner: Collection[str] = ()
-    """Names that stay whose they are."""
+    """Names that keep their owner."""
     apart: bool = False
-    """No new name may differ from another in case alone."""
+    """Refuse a new name that differs from an existing one in case alone."""
 
 
 ANY: Final = Terms()
 
 
-class Outrun(CallerError):  # noqa: N818 - it says what happened
-    """Others were faster: the terms do not hold any more, and nothing was published."""
+class Outrun(CallerError):  # noqa: N818 - the name says what happened
+    """A concurrent change broke the terms, and nothing was published."""
 
     def __init__(self) -> None:
-        told = "Nothing is published: it was changed by others at the same time. Look again, and send it again."
-        super().__init__(told, status=409, code="changed_meanwhile")
+        message = "Nothing is published: it was changed by others at the same time. Look again, and send it again."
+        super().__init__(message, status=409, code="changed_meanwhile")
 
 
 async def persist(attempt: Callable[[], Awaitable[Done]]) -> Done:
-    """Looks and publishes again where others were faster, some times."""
+    """Retries `attempt`, which reads and publishes, after concurrent changes; at most TRIES times."""
     for _ in range(TRIES - 1):
         with suppress(Outrun):
             return await attempt()
     return await attempt()
 
 
-# One statement publishes many, or none where the terms do not hold. Content that is there already keeps its version;
-# `$6` says whether what is published becomes active, `$7` whether also when its content was there before. Where it has
-# LIMIT 1, a plan would else read all names for a few: right after many were published there are no statistics yet.
+# One statement publishes all versions, or none if the terms do not hold. Content that exists already keeps its version.
+# `$6`: activate what is published; `$7`: also if its content existed already. LIMIT 1 keeps the planner from reading
+# all names for a few: right after many were published there are no statistics yet.
 PUBLISH: Final = """
 WITH asked AS (
     SELECT g.*, n.name IS NOT NULL AS is_named, n.owner AS whose, n.active AS was, n.retired_at

@@ -1,4 +1,4 @@
-"""One kind of thing in versions that are added and never edited, and which of them is active."""
+"""Repository of the versions of tools or templates: versions are added, never edited; one of a name may be active."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,32 +19,32 @@ Kind = Literal["tool", "template"]
 T = TypeVar("T", Template, ToolDescriptor)
 
 ADDED: Final = {"version", "owner"}
-"""What the catalog adds to what is said."""
+"""Fields that the catalog sets, not the publisher."""
 KEPT: Final = 4096
-"""Versions that a process keeps at hand; a version never changes, so it may be kept for ever."""
+"""Versions that a process caches; a version never changes, so a cached one does not expire."""
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A name of the catalog as lists show it."""
+    """A name of the catalog with its active and latest version, for lists."""
 
     name: str
     owner: str | None
     active: int | None
     latest: int
     descriptor: dict[str, Any]
-    """Of the active version, or of the latest where none is active; with the owner of the name."""
+    """The descriptor of the active version, or else of the latest; with the owner of the name."""
     changed_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class Alike:
-    """A name that is another, or looks like it."""
+    """A name that is equal to another one, or differs from it in case alone."""
 
     name: str
     owner: str | None
     is_by: bool
-    """Is any of its versions by the one who was asked about?"""
+    """Has the given publisher published any of its versions?"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ WAY_BACK: Final = """
     SELECT cardinality(before) FROM catalog_names WHERE kind = $1 AND name = $2 AND retired_at IS NULL
 """
 
-# By the length of the way back: sent again, or asked twice at once, it goes one step and not two.
+# Conditional on the length of the history of active versions: a retry, or two calls at once, roll back one step only.
 ROLL_BACK: Final = f"""
 WITH done AS (
     UPDATE catalog_names SET active = before[cardinality(before)], before = before[:cardinality(before) - 1],
@@ -85,7 +85,7 @@ WITH done AS (
     RETURNING active
 ){_MOVED}"""
 
-# What was active goes onto the way back, so that a rollback brings it back.
+# The active version is added to the history of active versions, so that a rollback restores it.
 DEACTIVATE: Final = f"""
 WITH done AS (
     UPDATE catalog_names SET before = CASE WHEN active IS NULL THEN before ELSE before || active END,
@@ -120,7 +120,7 @@ VERSIONS: Final = """
     WHERE v.kind = $1 AND v.name = $2 AND ($3::int IS NULL OR v.version < $3) ORDER BY v.version DESC LIMIT $4
 """
 
-# The names first, then what belongs to each: asked for all at once, a plan might read every version there is.
+# Selects the names first, then the versions of each: in a plain join, the planner might read all versions.
 NAMED: Final = """
     SELECT n.name, n.owner, n.active, latest.version AS latest, v.descriptor, n.changed_at
     FROM ({names}) n
@@ -133,7 +133,7 @@ NAMED: Final = """
     ) v
     ORDER BY n.name
 """
-# Right after many were published there are no statistics yet, and a plan would read and sort all names for one page.
+# Right after many were published there are no statistics yet, and the planner would sort all names for one page.
 IN_ORDER: Final = "SET LOCAL enable_sort = off; SET LOCAL enable_bitmapscan = off; SET LOCAL enable_seqscan = off"
 LIST: Final = NAMED.format(
     names=f"""
@@ -146,7 +146,7 @@ NAMES: Final = f"""
     SELECT n.name FROM catalog_names n WHERE n.kind = $1 AND {SEEN} AND n.active IS NOT NULL ORDER BY n.name LIMIT $3
 """
 
-# Names that differ from these in case alone, or not at all, and whether any of their versions is by $3.
+# Names that differ from these in case alone, or not at all, and whether $3 has published any of their versions.
 ALIKE: Final = """
     SELECT n.name, n.owner, EXISTS (
         SELECT FROM catalog_versions v WHERE v.kind = n.kind AND v.name = n.name AND v.published_by = $3
@@ -155,7 +155,7 @@ ALIKE: Final = """
     JOIN catalog_names n ON n.kind = $1 AND lower(n.name) = wanted.key COLLATE "C"
 """
 
-# Of names that anybody but $3 has published a version of: what is active, or the latest.
+# The active version, or else the latest, of names with a version by any publisher but $3.
 SHAPED: Final = """
     SELECT v.version, v.descriptor FROM catalog_names n
     CROSS JOIN LATERAL (
@@ -181,7 +181,7 @@ ADAPTERS: Final[dict[Kind, TypeAdapter[Any]]] = {
 
 
 class Shelf(Generic[T]):
-    """One kind of thing in the catalog. Versions are kept at hand; which one is active is asked each time."""
+    """The versions of tools or of templates. Versions are cached; which one is active is read each time."""
 
     def __init__(self, db: Database, kind: Kind, type_: type[T], complete: Callable[[T], T] = lambda one: one) -> None:
         self.db = db
@@ -190,13 +190,13 @@ class Shelf(Generic[T]):
         self.kind = kind
         self.adapter: TypeAdapter[T] = ADAPTERS[kind]
         self.changes = 0
-        """Counts what this process itself has changed."""
+        """The number of changes made by this process."""
         self._versions: dict[tuple[str, int], T] = {}
 
     async def publish(
         self, given: Sequence[T], *, by: str, activate: bool = True, again: bool = True, terms: Terms = ANY
     ) -> list[Published]:
-        """Adds versions, all or none. With `again=False`, content that was published before changes nothing."""
+        """Adds versions, all or none. With `again=False`, content that was published before is not activated again."""
         if not given:
             return []
         row = await self.db.alone(
@@ -222,7 +222,7 @@ class Shelf(Generic[T]):
         return [Published(*one) for one in msgspec.json.decode(row["published"])]
 
     async def find(self, name: str, version: int | None = None, *, owner: str | None = None) -> T | None:
-        """The version, or the active one; with an owner, only what that owner may see."""
+        """The given version, or else the active one if this owner may see it; None as owner sees all."""
         if version is None:
             version = await self.active(name, owner=owner)
         if version is None:
@@ -237,7 +237,7 @@ class Shelf(Generic[T]):
         return kept
 
     async def several(self, versions: Mapping[str, int]) -> list[T]:
-        """The versions that are there, in the order asked."""
+        """Those of these versions that exist, in the order asked."""
         missing = [pair for pair in versions.items() if pair not in self._versions]
         read: dict[tuple[str, int], T] = {}
         if missing:
@@ -256,13 +256,13 @@ class Shelf(Generic[T]):
         return found
 
     async def names(self, *, owner: str | None = None, limit: int = 1000) -> list[str]:
-        """Names with an active version that this owner may see; None sees all."""
+        """Names with an active version that this owner may see; None as owner sees all."""
         return [row["name"] for row in await self.db.rows(NAMES, self.kind, owner, limit)]
 
     async def page(
         self, *, after: str | None, limit: int, owner: str | None = None, inactive: bool = True
     ) -> list[Named]:
-        """By name; with `inactive`, also names without an active version."""
+        """A page of names in order; with `inactive`, also those without an active version."""
         rows = await self.db.tuned(IN_ORDER, LIST, self.kind, owner, after, limit, inactive)
         return [self._named(row) for row in rows]
 
@@ -279,19 +279,19 @@ class Shelf(Generic[T]):
         return [self._version(row) for row in rows]
 
     async def alike(self, names: Iterable[str], *, by: str) -> dict[str, list[Alike]]:
-        """Names here that look like these, by their key."""
+        """Names in the catalog that equal these or differ in case alone, by their lower-case key."""
         found: dict[str, list[Alike]] = {}
         for row in await self.db.rows(ALIKE, self.kind, list({key(name) for name in names}), by):
             found.setdefault(key(row["name"]), []).append(Alike(*row))
         return found
 
     async def shaped(self, names: Iterable[str], *, besides: str) -> dict[str, T]:
-        """Of those names that somebody else has published a version of, the active version, or the latest."""
+        """The active version, or else the latest, of those names with a version by another publisher than `besides`."""
         rows = await self.db.rows(SHAPED, self.kind, list(names), besides)
         return {one.name: one for one in (self._read(row["descriptor"], row["version"]) for row in rows)}
 
     async def last_by(self, names: Iterable[str], by: Iterable[str]) -> dict[str, tuple[str, str | None, str]]:
-        """Of each name the newest version that one of these has published: its digest, the owner, and by whom."""
+        """Name -> digest, owner and publisher of the newest version that one of the publishers `by` has published."""
         rows = await self.db.rows(LAST_BY, self.kind, list(names), list(by))
         return {row["name"]: (row["digest"], row["owner"], row["published_by"]) for row in rows}
 
@@ -300,7 +300,7 @@ class Shelf(Generic[T]):
         return await self.db.alone(LOCK, ACTIVATE, self.kind, name, version) is not None
 
     async def roll_back(self, name: str) -> int | None:
-        """Makes the version active that was so before; None where there is no way back."""
+        """Activates the previously active version; None if there is none."""
         self.changes += 1
         steps = await self.db.value(WAY_BACK, self.kind, name)
         if not steps:
@@ -309,35 +309,39 @@ class Shelf(Generic[T]):
         return await self.active(name)
 
     async def deactivate(self, name: str, *, retire: bool = False) -> bool:
-        """No version is active any more; turns that began with one keep it."""
+        """Leaves the name without an active version; turns that started with a version keep it."""
         self.changes += 1
         return await self.db.alone(LOCK, DEACTIVATE, self.kind, name, retire) is not None
 
     async def generation(self) -> int:
-        """Moves with every change."""
+        """A number that grows with every change."""
         return int(await self.db.value(GENERATION, self.kind))
 
     def digest(self, one: T) -> str:
-        """Of what was said, without what the catalog adds and without defaults, which a newer release may name."""
-        said = self._said(self.adapter.dump_python(one, mode="json", exclude_defaults=True, exclude=ADDED))
-        # Not sorted: the order in which a schema names its properties is the order in which a model thinks of them.
-        return hashlib.sha256(msgspec.json.encode(said)).hexdigest()
+        """The digest of the published content, without fields that the catalog sets.
+
+        Defaults are left out too: a newer release may have new fields, and the digest must stay the same.
+        """
+        content = self._said(self.adapter.dump_python(one, mode="json", exclude_defaults=True, exclude=ADDED))
+        # Not sorted: the order of a schema's properties is the order in which a model generates them.
+        return hashlib.sha256(msgspec.json.encode(content)).hexdigest()
 
     def _stored(self, one: T) -> str:
         return msgspec.json.encode(self._kept(self.adapter.dump_python(one, mode="json", exclude=ADDED))).decode()
 
     def _read(self, descriptor: str, version: int) -> T:
-        # What was once accepted stays readable, whatever a newer release would refuse. Whose it is is said of its name.
-        told = self._lifted(msgspec.json.decode(descriptor))
-        return self._complete(msgspec.convert({**told, "version": version, "owner": None}, self._type))
+        # Converted without validators: a version that was accepted once stays readable if a newer release would refuse
+        # it. The owner belongs to the name, not to the version.
+        content = self._lifted(msgspec.json.decode(descriptor))
+        return self._complete(msgspec.convert({**content, "version": version, "owner": None}, self._type))
 
-    def _said(self, told: dict[str, Any]) -> dict[str, Any]:
-        """What tells two contents apart."""
-        return told
+    def _said(self, content: dict[str, Any]) -> dict[str, Any]:
+        """The part of the content that its digest covers."""
+        return content
 
-    def _kept(self, told: dict[str, Any]) -> dict[str, Any]:
-        """A descriptor as a row has it; `_lifted` is the way back, also from rows of older releases."""
-        return told
+    def _kept(self, content: dict[str, Any]) -> dict[str, Any]:
+        """The descriptor as a row stores it; `_lifted` decodes it, also from rows of older releases."""
+        return content
 
     def _lifted(self, row: dict[str, Any]) -> dict[str, Any]:
         return row
@@ -350,7 +354,7 @@ class Shelf(Generic[T]):
         return Version(**{**facts, "descriptor": self._descriptor(row)})
 
     def _descriptor(self, row: Any) -> dict[str, Any]:
-        """What the version says, and whose its name is now."""
+        """The descriptor of the version, with the present owner of its name."""
         return {**self._lifted(msgspec.json.decode(row["descriptor"])), "owner": row["owner"]}
 
     def _keep(self, one: T) -> None:

@@ -1,1 +1,1 @@
-"""Delegations in Postgres: who works for whom, the tree of it, results and cancellation."""
+"""Delegations in Postgres: tasks given to sub-agents, the delegation tree, results and cancellation."""

@@ -1,4 +1,4 @@
-"""The end of a trace from outside: in every session that it has reached, in one transaction."""
+"""Cancels a trace: in every session that works on it, in one transaction."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -27,19 +27,19 @@ CANCELLED: Final = Fault(code="cancelled", message="the turn was cancelled")
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """Whom a cancel has reached: whose turns it ended, and whom there is only news for, each with its new head."""
+    """The sessions that a cancel has written to, with their new heads: turns `ended`, or only events added (`told`)."""
 
     top: Session
-    """As the cancel has left it."""
+    """The top session after the cancel."""
     ended: list[tuple[str, int]]
     told: list[tuple[str, int]]
     fences: dict[str, int] = field(default_factory=dict)
-    """Of those whose turns it ended: who holds one by an older claim has been deposed."""
+    """The new fences of the ended sessions: leases with a smaller fence are lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Ending:
-    """A session of the trace, what is added to it, and what it is then."""
+    """A session of the trace, the events appended to it, and the session after them."""
 
     session: Session
     new: list[Event]
@@ -47,21 +47,22 @@ class _Ending:
 
     @property
     def goes_on(self) -> bool:
-        """Is it at work on another trace, and only a prompt in its queue goes?"""
+        """Is it working on another trace, so that only a prompt in its queue is cancelled?"""
         return self.after.is_running
 
 
 async def cancel(db: Database, top: Session, trace: str) -> Stopped:
-    """Ends a trace in a session and in all that work for it there; who works for others as well goes on for them.
+    """Cancels a trace in a session and in the sub-agents that work on it; those at work on other traces continue.
 
-    Long journals are folded before anything is locked. Once all rows are, nobody moves on: what is new is added then.
+    Long journals are folded before any lock is taken. Once all rows are locked no head moves, and only the events
+    appended since are folded.
     """
     roots = [Root(top.id, top.id, trace)]
     nodes = await tree.nodes(db, roots, open_only=True)
     folded = {node.id: await journals.load(db, node.id, node.head) for node in nodes} | {top.id: top}
 
     async def write(tx: Within) -> Stopped:
-        await tx.run(LOCK, top.owner, top.conversation)  # from here on nobody joins the tree
+        await tx.run(LOCK, top.owner, top.conversation)  # from here on no session can join the tree
         ids = sorted({top.id, *(node.id for node in await tree.nodes(tx, roots, open_only=True))})
         kept = Kept(outcome=CANCELLED).encoded
         dropped = [row for session_id in ids for row in await tx.rows(DROP, session_id, trace, kept)]
@@ -72,7 +73,8 @@ async def cancel(db: Database, top: Session, trace: str) -> Stopped:
         stopped = Stopped(next((one.after for one in endings if one.session.id == top.id), sessions[top.id]), [], [])
         for ending in endings:
             await _end(tx, ending, trace, stopped)
-        # Their calls have faults already, and wait for nothing; who goes on may wait for what was dropped, and is told.
+        # The calls of ended sessions have faults already and wait for nothing. Sessions that continue may wait for a
+        # dropped delegation, and get its outcome.
         ended = {session_id for session_id, _ in stopped.ended}
         await tx.run(NO_LONGER, list(ended))
         others = [row for row in dropped if row["parent"] not in ended]
@@ -92,7 +94,7 @@ async def _caught_up(tx: Within, folded: Mapping[str, Session], session_id: str,
 async def _end(tx: Within, ending: _Ending, trace: str, stopped: Stopped) -> None:
     session = ending.session
     if ending.goes_on:
-        # It works for others: who holds it keeps it, and what has begun is not begun again.
+        # It works on another trace: the holder keeps its lease, and a running step is not restarted.
         kept = await journals.add(tx, session.id, ending.new, trace=trace)
         stopped.told.append((session.id, kept.seq))
         return
@@ -103,7 +105,7 @@ async def _end(tx: Within, ending: _Ending, trace: str, stopped: Stopped) -> Non
 
 
 def _is_in(session: Session, trace: str) -> bool:
-    """Is the session working on this trace, or about to?"""
+    """Is the session working on this trace, or is a prompt of it in the queue?"""
     return _is_at(session, trace) or any(waiting.prompt.trace == trace for waiting in session.queue)
 
 
@@ -112,7 +114,7 @@ def _is_at(session: Session, trace: str) -> bool:
 
 
 def _ending(session: Session, trace: str) -> _Ending:
-    """The end of a trace in one session: a fault for every open call of it, so that history stays paired."""
+    """The events that cancel a trace in one session: each open call gets a fault, so that every call has an outcome."""
     open_calls = session.open if _is_at(session, trace) else {}
     new: list[Event] = [events.Returned(call=call, outcome=CANCELLED) for call in open_calls]
     new.append(events.Cancelled(trace=trace, by="user"))

@@ -1,7 +1,7 @@
-"""Who works for whom, and who waits for it. Whatever touches several sessions is one transaction.
+"""Delegations between sessions, and the calls that await them. A change to several sessions is one transaction.
 
-Rows are locked in one order everywhere, so that nobody waits in a circle: the conversation's lock, delegations,
-sessions by id.
+Locks are taken in one order everywhere, so that there is no deadlock: the conversation's advisory lock, rows of
+`delegations`, rows of `sessions` by id.
 """
 
 import uuid
@@ -27,7 +27,8 @@ T = TypeVar("T")
 LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended('longhouse delegation ' || $1 || ' ' || $2, 0))"
 LOCK_ROWS: Final = "SELECT id, head FROM sessions WHERE id = ANY($1) ORDER BY id FOR UPDATE"
 
-# From who waits to whom it waits for: a delegation to the child, and a child's queue to what is ahead in it.
+# Edges from a waiting session to the session that it waits for: open delegations that a call awaits. A child works its
+# queue in order, so a task in the queue also waits for what the tasks ahead of it wait for.
 EDGES: Final = """
     SELECT d.parent, d.child FROM sessions s JOIN delegations d ON d.parent = s.id JOIN awaits a
         ON a.parent = d.parent AND a.awaited = d.call
@@ -54,7 +55,7 @@ END: Final = """
     UPDATE delegations SET outcome = $3 WHERE child = $1 AND prompt = $2 AND outcome IS NULL
     RETURNING parent, call, trace
 """
-# Of the calls that waited, those that are still open, and their trace: a later turn than the task's may have made them.
+# The waiting calls that are still open, and their trace: a later turn than that of the task may have made them.
 AWAITING: Final = """
 WITH waited AS (DELETE FROM awaits WHERE parent = $1 AND awaited = $2 RETURNING call)
 SELECT waited.call, s.trace_id AS trace FROM waited JOIN sessions s ON s.id = $1
@@ -66,7 +67,7 @@ WHERE NOT EXISTS (
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """An append of the holder, as `journals.append` takes it."""
+    """The parameters of the lease holder's append, as for `journals.append`."""
 
     fence: int
     worker: str
@@ -75,14 +76,14 @@ class Recording:
 
 @dataclass(frozen=True, slots=True)
 class Collect:
-    """A call that waits for what another call of the same session has begun."""
+    """A call that waits for the result of a delegation that another call of the same session has started."""
 
     call: str
     handle: str
 
 
 Settle = Callable[[Sequence[Event]], tuple[Session, list[Event]]]
-"""The session with new events in it, and these with what follows from them."""
+"""Folds new events: returns the session after them, and the events together with those that follow from them."""
 
 
 async def begin(
@@ -96,10 +97,10 @@ async def begin(
     version_of: Callable[[str], int],
     recording: Recording,
 ) -> tuple[Session, Appended, list[tuple[str, int]]]:
-    """Records calls of agents and prompts those agents, all or nothing; returns whom there is news for.
+    """Records calls of agents and prompts those agents, all or nothing; returns other sessions written to, with heads.
 
-    A task for somebody who waits for us, through whomever, comes back as the fault `cycle`; one for which too many are
-    at work already, as `too_many_agents`.
+    A task for an agent that waits for this session, directly or indirectly, returns the fault `cycle`; a task beyond
+    the limit of concurrent tasks returns `too_many_agents`.
     """
     append_id = uuid.uuid4()
 
@@ -114,11 +115,11 @@ async def begin(
         faults |= await _too_many(tx, session, [task for task in tasks if task.call not in circles])
         known, settled_at_once = await _collected(tx, session.id, collects, edges)
         after, settled = settle([*_refusing(new, faults), *settled_at_once])
-        # A reply may call agents that it does not wait for, and end the turn.
+        # A reply may call agents without awaiting them, and also end the turn.
         kept = _kept(after, recording) if ends_for_another(session, after) else None
         ended = await _ended(tx, after, kept) if kept else []
         touched = {session.id, *filter(None, children.values()), *(row["parent"] for row in ended)}
-        if len(touched) > 1:  # our own row is locked by the append
+        if len(touched) > 1:  # the append locks the session's own row
             await tx.rows(LOCK_ROWS, sorted(touched))
         appended = await _append(tx, session, after, settled, append_id=append_id, how=recording)
         prompted = await tell(tx, ended, kept) if kept else []
@@ -127,7 +128,7 @@ async def begin(
             if task.call in faults:
                 continue
             opened = _opened(session, task, version_of(task.agent))
-            # A history from elsewhere is told once: to an agent that is new.
+            # An imported history is given once: to a new session.
             is_new = children[task.call] is None and (task.agent, task.label) not in begun
             begun.add((task.agent, task.label))
             prompted.append(await _prompt(tx, session, task if is_new else task.with_prior(()), opened))
@@ -141,7 +142,7 @@ async def begin(
 async def end(
     db: Database, session: Session, after: Session, settled: Sequence[Event], *, recording: Recording
 ) -> tuple[Appended, list[tuple[str, int]]]:
-    """Records the end of a turn that another agent waits for, and that agent's outcome, in one transaction."""
+    """Records the end of a turn that another agent asked for, and the outcome in that agent's journal; atomically."""
     append_id = uuid.uuid4()
 
     async def write(tx: Within) -> tuple[Appended, list[tuple[str, int]]]:
@@ -155,7 +156,7 @@ async def end(
 
 
 def ends_for_another(before: Session, after: Session) -> bool:
-    """Does a turn end here that another agent has asked for?"""
+    """Does a turn that another agent has asked for end between `before` and `after`?"""
     turn = after.turn
     if turn is None or not turn.ended or turn.reply_to is None:
         return False
@@ -163,7 +164,7 @@ def ends_for_another(before: Session, after: Session) -> bool:
 
 
 def outcome_of(session: Session) -> Outcome:
-    """What a turn comes to for the agent that asked."""
+    """The outcome of a turn for the agent that asked for it."""
     turn = session.turn
     assert turn is not None
     if turn.ended == "COMPLETED":
@@ -172,7 +173,7 @@ def outcome_of(session: Session) -> Outcome:
 
 
 async def _once(db: Database, session: Session, append_id: uuid.UUID, write: Callable[[Within], Awaitable[T]]) -> T:
-    """Writes; what was written although we never heard of it is a repeat, which the caller reads from the journal."""
+    """Runs the transaction. Raises Written if an earlier try was committed: the caller then reads the journal."""
     try:
         return await db.together(write)
     except asyncpg.UniqueViolationError as error:
@@ -184,7 +185,7 @@ async def _once(db: Database, session: Session, append_id: uuid.UUID, write: Cal
 
 
 class Written(Exception):  # noqa: N818 - not an error
-    """The append was there already: the connection was lost after it was committed."""
+    """The append was already written: the connection was lost after the commit."""
 
 
 async def _append(
@@ -205,7 +206,7 @@ async def _append(
 
 
 async def _children(tx: Within, parent: Session, tasks: Sequence[Delegation]) -> dict[str, str | None]:
-    """Call -> the session that its task goes to, where it is there already."""
+    """Call -> the session that its task goes to; None where that is not open yet."""
     if not tasks:
         return {}
     agents, labels = [task.agent for task in tasks], [task.label for task in tasks]
@@ -215,7 +216,7 @@ async def _children(tx: Within, parent: Session, tasks: Sequence[Delegation]) ->
 
 
 async def _edges(tx: Within, session: Session) -> list[tuple[str, str]]:
-    """Who waits for whom in the conversation; an agent that is new waits for nobody."""
+    """Which session waits for which in the conversation; a new agent waits for none."""
     return [(row["parent"], row["child"]) for row in await tx.rows(EDGES, session.owner, session.conversation)]
 
 
@@ -243,7 +244,7 @@ async def _prompt(tx: Within, parent: Session, task: Delegation, opened: Opened)
 async def _collected(
     tx: Within, parent: str, collects: Sequence[Collect], edges: Sequence[tuple[str, str]]
 ) -> tuple[list[Collect], list[Returned]]:
-    """Those that have to wait, and the outcomes of those that do not."""
+    """The collects that have to wait, and the outcomes of those that do not."""
     waiting, returned = [], []
     for collect in collects:
         row = await tx.row(HANDLE, parent, collect.handle)
@@ -263,7 +264,7 @@ async def _collected(
 
 
 async def tell(tx: Within, ended: Sequence[asyncpg.Record], kept: Kept) -> list[tuple[str, int]]:
-    """Gives the outcome to every call that waits for it and is still open; what it cost counts for the first."""
+    """Appends the outcome to every open call that awaits it; only the first one is charged the cost."""
     told = []
     for row in ended:
         waiting = await tx.rows(AWAITING, row["parent"], row["call"])
@@ -282,13 +283,13 @@ def _kept(after: Session, recording: Recording) -> Kept:
 
 
 async def _ended(tx: Within, after: Session, kept: Kept) -> Sequence[asyncpg.Record]:
-    """Notes the outcome of a turn that has ended; the calls that began it, one at most."""
+    """Stores the outcome of an ended turn; returns the call that delegated it, if there is one."""
     assert after.turn is not None
     return await tx.rows(END, after.id, after.turn.prompt, kept.counted.encoded)
 
 
 async def _too_many(tx: Within, session: Session, tasks: Sequence[Delegation]) -> dict[str, Outcome]:
-    """The calls for which there is no room: so many agents are at work for what the user has asked."""
+    """Call -> fault, for the calls beyond the limit of concurrent tasks of one trace."""
     if not tasks:
         return {}
     room = MOST_AT_WORK - await results.at_work(tx, session, tasks[0].prompted.trace)
@@ -298,7 +299,7 @@ async def _too_many(tx: Within, session: Session, tasks: Sequence[Delegation]) -
 
 
 def _refusing(new: Sequence[Event], faults: Mapping[str, Outcome]) -> list[Event]:
-    """The events with the refusals; a call that was not to be waited for loses its handle."""
+    """The events with the faults of refused calls; the handle that an unawaited call has returned is removed."""
     kept = [one for one in new if not (isinstance(one, Returned) and one.call in faults)]
     return [*kept, *(Returned(call=call, outcome=fault) for call, fault in faults.items())]
 

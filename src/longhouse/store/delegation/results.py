@@ -1,4 +1,4 @@
-"""What became of the tasks that agents gave each other, what that cost, and how many are still at one."""
+"""Results of delegations: outcomes and their cost, the number of open tasks, and the budget left."""
 
 from datetime import datetime
 from typing import Final
@@ -11,7 +11,7 @@ from longhouse.journal.events import Limits, Outcome, Prompted, Returned, Usage
 from longhouse.journal.session import Session
 from longhouse.store.database import Asked
 
-# By the conversation's sessions, since a trace never leaves it; what is open is few.
+# Through the sessions of the conversation, since a trace never leaves it; few delegations are open.
 AT_WORK: Final = """
     SELECT count(*) FROM sessions s JOIN delegations d ON d.parent = s.id
     WHERE s.owner = $1 AND s.conversation_id = $2 AND d.outcome IS NULL AND d.trace = $3
@@ -25,7 +25,7 @@ USED: Final = """
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An outcome until it is collected, and after; with what it cost, while that has not been counted."""
+    """The stored outcome of a delegation; with its cost until that has been charged to a call."""
 
     outcome: Outcome
     spent: Usage | None = None
@@ -33,7 +33,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     seconds: float = 0.0
     own_calls: int = 0
     own_tokens: int = 0
-    """Without what those have used whom the agent has waited for: each of them has its own outcome."""
+    """Without the usage of the sub-agents that the agent has waited for: each of those has its own result."""
 
     @property
     def encoded(self) -> str:
@@ -44,7 +44,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return msgspec.structs.replace(self, spent=None, calls=0, seconds=0.0)
 
     def returned(self, call: str) -> Returned:
-        """To the call that pays for it."""
+        """The event that ends the call which is charged the cost."""
         return Returned(
             call=call, outcome=self.outcome, spent=self.spent, calls=self.calls, seconds=self.seconds, by="agent"
         )
@@ -58,10 +58,10 @@ def decode(kept: str) -> Kept:
 
 
 def of_turn(session: Session, outcome: Outcome, at: datetime) -> Kept:
-    """The outcome of a turn that has ended, with what it cost."""
+    """The outcome of an ended turn, with its cost."""
     turn = session.turn
     assert turn is not None
-    # The call that hands in the answer is not one of those that budgets count.
+    # Budgets do not count the call that gives the final answer.
     calls = turn.calls - bool(turn.verdict)
     return Kept(
         outcome=outcome,
@@ -74,12 +74,12 @@ def of_turn(session: Session, outcome: Outcome, at: datetime) -> Kept:
 
 
 async def at_work(db: Asked, session: Session, trace: str) -> int:
-    """How many tasks of a trace have not come to their end."""
+    """The number of open tasks of a trace."""
     return int(await db.value(AT_WORK, session.owner, session.conversation, trace))
 
 
 async def left(db: Asked, session: Session, prompt: Prompted) -> Limits | None:
-    """What is left for a prompt that is about to start: to who asked, and of what all in its trace have together."""
+    """The budget of a prompt that is about to start: what is left of its own, and of that shared by its trace."""
     if prompt.budget is None or prompt.purse is None:
         return prompt.budget
     used = await db.row(USED, session.owner, session.conversation, prompt.trace)

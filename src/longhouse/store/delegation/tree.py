@@ -1,7 +1,7 @@
-"""The delegation tree: the one query that finds the sessions beneath a session, and what is read of their journals.
+"""The delegation tree: the recursive query that finds the sub-agent sessions of a session, and reads of their journals.
 
-A delegation, its prompt and the head of the child's journal change in one transaction. So what one query finds, read up
-to the heads that the same query found, is complete: no event in it has a cause that is missing.
+A delegation, its prompt and the head of the child's journal change in one transaction. So the sessions of one query,
+read up to the heads from the same query, are a consistent cut: no event in it lacks its cause.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,12 +16,12 @@ from longhouse.journal.session import Session, State
 from longhouse.store import journals
 from longhouse.store.database import Asked, Database
 
-# The recursive query. The roots $1..$4 are sessions, each under the top session that it is read for; a root without a
-# trace is followed in every trace that went through it. With $5, what a top session awaits from earlier turns is
-# followed too. Agents may have called each other in turn: of all the ways to one only the shortest matters, so the tree
-# has depths and no paths, and no template lets more than 32 agents stand one below the other. The step is made once
-# from each session, however many tasks it was given there. Parameters stand in a SELECT of their own: a plan made for
-# their values is no better than one for any, so that Postgres keeps the latter, and planning costs more than the query.
+# The recursive query. The roots $1..$4 are sessions, each with the top session that it is read for; a root without a
+# trace is followed in all its traces. With $5, delegations of earlier turns that a top session awaits are followed too.
+# Agents may call each other in turn: only the shortest way to a session matters, so the tree has depths and no paths,
+# and no template allows a depth of more than 32. The step is made once from each session, however many tasks it was
+# given there. Each parameter is in a sub-SELECT: a plan for its values is then no better than the generic plan, so that
+# Postgres keeps the generic one. Planning costs more than the query.
 TREE: Final = """
     WITH RECURSIVE roots (top, id, trace, depth) AS (
         SELECT * FROM unnest((SELECT $1::text[]), (SELECT $2::text[]), (SELECT $3::text[]), (SELECT $4::int[]))
@@ -43,7 +43,7 @@ TREE: Final = """
         JOIN delegations d ON d.parent = t.id AND d.trace = t.trace
     )
 """
-# With $6, only by open delegations; of sessions in $7, only those whose head is beyond $8.
+# With $6, only through open delegations; of the sessions in $7, only those whose head is greater than $8.
 NODES: Final = f"""
     {TREE}, reached AS (
         SELECT top, id, trace, min(depth) AS depth, min(prompt) AS first FROM tree
@@ -56,7 +56,7 @@ NODES: Final = f"""
     WHERE s.head > COALESCE(seen.head, 0)
     GROUP BY r.top, s.id ORDER BY min(r.depth), s.created_at, s.id
 """
-# One number for all heads in the conversation of $1: any append there changes it.
+# One checksum of all heads in the conversation of $1: any append there changes it.
 MARK: Final = """
     SELECT bit_xor(hashtextextended(s.id, s.head))
     FROM sessions top JOIN sessions s USING (owner, conversation_id) WHERE top.id = $1
@@ -75,8 +75,8 @@ HEADS_AT: Final = """
     ) AS last
     WHERE s.owner = $1 AND s.conversation_id = $2 AND s.side = 'sub'
 """
-# Where a call with the id $7 was put to a person and has its outcome or its decision: in the session $6, in whichever
-# turn, and in the tree.
+# The sessions where a person was asked about a call with the id $7 that now has its outcome or its decision. In the
+# session $6 calls of any turn count, in other sessions those of the tree's traces.
 OVER: Final = f"""
     {TREE}, put (id, agent, label) AS (
         SELECT DISTINCT s.id, s.agent, s.label FROM tree JOIN sessions s ON s.id = tree.id
@@ -96,8 +96,8 @@ OVER: Final = f"""
             WHERE d.session_id = put.id AND d.call_id = $7 AND d.kind = 'Decided' ORDER BY d.seq DESC LIMIT 1
        )
 """
-# A person's word on the call $4, here or of any agent beneath, or of those with the name $5, which may have a label; a
-# long one lies in `files`, and its body says nothing.
+# An answer or decision of a person on the call $4, of this session or of any sub-agent; with $5, of the sub-agents with
+# this name, which may include a label. A long answer is stored in `files`, and its body is empty.
 ANSWERED: Final = """
     SELECT EXISTS (
         SELECT FROM sessions s JOIN journal j ON j.session_id = s.id
@@ -107,7 +107,8 @@ ANSWERED: Final = """
                OR (j.kind = 'Returned' AND (j.body->>'by' = 'user' OR j.body_digest IS NOT NULL)))
     )
 """
-# What an earlier turn has begun by the call $2; it was shown up to the end of the last turn that made one of $3.
+# The task that the call $2 has started in an earlier turn; streams have shown it up to the end of the last turn in
+# which one of the calls $3 returned.
 BEGUN: Final = """
     SELECT d.child, d.trace, (
         SELECT max(ended.at) FROM journal r CROSS JOIN LATERAL (
@@ -130,12 +131,12 @@ GIVEN: Final = "SELECT $1::text, child, trace, 1 FROM delegations WHERE parent =
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """Where a tree is read from, and the top session that it is read for."""
+    """A session from which a tree is read, and the top session that it is read for."""
 
     top: str
     id: str
     trace: str | None
-    """None: every trace that went through it."""
+    """None: all traces of the session."""
     depth: int = 0
 
 
@@ -153,21 +154,21 @@ class Node:
     wake_at: datetime | None
     holder: str | None
     depths: Mapping[str, int]
-    """Trace -> how far beneath the top session it stands there."""
+    """Trace -> the depth below the top session in that trace."""
     first: int
-    """The seq of the first prompt that a delegation of these traces gave it; 0 for a root."""
+    """The seq of the first prompt that a delegation of these traces has appended to it; 0 for a root."""
 
     @property
     def can_move(self) -> bool:
-        """Can it go on before a person does something?"""
-        # A provider that is waited out wakes by itself; a question with a deadline is a question all the same.
+        """Can it advance without an action of a person?"""
+        # A back-off ends by itself; a session that waits for approval needs a person even if it has a deadline.
         wakes = self.wake_at is not None and self.state != State.WAITING_FOR_APPROVAL
         return self.due or self.holder is not None or wakes
 
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """A session that has asked a person, by what it is called."""
+    """A session that has asked a person, with its agent and label."""
 
     id: str
     agent: str
@@ -176,7 +177,7 @@ class Asker:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A task that an earlier turn has given, and until when the streams of such turns have shown it."""
+    """A task that an earlier turn has delegated, and the time up to which streams of earlier turns have shown it."""
 
     child: str
     trace: str
@@ -193,8 +194,8 @@ async def nodes(
 ) -> list[Node]:
     """The sessions of a tree, the roots first.
 
-    `awaited`: also what the top sessions await from earlier turns. `open_only`: those whose outcome is still awaited or
-    missing. `seen_heads`: without those whose journals go no further than this.
+    `awaited`: also delegations of earlier turns that the top sessions await. `open_only`: only delegations without an
+    outcome. `seen_heads`: leaves out sessions whose head is not greater than this.
     """
     if not roots:
         return []
@@ -214,7 +215,7 @@ def _columns(roots: Sequence[Root]) -> list[list[object]]:
 
 
 async def ever_called(db: Asked, session_id: str) -> set[str]:
-    """The session and all that it has called, through whomever and in whatever trace."""
+    """The session and all that it has called, directly or indirectly, in any trace."""
     found: set[str] = set()
     new = {session_id}
     while new:
@@ -224,7 +225,7 @@ async def ever_called(db: Asked, session_id: str) -> set[str]:
 
 
 async def mark(db: Database, session_id: str) -> int | None:
-    """A number that changes with every append to a journal of the session's conversation."""
+    """A checksum that changes with every append to a journal of the session's conversation."""
     found: int | None = await db.value(MARK, session_id)
     return found
 
@@ -232,7 +233,7 @@ async def mark(db: Database, session_id: str) -> int | None:
 async def read(
     db: Database, spans: Mapping[str, tuple[int, int]], limit: int | None = None
 ) -> dict[str, list[Recorded]]:
-    """Session -> its events after one seq up to another; about the first `limit` of them all."""
+    """Session -> its events after one seq up to another; in all about `limit` events, the first ones."""
     if not spans:
         return {}
     after, upto = [span[0] for span in spans.values()], [span[1] for span in spans.values()]
@@ -244,27 +245,27 @@ async def read(
 
 
 def _whole(rows: Sequence[asyncpg.Record]) -> Sequence[asyncpg.Record]:
-    """Without the last append, which may have been cut: a reply is shown together with its calls."""
+    """Leaves out the last append, which the limit may have cut: a reply is shown together with its calls."""
     last = (rows[-1]["session_id"], rows[-1]["at"])
     return [row for row in rows if (row["session_id"], row["at"]) != last] or rows
 
 
 async def left_at_work(db: Database, session: Session) -> list[str]:
-    """The traces of a session, ended there or not, in which others are still at work for it."""
+    """The traces of a session, ended or not, in which sub-agents still work for it."""
     found = await nodes(db, [Root(session.id, session.id, None)], open_only=True)
     return list(dict.fromkeys(trace for node in found for trace in node.depths))
 
 
 async def heads(db: Database, session: Session, at: datetime | None = None) -> dict[str, int]:
-    """How far the journals go of all agents that others have called in this conversation; with `at`, went then."""
+    """Session -> head, of all sub-agents in this conversation; with `at`, the head at that time."""
     asked = (HEADS_AT, session.owner, session.conversation, at) if at else (HEADS, session.owner, session.conversation)
     return {row["id"]: row["head"] for row in await db.rows(*asked)}
 
 
 async def over(db: Database, session: Session, call: str, handles: Sequence[str]) -> list[Asker]:
-    """The sessions in the tree of a turn where a person was asked about a call of this id, and is asked no more.
+    """The sessions in a turn's tree where a person was asked about a call with this id, and the question is closed.
 
-    `handles` are what the turn collects.
+    `handles`: the delegations of earlier turns that this turn collects.
     """
     roots = [Root(session.id, session.id, session.turn.trace if session.turn else "")]
     if handles:
@@ -273,17 +274,20 @@ async def over(db: Database, session: Session, call: str, handles: Sequence[str]
 
 
 async def was_answered(db: Database, session: Session, name: str) -> bool:
-    """Has a person answered or decided this call, of the session or of an agent beneath, by its id or its label?"""
+    """Has a person answered or decided this call of the session or of a sub-agent?
+
+    `name` is the id of the call, which may follow the agent: `<agent>/<id>` or `<agent>:<label>/<id>`.
+    """
     agent, _, call = name.rpartition("/")
     return bool(await db.value(ANSWERED, session.id, session.owner, session.conversation, call, agent or None))
 
 
 async def begun(db: Database, session: Session, trace: str, handle: str, calls: Sequence[str]) -> Begun | None:
-    """What the call `handle` has begun in another turn than that of `trace`; `calls` have collected it before."""
+    """The task that the call `handle` has started in another turn than that of `trace`; `calls` collected it before."""
     row = await db.row(BEGUN, session.id, handle, [handle, *calls], trace)
     return Begun(*row) if row else None
 
 
 async def tools(db: Database, session_id: str, calls: Sequence[str]) -> dict[str, str]:
-    """Call -> the tool that it is of; empty for a question."""
+    """Call -> the name of its tool; empty for a question."""
     return {row["call_id"]: row["tool"] for row in await db.rows(TOOLS, session_id, list(calls))}

@@ -1,4 +1,4 @@
-"""The Postgres we start ourselves, and all that it takes: an account, programs, a data folder, a life tied to ours."""
+"""The embedded Postgres: its account, its programs, its data folder, and a process that ends with Longhouse."""
 
 from longhouse.store.postgres.server import Postgres, open_postgres
 

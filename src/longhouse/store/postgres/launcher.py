@@ -1,8 +1,8 @@
-"""Starts a program that cannot outlive us, under another account where asked.
+"""Starts a child program that ends when this process ends, under another account if asked.
 
-One half of this file is called by us; the other half is the program's first moments: a small Python process gives up
-its rights, ties its life to ours and becomes the program. It is a process of its own because code between fork and
-exec is not safe beside threads, and because the order matters: a change of account clears the parent-death signal.
+The first half of this file runs in the parent. The second half runs as a small Python script in the child: it drops its
+privileges, ties itself to the parent and becomes the program by exec. It is a separate process because code between
+fork and exec is not safe with threads, and because of the order: changing the account clears the parent-death signal.
 """
 
 import os
@@ -15,17 +15,17 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-if TYPE_CHECKING:  # as a script this file stands alone
+if TYPE_CHECKING:  # as a script, this file imports nothing of the package
     from longhouse.store.postgres.account import Account
 
-# `signal`: the kernel tells the program that we died; nothing else needs to live for that. `pipe`, where the kernel has
-# no such signal: a watcher reads a pipe whose other end only we hold.
+# `signal`: the kernel sends the program a signal when the parent dies. `pipe`, where the kernel has no such signal: a
+# watcher process reads a pipe whose write end only the parent holds.
 Tie = Literal["signal", "pipe"]
 TIE: Tie = "signal" if sys.platform == "linux" else "pipe"
 
 PR_SET_PDEATHSIG = 1
-# To Postgres: end all sessions, write everything down, stop.
-FAREWELL = signal.SIGINT
+# Postgres's fast shutdown: it ends all sessions, writes a checkpoint and stops.
+FAST_SHUTDOWN = signal.SIGINT
 
 
 @contextmanager
@@ -38,21 +38,21 @@ def launched(
     share: Sequence[int] = (),
     tie: Tie = TIE,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """The program while it runs, with the open files it shares; whoever wants it to stop gently asks before leaving.
+    """Runs the program with the open files in `share`; it is killed on exit, so stop it before for a clean shutdown.
 
-    Call it from a thread that stays: the parent-death signal comes when the *thread* that started the program ends.
+    Call it from a thread that lives on: the parent-death signal comes when the *thread* that started the program ends.
     """
     with ExitStack() as stack:
-        leash = _leash(stack) if tie == "pipe" else None
-        # A session of its own: Ctrl-C at our terminal is for us, and we then stop Postgres in good order.
+        pipe_end = _parent_pipe(stack) if tie == "pipe" else None
+        # A new process session: Ctrl-C reaches only this process, which then shuts Postgres down cleanly.
         process = subprocess.Popen(  # noqa: S603 - the commands are ours
-            _arguments(command, account, leash),
+            _arguments(command, account, pipe_end),
             cwd="/",
             env=env,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            pass_fds=share if leash is None else (*share, leash),
+            pass_fds=share if pipe_end is None else (*share, pipe_end),
             start_new_session=True,
         )
         try:
@@ -63,63 +63,63 @@ def launched(
                 process.wait()
 
 
-def _leash(stack: ExitStack) -> int:
-    """The end of a pipe that a watcher reads; it reads the end of the file when our end goes, however we end."""
-    theirs, ours = os.pipe()
-    stack.callback(os.close, ours)
-    stack.callback(os.close, theirs)
-    return theirs
+def _parent_pipe(stack: ExitStack) -> int:
+    """The read end of a pipe for the watcher: it reads end-of-file when this process ends, in whatever way."""
+    read_end, write_end = os.pipe()
+    stack.callback(os.close, write_end)
+    stack.callback(os.close, read_end)
+    return read_end
 
 
-def _arguments(command: Sequence[str], account: "Account | None", leash: int | None) -> list[str]:
+def _arguments(command: Sequence[str], account: "Account | None", pipe_end: int | None) -> list[str]:
     uid, gid = (account.uid, account.gid) if account else (-1, -1)
-    numbers = (os.getpid(), uid, gid, -1 if leash is None else leash)
+    numbers = (os.getpid(), uid, gid, -1 if pipe_end is None else pipe_end)
     return [sys.executable, "-I", "-S", str(Path(__file__).resolve()), *map(str, numbers), *command]
 
 
-# From here on: the other half, in a process of its own.
+# From here on: the second half, which runs in the child process.
 
 
 def main(arguments: Sequence[str]) -> None:
-    parent, uid, gid, leash = map(int, arguments[:4])
+    parent, uid, gid, pipe_end = map(int, arguments[:4])
     command = arguments[4:]
-    import ctypes  # noqa: PLC0415 - now, since the interpreter's own files may be closed to the account
+    import ctypes  # noqa: PLC0415 - before the account changes, which may not read the interpreter's files
 
-    # A shell that starts us in the background lets us ignore this one; a program that does not hear it would stay.
-    signal.signal(FAREWELL, signal.SIG_DFL)
+    # A shell that starts a process in the background makes it ignore SIGINT; the program could then not be stopped.
+    signal.signal(FAST_SHUTDOWN, signal.SIG_DFL)
     if uid >= 0:
         os.setgroups([])
         os.setgid(gid)
         os.setuid(uid)
-    if leash >= 0:
-        tie_by_pipe(leash)
-    elif ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, FAREWELL, 0, 0, 0) != 0:
+    if pipe_end >= 0:
+        tie_by_pipe(pipe_end)
+    elif ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, FAST_SHUTDOWN, 0, 0, 0) != 0:
         sys.exit("the kernel refused the parent-death signal")
     if os.getppid() != parent:
         sys.exit("the parent ended before its program began")
     os.execv(command[0], list(command))  # noqa: S606 - no shell is wanted
 
 
-def tie_by_pipe(leash: int) -> None:
-    """Leave a watcher behind; it is nobody's child, so that the program never waits for it."""
+def tie_by_pipe(pipe_end: int) -> None:
+    """Starts a watcher process by a double fork, so that it is not a child that the program has to wait for."""
     program = os.getpid()
     child = os.fork()
     if child == 0:
         if os.fork() == 0:
-            watch(program, leash)
+            watch(program, pipe_end)
         os._exit(0)
     os.waitpid(child, 0)
-    os.close(leash)
+    os.close(pipe_end)
 
 
-def watch(program: int, leash: int) -> None:
-    """Say farewell to the program when the pipe ends; leave when it has left. What it shares with us is not ours."""
-    os.closerange(3, leash)
-    os.closerange(leash + 1, 4096)
+def watch(program: int, pipe_end: int) -> None:
+    """Stops the program when the pipe closes; ends when the program has ended. It closes the inherited files first."""
+    os.closerange(3, pipe_end)
+    os.closerange(pipe_end + 1, 4096)
     with suppress(ProcessLookupError):
-        while not select.select([leash], [], [], 1.0)[0]:
+        while not select.select([pipe_end], [], [], 1.0)[0]:
             os.kill(program, 0)
-        os.kill(program, FAREWELL)
+        os.kill(program, FAST_SHUTDOWN)
 
 
 if __name__ == "__main__":

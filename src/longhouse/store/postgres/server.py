@@ -1,4 +1,4 @@
-"""The Postgres we start ourselves: the first process on a data folder owns it, the others attach, all end with it."""
+"""Starts, attaches to and stops the embedded Postgres: the first process on a data folder owns it, others attach."""
 
 import asyncio
 import fcntl
@@ -25,9 +25,9 @@ from longhouse.store.postgres.binaries import Binaries
 from longhouse.store.postgres.cluster import Cluster
 
 TICK = 0.01
-# An attached process learns of the end at most this late.
+# Seconds between checks: an attached process notices within this time that the server has ended.
 WATCH_EVERY = 0.2
-# Replaying the log after a crash may take its time; a server that gave up is noticed at once all the same.
+# Replaying the WAL after a crash may take long; a server that has failed is noticed at once in any case.
 START_WITHIN = 120.0
 STOP_WITHIN = 10.0
 LOG_LIMIT = 5_000_000
@@ -35,18 +35,18 @@ LOG_LIMIT = 5_000_000
 
 @dataclass(frozen=True, slots=True)
 class Postgres:
-    """A server that answers."""
+    """A running server that accepts connections."""
 
     dsn: str
-    owned: bool  # we started it and it ends with us
-    fresh: bool  # it was started just now, so no worker of before can be alive
+    owned: bool  # this process started it, and it ends with this process
+    fresh: bool  # it was started just now, so that no earlier worker can be alive
     gone: asyncio.Event  # set when it has ended
-    vectors: bool | None  # the extension `vector` works; None: its owner knows
+    vectors: bool | None  # the extension `vector` works; None: known only to the process that owns it
 
 
 @dataclass(frozen=True, slots=True)
 class Postmaster:
-    """What a server says about itself in its own folder."""
+    """The content of a server's `postmaster.pid`."""
 
     pid: int
     started: str
@@ -62,7 +62,7 @@ def to_stderr(line: str) -> None:
 async def open_postgres(
     data_dir: Path, *, binaries: Path | None = None, say: Callable[[str], None] = to_stderr
 ) -> AsyncIterator[Postgres]:
-    """A Postgres on this data folder: ours if we are the first, else that of the process that was."""
+    """A Postgres on this data folder: started by the first process, which owns it; the others attach to it."""
     data_dir = data_dir.absolute()  # noqa: ASYNC240 - no file is touched
     with _lock(data_dir) as lock:
         other = await _other(data_dir, lock)
@@ -71,13 +71,13 @@ async def open_postgres(
             yield postgres
 
 
-# Who is the first
+# The lock that decides which process owns the server
 
 
 @contextmanager
 def _lock(data_dir: Path) -> Iterator[int]:
-    """The open file that the owner locks, and its Postgres with it: free means that both have ended, however."""
-    with _plain_words(data_dir):
+    """The open lock file, which the owner and its Postgres both hold locked: if it is free, both have ended."""
+    with _explained(data_dir):
         data_dir.mkdir(mode=accounts.PASSAGE if accounts.is_root() else 0o700, parents=True, exist_ok=True)
         lock = os.open(data_dir / "postgres.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
@@ -95,10 +95,10 @@ def _is_ours(lock: int) -> bool:
 
 
 async def _other(data_dir: Path, lock: int) -> Postmaster | None:
-    """The server that another process runs here, once it answers; None once the folder is ours."""
+    """The server of another process, once it answers; None once this process holds the lock."""
     deadline = time.monotonic() + START_WITHIN
     while not _is_ours(lock):
-        with _plain_words(data_dir):
+        with _explained(data_dir):
             server = _postmaster(data_dir / "postgres")
         if server and server.status == "ready" and await _answers(server):
             return server
@@ -118,8 +118,8 @@ async def _answers(server: Postmaster) -> bool:
 
 
 @contextmanager
-def _plain_words(data_dir: Path) -> Iterator[None]:
-    """What the system refuses about files is said in one sentence."""
+def _explained(data_dir: Path) -> Iterator[None]:
+    """Turns an OSError about files into one sentence that says what to do."""
     try:
         yield
     except OSError as error:
@@ -129,7 +129,7 @@ def _plain_words(data_dir: Path) -> Iterator[None]:
         ) from error
 
 
-# A server of another process
+# Attaching to the server of another process
 
 
 @asynccontextmanager
@@ -142,7 +142,7 @@ async def _attached(data_dir: Path, server: Postmaster) -> AsyncIterator[Postgre
 
 
 def _postmaster(home: Path) -> Postmaster | None:
-    """The server that serves this data or did so last; its file is written line by line, so some may be missing."""
+    """The server that serves this data, or did last; it writes the file line by line, so lines may be missing."""
     try:
         lines = (home / "postmaster.pid").read_text("utf-8", errors="replace").splitlines()
     except FileNotFoundError:
@@ -179,7 +179,7 @@ async def _watched(is_up: Callable[[], bool]) -> AsyncIterator[asyncio.Event]:
     def is_gone() -> bool:
         try:
             return not is_up()
-        except OSError:  # we have too many files open, say: that tells nothing of the server
+        except OSError:  # for example too many open files: that says nothing about the server
             return False
 
     async def watch() -> None:
@@ -195,7 +195,7 @@ async def _watched(is_up: Callable[[], bool]) -> AsyncIterator[asyncio.Event]:
             await watching
 
 
-# Our own server
+# Starting and stopping the server that this process owns
 
 
 @asynccontextmanager
@@ -219,31 +219,31 @@ async def _owned(
 def _launched(
     command: list[str], account: Account | None, binaries: Binaries, lock: int, log: "Log"
 ) -> AbstractContextManager[subprocess.Popen[bytes]]:
-    """A program of Postgres; it holds the lock with us, so nobody else begins while one that we left still works."""
+    """A Postgres program that shares the lock: no other process can start while a program left behind still runs."""
     return launcher.launched(command, account=account, env=binaries.environment, log=log.handle, share=(lock,))
 
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """What Postgres prints, with the place where this start begins."""
+    """The log file of Postgres, with the offset at which this start begins."""
 
     path: Path
     handle: int
     start: int
 
     def reason(self) -> str:
-        """The line that says why a start failed."""
+        """The log line that says why the start failed."""
         with self.path.open("rb") as file:
             file.seek(self.start)
-            lines = file.read().decode(errors="replace").splitlines() or ["it said nothing"]
-        telling = [line for line in lines if any(word in line for word in ("FATAL", "PANIC", "error:"))]
-        return (telling or lines)[-1]
+            lines = file.read().decode(errors="replace").splitlines() or ["it printed nothing"]
+        errors = [line for line in lines if any(word in line for word in ("FATAL", "PANIC", "error:"))]
+        return (errors or lines)[-1]
 
 
 @contextmanager
 def _log(data_dir: Path) -> Iterator[Log]:
     path = data_dir / "postgres.log"
-    with _plain_words(data_dir):
+    with _explained(data_dir):
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
         if os.fstat(handle).st_size > LOG_LIMIT:
             os.ftruncate(handle, 0)
@@ -254,31 +254,31 @@ def _log(data_dir: Path) -> Iterator[Log]:
 
 
 async def _prepared(data_dir: Path, lock: int, binaries: Path | None, say: Callable[[str], None], log: Log) -> Cluster:
-    """Data that only waits to be served; made now if there is none."""
+    """A data directory that is ready to be served; created if there is none."""
 
     async def perform(command: list[str], account: Account | None) -> None:
         with _launched(command, account, tools, lock, log) as process:
             if not await _until(lambda: process.poll() is not None, within=START_WITHIN) or process.returncode:
-                raise SetupError(f"Postgres could not make its data: {log.reason()} (more in {log.path}).")
+                raise SetupError(f"Postgres could not create its data: {log.reason()} (more in {log.path}).")
 
-    with _plain_words(data_dir):
+    with _explained(data_dir):
         home = clusters.settle(data_dir, say)
         account = clusters.holder(home)
         tools = programs.Search(account, accounts.state_folder(data_dir, account), say).find(binaries)
         if not clusters.is_made(home, tools):
             await clusters.make(home, account, tools, perform)
-        _clear_number(home)
+        _remove_stale_pid_file(home)
         return Cluster(home=home, socket=clusters.socket_folder(home, account), account=account, binaries=tools)
 
 
-def _clear_number(home: Path) -> None:
-    """Postgres clears up after a dead server, but takes any program that has its number now for that server."""
+def _remove_stale_pid_file(home: Path) -> None:
+    """Removes a stale `postmaster.pid` whose pid now belongs to another program, which Postgres takes for a server."""
     server = _postmaster(home)
     if server is None or not _exists(server.pid):
         return
     if _is_postgres(server.pid):
         raise SetupError(
-            f"A Postgres that we did not start (process {server.pid}) serves {home}: stop it, "
+            f"A Postgres that Longhouse did not start (process {server.pid}) serves {home}: stop it, "
             "or remove postmaster.pid there if it serves something else."
         )
     (home / "postmaster.pid").unlink(missing_ok=True)
@@ -305,7 +305,7 @@ async def _create_database(cluster: Cluster) -> None:
 
 
 async def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Fast, so that the next start has nothing to replay; when that takes too long, at once."""
+    """Fast shutdown, so that the next start has no WAL to replay; if that takes too long, immediate shutdown."""
     for how in (signal.SIGINT, signal.SIGQUIT):
         if process.poll() is not None:
             return

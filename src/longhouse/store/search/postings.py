@@ -1,4 +1,4 @@
-"""Words and where they are: postings in shards, appended to by the index, added up by a search."""
+"""Postings of terms in shards: the indexer appends to them, a search reads and adds up their weights."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,17 +11,17 @@ from longhouse.store.database import Database
 
 POSTING: Final = np.dtype([("slot", "<u2"), ("weight", "<f2")])
 SHARD_SLOTS: Final = 16_384
-"""Few shards make a search short, small ones make an append short: a frequent word's row has some ten kilobytes."""
+"""Few shards make a search fast, small ones make an append fast: a frequent term's row has some ten kilobytes."""
 MOST_GONE: Final = 0.25
-"""The part of a shard that may be gone; after that nothing is added, and what is left of it moves on."""
+"""The share of a shard's documents that may be deleted; beyond that it takes no new ones, and the others move away."""
 FEWEST_GONE: Final = 64
 SLOTS: Final = 2**16
-"""More than a shard ever has: what a shard's number is multiplied by in the number of a place."""
+"""More slots than a shard ever has: a document's place is `shard * SLOTS + slot`."""
 GONE: Final = ""
-"""In place of a term: the slots whose text has left. What is gone must not make a word look common."""
+"""Stands for a term: its postings are the slots of deleted documents, which must not make a term look frequent."""
 CROWDED: Final = f"gone >= greatest({FEWEST_GONE}, slots * {MOST_GONE})"
 
-# The shard with room that was begun last, or a new one; its row is locked, so that slots are given out once.
+# The newest shard with free slots; its row is locked, so that each slot is given out once.
 OPEN: Final = f"""
     SELECT id, slots FROM search_shards
     WHERE kind = $1 AND owner IS NOT DISTINCT FROM $2 AND slots < $3 AND NOT ({CROWDED})
@@ -46,7 +46,7 @@ READ: Final = """
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Slots that a writer may fill."""
+    """Free slots of a shard that a writer may fill."""
 
     shard: int
     first: int
@@ -59,14 +59,14 @@ async def room(connection: asyncpg.Connection, kind: str, owner: str | None) -> 
 
 
 async def append(connection: asyncpg.Connection, where: Room, texts: Sequence[Mapping[str, float]]) -> None:
-    """Writes the weights of texts that take the next slots of the shard."""
+    """Writes the term weights of documents, which take the next slots of the shard."""
     words, packed = pack(texts, where.first)
     await connection.execute(TAKE, where.shard, len(texts))
     await connection.execute(APPEND, where.shard, words, packed)
 
 
 def pack(texts: Sequence[Mapping[str, float]], first: int) -> tuple[list[str], list[bytes]]:
-    """The texts turned round: each term with its postings, as they are stored."""
+    """Inverts documents: the terms, and for each term its postings as stored bytes."""
     numbers: dict[str, int] = {}
     terms = [numbers.setdefault(term, len(numbers)) for text in texts for term in text]
     rows = np.empty(len(terms), POSTING)
@@ -81,5 +81,5 @@ def pack(texts: Sequence[Mapping[str, float]], first: int) -> tuple[list[str], l
 
 
 async def read(db: Database, kind: str, caller: str | None, terms: Sequence[str]) -> Sequence[asyncpg.Record]:
-    """Every shard that the caller may see, with the postings of these terms and of what is gone."""
+    """Every shard that the caller may see, with the postings of these terms and of deleted documents."""
     return await db.rows(READ, kind, caller, [*terms, GONE])

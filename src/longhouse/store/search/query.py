@@ -1,4 +1,4 @@
-"""The search index as SQL: which texts may be found, and the texts at places of it."""
+"""Search queries in SQL: documents that the filters permit, and documents at given places of the index."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from longhouse.store.catalog.repository import Kind
 from longhouse.store.database import Database
 from longhouse.store.search import postings
 
-# The index follows the catalog by a moment; what the catalog says now is what counts. LIMIT keeps the planner from
-# starting at the catalog, which it would do after many were published at once.
+# The index is a moment behind the catalog, so the catalog decides what is active now. LIMIT keeps the planner from
+# starting at the catalog, as it would after many were published at once.
 NOW: Final = """
     CROSS JOIN LATERAL (
         SELECT active FROM catalog_names n
@@ -38,22 +38,22 @@ USERS: Final = """
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Who asks, and what may be found at all."""
+    """The caller, and the conditions that a found tool or template must meet."""
 
     caller: str | None = None
-    """An owner; None sees what is everybody's."""
+    """An owner; None sees only public entries."""
     allow: tuple[str, ...] | None = None
-    """Names, or `<prefix>.*`; None: all."""
+    """Permitted names, or `<prefix>.*`; None: all."""
     deny: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     max_risk: RiskLevel = "high"
     template: str | None = None
-    """Whose agent asks."""
+    """The template of the agent that searches."""
     is_sub: bool = False
 
     def conditions(self, args: list[object]) -> str:
-        """What must hold of a text `d`. Only what is asked for is asked: each condition costs every text its time."""
+        """The SQL condition on a document `d`. It has only the filters in use: each costs time for every document."""
 
         def given(value: object) -> str:
             args.append(value)
@@ -63,11 +63,11 @@ class Filters:
         held = [f"(d.owner IS NULL OR d.owner = {caller}::text)"]
         held.append(f"(d.templates IS NULL OR {template}::text = ANY(d.templates))")
         if self.allow is not None:
-            names, beneath = split(self.allow)
-            held.append(f"(d.name = ANY({given(names)}::text[]) OR d.name LIKE ANY({given(beneath)}::text[]))")
+            names, patterns = split(self.allow)
+            held.append(f"(d.name = ANY({given(names)}::text[]) OR d.name LIKE ANY({given(patterns)}::text[]))")
         if self.deny:
-            names, beneath = split(self.deny)
-            held.append(f"NOT (d.name = ANY({given(names)}::text[]) OR d.name LIKE ANY({given(beneath)}::text[]))")
+            names, patterns = split(self.deny)
+            held.append(f"NOT (d.name = ANY({given(names)}::text[]) OR d.name LIKE ANY({given(patterns)}::text[]))")
         if self.types:
             held.append(f"d.type = ANY({given(list(self.types))}::text[])")
         if self.tags:
@@ -80,21 +80,21 @@ class Filters:
 
 
 async def some(db: Database, kind: Kind, filters: Filters, limit: int) -> Sequence[asyncpg.Record]:
-    """Whatever is permitted, at most `limit` of it."""
+    """At most `limit` permitted documents, in no order."""
     args: list[object] = []
     sql = _select(kind, "search_documents d", filters.conditions(args))
     return await db.rows(f"{sql} LIMIT {limit:d}", *args)
 
 
 async def permitted(db: Database, kind: Kind, filters: Filters) -> Sequence[asyncpg.Record]:
-    """The shards and slots of all that is permitted."""
+    """The shards and slots of all permitted documents."""
     args: list[object] = []
     held = filters.conditions(args)
     return await db.rows(f"SELECT d.shard, d.slot FROM search_documents d WHERE d.kind = '{kind}' AND {held}", *args)
 
 
 async def at(db: Database, kind: Kind, filters: Filters, places: Sequence[int]) -> Sequence[asyncpg.Record]:
-    """What is permitted at these places."""
+    """The permitted documents at these places."""
     args: list[object] = []
     held = filters.conditions(args)
     args.append(places)
@@ -125,8 +125,8 @@ async def users_of(db: Database, tools: Sequence[str], caller: str | None) -> li
 
 
 def split(names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Plain names, and patterns for those that stand for all beneath them."""
+    """Plain names, and a LIKE pattern for each `<prefix>.*`."""
     plain = [name for name in names if not name.endswith(".*")]
-    beneath = [name[:-1] for name in names if name.endswith(".*")]
-    escaped = [name.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") for name in beneath]
-    return plain, [f"{name}%" for name in escaped]
+    prefixes = [name[:-1] for name in names if name.endswith(".*")]
+    escaped = [prefix.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") for prefix in prefixes]
+    return plain, [f"{prefix}%" for prefix in escaped]

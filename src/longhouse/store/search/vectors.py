@@ -1,4 +1,4 @@
-"""Vectors: as Postgres keeps them, and those that a process has read."""
+"""Embedding vectors: their stored format, the cache of a process, and cosine similarity."""
 
 import asyncio
 from collections import OrderedDict
@@ -13,42 +13,42 @@ import numpy.typing as npt
 from longhouse.store.database import Database
 
 Vectors = npt.NDArray[np.float32]
-"""A row for each text."""
+"""A row for each document."""
 
 STORED: Final = np.dtype("<f2")
-"""How a number of a vector is kept: half precision, the low byte first."""
+"""The stored format of a vector's numbers: half precision, little-endian."""
 MOST: Final = 64 * 2**20
-"""Bytes that a process keeps beside those of the present search; what was not asked for the longest makes room."""
+"""Bytes of a process's vector cache; the least recently used shards are dropped, but none of the present search."""
 
 BUSY: Final = 1_000_000
-"""From so many numbers on, they are unpacked in a thread, so that the event loop stays free."""
+"""From this many numbers on, vectors are decoded in a thread, so that the event loop is not blocked."""
 LONG: Final = 4 * BUSY
-"""From so many numbers on, they are compared in a thread: for fewer, less than a millisecond, it costs more."""
+"""From this many numbers on, vectors are compared in a thread: it costs more than the millisecond that fewer take."""
 
 READ: Final = "SELECT slot, vector FROM search_documents WHERE shard = $1 AND slot >= $2 AND model = $3"
 
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """The vectors of one embedding model."""
+    """The vector space of one embedding model."""
 
     model: int
     dimensions: int
 
 
 def packed(vectors: Vectors) -> list[bytes]:
-    """As Postgres keeps them."""
+    """The stored form of vectors."""
     return [row.tobytes() for row in vectors.astype(STORED)]
 
 
 def spelled(vector: bytes) -> str:
-    """As text that the extension reads. Half precision has no use for more than five digits of numbers below one."""
+    """The text form that pgvector reads. Half precision needs at most five digits for numbers below one."""
     numbers = np.round(np.frombuffer(vector, STORED).astype(np.float64), 5)
     return msgspec.json.encode(numbers.tolist()).decode()
 
 
 class Kept:
-    """Vectors by shard. A slot is given out once, so what was read of it stays true."""
+    """A cache of vectors by shard. A slot is given out once, so a cached vector never changes."""
 
     def __init__(self, db: Database, most: int = MOST) -> None:
         self._db = db
@@ -67,19 +67,19 @@ class Kept:
         known = self.shards.get(key, np.zeros((0, space.dimensions), np.float32))
         if len(known) < slots:
             rows = await self._db.rows(READ, shard, len(known), space.model)
-            there = {row["slot"]: row["vector"] for row in rows if row["slot"] < slots}
-            is_busy = len(there) * space.dimensions >= BUSY
-            read = await asyncio.to_thread(grown, known, there, slots) if is_busy else grown(known, there, slots)
-            # While this one was read, another search may have read further.
+            new = {row["slot"]: row["vector"] for row in rows if row["slot"] < slots}
+            is_busy = len(new) * space.dimensions >= BUSY
+            read = await asyncio.to_thread(grown, known, new, slots) if is_busy else grown(known, new, slots)
+            # Meanwhile another search may have read more slots.
             known = self.shards[key] = max(read, self.shards.get(key, read), key=len)
         self.shards.move_to_end(key)
         return known
 
 
 def grown(known: Vectors, new: Mapping[int, bytes], slots: int) -> Vectors:
-    """The vectors of a shard with those of new slots; zeros for a text that has none.
+    """The vectors of a shard, extended by those of new slots; zeros for a document that has none.
 
-    Column by column in memory: a vector is compared with all of them in two thirds of the time.
+    Column-major in memory: comparing a vector with all of them takes two thirds of the time.
     """
     longer = np.zeros((slots, known.shape[1]), np.float32, order="F")
     longer[: len(known)] = known
@@ -89,14 +89,14 @@ def grown(known: Vectors, new: Mapping[int, bytes], slots: int) -> Vectors:
 
 
 class Near:
-    """The vectors of some shards, one after the other: a place for each slot."""
+    """The vectors of several shards in sequence; a place is the number of a slot in this sequence."""
 
     def __init__(self, parts: Sequence[Vectors]) -> None:
         self._parts = parts
         self._starts = np.cumsum([0, *(len(part) for part in parts)])
 
     async def to(self, vector: Vectors) -> Vectors:
-        """The cosine at every place."""
+        """The cosine similarity of the vector at every place."""
         is_long = sum(part.size for part in self._parts) >= LONG
         return await asyncio.to_thread(self._to, vector) if is_long else self._to(vector)
 
@@ -104,7 +104,7 @@ class Near:
         return np.concatenate([part @ vector for part in self._parts] or [np.zeros(0, np.float32)])
 
     def between(self, vectors: Vectors, places: npt.NDArray[np.intp]) -> Vectors:
-        """The cosines at some places, a row for each vector."""
+        """The cosine similarities at some places, a row for each vector."""
         cosines = np.zeros((len(vectors), len(places)), np.float32)
         for part, start in zip(self._parts, self._starts.tolist(), strict=False):
             here = (places >= start) & (places < start + len(part))
