@@ -57,6 +57,7 @@ check: $(VENV)/.check $(VENV)/.test
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/mypy tests_model
+	@$(BIN)/mypy tests/test_front_door.py
 	@$(BIN)/lint-imports
 
 format: $(VENV)/.check
