@@ -12,7 +12,7 @@ export VIRTUAL_ENV := $(VENV)
 install = $(BIN)/uv pip install --quiet --require-hashes -r $(1)
 compile = uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate
 
-.PHONY: run test test-model check format bench lock setup clean
+.PHONY: run test coverage test-model check format bench lock setup clean
 .DEFAULT_GOAL := run
 
 # What each target needs, and no more.
@@ -42,6 +42,10 @@ run: $(VENV)/.run
 test: $(VENV)/.test
 	@$(BIN)/pytest -n 3 --dist worksteal
 
+# The same tests, and which lines of src/ they reach; what runs in processes that are killed is not counted.
+coverage: $(VENV)/.test
+	@$(BIN)/pytest -n 3 --dist worksteal --cov --cov-report=term:skip-covered
+
 # llama.cpp and a small model, in a venv of their own: nothing else needs them.
 test-model: $(VENV)/.test $(MODEL_VENV)/.ready
 	@MODEL_PYTHON=$(MODEL_VENV)/bin/python $(BIN)/pytest tests_model
@@ -57,6 +61,7 @@ check: $(VENV)/.check $(VENV)/.test
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/mypy tests_model
+	@$(BIN)/mypy tests/test_front_door.py tests/test_docs.py tests/pages.py
 	@$(BIN)/lint-imports
 
 format: $(VENV)/.check
@@ -78,4 +83,4 @@ lock: $(VENV)/.run
 	@cd $(LOCKS) && ../$(BIN)/$(compile) training.in -o training.lock.txt
 
 clean:
-	@rm -rf $(VENV) $(MODEL_VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	@rm -rf $(VENV) $(MODEL_VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage .coverage.*

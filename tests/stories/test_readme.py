@@ -1,19 +1,13 @@
 """The README's examples run as written."""
 
 import asyncio
-import re
 import socket
 import sys
-from pathlib import Path
 
+from pages import PORT, ROOT, blocks
 from support import process
 
-README = Path(__file__).parents[2] / "README.md"
-PORT = "8400"
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
+README = ROOT / "README.md"
 
 
 def free_port() -> str:
@@ -39,8 +33,8 @@ async def run(*command: str) -> str:
 
 async def test_the_examples_of_the_readme_run_as_written(dsn: str) -> None:
     port = free_port()
-    shell = [block.replace(PORT, port) for block in blocks("bash") if "curl" in block]
-    python = [block.replace(PORT, port) for block in blocks("python")]
+    shell = [block.code.replace(PORT, port) for block in blocks(README, "bash") if "curl" in block.code]
+    python = [block.code.replace(PORT, port) for block in blocks(README, "python")]
     assert (len(shell), len(python)) == (3, 2)
     async with process("serve", "--port", port, database_url=dsn):
         first = await run("bash", "-ec", shell[0])
