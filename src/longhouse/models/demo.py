@@ -1,4 +1,4 @@
-"""The model that answers when none is set: it plays a short scene for any task, and says that it is the demo."""
+"""The demo model, used when no model is configured: it follows a short script for any task and says so."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -19,7 +19,7 @@ HOW_TO: Final = (
 
 
 def scene(body: Body) -> Say:
-    """Asks one question, uses one tool, answers; in the form that the request asks for."""
+    """Asks one question, calls one tool and answers, in the format that the request asks for."""
     if b"agent_analytic" in b"".join(bytes(tool) for tool in body.tools):
         return _master(body.messages)
     if "You work for another agent" in text_of(body.messages[0].content or ""):
@@ -39,13 +39,13 @@ def scene(body: Body) -> Say:
 
 
 def _is_offered(body: Body, tool: str) -> bool:
-    """As a function, or in the schema of a structured reply, which may stand in the system prompt."""
+    """Offered as a function, or in the schema of a structured reply, which may be in the system prompt."""
     schemas = (*body.tools, body.response_format, text_of(body.messages[0].content or "").encode())
     return any(f'"{tool}"'.encode() in bytes(schema) for schema in schemas)
 
 
 def _master(messages: Sequence[Message]) -> Say:
-    """Tells a sub-agent what the user said, asks it again, and answers with what it remembers."""
+    """Sends a sub-agent the user's text, asks it again, and answers with what the sub-agent remembers."""
     turn = _this_turn(messages)
     said = next((text_of(message.content) for message in turn if isinstance(message, User)), "")
     results = [message.content for message in turn if isinstance(message, ToolResult)]
@@ -58,10 +58,10 @@ def _master(messages: Sequence[Message]) -> Say:
 
 
 def _analytic(messages: Sequence[Message]) -> Say:
-    """Remembers by its history alone: whatever it was told is there."""
+    """Answers from its history alone: all earlier tasks are in it."""
     tasks = [text_of(message.content) for message in messages if isinstance(message, User)]
-    told = [task.removeprefix("Remember what the user said: ") for task in tasks if task != RECALL]
-    answer = "; ".join(told) + "." if tasks[-1] == RECALL else f"I will remember: {told[-1]}."
+    remembered = [task.removeprefix("Remember what the user said: ") for task in tasks if task != RECALL]
+    answer = "; ".join(remembered) + "." if tasks[-1] == RECALL else f"I will remember: {remembered[-1]}."
     return call("finalanswertool", answer=answer, status="completed")
 
 
@@ -71,24 +71,24 @@ def _choice(turn: Sequence[Message], used: list[str], offered: list[str]) -> tup
     if "clocktool" not in used and "clocktool" in offered:
         return "clocktool", {"timezone": "UTC"}
     first, *others = [text_of(message.content) for message in turn if isinstance(message, User)] or [""]
-    told = [
+    parts = [
         f"I am the demo model of Longhouse and follow a script. You asked: {first!r}.",
         f"You answered: {others[-1]!r}." if others else "",
         f"The clock tool says it is {_time(turn)}." if "clocktool" in used else "",
         f"This session is in Postgres now and will outlive me. {HOW_TO}",
     ]
-    return "finalanswertool", {"answer": " ".join(part for part in told if part), "status": "completed"}
+    return "finalanswertool", {"answer": " ".join(part for part in parts if part), "status": "completed"}
 
 
 def _time(turn: Sequence[Message]) -> str:
     calls = [one for message in turn if isinstance(message, Assistant) for one in message.tool_calls]
     asked = [one.id for one in calls if one.function.name == "clocktool"]
-    told = (message.content for message in turn if isinstance(message, ToolResult) and message.tool_call_id in asked)
-    return next(told, "unknown")
+    results = (message.content for message in turn if isinstance(message, ToolResult) and message.tool_call_id in asked)
+    return next(results, "unknown")
 
 
 def _thought(used: list[str]) -> dict[str, Any]:
-    """Where the scene stands, as the structured strategies want it."""
+    """The state of the script, in the fields that structured strategies expect."""
     knows = "clocktool" in used
     return {
         "reasoning_steps": ["This is a scene.", "It has three steps."],
@@ -101,7 +101,7 @@ def _thought(used: list[str]) -> dict[str, Any]:
 
 
 def _this_turn(messages: Sequence[Message]) -> Sequence[Message]:
-    """The messages since the last final answer that the user has replied to, without the system prompt."""
+    """The messages after the last final answer that the user replied to, without the system prompt."""
     for index in range(len(messages) - 1, -1, -1):
         message, after = messages[index], messages[index + 2 :]
         is_last = isinstance(message, Assistant) and any(

@@ -1,6 +1,6 @@
-"""The embeddings that ship with us: a table with a row for each piece of a word. A text is the sum of its rows.
+"""The built-in static embeddings: a table with one vector per word piece. A text is the sum of its vectors.
 
-They need no network, no key and no compiled package of their own. `training/` makes the table.
+They need no network, no key and no extra compiled package. `training/` builds the table.
 """
 
 import asyncio
@@ -20,23 +20,23 @@ Vectors = npt.NDArray[np.float32]
 
 TABLE: Final = Path(__file__).parent / "table"
 FEW: Final = 16
-"""Up to so many texts are embedded at once, within a millisecond; more go to a thread."""
+"""Up to this many texts are embedded in the event loop, within a millisecond; more run in a thread."""
 PAIR: Final = 65_536
-"""Two neighbouring tokens as one number: the first times this, plus the second."""
+"""Two adjacent tokens as one number: the first times this factor, plus the second."""
 
 
 class Card(msgspec.Struct, frozen=True):
-    """What a table says of itself. The name is part of the index: vectors of two tables are never compared."""
+    """Metadata of a table. Its name is stored in the index: vectors of two tables are never compared."""
 
     name: str
     dimensions: int
 
 
 class Table:
-    """The rows, each as small whole numbers with one scale, and the pairs of neighbours that have a row of their own.
+    """Quantised rows, each with one scale, and the token pairs that have a row of their own.
 
-    A pair's row comes after the rows of the tokens and is added to those of its two: Han characters are words of
-    their own to the tokenizer, and most words of Chinese are two of them.
+    Rows of pairs follow the rows of tokens, and are added to those of the two tokens: the tokenizer makes each Han
+    character a word, and most Chinese words have two characters.
     """
 
     def __init__(self, packed: npt.NDArray[np.uint8], scales: Vectors, pairs: npt.NDArray[np.int64]) -> None:
@@ -46,7 +46,7 @@ class Table:
         self._first_pair = len(packed) - len(pairs)
 
     def vector(self, tokens: Sequence[int]) -> Vectors:
-        """Of length one; zeros for a text without a token, which is near to nothing."""
+        """The unit vector of a text; zeros for a text without tokens, which is similar to nothing."""
         ids = np.array(tokens, np.int64)
         ids = np.concatenate((ids, self._first_pair + self._known_pairs(ids)))
         summed: Vectors = self._scales[ids] @ self._rows[ids].astype(np.float32)
@@ -62,7 +62,7 @@ class Table:
 
 
 def unpacked(packed: npt.NDArray[np.uint8]) -> npt.NDArray[np.int8]:
-    """Two numbers from -7 to 7 in a byte, the first in its lower half."""
+    """Unpacks two 4-bit numbers from -7 to 7 from each byte, the lower half first."""
     rows = np.empty((len(packed), packed.shape[1] * 2), np.int8)
     rows[:, 0::2] = (packed & 15).astype(np.int8) - 8
     rows[:, 1::2] = (packed >> 4).astype(np.int8) - 8
@@ -70,7 +70,7 @@ def unpacked(packed: npt.NDArray[np.uint8]) -> npt.NDArray[np.int8]:
 
 
 class EmbeddedEmbedder:
-    """Reads its table when the first text comes: a process that searches for nothing does not hold it."""
+    """Loads its table at the first text: a process that never searches does not hold it in memory."""
 
     def __init__(self, folder: Path = TABLE) -> None:
         card = read_card(folder)
@@ -104,7 +104,7 @@ def read_card(folder: Path) -> Card:
 
 @cache
 def _read(folder: Path) -> tuple[WordPiece, Table]:
-    """Once for the whole process: it never changes."""
+    """Cached for the process: the table never changes."""
     with np.load(folder / "table.npz") as arrays:
         table = Table(arrays["q"], arrays["s"].astype(np.float32), arrays["pairs"].astype(np.int64))
     return WordPiece((folder / "vocab.txt").read_text(encoding="utf-8").split("\n")), table
@@ -115,7 +115,7 @@ def lazy(folder: Path | None = None) -> EmbeddedEmbedder:
 
 
 async def load() -> EmbeddedEmbedder:
-    """The embedder with its table read."""
+    """The embedder with its table loaded."""
     embedder = lazy()
     await embedder.embed([])
     return embedder

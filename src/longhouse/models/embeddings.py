@@ -1,4 +1,4 @@
-"""Any OpenAI-compatible `/embeddings` endpoint. Whatever goes wrong on the way becomes a ProviderError."""
+"""Embeddings from an OpenAI-compatible `/embeddings` endpoint. Every failure becomes a ProviderError."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -13,9 +13,9 @@ from longhouse.models.http_client import Endpoint, HttpFailure, open_endpoint
 from longhouse.models.openai import provider_error
 
 AT_ONCE: Final = 128
-"""Texts of one request: some endpoints take no more."""
+"""Texts in one request: some endpoints accept no more."""
 MOST_DIMENSIONS: Final = 4000
-"""The most that an index of half-precision vectors can hold."""
+"""The limit of an index over half-precision vectors."""
 WITHIN: Final = 30.0
 """Seconds for one request."""
 MOST_BYTES: Final = 64 * 2**20
@@ -31,7 +31,7 @@ class _Answer(msgspec.Struct):
 
 
 class EndpointEmbedder:
-    """A model behind an endpoint. Its dimensions are known once it has answered."""
+    """An embedding model behind an endpoint. Its dimensions are known after the first answer."""
 
     def __init__(self, endpoint: Endpoint, model: str) -> None:
         self.name = model
@@ -81,6 +81,6 @@ class EndpointEmbedder:
 
 @asynccontextmanager
 async def open_embeddings(base_url: str, api_key: str, model: str) -> AsyncIterator[EndpointEmbedder]:
-    """Opens the connections to an endpoint such as https://api.openai.com/v1; no request is sent yet."""
+    """Opens a connection pool to an endpoint such as https://api.openai.com/v1; no request is sent yet."""
     async with open_endpoint(base_url, api_key, within=WITHIN) as endpoint:
         yield EndpointEmbedder(endpoint, model)

@@ -1,4 +1,4 @@
-"""Who thinks for a template: one set of connections for each endpoint that a template names."""
+"""Chooses the model endpoint of a template: one connection pool for each endpoint that templates name."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -16,7 +16,7 @@ MOST: Final = 256
 """Endpoints that one process keeps open."""
 
 FindSecret = Callable[[str, str], str | None]
-"""The secret of this name for a call to this address; None where there is none here."""
+"""Returns the secret of this name for a call to this URL; None where it is not set."""
 
 
 class Endpoints:
@@ -29,7 +29,7 @@ class Endpoints:
         self._open: dict[tuple[str, str, str], Model] = {}
 
     async def model_for(self, template: Template) -> Model:
-        """The endpoint that the template names, or the one of the settings."""
+        """The endpoint that the template names, or that of the settings."""
         policy = template.llm_policy
         if policy.base_url is None:
             return self._default
@@ -41,7 +41,7 @@ class Endpoints:
         return self._open[place]
 
     async def _opened(self, base_url: str, policy: LLMPolicy, ref: str) -> Model:
-        # The settings' key is for the settings' endpoint; a key that a template names, for the address it belongs to.
+        # The settings' key is sent only to the settings' endpoint; a template's key only to the URL it belongs to.
         key = self._secrets(policy.api_key_ref, base_url) if policy.api_key_ref else ""
         if key is None:
             raise SetupError(f"{ref} names the secret {policy.api_key_ref!r}, which this process was not given.")
@@ -55,6 +55,6 @@ class Endpoints:
 async def open_endpoints(
     default: Model, secrets: FindSecret, *, egress: Egress, hang: float = HANG
 ) -> AsyncIterator[Endpoints]:
-    """`egress`: where templates may send their requests; whoever publishes one is not the operator of this process."""
+    """`egress`: where templates may send requests; a publisher of templates is not the operator of this process."""
     async with AsyncExitStack() as stack:
         yield Endpoints(stack, default, secrets, egress, hang)

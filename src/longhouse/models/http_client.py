@@ -1,7 +1,7 @@
-"""The one HTTP client, for models, embeddings, the search service and remote tools.
+"""The HTTP client of models, embeddings, the search service and remote tools.
 
-Connections lead only where the egress rules allow. Redirects are not followed, cookies are not kept, proxies of the
-environment are not used. Each answer is read up to a bound. Whatever goes wrong on the way is an `HttpFailure`.
+It connects only where the egress rules allow. It follows no redirects, keeps no cookies and ignores the proxies of the
+environment. The size of each response is bounded. Every failure is an `HttpFailure`.
 """
 
 import asyncio
@@ -23,57 +23,57 @@ from longhouse.errors import SetupError
 from longhouse.redaction import Redaction, redaction_of
 
 CONNECT: Final = 10.0
-"""Seconds to find the host and connect to it."""
+"""Seconds for the DNS lookup and the connect."""
 CONNECTING: Final = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT)
-"""Bounds nothing else: the caller does."""
+"""A connect timeout only: the caller sets the other limits."""
 HANG: Final = 60.0
-"""Seconds without a single byte after which an answer counts as hung."""
+"""Seconds without a byte after which a response has timed out."""
 
-_KEPT: Final = 30.0
-"""Seconds that a connection, and the addresses checked for a name, are kept after use."""
-_MOST_COMPLAINT: Final = 16 * 2**10
-_COMPLAINT_WITHIN: Final = 5.0
+_KEEP_ALIVE: Final = 30.0
+"""Seconds that an idle connection, and the checked addresses of a name, are kept."""
+_MAX_ERROR_BODY: Final = 16 * 2**10
+_ERROR_BODY_TIMEOUT: Final = 5.0
 _LINGER: Final = 0.1
-_TROUBLE: Final = (aiohttp.ClientError, HttpProcessingError, OSError)
+_CONNECTION_ERRORS: Final = (aiohttp.ClientError, HttpProcessingError, OSError)
 
 
 class HttpFailure(Exception):  # noqa: N818 - callers turn it into an error of theirs
-    """A request brought no answer that can be used."""
+    """A request without a usable response."""
 
     def __init__(self, what: str, why: str = "", *, kind: str = "", retryable: bool = True) -> None:
         super().__init__(what)
         self.what = what
-        """What the other side did, to be put behind its name."""
+        """What the server did; a sentence puts its name in front."""
         self.why = why
         """Details for the operator: one bounded line without secrets."""
         self.kind = kind
-        """What kind of trouble the connection had; empty where an answer came."""
+        """The type of the connection error; empty where a response arrived."""
         self.retryable = retryable
-        """May it be gone at the next try?"""
+        """Whether a retry may succeed."""
 
     def told(self, who: str) -> str:
-        """The same in a sentence that anybody may read."""
+        """A sentence without details, safe for every reader."""
         return f"{who} {self.what}"
 
     def sentence(self, who: str) -> str:
-        """The same with its details."""
+        """The sentence with its details."""
         return f"{self.told(who)}: {self.why}" if self.why else self.told(who)
 
 
 class PackedAnswer(HttpFailure):
-    """An answer whose Content-Encoding cannot be undone."""
+    """A response whose Content-Encoding cannot be decoded."""
 
     def told(self, who: str) -> str:
         return f"the answer {self.what} ({who} sent it)"
 
 
 class StatusFailure(HttpFailure):
-    """An answer with another status than 2xx; a redirect is one of them."""
+    """A response with a status other than 2xx, redirects included."""
 
     def __init__(self, response: aiohttp.ClientResponse, complaint: bytes, redaction: Redaction) -> None:
         self.status, self.reason, self.headers = response.status, response.reason, response.headers
         self.complaint = complaint
-        """The beginning of its body, as it was sent."""
+        """The first bytes of the response body, as they were sent."""
         if 300 <= self.status < 400:
             super().__init__(f"answered {self.status}, a redirect, which is not followed", retryable=False)
             return
@@ -83,12 +83,12 @@ class StatusFailure(HttpFailure):
 
 
 def passes(status: int) -> bool:
-    """Whether a failure with this status may be gone at the next try."""
+    """Whether a request that failed with this status may be retried."""
     return status in (408, 409, 425, 429) or status >= 500
 
 
 class BoundedResponse:
-    """A response of success. Its body is read, and unpacked, up to a bound."""
+    """A successful response. Its body is read and decompressed up to a bound."""
 
     def __init__(self, response: aiohttp.ClientResponse, most_bytes: int) -> None:
         self.status, self.kind, self.headers = response.status, response.content_type, response.headers
@@ -98,7 +98,7 @@ class BoundedResponse:
         self._unpacker = _unpacker(response)
 
     async def read(self) -> bytes:
-        """All that has arrived since the last read; nothing at the end."""
+        """The bytes that arrived since the last read; empty at the end."""
         while piece := await self._content.readany():
             self._received += len(piece)
             if self._unpacker:
@@ -116,10 +116,10 @@ class BoundedResponse:
         return b"".join(pieces)
 
     async def let_go(self) -> None:
-        """Reads the few bytes behind the end of a stream, so that the connection can be used again."""
+        """Reads the few bytes after the end of a stream, so that the connection can be reused."""
         if self._content.at_eof():
             return
-        with suppress(*_TROUBLE):
+        with suppress(*_CONNECTION_ERRORS):
             async with asyncio.timeout(_LINGER):
                 while await self._content.readany():
                     pass
@@ -136,7 +136,7 @@ class BoundedResponse:
 def _unpacker(response: aiohttp.ClientResponse) -> "zlib._Decompress | None":
     packing = response.headers.get("Content-Encoding", "identity").strip().lower()
     if packing in ("gzip", "x-gzip", "deflate"):
-        return zlib.decompressobj(47)  # finds out by itself which of them it is
+        return zlib.decompressobj(47)  # detects gzip and zlib by their headers
     if packing != "identity":
         raise PackedAnswer("is packed in a way that was not asked for")
     return None
@@ -144,40 +144,40 @@ def _unpacker(response: aiohttp.ClientResponse) -> "zlib._Decompress | None":
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """An address, with connections to it, and the key that goes along."""
+    """A URL with its connection pool and the API key for its requests."""
 
     http: aiohttp.ClientSession = field(repr=False)
     url: URL
     headers: Mapping[str, str] = field(repr=False)
-    """Of each request and not of the session: aiohttp would show those of the session, the key too, to a proxy."""
+    """Sent with each request, not set on the session: aiohttp would send session headers, with the key, to a proxy."""
     redaction: Redaction
 
     @property
     def name(self) -> str:
-        """Host and port: what errors call it."""
+        """Host and port, as error messages name the endpoint."""
         return self.url.host_port_subcomponent or ""
 
     def at(self, *path: str, headers: Mapping[str, str] | None = None) -> "Endpoint":
-        """The same, at a path beneath."""
+        """The same endpoint with a path appended."""
         url = self.url.joinpath(*path).with_query(self.url.query)
         return replace(self, url=url, headers={**self.headers, **(headers or {})})
 
     @asynccontextmanager
     async def post(self, body: bytes, *, most_bytes: int, trace: object = None) -> AsyncIterator[BoundedResponse]:
-        """One request, sent once. Leaving the block before the end of the answer hangs up."""
+        """Sends one request, without retries. Leaving the block early closes the connection."""
         if self.http.closed:
             raise HttpFailure("cannot be asked: the connections to it are closed")
-        # As a file, because aiohttp warns of bytes over 1 MB, and of images there may be more.
+        # A file object, because aiohttp warns about bytes over 1 MB, and images may be larger.
         data = io.BytesIO(body)
         try:
             async with self.http.post(
                 self.url, data=data, headers=self.headers, allow_redirects=False, trace_request_ctx=trace
             ) as response:
                 if not 200 <= response.status < 300:
-                    raise StatusFailure(response, await _complaint(response), self.redaction)
+                    raise StatusFailure(response, await _error_body(response), self.redaction)
                 yield BoundedResponse(response, most_bytes)
-        except _TROUBLE as error:
-            raise _failure(error, self.http.timeout) from None  # it may hold an address with its password
+        except _CONNECTION_ERRORS as error:
+            raise _failure(error, self.http.timeout) from None  # the cause may hold a URL with a password
 
 
 @asynccontextmanager
@@ -194,10 +194,10 @@ async def open_endpoint(
     within: float | None = None,
     limit: int = 0,
 ) -> AsyncIterator[Endpoint]:
-    """Opens the connections to an address such as https://api.openai.com/v1; no request is sent yet.
+    """Opens a connection pool to a base URL such as https://api.openai.com/v1; no request is sent yet.
 
-    Through a proxy it is the proxy that looks names up: beside what is clear by itself, names are refused that the
-    operator has not named. `has_user`: the address may hold a user and a password.
+    Through a proxy, the proxy resolves names: host names that the operator has not named are then refused as well.
+    `has_user`: the URL may hold a user and a password.
     """
     url = _address(base_url, f"{whose} base URL", egress, has_user)
     via = _address(proxy, f"{whose} proxy", egress) if proxy else None
@@ -210,7 +210,7 @@ async def open_endpoint(
         headers["Authorization"] = aiohttp.encode_basic_auth(url.user, url.password or "")
     secrets = filter(None, (api_key, url.password, via.password if via else None))
     redaction = redaction_of(secrets, "[secret]")
-    # Where connections are limited, `connect` would count the wait for a free one too.
+    # With a limited pool, `connect` would include the wait for a free connection.
     free = None if limit else connect
     timeout = aiohttp.ClientTimeout(total=within, connect=free, sock_connect=connect, sock_read=hang)
     async with open_session(egress, timeout, keep=True, limit=limit, proxy=via) as http:
@@ -228,13 +228,13 @@ async def open_session(
     proxy: URL | None = None,
     traces: Sequence[aiohttp.TraceConfig] = (),
 ) -> AsyncIterator[aiohttp.ClientSession]:
-    """Connections that cannot lead where the rules do not allow.
+    """A client session that connects only where the egress rules allow.
 
-    Each is new, so each is checked. With `keep` they are kept for a while after use, and so are addresses that were
-    checked for a name. `limit`: of connections at once, 0 for any number.
+    Each connection is new, so each is checked. With `keep`, idle connections and the checked addresses of a name are
+    reused for a while. `limit`: connections at once, 0 for no limit.
     """
     gate = Gate(egress, lookup)
-    kept: dict[str, Any] = {"keepalive_timeout": _KEPT} if keep else {"force_close": True, "use_dns_cache": False}
+    kept: dict[str, Any] = {"keepalive_timeout": _KEEP_ALIVE} if keep else {"force_close": True, "use_dns_cache": False}
     async with aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(resolver=gate, socket_factory=gate.socket, limit=limit, **kept),
         cookie_jar=aiohttp.DummyCookieJar(),
@@ -247,7 +247,7 @@ async def open_session(
 
 
 def json_headers(key: str = "") -> dict[str, str]:
-    """Of a request with a JSON body, and with a key where there is one."""
+    """The headers of a request with a JSON body, with the API key where there is one."""
     headers = {
         "Accept": "application/json",
         "Accept-Encoding": "identity",
@@ -258,7 +258,7 @@ def json_headers(key: str = "") -> dict[str, str]:
 
 
 def can_be_sent(key: str) -> bool:
-    """Can an HTTP header carry this key?"""
+    """Whether an HTTP header can carry this key."""
     return key.isascii() and key.isprintable()
 
 
@@ -270,22 +270,22 @@ def _address(text: str, what: str, egress: Egress, has_user: bool = True) -> URL
     if url.scheme not in ("http", "https") or not url.host or (not has_user and (url.user or url.password)):
         raise SetupError(f"{what} is not an address that starts with http:// or https://")
     if refused := egress.refusal_of(url):
-        if egress is ANYWHERE:  # set up by the operator, who reads this
+        if egress is ANYWHERE:  # configured by the operator, who reads this error
             raise SetupError(f"{what} cannot be used: {refused}.")
-        # Without the host: users of an agent may read this.
+        # The host is left out: users of an agent may read this error.
         raise SetupError(f"{what} leads where this server may not go; see LONGHOUSE_ALLOW_EGRESS.")
     return url
 
 
-async def _complaint(response: aiohttp.ClientResponse) -> bytes:
-    """The beginning of an error's body; a peer that is slow to complain is not waited for."""
+async def _error_body(response: aiohttp.ClientResponse) -> bytes:
+    """The first bytes of an error body, within a short timeout."""
     said = b""
-    with suppress(HttpFailure, *_TROUBLE):
+    with suppress(HttpFailure, *_CONNECTION_ERRORS):
         bounded = BoundedResponse(response, 2**20)
-        async with asyncio.timeout(_COMPLAINT_WITHIN):
-            while len(said) < _MOST_COMPLAINT and (piece := await bounded.read()):
+        async with asyncio.timeout(_ERROR_BODY_TIMEOUT):
+            while len(said) < _MAX_ERROR_BODY and (piece := await bounded.read()):
                 said += piece
-    return said[:_MOST_COMPLAINT]
+    return said[:_MAX_ERROR_BODY]
 
 
 def _failure(error: Exception, timeout: aiohttp.ClientTimeout) -> HttpFailure:
@@ -317,7 +317,7 @@ def _failure(error: Exception, timeout: aiohttp.ClientTimeout) -> HttpFailure:
 
 
 def _reason(error: OSError) -> str:
-    """The system's words without the address that asyncio adds to them."""
+    """The system's error message without the address that asyncio adds."""
     if (error.errno or 0) > 0 and not isinstance(error, ssl.SSLError):
         return os.strerror(error.errno or 0)
     return error.strerror or "no connection"

@@ -1,4 +1,4 @@
-"""Any OpenAI-compatible endpoint. Whatever goes wrong on the way becomes a ProviderError of one sentence."""
+"""Chat model behind an OpenAI-compatible endpoint. Every failure becomes a ProviderError of one sentence."""
 
 import email.utils
 import json
@@ -16,13 +16,13 @@ from longhouse.models.protocol import Delta, paid_for
 from longhouse.models.sse import Reading, Refused, Unreadable
 
 MOST_BYTES: Final = 32 * 2**20
-"""No honest answer is longer; an endless one ends here."""
+"""Upper bound of one response body: a real answer is shorter, and an endless one is cut off here."""
 LONGEST_WAIT: Final = 120.0
-"""Seconds; a provider that asks for a longer pause is asked again after this one."""
+"""Upper bound of Retry-After, in seconds: a provider that asks for more is retried after this time."""
 
 
 class OpenAIModel:
-    """A model behind an OpenAI-compatible endpoint; the request's body says which one."""
+    """A model behind an OpenAI-compatible endpoint; the request body names the model."""
 
     def __init__(self, endpoint: Endpoint, *, most_bytes: int = MOST_BYTES) -> None:
         headers = {"Accept": "text/event-stream, application/json"}
@@ -30,7 +30,7 @@ class OpenAIModel:
         self._most_bytes = most_bytes
 
     async def stream(self, body: Body) -> AsyncGenerator[Delta, None]:
-        """One request. Closing the generator hangs up at once, and the provider stops working for us."""
+        """Sends one request. Closing the generator closes the connection at once, so the provider stops generating."""
         endpoint, reading = self._endpoint, Reading()
         try:
             async with endpoint.post(_encoded(body), most_bytes=self._most_bytes) as answer:
@@ -44,7 +44,7 @@ class OpenAIModel:
                     yield delta
                 await answer.let_go()
         except HttpFailure as failure:
-            # A connection that breaks behind the end of an answer has done its work.
+            # A connection that breaks after the end of the answer is no failure.
             if not (reading.finished and failure.kind):
                 raise provider_error(endpoint, failure) from None
         except Refused as refused:
@@ -58,7 +58,7 @@ class OpenAIModel:
 
     def _accept(self, answer: BoundedResponse) -> None:
         if answer.kind not in ("text/event-stream", "application/json") and "Content-Type" in answer.headers:
-            # Retryable: it is mostly a proxy's page about a model that is down for the moment.
+            # Retryable: this is mostly a proxy's error page while the model is down.
             kind = self._endpoint.redaction.quoted(answer.kind)
             told = "the model sent something else in place of an answer"
             reason = f"{self._endpoint.name} sent {kind} in place of an answer"
@@ -82,7 +82,7 @@ def _encoded(body: Body) -> bytes:
 
 
 def provider_error(endpoint: Endpoint, failure: HttpFailure) -> ProviderError:
-    """What the endpoint did; its name and its own words are for the operator alone."""
+    """The failure as a ProviderError; the endpoint's name and its own words are for the operator only."""
     said, why, retryable, retry_after = failure.told(endpoint.name), failure.why, failure.retryable, None
     if isinstance(failure, StatusFailure) and why:
         why = endpoint.redaction.quoted(_words(failure.complaint) or failure.reason or "no reason given")
@@ -93,7 +93,7 @@ def provider_error(endpoint: Endpoint, failure: HttpFailure) -> ProviderError:
 
 
 def _words(complaint: bytes) -> str:
-    """What an error's body says, in whichever of the usual envelopes."""
+    """The message of an error body, from any of the usual envelopes."""
     try:
         found = msgspec.json.decode(complaint, type=dict[str, Any] | list[dict[str, Any]])
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""What an endpoint can do: three small requests, and which of a template's `llm_policy.can` follow from the replies."""
+"""Probes an endpoint with three small requests, and derives the values of a template's `llm_policy.can`."""
 
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
@@ -16,13 +16,13 @@ from longhouse.journal.messages import User
 from longhouse.models.protocol import Model
 
 MOST_TOKENS: Final = 1000
-"""Of one reply; room for a model that thinks before it answers."""
+"""Limit of one reply; enough for a model that reasons before it answers."""
 CITIES: Final = ["Lima", "Oslo"]
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One ability: whether the endpoint has it (None: it could not be judged), and how that is known."""
+    """One capability: whether the endpoint has it (None: unknown), and the reason."""
 
     ability: str
     holds: bool | None
@@ -30,8 +30,8 @@ class Finding:
 
 
 @dataclass(slots=True)
-class _Heard:
-    """A reply as far as the probe is interested in it."""
+class _Reply:
+    """The parts of a reply that the probe looks at."""
 
     text: str = ""
     calls: dict[int, str] = field(default_factory=dict)
@@ -39,15 +39,15 @@ class _Heard:
 
 
 async def probe(model: Model, name: str) -> list[Finding]:
-    """Asks one thing after another. An endpoint that answers nothing at all raises: that says nothing of abilities."""
+    """Sends the requests one after another. Raises if all fail: that shows nothing about the capabilities."""
     findings: list[Finding] = []
     errors: list[ProviderError] = []
-    for ability, body, judge in _trials(name):
+    for ability, body, judge in _requests(name):
         try:
             findings.append(Finding(ability, *judge(await _answer(model, body))))
         except ProviderError as error:
             errors.append(error)
-            # What may pass says nothing about the request; a refusal does.
+            # A retryable error shows nothing about the request; a refusal does.
             failed, why = (None, "it failed") if error.retryable else (False, "it was refused")
             findings.append(Finding(ability, failed, f"{why}: {error}"))
     if len(errors) == len(findings):
@@ -56,7 +56,7 @@ async def probe(model: Model, name: str) -> list[Finding]:
 
 
 def told(findings: Sequence[Finding]) -> str:
-    """The findings in plain words, and what to set."""
+    """The findings as text, and what to set."""
     marks = {True: "yes", False: "no", None: "unknown"}
     width = max(len(finding.ability) for finding in findings)
     lines = [f"{finding.ability:<{width}}  {marks[finding.holds]}: {finding.why}" for finding in findings]
@@ -73,18 +73,18 @@ def told(findings: Sequence[Finding]) -> str:
 
 
 def abilities(findings: Sequence[Finding]) -> Abilities:
-    """What a template should say of this endpoint; what could not be judged stays as it is by default."""
+    """The capabilities for a template of this endpoint; unknown ones keep their defaults."""
     return Abilities(**{finding.ability: finding.holds for finding in findings if finding.holds is not None})
 
 
-Judge = Callable[[_Heard], tuple[bool, str]]
+Judge = Callable[[_Reply], tuple[bool, str]]
 
 
-def _trials(model: str) -> list[tuple[str, Body, Judge]]:
+def _requests(model: str) -> list[tuple[str, Body, Judge]]:
     def body(text: str, **fields: Any) -> Body:
         return Body(model=model, messages=[User(content=text)], max_tokens=MOST_TOKENS, temperature=0.0, **fields)
 
-    # No text asks for the form that is wanted: an endpoint that passes over a field does not get there by chance.
+    # No prompt asks for the expected form: an endpoint that ignores a field does not produce it by chance.
     force = {"type": "function", "function": {"name": "note_mood"}}
     cities = "What is the weather in Oslo, and what is it in Lima? Look up both cities at once. Be brief."
     return [
@@ -94,15 +94,15 @@ def _trials(model: str) -> list[tuple[str, Body, Judge]]:
     ]
 
 
-def _forced(heard: _Heard) -> tuple[bool, str]:
-    names = list(heard.calls.values())
+def _forced(reply: _Reply) -> tuple[bool, str]:
+    names = list(reply.calls.values())
     if names and set(names) == {"note_mood"}:
         return True, "it called the tool that it was told to call"
     return False, f"it called {names[0]!r} in place of the one named" if names else "it called no tool"
 
 
-def _parallel(heard: _Heard) -> tuple[bool, str]:
-    match len(heard.calls):
+def _parallel(reply: _Reply) -> tuple[bool, str]:
+    match len(reply.calls):
         case 0:
             return False, "it called no tool"
         case 1:
@@ -111,43 +111,43 @@ def _parallel(heard: _Heard) -> tuple[bool, str]:
             return True, f"it called {many} tools in one reply"
 
 
-def _structured(heard: _Heard) -> tuple[bool, str]:
-    if heard.finish == "length":
+def _structured(reply: _Reply) -> tuple[bool, str]:
+    if reply.finish == "length":
         return False, f"it did not end within {MOST_TOKENS} tokens"
     try:
-        said = msgspec.json.decode(heard.text, type=_Step)
+        step = msgspec.json.decode(reply.text, type=_Step)
     except (msgspec.DecodeError, UnicodeEncodeError):
-        if isinstance(read_object(heard.text), dict):
+        if isinstance(read_object(reply.text), dict):
             return False, "it wrote JSON, but not within the schema"
         return False, "it did not write JSON"
-    if said.function.get(DISCRIMINATOR) not in _BRANCHES or said.function.get("city") not in CITIES:
+    if step.function.get(DISCRIMINATOR) not in _BRANCHES or step.function.get("city") not in CITIES:
         return False, "it wrote JSON, but not within the schema"
     return True, "its reply fits the schema"
 
 
-async def _answer(model: Model, body: Body) -> _Heard:
-    """A second try for what may pass: some servers close a connection that they had promised to keep."""
+async def _answer(model: Model, body: Body) -> _Reply:
+    """Retries a retryable error once: some servers close a keep-alive connection too early."""
     try:
-        return await _heard(model, body)
+        return await _collected(model, body)
     except ProviderError as error:
         if not error.retryable:
             raise
-        return await _heard(model, body)
+        return await _collected(model, body)
 
 
-async def _heard(model: Model, body: Body) -> _Heard:
-    heard = _Heard()
+async def _collected(model: Model, body: Body) -> _Reply:
+    reply = _Reply()
     async with aclosing(model.stream(body)) as deltas:
         async for delta in deltas:
-            heard.text += delta.text
-            heard.finish = delta.finish or heard.finish
+            reply.text += delta.text
+            reply.finish = delta.finish or reply.finish
             for call in delta.calls:
-                heard.calls[call.index] = heard.calls.get(call.index) or call.name
-    return heard
+                reply.calls[call.index] = reply.calls.get(call.index) or call.name
+    return reply
 
 
 class _Step(msgspec.Struct, forbid_unknown_fields=True):
-    """What the probe's schema allows, as far as a type can say it."""
+    """The reply that the probe's schema allows, as far as a type can express it."""
 
     sure: bool
     function: dict[str, str]
@@ -173,7 +173,7 @@ _TOOLS: Final = (
     _tool("note_mood", "Note the mood of the user, in one word.", "mood"),
 )
 _BRANCHES: Final = ("look_up_weather", "look_up_time")
-# The form that structured agents use, a union of literals, and no free text in it: it ends after a few tokens.
+# The form that structured agents use: a union of literals without free text, which ends after a few tokens.
 _SCHEMA: Final = _object(
     {
         "sure": {"type": "boolean"},

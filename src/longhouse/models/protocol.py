@@ -1,4 +1,4 @@
-"""Who thinks: the protocol that every model follows, and the fragments it answers with."""
+"""The protocols of chat models and embedding models, and the streamed deltas that a chat model yields."""
 
 from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
@@ -22,7 +22,7 @@ class CallDelta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Delta(msgspec.Struct, frozen=True, kw_only=True):
-    """What one network read brought, added up. Fragments are not facts: the engine makes the reply of them."""
+    """The merged content of one network read. The engine builds the reply from deltas; deltas are not recorded."""
 
     text: str = ""
     reasoning: str = ""
@@ -33,13 +33,13 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Model(Protocol):
-    """Streams a reply. Raises ProviderError, and nothing else, for whatever goes wrong on the way."""
+    """Streams a reply. Every failure is raised as ProviderError."""
 
     def stream(self, body: Body) -> AsyncGenerator[Delta, None]: ...
 
 
 class PaidError(ProviderError):
-    """A reply that came to nothing, and whose tokens count all the same."""
+    """A failed reply whose tokens were used all the same: they count against the budget."""
 
     def __init__(self, error: ProviderError, usage: Usage) -> None:
         super().__init__(str(error), retryable=error.retryable, retry_after=error.retry_after, told=error.told)
@@ -47,21 +47,21 @@ class PaidError(ProviderError):
 
 
 def paid_for(error: ProviderError, usage: Usage | None) -> ProviderError:
-    """The error, with what the failed reply has cost, where that is known."""
+    """The error with the usage of the failed reply, where the usage is known."""
     return PaidError(error, usage) if usage and not isinstance(error, PaidError) else error
 
 
 class Embedder(Protocol):
-    """Turns texts into vectors of length one. Raises ProviderError, and nothing else, for whatever goes wrong."""
+    """Turns texts into vectors of length one. Every failure is raised as ProviderError."""
 
     @property
     def name(self) -> str:
-        """Says which vectors can be compared: those of the same name."""
+        """The name of the vector space: only vectors of the same name can be compared."""
         ...
 
     @property
     def dimensions(self) -> int: ...
 
     async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        """A row for each text."""
+        """One row for each text."""
         ...

@@ -1,4 +1,4 @@
-"""A model that follows a script, in Python or JSON: for tests, docs and the demo."""
+"""A scripted model, with replies defined in Python or JSON: for tests, docs and the demo."""
 
 import asyncio
 import itertools
@@ -21,7 +21,7 @@ class _Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
 
 
 class Status(_Line, frozen=True, tag_field="kind", tag="status"):
-    """Instead of the reply: an error status."""
+    """Fault: an error status instead of the reply."""
 
     status: int = 500
     retry_after: float | None = None
@@ -29,19 +29,19 @@ class Status(_Line, frozen=True, tag_field="kind", tag="status"):
 
 
 class Hang(_Line, frozen=True, tag_field="kind", tag="hang"):
-    """Instead of the reply: nothing, not a single byte. In process the time-out comes after `seconds`, or at once."""
+    """Fault: not a single byte is sent. In process, the timeout is raised after `seconds`, or at once."""
 
     seconds: float | None = None
 
 
 class Cut(_Line, frozen=True, tag_field="kind", tag="cut"):
-    """The connection dies after so many deltas of the reply."""
+    """Fault: the connection breaks after this many deltas of the reply."""
 
     after: int = 1
 
 
 class Garbage(_Line, frozen=True, tag_field="kind", tag="garbage"):
-    """Instead of the reply: a page of HTML with status 200."""
+    """Fault: an HTML page with status 200 instead of the reply."""
 
     page: str = "<!doctype html><title>Bad gateway</title>"
 
@@ -50,7 +50,7 @@ Fault = Status | Hang | Cut | Garbage
 
 
 class Call(_Line, frozen=True):
-    """A tool call; in a script its arguments are an object, or a string where the model shall write nonsense."""
+    """A tool call; its arguments are an object, or a string where the model should write invalid JSON."""
 
     name: str
     arguments: str | dict[str, Any] = "{}"
@@ -61,28 +61,28 @@ class Call(_Line, frozen=True):
 
     @property
     def written(self) -> str:
-        """The arguments as the model writes them, keys in the script's order."""
+        """The arguments as JSON text, keys in the script's order."""
         assert isinstance(self.arguments, str)
         return self.arguments
 
 
 class Say(_Line, frozen=True):
-    """One reply: thoughts, then text, then calls."""
+    """One reply: reasoning, then text, then tool calls."""
 
     text: str = ""
     calls: tuple[Call, ...] = ()
     reasoning: str = ""
     chunk: int = 0
-    """Characters in a delta; 0: each part of the reply in one."""
+    """Characters per delta; 0 sends each part of the reply in one delta."""
     delay: float = 0.0
     """Seconds between deltas."""
     fault: Fault | None = None
 
 
 class Script(_Line, frozen=True):
-    """Replies, taken one after another, or (`step`) by the number of assistant messages since the last user message.
+    """Replies in order, or (`step`) by the number of assistant messages since the last user message.
 
-    A script by step keeps no state, so that many sessions can play it at once; its last reply repeats.
+    A script by step keeps no state, so many sessions can use it at once; its last reply repeats.
     """
 
     by: Literal["order", "step"] = "order"
@@ -94,7 +94,7 @@ Playable = Script | Iterable[Say] | Choose
 
 
 def say(text: str, *, reasoning: str = "", chunk: int = 0, delay: float = 0.0, fault: Fault | None = None) -> Say:
-    """A reply in words."""
+    """A text reply."""
     return Say(text=text, reasoning=reasoning, chunk=chunk, delay=delay, fault=fault)
 
 
@@ -104,7 +104,7 @@ def call(name: str, /, **arguments: Any) -> Say:
 
 
 def calls(*says: Say) -> Say:
-    """One reply with the calls, and the words, of all these."""
+    """One reply that joins the texts and the calls of all given replies."""
     return Say(
         text="".join(each.text for each in says),
         reasoning="".join(each.reasoning for each in says),
@@ -123,11 +123,11 @@ def read_script(path: Path) -> Script:
 
 
 class Play:
-    """Chooses the reply to each request: first those of `will`, then what the script says."""
+    """Chooses the reply to each request: first the queued ones of `will`, then those of the script."""
 
     def __init__(self, script: Playable = ()) -> None:
         self._queue: list[Say] = []
-        self._choose: Choose = _at_a_loss
+        self._choose: Choose = _no_reply_left
         if callable(script):
             self._choose = script
         elif not isinstance(script, Script):
@@ -145,17 +145,17 @@ class Play:
 
 
 class ScriptedModel:
-    """A model whose replies are known beforehand; faults are raised as an endpoint's would be."""
+    """A model with predefined replies; faults are raised as a real endpoint's would be."""
 
     def __init__(self, script: Playable = (), *, remember: bool = True) -> None:
         self.bodies: list[Body] = []
-        """What it was asked; empty for ever without `remember`."""
+        """The requests it received; always empty without `remember`."""
         self._remember = remember
         self._play = Play(script)
         self._ids = itertools.count(1)
 
     def will(self, *says: Say) -> None:
-        """These replies come next, after those already promised."""
+        """Queues replies after those already queued."""
         self._play.will(*says)
 
     async def stream(self, body: Body) -> AsyncGenerator[Delta, None]:
@@ -186,12 +186,12 @@ async def _fail_early(fault: Fault | None) -> None:
             raise ProviderError("the scripted model sent text/html in place of an answer", retryable=True)
 
 
-def _at_a_loss(body: Body) -> Say:
+def _no_reply_left(body: Body) -> Say:
     raise ProviderError(f"the script has no reply left for {body.model!r}", retryable=False)
 
 
 def step_of(messages: Sequence[Message]) -> int:
-    """How many replies the model has given since a person last spoke."""
+    """The number of replies since the last user message."""
     count = 0
     for message in reversed(messages):
         if isinstance(message, User):
@@ -201,7 +201,7 @@ def step_of(messages: Sequence[Message]) -> int:
 
 
 def deltas_of(reply: Say, ids: Sequence[str]) -> list[Delta]:
-    """A reply as a stream of deltas, the finish last; `ids` are those of its calls."""
+    """A reply as a list of deltas, the finish reason last; `ids` are the ids of its calls."""
     size = reply.chunk
     deltas = [Delta(reasoning=part) for part in _parts(reply.reasoning, size)]
     deltas += [Delta(text=part) for part in _parts(reply.text, size)]
@@ -218,7 +218,7 @@ def _parts(text: str, size: int) -> list[str]:
 
 
 def usage_of(body: Body, reply: Say) -> Usage:
-    """A plausible count: a token for every four characters."""
+    """A plausible usage: one token for every four characters."""
     prompt = max(1, sum(_length(message) for message in body.messages) // 4)
     written = sum(len(made.name) + len(made.written) for made in reply.calls)
     completion = max(1, (len(reply.text) + len(reply.reasoning) + written) // 4)

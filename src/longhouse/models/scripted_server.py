@@ -1,4 +1,4 @@
-"""The scripted model behind a real socket: a small OpenAI-compatible server whose faults are real ones."""
+"""The scripted model as an OpenAI-compatible HTTP server: its faults happen on a real socket."""
 
 import argparse
 import asyncio
@@ -32,19 +32,19 @@ from longhouse.models.scripted import (
 )
 
 CREATED: Final = 1_767_225_600
-"""All answers were created at the same second: a script gives the same bytes at each run."""
+"""Fixed creation time of all answers: a script produces the same bytes in each run."""
 
 _json: Final = msgspec.json.Encoder()
-_asked: Final = msgspec.json.Decoder(Body)
+_body_decoder: Final = msgspec.json.Decoder(Body)
 
 
 class Server:
-    """A running server: where it is, and what it was asked."""
+    """A running server: its URL and the requests it received."""
 
     def __init__(self, script: Playable, *, remember: bool) -> None:
         self.url = ""
         self.headers: list[dict[str, str]] = []
-        """Of each chat request, names in lower case."""
+        """The headers of each chat request, names in lower case."""
         self._bodies: list[bytes] = []
         self._remember = remember
         self._play = Play(script)
@@ -57,7 +57,7 @@ class Server:
         return [msgspec.json.decode(body) for body in self._bodies]
 
     def will(self, *says: Say) -> None:
-        """These replies come next, after those already promised."""
+        """Queues replies after those already queued."""
         self._play.will(*says)
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -75,7 +75,7 @@ class Server:
             self._bodies.append(raw)
             self.headers.append({name.lower(): value for name, value in request.headers.items()})
         try:
-            body = _asked.decode(raw)
+            body = _body_decoder.decode(raw)
             reply = self._play.reply(body)
         except (ValueError, RecursionError, ProviderError) as error:
             return _error(400, str(error))
@@ -92,12 +92,12 @@ class Server:
     async def _stream(self, request: web.BaseRequest, body: Body, reply: Say) -> web.StreamResponse:
         counted = body.stream_options is not None and body.stream_options.include_usage
         ids = [f"call_{next(self._calls)}" for _ in reply.calls]
-        told = _told(body, reply, answer=f"chatcmpl-{next(self._answers)}", ids=ids, counted=counted)
+        events = _reply_events(body, reply, answer=f"chatcmpl-{next(self._answers)}", ids=ids, counted=counted)
         if isinstance(reply.fault, Cut):
-            return _hung_up(request, await _sent(request, told[: 1 + reply.fault.after], reply.delay))
+            return _hung_up(request, await _sent(request, events[: 1 + reply.fault.after], reply.delay))
         if reply.delay:
-            return await _sent(request, told, reply.delay)
-        return web.Response(body=b"".join(told), content_type="text/event-stream")
+            return await _sent(request, events, reply.delay)
+        return web.Response(body=b"".join(events), content_type="text/event-stream")
 
     async def _whole(self, request: web.BaseRequest, body: Body, reply: Say) -> web.StreamResponse:
         ids = [f"call_{next(self._calls)}" for _ in reply.calls]
@@ -126,9 +126,9 @@ class Server:
 async def serve(
     script: Playable = (), *, host: str = "127.0.0.1", port: int = 0, remember: bool = True
 ) -> AsyncIterator[Server]:
-    """Serves a script for as long as the block lasts; without `remember` it may last for days."""
+    """Serves a script while the block runs; long-running servers set `remember` to False."""
     server = Server(script, remember=remember)
-    # Without aiohttp's router: it would be a tenth of the work, and the benchmark's peer should cost nothing.
+    # aiohttp's router is left out: it would cost a tenth of the time, and a benchmark's peer should cost nothing.
     runner = web.ServerRunner(
         web.Server(server.handle, handler_cancellation=True, access_log=None), shutdown_timeout=0.1
     )
@@ -141,24 +141,24 @@ async def serve(
         await runner.cleanup()
 
 
-def _told(body: Body, reply: Say, *, answer: str, ids: Sequence[str], counted: bool) -> list[bytes]:
-    """The events of a streamed reply: the prepared ones with this answer's own ids, usage if asked for, the end."""
+def _reply_events(body: Body, reply: Say, *, answer: str, ids: Sequence[str], counted: bool) -> list[bytes]:
+    """The events of a streamed reply: cached frames with this answer's ids, usage if requested, `[DONE]`."""
     head = _HEAD.replace(b"?id", answer.encode()).replace(b'"?model"', _json.encode(body.model))
-    told = []
+    events = []
     for frame in _frames(reply, counted):
         for index, id_ in enumerate(ids):
             frame = frame.replace(_CALL % index, b'"id":"%b"' % id_.encode())  # noqa: PLW2901 - each takes its ids
-        told.append(frame.replace(_HEAD, head))
+        events.append(frame.replace(_HEAD, head))
     if counted:
-        told.append(_event({"choices": [], "usage": _usage(body, reply)}).replace(_HEAD, head))
-    return [*told, b"data: [DONE]\n\n"]
+        events.append(_event({"choices": [], "usage": _usage(body, reply)}).replace(_HEAD, head))
+    return [*events, b"data: [DONE]\n\n"]
 
 
 @lru_cache(maxsize=1024)
 def _frames(reply: Say, counted: bool) -> tuple[bytes, ...]:
-    """A reply's events with blanks for the ids; all in one where nobody can tell the difference.
+    """The events of a reply with placeholders for ids; joined into one where no delay or fault separates them.
 
-    The blanks cannot be met by chance: inside a JSON string their quotes would be escaped.
+    Text cannot contain a placeholder by chance: inside a JSON string its quotes would be escaped.
     """
     blanks = [f"?{index}" for index in range(len(reply.calls))]
     pieces: list[tuple[dict[str, Any], str | None]] = [({"role": "assistant", "content": ""}, None)]
@@ -221,11 +221,11 @@ def _error(status: int, message: str, *, retry_after: float | None = None) -> we
     )
 
 
-async def _sent(request: web.BaseRequest, told: Sequence[bytes], delay: float) -> web.StreamResponse:
+async def _sent(request: web.BaseRequest, events: Sequence[bytes], delay: float) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     response.enable_chunked_encoding()
     await response.prepare(request)
-    for number, event in enumerate(told):
+    for number, event in enumerate(events):
         if number and delay:
             await asyncio.sleep(delay)
         await response.write(event)
@@ -233,7 +233,7 @@ async def _sent(request: web.BaseRequest, told: Sequence[bytes], delay: float) -
 
 
 def _hung_up(request: web.BaseRequest, response: web.StreamResponse | None = None) -> web.StreamResponse:
-    """Closes the connection under the answer, whose end is then never sent."""
+    """Closes the connection before the end of the answer is sent."""
     if request.transport is not None:
         request.transport.close()
     return response or web.Response()
@@ -247,7 +247,7 @@ async def _hang(fault: Hang) -> None:
 
 
 async def main(script: Script, port: int) -> None:
-    """Serves until it is told to stop."""
+    """Serves until SIGINT or SIGTERM."""
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

@@ -1,4 +1,4 @@
-"""The answer of an OpenAI-compatible endpoint, read from its bytes: server-sent events in, one Delta per read out."""
+"""Parses the response of an OpenAI-compatible endpoint: server-sent events in, one Delta per network read out."""
 
 import json
 from collections.abc import Iterator
@@ -18,11 +18,11 @@ class Unreadable(Exception):  # noqa: N818 - the endpoint's module turns it into
     def __init__(self, reason: str, usage: Usage | None = None) -> None:
         super().__init__(reason)
         self.usage = usage
-        """What it has cost, if it says so much."""
+        """The tokens used, where the event says so."""
 
 
 class Refused(Exception):  # noqa: N818 - the endpoint's module turns it into a ProviderError
-    """The provider's own error in place of an answer, or in the middle of one."""
+    """The provider sent an error in place of an answer, or in the middle of one."""
 
     def __init__(self, error: Any) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class _Usage(msgspec.Struct, gc=False):
 
 
 class _Chunk(msgspec.Struct, gc=False):
-    """A piece of a streamed answer, or a whole one: both have the same shape but for `delta` and `message`."""
+    """A chunk of a streamed answer, or a whole answer: they differ only in `delta` and `message`."""
 
     choices: list[_Choice] | None = None
     usage: _Usage | None = None
@@ -84,7 +84,7 @@ class _Chunk(msgspec.Struct, gc=False):
     error: Any = None
 
 
-class _Bill(msgspec.Struct, gc=False):
+class _UsageOnly(msgspec.Struct, gc=False):
     usage: _Usage | None = None
 
 
@@ -92,60 +92,60 @@ _chunks: Final = msgspec.json.Decoder(_Chunk)
 _NO_FUNCTION: Final = _Function()
 
 
-class _Begun(msgspec.Struct):
-    """A call whose fragments are arriving."""
+class _PartialCall(msgspec.Struct):
+    """A tool call whose fragments are still arriving."""
 
     id: str = ""
     name: str = ""
 
 
 class Calls:
-    """Gives every fragment its call. Servers leave out the index, use one index for all, or repeat id and name."""
+    """Assigns each fragment to its call. Some servers omit the index, reuse one index, or repeat id and name."""
 
     def __init__(self) -> None:
-        self._begun: list[_Begun] = []
+        self._partial: list[_PartialCall] = []
         self._places: dict[int, int] = {}
 
     def fragment(self, call: _Call, position: int) -> CallDelta:
-        """`position` is the fragment's place in its own chunk."""
+        """`position` is the index of the fragment within its own chunk."""
         function = call.function or _NO_FUNCTION
         id_, name, arguments = call.id or "", function.name or "", function.arguments or ""
         if not isinstance(arguments, str):
             arguments = msgspec.json.encode(arguments).decode()
         place = self._place(call.index, id_, name, position)
-        begun = self._begun[place]
+        partial = self._partial[place]
         fragment = CallDelta(
-            index=place, id="" if begun.id else id_, name="" if begun.name else name, arguments=arguments
+            index=place, id="" if partial.id else id_, name="" if partial.name else name, arguments=arguments
         )
-        begun.id, begun.name = begun.id or id_, begun.name or name
+        partial.id, partial.name = partial.id or id_, partial.name or name
         return fragment
 
     def _place(self, index: int | None, id_: str, name: str, position: int) -> int:
         place = self._unnumbered(id_, name, position) if index is None else self._places.get(index)
         if place is None or self._begins(place, id_, name):
-            place = len(self._begun)
-            self._begun.append(_Begun())
+            place = len(self._partial)
+            self._partial.append(_PartialCall())
             if index is not None:
                 self._places[index] = place
         return place
 
     def _unnumbered(self, id_: str, name: str, position: int) -> int | None:
-        for place, begun in enumerate(self._begun):
-            if id_ and begun.id == id_:
+        for place, partial in enumerate(self._partial):
+            if id_ and partial.id == id_:
                 return place
-        if position or not self._begun:
+        if position or not self._partial:
             return None
-        other = name and not id_ and name != self._begun[-1].name
-        return None if other else len(self._begun) - 1
+        other = name and not id_ and name != self._partial[-1].name
+        return None if other else len(self._partial) - 1
 
     def _begins(self, place: int, id_: str, name: str) -> bool:
-        """A new id alone does not make a new call: some servers draw one for each fragment, but name only the first."""
-        known = self._begun[place].id
+        """A new id alone starts no new call: some servers send a new id with each fragment, but a name only once."""
+        known = self._partial[place].id
         return bool(name and id_ and known and id_ != known)
 
 
 class Reading:
-    """What one answer has said so far: cuts events out of network reads and merges the chunks of each read."""
+    """The parser state of one answer: splits network reads into events and merges the chunks of each read."""
 
     def __init__(self) -> None:
         self.done = False
@@ -156,7 +156,7 @@ class Reading:
         self._data: list[bytes] = []
 
     def feed(self, read: bytes) -> Delta | None:
-        """The Delta of one network read, which may begin and end anywhere, inside a character too."""
+        """The Delta of one network read, which may start and end anywhere, even inside a character."""
         chunks = []
         for event in self._events(read):
             if event.strip() == _DONE:
@@ -166,7 +166,7 @@ class Reading:
         return self._merged(chunks) if chunks else None
 
     def end(self) -> Delta | None:
-        """The last event of a stream that did not end its last line; half an event is as good as none."""
+        """The last event of a stream without a final newline; an incomplete event is ignored."""
         try:
             return self.feed(b"\n\n")
         except Unreadable:
@@ -241,24 +241,24 @@ def _decoded(event: bytes) -> _Chunk:
     try:
         return _chunks.decode(event)
     except msgspec.ValidationError as error:
-        raise Unreadable(str(error), _cost(event)) from error
+        raise Unreadable(str(error), _usage_of(event)) from error
     except ValueError:
-        return _forgiven(event)
+        return _decoded_leniently(event)
     except RecursionError as error:
         raise Unreadable("nested too deeply") from error
 
 
-def _cost(event: bytes) -> Usage | None:
-    """The usage alone, of an answer whose other parts are of no known shape."""
+def _usage_of(event: bytes) -> Usage | None:
+    """The usage alone, from an answer whose other fields cannot be decoded."""
     try:
-        usage = msgspec.json.decode(event, type=_Bill).usage
+        usage = msgspec.json.decode(event, type=_UsageOnly).usage
     except (ValueError, RecursionError):
         return None
     return usage.counted() if usage else None
 
 
-def _forgiven(event: bytes) -> _Chunk:
-    """Half a surrogate pair or a broken character is the engine's to mend; msgspec does not read them, json does."""
+def _decoded_leniently(event: bytes) -> _Chunk:
+    """Decodes lone surrogates and invalid UTF-8, which msgspec rejects and json accepts; the engine cleans the text."""
     try:
         return msgspec.convert(json.loads(event.decode(errors="replace")), _Chunk)
     except (ValueError, RecursionError) as error:

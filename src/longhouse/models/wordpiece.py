@@ -1,4 +1,4 @@
-"""Text as WordPiece tokens, the way BERT reads it: lower case, no accents, the longest known piece first."""
+"""WordPiece tokenizer as in BERT: lower case, accents removed, the longest known piece first."""
 
 import unicodedata
 from collections.abc import Sequence
@@ -6,13 +6,13 @@ from typing import Final
 
 UNKNOWN: Final = "[UNK]"
 INSIDE: Final = "##"
-"""Marks a piece that does not begin a word."""
+"""Prefix of a piece that continues a word."""
 LONGEST_WORD: Final = 60
-"""Longer words are keys and digests, and count as unknown."""
+"""Longer words are keys and digests; they count as unknown."""
 MOST_WORDS: Final = 65_536
-"""Words whose tokens are kept: nearly all of a text is words that were seen before."""
+"""Words whose tokens are cached: nearly all words of a text were seen before."""
 
-# Where Han characters live: each is a word of its own.
+# Unicode ranges of Han characters: each character is a word of its own.
 _HAN: Final = (
     (0x4E00, 0x9FFF),
     (0x3400, 0x4DBF),
@@ -26,7 +26,7 @@ _HAN: Final = (
 
 
 class _Folding(dict[int, str]):
-    """A character -> what is read for it, worked out when it is first met."""
+    """Character -> its normalised form, computed at the first use."""
 
     def __missing__(self, code: int) -> str:
         self[code] = read = _read(chr(code))
@@ -48,7 +48,7 @@ _FOLDING: Final = _Folding()
 
 
 def words(text: str) -> list[str]:
-    """A text's words; signs and Han characters are words of their own."""
+    """The words of a text; punctuation marks and Han characters are words of their own."""
     whole = text if text.isascii() else unicodedata.normalize("NFD", text)
     return whole.translate(_FOLDING).split()
 
@@ -60,7 +60,7 @@ class WordPiece:
         self._known: dict[str, list[int]] = {}
 
     def encode(self, text: str) -> list[int]:
-        """The numbers of a text's tokens, in order."""
+        """The token ids of a text, in order."""
         known, ids = self._known, []
         for word in words(text):
             found = known.get(word)
@@ -69,7 +69,7 @@ class WordPiece:
 
     def _remembered(self, word: str) -> list[int]:
         if len(self._known) >= MOST_WORDS:
-            self._known = {}  # threads that hold the old one finish with it
+            self._known = {}  # threads that still use the old dict finish with it
         self._known[word] = found = self._pieces(word)
         return found
 
