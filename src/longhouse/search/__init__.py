@@ -1,1 +1,1 @@
-"""Finding tools and agents by what they do: text as terms, the ranking, the index, and what is offered."""
+"""Search for tools and agents: tokenizer, ranking, indexer, selection of tools for a step, agent directory, router."""

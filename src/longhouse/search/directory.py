@@ -1,4 +1,4 @@
-"""The agent directory: which agents are worth asking, by what they say of themselves and by what their tools can do."""
+"""The agent directory: finds agents by their own descriptions and by what their tools can do."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -12,29 +12,29 @@ from longhouse.store.search import query as search
 from longhouse.store.search.query import Filters
 
 TOOLS: Final = 100
-"""Tools whose agents come into question; the hundred-and-first best tool is nobody's reason."""
+"""Tools whose agents are candidates; a tool with a lower rank is no reason to choose an agent."""
 AGENTS: Final = 100
-"""Agents that come into question by their own text."""
+"""Agents that are candidates by their own text."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentHit:
-    """An agent that was found, with the reasons."""
+    """An agent found by a search, with the evidence."""
 
     name: str
     version: int
     score: float
-    """Between 0 and 1; ranks within one search."""
+    """Between 0 and 1; comparable only within one search."""
     confidence: float
-    """How much of the query is answered, between 0 and 1; can be compared between searches."""
+    """How much of the query is covered, between 0 and 1; comparable between searches."""
     own: Hit | None
-    """By its own text."""
+    """The hit by its own text."""
     tool: Hit | None
-    """By the best of its tools."""
+    """The hit by its best tool."""
 
     @property
     def is_sure(self) -> bool:
-        """Does either leg say enough? Each has its own measure: words alone must be able to decide."""
+        """Whether words or vectors pass their threshold; each has its own, so that words alone can decide."""
         return any(
             hit.lexical >= ranking.ENOUGH_WORDS or (hit.semantic or 0.0) >= ranking.ENOUGH_MEANING
             for hit in (self.own, self.tool)
@@ -47,17 +47,17 @@ class AgentDirectory:
     finder: Finder
 
     async def search(self, query: str, top_k: int, *, owner: str | None = None) -> list[AgentHit]:
-        """The best first; of somebody else's, neither agents nor tools are looked at."""
+        """The best agents first; agents and tools of other owners are left out."""
         filters, asked = Filters(caller=owner), await self.finder.query(query)
         own = await self.finder.templates(asked, filters, AGENTS)
-        # Agents are tools too, of a type that is left out here: what one can do speaks for it, not for who may call it.
+        # Tools that call agents are left out: what an agent can do counts for it, not for those that may call it.
         tools = await self.finder.tools(asked, replace(filters, types=TELLING_TYPES), TOOLS)
         users = await search.users_of(self.finder.db, [hit.name for hit in tools], owner)
         return ranked(own, tools, users)[:top_k]
 
 
 def ranked(own: list[Hit], tools: list[Hit], users: list[search.User]) -> list[AgentHit]:
-    """Agents by the evidence for their text and for the best of their tools, both on one scale."""
+    """Agents ranked by the evidence of their text and of their best tool, on one scale."""
     by_text, by_tool = {hit.name: hit for hit in own}, _best_tools(tools, users)
     versions = {**{user.name: user.version for user in users}, **{hit.name: hit.version for hit in own}}
     most = max(map(evidence, (*by_text.values(), *by_tool.values())), default=0.0)
@@ -74,7 +74,7 @@ def _best_tools(tools: Iterable[Hit], users: Iterable[search.User]) -> dict[str,
 
 def _agent(name: str, version: int, own: Hit | None, tool: Hit | None, most: float) -> AgentHit:
     text = evidence(own)
-    ability = max(evidence(tool), text)  # an agent is a tool as well: of one without tools, its text is all there is
+    ability = max(evidence(tool), text)  # an agent without tools is judged by its text alone
     return AgentHit(
         name=name,
         version=version,
@@ -86,7 +86,7 @@ def _agent(name: str, version: int, own: Hit | None, tool: Hit | None, most: flo
 
 
 def evidence(hit: Hit | None) -> float:
-    """How much speaks for a hit, whatever else was found: the least bad tool is not a good one."""
+    """The absolute evidence for a hit, independent of the other hits: the best of bad tools is still a bad one."""
     return ranking.WORDS * hit.lexical + max(hit.semantic or 0.0, 0.0) if hit else 0.0
 
 

@@ -1,4 +1,4 @@
-"""A tool or a template as search sees it: texts to be found by, and facts to be filtered by."""
+"""Builds the search document of a tool or a template: weighted terms, text to embed, and fields to filter by."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -13,17 +13,17 @@ from longhouse.search.ranking import Field
 from longhouse.store.search.index import Document
 
 RECIPE: Final = 4
-"""Counts up when texts are read or weighed in another way: an index that was made in the old way is made again."""
+"""Version of the indexing method. Increase it when texts are tokenized or weighted differently: indexes are rebuilt."""
 TELLING_TYPES: Final = ("domain", "aux")
-"""Types of tools that say what an agent is for; every agent plans, asks, answers and calls others with the rest."""
+"""Tool types that show what an agent is for; all agents have the other types, to plan, ask, answer and delegate."""
 GIST: Final = 2000
-"""Characters that are embedded; a vector of more would be of everything and nothing."""
+"""Characters that are embedded; the vector of a longer text would be too general."""
 PROMPT: Final = 500
-"""Characters of a prompt that stand in for capabilities: who the agent is comes first, the rules come later."""
+"""Characters of a prompt used in place of missing capabilities: the role comes first in a prompt, rules come later."""
 MOST_TOOLS: Final = 40
-"""Tools whose descriptions are part of a template's text; with more it would say everything."""
+"""Tools whose descriptions are part of a template's text; more would make it match everything."""
 MOST_NAMED: Final = 1000
-"""Tools by which a template may be found."""
+"""Tools by which a template can be found."""
 AS_DESCRIBED: Final = SecurityOverlay()
 
 
@@ -33,7 +33,7 @@ class _Security(msgspec.Struct):
 
 
 class ToolFacts(msgspec.Struct):
-    """What search reads of a tool's descriptor."""
+    """The fields of a tool's descriptor that search reads."""
 
     name: str
     type: str = "domain"
@@ -60,7 +60,7 @@ class _Prompts(msgspec.Struct):
 
 
 class TemplateFacts(msgspec.Struct):
-    """What search reads of a template."""
+    """The fields of a template that search reads."""
 
     name: str
     prompt_pack: _Prompts = msgspec.field(default_factory=_Prompts)
@@ -69,18 +69,18 @@ class TemplateFacts(msgspec.Struct):
 
     @property
     def named_tools(self) -> tuple[str, ...]:
-        """Tools it names; `<server>.*` stands for all of a server."""
+        """The tools it names; `<server>.*` means all tools of a server."""
         return (*self.tool_policy.required, *(self.tool_policy.allowlist or ()))
 
     @property
     def told(self) -> str:
-        """What it says of itself; of one that says nothing, how its own prompt begins."""
+        """Its capabilities; without them, the beginning of its own prompt."""
         prompt = self.prompt_pack.system_prompt
         return self.multi_agent_meta.capabilities or ("" if prompt == SYSTEM_PROMPT else prompt[:PROMPT])
 
 
 def of_tool(tool: ToolFacts, overlay: SecurityOverlay = AS_DESCRIBED) -> Document:
-    """`overlay` is what an operator has decided about it: what is switched off is there for no template."""
+    """The document of a tool; `overlay` is the operator's decision: a disabled tool is available to no template."""
     known = parameters(tool.input_schema)
     names = " ".join(name for name, _ in known if name)
     fields: dict[Field, str] = {
@@ -105,7 +105,7 @@ def of_tool(tool: ToolFacts, overlay: SecurityOverlay = AS_DESCRIBED) -> Documen
 
 
 def of_template(template: TemplateFacts, tools: Sequence[ToolFacts], named: Sequence[str]) -> Document:
-    """An agent is known by what it says of itself and by what its tools can do; `named` are all that it may use."""
+    """The document of a template: its own text and what its tools can do; `named` are all tools that it may use."""
     tools = [tool for tool in tools if tool.type in TELLING_TYPES][:MOST_TOOLS]
     meta = template.multi_agent_meta
     names = " ".join(tokenizer.spaced(tool.name) for tool in tools)

@@ -1,4 +1,4 @@
-"""Finds tools and templates by what they do: words and vectors, filtered before they are ranked."""
+"""Hybrid search for tools and templates: lexical scores and vectors, filtered before ranking."""
 
 import asyncio
 from collections.abc import Sequence
@@ -25,14 +25,14 @@ WHOLE: Final = 60
 PER_CLAUSE: Final = 20
 """Candidates by the words of each clause."""
 NEAREST: Final = 30
-"""Candidates by the whole query's vector. Most are found by words too; these are for queries in other words."""
+"""Candidates by the query's vector. Most are found by words too; these cover queries in other words."""
 NARROW: Final = 1000
-"""Up to so many permitted texts, all of them are candidates."""
+"""Up to this many permitted documents, all are candidates."""
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is looked for: the whole, then its clauses; with a vector of each where there is a model for it."""
+    """A search query: the whole text, then its clauses; with a vector of each where there is an embedding model."""
 
     texts: tuple[str, ...]
     vectors: Vectors | None = None
@@ -52,17 +52,17 @@ def texts_of(query: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """Something found. Scores rank within one search; the legs can be compared between searches."""
+    """A search result. `score` ranks within one search; `lexical` and `semantic` are comparable between searches."""
 
     name: str
     version: int
     score: float
     lexical: float
-    """The part of what the query's words could bring at most."""
+    """The share of the highest lexical score that the query's words could reach."""
     semantic: float | None
-    """The cosine; None where there is no vector."""
+    """The cosine similarity; None without a vector."""
     clause: float | None
-    """The best clause's score; None where the query has no clauses."""
+    """The score of the best clause; None for a query without clauses."""
 
 
 class Search:
@@ -89,7 +89,7 @@ class Search:
         return _ranked(rows, lexical[:, places], similar, best, top_k)
 
     async def nearest(self, query: Query, count: int) -> list[str]:
-        """Everybody's by the vector alone."""
+        """The nearest public tools by vector similarity alone."""
         assert query.space is not None
         assert query.vectors is not None
         found = await scores.read(self.db, self.kind, None, ())
@@ -112,7 +112,7 @@ class Search:
         there = found.mask(rows)
         if all(2 * np.count_nonzero(there[places]) >= len(places) for places in leading):
             return rows
-        # What is not permitted took the places of what is: only what is permitted may compete for them.
+        # Documents that are not permitted took too many places: rank again among the permitted ones only.
         mask = found.mask(await search.permitted(self.db, self.kind, filters))
         return await self._at(filters, found, _leading(lexical * mask, None if cosines is None else cosines * mask))
 
@@ -127,13 +127,13 @@ async def _scored(found: Found, asked: list[list[str]]) -> Scores:
 
 
 def _leading(lexical: Scores, cosines: Scores | None) -> list[Places]:
-    """The places that lead by the words of the whole query, of each clause, and by the query's vector."""
+    """The best indexes by the words of the whole query, by those of each clause, and by the query's vector."""
     leading = [_top(row, WHOLE if nth == 0 else PER_CLAUSE) for nth, row in enumerate(lexical)]
     return leading if cosines is None else [*leading, _top(cosines, NEAREST)]
 
 
 def _top(scores: Scores, count: int) -> Places:
-    """The places of the highest scores. Those far below the best are passed over before any sorting."""
+    """The indexes of the highest scores. Scores far below the best are dropped before sorting."""
     best = scores.max(initial=np.float32(0))
     for floor in (best / 2, best / 4, np.float32(0)):
         above = np.flatnonzero(scores > floor)

@@ -1,4 +1,4 @@
-"""Keeps the search index at the catalog's heels, in the background; one process does, whichever comes first."""
+"""Background task that keeps the search index up to date with the catalog; one process at a time writes it."""
 
 import asyncio
 import hashlib
@@ -24,15 +24,15 @@ from longhouse.store.search.vectors import Space
 log = structlog.get_logger()
 
 EVERY: Final = 1.0
-"""Seconds between looks at the catalog's counter; a nudge brings the next one forward."""
+"""Seconds between polls of the catalog's change counter; a nudge starts the next poll at once."""
 FIRST_AFTER: Final = 5.0
-"""Seconds after the start of a process before it looks for the first time, unless somebody searches or publishes."""
+"""Seconds from the start of a process to its first poll, unless a search or a publish comes earlier."""
 READY_WITHIN: Final = 3.0
-"""Seconds that the first search waits for the index."""
+"""Timeout in seconds of the first search's wait for the index."""
 BATCH: Final = 1000
-"""Tools of one transaction: a tenth of a second of work, then others have their turn."""
+"""Tools in one transaction: it takes a tenth of a second, then others have their turn."""
 AGAIN_AFTER: Final = 30.0
-"""Seconds after which an embedding model that failed is asked again; words are indexed meanwhile."""
+"""Seconds before a failed embedding model is tried again; words are indexed meanwhile."""
 
 _TOOL: Final = msgspec.json.Decoder(ToolFacts)
 _TEMPLATE: Final = msgspec.json.Decoder(TemplateFacts)
@@ -80,7 +80,7 @@ class Indexer:
                 await self._nudged.wait()
 
     async def ready(self) -> None:
-        """The first search waits until the index has been built, but not for ever: a large one is used as it grows."""
+        """The first search waits until the index is built, but only for a while: a large index is used as it grows."""
         if self._caught_up.is_set() or self._has_waited:
             return
         self._has_waited = True
@@ -90,22 +90,22 @@ class Indexer:
                 await self._caught_up.wait()
 
     def nudge(self) -> None:
-        """Something was published: look now."""
+        """Starts the next poll now, because something was published."""
         self._nudged.set()
 
     async def status(self) -> list[dict[str, object]]:
-        """For tools and for templates: is the index current, how many are in it, how many of the rest are done."""
+        """For tools and for templates: whether the index is current, how many are indexed, and the progress so far."""
         return await index.status(self.db)
 
     async def rebuild(self) -> bool:
-        """Forgets the index and builds it again from the catalog; False where another process is writing it."""
+        """Deletes the index and builds it again from the catalog; False where another process is writing it."""
         async with index.sole_writer(self.db) as may_write:
             if may_write:
                 await maintenance.empty(self.db)
         return may_write and await self.catch_up()
 
     async def catch_up(self) -> bool:
-        """Brings the index to where the catalog is; False where another process is at it."""
+        """Brings the index up to date with the catalog; False where another process is doing so."""
         space = await self._yielding(await self._space())
         self._is_ours = self._is_ours or await index.recipe(self.db) == document.RECIPE
         if self._is_ours and not await index.behind(self.db, space.model if space else None):
@@ -121,16 +121,17 @@ class Indexer:
             return may_write
 
     async def _yielding(self, space: Space | None) -> Space | None:
-        """Two models would embed everything against each other for ever: who began last leads, the other follows."""
+        """Two processes with different models would re-embed everything for ever: the one that started last leads."""
         if space and self._has_led and not self._follows:
             leading = await index.leading_model(self.db)
             self._follows = leading not in (None, space.model)
             if self._follows:
-                log.warning("another process embeds with another model: here, tools are found by their words alone")
+                message = "Another process uses another embedding model; here, tools are found by words alone."
+                log.warning("embedding_model_differs", message=message)
         return None if self._follows else space
 
     async def _begin(self) -> None:
-        """An index that an older release made in another way is of no use."""
+        """Deletes an index that another release built with a different method."""
         if not self._is_ours and await index.recipe(self.db) != document.RECIPE:
             await maintenance.empty(self.db)
             await index.write_recipe(self.db, document.RECIPE)
@@ -142,7 +143,7 @@ class Indexer:
         if "tool" in behind:
             await self._index_tools(space)
             await index.reached(self.db, "tool", behind["tool"], model)
-        if behind:  # a template is found by its tools too
+        if behind:  # a template is also found by its tools
             await self._index_templates(space)
             if "template" in behind:
                 await index.reached(self.db, "template", behind["template"], model)
@@ -159,7 +160,7 @@ class Indexer:
                 await self._write(rows, texts, space)
                 done += len(rows)
                 await index.progress(self.db, "tool", done, todo)
-                log.info("tools indexed", done=done, of=todo)
+                log.info("tools_indexed", done=done, of=todo)
         if todo >= BATCH:
             await maintenance.settle(self.db)
 
@@ -194,7 +195,7 @@ class Indexer:
         return [replace(entry, vector=vector) for entry, vector in zip(entries, vectors, strict=True)]
 
     async def _tidy(self, space: Space | None) -> None:
-        """Moves what is left of crowded shards, and removes those that are empty."""
+        """Moves the remaining documents out of crowded shards, and deletes empty shards."""
         for shard in await maintenance.crowded(self.db, space):
             rows = await maintenance.in_shard(self.db, shard)
             for start in range(0, len(rows), BATCH):
@@ -203,11 +204,12 @@ class Indexer:
         await maintenance.sweep(self.db)
 
     def _wait_for_model(self, error: ProviderError) -> None:
-        log.warning("the embedding model failed: what is new is found by its words alone", error=str(error))
+        message = "The embedding model failed; new documents are found by words alone."
+        log.warning("embedding_failed", message=message, error=str(error))
         self._ask_again_at = asyncio.get_running_loop().time() + AGAIN_AFTER
 
     async def _space(self) -> Space | None:
-        """Where the vectors of our model are; None where there is no model, or none that answers now."""
+        """The vector space of the embedding model; None without a model, or while it fails."""
         if self.embedder is None or asyncio.get_running_loop().time() < self._ask_again_at:
             return None
         try:
@@ -227,7 +229,7 @@ async def _read(db: Database, model: int | None, after: str) -> Batch:
 
 
 async def _texts(db: Database, rows: Sequence[Any]) -> Sequence[Document]:
-    """A thread reads the texts, so that sessions go on meanwhile."""
+    """Builds the documents in a thread, so that sessions go on meanwhile."""
     decided = await overlays.some(db, [row["name"] for row in rows]) if rows else {}
     return await asyncio.to_thread(
         lambda: [document.of_tool(_facts(row), decided.get(row["name"], document.AS_DESCRIBED)) for row in rows]
@@ -238,15 +240,14 @@ def _facts(row: Any) -> ToolFacts:
     try:
         return _TOOL.decode(row["descriptor"])
     except msgspec.MsgspecError as error:
-        # One that cannot be read must not keep the others from being found.
-        log.warning(
-            "a tool's descriptor cannot be read: it is found by its name alone", tool=row["name"], error=str(error)
-        )
+        # One unreadable descriptor must not prevent the indexing of the others.
+        message = "A tool's descriptor cannot be read; the tool is found by its name alone."
+        log.warning("descriptor_unreadable", message=message, tool=row["name"], error=str(error))
         return ToolFacts(name=row["name"])
 
 
 async def _ahead(read: Callable[[str], Coroutine[Any, Any, Batch]]) -> AsyncGenerator[Batch, None]:
-    """Batches by name; each is read while the one before it is written."""
+    """Batches in order of name; each is read while the previous one is written."""
     coming = asyncio.create_task(read(""))
     try:
         while (batch := await coming)[0]:
@@ -261,7 +262,8 @@ def _template_facts(row: Any) -> TemplateFacts:
     try:
         return _TEMPLATE.decode(row["descriptor"])
     except msgspec.MsgspecError as error:
-        log.warning("a template cannot be read: it is found by its name alone", template=row["name"], error=str(error))
+        message = "A template's descriptor cannot be read; the template is found by its name alone."
+        log.warning("descriptor_unreadable", message=message, template=row["name"], error=str(error))
         return TemplateFacts(name=row["name"])
 
 

@@ -1,6 +1,6 @@
-"""How well a text answers a query: the constants of the ranking, each with its reason, and what is done with them.
+"""Ranking: BM25 weights, vector similarity and their fusion; each constant with its reason.
 
-The figures behind the reasons come from public sets of tool queries, measured with `longhouse bench search`.
+The measurements in the reasons come from public sets of tool queries, run with `longhouse bench search`.
 """
 
 import re
@@ -24,60 +24,61 @@ FIELD_WEIGHTS: Final[Mapping[Field, float]] = {
     "details": 0.5,  # Descriptions of parameters: with them, two more of a hundred relevant tools are found.
 }
 PARTS: Final = 0.5
-"""What all parts of a word weigh together beside the word itself; a quarter and one found as much."""
+"""The weight of all n-grams of a word together, relative to the word; 0.25 and 1.0 found as many tools."""
 K1: Final = 1.2
-"""How soon a repeated word stops counting: the usual value. A word's weight never passes K1 + 1."""
+"""BM25's k1, saturation of repeated terms: the usual value. The weight of a term never exceeds K1 + 1."""
 B: Final = 0.85
-"""How much length counts against a text, which also makes long lists of keywords worth little. By words alone, the top
-ten held all relevant tools for 92.6 of 100 queries; for 92.4 at 0.75, the usual value, and for 92.1 at 0.6."""
+"""BM25's b, length normalisation; it also makes long keyword lists worth little. By words alone, the top ten held all
+relevant tools for 92.6 of 100 queries; for 92.4 at 0.75, the usual value, and for 92.1 at 0.6."""
 USUAL_LENGTH: Final = 25.0
-"""Weighted terms of an ordinary description. A constant instead of the catalog's average: no weight ever changes
-because another tool came or went."""
+"""Weighted terms of an ordinary description. A constant in place of the catalog's average: a weight never changes
+because another tool was added or removed."""
 MOST_REPEATS: Final = 2
-"""Of one word in one field; more are stuffing. A tool that repeats itself in every field rose from fourth to first with
-four, to second with two; four found a point more in one of three measures, less than its noise."""
+"""Occurrences of a term that count in one field; more are keyword stuffing. With four, a tool that repeats itself in
+every field rose from fourth to first; with two, to second. Four found a point more in one of three measures, less than
+its noise."""
 LONGEST_FIELD: Final = 4000
-"""Characters of a field that are read: what is not said by then is not what the tool is for."""
+"""Characters of a field that are read: later text does not say what the tool is for."""
 
 LEXICAL: Final = 0.5
 SEMANTIC: Final = 0.5
-"""Half and half: measured better than reciprocal ranks, which forget by how much the first was better."""
+"""Equal weights: measured better than reciprocal rank fusion, which ignores by how much the first was better."""
 CLAUSE: Final = 1.0
-"""The best single clause of a long query counts as much as the whole: each clause asks for a tool of its own, and the
-whole is an average that none of them answers. At 1.0 the top ten hold all relevant tools for 95 of 100 queries, at 0.25
-for 92, without clauses for 84."""
+"""The weight of the best clause of a long query, relative to the whole: each clause may ask for a different tool, and
+the whole is an average that fits none of them. At 1.0 the top ten hold all relevant tools for 95 of 100 queries, at
+0.25 for 92, without clauses for 84."""
 FEWEST_TERMS: Final = 3
-"""A clause with fewer joins the next one: alone it would be answered by anything."""
+"""A clause with fewer terms is joined to the next one: alone it would match anything."""
 MOST_CLAUSES: Final = 12
-"""Each costs a pass over its postings; more than twelve changed nothing."""
+"""Each clause costs a pass over its postings; more than twelve changed nothing."""
 MOST_TERMS: Final = 160
-"""Different terms of a query that are looked up; a longer text repeats itself."""
+"""Distinct terms of a query that are looked up; a longer text repeats itself."""
 MOST_PARTS: Final = 400
-"""Parts of its words that are looked up."""
+"""N-grams of a query that are looked up."""
 LONGEST_QUERY: Final = 8000
 """Characters of a query that are read."""
 
 BEST_TOOL: Final = 0.5
 OWN_TEXT: Final = 0.5
-"""An agent is found by what it says of itself and by the best of its tools, half and half: either alone found two to
-nine of a hundred fewer among the first five."""
+"""An agent is ranked by its own text and by its best tool, with equal weights: either alone found two to nine of a
+hundred fewer among the first five."""
 WORDS: Final = 1.5
-"""What the share of a query's words counts beside a cosine, where agents are compared by how much speaks for them: few
-words of a question are in the text that answers it. Between one and three, nothing changes much."""
+"""The weight of the lexical share relative to the cosine where agents are compared: few words of a question occur in
+the text that answers it. Values between one and three change little."""
 ENOUGH_WORDS: Final = 0.025
-"""The share of a query's words from which an agent is chosen by them: some word that few others have."""
+"""The lexical share from which an agent is chosen: the query and the agent share a word that few others have."""
 ENOUGH_MEANING: Final = 0.17
-"""The cosine from which an agent is chosen by it. Below these two, what is best is so by chance."""
+"""The cosine from which an agent is chosen. Below both thresholds, the best hit is so by chance."""
 
 _BREAKS: Final = re.compile(
     r"(?<=[.!?]) |[\n;。！？；]+"
-    r"|, (?=\w+ \w+ \w+)|，"  # a comma before three words begins a clause; before fewer it lists things
+    r"|, (?=\w+ \w+ \w+)|，"  # a comma before three words starts a clause; before fewer it separates items of a list
     r"| (?:and then|then|also|затем|потом|а также) |然后|接着"
 )
 
 
 def weights(fields: Mapping[Field, str]) -> dict[str, float]:
-    """BM25 without the rarity, which is known only when a query is asked: term -> weight in this text."""
+    """BM25 without the inverse document frequency, which is applied at query time: term -> weight in this text."""
     found: dict[str, float] = {}
     length = 0.0
     for field, text in fields.items():
@@ -99,18 +100,18 @@ def weights(fields: Mapping[Field, str]) -> dict[str, float]:
 
 
 def with_parts(words: Sequence[str]) -> list[str]:
-    """A query's words, and the parts of those that have some."""
+    """The words of a query with their n-grams."""
     parts = dict.fromkeys(part for word in words for part in tokenizer.parts(word))
     return [*words, *list(parts)[:MOST_PARTS]]
 
 
 def rarity(found_in: int, texts: int) -> float:
-    """What a term is worth that `found_in` of all texts have."""
+    """The inverse document frequency of a term that `found_in` of all texts contain."""
     return float(np.log1p((texts - found_in + 0.5) / (found_in + 0.5)))
 
 
 def shortened(query: str) -> str:
-    """A query with its spaces tidied; of a long one the beginning and the end, where people say what they want."""
+    """Normalises white space; keeps the beginning and the end of a long query, where people say what they want."""
     lines = (" ".join(line.split()) for line in query.splitlines())
     tidy = "\n".join(line for line in lines if line)
     half = LONGEST_QUERY // 2
@@ -118,7 +119,7 @@ def shortened(query: str) -> str:
 
 
 def clauses(query: str) -> list[str]:
-    """The parts of a long query that may each ask for something else; none where the query is one thought."""
+    """The clauses of a long query, each of which may ask for something else; empty where the query is one clause."""
     found: list[str] = []
     part: list[str] = []
     known: set[str] = set()
@@ -136,13 +137,13 @@ def clauses(query: str) -> list[str]:
 
 
 def scaled(scores: Scores) -> Scores:
-    """Between nothing and the best. Nothing is zero in both legs, so the floor is known and need not be found."""
+    """Scales scores to 0..1 by the best one. No minimum is needed: zero means no match in words and in vectors."""
     best = scores.max(initial=np.float32(0))
     return np.maximum(scores, np.float32(0)) / best if best > 0 else np.zeros_like(scores)
 
 
 def fused(lexical: Scores, semantic: Scores | None) -> Scores:
-    """One score between 0 and 1 for each candidate; where there is no vector (a cosine of 0), words decide alone."""
+    """One score between 0 and 1 for each candidate; without a vector (cosine 0), the lexical score counts alone."""
     words = scaled(lexical)
     if semantic is None:
         return words
@@ -152,5 +153,5 @@ def fused(lexical: Scores, semantic: Scores | None) -> Scores:
 
 
 def with_clauses(whole: Scores, parts: Sequence[Scores]) -> Scores:
-    """The whole query's scores and the best clause's, between 0 and 1."""
+    """Combines the scores of the whole query with those of the best clause, between 0 and 1."""
     return (whole + CLAUSE * np.maximum.reduce(parts)) / (1 + CLAUSE) if parts else whole

@@ -1,4 +1,4 @@
-"""`model="auto"`: the agent that fits a request is chosen here, and why is said."""
+"""Routes `model="auto"`: chooses the agent that fits a request, and gives the reason."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,7 +13,7 @@ LOOKED_AT: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """Which template was chosen, and why."""
+    """The chosen template, and the reason."""
 
     template: str
     why: str
@@ -28,7 +28,7 @@ class Routed:
 class Router:
     directory: AgentDirectory
     default: str
-    """The template for what nobody fits: a wrong choice would be likelier than a right one, and it does no harm."""
+    """The template used when no agent fits: a wrong choice would be more likely than a right one."""
 
     async def choose(self, text: str, owner: str) -> Routed:
         if is_small_talk(text):

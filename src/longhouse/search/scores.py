@@ -1,4 +1,4 @@
-"""Scores of a query's words: the postings of its terms in all shards, added up to one score for each text."""
+"""Lexical scores (BM25): adds up the postings of a query's terms over all shards, one score for each document."""
 
 import asyncio
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ from longhouse.store.search import postings
 from longhouse.store.search.postings import GONE, POSTING, SLOTS
 
 BUSY: Final = 200_000
-"""From so many postings on, they are added up in a thread, so that the event loop stays free."""
+"""From this many postings on, scores are computed in a thread, so that the event loop stays free."""
 
 
 class Found:
-    """The postings of a query's terms in all shards that the caller may see, one place for each slot."""
+    """The postings of a query's terms in all shards that the caller may see, one array index for each slot."""
 
     def __init__(self, rows: Sequence[asyncpg.Record]) -> None:
         shards = {row["id"]: row for row in rows}
@@ -28,7 +28,7 @@ class Found:
         self._shards = np.array(list(shards), np.int64)
         self._starts = np.cumsum([0, *(row["slots"] for row in shards.values())])
         start_of = dict(zip(shards, self._starts.tolist(), strict=False))
-        # Those of a term lie together, whatever shards they come from: a term is a slice of them all.
+        # Postings of a term are adjacent, whatever shards they come from: each term is one slice of the arrays.
         known = sorted((row for row in rows if row["term"]), key=itemgetter("term"))
         counts = [len(row["postings"]) // POSTING.itemsize for row in known]
         postings = np.frombuffer(b"".join(row["postings"] for row in known), POSTING)
@@ -56,7 +56,7 @@ class Found:
 
     @property
     def shards(self) -> dict[int, int]:
-        """How many slots each has."""
+        """Shard id -> its number of slots."""
         return dict(zip(self._shards.tolist(), np.diff(self._starts).tolist(), strict=True))
 
     @property
@@ -68,7 +68,7 @@ class Found:
         return ranking.rarity(min(found.stop - found.start, self.texts), self.texts)
 
     def scores(self, texts: Sequence[Sequence[str]]) -> Scores:
-        """A row of scores for each text, a place for each slot."""
+        """One row of scores for each text, one column for each slot."""
         scores = np.zeros((len(texts), self.size), np.float32)
         for row, text in enumerate(texts):
             if found := [self._slices[term] for term in text if term in self._slices]:
@@ -77,13 +77,13 @@ class Found:
         return scores
 
     def where(self, places: npt.NDArray[np.intp]) -> list[int]:
-        """The shards and slots of places, each pair as one number: a list costs its length to send."""
+        """The shard and slot at each index, packed into one number: a shorter list is cheaper to send."""
         nth = np.searchsorted(self._starts, places, side="right") - 1
         numbers: list[int] = (self._shards[nth] * SLOTS + places - self._starts[nth]).tolist()
         return numbers
 
     def places(self, rows: Sequence[asyncpg.Record]) -> npt.NDArray[np.intp]:
-        """Where the shards and slots of rows are; -1 for those that were not there when the postings were read."""
+        """The indexes of the shards and slots in these rows; -1 for rows added after the postings were read."""
         if not rows or not len(self._shards):
             return np.full(len(rows), -1, np.intp)
         shards = np.array([row["shard"] for row in rows], np.int64)
@@ -94,7 +94,7 @@ class Found:
         return np.where(known, places, -1).astype(np.intp)
 
     def mask(self, rows: Sequence[asyncpg.Record]) -> npt.NDArray[np.bool_]:
-        """True at the places of rows."""
+        """True at the indexes of these rows."""
         mask = np.zeros(self.size, np.bool_)
         places = self.places(rows)
         mask[places[places >= 0]] = True

@@ -1,4 +1,4 @@
-"""The few tools worth offering now, out of however many there are."""
+"""Selects the tools to offer in a step: required tools, tools that the policy names, and search results."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -30,19 +30,19 @@ from longhouse.store.search.vectors import Kept, Space, Vectors
 log = structlog.get_logger()
 
 PATIENCE: Final = 5.0
-"""Seconds for the vector of a query."""
+"""Timeout in seconds for the embedding of a query."""
 AGAIN_AFTER: Final = 30.0
-"""Seconds after which a model that failed is asked again."""
+"""Seconds before a failed embedding model is tried again."""
 SPARE: Final = 4
-"""Search finds so many more than are offered: the catalog may have changed since it was indexed."""
+"""Extra search results: the catalog may have changed since it was indexed."""
 MOST_NAMED: Final = 256
-"""Tools named one by one that are looked at in a step, beside those that it is about."""
+"""Tools named one by one that are checked in a step, in addition to the search results."""
 LOOKED_AT: Final = 32
-"""Tools of servers that are looked at together, of those that the step says nothing of."""
+"""Tools of servers that are checked in one batch, when the search did not find them."""
 
 
 class Finder:
-    """Asks the index in words and, where there is a model for them, in vectors."""
+    """Searches the index by words and, with an embedding model, by vectors."""
 
     def __init__(
         self, db: Database, embedder: Embedder | None, ready: Callable[[], Awaitable[None]] | None = None
@@ -64,7 +64,7 @@ class Finder:
         return await self._templates.find(query, filters, top_k)
 
     async def nearest_tools(self, text: str, count: int) -> list[str]:
-        """By the vector alone, for those who measure; nothing without a model."""
+        """The nearest tools by vector similarity alone, for benchmarks; empty without an embedding model."""
         query = await self.query(text)
         return await self._tools.nearest(query, count) if query.space else []
 
@@ -79,11 +79,11 @@ class Finder:
         if self._space is None or self._space.dimensions != dimensions:
             self._space = await index.space(self.db, self._embedder.name)
         if self._space is None or self._space.dimensions != dimensions:
-            return Query(texts)  # nothing is indexed with this model yet
+            return Query(texts)  # no document is indexed with this model yet
         return Query(texts, vectors, self._space)
 
     async def _embedded(self, texts: Sequence[str]) -> Vectors | None:
-        """None without a model, and for a while after it has failed: a search is not worth waiting for it each time."""
+        """None without a model, and for a while after a failure: a search does not wait for the timeout each time."""
         now = asyncio.get_running_loop().time()
         if self._embedder is None or now < self._ask_again_at:
             return None
@@ -93,13 +93,14 @@ class Finder:
         except (ProviderError, TimeoutError) as error:
             self._ask_again_at = now + AGAIN_AFTER
             why = str(error) or f"no answer within {PATIENCE:.0f} seconds"
-            log.warning("the embedding model failed: for a while, searches go by words alone", error=why)
+            message = "The embedding model failed; for a while, searches use words alone."
+            log.warning("embedding_failed", message=message, error=why)
             return None
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Where a session of a template is: what is open to it now."""
+    """A session, its template, and which tools the template's rules leave open now."""
 
     template: Template
     session: Session
@@ -113,7 +114,7 @@ def point_of(template: Template, session: Session, stage: str | None = None) -> 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The tools of a step, and how they were chosen."""
+    """The tools of a step, and how they were selected."""
 
     tools: list[ToolDescriptor]
     selection: Selection | None = None
@@ -121,15 +122,15 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """What may be offered at a point, each kind in its order."""
+    """The tools that may be offered, in groups that each have their own order."""
 
     required: list[str]
     named: list[str]
-    """By the policy, one by one."""
+    """Tools that the policy names one by one."""
     ranked: list[str]
-    """By the search, the best first."""
+    """Tools that the search found, the best first."""
     others: list[str]
-    """Of what the policy names by the dozen, what the search did not find."""
+    """Tools that the policy names by a `<server>.*` pattern and the search did not find."""
     permitted: Mapping[str, ToolDescriptor]
     scores: Mapping[str, float]
 
@@ -147,7 +148,7 @@ class ToolSearchService:
     catalog: Catalog
     finder: Finder
     taken: Callable[[str, int], Awaitable[Tool | None]] | None = None
-    """A version of a tool as it would run here; None where it cannot. Without it, tools are what the catalog says."""
+    """Resolves a version of a tool as it runs here; None where it cannot run. Without it, descriptors are used."""
 
     async def select(  # noqa: PLR0917 - people know it with these, in this order
         self,
@@ -158,9 +159,9 @@ class ToolSearchService:
         stage: str | None = None,
         hard_require: Sequence[str] = (),
     ) -> list[ToolDescriptor]:
-        """Required tools first, then what the policy names, then the rest, by rank; never more than the policy's cap.
+        """Required tools first, then those that the policy names, then the others by rank; at most the policy's cap.
 
-        The stage opens and closes what the template's rules say of it; its word is not searched for.
+        The stage selects which of the template's rules apply; its name is not part of the search query.
         """
         cap, point = template.tool_policy.max_tools_in_prompt, point_of(template, session, stage)
         found = await self._candidates(point, query, min(top_k, cap), hard_require=hard_require)
@@ -168,7 +169,7 @@ class ToolSearchService:
         return [found.permitted[name] for name in names]
 
     async def find(self, session: Session, query: str, top_k: int) -> list[ToolDescriptor]:
-        """What an agent finds when it looks itself: the best for the query among what it may have."""
+        """The search of an agent's own tool search: the best tools for the query among those it may use."""
         assert session.turn is not None
         template = await self.catalog.templates.find(session.agent, session.turn.version)
         if template is None:
@@ -176,7 +177,7 @@ class ToolSearchService:
         point = point_of(template, session)
         ranked = await self._ranked(point, query, top_k)
         if not ranked:
-            # Nothing is indexed yet, or nothing fits: what the policy names is better than nothing.
+            # The index is empty, or nothing matches: the tools that the policy names are better than nothing.
             named = template.tool_policy.named if template.tool_policy.allowlist is not None else ()
             return list((await self._permitted(point, await self._active(session, named))).values())[:top_k]
         permitted = await self._permitted(point, {hit.name: hit.version for hit in ranked})
@@ -185,7 +186,7 @@ class ToolSearchService:
     async def get_tools_for_step(
         self, template: Template, session: Session, *, hard_require: Sequence[str] = ()
     ) -> list[ToolDescriptor]:
-        """What the template's strategy offers in this step; `hard_require` is what the agent itself has found."""
+        """The tools that the template's strategy offers in this step; `hard_require` are those that the agent found."""
         return (await self.choose(template, session, hard_require=hard_require)).tools
 
     async def choose(
@@ -196,7 +197,7 @@ class ToolSearchService:
         hard_require: Sequence[str] = (),
         active: Mapping[str, int] | None = None,
     ) -> Chosen:
-        """The tools of a step; `active` are the versions of what the policy names, where they are known."""
+        """The tools of a step; `active` are the versions of the tools that the policy names, where they are known."""
         policy, cap = template.tool_policy, template.tool_policy.max_tools_in_prompt
         point = point_of(template, session)
         if policy.selection_strategy == "static" or _names_few(template):
@@ -223,7 +224,7 @@ class ToolSearchService:
         before: Sequence[str] = (),
         active: Mapping[str, int] | None = None,
     ) -> Candidates:
-        """All that may have a place; `before` are those that have one, `active` is as in `choose`."""
+        """All tools that may be offered; `before` are those offered in the last step, `active` is as in `choose`."""
         policy, session = point.template.tool_policy, point.session
         needed, allowed = (*policy.required, *hard_require), policy.allowlist or ()
         if active is None:
@@ -231,13 +232,13 @@ class ToolSearchService:
         more = await self._active(session, [name for name in (*hard_require, *before) if name not in active])
         known = {**active, **more}
         named, dozens = [name for name in allowed if name in known][:MOST_NAMED], [*filter(_is_many, allowed)]
-        # Deep enough to tell how those that are named stand to each other, whatever stands between them.
+        # Enough results to rank the named tools among themselves, whatever ranks between them.
         hits = await self._ranked(point, query, top_k + len(named))
         required = spread(needed, known)
         versions = {name: known[name] for name in (*required, *named, *before) if name in known}
         versions |= {hit.name: hit.version for hit in hits}
         permitted = await self._permitted(point, versions)
-        # Of a server with very many, those that wait without having been found are not even told.
+        # Of a server with very many tools, those that the search did not find are left out of the selection record.
         is_worth_it = len(permitted) < policy.max_tools_in_prompt or len(known) <= MOST_NAMED
         unseen = (name for name in spread(dozens, known) if name not in versions) if is_worth_it else ()
         others = await self._others(point, {name: known[name] for name in unseen})
@@ -251,7 +252,7 @@ class ToolSearchService:
         )
 
     async def _others(self, point: Point, versions: Mapping[str, int]) -> dict[str, ToolDescriptor]:
-        """The first of these that may be offered: enough for every place that there is."""
+        """The first of these tools that may be offered, as many as the policy's cap at least."""
         found: dict[str, ToolDescriptor] = {}
         pairs = list(versions.items())
         for start in range(0, len(pairs), LOOKED_AT):
@@ -267,16 +268,16 @@ class ToolSearchService:
         return await self.catalog.active_tools(names, session.owner) if names else {}
 
     async def _permitted(self, point: Point, versions: Mapping[str, int]) -> dict[str, ToolDescriptor]:
-        """What may be offered now, in the versions that the turn began with.
+        """The tools that may be offered now, in the versions that the turn started with.
 
-        The index may be a moment old, so all is checked again.
+        The index may be out of date, so every permission is checked again.
         """
         pinned, permission = tool_order.pins(point.session), Permission(point.template, point.session)
         found = await self.catalog.described({name: pinned.get(name, v) for name, v in versions.items()})
         return {one.name: one for one in found if permission.covers(one) and await self._is_open(point, one)}
 
     async def _is_open(self, point: Point, one: ToolDescriptor) -> bool:
-        # What a remote tool is, its description says; the others are what they are bound to.
+        # A remote tool's descriptor says all about it; the others depend on what they are bound to.
         if self.taken is None or one.runtime_binding.remote_endpoint:
             return point.opening.is_wide or point.opening.leaves(one.tool)
         tool = await self.taken(one.name, one.version)
@@ -284,7 +285,7 @@ class ToolSearchService:
 
 
 def filters_of(point: Point) -> Filters:
-    """The template's policy for one session: who asks, what the agents above may not use, what is closed now."""
+    """The filters of one session: owner, the template's policy, the rights of calling agents, and closed tools."""
     filters, session, opening = policy_filters(point.template), point.session, point.opening
     rights = (session.turn.rights if session.turn else None) or Rights()
     allow = filters.allow
@@ -301,7 +302,7 @@ def filters_of(point: Point) -> Filters:
 
 
 def policy_filters(template: Template) -> Filters:
-    """The template's policy, as far as search can apply it before it ranks."""
+    """The parts of the template's policy that search can apply before it ranks."""
     policy = template.tool_policy
     return Filters(
         allow=policy.allowlist,
@@ -318,7 +319,7 @@ def _is_many(name: str) -> bool:
 
 
 def spread(names: Sequence[str], known: Mapping[str, int]) -> list[str]:
-    """Those of these names that are known, in their order; `<prefix>.*` spread out."""
+    """The known ones of these names, in order; `<prefix>.*` is expanded."""
     found: dict[str, None] = {}
     for name in names:
         if _is_many(name):
@@ -329,7 +330,7 @@ def spread(names: Sequence[str], known: Mapping[str, int]) -> list[str]:
 
 
 def _names_few(template: Template) -> bool:
-    """Does the policy name all the tools there are for it, and no more than may be offered?"""
+    """Whether the policy names all its tools one by one, and no more than may be offered."""
     policy = template.tool_policy
     is_plain = policy.allowlist is not None and not any(_is_many(name) for name in policy.named)
     return is_plain and len(policy.named) <= policy.max_tools_in_prompt

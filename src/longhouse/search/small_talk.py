@@ -1,4 +1,4 @@
-"""Greetings, thanks and the like, in English, Russian and Chinese: what is said to nobody in particular."""
+"""Detects small talk in English, Russian and Chinese: greetings, thanks and the like, which name no task."""
 
 import re
 from typing import Final
@@ -38,9 +38,9 @@ _SAID: Final = re.compile(
 )
 
 LONGEST: Final = 200
-"""Characters; who writes more asks for something."""
+"""Characters; a longer text asks for something."""
 
 
 def is_small_talk(text: str) -> bool:
-    """Is nothing left of it that could be asked for?"""
+    """Whether the text has no terms left after greetings and the like are removed."""
     return len(text) <= LONGEST and not tokenizer.terms(_SAID.sub(" ", " ".join(text.split())))

@@ -1,4 +1,4 @@
-"""Text as terms: what two texts have in common when they speak of the same thing."""
+"""Tokenizer of the search: turns text in English, Russian, Chinese and other languages into terms to match."""
 
 import re
 import unicodedata
@@ -24,25 +24,25 @@ _STOP_WORDS: Final = """
     эту я
 """
 STOP_WORDS: Final = frozenset(_STOP_WORDS.split())
-"""Words that say nothing of what a tool does. Rare words weigh more anyway, but in a small catalog chance makes some of
-these rare."""
+"""Words that do not describe what a tool does. Rare words have a higher weight anyway, but in a small catalog some of
+these are rare by chance."""
 STOP_CHARACTERS: Final = frozenset(
     "的了着过吗呢吧啊呀嘛么我你您他她它们这那哪些个位是有在不没也都就才还很太更最和与及或跟把被给对从到向为以之其所"
     "而但则如若因该什怎谁几啥请帮一能会要可想让使"
 )
-"""The same among characters: alone or next to each other they are grammar, beside others they are part of a word."""
+"""Stop characters of Chinese: alone or next to each other they are grammar, next to others they are part of a word."""
 
 LONGEST_WORD: Final = 40
-"""Longer runs are keys, digests and addresses, which no description shares with a query."""
+"""Longer runs are keys, digests and addresses; a description and a query do not share them."""
 
 PART: Final = 4
-"""Letters of a part of a Russian word: unrelated words share many runs of three, related ones few of five."""
+"""Letters in an n-gram of a Russian word: unrelated words share many 3-grams, related words share few 5-grams."""
 
-# Scripts that are written without spaces between words: Thai and its neighbours, kana, Han, Hangul.
+# Scripts without spaces between words: Thai and its neighbours, kana, Han, Hangul.
 _UNSPACED: Final = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
 )
-# A Latin word also ends where a capital begins: `getHTTPStatus` has three, `userIDs` two.
+# A Latin word also ends before a capital letter: `getHTTPStatus` has three words, `userIDs` two.
 _LATIN: Final = (
     r"[A-Z]{2,}s?(?![a-z])[0-9]*|[A-Z]+(?![a-z])[0-9]*|[A-Z]?[a-z]+[0-9]*"
     r"|[0-9]+(?:[A-Z]|[a-z]+)?(?![A-Za-z])|[0-9]+"
@@ -57,22 +57,22 @@ _RUSSIAN: Final = Stemmer("russian")
 
 
 def terms(text: str) -> list[str]:
-    """The terms of a text in order, each as often as it is there."""
+    """The terms of a text in order, with repeats."""
     return [term for run in _runs(text) for term in _terms_of(run.lower())]
 
 
 def joined(name: str) -> set[str]:
-    """A name as one term, with and without its prefix: `x.web_search`, `WebSearch` and `websearch` find each other."""
+    """A name as one term, with and without its prefix: `x.web_search`, `WebSearch` and `websearch` match each other."""
     whole = ("".join(_runs(part)).lower() for part in (name, own_part(name)))
     return {term for word in whole if word and word[0] < "\u0e00" for term in _terms_of(word)}
 
 
 @lru_cache(maxsize=65_536)
 def parts(term: str) -> tuple[str, ...]:
-    """What a term is made of, where related words share parts and not stems; marked, so that no term is one of them.
+    """The n-grams or characters of a term, where related words share no stem; `~` marks them apart from terms.
 
-    Russian loses vowels, changes consonants and builds long words of short ones, which no stemmer undoes: `электричек`
-    and `электрички`, `авиабилеты` and `билет` share runs of letters. A word of Chinese is made of characters.
+    Russian drops vowels, changes consonants and builds compounds, which no stemmer undoes: `электричек` and
+    `электрички`, `авиабилеты` and `билет` share n-grams. A Chinese word consists of characters.
     """
     if term[0] >= "\u0e00":
         return tuple(f"~{char}" for char in term if char not in STOP_CHARACTERS)
@@ -82,12 +82,12 @@ def parts(term: str) -> tuple[str, ...]:
 
 
 def own_part(name: str) -> str:
-    """A tool's name without its server's: whose it is says little of what it does."""
+    """A tool's name without the server prefix: the server says little about what the tool does."""
     return _PREFIX.sub("", name) or name
 
 
 def spaced(name: str) -> str:
-    """A name as words: what a model of language can read."""
+    """A name as separate words, for an embedding model."""
     return " ".join(_runs(name)).lower()
 
 
@@ -96,7 +96,7 @@ def _runs(text: str) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """Full-width forms and ligatures as their plain ones; Latin letters without accents."""
+    """Replaces full-width forms and ligatures by plain ones, and removes accents from Latin letters."""
     text = unicodedata.normalize("NFKC", text).replace("ß", "ss")
     return _ACCENTED.sub(lambda run: _ACCENT.sub("", unicodedata.normalize("NFKD", run[0])), text)
 
