@@ -1,1 +1,1 @@
-"""Projections of the journals to elsewhere: Redis, session logs, agent logs."""
+"""Projections of the journals to other systems: Redis, session logs, agent logs."""

@@ -1,4 +1,4 @@
-"""The agent log that users of SGR-Agent Core know, made from the journal: what was thought and done, step by step."""
+"""Builds the agent log of SGR-Agent Core from the journal: reasoning and tool calls, step by step."""
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime
@@ -15,7 +15,7 @@ REASONING: Final = "reasoningtool"
 
 
 def agent_log(session_id: str, recorded: Iterable[Recorded], template: Template | None) -> dict[str, Any]:
-    """The log of a whole session; `template` is that of its last turn, None if it is not known any more."""
+    """The log of a whole session; `template` is that of its last turn, None if it no longer exists."""
     writer = _Writer()
     log = [entry for record in recorded for entry in writer.write(record)]
     return {
@@ -28,7 +28,7 @@ def agent_log(session_id: str, recorded: Iterable[Recorded], template: Template 
 
 
 def _model_config(template: Template | None) -> dict[str, Any]:
-    """How the model is asked. Keys and proxies are no part of a template, and so cannot be shown."""
+    """The model's settings. Keys are no part of a template, and the proxy is left out."""
     if template is None:
         return {}
     policy = template.llm_policy
@@ -36,11 +36,11 @@ def _model_config(template: Template | None) -> dict[str, Any]:
 
 
 class _Writer:
-    """Follows the journal and says what each event adds to the log."""
+    """Follows the journal and yields the log entries of each event."""
 
     def __init__(self) -> None:
         self.task: str | None = None
-        """The first one; later ones are entries of the log."""
+        """The first task; later ones are entries of the log."""
         self._step = 0
         self._has_thought = False
         self._prompts: dict[int, events.Prompted] = {}
@@ -79,7 +79,7 @@ class _Writer:
             yield _entry(self._step, at, "task", task=task)
 
     def _reply(self, event: events.Replied, at: datetime) -> Iterator[dict[str, Any]]:
-        # An action belongs to the step of the thought before it.
+        # An action belongs to the step of the reasoning before it.
         self._step += 0 if event.phase == "action" and self._has_thought else 1
         self._has_thought = event.phase == "reasoning"
         if event.thought:
@@ -118,7 +118,7 @@ def _entry(step: int, at: datetime, kind: str, **more: Any) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
-    """JSON as a value; what is none stays as the model wrote it."""
+    """Decodes JSON; text that is not JSON is returned as it is."""
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):

@@ -1,4 +1,4 @@
-"""Agent logs as files, for those who look for them in a folder: one for each session, written anew after each turn."""
+"""Agent logs as JSON files: one for each session, rewritten after each turn."""
 
 import asyncio
 import hashlib
@@ -31,10 +31,10 @@ class LogFolder:
     catalog: Catalog
     path: Path | None
     others: Mapping[str, Path] = field(default_factory=dict)
-    """Of agents whose logs have a folder of their own."""
+    """Folders of single agents, by agent name."""
 
     async def keep(self, session: Session) -> None:
-        """Writes the log of a session whose turn ended. Where that cannot be done, the log is missing, nothing else."""
+        """Writes the log of a session whose turn ended. A failure is only logged: the session goes on."""
         folder = self.others.get(session.agent, self.path)
         if folder is None or session.turn is None or not session.turn.ended:
             return
@@ -43,10 +43,11 @@ class LogFolder:
         try:
             await asyncio.to_thread(_write, folder, name, content)
             if await erasure.gone(self.db, [session.id]):
-                # Forgotten while we wrote: whoever takes such files away may have been there before us.
+                # Erased while it was written: the eraser may have removed the file before this write.
                 (folder / name).unlink(missing_ok=True)
         except OSError as error:
-            log.warning("an agent log cannot be written", session=session.id, error=str(error))
+            message = "An agent log cannot be written."
+            log.warning("agent_log_write_failed", message=message, session=session.id, error=str(error))
 
 
 async def log_of(db: Database, catalog: Catalog, session: Session) -> dict[str, Any]:
@@ -59,7 +60,7 @@ async def log_of(db: Database, catalog: Catalog, session: Session) -> dict[str, 
 
 
 def file_name(session_id: str) -> str:
-    """Named after its session; an id that is no plain name gets one that stays in the folder, and is nobody else's."""
+    """The file name of a session; an id with other characters gets a safe and unique name."""
     if _SAFE.fullmatch(session_id):
         return f"{session_id}-log.json"
     plain = re.sub(r"[^A-Za-z0-9_-]", "_", session_id)[:150]
@@ -67,7 +68,7 @@ def file_name(session_id: str) -> str:
 
 
 def _write(folder: Path, name: str, content: bytes) -> None:
-    """As a whole or not at all, and for our own eyes: a log holds what people said."""
+    """Writes atomically, and readable by the owner only: a log holds what people said."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = folder / f".{uuid.uuid4().hex}"
     try:

@@ -1,4 +1,4 @@
-"""Carries journals elsewhere in the background: hints say where to look first, the cursors are the truth."""
+"""Projects journals to another system in the background: hints say where to look first, cursors are the truth."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -20,31 +20,31 @@ TROUBLE: Final = (*REDIS_TROUBLE, *UNREACHABLE, asyncpg.PostgresError)
 BATCH: Final = 64
 PAGE: Final = 256
 MOST_HINTS: Final = 10_000
-"""Past that many, hints are dropped: the sweep finds those sessions."""
+"""Beyond this number hints are dropped: the sweep finds those sessions."""
 SWEEP_EVERY: Final = 1.0
 SHARE: Final = 10
-"""A search that takes long is made less often: it never takes more than one part in so many of the time."""
+"""A slow sweep runs less often: it takes at most one part in this many of the time."""
 RAREST: Final = 30.0
 LONGEST_PAUSE: Final = 2.0
 
 
 class Target(Protocol):
-    """Where journals are carried."""
+    """The system that journals are projected to."""
 
     name: str
     place: str
-    """What how far it has forgotten is remembered under: a folder is another one on each machine."""
+    """Key of the erasure cursor: a folder differs from machine to machine."""
 
     async def epoch(self) -> str:
-        """What the place is called now; another name says that it has lost what it had."""
+        """Identifies the target's data; another value means that the target has lost it."""
         ...
 
     async def carry(self, rows: Sequence[Row]) -> None:
-        """Brings these sessions up to date there, and remembers it."""
+        """Brings these sessions up to date in the target, and saves the cursors."""
         ...
 
     async def forget(self, traces: Sequence[Trace]) -> None:
-        """Takes away what the place has of sessions that were forgotten."""
+        """Removes the data of erased sessions from the target."""
         ...
 
 
@@ -63,10 +63,10 @@ class Projector:
         self._pause = 0.0
         self._is_over = False
         self.is_troubled = False
-        """Did the last attempt fail? Then nobody should wait for the next one."""
+        """Whether the last attempt failed: callers then do not wait for the next one."""
 
     def nudge(self, session_id: str) -> None:
-        """This session may have moved."""
+        """Adds a hint that this session may have new events."""
         if len(self._hints) >= MOST_HINTS:
             self._hints.clear()
         self._hints[session_id] = None

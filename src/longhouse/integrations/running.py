@@ -1,4 +1,4 @@
-"""The copies of what happened that people look for elsewhere, kept while the server runs."""
+"""Runs the configured projections (Redis mirror, session logs) while the server runs."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -24,7 +24,7 @@ async def running(
     log_dir: Path | None,
     language: Language,
 ) -> AsyncIterator[Mirror | None]:
-    """Conversations in Redis, and a log for each of them; `on_news` lends us the ear of whoever appends."""
+    """Starts the Redis mirror and the session logs; `on_news` registers a callback for new events."""
     catalog = Catalog(db)
     async with AsyncExitStack() as stack:
         mirror = None

@@ -1,6 +1,6 @@
 """Session logs: one file for each conversation, for people who watch what is remembered.
 
-A line is written with one open, one append, one close: a log holds no file open, however many conversations there are.
+Each line opens, appends and closes the file: no file stays open, however many conversations there are.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ _BREAKS: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 def get_session_logger(chat_id: int | str, *, owner: str = keys.LOCAL, folder: Path | None = None) -> logging.Logger:
     """The logger of one conversation: `{folder}/memory_sessions/memory_{chat_id}.log`.
 
-    The folder is LONGHOUSE_LOG_DIR, or `logs`. Other owners than the local one have a folder of their own in it.
+    The folder is LONGHOUSE_LOG_DIR, or `logs`. Each owner but the local one has a folder of its own in it.
     """
     name = str(chat_id)
     if not keys.CHAT_ID.fullmatch(name):
@@ -38,39 +38,39 @@ def get_session_logger(chat_id: int | str, *, owner: str = keys.LOCAL, folder: P
 
 @lru_cache(maxsize=256)
 def _logger(name: str, owner: str, folder: Path) -> logging.Logger:
-    # Not from the registry of `logging`, which would keep every conversation's logger for ever.
+    # Not from the registry of `logging`, which would keep the logger of every conversation for ever.
     logger = logging.Logger(f"session_{name}", logging.INFO)
     logger.addHandler(_Lines(path_of(folder, name, owner)))
     return logger
 
 
 def path_of(folder: Path, name: str, owner: str) -> Path:
-    """Where a conversation's log is: its name was checked, and an owner is made one plain word."""
+    """The path of a conversation's log: the name was validated, and the owner is encoded."""
     home = folder / FOLDER
     return (home if owner == keys.LOCAL else home / f"owner_{_short(keys.plain_owner(owner))}") / f"memory_{name}.log"
 
 
 def _short(word: str) -> str:
-    """A file system takes 255 bytes."""
+    """Shortens a name to fit the file system's limit of 255 bytes."""
     return word if len(word) <= 200 else f"{word[:150]}_{hashlib.sha256(word.encode()).hexdigest()[:32]}"
 
 
 def write(logger: logging.Logger, at: datetime, text: str) -> None:
-    """A line about something that happened at that moment."""
+    """Logs a line with the given time."""
     record = logger.makeRecord(logger.name, logging.INFO, "", 0, text, (), None)
     record.created = at.timestamp()
     logger.handle(record)
 
 
 class _Formatter(logging.Formatter):
-    """One record, one line: what people write must not look like lines of ours."""
+    """One record is one line: user text must not look like records of this program."""
 
     def format(self, record: logging.LogRecord) -> str:
         return _BREAKS.sub(" ", super().format(record))
 
 
 class _Lines(logging.Handler):
-    """Appends each record to a file that is open only meanwhile."""
+    """Appends each record to a file that is open only during the write."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -82,11 +82,12 @@ class _Lines(logging.Handler):
         try:
             self._append(line)
         except OSError as error:
-            log.warning("a session log cannot be written", path=str(self._path), error=str(error))
+            message = "A session log cannot be written."
+            log.warning("session_log_write_failed", message=message, path=str(self._path), error=str(error))
 
     def _append(self, line: bytes) -> None:
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # For our own eyes, as a log holds what people said; and never through a link that somebody put there.
+        # Readable by the owner only, as a log holds what people said; symbolic links are not followed.
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
         with open(os.open(self._path, flags, 0o600), "ab") as file:
             file.write(line)

@@ -1,4 +1,4 @@
-"""The lines of a session log, in the three languages that its readers speak."""
+"""The lines of a session log in English, Russian and Chinese."""
 
 from typing import Final, Literal
 

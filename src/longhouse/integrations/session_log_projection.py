@@ -1,4 +1,4 @@
-"""The session logs as a projection of the journals: what was asked, loaded, saved and answered in a conversation."""
+"""Session logs as a projection of the journals: the requests, loads, saves and answers of each conversation."""
 
 import asyncio
 import socket
@@ -35,7 +35,7 @@ log = structlog.get_logger()
 
 NAME: Final = "session_log"
 CONTEXT_WINDOW: Final = 50
-"""Messages of its history that a sub-agent is given."""
+"""Messages of its history that a sub-agent gets."""
 
 Confirmed = Callable[[str, int], Awaitable[bool]]
 Subagents = Callable[[Row], Awaitable[Iterable[str]]]
@@ -50,7 +50,7 @@ async def _none(row: Row) -> Iterable[str]:
 
 
 def subagents_in(catalog: Catalog) -> Subagents:
-    """Those that the template of a session names."""
+    """Returns a function that lists the sub-agents named by a session's template."""
 
     async def named(row: Row) -> Iterable[str]:
         template = await catalog.templates.find(row.agent, owner=row.owner)
@@ -61,13 +61,13 @@ def subagents_in(catalog: Catalog) -> Subagents:
 
 
 @dataclass(frozen=True, slots=True)
-class _News:
+class _NewEvent:
     row: Row
     record: Recorded
 
 
 class SessionLog:
-    """Writes the log of each conversation as its journals grow; each event once, in whatever process it is."""
+    """Writes the log of each conversation as its journals grow; each event once, in whichever process comes first."""
 
     name = NAME
 
@@ -81,7 +81,7 @@ class SessionLog:
         confirmed: Confirmed = _never,
         sweep_every: float = SWEEP_EVERY,
     ) -> None:
-        """`subagents`: those that a root session may call. `confirmed`: has Redis a session up to this event?"""
+        """`subagents`: lists what a root session may call. `confirmed`: whether Redis has a session up to an event."""
         self._db = db
         self._folder = folder
         self._language = language
@@ -101,22 +101,22 @@ class SessionLog:
         return ""
 
     async def carry(self, rows: Sequence[Row]) -> None:
-        news: dict[tuple[str, str], list[_News]] = defaultdict(list)
-        # Children first: whatever led to what is read of them is then read of their parents.
+        news: dict[tuple[str, str], list[_NewEvent]] = defaultdict(list)
+        # Sub-agents first: the parents' events that led to theirs are then read as well.
         for row in sorted(rows, key=lambda row: row.side == "root"):
             claimed = await self._claimed(row)
             if not row.is_ephemeral:
-                news[row.owner, row.conversation_id] += [_News(row, record) for record in claimed]
+                news[row.owner, row.conversation_id] += [_NewEvent(row, record) for record in claimed]
         for (owner, conversation), happened in news.items():
             happened.sort(key=lambda one: one.record.at)
             lines = [said for one in happened for said in await self._lines(one)]
             await asyncio.to_thread(_write, self._folder, owner, conversation, lines)
         if gone := await erasure.gone(self._db, [row.id for row in rows]):
-            # Forgotten while we wrote: whoever removes such logs may have been there before us.
+            # Erased while it was written: the eraser may have removed the logs before this write.
             await self._remove((row.owner, row.conversation_id) for row in rows if row.id in gone)
 
     async def forget(self, traces: Sequence[Trace]) -> None:
-        """Removes the logs of their conversations: whose a line is cannot be told apart in them any more."""
+        """Removes the logs of their conversations: the lines of single sessions cannot be told apart in them."""
         await self._remove((trace.owner, trace.conversation_id) for trace in traces)
 
     async def _remove(self, conversations: Iterable[tuple[str, str]]) -> None:
@@ -126,17 +126,19 @@ class SessionLog:
             try:
                 await asyncio.to_thread(path.unlink, missing_ok=True)
             except OSError as error:
-                log.warning("the log of what was forgotten cannot be removed", path=str(path), error=error.strerror)
+                message = "The log of an erased session cannot be removed."
+                log.warning("erased_file_not_removed", message=message, path=str(path), error=error.strerror)
 
     async def _claimed(self, row: Row) -> list[Recorded]:
-        """What nobody has written to a log yet. Claimed before it is written: a line may be lost, never doubled."""
+        """The events that no process has logged yet. They are claimed first: a line may be lost, never doubled."""
         if self._unreadable.get(row.id) == row.head:
             return []
         before = await projections.cursor(self._db, NAME, row.id)
         try:
             recorded = await journals.read(self._db, row.id, before)
         except UnknownShape as error:
-            log.warning("a journal cannot be logged here", session=row.id, error=str(error))
+            message = "A journal cannot be logged by this process."
+            log.warning("journal_unreadable", message=message, projection=NAME, session=row.id, error=str(error))
             self._unreadable[row.id] = row.head
             return []
         if not recorded or not await projections.claim(self._db, NAME, row.id, before=before, head=recorded[-1].seq):
@@ -145,30 +147,30 @@ class SessionLog:
             self.nudge(row.id)
         return recorded
 
-    async def _lines(self, news: _News) -> list[tuple[datetime, str]]:
+    async def _lines(self, news: _NewEvent) -> list[tuple[datetime, str]]:
         record, is_root = news.record, news.row.side == "root"
         match record.event:
             case events.Prompted(content=content):
                 text = "\n\n".join(text_of(one) for one in content)
-                said = self._asked(text) if is_root else [line(self._language, "task", text=text)]
+                said = self._request_lines(text) if is_root else [line(self._language, "task", text=text)]
             case events.Started() if is_root:
                 said = [*await self._saved(news), *await self._loaded(news)]
             case events.Returned(outcome=Output(content=text)) if await self._is_answer(news):
-                said = [*self._asked(text), *await self._saved(news)]
+                said = [*self._request_lines(text), *await self._saved(news)]
             case events.Finished(answer=answer) if not is_root:
                 said = [line(self._language, "answer", text=answer)]
             case _:
                 said = []
         return [(record.at, text) for text in said]
 
-    def _asked(self, text: str) -> list[str]:
+    def _request_lines(self, text: str) -> list[str]:
         return [RULE, line(self._language, "request", text=text)]
 
-    async def _saved(self, news: _News) -> list[str]:
+    async def _saved(self, news: _NewEvent) -> list[str]:
         return [line(self._language, "saved")] if await self._confirmed(news.row.id, news.record.seq) else []
 
-    async def _loaded(self, news: _News) -> list[str]:
-        """What each sub-agent remembered when the turn began."""
+    async def _loaded(self, news: _NewEvent) -> list[str]:
+        """The history sizes of all sub-agents when the turn started."""
         said = []
         for name in await self._subagents(news.row):
             count = await self._remembered(news, name)
@@ -177,7 +179,7 @@ class SessionLog:
                 said.append(line(self._language, "empty"))
         return said
 
-    async def _remembered(self, news: _News, name: str) -> int:
+    async def _remembered(self, news: _NewEvent, name: str) -> int:
         child = await projections.child(self._db, news.row.owner, news.row.conversation_id, name)
         if child is None:
             return 0
@@ -189,8 +191,8 @@ class SessionLog:
                 break
         return min(len(plain.messages_of(session)), CONTEXT_WINDOW)
 
-    async def _is_answer(self, news: _News) -> bool:
-        """Is this a person's answer to a question?"""
+    async def _is_answer(self, news: _NewEvent) -> bool:
+        """Whether this event is a person's answer to a question."""
         event = news.record.event
         if not isinstance(event, events.Returned) or event.by != "user":
             return False

@@ -1,4 +1,4 @@
-"""What is remembered elsewhere: histories that a caller keeps, the mirror in Redis, the session logs."""
+"""Conversation memory for callers that keep their own histories, and session loggers."""
 
 from longhouse.integrations.session_log import get_session_logger
 from longhouse.memory.service import MemoryMessage, MemoryService

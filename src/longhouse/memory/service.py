@@ -1,4 +1,4 @@
-"""Memory that a caller keeps for itself: what a MasterAgent's web service loads before a request and saves after it."""
+"""Conversation memory of a caller, as a MasterAgent web service loads it before a request and saves it after."""
 
 import asyncio
 import time
@@ -12,7 +12,7 @@ from longhouse.journal import imported
 
 
 class Histories(Protocol):
-    """Where histories outlive the process; `RedisHistory` is one."""
+    """Persistent storage of histories; `RedisHistory` implements it."""
 
     async def load_history(self, key: str) -> list[dict[str, Any]]: ...
 
@@ -29,7 +29,7 @@ class MemoryMessage:
     name: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """As OpenAI writes it, and as it is kept."""
+        """The message in OpenAI's format, which is also the stored format."""
         message: dict[str, Any] = {"role": self.role, "content": self.content}
         if self.tool_calls:
             message["tool_calls"] = self.tool_calls
@@ -41,7 +41,7 @@ class MemoryMessage:
 
 
 class MemoryService:
-    """Histories by key: cached in the process, kept in Redis when there is one."""
+    """Histories by key: cached in the process, and stored in Redis where it is configured."""
 
     def __init__(self, max_history: int = 100, context_window: int = 10, redis: Histories | None = None) -> None:
         self.max_history = max_history
@@ -51,31 +51,31 @@ class MemoryService:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def add_message(self, chat_id: int | str, message: MemoryMessage) -> None:
-        """Adds what the user said or was told."""
+        """Adds a message from or to the user."""
         await self._add(keys.chat_key(chat_id), message)
 
     async def add_subagent_message(self, chat_id: int | str, subagent_name: str, message: MemoryMessage) -> None:
         await self._add(keys.subagent_key(subagent_name, chat_id), message)
 
     async def get_context_for_agent(self, chat_id: int | str) -> list[dict[str, Any]]:
-        """The newest messages of the conversation, as a model is sent them."""
+        """The newest messages of the conversation, in the format for a model."""
         return self._context(await self.load_history(keys.chat_key(chat_id)), self.context_window)
 
     async def get_subagent_context(
         self, chat_id: int | str, subagent_name: str, context_window: int = 50
     ) -> list[dict[str, Any]]:
-        """The newest messages of a sub-agent's history, as a model is sent them."""
+        """The newest messages of a sub-agent's history, in the format for a model."""
         return self._context(await self.load_history(keys.subagent_key(subagent_name, chat_id)), context_window)
 
     async def load_history(self, key: str) -> list[MemoryMessage]:
-        """The messages under a key: from the cache, at the first time from Redis."""
+        """The messages under a key: from the cache, or at the first read from Redis."""
         if key not in self.memory_cache:
             async with self._lock(key):
                 await self._fetch(key)
         return list(self.memory_cache[key])
 
     async def save_history(self, chat_id: int | str, messages: Sequence[MemoryMessage]) -> None:
-        """Puts these in the place of what was there. A string is a key as it is, a number that of a chat."""
+        """Replaces the history. A string is the full key, a number is a chat id."""
         key = chat_id if isinstance(chat_id, str) else keys.chat_key(chat_id)
         async with self._lock(key):
             self.memory_cache[key] = list(messages)
@@ -88,7 +88,7 @@ class MemoryService:
             await self._store(key)
 
     async def _fetch(self, key: str) -> None:
-        """Fills the cache. A Redis that fails raises: an empty history would be saved over the real one."""
+        """Fills the cache. A Redis failure raises: an empty history would overwrite the stored one."""
         if key in self.memory_cache:
             return
         found = await self.redis.load_history(key) if self.redis else []
@@ -106,7 +106,7 @@ class MemoryService:
         return imported.paired(imported.last([message.to_dict() for message in messages], window))
 
     def _lock(self, key: str) -> asyncio.Lock:
-        """One for each key that is in use: appends to a history do not overtake each other."""
+        """One lock for each key in use: concurrent appends to a history keep their order."""
         lock = self._locks.get(key)
         if lock is None:
             lock = self._locks[key] = asyncio.Lock()

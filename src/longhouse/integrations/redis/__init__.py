@@ -1,1 +1,1 @@
-"""Redis: histories under the keys that people know."""
+"""Redis: conversation histories under well-known keys."""

@@ -1,4 +1,4 @@
-"""Redis as a place for histories: a JSON array under a key, read and written whole."""
+"""Redis client for conversation histories: one JSON array per key, read and written whole."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -14,22 +14,22 @@ from longhouse.errors import SetupError
 from longhouse.journal import imported
 
 TROUBLE: Final = (RedisError, OSError)
-"""What calls to Redis may end in; a timeout is an OSError too."""
+"""The exceptions of Redis calls; a timeout is an OSError too."""
 REPLY_WITHIN: Final = 2.0
 CONNECT_WITHIN: Final = 1.0
 MAX_VALUE: Final = 16 * 1024 * 1024
-"""Bytes; a longer value is no history of ours, and is not read."""
+"""Bytes; a larger value is not a history that this program wrote, and is not read."""
 
 
 @asynccontextmanager
 async def open_redis(url: str) -> AsyncIterator[Redis]:
-    """A pool of connections; nothing is connected before it is needed."""
+    """A connection pool; it connects at the first use."""
     try:
         client = Redis.from_url(
             url,
             socket_timeout=REPLY_WITHIN,
             socket_connect_timeout=CONNECT_WITHIN,
-            # Once more at once, since a pooled connection may be one that the server has closed meanwhile.
+            # One immediate retry: the server may have closed a pooled connection meanwhile.
             retry=Retry(NoBackoff(), 1),
         )
     except ValueError:
@@ -47,7 +47,7 @@ class RedisHistory:
         self._client = client
 
     async def load_history(self, key: str) -> list[dict[str, Any]]:
-        """The messages under a key; whatever there is no message is left out."""
+        """The messages under a key; items that are no messages are left out."""
         if await self._client.strlen(key) > MAX_VALUE:
             return []
         value = await self._client.get(key)

@@ -1,13 +1,13 @@
-"""The names of what is kept elsewhere: Redis keys that people know, and owners that stay apart in them."""
+"""Names of Redis keys, and how they keep the keys of different owners apart."""
 
 import re
 from typing import Final
 from urllib.parse import quote
 
 LOCAL: Final = "local"
-"""The owner whose keys and logs carry no prefix."""
+"""The owner whose keys and logs have no prefix."""
 CHAT_ID: Final = re.compile(r"(?!\.+$)[A-Za-z0-9._:@-]{1,128}")
-"""What a client may call a conversation."""
+"""The allowed form of a client's conversation id."""
 
 
 def chat_key(chat_id: int | str, owner: str = LOCAL) -> str:
@@ -20,7 +20,7 @@ def subagent_key(name: str, chat_id: int | str, owner: str = LOCAL, label: str =
 
 
 def plain_owner(owner: str) -> str:
-    """An owner as part of a key or a path: no slash in it, and another word for each owner."""
+    """An owner as part of a key or a path: without slashes, and unique for each owner."""
     return quote(owner, safe="@:")
 
 

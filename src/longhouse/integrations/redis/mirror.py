@@ -1,4 +1,4 @@
-"""The mirror: what people look for in Redis, written from the journals. Only a new conversation reads it back."""
+"""The Redis mirror: writes conversation histories from the journals. Only a new conversation reads from Redis."""
 
 import asyncio
 import uuid
@@ -34,16 +34,16 @@ log = structlog.get_logger()
 
 NAME: Final = "redis"
 REMEMBERED: Final = 256
-"""Sessions whose fold is kept between two looks."""
+"""Sessions whose folded state is cached."""
 AT_ONCE: Final = 8
 PRIOR_WITHIN: Final = 0.5
-"""Seconds that a new conversation waits for what Redis knows of it."""
+"""Timeout in seconds of a new conversation's read from Redis."""
 LOOK_EVERY: Final = 0.05
 AT_A_LOOK: Final = 1000
-"""Names of keys that Redis is asked for at once."""
+"""COUNT of one HSCAN call."""
 
-# KEYS: our hash of versions, the key; ARGV: marker, version, value, where to keep what somebody else left there.
-# One script, so that a flush, an older writer and a key that is not ours are all noticed at the moment of writing.
+# KEYS: the hash of versions, the key; ARGV: marker, version, value, the key under which a foreign value is kept.
+# One script, so that a flush, an older writer and a foreign value are all detected at the moment of writing.
 WRITE: Final = """
 if redis.call('HGET', KEYS[1], '') ~= ARGV[1] then return 'flushed' end
 local there = redis.call('HGET', KEYS[1], KEYS[2])
@@ -56,7 +56,7 @@ return 'ok'
 
 
 class Flushed(ConnectionError):  # noqa: N818
-    """Redis has lost what it held since we looked last: everything is written again."""
+    """Redis has lost its data since the last check: everything is written again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """The value of one key, and the sessions it was made from, each with the head it is shown at."""
+    """The value of one key, and the sessions it was made from, each with the head up to which it is included."""
 
     key: str
     messages: list[dict[str, Any]]
@@ -76,7 +76,7 @@ class _Copy:
 
 
 class Mirror:
-    """`chat_history:{chat_id}` and `subagent:{name}:{chat_id}`, kept up to date in the background."""
+    """Keeps `chat_history:{chat_id}` and `subagent:{name}:{chat_id}` up to date in the background."""
 
     name = NAME
     place = "forgotten"
@@ -111,14 +111,14 @@ class Mirror:
         async with self._projector.running():
             yield self
 
-    # What others ask
+    # Read by other parts
 
     async def prior(
         self, chat_id: str, owner: str = keys.LOCAL, name: str | None = None, label: str = ""
     ) -> tuple[Message, ...]:
-        """What Redis holds of a conversation that is met for the first time, with its user or with sub-agent `name`.
+        """The messages that Redis holds of a new conversation, with its user or with sub-agent `name`.
 
-        Nothing when it is not new, or when Redis does not answer at once: the mirror never keeps a turn waiting.
+        Empty when the conversation is not new, or when Redis does not answer in time: no turn waits for the mirror.
         """
         if self._projector.is_troubled or await projections.is_met(self._db, owner, chat_id, agent=name, label=label):
             return ()
@@ -127,13 +127,15 @@ class Mirror:
             async with asyncio.timeout(self._prior_within):
                 found = await self._histories.load_history(key)
         except TROUBLE as error:
-            log.warning("a history in Redis cannot be read", key=key, error=str(error) or type(error).__name__)
+            message = "A history in Redis cannot be read; the conversation starts without it."
+            error_text = str(error) or type(error).__name__
+            log.warning("redis_history_unreadable", message=message, key=key, error=error_text)
             self._projector.is_troubled = True
             return ()
         return sendable(imported.as_messages(imported.last(found, self._max_history)))
 
     async def confirmed(self, session_id: str, seq: int, within: float = 2.0) -> bool:
-        """Has Redis confirmed the session up to `seq`? Waits a little for it, unless Redis is known to be away."""
+        """Whether Redis holds the session up to `seq`. Waits a little, unless Redis is known to be unreachable."""
         give_up_at = asyncio.get_running_loop().time() + within
         while True:
             progress = self._progress
@@ -141,15 +143,15 @@ class Mirror:
                 return True
             if self._projector.is_troubled or asyncio.get_running_loop().time() > give_up_at:
                 return False
-            # Another process may be the one that carries it, so that nothing is heard of it here.
+            # Another process may write it, and sends no event to this one: the cursor is polled.
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_EVERY):
                     await progress.wait()
 
-    # Carrying
+    # The target of the projector
 
     async def epoch(self) -> str:
-        """Changes when Redis was flushed (the marker is gone) or restarted (it may have lost its last writes)."""
+        """Changes when Redis was flushed (the marker is gone) or restarted (the last writes may be lost)."""
         self._hash = self._hash or f"longhouse:mirror:{await projections.identity(self._db)}"
         await self._redis.hsetnx(self._hash, "", uuid.uuid4().hex)
         marker = await self._redis.hget(self._hash, "")
@@ -161,7 +163,7 @@ class Mirror:
         try:
             return str((await self._redis.info("server")).get("run_id", ""))
         except ResponseError:
-            return ""  # not everybody is allowed to ask; a flush is noticed even so
+            return ""  # INFO may be forbidden; a flush is detected by the marker
 
     async def carry(self, rows: Sequence[Row]) -> None:
         if not self._marker:
@@ -172,13 +174,13 @@ class Mirror:
             heads |= copy.heads
         await projections.save(self._db, NAME, epoch=f"{self._run}:{self._marker}", heads=heads)
         if gone := await erasure.gone(self._db, [row.id for row in rows]):
-            # Forgotten while we wrote: whoever removes such keys may have been there before us.
+            # Erased while it was written: the eraser may have removed the keys before this write.
             await self._remove(_key_of(row) for row in rows if row.id in gone)
         self._progress.set()
         self._progress = asyncio.Event()
 
     async def forget(self, traces: Sequence[Trace]) -> None:
-        """Removes the keys of these sessions; where others of the conversation are left, they are written anew."""
+        """Removes the keys of erased sessions; a conversation with other sessions left is written again."""
         if not self._marker:
             await self.epoch()
         for trace in traces:
@@ -193,7 +195,7 @@ class Mirror:
         await self._write(await self._copies([row for row in left if not row.is_ephemeral]))
 
     async def _names_of(self, asked: Sequence[Trace]) -> AsyncIterator[str]:
-        """The keys of these sub-agents. The whole name of one with a label is only in Redis, in our list of names."""
+        """The keys of these sub-agents. The full key of one with a label is only in Redis, in the hash of versions."""
         labelled: dict[str, list[Trace]] = defaultdict(list)
         for trace in asked:
             name = keys.subagent_key(trace.agent, trace.conversation_id, trace.owner)
@@ -210,10 +212,10 @@ class Mirror:
                 yield name
 
     async def _remove(self, names: Iterable[str]) -> None:
-        """Removes keys, with what was put aside for them: it was said in the same conversation."""
+        """Deletes keys together with the foreign values kept for them, which belong to the same conversation."""
         pipeline = self._redis.pipeline()
         for name in sorted(names):
-            pipeline.delete(name, _before(name))
+            pipeline.delete(name, _backup_key(name))
             pipeline.hdel(self._hash, name)
         await pipeline.execute()
 
@@ -231,38 +233,39 @@ class Mirror:
         return [copy for copy in copies if copy]
 
     async def _readable(self, rows: Sequence[Row]) -> _Copy | None:
-        """None where a newer process wrote something that we do not know: that one carries it, and its cursor waits."""
+        """None where a newer process wrote an unknown event: that process writes the copy, and the cursor stays put."""
         heads = {row.id: row.head for row in rows}
         if any(self._unreadable.get(session_id) == head for session_id, head in heads.items()):
             return None
         try:
             return await self._copy(rows)
         except UnknownShape as error:
-            log.warning("a journal cannot be mirrored here", session=rows[0].id, error=str(error))
+            message = "A journal cannot be mirrored by this process."
+            log.warning("journal_unreadable", message=message, projection=NAME, session=rows[0].id, error=str(error))
             self._unreadable |= heads
             return None
 
     async def _copy(self, rows: Sequence[Row]) -> _Copy:
-        """A sub-agent's whole history; or what was said in all root sessions of one conversation."""
+        """The whole history of a sub-agent, or the spoken messages of all root sessions of one conversation."""
         known = [await self._fold(row) for row in rows]
         first, sessions = rows[0], [one.session for one in known]
-        messages = plain.messages_of(sessions[0]) if first.side == "sub" else await self._said(sessions)
+        messages = plain.messages_of(sessions[0]) if first.side == "sub" else await self._spoken_messages(sessions)
         return _Copy(
             key=_key_of(first),
             messages=imported.last(messages, await self._most(rows)),
             heads={row.id: one.head for row, one in zip(rows, known, strict=True)},
-            took_over=any(_has_been_told(session) for session in sessions),
+            took_over=any(_has_imported_history(session) for session in sessions),
         )
 
     async def _most(self, rows: Sequence[Row]) -> int:
-        """How many messages are kept: what the template of the agent says, where it is known."""
+        """How many messages are kept: as the agent's template says, where it is known."""
         if self._catalog is None:
             return self._max_history
         found = [await self._catalog.templates.find(agent) for agent in {row.agent for row in rows}]
         return max((one.memory_policy.max_history for one in found if one), default=self._max_history)
 
-    async def _said(self, sessions: Sequence[Session]) -> list[dict[str, Any]]:
-        """What was said to and by all of them, in order of time. What a later one was told was said here before."""
+    async def _spoken_messages(self, sessions: Sequence[Session]) -> list[dict[str, Any]]:
+        """The spoken messages of all sessions in order of time. Later imports repeat them, and are left out."""
         if len(sessions) == 1:
             return plain.spoken_in(sessions[0])
         at = await projections.times(self._db, [session.id for session in sessions])
@@ -274,7 +277,7 @@ class Mirror:
         return plain.as_dicts([message for _, entry in placed for message in plain.spoken(entry)])
 
     async def _fold(self, row: Row) -> _Known:
-        """The session with everything that was said in it: what was condensed for the model is still shown here."""
+        """The session without condensation: messages that were condensed for the model are still mirrored."""
         known = self._known.pop(row.id, None) or _Known(blank(row.id), 0)
         while known.head < row.head and (page := await journals.read(self._db, row.id, known.head)):
             said = (record for record in page if not isinstance(record.event, events.Condensed))
@@ -285,13 +288,13 @@ class Mirror:
         return known
 
     async def _write(self, copies: Sequence[_Copy]) -> Iterable[_Copy]:
-        """Writes whole values; all of them are there, or newer ones are, when this returns."""
+        """Writes whole values; on return, Redis holds all of them or newer ones."""
         if not copies:
             return ()
         pipeline = self._redis.pipeline(transaction=False)
         for copy in copies:
             version, value = sum(copy.heads.values()), msgspec.json.encode(copy.messages)
-            keep_at = "" if copy.took_over else _before(copy.key)
+            keep_at = "" if copy.took_over else _backup_key(copy.key)
             pipeline.eval(WRITE, 2, self._hash, copy.key, self._marker, version, value, keep_at)
         if b"flushed" in [_bytes(answer) for answer in await pipeline.execute()]:
             self._marker = ""
@@ -299,10 +302,10 @@ class Mirror:
         return copies
 
 
-def _has_been_told(session: Session) -> bool:
-    """Does it know what was said before, or will it once its turn begins?"""
-    is_told = any(isinstance(entry, Told) for entry in session.transcript)
-    return is_told or any(waiting.prompt.prior for waiting in session.queue)
+def _has_imported_history(session: Session) -> bool:
+    """Whether the session has imported history, or will have it when its queued turn starts."""
+    has_import = any(isinstance(entry, Told) for entry in session.transcript)
+    return has_import or any(waiting.prompt.prior for waiting in session.queue)
 
 
 def _key_of(one: Row) -> str:
@@ -311,8 +314,8 @@ def _key_of(one: Row) -> str:
     return keys.chat_key(one.conversation_id, one.owner)
 
 
-def _before(key: str) -> str:
-    """Where what somebody else had written under a key is put aside."""
+def _backup_key(key: str) -> str:
+    """The key under which a foreign value of a key is kept."""
     return f"longhouse:before:{key}"
 
 
