@@ -164,7 +164,7 @@ async def test_only_operators_decide_and_every_change_leaves_a_trace(serving: Se
             _, held = await asked(second, "PATCH", "clocktool", {"enabled": False})
             assert held["overlay"]["changed_by"] == second.id
             assert (await asked(admin, "DELETE", "clocktool"))[0] == 204
-    changes = [one for one in log if one["event"] == "the security policy of a tool was changed"]
+    changes = [one for one in log if one["event"] == "security_overlay_changed"]
     assert [(one["tool"], one["by"], one["overlay"]) for one in changes] == [
         ("clocktool", second.id, {"enabled": False}),
         ("clocktool", "admin", {}),

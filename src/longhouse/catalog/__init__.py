@@ -1,1 +1,1 @@
-"""The catalog as a service: what may be published, by whom, and what operators decide; for API, CLI and files."""
+"""The catalog service: validation, publishing, versions and operators' security overlays, for API, CLI and files."""

@@ -1,4 +1,4 @@
-"""What differs between two versions of a descriptor, place by place."""
+"""The differences between two versions of a descriptor, by path."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ _PLAIN: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_$-]*")
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One place that changed; None where a side has nothing."""
+    """One changed path; None where a side has no value."""
 
     path: str
     before: Any
@@ -20,34 +20,34 @@ class Difference:
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Difference]:
-    """Every place in which two JSON objects differ, in the order of the newer one."""
+    """All paths at which two JSON objects differ, in the order of the newer one."""
     return list(_compared("", before, after))
 
 
 def _compared(path: str, before: Any, after: Any) -> Iterator[Difference]:
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         for key in dict.fromkeys((*after, *before)):
-            yield from _compared(_beneath(path, key), before.get(key), after.get(key))
-    elif _side_by_side(before, after):
+            yield from _compared(_child_path(path, key), before.get(key), after.get(key))
+    elif _are_comparable_lists(before, after):
         for nth, (one, other) in enumerate(zip(before, after, strict=True)):
             yield from _compared(f"{path}[{nth}]", one, other)
     elif not _same(before, after):
         yield Difference(path, before, after)
 
 
-def _side_by_side(before: Any, after: Any) -> bool:
-    """Lists of objects are compared one by one; a list of words, or one that grew, is shown whole."""
+def _are_comparable_lists(before: Any, after: Any) -> bool:
+    """Lists of objects of equal length are compared item by item; other lists are shown whole."""
     if not all(isinstance(side, Sequence) and not isinstance(side, str) for side in (before, after)):
         return False
     return len(before) == len(after) and all(isinstance(item, Mapping) for item in (*before, *after))
 
 
 def _same(before: Any, after: Any) -> bool:
-    """As JSON has it: true is not 1."""
+    """Compares as JSON: true is not 1."""
     return msgspec.json.encode(before) == msgspec.json.encode(after)
 
 
-def _beneath(path: str, key: str) -> str:
+def _child_path(path: str, key: str) -> str:
     if not _PLAIN.fullmatch(key):
         return f"{path}[{msgspec.json.encode(key).decode()}]"
     return f"{path}.{key}" if path else key

@@ -1,4 +1,4 @@
-"""Descriptors as people send them: JSON read field by field, with every complaint in one answer."""
+"""Parses descriptors that clients send: JSON is validated field by field, and one answer lists all problems."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,43 +13,43 @@ from longhouse.store.catalog.repository import Shelf, T
 from longhouse.validation_messages import Where, explain, path_text
 
 MOST: Final = 5_000
-"""Descriptors that are published at once."""
+"""Descriptors in one publish request."""
 MAX_NODES: Final = 5_000
-"""Values in one descriptor, its schema apart: each of them may be a complaint to be written."""
+"""Values in one descriptor without its schema: each may produce a problem to report."""
 MOST_TOLD: Final = 10
 LONGEST: Final = 1_200
-"""Characters of what a refusal says."""
+"""Characters of the problems in one refusal."""
 
 GIVEN: Final = ("version", "latest", "digest", "published_by", "published_at", "changed_at", "security_overlay")
-"""What the catalog adds to what it shows: it may come back with the rest, and is passed over."""
+"""Fields that the catalog adds to its answers: a client may send them back, and they are ignored."""
 _NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a descriptor is not published: which of those sent, which field, what is wrong."""
+    """Why a descriptor is refused: its position in the request, the field, and the reason."""
 
     nth: int
     where: Where
     says: str
     is_conflict: bool = False
-    """It would be fine, but for what the catalog holds."""
+    """The descriptor is valid, but conflicts with the catalog's content."""
     is_warning: bool = False
-    """It is published all the same."""
+    """The descriptor is published all the same."""
 
 
 def read(shelf: Shelf[T], nth: int, value: Any) -> T | list[Problem]:
-    """The descriptor, or all that is wrong with it."""
+    """The parsed descriptor, or all its problems."""
     try:
         return shelf.adapter.validate_json(_plain(shelf.kind, value), strict=True)
     except pydantic.ValidationError as error:
         return [Problem(nth, where, says) for where, says in explain(error)]
-    except _Odd as odd:
-        return [Problem(nth, odd.where, str(odd))]
+    except _NotADescriptor as problem:
+        return [Problem(nth, problem.where, str(problem))]
 
 
 def refuse(problems: Sequence[Problem], *, many: bool) -> None:
-    """One refusal for all problems, if there are any; it names every field, and the first one as its parameter."""
+    """Raises one error for all problems, if there are any; it names every field, and the first one as `param`."""
     if not problems:
         return
     told = [f"{_param(one, many) or 'the descriptor'}: {one.says}" for one in problems[:MOST_TOLD]]
@@ -64,7 +64,7 @@ def refuse(problems: Sequence[Problem], *, many: bool) -> None:
 
 
 def warnings(problems: Sequence[Problem]) -> dict[int, tuple[str, ...]]:
-    """What is told beside what was published, by which of those sent it is about."""
+    """The warnings for published descriptors, by their position in the request."""
     told: dict[int, tuple[str, ...]] = {}
     for one in problems:
         before = told.get(one.nth, ())
@@ -73,7 +73,7 @@ def warnings(problems: Sequence[Problem]) -> dict[int, tuple[str, ...]]:
     return told
 
 
-class _Odd(ValueError):  # noqa: N818 - it says what the value is
+class _NotADescriptor(ValueError):  # noqa: N818 - it says what the value is
     """A value that is no descriptor at all."""
 
     def __init__(self, says: str, *where: str) -> None:
@@ -82,25 +82,25 @@ class _Odd(ValueError):  # noqa: N818 - it says what the value is
 
 
 def _plain(kind: str, value: Any) -> bytes:
-    """The JSON of what was said, without what the catalog had added."""
+    """The JSON of a descriptor without the fields that the catalog adds."""
     if not isinstance(value, Mapping):
-        raise _Odd("it is not an object")
+        raise _NotADescriptor("it is not an object")
     if _nodes(item for key, item in value.items() if key != "input_schema") > MAX_NODES:
-        raise _Odd(f"it has more than {MAX_NODES} values")
+        raise _NotADescriptor(f"it has more than {MAX_NODES} values")
     if value.get(f"{kind}_id", value.get("name")) != value.get("name"):
-        raise _Odd("it is always the name", f"{kind}_id")
+        raise _NotADescriptor("it is always the name", f"{kind}_id")
     passed = (*GIVEN, f"{kind}_id", "is_active")
     try:
         plain = msgspec.json.encode({key: item for key, item in value.items() if key not in passed})
     except (TypeError, ValueError, OverflowError, RecursionError):
-        raise _Odd("it holds what cannot be stored") from None
+        raise _NotADescriptor("it holds what cannot be stored") from None
     if _NUL.search(plain):
-        raise _Odd("it holds a NUL character, which cannot be stored")
+        raise _NotADescriptor("it holds a NUL character, which cannot be stored")
     return plain
 
 
 def _nodes(values: Iterable[Any]) -> int:
-    """How many values there are, in whatever depth; it stops counting where there are too many."""
+    """Counts values at any depth; stops when there are too many."""
     count, left = 0, list(values)
     while left and count <= MAX_NODES:
         value = left.pop()

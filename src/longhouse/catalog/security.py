@@ -1,4 +1,4 @@
-"""What operators decide about single tools, whatever their descriptions say: risk, limits, approval, on and off."""
+"""Security overlays: operators' decisions over the descriptors of single tools: risk, limits, approval, on or off."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -25,7 +25,7 @@ ADAPTER: Final = pydantic.TypeAdapter(SecurityOverlay)
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What holds for a tool, and whose word it is."""
+    """The security policy of a tool: the descriptor's, the operator's overlay, and the effective one."""
 
     name: str
     described: SecurityPolicy
@@ -44,14 +44,14 @@ class Held:
 
 
 def shown(laid: Overlaid | None) -> dict[str, Any] | None:
-    """An overlay as operators see it."""
+    """An overlay as the API shows it."""
     if laid is None:
         return None
     return {**spoken(laid.overlay), "changed_by": laid.changed_by, "changed_at": laid.changed_at}
 
 
 async def held(catalog: Catalog, tool: Version) -> Held:
-    """`tool` is the version that is active, or the latest."""
+    """The policy of a tool; `tool` is its active version, or the latest."""
     await catalog.overlays.refresh()
     said = tool.descriptor
     policy = msgspec.convert(said.get("security_policy") or {}, SecurityPolicy)
@@ -59,14 +59,15 @@ async def held(catalog: Catalog, tool: Version) -> Held:
 
 
 async def decide(catalog: Catalog, tool: Version, change: Callable[[dict[str, Any]], Any], *, by: str) -> Held:
-    """Lays over a tool what `change` makes of what was said before. It holds at once, and leaves a trace."""
+    """Replaces a tool's overlay by what `change` makes of the present one. It applies at once and is logged."""
 
     async def attempt() -> Held:
         seen = (await held(catalog, tool)).laid
         overlay = _parsed(change(spoken(seen.overlay) if seen else {}))
         _refuse_approval(tool, overlay)
         await catalog.overlay(tool.name, overlay, seen=seen, by=by)
-        log.info("the security policy of a tool was changed", tool=tool.name, by=by, overlay=spoken(overlay))
+        message = "The security policy of a tool was changed."
+        log.info("security_overlay_changed", message=message, tool=tool.name, by=by, overlay=spoken(overlay))
         return await held(catalog, tool)
 
     return await persist(attempt)
@@ -87,7 +88,7 @@ def _parsed(said: Any) -> SecurityOverlay:
 
 
 def _refuse_approval(tool: Version, overlay: SecurityOverlay) -> None:
-    """A call that is part of its reply, or that another agent answers, has no moment at which it could be approved."""
+    """Approval is impossible for a call that is part of its reply, or that another agent answers."""
     cls = ToolRegistry.get(tool.name)
     is_agent = (tool.descriptor.get("runtime_binding") or {}).get("agent") is not None
     is_at_once = cls is not None and (cls.inline or cls.asks or cls.finishes or cls.collects)

@@ -1,4 +1,4 @@
-"""What operators do with one shelf of the catalog."""
+"""The catalog operations on tools or templates: publish, patch, activate, roll back, deactivate."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic
@@ -13,7 +13,7 @@ from longhouse.store.catalog.repository import Named, Shelf, T, Version
 
 
 class Desk(Generic[T]):
-    """What can be done with one shelf from outside; the routes only translate."""
+    """The operations on one kind of the catalog; the routes only translate."""
 
     def __init__(self, shelf: Shelf[T], admission: Admission, overlays: Overlays | None = None) -> None:
         self.shelf: Shelf[T] = shelf
@@ -29,7 +29,7 @@ class Desk(Generic[T]):
     async def next(
         self, name: str, sent: Any, *, by: str, activate: bool, seen: Mapping[str, int] | None = None
     ) -> Published:
-        """The next version of a name that is there."""
+        """Publishes the next version of an existing name."""
         await self.named(name)
         if isinstance(sent, dict):
             sent = {"name": name, **sent}
@@ -41,7 +41,7 @@ class Desk(Generic[T]):
         return published
 
     async def change(self, name: str, patch: Any, *, by: str, activate: bool) -> Published:
-        """The next version: the active one, or the latest where none is, with some fields changed."""
+        """Publishes the active version, or the latest where none is active, with some fields changed."""
 
         async def attempt() -> Published:
             found = await self.named(name)
@@ -57,7 +57,7 @@ class Desk(Generic[T]):
         return found
 
     async def decided(self, names: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """What operators have put over these names, where they have, as it is shown beside a descriptor."""
+        """The overlays of these names, where there are any, as they are shown beside a descriptor."""
         if self._overlays is None:
             return {}
         await self._overlays.refresh()
@@ -94,7 +94,7 @@ class Desk(Generic[T]):
 
 
 def patched(descriptor: dict[str, Any], patch: Any) -> dict[str, Any]:
-    """What is to be published. It names an owner only if the patch does: otherwise a name stays whose it is."""
+    """The descriptor to publish. It has an owner only if the patch names one: otherwise the owner stays."""
     if not isinstance(patch, dict):
         raise CallerError("A patch is an object: the fields to change, with null for those to leave out.")
     try:
@@ -106,7 +106,7 @@ def patched(descriptor: dict[str, Any], patch: Any) -> dict[str, Any]:
 
 
 def merge(target: Any, patch: Any) -> Any:
-    """A JSON merge patch applied: objects are merged, null takes a field away, anything else replaces."""
+    """Applies a JSON merge patch: objects are merged, null removes a field, any other value replaces."""
     if not isinstance(patch, dict):
         return patch
     merged = dict(target) if isinstance(target, dict) else {}

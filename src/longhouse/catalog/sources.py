@@ -1,4 +1,4 @@
-"""Puts what this process brings with it into the catalog. Content that was published before changes nothing."""
+"""Publishes the process's own tools and templates. Content that was published before changes nothing."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
@@ -11,17 +11,17 @@ from longhouse.store.catalog.publish import Published, Terms
 from longhouse.tools.base import BaseTool
 
 FILES: Final = "files"
-"""Who published what the files of a process say."""
+"""The publisher of templates from configuration files."""
 
 
 async def publish_classes(catalog: Catalog, classes: Iterable[type[BaseTool]]) -> None:
-    given = [_quiet(cls.descriptor()) for cls in classes]
+    given = [_without_defaults(cls.descriptor()) for cls in classes]
     terms = Terms(over=(BUILT_IN,), keep_owner={one.name for one in given})
     await catalog.tools.publish(given, by=BUILT_IN, again=False, terms=terms)
 
 
-def _quiet(own: ToolDescriptor) -> ToolDescriptor:
-    """Without what a class has not changed: it says that itself, and an older release has published it so."""
+def _without_defaults(own: ToolDescriptor) -> ToolDescriptor:
+    """The descriptor without default values: the class provides them, and earlier releases published this form."""
     unsaid: dict[str, Any] = {name: None for name, value in DEFAULTS.items() if getattr(own, name) == value}
     return replace(own, **unsaid)
 
@@ -29,9 +29,12 @@ def _quiet(own: ToolDescriptor) -> ToolDescriptor:
 async def publish_templates(
     catalog: Catalog, templates: Sequence[Template], *, touched: Collection[str] = ()
 ) -> list[Published]:
-    """`touched` are those that files have made or changed. What files say anew becomes active, also if it was said
-    before; what they still say stays as it is in the catalog, whatever somebody has made active since. What the
-    program brings replaces only what files or the program brought."""
+    """Publishes built-in templates and those of files; `touched` are the names that files have defined or changed.
+
+    A template that differs from the last one of the files becomes active, even if an earlier version was the same. An
+    unchanged one leaves the catalog alone, whatever version is active now. Built-in templates replace only versions
+    that were published by files or by the program.
+    """
     last = await catalog.templates.last_by([one.name for one in templates], (BUILT_IN, FILES))
     groups: dict[tuple[str, bool, bool], list[Template]] = {}
     for one in templates:
@@ -43,7 +46,7 @@ async def publish_templates(
         groups.setdefault(key, []).append(one)
     published: dict[str, Published] = {}
     for (by, again, over_all), group in groups.items():
-        # Neither a file nor the program can say that something is everybody's: only who it belongs to.
+        # Neither files nor the program can make a template public: they can only name its owner.
         terms = Terms(
             over=None if over_all else (BUILT_IN, FILES), keep_owner={one.name for one in group if one.owner is None}
         )

@@ -1,4 +1,4 @@
-"""What may be published, and what speaks against it. Nothing is imported, fetched or looked up to find that out."""
+"""Validates descriptors before they are published. Nothing is imported, fetched or looked up to do so."""
 
 import asyncio
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -23,18 +23,18 @@ from longhouse.tools.bindings import python
 from longhouse.tools.offering import crowding
 
 AT_ONCE: Final = 50
-"""Descriptors that are looked at before others get their turn in this process."""
+"""Descriptors that are validated before other tasks of this process get their turn."""
 ROUTER: Final = "auto"
-"""The model that stands for no template of its own."""
+"""The model name that is routed to a template, and is no template itself."""
 NOBODY: Final = ""
-"""The owner of nothing: who sees what everybody sees."""
+"""An owner of nothing: it sees what is public."""
 
 Found = tuple[tuple[int | str, ...], str]
-"""A field, and what is wrong with it."""
+"""A field, and its problem."""
 
 
 class Admission:
-    """Takes descriptors into the catalog, all of those sent or none."""
+    """Validates and publishes descriptors: all of a request or none."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Admission:
         packages: Sequence[str] = (),
         secrets: Secrets | None = None,
     ) -> None:
-        """`egress`: where tools may go; `models`: where templates may send their requests."""
+        """`egress`: where tools may connect; `models`: where templates may send their requests."""
         self._catalog = catalog
         self._egress = egress or Egress()
         self._models = models or self._egress
@@ -55,8 +55,8 @@ class Admission:
     async def publish(
         self, shelf: Shelf[T], sent: Any, *, by: str, activate: bool = True, seen: Mapping[str, int] | None = None
     ) -> list[Published]:
-        """Publishes what was decoded from JSON, one descriptor or a list; a refusal names all that is wrong. `seen` are
-        the versions that these were made from."""
+        """Publishes one descriptor or a list, decoded from JSON; a refusal names all problems. `seen` are the versions
+        that these were made from."""
         many = isinstance(sent, list)
         listed: list[Any] = sent if many else [sent]
         if len(listed) > drafts.MOST:
@@ -74,11 +74,11 @@ class Admission:
             warned = drafts.warnings(problems)
             return [replace(one, warnings=warned.get(nth, ())) for nth, one in enumerate(published)]
 
-        # What was made from a version that was seen has to be made again by whoever has seen it.
+        # A descriptor made from a version that is outdated by now must be made again by the caller.
         return await (attempt() if seen else persist(attempt))
 
     async def _read(self, shelf: Shelf[T], listed: Sequence[Any], many: bool) -> list[T]:
-        """What was sent, if each of them is well described."""
+        """The parsed descriptors, if all are valid."""
         given: list[T] = []
         for start in range(0, len(listed), AT_ONCE):
             problems: list[Problem] = []
@@ -87,13 +87,13 @@ class Admission:
                 if isinstance(read, list):
                     problems += read
                 else:
-                    problems += self._looked_at(nth, read)
+                    problems += self._problems_of(nth, read)
                     given.append(read)
             drafts.refuse(problems, many=many)
-            await asyncio.sleep(0)  # a long list must not hold up the streams of others
+            await asyncio.sleep(0)  # a long list must not block the streams of other requests
         return given
 
-    def _looked_at(self, nth: int, one: Template | ToolDescriptor) -> Iterator[Problem]:
+    def _problems_of(self, nth: int, one: Template | ToolDescriptor) -> Iterator[Problem]:
         found = self._of_tool(one) if isinstance(one, ToolDescriptor) else self._of_template(one)
         return (Problem(nth, where, says) for where, says in found)
 
@@ -117,7 +117,7 @@ class Admission:
             yield ("needs_approval",), "an agent is called at once; let the tools that it uses need approval"
 
     def _reach(self, endpoint: str, ref: str | None) -> Iterator[Found]:
-        yield from _pasted(ref, "runtime_binding", "api_key_ref")
+        yield from _key_as_ref(ref, "runtime_binding", "api_key_ref")
         if says := self._egress.problem(endpoint) or _key_in(endpoint):
             yield ("runtime_binding", "remote_endpoint"), says
         elif says := self._missing(ref, endpoint):
@@ -145,18 +145,18 @@ class Admission:
         return self._models.refusal_behind_proxy(URL(base_url))
 
     def _missing(self, ref: str | None, to: str) -> str | None:
-        """A secret that is not here, or not for this address, is told of now and not at the first call."""
+        """The problem of a secret that is not set, or not for this URL: reported now, not at the first call."""
         return self._secrets.problem(ref, to) if ref is not None and not is_like_a_key(ref) else None
 
     def _active_as_said(self, sent: Sequence[Any], activate: bool) -> Iterator[Problem]:
-        """Descriptors say whether they are active when they are shown; sent back, that must not be a lie."""
+        """Answers of the catalog contain `is_active`; sent back, its value must match what is requested."""
         says = "what is published becomes active, unless activate=false says otherwise"
         for nth, value in enumerate(sent):
             if value.get("is_active", activate) not in (True, activate):
                 yield Problem(nth, ("is_active",), says)
 
     async def _compared(self, shelf: Shelf[T], given: Sequence[T], kept: Collection[str]) -> list[Problem]:
-        """What speaks against them in the catalog, and among themselves; `kept` are names that stay whose they are."""
+        """The problems with the catalog's content and among the descriptors; the names in `kept` keep their owners."""
         problems: list[Problem] = []
         known = await shelf.alike([one.name for one in given], by=BUILT_IN)
         here: dict[str, int] = {}
@@ -173,7 +173,7 @@ class Admission:
     async def _of_named_tools(
         self, given: Sequence[Template | ToolDescriptor], owners: Sequence[str | None]
     ) -> list[Problem]:
-        """Tools that templates name and nobody has, or that are switched off; or that are required and do not fit."""
+        """Problems of the tools that templates name: missing, disabled, or too many required ones."""
         problems = []
         templates = [(nth, one, owners[nth] or NOBODY) for nth, one in enumerate(given) if isinstance(one, Template)]
         for owner in {whose for _, _, whose in templates}:
@@ -191,7 +191,7 @@ class Admission:
 def _missing(
     template: Template, active: Collection[str], off: Collection[str]
 ) -> Iterator[tuple[tuple[int | str, ...], str, bool, bool]]:
-    """Tools of servers and agents, with a dot, may come later; what is switched off may come back."""
+    """Tools of servers and agents, with a dot in the name, may come later; disabled tools only cause a warning."""
     for field in ("required", "allowlist"):
         for place, name in enumerate(getattr(template.tool_policy, field) or ()):
             where = ("tool_policy", field, place)
@@ -202,7 +202,7 @@ def _missing(
 
 
 def _of_name(nth: int, kind: Kind, same: Alike | None, alike: Sequence[Alike]) -> Iterator[Problem]:
-    """What speaks against a name; one that is there already looks like no other, or did so before."""
+    """The problems of a name; only a new name is compared with similar ones."""
     if same is None:
         for other in alike:
             yield Problem(nth, ("name",), f"{other.name} is there already, and looks the same", True)
@@ -212,8 +212,8 @@ def _of_name(nth: int, kind: Kind, same: Alike | None, alike: Sequence[Alike]) -
 
 
 def of_template(template: Template) -> Iterator[Found]:
-    """What is wrong with a template whoever publishes it: where, and what."""
-    # Others call its agent by a name that is longer.
+    """The problems of a template, whoever publishes it: field and sentence."""
+    # The tool that calls its agent has a longer name.
     if says := name_problem(template.name) or name_problem(f"{AGENT}{template.name}", for_agent=True):
         yield ("name",), says
     elif key(template.name) == ROUTER:
@@ -225,18 +225,18 @@ def of_template(template: Template) -> Iterator[Found]:
     for field in ("base_url", "proxy"):
         if (url := getattr(template.llm_policy, field)) and (says := _misplaced(url)):
             yield ("llm_policy", field), says
-    yield from _pasted(template.llm_policy.api_key_ref, "llm_policy", "api_key_ref")
+    yield from _key_as_ref(template.llm_policy.api_key_ref, "llm_policy", "api_key_ref")
 
 
 def _weakened(tool: ToolDescriptor, place: str) -> Iterator[Found]:
-    """Of a class that is not known here, a worker finds out when it first binds the tool."""
+    """Checks known classes only; an unknown class is checked when a worker first binds the tool."""
     cls = python.known(place)
     if cls and (found := tool.weakened(cls.descriptor())):
         yield (found[0],), found[1]
 
 
 def _misplaced(address: str) -> str | None:
-    """What is wrong with the address of a model, whoever names it."""
+    """The problem of a model's URL, whoever names it."""
     try:
         return ANYWHERE.refusal_of(URL(address)) or _key_in(address)
     except ValueError:
@@ -250,6 +250,6 @@ def _key_in(url: str) -> str | None:
     return f"{found[0][:64]!r} in its query looks like a key; name a secret in api_key_ref, and it is sent as a header"
 
 
-def _pasted(ref: str | None, *where: str) -> Iterator[Found]:
+def _key_as_ref(ref: str | None, *where: str) -> Iterator[Found]:
     if ref is not None and is_like_a_key(ref):
         yield where, "it looks like a key; name a secret here, and give its value to the process"
