@@ -1,1 +1,1 @@
-"""Configuration: settings and YAML files, checked and merged."""
+"""Configuration: settings and YAML files, validated and merged."""

@@ -1,4 +1,4 @@
-"""What the files say of one agent, or of all: turned into fields of a template, keys, and values for tools."""
+"""Converts the files' sections for one agent, or for all, into template fields, secrets and tool configuration."""
 
 import difflib
 from collections.abc import Collection, Iterator, Mapping
@@ -21,10 +21,10 @@ from longhouse.validation_messages import Where
 log = structlog.get_logger()
 
 COMMON_REF: Final = "config:llm"
-"""The name under which an agent may use the key of all; it goes nowhere but to the address that it stands beside."""
+"""The name by which agents refer to the common key; it is sent only to the URL that is configured next to it."""
 PROMPTS: Final = ("system_prompt", "initial_user_request", "clarification_response")
 LARGEST_PROMPT: Final = 400_000
-"""Bytes of a prompt file; a prompt has 100,000 characters at most."""
+"""Bytes of a prompt file; a prompt has at most 100,000 characters."""
 
 _REACH: Final = ("base_url", "api_key", "api_key_ref", "proxy")
 _BUDGETS: Final = tuple(one.name for one in fields(ExecutionPolicy))
@@ -35,7 +35,7 @@ _TOOL_LISTS: Final = ("required", "allowlist", "denylist")
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """Sections and fields, merged from the places where they stand; the nearest first."""
+    """Sections and fields of an agent, merged from several files; `places` lists the highest priority first."""
 
     places: tuple[tuple[Document, Where], ...]
     values: dict[str, Any]
@@ -63,7 +63,7 @@ class Definition:
         return self.find(*path) or document.place((*above, *path))
 
     def said(self, section: str, *names: str) -> dict[str, Any]:
-        """What a section says of these fields."""
+        """The values that a section sets for these fields."""
         return {name: value for name, value in _only(self.section(section), names).items() if value is not None}
 
     @property
@@ -73,7 +73,7 @@ class Definition:
 
 
 def place_of(path: Where, definitions: Collection[Definition]) -> Place:
-    """Where a field of a template stands in the files, under whichever of its names."""
+    """The place of a template's field in the files, under any of its names."""
     found = (one.find(*spelled) for one in definitions for spelled in _spellings(path))
     return next(filter(None, found), next(iter(definitions)).place(*path))
 
@@ -98,7 +98,7 @@ def _spellings(path: Where) -> Iterator[Where]:
 def template_fields(
     definition: Definition, reach: Mapping[str, Any], tools: Collection[str], mistakes: Mistakes
 ) -> dict[str, Any]:
-    """The sections under the template's names for them; what is said under these names themselves wins."""
+    """The sections as template fields; a value under the template's own field name wins."""
     llm, search, execution = (definition.section(name) for name in ("llm", "search", "execution"))
     named = definition.values.get("tools")
     said = {
@@ -118,7 +118,7 @@ def template_fields(
 
 
 def tool_name(given: Any, tools: Collection[str]) -> Any:
-    """The name of a tool, however it is written: WebSearchTool, web_search_tool, web_search."""
+    """The name of a tool in any of its spellings: WebSearchTool, web_search_tool, web_search."""
     plain = str(given).replace("_", "").lower()
     return next((name for name in (given, plain, f"{plain}tool") if name in tools), given)
 
@@ -127,14 +127,14 @@ def _registered(given: str, place: Place) -> str:
     name = class_name(given)
     newer = AgentRegistry.newer(name)
     if newer:
-        log.warning(f"{name} is deprecated; use {newer}", place=str(place))
+        log.warning("deprecated_agent_class", message=f"{name} is deprecated; use {newer}", place=str(place))
     return newer or name
 
 
 def endpoint(
     name: str, definition: Definition, common: Definition, mistakes: Mistakes
 ) -> tuple[dict[str, Any], dict[str, Bound]]:
-    """The model that an agent names, as fields of its LLM policy, and its key; without an address, that of all."""
+    """The model endpoint of an agent as LLM policy fields, and its key; without a base URL, the common endpoint."""
     llm, shared = definition.section("llm"), common.section("llm")
     policy = _only(llm, ["model"])
     said = {key: llm[key] for key in _REACH if key in llm and (llm[key] is not None or key == "proxy")}
@@ -160,23 +160,24 @@ def endpoint(
 
 
 def is_wrong_in_part(definition: Definition, mistakes: Mistakes) -> bool:
-    """Such an endpoint counts as none: a key must not go where only the rest of it says."""
+    """Whether part of the endpoint is invalid. It is then ignored, so that a key never goes to an unintended URL."""
     return any(definition.place("llm", key) in mistakes for key in _REACH)
 
 
 def warn_of_slips(definition: Definition) -> None:
-    """An unknown field may be meant for a tool; if it is a slip, somebody will look for its effect."""
+    """Warns of a likely typo: unknown fields of `execution` are passed to tools, so a typo is no error."""
     for name in definition.extra:
         if near := difflib.get_close_matches(name, _EXECUTION, n=1, cutoff=0.85):
             place = definition.place("execution", name)
-            log.warning("a field that is not known goes to tools", place=str(place), similar=near[0])
+            message = "An unknown field is passed to tools; it may be a typo."
+            log.warning("unknown_execution_field", message=message, place=str(place), similar=near[0])
 
 
 def servers_of(definition: Definition, mistakes: Mistakes) -> dict[str, McpServer]:
     found = {}
     for name, entry in definition.said("mcp", "mcpServers").get("mcpServers", {}).items():
         try:
-            if entry is not None:  # as a wrong one is
+            if entry is not None:  # an invalid one was set to None
                 found[name] = read_server(name, entry)
         except SetupError as error:
             mistakes.add(definition.place("mcp", "mcpServers", name), str(error).rstrip("."))
@@ -184,7 +185,7 @@ def servers_of(definition: Definition, mistakes: Mistakes) -> dict[str, McpServe
 
 
 def _prompts(definition: Definition, mistakes: Mistakes) -> dict[str, str]:
-    """The prompt pack: a text in place, or a file beside the YAML file; the text wins."""
+    """The prompt pack: inline text, or a file next to the YAML file; the text wins."""
     section, found = definition.section("prompts"), {}
     for kind in PROMPTS:
         text, file = section.get(f"{kind}_str"), section.get(f"{kind}_file")
@@ -196,7 +197,7 @@ def _prompts(definition: Definition, mistakes: Mistakes) -> dict[str, str]:
 
 
 def _prompt_file(name: str, place: Place, mistakes: Mistakes) -> str | None:
-    """The file's text. It lies in the folder of the YAML file, or beneath it: prompts are published."""
+    """The text of a prompt file. It must be in the folder of the YAML file or below, because prompts are published."""
     folder = place.file.absolute().parent.resolve()
     problem = "names a file that is no prompt: it is too long, or not text"
     try:

@@ -1,4 +1,4 @@
-"""Settings and files together: what this process is given. A variable of the environment wins over a file."""
+"""The effective configuration: settings merged with files. An environment variable wins over a file."""
 
 import os
 import re
@@ -24,14 +24,14 @@ AROUND: Final = ("mcp_context_limit", "logs_dir", "reports_dir")
 @dataclass(frozen=True, slots=True)
 class Configured:
     settings: Settings
-    """With what the files say, where the environment says nothing."""
+    """The settings; those that the environment does not set come from the files."""
     given: Given
     servers: tuple[McpServer, ...]
     secrets: Secrets
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Of models and proxies that the operator has named, here or in what the program brings."""
+        """The URLs of models and proxies that the operator or a built-in template names."""
         said = [self.settings.llm_base_url, self.settings.llm_proxy]
         said += self.given.common.said("llm", "base_url", "proxy").values()
         policies = [template.llm_policy for template in self.given.templates]
@@ -40,37 +40,37 @@ class Configured:
 
     @property
     def log_folders(self) -> dict[str, Path]:
-        """Of agents that have one of their own."""
+        """The log folders of agents that have one of their own."""
         own = self.given.own.items()
         return {name: Path(folder) for name, one in own for folder in one.said("execution", "logs_dir").values()}
 
     def common(self, config: ToolConfig) -> ToolConfig:
-        """What tools are set up with, whoever calls them."""
-        # Without the folders: they are settings too, which have been decided already.
-        return _laid_over(config, self.given.common, "mcp_context_limit")
+        """The tool configuration that applies to all callers."""
+        # Without the folders: they are settings too, and are merged there.
+        return _with_definition(config, self.given.common, "mcp_context_limit")
 
     def of_agents(self, config: ToolConfig) -> dict[str, ToolConfig]:
-        """What tools are set up with when agents of the files call them."""
+        """The tool configuration of each agent that is defined in files."""
         own = {one.name: one for one in self.given.templates if one.name in self.given.own}
         return {
-            name: _limited(_laid_over(config, self.given.own[name], *AROUND), template.execution_policy)
+            name: _with_limits(_with_definition(config, self.given.own[name], *AROUND), template.execution_policy)
             for name, template in own.items()
         }
 
 
 def configure(settings: Settings, *, templates: Iterable[Template] = (), tools: Iterable[str] = ()) -> Configured:
-    """Reads the files that the settings name; `templates` are what the program brings, `tools` the names of its own."""
+    """Loads the files that the settings name; `templates` are the built-in ones, `tools` the names of own tools."""
     given = read_files(
         file_of(settings, "config_file"), file_of(settings, "agents_file"), templates=templates, tools=set(tools)
     )
     secrets = Secrets({name: Bound(_key(one.value, name), one.base_url) for name, one in given.secrets.items()})
-    # The environment's own file of servers wins, name by name.
+    # MCP servers from the environment's file win by name.
     servers = {one.name: one for one in (*given.servers, *read_servers(settings.mcp_config))}
     return Configured(_filled(settings, given, secrets), given, tuple(servers.values()), secrets)
 
 
 def file_of(settings: Settings, name: Literal["config_file", "agents_file", "logging_config"]) -> Path | None:
-    """The file of this setting: one that is named has to be there, the usual one is read if it is."""
+    """The file of this setting: a file that is set must exist, the default file is read if it exists."""
     path: Path | None = getattr(settings, name)
     return path if path and (name in settings.model_fields_set or path.exists()) else None
 
@@ -89,7 +89,7 @@ def _filled(settings: Settings, given: Given, secrets: Secrets) -> Settings:
 
 
 def _model(settings: Settings, given: Given, secrets: Secrets) -> Mapping[str, Any]:
-    """The endpoint of the file, unless the environment names another: then the file's key is none of its business."""
+    """The endpoint of the file, unless the environment sets another: the file's key is then not sent to that one."""
     if "llm_base_url" in settings.model_fields_set:
         return {}
     llm = given.common.section("llm")
@@ -106,8 +106,8 @@ def _search(settings: Settings, given: Given) -> Mapping[str, Any]:
     return {"tavily_base_url": search.get("tavily_api_base_url"), "tavily_api_key": key}
 
 
-def _laid_over(config: ToolConfig, said: Definition, *around: str) -> ToolConfig:
-    """With what a definition says for tools; what is not said stays as it is."""
+def _with_definition(config: ToolConfig, said: Definition, *around: str) -> ToolConfig:
+    """The tool configuration with the values of a definition; other values stay."""
     search = replace(config.search, **said.said("search", "max_results", "content_limit"))
     extra = {**config.execution.extra, **said.extra}
     return replace(
@@ -115,8 +115,8 @@ def _laid_over(config: ToolConfig, said: Definition, *around: str) -> ToolConfig
     )
 
 
-def _limited(config: ToolConfig, policy: ExecutionPolicy) -> ToolConfig:
-    """With the limits of one agent, for tools that look at them."""
+def _with_limits(config: ToolConfig, policy: ExecutionPolicy) -> ToolConfig:
+    """The tool configuration with the limits of one agent."""
     execution = replace(
         config.execution, max_iterations=policy.max_iterations, max_clarifications=policy.max_clarifications
     )
@@ -124,7 +124,7 @@ def _limited(config: ToolConfig, policy: ExecutionPolicy) -> ToolConfig:
 
 
 def _key(said: str, where: str) -> str:
-    """A key as the file has it; `${NAME}` stands for what the environment has under that name."""
+    """The key in the file; `${NAME}` refers to an environment variable."""
     named = re.fullmatch(r"\$\{(\w+)\}", said)
     if named is None:
         return said

@@ -1,4 +1,4 @@
-"""Reads config.yaml and agents.yaml, and lays them beneath and over the templates that the program brings."""
+"""Loads config.yaml and agents.yaml, and merges them with the built-in templates."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,24 +26,24 @@ _TEMPLATE: TypeAdapter[Template] = TypeAdapter(Template)
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """All that the files say. Templates with mistakes are missing; `mistakes` has them, and `refuse` tells."""
+    """The content of the files. Invalid templates are left out; `mistakes` has their problems, `refuse` raises them."""
 
     templates: tuple[Template, ...]
     touched: frozenset[str] = frozenset()
-    """The templates that are other than the program brings them."""
+    """The names of templates that differ from the built-in ones."""
     common: Definition = field(default=Definition((), {}), repr=False)
-    """What is said of all agents."""
+    """The configuration of all agents."""
     own: Mapping[str, Definition] = field(default_factory=dict, repr=False)
-    """What is said of single agents."""
+    """The configuration of single agents."""
     servers: tuple[McpServer, ...] = ()
     secrets: Mapping[str, Bound] = field(default_factory=dict, repr=False)
-    """Keys by the names under which templates carry them, each with the address that it stands beside."""
+    """API keys by the names that templates refer to, each with the URL that is configured next to it."""
     tool_spots: Mapping[tuple[str, str], Place] = field(default_factory=dict)
-    """Where a template's tool is named, of those that files name."""
+    """(template, tool) -> the place in a file where the tool is named."""
     mistakes: Mistakes = field(default_factory=Mistakes)
 
     def complain(self, template: str, tool: str, what: str) -> bool:
-        """Notes what is wrong where a template names a tool; False where no file has named it."""
+        """Adds a mistake at the place where a template names a tool; False where no file names it."""
         place = self.tool_spots.get((template, tool))
         if place:
             self.mistakes.add(place, what)
@@ -53,9 +53,10 @@ class Given:
 def read_files(
     config_file: Path | None, agents_file: Path | None, *, templates: Iterable[Template], tools: Collection[str]
 ) -> Given:
-    """What the files make of these templates; `tools` are the names of this process's own tools.
+    """Merges the files into these templates; `tools` are the names of the tools of this process.
 
-    Only a file that is no YAML is refused at once. Other mistakes wait for those that the catalog will find.
+    Only a file that is not YAML is refused at once. Other mistakes are reported together with those that the catalog
+    finds later.
     """
     if config_file is None and agents_file is None:
         return Given(tuple(templates))
@@ -73,7 +74,7 @@ def read_files(
 
 
 class _Loader:
-    """Merges what config.yaml says of all agents, what the program brings, and what the files say of each agent."""
+    """Merges the common part of config.yaml, the built-in templates and the part of each agent, in this order."""
 
     def __init__(
         self, config: Document, agents: Document, brought: Iterable[Template], tools: Collection[str], found: Mistakes
@@ -81,7 +82,7 @@ class _Loader:
         self._mistakes = found
         self._brought = {template.name: template for template in brought}
         self._common = Definition(((config, ()),), config.values)
-        self._beneath = definitions.template_fields(self._common, {}, tools, found)
+        self._defaults = definitions.template_fields(self._common, {}, tools, found)
         self._servers = definitions.servers_of(self._common, found)
         self._secrets = self._common_secret()
         self._agents: dict[str, Definition] = {}
@@ -127,11 +128,11 @@ class _Loader:
 
     def _built(self, name: str) -> Template | None:
         brought, servers = self._brought.get(name), {**self._servers, **self._own_servers.get(name, {})}
-        if name not in self._agents and not self._beneath and not servers:
+        if name not in self._agents and not self._defaults and not servers:
             return brought
-        fields = self._beneath
+        fields = self._defaults
         if brought:
-            # Only what the program says of it: its defaults are beneath everything.
+            # Only the values that the built-in template sets: its defaults have the lowest priority.
             spoken = _TEMPLATE.dump_python(brought, mode="json", exclude_defaults=True, exclude={"version"})
             fields = merged(fields, spoken)
         fields = _with_servers(merged(fields, self._fields.get(name, {})), servers)
@@ -139,7 +140,7 @@ class _Loader:
         return self._template(name, fields, [agent, self._common] if agent else [self._common])
 
     def _template(self, name: str, fields: dict[str, Any], layers: Sequence[Definition]) -> Template | None:
-        """The template of all layers; None where something in it is wrong."""
+        """The template of all layers; None where it is invalid."""
 
         def tell(path: Where, what: str) -> None:
             self._mistakes.add(place_of(path, layers), what)
@@ -153,10 +154,10 @@ class _Loader:
         bound = self._secrets.get(policy.api_key_ref or "")
         if bound and policy.base_url and not bound.reaches(policy.base_url):
             tell(("llm_policy", "api_key_ref"), elsewhere(policy.api_key_ref or ""))
-        return _thinking(template)
+        return _with_reasoning_tool(template)
 
     def _tools(self, name: str) -> dict[str, Place]:
-        """Where each tool is named that has to be there."""
+        """The place of each tool that must exist."""
         policy = self._fields[name].get("tool_policy") or {}
         return {
             tool: place_of(("tool_policy", key, nth), [self._agents[name]])
@@ -166,15 +167,15 @@ class _Loader:
         }
 
     def _check_common(self) -> None:
-        """Also without agents that would inherit it."""
-        self._template("common", self._beneath, [self._common])
+        """Validates the common part even if no agent inherits it."""
+        self._template("common", self._defaults, [self._common])
         llm = self._common.said("llm", "base_url", "api_key", "api_key_ref")
         if llm and "base_url" not in llm:
             place = self._common.place("llm", min(llm))
             self._mistakes.add(place, "needs a base_url beside it: a key goes nowhere else")
 
     def _check_likeness(self) -> None:
-        """Names that differ only in capitals would pass for each other."""
+        """Names that differ only in case would be mistaken for each other."""
         seen = {naming.key(name): name for name in self._brought}
         for name, agent in self._agents.items():
             other = seen.setdefault(naming.key(name), name)
@@ -182,7 +183,7 @@ class _Loader:
                 self._mistakes.add(agent.place(), f"is too much like {other!r}")
 
     def _every_server(self) -> dict[str, McpServer]:
-        """A server's name is good for the whole process: two agents share it only if they mean the same server."""
+        """Server names are valid for the whole process: two agents may share one only if they mean the same server."""
         every = dict(self._servers)
         for name, own in self._own_servers.items():
             for server, entry in own.items():
@@ -193,7 +194,7 @@ class _Loader:
 
 
 def _with_servers(fields: dict[str, Any], servers: Collection[str]) -> dict[str, Any]:
-    """With all tools of the servers of which the agent names none itself."""
+    """Adds all tools of each server of which the agent names no tool itself."""
     allowed = (fields.get("tool_policy") or {}).get("allowlist")
     if allowed is None:
         return fields
@@ -201,8 +202,8 @@ def _with_servers(fields: dict[str, Any], servers: Collection[str]) -> dict[str,
     return {**fields, "tool_policy": {**fields["tool_policy"], "allowlist": [*allowed, *more]}}
 
 
-def _thinking(template: Template) -> Template:
-    """With the tool for thoughts, where its class begins with one and its list of tools has none."""
+def _with_reasoning_tool(template: Template) -> Template:
+    """Adds the reasoning tool where the agent class starts with it and the allowlist lacks it."""
     cls, policy = AgentRegistry.get(template.base_agent_class), template.tool_policy
     thinks = cls is not None and issubclass(cls, SGRToolCallingAgent)
     if not thinks or policy.allowlist is None or REASONING in policy.named:

@@ -1,4 +1,4 @@
-"""`logging_config.yaml`: how the logs of libraries are kept, in the form of Python's own `logging.config`."""
+"""Loads `logging_config.yaml`: the logging of libraries, in the format of Python's `logging.config`."""
 
 import logging.config
 from pathlib import Path
@@ -9,7 +9,7 @@ from longhouse.errors import SetupError
 
 
 def configure_logging(path: Path) -> None:
-    """Sets up the loggers that the file names; our own records go their own way."""
+    """Configures the loggers that the file names; records of this program do not pass through them."""
     mistakes = Mistakes()
     document = read_document(path, mistakes)
     mistakes.refuse()

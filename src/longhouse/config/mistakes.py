@@ -1,4 +1,4 @@
-"""What is wrong in files: collected, so that people are told all of it at once."""
+"""Collects the mistakes in configuration files, so that all of them are reported at once."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ WORDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A place in a file, as a person finds it."""
+    """A place in a file: file, line and path of the field."""
 
     file: Path
     line: int
@@ -37,14 +37,14 @@ class Mistakes:
     _found: dict[str, tuple[Place, str]] = field(default_factory=dict)
 
     def add(self, place: Place, what: str) -> None:
-        """One for each place: what follows from a mistake is none of its own, and several agents may inherit it."""
+        """Keeps the first mistake of each place: later ones follow from it, or come from agents that inherit it."""
         self._found.setdefault(str(place), (place, what))
 
     def __contains__(self, place: Place) -> bool:
         return str(place) in self._found
 
     def refuse(self) -> None:
-        """Raises all that was found, in the order of the files, one line each; a field comes after what it holds."""
+        """Raises all mistakes in the order of the files, one line each; a section comes after the fields in it."""
         if not self._found:
             return
         ordered = sorted(self._found.values(), key=lambda one: (str(one[0].file), one[0].line, f"{one[0]}\uffff"))
@@ -59,9 +59,9 @@ def _adapter(model: Any) -> pydantic.TypeAdapter[Any]:
 
 
 def validated(model: Any, values: dict[str, Any], tell: Callable[[Where, str], None]) -> Any:
-    """The values as this model; None where they do not fit, and `tell` is called for every problem."""
+    """The values as this model; None where they are invalid, and `tell` is called for every problem."""
     try:
-        # Through JSON, where a list is a list and a number is not taken from a text.
+        # Through JSON, where lists stay lists and a string is no number.
         return _adapter(model).validate_json(msgspec.json.encode(values), strict=True)
     except pydantic.ValidationError as error:
         for path, what in explain(error, model=model, words=WORDS):

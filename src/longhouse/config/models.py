@@ -1,6 +1,6 @@
-"""What config.yaml and agents.yaml may hold.
+"""Pydantic models of config.yaml and agents.yaml.
 
-Most sections are policies of a template with a few fields more, so that a file and the catalog have the same fields.
+Most sections extend the policies of a template, so that files and the catalog have the same fields.
 """
 
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ def _refused(why: str) -> BeforeValidator:
 
 
 def class_name(given: str) -> str:
-    """The name under which an agent class is registered. Nothing is imported: of a path, only the last part counts."""
+    """The registered name of an agent class. Nothing is imported: only the last part of a path counts."""
     return given.rpartition(".")[2].rpartition(":")[2]
 
 
@@ -45,14 +45,14 @@ _ELSEWHERE: Final = _refused("belongs in config.yaml: one service searches for a
 
 @dataclass(frozen=True, slots=True)
 class LLM(LLMPolicy):
-    """The model; its key stays in this process."""
+    """The model endpoint; its key stays in this process."""
 
     api_key: _Text | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The service that searches for all agents, and how much of what is found an agent gets."""
+    """The search service of all agents, and how much of its results an agent gets."""
 
     __pydantic_config__ = _STRICT
 
@@ -71,7 +71,7 @@ class AgentSearch(Search):
 
 @dataclass(frozen=True, slots=True)
 class Execution(ExecutionPolicy):
-    """Budgets, and where the work of an agent leaves its traces; fields that are not known here go to tools."""
+    """Budgets and output folders of an agent; unknown fields are passed to tools."""
 
     __pydantic_config__ = ConfigDict(extra="ignore")
 
@@ -82,7 +82,7 @@ class Execution(ExecutionPolicy):
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """Texts in place, or files beside the YAML file; a text wins."""
+    """Prompts as inline text or as files next to the YAML file; the text wins."""
 
     __pydantic_config__ = _STRICT
 

@@ -1,4 +1,4 @@
-"""A YAML file as plain values, with the line of each; bounded, whatever is in the file."""
+"""Parses a YAML file into plain values with their line numbers; size, depth and number of values are bounded."""
 
 import math
 import re
@@ -13,10 +13,10 @@ from longhouse.config.mistakes import Mistakes, Place, validated
 from longhouse.validation_messages import Where
 
 LARGEST: Final = 1_000_000
-"""Bytes of a file that is read at all."""
+"""Bytes; a larger file is not read."""
 DEEPEST: Final = 40
 MOST_VALUES: Final = 50_000
-"""With each alias counted as often as it is used: a few lines of aliases can stand for billions."""
+"""Each alias counts as often as it is used: a few lines of aliases can stand for billions of values."""
 
 TOO_DEEP: Final = f"is nested deeper than {DEEPEST} levels"
 UNKEEPABLE: Final = "holds a character that no text may have"
@@ -36,15 +36,15 @@ class Document:
     file: Path
     values: dict[str, Any] = field(default_factory=dict)
     lines: dict[Where, int] = field(default_factory=dict)
-    """The line of each value, by its path."""
+    """Path of a value -> its line."""
 
     def place(self, path: Where) -> Place:
-        """The place of the value, or of what is nearest above it."""
+        """The place of the value, or of its nearest parent."""
         above = (path[:length] for length in range(len(path), -1, -1))
         return Place(self.file, next((self.lines[one] for one in above if one in self.lines), 1), path)
 
     def check(self, model: type[Any], mistakes: Mistakes) -> None:
-        """Tells what does not fit the model. A wrong field then counts as one that is not said."""
+        """Validates against the model and adds the mistakes. An invalid field is then treated as not set."""
 
         def tell(path: Where, what: str) -> None:
             above: Any = self.values
@@ -60,11 +60,11 @@ class Document:
 
 
 class _TooMuch(Exception):  # noqa: N818 - it says what the file is
-    """More than any file of settings has."""
+    """The file exceeds the limits of a configuration file."""
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # the library has no types
-    """Stops at a depth that no file of settings has, long before the interpreter would."""
+    """Stops at the depth limit, long before the interpreter's recursion limit."""
 
     depth = 0
 
@@ -78,7 +78,7 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # the library has no type
 
 
 def read_document(path: Path, mistakes: Mistakes) -> Document | None:
-    """The file; None where it cannot be read, which is then one of the mistakes."""
+    """The parsed file; None where it cannot be read, which is added to the mistakes."""
     try:
         with path.open("rb") as file:
             content = file.read(LARGEST + 1)
@@ -91,7 +91,7 @@ def read_document(path: Path, mistakes: Mistakes) -> Document | None:
         problem, line = "is not text in UTF-8", 1
     except yaml.MarkedYAMLError as error:
         mark, begun = error.problem_mark or error.context_mark, error.context_mark
-        # Only what the parser thinks: the words of the file stay out, there may be a key among them.
+        # Only the parser's own message: the file's text may contain a key.
         context = f"{error.context} that begins in line {begun.line + 1}, " if error.context and begun else ""
         problem, line = f"is not YAML: {context}{error.problem}", mark.line + 1 if mark else 1
     except yaml.reader.ReaderError as error:
@@ -114,7 +114,7 @@ def _composed(text: str, path: Path, mistakes: Mistakes) -> Document | None:
 
 
 class _Reader:
-    """From the parser's nodes to plain values."""
+    """Converts the parser's nodes to plain values."""
 
     def __init__(self, loader: yaml.SafeLoader, file: Path, mistakes: Mistakes) -> None:
         self.lines: dict[Where, int] = {}
@@ -147,7 +147,7 @@ class _Reader:
             inner = self.value(value, at, line, depth + 1)
             if is_own and name in own:
                 self._tell(at, f"is there twice, first in line {own[name]}")
-                # Both are looked at, so that the mistakes of either are told.
+                # Both values are checked, so that the mistakes of both are reported.
                 inner = merged(found[name], inner)
             elif is_own:
                 own[name] = line
@@ -155,8 +155,8 @@ class _Reader:
         return found
 
     def _fields(self, node: yaml.MappingNode, path: Where, depth: int) -> Iterator[tuple[yaml.Node, yaml.Node, bool]]:
-        """The keys and values of a mapping, and whether they are its own. Those that `<<` takes from elsewhere come
-        first, which the own ones replace; of several mappings, the first wins."""
+        """The keys and values of a mapping, and whether they are its own. Merged fields (`<<`) come first, so that own
+        fields replace them; of several merged mappings, the first wins."""
         for value in [value for key, value in node.value if key.tag == _MERGE]:
             for one in reversed(value.value if isinstance(value, yaml.SequenceNode) else [value]):
                 self._count(depth + 1)
@@ -179,7 +179,7 @@ class _Reader:
             value = self._loader.construct_object(node)
         except ValueError:
             value = math.nan
-        # Beyond 64 bits, JSON readers take no whole number.
+        # JSON parsers reject integers beyond 64 bits.
         if (isinstance(value, float) and not math.isfinite(value)) or (isinstance(value, int) and abs(value) >= 2**63):
             self._tell(path, "is not a number to count with")
             return None
@@ -197,7 +197,7 @@ class _Reader:
 
 
 def merged(low: Any, high: Any) -> Any:
-    """Mappings are laid over each other, field by field; anything else replaces what was there."""
+    """Deep merge: mappings are merged field by field; any other value replaces the lower one."""
     if not isinstance(low, dict) or not isinstance(high, dict):
         return high
     return {**low, **{key: merged(low[key], value) if key in low else value for key, value in high.items()}}
