@@ -1,4 +1,4 @@
-"""Time, as the rest of the code reads it: always with a zone, always UTC."""
+"""The current time, always with a time zone and in UTC."""
 
 from datetime import UTC, datetime
 
@@ -8,5 +8,5 @@ def now() -> datetime:
 
 
 def iso(moment: datetime) -> str:
-    """ISO 8601 with zone, the form of every timestamp on the wire."""
+    """ISO 8601 with time zone, the format of all timestamps on the wire."""
     return moment.astimezone(UTC).isoformat()

@@ -1,7 +1,7 @@
-"""Which addresses may be reached from here, by tools, models and search alike. Checked where a socket is made.
+"""Egress rules: which addresses tools, models and search may connect to. They are checked where sockets are created.
 
-Link-local addresses and those where clouds keep their metadata are reached by nobody. Beside that, tools reach public
-addresses and what the operator allows; what the operator has set up, such as a model, may be anywhere.
+Link-local addresses and cloud metadata addresses are always forbidden. Apart from these, tools reach public addresses
+and those that the operator allows; what the operator configures, such as a model, may be at any address.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ LONGEST_URL: Final = 2_000
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Lookup = Callable[[str, int], Awaitable[Sequence[str]]]
-"""The addresses of a name."""
+"""Resolves a name to addresses."""
 
 _HOST: Final = re.compile(r"[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?(?:\.[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?)*\.?")
 _AUTHORITY: Final = re.compile(r"https?://([^/?#]*)", re.IGNORECASE)
@@ -35,26 +35,26 @@ _LOOPBACK: Final = ipaddress.IPv4Address("127.0.0.1")
 _GLOBAL_V6: Final = ipaddress.IPv6Network("2000::/3")
 _NOT_PUBLIC: Final = tuple(
     ipaddress.ip_network(text)
-    # Tunnels and relays that carry an IPv4 address inside (Teredo, 6to4), protocol assignments, documentation.
+    # Transition networks that embed an IPv4 address (Teredo, 6to4), protocol assignments, documentation.
     for text in ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20", "192.88.99.0/24")
 )
 _FORBIDDEN: Final = tuple(
     ipaddress.ip_network(text)
-    # Link-local, where most clouds answer; then AWS, Google, Scaleway, Alibaba, Azure, Oracle.
+    # Link-local, where most clouds serve metadata; then AWS, Google, Scaleway, Alibaba, Azure, Oracle.
     for text in ("169.254.0.0/16", "fe80::/10", "fd00:ec2::/32", "fd20:ce::/32", "fd00:42::42", "100.100.100.200",
                  "168.63.129.16", "192.0.0.192")
 )  # fmt: skip
 _METADATA: Final = frozenset(
     {"metadata", "metadata.google.internal", "metadata.goog", "instance-data", "instance-data.ec2.internal"}
 )
-"""Their names, for calls through a proxy: what it makes of a name is not seen from here."""
+"""Names of metadata servers, for calls through a proxy: this process does not see how a proxy resolves a name."""
 _PRIVATE_NAMES: Final = (".localhost", ".local", ".internal", ".home.arpa")
 _WITH_V4: Final = tuple(ipaddress.IPv6Network(text) for text in ("::/96", "::ffff:0:0/96", "64:ff9b::/96"))
-"""Where the last 32 bits are an IPv4 address."""
+"""Networks whose last 32 bits are an IPv4 address."""
 
 
 class EgressRefused(OSError):  # noqa: N818 - it says what happened
-    """This address may not be reached from here."""
+    """The egress rules forbid this address."""
 
     def __init__(self, words: str) -> None:
         super().__init__(errno.EACCES, words)
@@ -62,7 +62,7 @@ class EgressRefused(OSError):  # noqa: N818 - it says what happened
 
 @dataclass(frozen=True, slots=True)
 class _Allowed:
-    """One entry of what the operator allows: a name or a network, at one port or at all."""
+    """One entry of the operator's allow list: a name or a network, at one port or at all ports."""
 
     place: str | Network
     port: int | None
@@ -78,7 +78,7 @@ class _Allowed:
 class Egress:
     """The rules: public addresses, and what `allow` names as `host:port`, `address`, `network` or `network:port`.
 
-    With `anywhere`, all addresses but those that nobody may reach: for what the operator has set up.
+    With `anywhere`, all addresses except the forbidden ones: for services that the operator configures.
     """
 
     def __init__(self, allow: Sequence[str] = (), *, anywhere: bool = False) -> None:
@@ -86,13 +86,13 @@ class Egress:
         self._anywhere = anywhere
 
     def also(self, urls: Iterable[str]) -> "Egress":
-        """The same, and the hosts of these addresses at their ports: the operator has set them up."""
+        """The same rules, plus the hosts and ports of these URLs, which the operator configured."""
         more = Egress(anywhere=self._anywhere)
         more._allowed = (*self._allowed, *(_named(URL(url)) for url in urls))
         return more
 
     def problem(self, url: str) -> str | None:
-        """Why this address cannot be called; nothing is looked up, so a name may still lead nowhere allowed."""
+        """Why this URL cannot be called. No name is resolved, so the resolver may still refuse it later."""
         try:
             parsed = parse(url)
         except ValueError as error:
@@ -100,7 +100,7 @@ class Egress:
         return self.refusal(parsed.raw_host or "", parsed.port or 0)
 
     def refusal(self, host: str, port: int) -> str | None:
-        """Why this host may not be reached, where that is clear without looking it up."""
+        """Why this host may not be reached, where that is known without a DNS lookup."""
         host = plain_host(host)
         is_here = host == "localhost" or host.endswith(".localhost")
         address = _LOOPBACK if is_here else _literal(host)
@@ -111,7 +111,7 @@ class Egress:
         return refusal(host)
 
     def refusal_of(self, url: URL) -> str | None:
-        """The same of the host of an address."""
+        """The refusal of the host of a URL."""
         host = url.raw_host or ""
         try:
             _check_host(host)
@@ -120,8 +120,8 @@ class Egress:
             return str(error)
 
     def refusal_behind_proxy(self, url: URL) -> str | None:
-        """The same where a proxy looks names up: of those that the operator has not named, nobody here sees what they
-        lead to."""
+        """The refusal where a proxy resolves names: names that the operator has not allowed are refused too, because
+        this process does not see their addresses."""
         if refused := self.refusal_of(url):
             return refused
         host, port = plain_host(url.raw_host), url.port or 0
@@ -135,16 +135,16 @@ class Egress:
         return self._anywhere or is_public(address) or any(one.covers(address, port) for one in self._allowed)
 
     def allows_name(self, host: str, port: int) -> bool:
-        """Did the operator name this host? Then it may be wherever it is."""
+        """Whether the operator named this host: then its addresses are not restricted."""
         return any(one.covers(plain_host(host), port) for one in self._allowed)
 
 
 ANYWHERE: Final = Egress(anywhere=True)
-"""For what the operator has set up: a model on this machine, a search service in the next room."""
+"""For services that the operator configures: a model on this machine, a search service in the local network."""
 
 
 def parse(url: str) -> URL:
-    """The only way in which the address of a tool is read, to check it and to call it. ValueError: why it is none."""
+    """Parses the URL of a tool, both to check it and to call it. ValueError says what is wrong with it."""
     if len(url) > LONGEST_URL:
         raise ValueError(f"the address has more than {LONGEST_URL} characters")
     if not url.isascii() or not url.isprintable() or any(c in url for c in ' \\"<>^`{|}'):
@@ -157,7 +157,7 @@ def parse(url: str) -> URL:
     if parsed.scheme not in ("http", "https") or not host:
         raise ValueError("the address begins with http:// or https:// and a host")
     written = _AUTHORITY.match(url)
-    if not written or "@" in written[1]:  # the parser would drop an empty user
+    if not written or "@" in written[1]:  # the parser would drop an empty user name
         raise ValueError("the address holds a user or a password; name a secret instead")
     if "[" in written[1] and ":" not in host:
         raise ValueError("the host of the address is not an IPv6 address")
@@ -170,7 +170,7 @@ def parse(url: str) -> URL:
 
 
 def is_public(address: Address) -> bool:
-    """Is this somewhere on the internet? Addresses that hide another one inside are not."""
+    """Whether the address is on the internet. Addresses that embed another address are not."""
     if address.is_multicast or not address.is_global:
         return False
     if isinstance(address, ipaddress.IPv6Address) and address not in _GLOBAL_V6:
@@ -179,7 +179,7 @@ def is_public(address: Address) -> bool:
 
 
 def is_public_host(host: str) -> bool:
-    """Is this the name or the address of something on the internet, as far as that is clear without looking it up?"""
+    """Whether the host is a public name or address, as far as that is known without a DNS lookup."""
     try:
         _check_host(host)
     except ValueError:
@@ -191,12 +191,12 @@ def is_public_host(host: str) -> bool:
 
 
 def is_forbidden(address: Address) -> bool:
-    """Is this, in whatever form, an address that nothing here may reach, whoever asks for it?"""
+    """Whether the address, in any notation, is one that nothing here may reach."""
     return any(one in network for one in (address, *_inside(address)) for network in _FORBIDDEN)
 
 
 def _inside(address: Address) -> list[ipaddress.IPv4Address]:
-    """The IPv4 address that an IPv6 address stands for, if it does."""
+    """The IPv4 address that an IPv6 address embeds, if any."""
     if isinstance(address, ipaddress.IPv4Address):
         return []
     if address.sixtofour:
@@ -205,19 +205,19 @@ def _inside(address: Address) -> list[ipaddress.IPv4Address]:
 
 
 def refusal(host: str) -> str:
-    """What a host that may not be reached is told with."""
+    """The error message for a host that may not be reached."""
     return f"{host} is not a public address, and reaching it is not allowed here"
 
 
 def unreachable(host: str) -> str:
-    """The same of one that may never be."""
+    """The error message for a host that may never be reached."""
     return f"{host} is a link-local or metadata address, which nothing here may reach"
 
 
 class Gate(AbstractResolver):
-    """Resolves names for a connector and makes its sockets: what is not allowed gets none.
+    """Resolver and socket factory of a connector: an address that is not allowed gets no socket.
 
-    The addresses that were checked are those that are connected to: nobody asks for the name a second time.
+    The connector connects to the addresses that were checked: the name is not resolved a second time.
     """
 
     def __init__(self, egress: Egress, lookup: Lookup) -> None:
@@ -238,7 +238,7 @@ class Gate(AbstractResolver):
         if self._egress.allows_name(host, port):
             self._named |= {(str(address), port) for address in found}
         elif not all(self._egress.allows(address, port) for address in found):
-            # One address that is not allowed spoils the name: it is not for us to guess which one was meant.
+            # One address that is not allowed refuses the whole name: which address the connector takes is unknown.
             raise EgressRefused(refusal(host))
         return [
             ResolveResult(hostname=host, host=str(one), port=port, family=_family(one), proto=0, flags=_NUMERIC)
@@ -246,7 +246,7 @@ class Gate(AbstractResolver):
         ]
 
     def socket(self, info: tuple[Any, ...]) -> socket.socket:
-        """The last look, at the address itself: a connector does not resolve a host that is one already."""
+        """The last check, of the address itself: a connector does not resolve a host that is already an address."""
         family, kind, proto, _, (host, port, *_) = info
         if (host, port) not in self._named and not self._allows(host, port):
             raise EgressRefused(refusal(host))
@@ -255,15 +255,15 @@ class Gate(AbstractResolver):
     def _allows(self, host: str, port: int) -> bool:
         try:
             return self._egress.allows(ipaddress.ip_address(host), port)
-        except ValueError:  # an odd spelling such as 127.1, which only some take for an address
+        except ValueError:  # an unusual notation such as 127.1, which only some resolvers accept
             return False
 
     async def close(self) -> None:
-        """There is nothing to close."""
+        """Nothing to close."""
 
 
 async def look_up(host: str, port: int) -> list[str]:
-    """The addresses of a name, as this machine knows them."""
+    """Resolves a name with the resolver of this machine."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found))
@@ -285,7 +285,7 @@ def _check_host(host: str) -> None:
 
 
 def _literal(host: str) -> Address | None:
-    """The IP address that is written here, in its usual form only; None for a name."""
+    """The IP address in its usual notation; None for a name."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -298,7 +298,7 @@ def _literal(host: str) -> Address | None:
 
 
 def plain_host(host: str | None) -> str:
-    """A name as it is compared: in lower case, without the dot at its end."""
+    """A normalised host name for comparisons: lower case, without the final dot."""
     return (host or "").lower().removesuffix(".")
 
 

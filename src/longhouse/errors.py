@@ -1,16 +1,16 @@
-"""Errors sorted by who can act on them. What a tool does wrong is not here: that is a `Fault`, for the agent."""
+"""Exceptions, grouped by who can act on them. Failures of tools are not here: they are `Fault`s, for the agent."""
 
 
 class LonghouseError(Exception):
-    """The root of all errors that we raise on purpose."""
+    """Base class of all errors that are raised on purpose."""
 
 
 class SetupError(LonghouseError):
-    """The machine or the settings do not let us start; one sentence says what to do."""
+    """The machine or the settings do not allow a start; the message says what to do."""
 
 
 class CallerError(LonghouseError):
-    """The request cannot be served as asked; the client is told, and nothing was recorded."""
+    """The request is invalid or cannot be served; the client gets the message, and nothing was recorded."""
 
     def __init__(
         self,
@@ -28,25 +28,25 @@ class CallerError(LonghouseError):
         self.code = code
         self.param = param
         self.retry_after = retry_after
-        """Seconds after which the same request may be served."""
+        """Seconds after which the client may retry the request."""
 
 
 class Deposed(LonghouseError):  # noqa: N818 - it says what happened to the worker
-    """Another worker holds this session; stop, read nothing, retry nothing."""
+    """Another worker holds the session's lease: this worker stops, and neither reads nor retries."""
 
 
 class Postponed(LonghouseError):  # noqa: N818
-    """The session is to be tried later, when nobody else is tried whose worker was lost more than once."""
+    """The session is retried later, when no other session is tried whose worker was lost more than once."""
 
 
 class AlreadyReturned(LonghouseError):  # noqa: N818
-    """The call has its outcome already; the first one stands."""
+    """The call already has an outcome; the first one stays."""
 
 
 class ProviderError(LonghouseError):
     """A model or an endpoint failed; `retryable` and the retry policy decide what follows.
 
-    Its text is for the operator. `told` is for whoever talks to an agent: it names no host, and quotes nobody.
+    Its message is for the operator. `told` is for users of an agent: it names no host and quotes no response.
     """
 
     def __init__(
@@ -59,4 +59,4 @@ class ProviderError(LonghouseError):
 
 
 class UnknownShape(LonghouseError):  # noqa: N818
-    """A journal holds a shape that this process does not know, or does not add up: it is let go, not guessed at."""
+    """A journal holds an event that this process does not know, or is inconsistent: it releases the session."""

@@ -1,4 +1,4 @@
-"""Text of others without our keys: what a peer sends back may hold the key that it was sent."""
+"""Redaction: removes secrets from text that comes from outside, such as a response that repeats the API key."""
 
 import json
 from collections.abc import Iterable
@@ -9,12 +9,12 @@ from urllib.parse import quote
 
 LONGEST_QUOTE: Final = 300
 SHORTEST_SECRET: Final = 6
-"""Shorter values are not hidden: `x`, `1` or `prod` would be found everywhere."""
+"""Shorter values are not redacted: `x`, `1` or `prod` occur everywhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class Redaction:
-    """Values that are replaced by a mark wherever they turn up."""
+    """Values that are replaced by a mark wherever they occur."""
 
     values: tuple[str, ...] = field(default=(), repr=False)
     mark: str = "[hidden]"
@@ -25,14 +25,14 @@ class Redaction:
         return text
 
     def quoted(self, text: str) -> str:
-        """The text in one bounded line for an error of ours. Values are hidden before it is cut: half a secret is
-        still one."""
+        """The text as one bounded line for an error message. Values are redacted before it is cut: half a secret is
+        still a secret."""
         line = " ".join("".join(char if char.isprintable() else " " for char in self.hide(text)).split())
         return line if len(line) <= LONGEST_QUOTE else f"{line[:LONGEST_QUOTE]}…"
 
 
 def redaction_of(values: Iterable[str], mark: str = "[hidden]") -> Redaction:
-    """Hides values in all forms in which they may turn up, the longest first: one may be a part of another."""
+    """A redaction of these values in all their encodings, the longest first: one may be a part of another."""
     forms = set[str]()
     for value in values:
         bare = value.removeprefix("Bearer ").strip()
@@ -43,7 +43,7 @@ def redaction_of(values: Iterable[str], mark: str = "[hidden]") -> Redaction:
 
 
 def _is_path(value: str) -> bool:
-    """A place on this machine, such as `${HOME}`: an agent that may read files there has to know their names."""
+    """Whether the value is an existing path, such as `${HOME}`: an agent that reads files needs to know their names."""
     try:
         return Path(value).is_absolute() and Path(value).exists()
     except (OSError, ValueError):

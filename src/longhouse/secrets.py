@@ -1,7 +1,7 @@
-"""Keys that this process was given, by name. Names may be published; what they stand for leaves only on its way out.
+"""Secrets (API keys) that this process was given, by name. Names may be published; values leave only in requests.
 
-A key of a file goes to the address that it stands beside. `LONGHOUSE_SECRET_<NAME>` goes wherever it is named, unless
-`LONGHOUSE_SECRET_<NAME>_HOSTS` says where it may go.
+A key from a file is sent only to the URL that is configured next to it. `LONGHOUSE_SECRET_<NAME>` is sent wherever it
+is named, unless `LONGHOUSE_SECRET_<NAME>_HOSTS` limits its hosts.
 """
 
 import os
@@ -18,30 +18,30 @@ from longhouse.errors import SetupError
 PREFIX: Final = "LONGHOUSE_SECRET_"
 HOSTS: Final = "_HOSTS"
 OF_FILES: Final = (f"{PREFIX}CONFIG_", f"{PREFIX}AGENTS_")
-"""Names of keys that stand in files: a process without the file is told where each may go."""
+"""Prefixes of keys from files: in a process without the file, each needs a list of hosts."""
 
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _KEYS: Final = frozenset({
     "apikey", "auth", "authorization", "bearer", "credential", "credentials", "jwt", "key", "passwd", "password", "pwd",
     "secret", "sig", "signature", "token",
 })  # fmt: skip
-"""What the names of keys end with, in the queries that people copy from a service's page."""
+"""Last words of the names of key parameters in URL queries."""
 _LONG_CODE: Final = 20
-"""Characters: a `code` that long is a key, as Azure's functions have it."""
+"""Characters: a `code` parameter of this length is a key, as in Azure Functions."""
 _KEY: Final = re.compile(r"(sk|pk|rk)[-_]|lh_|tvly-|gsk_|gh[pousr]_|github_pat_|xai-|xox[a-z]-|hf_|AIza|AKIA|eyJ")
-"""How keys begin that people paste where something else belongs."""
+"""Prefixes of the API keys of well-known services, to detect a key that was pasted into the wrong field."""
 _HOST: Final = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[^\s:/@\[\]]+))(?::(?P<port>[0-9]{1,5}))?")
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A key, and the address that it stands beside."""
+    """A key, and the URL that is configured next to it."""
 
     value: str = field(repr=False)
     base_url: str
 
     def reaches(self, url: str) -> bool:
-        """Is this the same place, or one beneath it?"""
+        """Whether the URL is the base URL or below it."""
         here, there = URL(self.base_url), URL(url)
         if _origin(here) != _origin(there):
             return False
@@ -50,7 +50,7 @@ class Bound:
 
 
 class Secrets:
-    """Looks in what files brought, then in `LONGHOUSE_SECRET_<NAME>`: no other variable can be named."""
+    """Looks up secrets in the files' keys, then in `LONGHOUSE_SECRET_<NAME>`; no other variable can be named."""
 
     def __init__(self, given: Mapping[str, Bound] | None = None, environ: Mapping[str, str] = os.environ) -> None:
         self._given = {variable(name): bound for name, bound in (given or {}).items()}
@@ -60,14 +60,14 @@ class Secrets:
         return f"Secrets({sorted(self._given)})"
 
     def find(self, name: str, to: str) -> str | None:
-        """The secret for a call to this address; None where it is not set here, SetupError where it is not for it."""
+        """The secret for a call to this URL; None where it is not set, SetupError where it belongs to another URL."""
         value, is_meant = self._looked_up(name, to)
         if value is not None and not is_meant:
             raise SetupError(f"{elsewhere(name)}.")
         return value
 
     def problem(self, name: str, to: str) -> str | None:
-        """Why this secret cannot be sent to this address, in words."""
+        """Why this secret cannot be sent to this URL, as a sentence."""
         try:
             value, is_meant = self._looked_up(name, to)
         except SetupError as error:
@@ -77,7 +77,7 @@ class Secrets:
         return None if is_meant else elsewhere(name)
 
     def _looked_up(self, name: str, to: str) -> tuple[str | None, bool]:
-        """The value, and whether it is meant for this address."""
+        """The value, and whether it may be sent to this URL."""
         key = variable(name)
         if bound := self._given.get(key):
             return bound.value, bound.reaches(to)
@@ -89,17 +89,17 @@ class Secrets:
         return value, is_free or any(_covers(entry, key, to) for entry in listed)
 
     def _is_list(self, key: str) -> bool:
-        """Is this the list of hosts of another secret, and none itself?"""
+        """Whether this is the list of hosts of another secret."""
         return key.endswith(HOSTS) and key.removesuffix(HOSTS) in self._environ
 
 
 def variable(name: str) -> str:
-    """The variable of the environment that a secret of this name comes from."""
+    """The environment variable of a secret."""
     return PREFIX + re.sub(r"[^A-Z0-9]", "_", name.upper())
 
 
 def elsewhere(name: str) -> str:
-    """What is said of a secret that is not sent to an address; not where it belongs, which is nobody's business."""
+    """The message for a secret that belongs to another URL; it does not reveal which one."""
     return f"the secret {name!r} belongs to another address, and is not sent to this one"
 
 
@@ -107,18 +107,18 @@ READS_ALONG: Final = "a proxy reads a key that is sent to an http address; give 
 
 
 def unsealed(base_url: str) -> bool:
-    """Does whoever passes a request on to this address read it?"""
+    """Whether requests to this URL are unencrypted, so that a proxy can read them."""
     return URL(base_url).scheme == "http"
 
 
 def is_like_a_key(text: str) -> bool:
-    """Does this begin as the keys of well-known services do?"""
+    """Whether the text starts like an API key of a well-known service."""
     return _KEY.match(text) is not None
 
 
 def keys_in(url: str) -> list[tuple[str, str]]:
-    """What of an address's query looks like a key: names and values."""
-    # Some servers part a query at semicolons too.
+    """The query parameters of a URL that look like keys: names and values."""
+    # Some servers also split a query at semicolons.
     said = URL(url).raw_query_string.replace(";", "&")
     parts = URL.build(query_string=said, encoded=True).query.items()
     return [(name, value) for name, value in parts if _is_key(name, value)]

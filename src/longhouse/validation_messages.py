@@ -1,6 +1,6 @@
-"""Validation errors as sentences: the path of each wrong value, and what is wrong with it.
+"""Turns validation errors into sentences: the path of each invalid value, and what is wrong with it.
 
-A sentence never holds the value itself, which may be a key.
+A sentence never contains the value itself, which may be a key.
 """
 
 import difflib
@@ -10,28 +10,28 @@ from types import NoneType
 from typing import Any, Final, Protocol, get_args, get_type_hints
 
 Where = tuple[int | str, ...]
-"""The way from the whole to one value: names of fields, and places in lists."""
+"""The path to a value: field names and list indexes."""
 
 LONGEST: Final = 1_000
-"""Characters of a sentence."""
+"""Maximum characters of a sentence."""
 ADDRESS: Final = "should be an address that begins with http:// or https://, without a user or a password in it"
 _UNKNOWN: Final = ("unexpected_keyword_argument", "extra_forbidden")
 
 
 class Errors(Protocol):
-    """What Pydantic and FastAPI raise."""
+    """The validation errors of Pydantic and FastAPI."""
 
     def errors(self) -> Sequence[Any]: ...
 
 
 def explain(error: Errors, *, model: Any = None, words: Mapping[str, str] | None = None) -> list[tuple[Where, str]]:
-    """Every problem of the error. `model`: a dataclass whose fields are suggested for unknown ones; `words`: sentences
-    that replace those of the library, by the type of the error."""
+    """All problems of the error. `model`: a dataclass whose fields are suggested for unknown ones; `words`: sentences
+    that replace those of the library, by error type."""
     return [(tuple(one["loc"]), _sentence(one, model, words or {})) for one in error.errors()]
 
 
 def path_text(where: Where) -> str:
-    """Such as `messages[0].content`. Names come from outside, and may be long."""
+    """The path as text, such as `messages[0].content`. Names come from clients and may be long."""
     parts = (f"[{part}]" if isinstance(part, int) else f".{part[:64]}" for part in where)
     return "".join(parts).removeprefix(".")
 
@@ -53,7 +53,7 @@ def _sentence(one: Mapping[str, Any], model: Any, words: Mapping[str, str]) -> s
 
 
 def _fields(model: Any, path: Where) -> list[str]:
-    """The fields of the dataclass that this path of a model leads to; none, where it leads to something else."""
+    """The fields of the dataclass at this path of a model; empty where there is no dataclass."""
     for step in path:
         model = get_type_hints(model).get(str(step)) if is_dataclass(model) else _inside(model)
         model = _inside(model) if NoneType in get_args(model) else model
@@ -61,5 +61,5 @@ def _fields(model: Any, path: Where) -> list[str]:
 
 
 def _inside(kind: Any) -> Any:
-    """What is in a dict, a tuple or an optional of this kind."""
+    """The item type of a dict, a tuple or an optional type."""
     return next((one for one in reversed(get_args(kind)) if one not in (NoneType, Ellipsis)), None)
