@@ -127,7 +127,7 @@ class Egress:
         host, port = plain_host(url.raw_host), url.port or 0
         if self._anywhere or _literal(host) is not None or self.allows_name(host, port):
             return None
-        return f"{host} would be looked up by the proxy, unseen from here; name {host}:{port} in LONGHOUSE_ALLOW_EGRESS"
+        return f"{host} would be resolved by the proxy, unchecked; name {host}:{port} in LONGHOUSE_ALLOW_EGRESS"
 
     def allows(self, address: Address, port: int) -> bool:
         if is_forbidden(address):
@@ -162,7 +162,7 @@ def parse(url: str) -> URL:
     if "[" in written[1] and ":" not in host:
         raise ValueError("the host of the address is not an IPv6 address")
     if parsed.raw_fragment:
-        raise ValueError("the address has a fragment, which no server gets to see")
+        raise ValueError("the address has a fragment, which is never sent")
     if not port:
         raise ValueError("the address has no port that can be reached")
     _check_host(host)
@@ -281,7 +281,7 @@ def _check_host(host: str) -> None:
         raise ValueError("the host of the address is not a name or an IP address")
     last = plain_host(host).rpartition(".")[2]
     if _NUMBER.fullmatch(last) and _literal(host) is None:
-        raise ValueError("the host of the address is a number in an odd form; write an IP address as 192.0.2.1")
+        raise ValueError("the host of the address is a number in an unusual form; write an IP address as 192.0.2.1")
 
 
 def _literal(host: str) -> Address | None:
@@ -310,7 +310,7 @@ def _named(url: URL) -> _Allowed:
 
 def _entry(text: str) -> _Allowed:
     problem = SetupError(
-        f"{text!r} is nothing that tools can be allowed to reach: write host:port, an IP address, or a network "
+        f"{text!r} is not an address that can be allowed: write host:port, an IP address, or a network "
         "such as 10.0.0.0/8, each with :port if you like ([fd00::/8]:443)."
     )
     try:

@@ -66,7 +66,7 @@ def test_what_is_wrong_with_a_key_is_said_without_it(tmp_path: Path) -> None:
         "agents.yaml:6: agents.e.search.tavily_api_key: belongs in config.yaml: one service searches for all agents",
         "agents.yaml:7: agents.f.llm.api_key_ref: it looks like a key; name a secret here, and give its value to the "
         "process",
-        "config.yaml:1: llm.api_key: needs a base_url beside it: a key goes nowhere else",
+        "config.yaml:1: llm.api_key: needs a base_url beside it: a key is sent only there",
         "config.yaml:2: search.tavily_api_key: should be a valid string",
     ]
     assert "canary" not in "".join(lines)

@@ -29,7 +29,7 @@ def test_all_mistakes_are_told_in_the_order_of_the_files(tmp_path: Path) -> None
     assert found[1:4] == [
         "agents.yaml:5: agents.writer.execution.max_iterations: should be a valid integer",
         "agents.yaml:7: agents.writer.llm.temprature: is not known; did you mean temperature?",
-        "agents.yaml:8: agents.Writer: is too much like 'writer'",
+        "agents.yaml:8: agents.Writer: is too similar to 'writer'",
     ]
     assert found[4].startswith("agents.yaml:9: agents.Writer.colour: is not known; known here: ")
     assert found[5].startswith("agents.yaml:12: agents.Writer.rules.availability[0].when: ")

@@ -77,7 +77,7 @@ async def test_an_address_that_is_none_is_refused_at_the_start(base_url: str) ->
 
 
 async def test_an_operator_is_told_why_an_address_of_his_cannot_be_used() -> None:
-    with pytest.raises(SetupError, match=r"base URL cannot be used: .* number in an odd form"):
+    with pytest.raises(SetupError, match=r"base URL cannot be used: .* number in an unusual form"):
         async with open_endpoint("http://127.1:8000/v1"):
             pass
 

@@ -228,7 +228,7 @@ async def test_a_template_sends_a_proxy_to_no_name_that_the_operator_has_not_nam
             for nth, url in enumerate(hidden):
                 status, param, words = await published(house, "template", template("x", base_url=url, proxy=proxy))
                 assert (status, param) == (400, "llm_policy.base_url")
-                assert "would be looked up by the proxy" in words
+                assert "would be resolved by the proxy" in words
                 assert "LONGHOUSE_ALLOW_EGRESS" in words
                 # What was stored before anybody looked at names is looked at when it is called.
                 policy = LLMPolicy(base_url=url, proxy=proxy)
@@ -270,6 +270,6 @@ async def test_a_file_that_sends_its_key_elsewhere_has_a_mistake(serving: Servin
         " api_key_ref, and it is sent as a header",
         "agents.yaml:7: agents.inside.llm.base_url: 169.254.169.254 is a link-local or metadata address, which nothing"
         " here may reach",
-        "agents.yaml:9: agents.odd.llm.base_url: the host of the address is a number in an odd form; write an IP"
+        "agents.yaml:9: agents.odd.llm.base_url: the host of the address is a number in an unusual form; write an IP"
         " address as 192.0.2.1",
     ]

@@ -52,11 +52,11 @@ def refuse(problems: Sequence[Problem], *, many: bool) -> None:
     """Raises one error for all problems, if there are any; it names every field, and the first one as `param`."""
     if not problems:
         return
-    told = [f"{_param(one, many) or 'the descriptor'}: {one.says}" for one in problems[:MOST_TOLD]]
+    sentences = [f"{_param(one, many) or 'the descriptor'}: {one.says}" for one in problems[:MOST_TOLD]]
     more = f"; and {len(problems) - MOST_TOLD} more" if len(problems) > MOST_TOLD else ""
     is_conflict = all(one.is_conflict for one in problems)
     raise CallerError(
-        f"Nothing is published. {'; '.join(told)[:LONGEST]}{more}.",
+        f"Nothing is published. {'; '.join(sentences)[:LONGEST]}{more}.",
         status=409 if is_conflict else 400,
         code="name_taken" if is_conflict else None,
         param=_param(problems[0], many)[:200] or None,
@@ -65,12 +65,12 @@ def refuse(problems: Sequence[Problem], *, many: bool) -> None:
 
 def warnings(problems: Sequence[Problem]) -> dict[int, tuple[str, ...]]:
     """The warnings for published descriptors, by their position in the request."""
-    told: dict[int, tuple[str, ...]] = {}
+    found: dict[int, tuple[str, ...]] = {}
     for one in problems:
-        before = told.get(one.nth, ())
+        before = found.get(one.nth, ())
         if one.is_warning and len(before) < MOST_TOLD:
-            told[one.nth] = (*before, f"{_param(one, many=False)}: {one.says}")
-    return told
+            found[one.nth] = (*before, f"{_param(one, many=False)}: {one.says}")
+    return found
 
 
 class _NotADescriptor(ValueError):  # noqa: N818 - it says what the value is
@@ -93,7 +93,7 @@ def _plain(kind: str, value: Any) -> bytes:
     try:
         plain = msgspec.json.encode({key: item for key, item in value.items() if key not in passed})
     except (TypeError, ValueError, OverflowError, RecursionError):
-        raise _NotADescriptor("it holds what cannot be stored") from None
+        raise _NotADescriptor("it holds a value that cannot be stored") from None
     if _NUL.search(plain):
         raise _NotADescriptor("it holds a NUL character, which cannot be stored")
     return plain

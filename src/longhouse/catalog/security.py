@@ -83,12 +83,12 @@ def _parsed(said: Any) -> SecurityOverlay:
         (where, says), *others = explain(error)
         param = path_text(where)[:200]
         more = f"; and {len(others)} more" if others else ""
-        told = f"{param or 'the overlay'}: {says}{more}"
-        raise CallerError(f"Nothing is changed. {told}.", param=param or None) from None
+        sentence = f"{param or 'the overlay'}: {says}{more}"
+        raise CallerError(f"Nothing is changed. {sentence}.", param=param or None) from None
 
 
 def _refuse_approval(tool: Version, overlay: SecurityOverlay) -> None:
-    """Approval is impossible for a call that is part of its reply, or that another agent answers."""
+    """Refuses approval for a call that is part of its reply or that another agent answers: it has no moment to wait."""
     cls = ToolRegistry.get(tool.name)
     is_agent = (tool.descriptor.get("runtime_binding") or {}).get("agent") is not None
     is_at_once = cls is not None and (cls.inline or cls.asks or cls.finishes or cls.collects)

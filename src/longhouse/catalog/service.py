@@ -34,7 +34,7 @@ class Desk(Generic[T]):
         if isinstance(sent, dict):
             sent = {"name": name, **sent}
             if sent["name"] != name:
-                raise CallerError(f"A version of {name} has this name, and no other.", param="name")
+                raise CallerError(f"The name of this version must be {name}.", param="name")
         elif isinstance(sent, list):
             raise CallerError("Send one descriptor here, not a list.")
         [published] = await self.publish(sent, by=by, activate=activate, seen=seen)

@@ -74,7 +74,7 @@ class Admission:
             warned = drafts.warnings(problems)
             return [replace(one, warnings=warned.get(nth, ())) for nth, one in enumerate(published)]
 
-        # A descriptor made from a version that is outdated by now must be made again by the caller.
+        # No retry with `seen`: a descriptor made from an outdated version must be made again by the caller.
         return await (attempt() if seen else persist(attempt))
 
     async def _read(self, shelf: Shelf[T], listed: Sequence[Any], many: bool) -> list[T]:
@@ -110,7 +110,7 @@ class Admission:
         if way.remote_endpoint is not None:
             yield from self._reach(way.remote_endpoint, way.api_key_ref)
         if way.mcp is not None and way.mcp != tool.name:
-            yield ("runtime_binding", "mcp"), "a tool of a server has one name, <server>.<tool>, here and there"
+            yield ("runtime_binding", "mcp"), "it must be the tool's name, <server>.<tool>"
         if way.agent is not None and tool.name != f"{AGENT}{way.agent}":
             yield ("runtime_binding", "agent"), f"the tool of this agent is called {AGENT}<template>"
         if way.agent is not None and tool.needs_approval:

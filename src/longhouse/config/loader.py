@@ -172,7 +172,7 @@ class _Loader:
         llm = self._common.said("llm", "base_url", "api_key", "api_key_ref")
         if llm and "base_url" not in llm:
             place = self._common.place("llm", min(llm))
-            self._mistakes.add(place, "needs a base_url beside it: a key goes nowhere else")
+            self._mistakes.add(place, "needs a base_url beside it: a key is sent only there")
 
     def _check_likeness(self) -> None:
         """Names that differ only in case would be mistaken for each other."""
@@ -180,7 +180,7 @@ class _Loader:
         for name, agent in self._agents.items():
             other = seen.setdefault(naming.key(name), name)
             if other != name:
-                self._mistakes.add(agent.place(), f"is too much like {other!r}")
+                self._mistakes.add(agent.place(), f"is too similar to {other!r}")
 
     def _every_server(self) -> dict[str, McpServer]:
         """Server names are valid for the whole process: two agents may share one only if they mean the same server."""

@@ -19,7 +19,7 @@ MOST_VALUES: Final = 50_000
 """Each alias counts as often as it is used: a few lines of aliases can stand for billions of values."""
 
 TOO_DEEP: Final = f"is nested deeper than {DEEPEST} levels"
-UNKEEPABLE: Final = "holds a character that no text may have"
+UNKEEPABLE: Final = "holds a character that cannot be stored"
 QUOTES: Final = "should be a text; put it in quotes"
 TAGGED: Final = "has a tag (`!…`); values are plain here"
 
@@ -146,7 +146,7 @@ class _Reader:
             name, at = key.value, (*path, key.value)
             inner = self.value(value, at, line, depth + 1)
             if is_own and name in own:
-                self._tell(at, f"is there twice, first in line {own[name]}")
+                self._tell(at, f"is set twice, first in line {own[name]}")
                 # Both values are checked, so that the mistakes of both are reported.
                 inner = merged(found[name], inner)
             elif is_own:
@@ -163,7 +163,7 @@ class _Reader:
                 if isinstance(one, yaml.MappingNode):
                     yield from ((key, inner, False) for key, inner, _ in self._fields(one, path, depth + 1))
                 else:
-                    self._tell(path, "`<<` takes fields from elsewhere, and here are none")
+                    self._tell(path, "`<<` needs a mapping to take fields from")
         yield from ((key, value, True) for key, value in node.value if key.tag != _MERGE)
 
     def _scalar(self, node: yaml.Node, path: Where) -> Any:
@@ -181,7 +181,7 @@ class _Reader:
             value = math.nan
         # JSON parsers reject integers beyond 64 bits.
         if (isinstance(value, float) and not math.isfinite(value)) or (isinstance(value, int) and abs(value) >= 2**63):
-            self._tell(path, "is not a number to count with")
+            self._tell(path, "is not a finite number of at most 64 bits")
             return None
         return value
 

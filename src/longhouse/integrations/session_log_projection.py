@@ -109,7 +109,7 @@ class SessionLog:
                 news[row.owner, row.conversation_id] += [_NewEvent(row, record) for record in claimed]
         for (owner, conversation), happened in news.items():
             happened.sort(key=lambda one: one.record.at)
-            lines = [said for one in happened for said in await self._lines(one)]
+            lines = [text for one in happened for text in await self._lines(one)]
             await asyncio.to_thread(_write, self._folder, owner, conversation, lines)
         if gone := await erasure.gone(self._db, [row.id for row in rows]):
             # Erased while it was written: the eraser may have removed the logs before this write.
@@ -152,16 +152,16 @@ class SessionLog:
         match record.event:
             case events.Prompted(content=content):
                 text = "\n\n".join(text_of(one) for one in content)
-                said = self._request_lines(text) if is_root else [line(self._language, "task", text=text)]
+                lines = self._request_lines(text) if is_root else [line(self._language, "task", text=text)]
             case events.Started() if is_root:
-                said = [*await self._saved(news), *await self._loaded(news)]
+                lines = [*await self._saved(news), *await self._loaded(news)]
             case events.Returned(outcome=Output(content=text)) if await self._is_answer(news):
-                said = [*self._request_lines(text), *await self._saved(news)]
+                lines = [*self._request_lines(text), *await self._saved(news)]
             case events.Finished(answer=answer) if not is_root:
-                said = [line(self._language, "answer", text=answer)]
+                lines = [line(self._language, "answer", text=answer)]
             case _:
-                said = []
-        return [(record.at, text) for text in said]
+                lines = []
+        return [(record.at, text) for text in lines]
 
     def _request_lines(self, text: str) -> list[str]:
         return [RULE, line(self._language, "request", text=text)]
@@ -171,13 +171,13 @@ class SessionLog:
 
     async def _loaded(self, news: _NewEvent) -> list[str]:
         """The history sizes of all sub-agents when the turn started."""
-        said = []
+        lines = []
         for name in await self._subagents(news.row):
             count = await self._remembered(news, name)
-            said.append(line(self._language, "loaded", name=name, count=count))
+            lines.append(line(self._language, "loaded", name=name, count=count))
             if not count:
-                said.append(line(self._language, "empty"))
-        return said
+                lines.append(line(self._language, "empty"))
+        return lines
 
     async def _remembered(self, news: _NewEvent, name: str) -> int:
         child = await projections.child(self._db, news.row.owner, news.row.conversation_id, name)

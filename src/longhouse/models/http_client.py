@@ -77,8 +77,8 @@ class StatusFailure(HttpFailure):
         if 300 <= self.status < 400:
             super().__init__(f"answered {self.status}, a redirect, which is not followed", retryable=False)
             return
-        said = complaint.decode(errors="replace").strip()
-        why = redaction.quoted(said) if not said.startswith("<") else ""
+        body = complaint.decode(errors="replace").strip()
+        why = redaction.quoted(body) if not body.startswith("<") else ""
         super().__init__(f"answered {self.status}", why or "no reason given", retryable=passes(self.status))
 
 
@@ -128,7 +128,7 @@ class BoundedResponse:
         try:
             unpacked = unpacker.decompress(piece, self._most + 1 - self._unpacked)
         except zlib.error:
-            raise PackedAnswer("cannot be unpacked") from None
+            raise PackedAnswer("cannot be decompressed") from None
         self._unpacked += len(unpacked)
         return unpacked
 
@@ -138,7 +138,7 @@ def _unpacker(response: aiohttp.ClientResponse) -> "zlib._Decompress | None":
     if packing in ("gzip", "x-gzip", "deflate"):
         return zlib.decompressobj(47)  # detects gzip and zlib by their headers
     if packing != "identity":
-        raise PackedAnswer("is packed in a way that was not asked for")
+        raise PackedAnswer("has a content encoding that was not requested")
     return None
 
 
@@ -279,13 +279,13 @@ def _address(text: str, what: str, egress: Egress, has_user: bool = True) -> URL
 
 async def _error_body(response: aiohttp.ClientResponse) -> bytes:
     """The first bytes of an error body, within a short timeout."""
-    said = b""
+    body = b""
     with suppress(HttpFailure, *_CONNECTION_ERRORS):
         bounded = BoundedResponse(response, 2**20)
         async with asyncio.timeout(_ERROR_BODY_TIMEOUT):
-            while len(said) < _MAX_ERROR_BODY and (piece := await bounded.read()):
-                said += piece
-    return said[:_MAX_ERROR_BODY]
+            while len(body) < _MAX_ERROR_BODY and (piece := await bounded.read()):
+                body += piece
+    return body[:_MAX_ERROR_BODY]
 
 
 def _failure(error: Exception, timeout: aiohttp.ClientTimeout) -> HttpFailure:
@@ -312,7 +312,7 @@ def _failure(error: Exception, timeout: aiohttp.ClientTimeout) -> HttpFailure:
         case aiohttp.ClientPayloadError():
             what = "broke off its answer"
         case _:
-            what, why = "could not be talked to", kind
+            what, why = "did not complete the request", kind
     return HttpFailure(what, why, kind=kind, retryable=retryable)
 
 

@@ -51,7 +51,7 @@ class OpenAIModel:
             raise self._refused(refused.error) from refused
         except Unreadable as error:
             words = endpoint.redaction.quoted(str(error))
-            trouble = provider_error(endpoint, HttpFailure("sent what is no answer", words))
+            trouble = provider_error(endpoint, HttpFailure("sent an invalid answer", words))
             raise paid_for(trouble, error.usage) from error
         if not reading.finished:
             raise provider_error(endpoint, HttpFailure("broke off its answer"))
@@ -78,7 +78,7 @@ def _encoded(body: Body) -> bytes:
     try:
         return msgspec.json.encode(streamed)
     except UnicodeEncodeError as error:
-        raise ProviderError("the request holds text that no JSON can carry", retryable=False) from error
+        raise ProviderError("the request holds text that JSON cannot encode", retryable=False) from error
 
 
 def provider_error(endpoint: Endpoint, failure: HttpFailure) -> ProviderError:
@@ -104,9 +104,9 @@ def _words(complaint: bytes) -> str:
 
 
 def _message(error: Any) -> str:
-    said = error.get("message") if isinstance(error, dict) else error
-    if isinstance(said, str) and said:
-        return said
+    message = error.get("message") if isinstance(error, dict) else error
+    if isinstance(message, str) and message:
+        return message
     return json.dumps(error) if error else ""
 
 

@@ -73,12 +73,12 @@ class Search:
 
     async def find(self, query: Query, filters: Filters, top_k: int) -> list[Hit]:
         words = query.words
-        asked = [ranking.with_parts(text) for text in words]
-        wanted = list(dict.fromkeys(term for text in asked for term in text))
+        terms = [ranking.with_parts(text) for text in words]
+        wanted = list(dict.fromkeys(term for text in terms for term in text))
         if filters.allow == () or top_k <= 0 or (not wanted and query.vectors is None):
             return []
         found = await scores.read(self.db, self.kind, filters.caller, wanted)
-        lexical = await _scored(found, asked)
+        lexical = await _scored(found, terms)
         near = await self._kept.of(query.space, found.shards) if query.space else None
         rows = await self._candidates(query, filters, found, lexical, near)
         places = found.places(rows)
@@ -120,10 +120,10 @@ class Search:
         return await search.at(self.db, self.kind, filters, found.where(np.unique(np.concatenate(leading))))
 
 
-async def _scored(found: Found, asked: list[list[str]]) -> Scores:
-    if found.postings * len(asked) < scores.BUSY:
-        return found.scores(asked)
-    return await asyncio.to_thread(found.scores, asked)
+async def _scored(found: Found, terms: list[list[str]]) -> Scores:
+    if found.postings * len(terms) < scores.BUSY:
+        return found.scores(terms)
+    return await asyncio.to_thread(found.scores, terms)
 
 
 def _leading(lexical: Scores, cosines: Scores | None) -> list[Places]:

@@ -176,8 +176,8 @@ class Indexer:
             if row["is_crowded"] or indexed != (digest, row["owner"], model):
                 first = dict(list(tools.items())[: document.MOST_TOOLS])
                 known = [_facts(tool) for tool in await index.descriptors(self.db, first)]
-                told = document.of_template(facts, known, list(tools))
-                entries.append(Entry(row["name"], row["version"], row["owner"], told, digest=digest))
+                built = document.of_template(facts, known, list(tools))
+                entries.append(Entry(row["name"], row["version"], row["owner"], built, digest=digest))
         for start in range(0, len(entries), BATCH):
             batch = entries[start : start + BATCH]
             await index.write(self.db, "template", await self._embedded(batch, space), space)

@@ -44,9 +44,9 @@ class Found:
             self._places, self._weights = self._places[kept], self._weights[kept]
             ends = np.concatenate(([0], np.cumsum(kept)))[ends]
         self._slices: dict[str, slice] = {}
-        for row, begun, end in zip(known, ends[:-1].tolist(), ends[1:].tolist(), strict=True):
+        for row, start, end in zip(known, ends[:-1].tolist(), ends[1:].tolist(), strict=True):
             before = self._slices.get(row["term"])
-            self._slices[row["term"]] = slice(before.start if before else begun, end)
+            self._slices[row["term"]] = slice(before.start if before else start, end)
         for term, part in self._slices.items():
             self._weights[part] *= self.rarity(term)
 

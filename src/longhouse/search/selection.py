@@ -169,7 +169,7 @@ class ToolSearchService:
         return [found.permitted[name] for name in names]
 
     async def find(self, session: Session, query: str, top_k: int) -> list[ToolDescriptor]:
-        """The search of an agent's own tool search: the best tools for the query among those it may use."""
+        """The search by an agent itself: the best tools for the query among those it may use."""
         assert session.turn is not None
         template = await self.catalog.templates.find(session.agent, session.turn.version)
         if template is None:
@@ -203,8 +203,8 @@ class ToolSearchService:
         if policy.selection_strategy == "static" or _names_few(template):
             named = await self._active(session, (*policy.required, *hard_require, *policy.named))
             permitted = await self._permitted(point, named)
-            told = tool_order.selection(list(permitted)[:cap], permitted, {}, stage=rules.stage(session, template))
-            return Chosen(list(permitted.values())[:cap], told if told.left_out else None)
+            selection = tool_order.selection(list(permitted)[:cap], permitted, {}, stage=rules.stage(session, template))
+            return Chosen(list(permitted.values())[:cap], selection if selection.left_out else None)
         query, stage = tool_order.query_of(session), rules.stage(session, template)
         before = [ref.rpartition("@")[0] for ref in session.offered]
         found = await self._candidates(point, query, cap, hard_require=hard_require, before=before, active=active)
@@ -252,7 +252,7 @@ class ToolSearchService:
         )
 
     async def _others(self, point: Point, versions: Mapping[str, int]) -> dict[str, ToolDescriptor]:
-        """The first of these tools that may be offered, as many as the policy's cap at least."""
+        """The first of these tools that may be offered, until the policy's cap is reached."""
         found: dict[str, ToolDescriptor] = {}
         pairs = list(versions.items())
         for start in range(0, len(pairs), LOOKED_AT):
