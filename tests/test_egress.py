@@ -259,7 +259,7 @@ def test_what_the_operator_has_set_up_may_be_anywhere_else_and_its_neighbours_ma
 )
 def test_an_odd_spelling_is_refused_to_the_operator_too(host: str) -> None:
     for egress in (ANYWHERE, Egress(["0.0.0.0/0"])):
-        assert "odd form" in (egress.refusal_of(URL(f"http://{host}:80/v1")) or "")
+        assert "unusual form" in (egress.refusal_of(URL(f"http://{host}:80/v1")) or "")
 
 
 def test_through_a_proxy_a_name_is_reached_only_where_the_operator_has_named_it() -> None:

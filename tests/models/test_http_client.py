@@ -28,7 +28,7 @@ async def test_a_stream_that_is_packed_unasked_is_read_wherever_it_is_cut(packin
 
 @pytest.mark.parametrize(
     ("body", "packing", "told"),
-    [(b"not packed", "gzip", "cannot be decompressed"), (SAID, "br", "has a content encoding that was not requested")],
+    [(b"not packed", "gzip", "cannot be unpacked"), (SAID, "br", "is packed in a way that was not asked for")],
 )
 async def test_what_cannot_be_unpacked_is_told_with_who_sent_it(body: bytes, packing: str, told: str) -> None:
     error = await error_for(sends(packed(body, packing)))

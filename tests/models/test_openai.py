@@ -91,7 +91,7 @@ async def test_a_key_that_would_inject_a_header_is_refused_at_the_start() -> Non
 
 async def test_text_that_json_cannot_carry_is_said_to_be_so() -> None:
     async with open_endpoint("http://127.0.0.1:1") as endpoint:
-        with pytest.raises(ProviderError, match="no JSON") as caught:
+        with pytest.raises(ProviderError, match="JSON cannot encode") as caught:
             async for _ in OpenAIModel(endpoint).stream(Body(model="m", messages=[User(content="\ud800")])):
                 pass
     assert not caught.value.retryable

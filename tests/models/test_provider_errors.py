@@ -136,7 +136,7 @@ async def test_a_page_in_place_of_an_answer() -> None:
 async def test_events_that_are_no_chunks(body: bytes) -> None:
     error = await error_for(sends(answer(body + STOP)))
     assert error.retryable
-    assert "no answer" in str(error)
+    assert "invalid answer" in str(error)
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b'{"choices":[]}', b"[1]", b"<html>"])

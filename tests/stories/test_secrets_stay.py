@@ -168,7 +168,7 @@ REFUSED = [
     ("http://metadata.google.internal/v1", "which nothing here may reach"),
     ("http://10.0.0.1/v1", "is not a public address"),
     ("http://127.0.0.1:5432/v1", "is not a public address"),
-    ("http://2130706433/v1", "odd form"),
+    ("http://2130706433/v1", "unusual form"),
     ("https://models.example/v1?api_key=abc", "'api_key' in its query looks like a key; name a secret in api_key_ref"),
     ("https://models.example/v1?x=1&accessToken=abc", "'accessToken' in its query looks like a key"),
 ]

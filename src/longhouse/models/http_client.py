@@ -128,7 +128,7 @@ class BoundedResponse:
         try:
             unpacked = unpacker.decompress(piece, self._most + 1 - self._unpacked)
         except zlib.error:
-            raise PackedAnswer("cannot be decompressed") from None
+            raise PackedAnswer("cannot be unpacked") from None
         self._unpacked += len(unpacked)
         return unpacked
 
@@ -138,7 +138,7 @@ def _unpacker(response: aiohttp.ClientResponse) -> "zlib._Decompress | None":
     if packing in ("gzip", "x-gzip", "deflate"):
         return zlib.decompressobj(47)  # detects gzip and zlib by their headers
     if packing != "identity":
-        raise PackedAnswer("has a content encoding that was not requested")
+        raise PackedAnswer("is packed in a way that was not asked for")
     return None
 
 
