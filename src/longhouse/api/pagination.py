@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field, GetJsonSchemaHandler
+from pydantic import BeforeValidator, Field, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue, WithJsonSchema
 from pydantic_core import CoreSchema
 
@@ -23,12 +23,6 @@ class _NeverNull:
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         shown, _null = handler(schema)["anyOf"]
         return handler.resolve_ref_schema(shown)
-
-
-def _is_id(value: str) -> str:
-    if not wire.ID.fullmatch(value):
-        raise ValueError(f"It should be {wire.ID_RULE}")
-    return value
 
 
 def digits(value: Any) -> Any:
@@ -60,7 +54,6 @@ def _cursor(text: Any) -> tuple[datetime, str]:
 
 
 Omittable = Annotated[T | None, _NeverNull()]
-Id = Annotated[str, AfterValidator(_is_id), Field(json_schema_extra={"pattern": f"^{wire.ID.pattern}$"})]
 Moment = Annotated[datetime, BeforeValidator(_in_utc), Field(json_schema_extra={"example": "2026-01-31T12:00:00Z"})]
 # A pair of a moment and an id; said to be one, FastAPI would gather it from two parameters of the same name.
 Cursor = Annotated[Any, BeforeValidator(_cursor), WithJsonSchema({"type": "string"})]

@@ -24,7 +24,6 @@ MAX_FIELDS: Final = 100
 """Fields of one object on our own routes: each unknown one is a complaint to be written."""
 ID: Final = re.compile(r"(?!\.+$)[A-Za-z0-9._:@-]{1,128}")
 """What an id that a client chooses looks like; it may become the name of a file, so it is not only dots."""
-ID_RULE: Final = "1 to 128 of the characters A-Z a-z 0-9 . _ : @ -, and not dots alone"
 _DATA_URL: Final = re.compile(r"data:(image/[a-z0-9.+-]{1,40});base64,", re.IGNORECASE)
 
 _BRANCHES: Final = ("str", "list", "int", "constrained-str")
@@ -55,6 +54,15 @@ class Strict(pydantic.BaseModel):
 
 # A list stops at its first bad item: a complaint about each of a million would cost seconds and gigabytes.
 Many = Annotated[list[Item], Field(fail_fast=True)]
+
+
+def _is_id(value: str) -> str:
+    if not ID.fullmatch(value):
+        raise PydanticCustomError("id", "It should be 1 to 128 of the characters A-Z a-z 0-9 . _ : @ -, not dots alone")
+    return value
+
+
+Id = Annotated[StrictStr, pydantic.AfterValidator(_is_id), Field(json_schema_extra={"pattern": f"^{ID.pattern}$"})]
 
 
 class TextPart(_Lenient):
@@ -280,7 +288,8 @@ def _has_nul(value: Any) -> bool:
 
 def checked_id(value: str, param: str) -> str:
     if not ID.fullmatch(value):
-        raise CallerError(f"{param} must be {ID_RULE}.", param=param)
+        allowed = "1 to 128 of the characters A-Z a-z 0-9 . _ : @ -, and not dots alone"
+        raise CallerError(f"{param} must be {allowed}.", param=param)
     return value
 
 

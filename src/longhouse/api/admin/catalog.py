@@ -17,8 +17,6 @@ from longhouse.store.catalog.publish import LAST, Published
 from longhouse.store.catalog.repository import Named, Shelf, T, Version
 
 Name = Annotated[str, Path(description="The name; it may hold dots", examples=["server.tool"])]
-
-
 Number = Annotated[int, Field(ge=1, le=LAST), BeforeValidator(pagination.digits)]
 """The number of a version."""
 Activate = Annotated[YesOrNo, Query(description="Does it become active?")]
@@ -31,7 +29,7 @@ class Activation(wire.Strict):
 
 class Names(pagination.Limited):
     inactive: YesOrNo = Field("true", description="Also names without an active version")
-    before: Omittable[pagination.Id] = Field(None, description="The `next` of the page before")
+    before: Omittable[wire.Id] = Field(None, description="The `next` of the page before")
 
 
 class Versions(pagination.Limited):

@@ -28,15 +28,9 @@ def _is_printable(name: str) -> str:
     return name
 
 
-def _is_id(owner: str) -> str:
-    if not wire.ID.fullmatch(owner):
-        raise PydanticCustomError("owner", "It should be 1 to 128 of the characters A-Z a-z 0-9 . _ : @ -")
-    return owner
-
-
 class NewKey(wire.Strict):
     name: Annotated[StrictStr, Field(min_length=1, max_length=200), AfterValidator(_is_printable)]
-    owner: Annotated[StrictStr, AfterValidator(_is_id)]
+    owner: wire.Id
     role: Role = "user"
     rate_limit: Limit | None = None
     max_concurrent: Limit | None = None

@@ -20,7 +20,7 @@ Db = Annotated[Database, of_app("db")]
 
 
 class AllSessions(SessionFilters):
-    owner: Omittable[pagination.Id] = Field(None, description="Of this owner")
+    owner: Omittable[wire.Id] = Field(None, description="Of this owner")
 
 
 class Instances(pagination.Paged):

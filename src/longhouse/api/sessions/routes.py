@@ -37,7 +37,7 @@ class SessionFilters(pagination.Paged):
 
     state: Omittable[State] = Field(None, description="In this state")
     template: Omittable[str] = Field(None, description="Of this template")
-    conversation_id: Omittable[pagination.Id] = Field(None, description="Of this conversation")
+    conversation_id: Omittable[wire.Id] = Field(None, description="Of this conversation")
     since: Omittable[pagination.Moment] = Field(None, description="Opened at this moment or later")
     until: Omittable[pagination.Moment] = Field(None, description="Opened before this moment")
 
