@@ -73,6 +73,9 @@ async def test_who_calls_without_the_key_it_needs_is_refused_everywhere(serving:
                     continue
                 status, error = await client.refused(method, path, body={} if method != "GET" else None)
                 assert (status, error["code"]) == (401, "invalid_api_key"), (method, path)
+                sent = house.http.request(method, f"{path}?nonsense=1", data=b"{", headers={"content-type": "text/x"})
+                async with sent as response:
+                    assert response.status == 401, "nothing of a request is looked at before its key"
             if who == "admin":
                 status, error = await ann.refused(method, path, body={} if method != "GET" else None)
                 assert (status, error["code"]) == (403, "insufficient_permissions"), (method, path)

@@ -1,12 +1,15 @@
 """For those who watch: /health, /ready, /metrics, the documents; and what every answer carries."""
 
 import asyncio
+import json
+import re
 from typing import Any
 
 import msgspec
 import structlog
 from hostile import ask, chat, refusal
 
+from longhouse.agents.schema import resolve
 from longhouse.api import server
 from longhouse.api.auth import Door
 from longhouse.api.metrics import Metrics
@@ -213,11 +216,13 @@ async def test_the_openapi_document_has_every_route_and_every_body(serving: Serv
             assert "/openapi.json" in await response.text()
     paths = document["paths"]
     assert {path: set(operations) for path, operations in paths.items()} == ROUTES
-    assert "$ref" not in str([operation.get("requestBody") for path in paths.values() for operation in path.values()])
+    references = set(re.findall(r'"\$ref": "([^"]*)"', json.dumps(document)))
+    assert references, "bodies are described once, and referred to"
+    assert all(resolve.target(document, one) for one in references), "every reference leads somewhere"
     assert all(operation.get("description") for path in paths.values() for operation in path.values())
-    bodies = {path: _body(operations["post"]) for path, operations in paths.items() if "post" in operations}
+    bodies = {path: _body(document, operations["post"]) for path, operations in paths.items() if "post" in operations}
     assert bodies["/v1/chat/completions"]["required"] == ["model", "messages"]
-    message = bodies["/v1/chat/completions"]["properties"]["messages"]["items"]
+    message = resolve.target(document, bodies["/v1/chat/completions"]["properties"]["messages"]["items"]["$ref"])
     assert {"role", "content", "tool_calls"} <= set(message["properties"])
     assert set(bodies["/v1/sessions/{session_id}/clarification"]["properties"]) == {"answer", "call_id"}
     approval = bodies["/v1/sessions/{session_id}/approval"]["properties"]
@@ -226,12 +231,13 @@ async def test_the_openapi_document_has_every_route_and_every_body(serving: Serv
     assert bodies["/v1/sessions/{session_id}/cancel"] is None
 
 
-def _body(operation: Any) -> Any:
+def _body(document: Any, operation: Any) -> Any:
     if "requestBody" not in operation:
         return None
     described = operation["requestBody"]["content"]["application/json"]
     assert described["example"]
-    return described["schema"]
+    schema = described["schema"]
+    return resolve.target(document, schema["$ref"]) if "$ref" in schema else schema
 
 
 async def test_every_answer_carries_an_id_of_its_own(serving: Serving) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Final
 
 import fastapi_offline
-from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from starlette.staticfiles import StaticFiles
 
 from longhouse.api import auth, wire
@@ -50,26 +50,27 @@ HEADERS: Final = {
 """The page can do everything that whoever reads it may do: nothing else runs in it, and nobody puts it in a frame."""
 
 
-def routes(app: FastAPI) -> APIRouter:
-    router = APIRouter(include_in_schema=False, dependencies=[Depends(auth.admin)])
-    files = StaticFiles(directory=STATIC)
+router = APIRouter(include_in_schema=False, dependencies=[Depends(auth.admin)])
+FILES: Final = StaticFiles(directory=STATIC)
 
-    @router.get("/openapi.json", response_model=None)
-    async def openapi() -> Response:
-        return wire.Json(app.openapi())
 
-    @router.get("/docs", response_model=None)
-    async def page() -> Response:
-        return Response(PAGE, media_type="text/html", headers=HEADERS)
+@router.get("/openapi.json")
+async def openapi(request: Request) -> Response:
+    return wire.Json(request.app.openapi())
 
-    @router.get("/docs/start.js", response_model=None)
-    async def start() -> Response:
-        return Response(START, media_type="text/javascript", headers=HEADERS)
 
-    @router.get("/docs/static/{name}", response_model=None)
-    async def static(name: str, request: Request) -> Response:
-        response = await files.get_response(name, request.scope)
-        response.headers.update(HEADERS)
-        return response
+@router.get("/docs")
+async def page() -> Response:
+    return Response(PAGE, media_type="text/html", headers=HEADERS)
 
-    return router
+
+@router.get("/docs/start.js")
+async def start() -> Response:
+    return Response(START, media_type="text/javascript", headers=HEADERS)
+
+
+@router.get("/docs/static/{name}")
+async def static(name: str, request: Request) -> Response:
+    response = await FILES.get_response(name, request.scope)
+    response.headers.update(HEADERS)
+    return response

@@ -8,6 +8,7 @@ from typing import Final
 import structlog
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from starlette.datastructures import State
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -37,7 +38,6 @@ from longhouse.store import leases
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import PASSING, Database
 from longhouse.tools.toolbox import Toolbox
-from longhouse.validation_messages import explain, path_text
 
 log = structlog.get_logger()
 
@@ -64,24 +64,26 @@ def build(
     app = FastAPI(
         title="Longhouse", version=longhouse.__version__, openapi_url=None, docs_url=None, redirect_slashes=False
     )
-    app.state.door = door
     turns = Turns(db, catalog, bus.wake, Router(AgentDirectory(finder), default_template), prior)
     held = Sessions(db, bus, catalog, turns)
+    # The routes find these by name: see `json_route.of_app`.
+    parts = {"db": db, "door": door, "catalog": catalog, "admission": admission, "finder": finder, "toolbox": toolbox}
+    app.state = State({**parts, "sessions": held})
     routers = (
         openai_routes.routes(db, bus, catalog, turns),
-        sessions_routes.routes(held),
-        event_routes.routes(held),
-        artifacts.routes(held),
-        replay.routes(held, toolbox),
-        agent_log.routes(held),
+        sessions_routes.router,
+        event_routes.router,
+        artifacts.router,
+        replay.router,
+        agent_log.router,
         sgr_routes.routes(db, bus, held),
-        keys.routes(door),
-        search.routes(catalog, finder),
-        security.routes(catalog, admission),
+        keys.router,
+        search.router,
+        security.router,
         admin_catalog.routes(catalog.tools, admission, catalog.overlays),
         admin_catalog.routes(catalog.templates, admission),
-        admin_routes.routes(db),
-        openapi.routes(app),
+        admin_routes.router,
+        openapi.router,
     )
     for router in routers:
         app.router.routes += router.routes  # as they are: to include them would make each of them once more
@@ -91,12 +93,12 @@ def build(
 
 
 def _add_watching(app: FastAPI, db: Database, numbers: Metrics) -> None:
-    @app.get("/health", tags=["Watching"], response_model=None)
+    @app.get("/health", tags=["Watching"])
     async def health() -> Response:
         """Is the process there?"""
         return wire.Json({"status": "ok"})
 
-    @app.get("/ready", tags=["Watching"], response_model=None)
+    @app.get("/ready", tags=["Watching"])
     async def ready() -> Response:
         """Can a session be worked on: is Postgres there, and a worker?"""
         try:
@@ -108,7 +110,7 @@ def _add_watching(app: FastAPI, db: Database, numbers: Metrics) -> None:
             raise CallerError("No worker is there.", status=503, kind="server_error")
         return wire.Json({"status": "ready", "workers": workers})
 
-    @app.get("/metrics", tags=["Watching"], response_model=None, dependencies=[Depends(auth.admin)])
+    @app.get("/metrics", tags=["Watching"], dependencies=[Depends(auth.admin)])
     async def show_metrics() -> Response:
         """Prometheus metrics."""
         return Response(numbers.page(), media_type=metrics.CONTENT_TYPE)
@@ -129,9 +131,7 @@ def _add_refusals(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def refuse_parameter(request: Request, error: RequestValidationError) -> Response:
-        where, says = explain(error)[0]
-        param = path_text(where[1:])
-        return wire.refused(CallerError(f"Invalid value for {param}: {says}.", param=param))
+        return wire.refused(wire.refusal(error))
 
     async def ask_for_patience(request: Request, error: Exception) -> Response:
         path = request.url.path[:LOGGED_PATH]

@@ -4,20 +4,19 @@ import base64
 import hashlib
 import json
 import re
-from functools import cache
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 import pydantic
 from pydantic import Field, StrictBool, StrictStr
-from pydantic_core import PydanticCustomError
+from pydantic_core import CoreSchema, PydanticCustomError
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from longhouse.errors import CallerError
 from longhouse.journal.events import Sampling
-from longhouse.validation_messages import Where, explain, path_text
+from longhouse.validation_messages import Errors, Where, explain, path_text
 
 MAX_BODY: Final = 8 * 1024 * 1024
 MAX_MESSAGES: Final = 20_000
@@ -29,9 +28,8 @@ _DATA_URL: Final = re.compile(r"data:(image/[a-z0-9.+-]{1,40});base64,", re.IGNO
 
 _BRANCHES: Final = ("str", "list", "int", "constrained-str")
 _TAGS: Final = ("text", "image_url", "refusal")
-_SUSPICIOUS: Final = (b"\\u0000", b"NaN", b"Infinity")
+_WORDS: Final = {"model_attributes_type": "It should be an object"}
 
-T = TypeVar("T", bound=pydantic.BaseModel)
 Item = TypeVar("Item")
 
 
@@ -56,6 +54,15 @@ class Strict(pydantic.BaseModel):
 
 # A list stops at its first bad item: a complaint about each of a million would cost seconds and gigabytes.
 Many = Annotated[list[Item], Field(fail_fast=True)]
+
+
+def _is_id(value: str) -> str:
+    if not ID.fullmatch(value):
+        raise PydanticCustomError("id", "It should be 1 to 128 of the characters A-Z a-z 0-9 . _ : @ -, not dots alone")
+    return value
+
+
+Id = Annotated[StrictStr, pydantic.AfterValidator(_is_id), Field(json_schema_extra={"pattern": f"^{ID.pattern}$"})]
 
 
 class TextPart(_Lenient):
@@ -199,10 +206,6 @@ class ChatRequest(_Lenient):
         return "\n\n".join(text for text in texts if text) or None
 
 
-class Nothing(Strict):
-    """The body of a route that takes none."""
-
-
 async def read_body(request: HttpRequest) -> bytes:
     """The body, as far as we read one."""
     _refuse_other_than_json(request)
@@ -213,7 +216,9 @@ async def refuse_body(request: HttpRequest) -> None:
     """For routes that take no body; `{}` is as good as none."""
     if body := await _bytes(request):
         _refuse_other_than_json(request)
-        parse(Nothing, body)
+        if (value := decode(body)) != {}:
+            first = str(next(iter(value)))[:64] if isinstance(value, dict) else None
+            raise CallerError("This route takes no body: send none, or {}.", param=first)
 
 
 def _refuse_other_than_json(request: HttpRequest) -> None:
@@ -239,35 +244,21 @@ async def _bytes(request: HttpRequest) -> bytes:
     return b"".join(chunks)
 
 
-def parse(model: type[T], body: bytes) -> T:
-    """The body as a checked value, or a 400 that names the field."""
-    try:
-        parsed = model.model_validate_json(body)
-    except pydantic.ValidationError as error:
-        raise _refusal(error) from None
-    if any(word in body for word in _SUSPICIOUS):
-        _refuse_unstorable(body)
-    return parsed
-
-
-def _refuse_unstorable(body: bytes) -> None:
-    """What Pydantic lets pass, in fields that nobody reads too: NaN is no JSON, and Postgres holds no NUL."""
+def decode(body: bytes) -> Any:
+    """The value of a JSON body that can be stored: Postgres holds no NUL."""
     try:
         value = msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError):
-        raise _not_json() from None
-    if _has_nul(value):
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        raise CallerError("The body is not valid JSON in UTF-8.") from None
+    if b"\\u0000" in body and _has_nul(value):
         raise CallerError("The body holds a NUL character (\\u0000), which cannot be stored.")
+    return value
 
 
-def _not_json() -> CallerError:
-    return CallerError("The body is not valid JSON in UTF-8.")
-
-
-def _refusal(error: pydantic.ValidationError) -> CallerError:
-    problems = [(_path(where), says) for where, says in explain(error)]
-    if problems[0][1].startswith("Invalid JSON: "):
-        return _not_json()
+def refusal(error: Errors) -> CallerError:
+    """What the client is told of a request that was not as it should be; it names the field."""
+    # The first step says where the value was: in the body, the query or the path.
+    problems = [(_path(where[1:]), says) for where, says in explain(error, words=_WORDS)]
     # A union complains once for each of its branches: the one that came farthest knows best.
     first = problems[0][0]
     about = [one for one in problems if one[0][: len(first)] == first]
@@ -320,34 +311,24 @@ def digest_of(body: bytes, *named: str | None) -> str:
     return hashlib.sha256(b"\x00".join([body, *((name or "").encode() for name in named)])).hexdigest()
 
 
-@cache
-def _schema(model: type[pydantic.BaseModel]) -> dict[str, Any]:
-    return model.model_json_schema()
+class Documented:
+    """Annotates a body that others check: the OpenAPI document shows it as a value of this kind."""
+
+    def __init__(self, kind: Any) -> None:
+        self.kind = kind
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: pydantic.GetJsonSchemaHandler) -> Any:
+        return handler(pydantic.TypeAdapter(self.kind).core_schema)
 
 
-def described(model: type[pydantic.BaseModel], /, **example: Any) -> dict[str, Any]:
-    """The body of a POST for the OpenAPI document, which cannot see it: we read bodies ourselves."""
-    return described_as(_schema(model), example)
+def example(**body: Any) -> dict[str, Any]:
+    """An example of a route's body, for the OpenAPI document."""
+    return {"requestBody": {"content": {"application/json": {"example": body}}}}
 
 
-def described_as(schema: dict[str, Any], example: Any) -> dict[str, Any]:
-    """The same for a body of any JSON Schema."""
-    known = schema.get("$defs", {})
-    plain = {key: value for key, value in schema.items() if key != "$defs"}
-    content = {"schema": _resolved(plain, known), "example": example}
-    return {"requestBody": {"required": True, "content": {"application/json": content}}}
-
-
-def _resolved(schema: Any, known: dict[str, Any]) -> Any:
-    """The schema with what it refers to put in its place."""
-    if isinstance(schema, list):
-        return [_resolved(item, known) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    if "$ref" in schema:
-        return _resolved(known[schema["$ref"].rpartition("/")[2]], known)
-    # The mapping of a discriminator holds references too; the branches themselves name their tags.
-    return {key: _resolved(value, known) for key, value in schema.items() if key != "discriminator"}
+def answer(description: str, example: Any) -> dict[str, Any]:
+    """An answer for the OpenAPI document."""
+    return {"description": description, "content": {"application/json": {"example": example}}}
 
 
 class Json(Response):

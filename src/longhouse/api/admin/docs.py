@@ -1,7 +1,11 @@
 """The Admin API described: examples of what goes in and comes out, for the OpenAPI document."""
 
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+from pydantic import Field
+
+from longhouse.agents.template import Template
+from longhouse.agents.tool_descriptor import ToolDescriptor
 from longhouse.api import pagination, wire
 
 TOOL: Final[dict[str, Any]] = {
@@ -28,8 +32,13 @@ TEMPLATE: Final[dict[str, Any]] = {
     "tool_policy": {"required": ["finalanswertool"], "allowlist": ["clarificationtool"]},
     "multi_agent_meta": {"capabilities": "Knows what is in stock.", "tags": ["warehouse"]},
 }
+ONE: Final[dict[str, Any]] = {"tool": ToolDescriptor, "template": Template}
+ONE_OR_MANY: Final[dict[str, Any]] = {
+    "tool": ToolDescriptor | Annotated[list[ToolDescriptor], Field(max_length=5_000)],
+    "template": Template | Annotated[list[Template], Field(max_length=5_000)],
+}
 EXAMPLES: Final = {"tool": TOOL, "template": TEMPLATE}
-PATCHES: Final = {"tool": {"timeout": 30.0}, "template": {"llm_policy": {"temperature": 0.0}}}
+PATCHES: Final[dict[str, Any]] = {"tool": {"timeout": 30.0}, "template": {"llm_policy": {"temperature": 0.0}}}
 
 ADDED: Final[dict[str, Any]] = {
     "version": 2,
@@ -79,17 +88,13 @@ WORKER: Final[dict[str, Any]] = {
 }
 
 
-def answer(description: str, value: Any) -> dict[str, Any]:
-    """An answer of the OpenAPI document, with an example."""
-    return {"description": description, "content": {"application/json": {"example": value}}}
-
-
-def page(*rows: Any) -> dict[str, Any]:
-    return {"object": "list", "data": list(rows), "has_more": False, "next": None}
+def listed(description: str, row: Any) -> dict[str, Any]:
+    """A page of such rows."""
+    return wire.answer(description, pagination.page([row]))
 
 
 def error(description: str, message: str, *, code: str | None = None, param: str | None = None) -> dict[str, Any]:
-    return answer(description, wire.envelope(message, kind="invalid_request_error", code=code, param=param))
+    return wire.answer(description, wire.envelope(message, kind="invalid_request_error", code=code, param=param))
 
 
 def shown(kind: str) -> dict[str, Any]:
@@ -101,26 +106,27 @@ def placed(kind: str, version: int = 2, *, is_active: bool = True) -> dict[str, 
     return {"name": EXAMPLES[kind]["name"], "version": version, "is_active": is_active}
 
 
-def body(kind: str, schema: dict[str, Any], *, or_many: bool = False) -> dict[str, Any]:
-    """The descriptor that a route takes; `or_many`: or a list of them."""
-    known = {"$defs": schema.pop("$defs", {})}
-    listed = {"type": "array", "items": schema, "maxItems": 5_000}
-    return wire.described_as({**known, **({"anyOf": [schema, listed]} if or_many else schema)}, EXAMPLES[kind])
+def compared(kind: str) -> dict[str, Any]:
+    changed = [{"path": "timeout", "from": 10.0, "to": 30.0}]
+    return {"name": EXAMPLES[kind]["name"], "from": 1, "to": 2, "differences": changed}
 
 
-def both(*extras: dict[str, Any]) -> dict[str, Any]:
-    """Several additions to one operation of the document."""
-    return {key: value for extra in extras for key, value in extra.items()}
+def missing(kind: str) -> dict[int | str, dict[str, Any]]:
+    message = f"There is no such {kind}, or no such version of it."
+    return {404: error("There is none.", message, code=f"{kind}_not_found")}
 
 
-ACTIVATE: Final = pagination.described(
-    pagination.parameter("activate", "Does it become active?", enum=["true", "false"], default="true")
-)
-NAMES: Final = pagination.described(
-    pagination.parameter("inactive", "Also names without an active version", enum=["true", "false"], default="true"),
-    *pagination.PAGED,
-)
-COMPARED: Final = pagination.described(
-    pagination.parameter("from", "The older version; by default the one before `to`", type="integer", minimum=1),
-    pagination.parameter("to", "The newer version; by default the latest", type="integer", minimum=1),
-)
+def published(kind: str) -> dict[int | str, dict[str, Any]]:
+    """The answers of the routes that publish."""
+    taken = "name: a tool of this name comes with the program, and cannot be published by others."
+    wrong = "timeout: Input should be greater than 0."
+    return {
+        201: wire.answer("A new version.", placed(kind)),
+        200: wire.answer("This content was there already, and keeps its version.", placed(kind)),
+        400: error(
+            "Something is wrong; the message names every field.", f"Nothing is published. {wrong}", param="timeout"
+        ),
+        409: error(
+            "The name belongs to somebody else.", f"Nothing is published. {taken}", code="name_taken", param="name"
+        ),
+    }

@@ -1,21 +1,22 @@
 """API keys as resources: made once, listed without their secret, revoked at once."""
 
+from dataclasses import asdict
 from typing import Annotated, Any, Final
 
-import msgspec
 import structlog
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import Query, Response
 from pydantic import AfterValidator, Field, StrictStr
 from pydantic_core import PydanticCustomError
 
 from longhouse.api import auth, pagination, wire
+from longhouse.api.admin import docs
 from longhouse.api.auth import Door
+from longhouse.api.json_route import of_app, strict_router
 from longhouse.store import keys
-from longhouse.store.keys import Key, Role
+from longhouse.store.keys import Role
 
 log = structlog.get_logger()
 
-MAX_PAGE: Final = 200
 MOST: Final = 1_000_000
 
 Limit = Annotated[int, Field(strict=True, ge=1, le=MOST)]
@@ -27,15 +28,9 @@ def _is_printable(name: str) -> str:
     return name
 
 
-def _is_id(owner: str) -> str:
-    if not wire.ID.fullmatch(owner):
-        raise PydanticCustomError("owner", "It should be 1 to 128 of the characters A-Z a-z 0-9 . _ : @ -")
-    return owner
-
-
 class NewKey(wire.Strict):
     name: Annotated[StrictStr, Field(min_length=1, max_length=200), AfterValidator(_is_printable)]
-    owner: Annotated[StrictStr, AfterValidator(_is_id)]
+    owner: wire.Id
     role: Role = "user"
     rate_limit: Limit | None = None
     max_concurrent: Limit | None = None
@@ -53,61 +48,35 @@ LISTED: Final[dict[str, Any]] = {
     "created_at": "2026-01-31T12:00:00Z",
     "revoked_at": None,
 }
-CREATED: Final = {**LISTED, "key": "lh_<43 characters>"}
-PAGE: Final = {"object": "list", "data": [LISTED], "has_more": False, "next": None}
+
+router = strict_router("Admin", auth.admin)
+TheDoor = Annotated[Door, of_app("door")]
 
 
-def _example(description: str, value: Any) -> dict[str, Any]:
-    return {"description": description, "content": {"application/json": {"example": value}}}
+@router.post(
+    "/admin/keys",
+    status_code=201,
+    openapi_extra=wire.example(name="the website", owner="shop", role="user", rate_limit=120),
+    responses={201: wire.answer("The key; its secret is not shown again.", {**LISTED, "key": "lh_<43 characters>"})},
+)
+async def create_key(caller: auth.Admin, door: TheDoor, asked: NewKey) -> Response:
+    """Makes a key. Whoever has it acts for its owner; limits that are not given are those of the settings."""
+    made, secret = await keys.create(door.db, **asked.model_dump())
+    log.info("a key was made", key=made.id, owner=made.owner, role=made.role, by=caller.key)
+    return wire.Json({**asdict(made), "key": secret}, status_code=201, headers={"cache-control": "no-store"})
 
 
-def routes(door: Door) -> APIRouter:
-    router = APIRouter(tags=["Admin"], dependencies=[Depends(auth.admin)])
-    bare = [Depends(pagination.none)]
-
-    @router.post(
-        "/admin/keys",
-        response_model=None,
-        status_code=201,
-        dependencies=bare,
-        openapi_extra=wire.described(NewKey, name="the website", owner="shop", role="user", rate_limit=120),
-        responses={201: _example("The key; its secret is not shown again.", CREATED)},
-    )
-    async def create_key(caller: auth.Admin, request: Request) -> Response:
-        """Makes a key. Whoever has it acts for its owner; limits that are not given are those of the settings."""
-        asked = wire.parse(NewKey, await wire.read_body(request))
-        made, secret = await keys.create(door.db, **asked.model_dump())
-        log.info("a key was made", key=made.id, owner=made.owner, role=made.role, by=caller.key)
-        return wire.Json({**_shown(made), "key": secret}, status_code=201, headers={"cache-control": "no-store"})
-
-    @router.get(
-        "/admin/keys",
-        response_model=None,
-        openapi_extra=pagination.described(*pagination.PAGED),
-        responses={200: _example("One page of keys.", PAGE)},
-    )
-    async def list_keys(request: Request) -> Response:
-        """All keys, newest first, revoked ones too; `limit` (≤ 200), `before` (the `next` of the page before)."""
-        asked = pagination.Query(request, ("limit", "before"))
-        limit = asked.number("limit", default=50, least=1, most=MAX_PAGE)
-        found = await keys.listed(door.db, before=asked.cursor("before"), limit=limit + 1)
-        page, has_more = found[:limit], len(found) > limit
-        following = pagination.cursor_of(page[-1]) if has_more else None
-        data = [_shown(key) for key in page]
-        return wire.Json({"object": "list", "data": data, "has_more": has_more, "next": following})
-
-    @router.delete("/admin/keys/{key_id}", response_model=None, status_code=204, dependencies=bare)
-    async def revoke_key(caller: auth.Admin, key_id: str, request: Request) -> Response:
-        """Revokes a key at once and for good; streams that it opened end with an error."""
-        await wire.refuse_body(request)
-        if not await door.revoke(key_id):
-            raise wire.not_found("There is no such key.", code="key_not_found")
-        log.info("a key was revoked", key=key_id, by=caller.key)
-        return Response(status_code=204)
-
-    return router
+@router.get("/admin/keys", responses={200: docs.listed("One page of keys.", LISTED)})
+async def list_keys(door: TheDoor, asked: Annotated[pagination.Paged, Query()]) -> Response:
+    """All keys, newest first, revoked ones too; `limit` (≤ 200), `before` (the `next` of the page before)."""
+    found = await keys.listed(door.db, before=asked.before, limit=asked.fetched)
+    return wire.Json(pagination.page(*asked.cut(found, lambda key: pagination.cursor(key.created_at, key.id))))
 
 
-def _shown(key: Key) -> dict[str, Any]:
-    shown: dict[str, Any] = msgspec.to_builtins(key)
-    return shown
+@router.delete("/admin/keys/{key_id}", status_code=204)
+async def revoke_key(caller: auth.Admin, door: TheDoor, key_id: str) -> Response:
+    """Revokes a key at once and for good; streams that it opened end with an error."""
+    if not await door.revoke(key_id):
+        raise wire.not_found("There is no such key.", code="key_not_found")
+    log.info("a key was revoked", key=key_id, by=caller.key)
+    return Response(status_code=204)

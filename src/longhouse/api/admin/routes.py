@@ -1,106 +1,61 @@
 """What operators see of everybody: sessions, instances and workers."""
 
-from typing import Any, Final
+from typing import Annotated
 
-import msgspec
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import Query, Response
+from pydantic import Field
 
 from longhouse.api import auth, pagination, wire
 from longhouse.api.admin import docs
-from longhouse.api.sessions.routes import listed
+from longhouse.api.json_route import of_app, strict_router
+from longhouse.api.pagination import Omittable
+from longhouse.api.sessions.routes import SessionFilters, cursor_of, listed
 from longhouse.api.sessions.waiting import shown
-from longhouse.journal.session import State
 from longhouse.runtime.instances import Status
 from longhouse.store import sessions, workers
 from longhouse.store.database import Database
 
-SESSIONS: Final = pagination.described(
-    pagination.parameter("state", "In this state", enum=[state.value for state in State]),
-    pagination.parameter("template", "Of this template"),
-    pagination.parameter("owner", "Of this owner", pattern=f"^{wire.ID.pattern}$"),
-    pagination.parameter("conversation_id", "Of this conversation", pattern=f"^{wire.ID.pattern}$"),
-    pagination.parameter("since", "Opened at this moment or later", **pagination.MOMENT),
-    pagination.parameter("until", "Opened before this moment", **pagination.MOMENT),
-    *pagination.PAGED,
-)
-INSTANCES: Final = pagination.described(
-    pagination.parameter("status", "In this state", enum=[status.value for status in Status]),
-    pagination.parameter("template", "Of this template"),
-    pagination.parameter("worker", "Of this worker"),
-    *pagination.PAGED,
-)
+router = strict_router("Admin", auth.admin)
+Db = Annotated[Database, of_app("db")]
 
 
-def routes(db: Database) -> APIRouter:
-    router = APIRouter(tags=["Admin"], dependencies=[Depends(auth.admin)])
+class AllSessions(SessionFilters):
+    owner: Omittable[wire.Id] = Field(None, description="Of this owner")
 
-    @router.get(
-        "/admin/sessions",
-        response_model=None,
-        openapi_extra=SESSIONS,
-        responses={200: docs.answer("One page of sessions.", docs.page(docs.SESSION))},
+
+class Instances(pagination.Paged):
+    status: Omittable[Status] = Field(None, description="In this state")
+    template: Omittable[str] = Field(None, description="Of this template")
+    worker: Omittable[str] = Field(None, description="Of this worker")
+
+
+@router.get("/admin/sessions", responses={200: docs.listed("One page of sessions.", docs.SESSION)})
+async def list_sessions(db: Db, asked: Annotated[AllSessions, Query()]) -> Response:
+    """The sessions of all owners, newest first."""
+    found = await sessions.sessions(db, sessions.Filters(**asked.filters), before=asked.before, limit=asked.fetched)
+    rows, following = asked.cut(found, cursor_of)
+    data = [{**listed(row), "owner": row.owner, "user": row.user} for row in await shown(db, rows)]
+    return wire.Json(pagination.page(data, following))
+
+
+@router.get("/admin/instances", responses={200: docs.listed("One page of instances.", docs.INSTANCE)})
+async def list_instances(db: Db, asked: Annotated[Instances, Query()]) -> Response:
+    """The instances of all workers, the last used first; `metrics.history` has the states they were in lately."""
+    found = await workers.instances(
+        db,
+        status=asked.status,
+        template=asked.template,
+        worker=asked.worker,
+        before=asked.before,
+        limit=asked.fetched,
     )
-    async def list_sessions(request: Request) -> Response:
-        """The sessions of all owners, newest first."""
-        known = ("state", "template", "owner", "conversation_id", "since", "until", "limit", "before")
-        asked = pagination.Query(request, known)
-        filters = sessions.Filters(
-            owner=asked.id("owner"),
-            state=asked.choice("state", State),
-            template=asked.text("template"),
-            conversation_id=asked.id("conversation_id"),
-            since=asked.moment("since"),
-            until=asked.moment("until"),
-        )
-        limit = _limit(asked)
-        rows = await sessions.sessions(db, filters, before=asked.cursor("before"), limit=limit + 1)
-        page = await shown(db, rows[:limit])
-        data = [{**listed(row), "owner": row.owner, "user": row.user} for row in page]
-        return _page(data, pagination.cursor_of(rows[limit - 1]) if len(rows) > limit else None)
-
-    @router.get(
-        "/admin/instances",
-        response_model=None,
-        openapi_extra=INSTANCES,
-        responses={200: docs.answer("One page of instances.", docs.page(docs.INSTANCE))},
+    return wire.Json(
+        pagination.page(*asked.cut(found, lambda one: pagination.cursor(one.last_used_at, one.instance_id)))
     )
-    async def list_instances(request: Request) -> Response:
-        """The instances of all workers, the last used first; `metrics.history` has the states they were in lately."""
-        asked = pagination.Query(request, ("status", "template", "worker", "limit", "before"))
-        limit = _limit(asked)
-        rows = await workers.instances(
-            db,
-            status=asked.choice("status", Status),
-            template=asked.text("template"),
-            worker=asked.text("worker"),
-            before=asked.cursor("before"),
-            limit=limit + 1,
-        )
-        ended = rows[limit - 1] if len(rows) > limit else None
-        following = pagination.cursor_at(ended.last_used_at, ended.instance_id) if ended else None
-        return _page([msgspec.to_builtins(row) for row in rows[:limit]], following)
-
-    @router.get(
-        "/admin/workers",
-        response_model=None,
-        openapi_extra=pagination.described(*pagination.PAGED),
-        responses={200: docs.answer("One page of workers.", docs.page(docs.WORKER))},
-    )
-    async def list_workers(request: Request) -> Response:
-        """The workers on the roster, the latest to start first."""
-        asked = pagination.Query(request, ("limit", "before"))
-        limit = _limit(asked)
-        rows = await workers.workers(db, before=asked.cursor("before"), limit=limit + 1)
-        ended = rows[limit - 1] if len(rows) > limit else None
-        following = pagination.cursor_at(ended.started_at, ended.worker_id) if ended else None
-        return _page([msgspec.to_builtins(row) for row in rows[:limit]], following)
-
-    return router
 
 
-def _limit(asked: pagination.Query) -> int:
-    return asked.number("limit", default=50, least=1, most=pagination.MAX_PAGE)
-
-
-def _page(data: list[Any], following: str | None) -> Response:
-    return wire.Json({"object": "list", "data": data, "has_more": following is not None, "next": following})
+@router.get("/admin/workers", responses={200: docs.listed("One page of workers.", docs.WORKER)})
+async def list_workers(db: Db, asked: Annotated[pagination.Paged, Query()]) -> Response:
+    """The workers on the roster, the latest to start first."""
+    found = await workers.workers(db, before=asked.before, limit=asked.fetched)
+    return wire.Json(pagination.page(*asked.cut(found, lambda one: pagination.cursor(one.started_at, one.worker_id))))

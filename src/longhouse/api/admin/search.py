@@ -1,14 +1,14 @@
 """Search explained: what would be found for a query, and what each leg has to say about it."""
 
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import Response
 from pydantic import Field, StrictStr
 
-from longhouse.api import auth, wire
-from longhouse.api import pagination as query
+from longhouse.api import auth, pagination, wire
 from longhouse.api.admin import docs
+from longhouse.api.json_route import of_app, strict_router
 from longhouse.search.directory import AgentDirectory, AgentHit
 from longhouse.search.finder import Hit
 from longhouse.search.selection import Finder, policy_filters
@@ -27,43 +27,37 @@ class Asked(wire.Strict):
     """What this owner may see; without one, what everybody may."""
 
 
-EXAMPLE = {"query": "send an e-mail to the customer", "top_k": 5}
+EXAMPLE = wire.example(query="send an e-mail to the customer", top_k=5)
 LEGS = {"lexical": 1.0, "semantic": 0.84, "clause": 0.0}
 FOUND = {"name": "send_mail", "version": 1, "score": 0.92}
 TOOL = {**FOUND, "legs": LEGS}
 BY_TOOL = {"own": None, "tool": {**FOUND, **LEGS}}
 AGENT = {"name": "postmaster", "version": 2, "score": 0.8, "confidence": 0.7, "legs": BY_TOOL}
 
+router = strict_router("Admin", auth.admin)
+TheFinder = Annotated[Finder, of_app("finder")]
 
-def routes(catalog: Catalog, finder: Finder) -> APIRouter:
-    router = APIRouter(tags=["Admin"], dependencies=[Depends(auth.admin), Depends(query.none)])
 
-    @router.post(
-        "/admin/tools/search",
-        response_model=None,
-        openapi_extra=wire.described(Asked, **EXAMPLE),
-        responses={200: docs.answer("Tools, the best first.", docs.page(TOOL))},
-    )
-    async def search_tools(request: Request) -> Response:
-        """Tools ranked for a query, with the score of each leg."""
-        asked = wire.parse(Asked, await wire.read_body(request))
-        filters = await _filters(catalog, asked)
-        hits = await finder.tools(asked.query, filters, asked.top_k)
-        return wire.Json({"object": "list", "data": [_tool(hit) for hit in hits], "has_more": False, "next": None})
+@router.post(
+    "/admin/tools/search",
+    openapi_extra=EXAMPLE,
+    responses={200: docs.listed("Tools, the best first.", TOOL)},
+)
+async def search_tools(catalog: Annotated[Catalog, of_app("catalog")], finder: TheFinder, asked: Asked) -> Response:
+    """Tools ranked for a query, with the score of each leg."""
+    filters = await _filters(catalog, asked)
+    return wire.Json(pagination.page([_tool(hit) for hit in await finder.tools(asked.query, filters, asked.top_k)]))
 
-    @router.post(
-        "/admin/directory/search",
-        response_model=None,
-        openapi_extra=wire.described(Asked, **EXAMPLE),
-        responses={200: docs.answer("Agents, the best first.", docs.page(AGENT))},
-    )
-    async def search_directory(request: Request) -> Response:
-        """Agents ranked for a query, by their own text and by the best of their tools."""
-        asked = wire.parse(Asked, await wire.read_body(request))
-        hits = await AgentDirectory(finder).search(asked.query, asked.top_k, owner=asked.owner)
-        return wire.Json({"object": "list", "data": [_agent(hit) for hit in hits], "has_more": False, "next": None})
 
-    return router
+@router.post(
+    "/admin/directory/search",
+    openapi_extra=EXAMPLE,
+    responses={200: docs.listed("Agents, the best first.", AGENT)},
+)
+async def search_directory(finder: TheFinder, asked: Asked) -> Response:
+    """Agents ranked for a query, by their own text and by the best of their tools."""
+    hits = await AgentDirectory(finder).search(asked.query, asked.top_k, owner=asked.owner)
+    return wire.Json(pagination.page([_agent(hit) for hit in hits]))
 
 
 async def _filters(catalog: Catalog, asked: Asked) -> Filters:

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from longhouse.agents.template import Streaming
 from longhouse.api import auth, wire
 from longhouse.api.inflight import VISIT
+from longhouse.api.json_route import REFUSED, JsonRoute
 from longhouse.api.openai.completions import Completion
 from longhouse.api.openai.session_resolver import SESSION_ID, Turns, unknown_model
 from longhouse.api.openai.turn_stream import Telling
@@ -21,21 +22,17 @@ from longhouse.store.database import Database
 CREATED = 1_767_225_600
 """When the built-in templates came into being, as far as clients care (2026-01-01)."""
 
-BODY: Final = wire.described(
-    wire.ChatRequest, model="tool_calling_agent", messages=[{"role": "user", "content": "Hello"}], stream=True
-)
+EXAMPLE: Final = wire.example(model="tool_calling_agent", messages=[{"role": "user", "content": "Hello"}], stream=True)
 
 
 def routes(db: Database, bus: Bus, catalog: Catalog, turns: Turns) -> APIRouter:
-    router = APIRouter(tags=["OpenAI"], dependencies=[Depends(auth.user)])
+    router = APIRouter(tags=["OpenAI"], dependencies=[Depends(auth.user)], route_class=JsonRoute, responses=REFUSED)
 
-    @router.post("/v1/chat/completions", openapi_extra=BODY, response_model=None)
-    async def chat_completions(caller: auth.User, request: Request) -> Response:
+    @router.post("/v1/chat/completions", openapi_extra=EXAMPLE)
+    async def chat_completions(caller: auth.User, asked: wire.ChatRequest, request: Request) -> Response:
         """Talk to an agent. `model` is a template, `template@version`, `auto` or a session id; the answer's `model` is
         the session."""
-        body = await wire.read_body(request)
-        asked = wire.parse(wire.ChatRequest, body)
-        attached = await turns.attach(caller, asked, body, request.headers)
+        attached = await turns.attach(caller, asked, await request.body(), request.headers)
         request.scope[VISIT].session = attached.session.id
         template = await catalog.templates.find(attached.session.agent, attached.version)
         completion = Completion(
@@ -48,13 +45,13 @@ def routes(db: Database, bus: Bus, catalog: Catalog, turns: Turns) -> APIRouter:
             return ChatStream(completion.chunks())
         return await completion.whole()
 
-    @router.get("/v1/models", response_model=None)
+    @router.get("/v1/models")
     async def list_models(caller: auth.User) -> Response:
         """The active templates, and `auto`, which chooses among them."""
         names = await catalog.templates.names(owner=caller.owner)
         return wire.Json({"object": "list", "data": [_model(name) for name in (AUTO, *names)]})
 
-    @router.get("/v1/models/{model:path}", response_model=None)
+    @router.get("/v1/models/{model:path}")
     async def get_model(caller: auth.User, model: str) -> Response:
         """One template, or a session of yours."""
         if model == AUTO:

@@ -5,47 +5,44 @@ from pathlib import PurePosixPath
 from typing import Any, Final
 from urllib.parse import quote
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import Response
 
 from longhouse.api import auth, pagination, wire
-from longhouse.api.sessions.routes import Sessions
+from longhouse.api.json_route import strict_router
+from longhouse.api.sessions.routes import SESSION, Held
 from longhouse.journal.session import Artifact, Session
 from longhouse.store import files
 
 _MEDIA_TYPE: Final = re.compile(r"[a-z0-9][a-z0-9.+-]{0,63}/[a-z0-9][a-z0-9.+-]{0,63}")
 
 
-def routes(sessions: Sessions) -> APIRouter:
-    router = APIRouter(tags=["Sessions"], dependencies=[Depends(auth.user), Depends(pagination.none)])
-
-    @router.get("/v1/sessions/{session_id}/artifacts", response_model=None)
-    async def list_artifacts(caller: auth.User, session_id: str) -> Response:
-        """The files that the session's tools made, oldest first."""
-        session = await sessions.load(caller, session_id)
-        return _list([_described(session, artifact) for artifact in session.files])
-
-    @router.get("/v1/sessions/{session_id}/artifacts/{artifact_id}", response_model=None)
-    async def get_artifact(caller: auth.User, session_id: str, artifact_id: str) -> Response:
-        """One of these files, to download: by its id, or by the id of the call that made it (the first of several)."""
-        session = await sessions.load(caller, session_id)
-        found = next((one for one in session.files if artifact_id in (str(one.seq), one.file.call)), None)
-        content = await files.content(sessions.db, found.file.digest) if found else None
-        if found is None or content is None:
-            raise wire.not_found("There is no such artifact.", code="artifact_not_found")
-        return Response(content, headers=_headers(found))
-
-    @router.get("/v1/sessions/{session_id}/sources", response_model=None)
-    async def list_sources(caller: auth.User, session_id: str) -> Response:
-        """The sources that the session's tools found, in the order of their numbers."""
-        session = await sessions.load(caller, session_id)
-        sources = [_source(url, source) for url, source in session.context.get("sources", {}).items()]
-        return _list(sorted(sources, key=lambda source: (source["number"] is None, source["number"])))
-
-    return router
+router = strict_router("Sessions", auth.user)
 
 
-def _list(data: list[dict[str, Any]]) -> wire.Json:
-    return wire.Json({"object": "list", "data": data, "has_more": False, "next": None})
+@router.get(f"{SESSION}/artifacts")
+async def list_artifacts(caller: auth.User, sessions: Held, session_id: str) -> Response:
+    """The files that the session's tools made, oldest first."""
+    session = await sessions.load(caller, session_id)
+    return wire.Json(pagination.page([_described(session, artifact) for artifact in session.files]))
+
+
+@router.get(f"{SESSION}/artifacts/{{artifact_id}}")
+async def get_artifact(caller: auth.User, sessions: Held, session_id: str, artifact_id: str) -> Response:
+    """One of these files, to download: by its id, or by the id of the call that made it (the first of several)."""
+    session = await sessions.load(caller, session_id)
+    found = next((one for one in session.files if artifact_id in (str(one.seq), one.file.call)), None)
+    content = await files.content(sessions.db, found.file.digest) if found else None
+    if found is None or content is None:
+        raise wire.not_found("There is no such artifact.", code="artifact_not_found")
+    return Response(content, headers=_headers(found))
+
+
+@router.get(f"{SESSION}/sources")
+async def list_sources(caller: auth.User, sessions: Held, session_id: str) -> Response:
+    """The sources that the session's tools found, in the order of their numbers."""
+    session = await sessions.load(caller, session_id)
+    sources = [_source(url, source) for url, source in session.context.get("sources", {}).items()]
+    return wire.Json(pagination.page(sorted(sources, key=lambda source: (source["number"] is None, source["number"]))))
 
 
 def _described(session: Session, artifact: Artifact) -> dict[str, Any]:

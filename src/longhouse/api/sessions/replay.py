@@ -1,15 +1,16 @@
 """What the model saw: the request of any step, composed again from the journal."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from fastapi import APIRouter, Depends, Response
+from fastapi import Response
 
 from longhouse.agents import replay
 from longhouse.agents.strategies.base import AgentRegistry
-from longhouse.api import auth, pagination, wire
-from longhouse.api.sessions.routes import Sessions
+from longhouse.api import auth, wire
+from longhouse.api.json_route import of_app, strict_router
+from longhouse.api.sessions.routes import SESSION, Held
 from longhouse.errors import CallerError
 from longhouse.journal.events import Replied
 from longhouse.journal.fold import blank, fold
@@ -19,39 +20,38 @@ from longhouse.store import journals
 from longhouse.store.database import Database
 from longhouse.tools.toolbox import Toolbox
 
+router = strict_router("Sessions", auth.user)
 
-def routes(sessions: Sessions, toolbox: Toolbox) -> APIRouter:
-    router = APIRouter(tags=["Sessions"], dependencies=[Depends(auth.user), Depends(pagination.none)])
 
-    @router.get("/v1/sessions/{session_id}/steps/{step}/request", response_model=None)
-    async def get_request(caller: auth.User, session_id: str, step: int) -> Response:
-        """The request that the session's n-th reply answered, byte for byte; stored images are named by digest.
+@router.get(f"{SESSION}/steps/{{step}}/request")
+async def get_request(
+    caller: auth.User, sessions: Held, toolbox: Annotated[Toolbox, of_app("toolbox")], session_id: str, step: int
+) -> Response:
+    """The request that the session's n-th reply answered, byte for byte; stored images are named by digest.
 
-        `selection` says how its tools were chosen, where more were permitted than may be offered.
-        """
-        row = await sessions.find(caller, session_id)
-        session, replied = await _before(sessions.db, row.id, step)
-        assert session.turn is not None
-        template = await sessions.catalog.templates.find(session.agent, session.turn.version)
-        if template is None or AgentRegistry.get(template.base_agent_class) is None:
-            name = f"{session.agent}@{session.turn.version}"
-            message = f"This step cannot be composed again: {name} is not known here any more."
-            raise CallerError(message, status=409, code="template_not_found")
-        refs = [ref.rpartition("@") for ref in replay.offered_at(session, replied)]
-        names = [name for name, _, _ in refs]
-        tools = [await toolbox.taken(name, int(version)) for name, _, version in refs]
-        offered = [tool for tool in tools if tool]
-        request = strategy_of(template.base_agent_class).propose(session, template, offered)
-        return wire.Json(
-            {
-                "request": msgspec.Raw(request.encoded),
-                "digest": request.digest,
-                "matches": request.digest == replied.digest,
-                "selection": _selection(replied, names),
-            }
-        )
-
-    return router
+    `selection` says how its tools were chosen, where more were permitted than may be offered.
+    """
+    row = await sessions.find(caller, session_id)
+    session, replied = await _before(sessions.db, row.id, step)
+    assert session.turn is not None
+    template = await sessions.catalog.templates.find(session.agent, session.turn.version)
+    if template is None or AgentRegistry.get(template.base_agent_class) is None:
+        name = f"{session.agent}@{session.turn.version}"
+        message = f"This step cannot be composed again: {name} is not known here any more."
+        raise CallerError(message, status=409, code="template_not_found")
+    refs = [ref.rpartition("@") for ref in replay.offered_at(session, replied)]
+    names = [name for name, _, _ in refs]
+    tools = [await toolbox.taken(name, int(version)) for name, _, version in refs]
+    offered = [tool for tool in tools if tool]
+    request = strategy_of(template.base_agent_class).propose(session, template, offered)
+    return wire.Json(
+        {
+            "request": msgspec.Raw(request.encoded),
+            "digest": request.digest,
+            "matches": request.digest == replied.digest,
+            "selection": _selection(replied, names),
+        }
+    )
 
 
 def _selection(replied: Replied, offered: Sequence[str]) -> dict[str, Any] | None:

@@ -1,17 +1,19 @@
 """Sessions as resources: list, read, follow, answer, cancel, forget."""
 
 from functools import partial
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import Query, Response
 from pydantic import Field, StrictStr
 
 from longhouse.agents import window
 from longhouse.agents.template import Template
 from longhouse.api import auth, pagination, wire
 from longhouse.api.auth import Caller
+from longhouse.api.json_route import of_app, strict_router
 from longhouse.api.openai.session_resolver import Turns, names_nothing
+from longhouse.api.pagination import Omittable
 from longhouse.api.sessions import decisions
 from longhouse.api.sessions.call_names import meant
 from longhouse.api.sessions.decisions import settled
@@ -29,17 +31,23 @@ from longhouse.store.database import Database
 from longhouse.store.delegation import cancel as cancels
 from longhouse.store.delegation import tree
 
-MAX_PAGE: Final = pagination.MAX_PAGE
 
-LISTING: Final = pagination.described(
-    pagination.parameter("state", "In this state", enum=[state.value for state in State]),
-    pagination.parameter("template", "Of this template"),
-    pagination.parameter("conversation_id", "Of this conversation", pattern=f"^{wire.ID.pattern}$"),
-    pagination.parameter("parent", "Started by this session"),
-    pagination.parameter("since", "Opened at this moment or later", **pagination.MOMENT),
-    pagination.parameter("until", "Opened before this moment", **pagination.MOMENT),
-    *pagination.PAGED,
-)
+class SessionFilters(pagination.Paged):
+    """The query of a list of sessions; what it names beside the page are `views.Filters`."""
+
+    state: Omittable[State] = Field(None, description="In this state")
+    template: Omittable[str] = Field(None, description="Of this template")
+    conversation_id: Omittable[wire.Id] = Field(None, description="Of this conversation")
+    since: Omittable[pagination.Moment] = Field(None, description="Opened at this moment or later")
+    until: Omittable[pagination.Moment] = Field(None, description="Opened before this moment")
+
+    @property
+    def filters(self) -> dict[str, Any]:
+        return self.model_dump(exclude={"limit", "before"})
+
+
+class OwnSessions(SessionFilters):
+    parent: Omittable[str] = Field(None, description="Started by this session")
 
 
 class Answer(wire.Strict):
@@ -140,87 +148,73 @@ class Sessions:
         return session
 
 
-def routes(sessions: Sessions) -> APIRouter:
-    router = APIRouter(tags=["Sessions"], dependencies=[Depends(auth.user)])
-    bare = [Depends(pagination.none)]
+Held = Annotated[Sessions, of_app("sessions")]
+"""The dependency of every route about sessions."""
+SESSION: Final = "/v1/sessions/{session_id}"
 
-    @router.get("/v1/sessions", response_model=None, openapi_extra=LISTING)
-    async def list_sessions(caller: auth.User, request: Request) -> Response:
-        """Your sessions, newest first; filtered by state, template, conversation_id, parent, since, until."""
-        known = ("state", "template", "conversation_id", "parent", "since", "until", "limit", "before")
-        asked = pagination.Query(request, known)
-        filters = views.Filters(
-            owner=caller.owner,
-            state=asked.choice("state", State),
-            template=asked.text("template"),
-            conversation_id=asked.id("conversation_id"),
-            parent=asked.text("parent"),
-            since=asked.moment("since"),
-            until=asked.moment("until"),
-        )
-        limit = asked.number("limit", default=50, least=1, most=MAX_PAGE)
-        rows = await views.sessions(sessions.db, filters, before=asked.cursor("before"), limit=limit + 1)
-        page, has_more = rows[:limit], len(rows) > limit
-        following = pagination.cursor_of(page[-1]) if has_more else None
-        data = [listed(row) for row in await shown(sessions.db, page)]
-        return wire.Json({"object": "list", "data": data, "has_more": has_more, "next": following})
+router = strict_router("Sessions", auth.user)
 
-    @router.get("/v1/sessions/{session_id}", response_model=None, dependencies=bare)
-    async def get_session(caller: auth.User, session_id: str) -> Response:
-        """One session: its state, what it is doing, what it waits for, what came of it."""
-        session = await sessions.load(caller, session_id)
-        return wire.Json(described(session, await waiting_status(sessions.db, session)))
 
-    @router.get("/v1/sessions/{session_id}/messages", response_model=None, dependencies=bare)
-    async def get_messages(caller: auth.User, session_id: str) -> Response:
-        """The session's history as OpenAI messages."""
-        session = await sessions.load(caller, session_id)
-        template = await sessions.catalog.templates.find(session.agent) or Template(name=session.agent)
-        history = list(window.history(session, template))
-        return wire.Json({"object": "list", "data": history, "has_more": False, "next": None})
+@router.get("/v1/sessions")
+async def list_sessions(caller: auth.User, sessions: Held, asked: Annotated[OwnSessions, Query()]) -> Response:
+    """Your sessions, newest first; filtered by state, template, conversation_id, parent, since, until."""
+    filters = views.Filters(owner=caller.owner, **asked.filters)
+    found = await views.sessions(sessions.db, filters, before=asked.before, limit=asked.fetched)
+    rows, following = asked.cut(found, cursor_of)
+    return wire.Json(pagination.page([listed(row) for row in await shown(sessions.db, rows)], following))
 
-    @router.post(
-        "/v1/sessions/{session_id}/clarification",
-        response_model=None,
-        status_code=202,
-        dependencies=bare,
-        openapi_extra=wire.described(Answer, answer="Oslo"),
-    )
-    async def clarify(caller: auth.User, session_id: str, request: Request) -> Response:
-        """Answers the oldest open question, or the one that `call_id` names."""
-        answer = wire.parse(Answer, await wire.read_body(request))
-        session = await sessions.answer(caller, session_id, answer.answer, answer.call_id)
-        return wire.Json({"session_id": session_id, "state": session.state}, status_code=202)
 
-    @router.post(
-        "/v1/sessions/{session_id}/approval",
-        response_model=None,
-        status_code=202,
-        dependencies=bare,
-        openapi_extra=wire.described(Approval, call_id="3-action-0", decision="happened", result="paid"),
-    )
-    async def approve(caller: auth.User, session_id: str, request: Request) -> Response:
-        """Approves or denies a call that waits for it; or says what became of one whose worker was lost:
-        happened (with its result), did_not_happen, give_up."""
-        approval = wire.parse(Approval, await wire.read_body(request))
-        session = await sessions.decide(caller, session_id, approval)
-        return wire.Json({"session_id": session_id, "state": session.state}, status_code=202)
+@router.get(SESSION)
+async def get_session(caller: auth.User, sessions: Held, session_id: str) -> Response:
+    """One session: its state, what it is doing, what it waits for, what came of it."""
+    session = await sessions.load(caller, session_id)
+    return wire.Json(described(session, await waiting_status(sessions.db, session)))
 
-    @router.post("/v1/sessions/{session_id}/cancel", response_model=None, status_code=202, dependencies=bare)
-    async def cancel(caller: auth.User, session_id: str, request: Request) -> Response:
-        """Ends the running turn, or the next one waiting; in a session that rests, what it has left at work."""
-        await wire.refuse_body(request)
-        session = await sessions.cancel(caller, session_id)
-        return wire.Json({"session_id": session_id, "state": session.state}, status_code=202)
 
-    @router.delete("/v1/sessions/{session_id}", response_model=None, dependencies=bare)
-    async def forget(caller: auth.User, session_id: str, request: Request) -> Response:
-        """Forgets the session for real, and the agents that it has called: nothing that was said there is left."""
-        await wire.refuse_body(request)
-        await sessions.forget(caller, session_id)
-        return wire.Json({"id": session_id, "object": "session.deleted", "deleted": True})
+@router.get(f"{SESSION}/messages")
+async def get_messages(caller: auth.User, sessions: Held, session_id: str) -> Response:
+    """The session's history as OpenAI messages."""
+    session = await sessions.load(caller, session_id)
+    template = await sessions.catalog.templates.find(session.agent) or Template(name=session.agent)
+    return wire.Json(pagination.page(list(window.history(session, template))))
 
-    return router
+
+@router.post(f"{SESSION}/clarification", status_code=202, openapi_extra=wire.example(answer="Oslo"))
+async def clarify(caller: auth.User, sessions: Held, session_id: str, answer: Answer) -> Response:
+    """Answers the oldest open question, or the one that `call_id` names."""
+    return _accepted(session_id, await sessions.answer(caller, session_id, answer.answer, answer.call_id))
+
+
+@router.post(
+    f"{SESSION}/approval",
+    status_code=202,
+    openapi_extra=wire.example(call_id="3-action-0", decision="happened", result="paid"),
+)
+async def approve(caller: auth.User, sessions: Held, session_id: str, approval: Approval) -> Response:
+    """Approves or denies a call that waits for it; or says what became of one whose worker was lost:
+    happened (with its result), did_not_happen, give_up."""
+    return _accepted(session_id, await sessions.decide(caller, session_id, approval))
+
+
+@router.post(f"{SESSION}/cancel", status_code=202)
+async def cancel(caller: auth.User, sessions: Held, session_id: str) -> Response:
+    """Ends the running turn, or the next one waiting; in a session that rests, what it has left at work."""
+    return _accepted(session_id, await sessions.cancel(caller, session_id))
+
+
+@router.delete(SESSION)
+async def forget(caller: auth.User, sessions: Held, session_id: str) -> Response:
+    """Forgets the session for real, and the agents that it has called: nothing that was said there is left."""
+    await sessions.forget(caller, session_id)
+    return wire.Json({"id": session_id, "object": "session.deleted", "deleted": True})
+
+
+def _accepted(session_id: str, session: Session) -> Response:
+    return wire.Json({"session_id": session_id, "state": session.state}, status_code=202)
+
+
+def cursor_of(row: views.Row) -> str:
+    return pagination.cursor(row.created_at, row.id)
 
 
 def _next_trace(session: Session) -> str:

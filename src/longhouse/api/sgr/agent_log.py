@@ -1,19 +1,17 @@
 """The agent log of a session, as users of SGR-Agent Core know it."""
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import Response
 
-from longhouse.api import auth, pagination, wire
-from longhouse.api.sessions.routes import Sessions
+from longhouse.api import auth, wire
+from longhouse.api.json_route import strict_router
+from longhouse.api.sessions.routes import SESSION, Held
 from longhouse.integrations.agent_log_files import log_of
 
+router = strict_router("Sessions", auth.user)
 
-def routes(sessions: Sessions) -> APIRouter:
-    router = APIRouter(tags=["Sessions"], dependencies=[Depends(auth.user), Depends(pagination.none)])
 
-    @router.get("/v1/sessions/{session_id}/log", response_model=None)
-    async def get_log(caller: auth.User, session_id: str) -> Response:
-        """What the agent thought and did, step by step: id, model_config, task, toolkit, log."""
-        session = await sessions.load(caller, session_id)
-        return wire.Json(await log_of(sessions.db, sessions.catalog, session))
-
-    return router
+@router.get(f"{SESSION}/log")
+async def get_log(caller: auth.User, sessions: Held, session_id: str) -> Response:
+    """What the agent thought and did, step by step: id, model_config, task, toolkit, log."""
+    session = await sessions.load(caller, session_id)
+    return wire.Json(await log_of(sessions.db, sessions.catalog, session))

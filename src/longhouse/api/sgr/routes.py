@@ -2,15 +2,17 @@
 
 from typing import Any
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 from pydantic import Field, StrictStr
 
-from longhouse.api import auth, pagination, wire
+from longhouse.api import auth, wire
 from longhouse.api.inflight import VISIT
+from longhouse.api.json_route import strict_router
 from longhouse.api.openai.completions import Completion
 from longhouse.api.openai.turn_handle import Attached
 from longhouse.api.openai.turn_stream import Telling
-from longhouse.api.sessions.routes import MAX_PAGE, Sessions, snapshot_of
+from longhouse.api.pagination import MAX_PAGE
+from longhouse.api.sessions.routes import Sessions, snapshot_of
 from longhouse.api.sessions.waiting import Question, shown, waiting_status
 from longhouse.api.streaming import ChatStream
 from longhouse.errors import AlreadyReturned, CallerError
@@ -42,16 +44,16 @@ class Clarifications(wire.Strict):
 
 
 def routes(db: Database, bus: Bus, sessions: Sessions) -> APIRouter:
-    router = APIRouter(tags=["SGR-Agent Core"], dependencies=[Depends(auth.user), Depends(pagination.none)])
+    router = strict_router("SGR-Agent Core", auth.user)
 
-    @router.get("/agents", response_model=None)
+    @router.get("/agents")
     async def list_agents(caller: auth.User) -> Response:
         """The newest sessions, as it lists agents."""
         rows = await views.sessions(db, views.Filters(owner=caller.owner), before=None, limit=MAX_PAGE)
         agents = [_listed(row) for row in await shown(db, rows)]
         return wire.Json({"agents": agents, "total": len(agents)})
 
-    @router.get("/agents/{agent_id}/state", response_model=None)
+    @router.get("/agents/{agent_id}/state")
     async def get_state(caller: auth.User, agent_id: str) -> Response:
         """The context snapshot of a session."""
         session = await sessions.load(caller, agent_id)
@@ -61,12 +63,12 @@ def routes(db: Database, bus: Bus, sessions: Sessions) -> APIRouter:
 
     @router.post(
         "/agents/{agent_id}/provide_clarification",
-        response_model=None,
-        openapi_extra=wire.described(Clarifications, clarifications="Oslo"),
+        openapi_extra=wire.example(clarifications="Oslo"),
     )
-    async def provide_clarification(caller: auth.User, agent_id: str, request: Request) -> Response:
+    async def provide_clarification(
+        caller: auth.User, agent_id: str, given: Clarifications, request: Request
+    ) -> Response:
         """Answers the oldest open question, also one of an agent beneath, and streams what follows."""
-        given = wire.parse(Clarifications, await wire.read_body(request))
         if not given.text:
             raise CallerError("Send the answer under 'clarifications' or 'messages'.", param="clarifications")
         session = await sessions.load(caller, agent_id)

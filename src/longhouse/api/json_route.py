@@ -1,0 +1,113 @@
+"""Routes that take JSON: the caller is known before anything is read, and a body is bounded before it is decoded.
+
+FastAPI by itself reads and decodes the body before it asks any dependency, whoever sends it and however long it is.
+"""
+
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
+
+from longhouse.api import auth, wire
+from longhouse.errors import CallerError
+
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+REFUSED: Final[dict[int | str, dict[str, Any]]] = {
+    "4XX": wire.answer(
+        "It is refused.",
+        wire.envelope(
+            "Invalid value for limit: Input should be less than or equal to 200.",
+            kind="invalid_request_error",
+            param="limit",
+        ),
+    )
+}
+"""How the OpenAPI document describes refusals, of which FastAPI would promise others."""
+
+
+def of_app(name: str) -> Any:
+    """A dependency: the part of the application that `server.build` has put there under this name."""
+
+    async def part(request: Request) -> Any:
+        return getattr(request.app.state, name)
+
+    return Depends(part)
+
+
+class DecodedRequest(Request):
+    """A request whose body was read and decoded."""
+
+    def __init__(self, request: Request, body: bytes, value: Any) -> None:
+        super().__init__(request.scope, request.receive)
+        self._read, self._value = body, value
+
+    async def body(self) -> bytes:
+        return self._read
+
+    async def json(self) -> Any:
+        return self._value
+
+
+class JsonRoute(APIRoute):
+    """A route whose first dependency is a guard; a query parameter that it does not know is ignored."""
+
+    def get_route_handler(self) -> Handler:
+        answer = super().get_route_handler()
+        guard = self.dependencies[0].dependency
+        assert isinstance(guard, auth.Guard), f"{self.path} looks at a request before at who sends it"
+
+        async def handle(request: Request) -> Response:
+            await guard(request)
+            self.check_query(request)
+            return await answer(await self.decoded(request))
+
+        return handle
+
+    async def decoded(self, request: Request) -> Request:
+        if self.body_field is None:
+            return request
+        body = await wire.read_body(request)
+        return DecodedRequest(request, body, wire.decode(body))
+
+    def check_query(self, request: Request) -> None:
+        pass
+
+
+class StrictRoute(JsonRoute):
+    """A route of our own: it refuses query parameters that it does not know, and a body where it takes none."""
+
+    def get_route_handler(self) -> Handler:
+        self._known = [
+            name
+            for field in self.dependant.query_params
+            for name in _names(field.field_info.annotation) or [field.alias]
+        ]
+        return super().get_route_handler()
+
+    async def decoded(self, request: Request) -> Request:
+        if self.body_field is None and request.method != "GET":
+            await wire.refuse_body(request)
+        return await super().decoded(request)
+
+    def check_query(self, request: Request) -> None:
+        for name, value in request.query_params.items():
+            if name not in self._known:
+                here = f"; known: {', '.join(self._known)}" if self._known else ""
+                raise CallerError(f"There is no query parameter {name[:64]!r} here{here}.", param=name[:64])
+            if "\x00" in value:
+                raise CallerError(f"{name} holds a NUL character.", param=name)
+
+
+def _names(kind: Any) -> list[str]:
+    """The query parameters that a model stands for."""
+    is_model = isinstance(kind, type) and issubclass(kind, BaseModel)
+    return [info.alias or name for name, info in kind.model_fields.items()] if is_model else []
+
+
+def strict_router(tag: str, guard: auth.Guard, *, prefix: str = "") -> APIRouter:
+    """A router for our own routes, all behind one guard."""
+    return APIRouter(
+        prefix=prefix, tags=[tag], dependencies=[Depends(guard)], route_class=StrictRoute, responses=REFUSED
+    )
