@@ -30,6 +30,7 @@ from longhouse.catalog.validation import Admission
 from longhouse.errors import CallerError
 from longhouse.runtime.bus import Bus
 from longhouse.runtime.delegation import PriorOf
+from longhouse.runtime.inbox import Inbox
 from longhouse.search.directory import AgentDirectory
 from longhouse.search.router import Router
 from longhouse.search.selection import Finder
@@ -65,8 +66,9 @@ def build(
         title="Longhouse", version=longhouse.__version__, openapi_url=None, docs_url=None, redirect_slashes=False
     )
     app.state.door = door
-    turns = Turns(db, catalog, bus.wake, Router(AgentDirectory(finder), default_template), prior)
-    held = Sessions(db, bus, catalog, turns)
+    inbox = Inbox(db, bus)
+    turns = Turns(db, catalog, inbox, Router(AgentDirectory(finder), default_template), prior)
+    held = Sessions(inbox, catalog, turns)
     routers = (
         openai_routes.routes(db, bus, catalog, turns),
         sessions_routes.routes(held),
