@@ -16,10 +16,11 @@ from longhouse.api import streaming as stream
 from longhouse.api.inflight import VISIT, Visit
 from longhouse.api.openai.completions import Completion
 from longhouse.api.openai.session_resolver import Turns
-from longhouse.api.openai.turn_stream import Telling
+from longhouse.api.openai.turn_stream import follow_turn
 from longhouse.api.sessions.sse import events_of
 from longhouse.models.scripted import call
 from longhouse.runtime.bus import Look
+from longhouse.runtime.inbox import Inbox
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import open_database
 from support import AGENT, House, Pen, Serving, Sse, dictated, process, sse, user
@@ -191,10 +192,12 @@ async def sent(response: stream.EventStream, session_id: str) -> AsyncIterator[a
 async def test_a_postgres_that_goes_away_ends_streams_with_an_error(serving: Serving, dsn: str, is_chat: bool) -> None:
     async with dictated() as model, serving(llm_base_url=model.url) as house, open_database(dsn) as db:
         request = wire.ChatRequest.model_validate(body("Hello"))
-        where = await Turns(db, Catalog(db)).attach(auth.LOCAL, request, b"Hello", {})
+        where = await Turns(db, Catalog(db), Inbox(db, house.app.bus)).attach(auth.LOCAL, request, b"Hello", {})
         session_id = where.session.id
+        visit = Visit(asyncio.current_task())
+        telling = follow_turn(visit, db, house.app.bus, where)
         response = (
-            stream.ChatStream(Completion(Telling(db, house.app.bus, where), include_usage=False, ignored=[]).chunks())
+            stream.ChatStream(Completion(telling, include_usage=False, ignored=[]).chunks())
             if is_chat
             else stream.EventStream(events_of(db, house.app.bus, session_id, 0, until_rest_of=None, deltas=True))
         )

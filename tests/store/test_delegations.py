@@ -15,17 +15,14 @@ from unsteady import COMMIT, unsteady
 from longhouse import clock
 from longhouse.agents.delegation import MOST_AT_WORK, AgentTask, Delegation, delegation_of
 from longhouse.agents.template import Template
-from longhouse.api.auth import LOCAL
-from longhouse.api.openai.session_resolver import Turns
-from longhouse.api.sessions.routes import Sessions
 from longhouse.errors import Deposed
 from longhouse.journal import events
 from longhouse.journal.events import Event, Recorded
 from longhouse.journal.fold import fold
 from longhouse.journal.session import Session
 from longhouse.runtime.bus import Bus
+from longhouse.runtime.inbox import Inbox
 from longhouse.store import journals, leases
-from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.store.delegation import delegations, results
 from longhouse.store.delegation.delegations import Collect, Recording
@@ -210,7 +207,7 @@ async def test_a_cancel_that_was_written_although_nobody_heard_of_it_ends_nothin
     await journals.add(db, "master-0", [events.Prompted(trace="later", content=("Next",))], trace="later")
     async with unsteady(dsn) as (shaky, line):
         line.lose_reply(at=COMMIT)
-        await Sessions(shaky, Bus(), Catalog(shaky), Turns(shaky, Catalog(shaky))).cancel(LOCAL, "master-0")
+        await Inbox(shaky, Bus()).cancel(await journals.load(shaky, "master-0"))
         assert line.cuts == 1
     assert (await kinds(db, "master-0")).count("Cancelled") == 1
     assert (await kinds(db, child.session.id)).count("Cancelled") == 1
@@ -324,7 +321,7 @@ async def test_hundreds_of_ends_meet_as_many_cancels(db: Database) -> None:
         await db.run(statement)
     for statement in COPY:
         await db.run(statement, RACES - 1)
-    sessions = Sessions(db, Bus(), Catalog(db), Turns(db, Catalog(db)))
+    inbox = Inbox(db, Bus())
     dice, numbers, usual = random.Random(6), iter(range(RACES)), 0.01
 
     async def end(number: int) -> None:
@@ -340,7 +337,7 @@ async def test_hundreds_of_ends_meet_as_many_cancels(db: Database) -> None:
         nonlocal usual
         await asyncio.sleep(dice.choice((0, 0, 0.002)))
         since = asyncio.get_running_loop().time()
-        await sessions.cancel(LOCAL, session_id)
+        await inbox.cancel(await journals.load(db, session_id))
         # However busy the machine is: an end begins while a cancel is on its way, now early, now late.
         usual = 0.9 * usual + 0.1 * (asyncio.get_running_loop().time() - since)
 

@@ -26,10 +26,10 @@ from test_approval import DONE, NAMES, TRANSFER, DraftTool, TransferTool, decide
 
 from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import ExecutionPolicy, Template, ToolPolicy
-from longhouse.api.sessions import decisions as approving
 from longhouse.journal import events
 from longhouse.journal.messages import Assistant, ToolResult
 from longhouse.models.scripted import Call, Playable, Say, call, calls, step_of
+from longhouse.runtime.inbox import with_outcome
 from longhouse.store import journals
 from longhouse.store.database import Within
 from longhouse.tools import BaseTool, ToolContext
@@ -490,9 +490,7 @@ async def test_a_decision_that_somebody_else_made_first_is_not_made_on_what_wait
             GateTool.open.set()
             other = await appears(house.db, waiting, "ben")
             assert signing.turn is not None
-            await journals.add(
-                holding, signing.id, approving.settling(denied), trace=signing.turn.trace, head=signing.head
-            )
+            await journals.add(holding, signing.id, with_outcome(denied), trace=signing.turn.trace, head=signing.head)
         house.app.bus.wake(signing.id)
         for one in await asyncio.gather(*late):
             assert content(one).startswith(KEPT)

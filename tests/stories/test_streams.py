@@ -11,6 +11,7 @@ from longhouse.api.openai.session_resolver import Turns
 from longhouse.api.openai.turn_handle import Attached
 from longhouse.api.openai.turn_stream import Telling
 from longhouse.models.scripted import Say, call, calls, say
+from longhouse.runtime.inbox import Inbox
 from longhouse.store.catalog.catalog import Catalog
 from support import AGENT, House, Pen, Serving, Sse, chat, dictated, sse, user
 
@@ -242,12 +243,16 @@ async def test_a_question_ends_a_stream_until_rest(serving: Serving) -> None:
 
 async def attached(house: House, text: str, model: str = AGENT) -> Attached:
     request = wire.ChatRequest.model_validate({"model": model, "messages": [user(text)]})
-    return await Turns(house.db, Catalog(house.db)).attach(auth.LOCAL, request, text.encode(), {})
+    return await Turns(house.db, Catalog(house.db), Inbox(house.db, house.app.bus)).attach(
+        auth.LOCAL, request, text.encode(), {}
+    )
 
 
-def told(house: House, where: Attached, beat: float) -> AsyncIterator[bytes]:
-    telling = Telling(house.db, house.app.bus, where, beat=beat)
-    return Completion(telling=telling, include_usage=False, ignored=[]).chunks()
+async def told(house: House, where: Attached, beat: float) -> AsyncIterator[bytes]:
+    with house.app.bus.subscribed(where.session.id) as subscription:
+        telling = Telling(house.db, house.app.bus, where, subscription, beat=beat)
+        async for chunk in Completion(telling=telling, include_usage=False, ignored=[]).chunks():
+            yield chunk
 
 
 async def test_a_silent_stream_beats_although_the_session_is_looked_at_every_second(serving: Serving) -> None:

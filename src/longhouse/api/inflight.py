@@ -3,8 +3,8 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -31,6 +31,8 @@ class Visit:
     """Where the request went, once that is known: what the session does, it does without us."""
     in_stream: Callable[[CallerError], bytes] | None = None
     """How an error is written in the stream that was begun, if one was."""
+    opened: ExitStack = field(default_factory=ExitStack)
+    """What was opened for this request, to be closed at its end."""
 
     def end(self) -> None:
         assert self.task is not None
@@ -111,6 +113,7 @@ class Porter:
                 async with asyncio.timeout(FAREWELL_WITHIN):
                     await answer.end(scope, receive)
         finally:
+            visit.opened.close()
             self._visits.leave(visit)
 
 

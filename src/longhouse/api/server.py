@@ -31,6 +31,7 @@ from longhouse.catalog.validation import Admission
 from longhouse.errors import CallerError
 from longhouse.runtime.bus import Bus
 from longhouse.runtime.delegation import PriorOf
+from longhouse.runtime.inbox import Inbox
 from longhouse.search.directory import AgentDirectory
 from longhouse.search.router import Router
 from longhouse.search.selection import Finder
@@ -64,8 +65,9 @@ def build(
     app = FastAPI(
         title="Longhouse", version=longhouse.__version__, openapi_url=None, docs_url=None, redirect_slashes=False
     )
-    turns = Turns(db, catalog, bus.wake, Router(AgentDirectory(finder), default_template), prior)
-    held = Sessions(db, bus, catalog, turns)
+    inbox = Inbox(db, bus)
+    turns = Turns(db, catalog, inbox, Router(AgentDirectory(finder), default_template), prior)
+    held = Sessions(inbox, catalog, turns)
     # The routes find these by name: see `json_route.of_app`.
     parts = {"db": db, "door": door, "catalog": catalog, "admission": admission, "finder": finder, "toolbox": toolbox}
     app.state = State({**parts, "sessions": held})

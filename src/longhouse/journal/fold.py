@@ -35,6 +35,11 @@ def fold(recorded: Iterable[Recorded], session: Session) -> Session:
     return builder.freeze()
 
 
+def extended(session: Session, new: Iterable[Event], at: datetime) -> Session:
+    """The session with events that were just written at its head, or that are about to be."""
+    return fold((Recorded(seq=session.head + 1 + nth, at=at, event=event) for nth, event in enumerate(new)), session)
+
+
 def blank(session_id: str) -> Session:
     return Session(id=session_id, agent="", owner="", conversation="")
 

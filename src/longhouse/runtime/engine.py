@@ -22,6 +22,7 @@ from longhouse.models.protocol import PaidError
 from longhouse.runtime.bus import Bus
 from longhouse.runtime.condense import condensed
 from longhouse.runtime.delegation import Delegates, PriorOf
+from longhouse.runtime.inbox import Inbox
 from longhouse.runtime.instances import Instance, Pool
 from longhouse.runtime.model_stream import listen
 from longhouse.runtime.recorder import Recorder, Run
@@ -69,7 +70,7 @@ class Engine:
     def __post_init__(self) -> None:
         delegates = Delegates(self.catalog, self.toolbox, self.db, self.prior)
         self.recorder = Recorder(self.db, self.bus, delegates, self.worker)
-        self.performer = Performer(self.db, self.bus, self.toolbox, self.recorder)
+        self.performer = Performer(self.db, Inbox(self.db, self.bus), self.toolbox, self.recorder)
 
     async def advance(self, lease: Lease) -> Session:
         """Moves one session until it rests, waits for its provider, or we are shutting down."""

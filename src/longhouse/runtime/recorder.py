@@ -9,8 +9,8 @@ from longhouse import clock
 from longhouse.agents import rules
 from longhouse.agents.template import Template
 from longhouse.journal import events
-from longhouse.journal.events import Event, Recorded
-from longhouse.journal.fold import fold
+from longhouse.journal.events import Event
+from longhouse.journal.fold import extended
 from longhouse.journal.session import AGENT_FAILED, Session
 from longhouse.runtime.bus import Bus, Facts, Stir
 from longhouse.runtime.delegation import Begun, Delegates
@@ -128,11 +128,11 @@ def _settled(session: Session, new: Sequence[Event], at: datetime, *, teller: st
     With a `teller`, calls of which nobody knows whether they took effect return with that, and nobody is asked.
     """
     settled = list(new)
-    after = _folded(session, settled, at)
+    after = extended(session, settled, at)
     if teller and after.uncertain:
         told = ((call.call, unknown(call.tool, call.doubt or LOST)) for call in after.uncertain)
         settled += [events.Returned(call=call, outcome=fault, by=teller) for call, fault in told]
-        after = _folded(session, settled, at)
+        after = extended(session, settled, at)
     turn = after.turn
     if turn and turn.verdict and not turn.ended and not after.open:
         answer = turn.answer or ""
@@ -140,10 +140,5 @@ def _settled(session: Session, new: Sequence[Event], at: datetime, *, teller: st
         if turn.verdict == "FAILED":
             end = events.Failed(reason=answer, code=AGENT_FAILED)
         settled.append(end)
-        after = _folded(session, settled, at)
+        after = extended(session, settled, at)
     return after, settled
-
-
-def _folded(session: Session, new: Sequence[Event], at: datetime) -> Session:
-    recorded = (Recorded(seq=session.head + 1 + index, at=at, event=event) for index, event in enumerate(new))
-    return fold(recorded, session)

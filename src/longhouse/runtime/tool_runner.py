@@ -13,7 +13,7 @@ from longhouse.errors import AlreadyReturned, Deposed, UnknownShape
 from longhouse.journal import events
 from longhouse.journal.events import Fault
 from longhouse.journal.session import Open, Session
-from longhouse.runtime.bus import Bus
+from longhouse.runtime.inbox import Inbox
 from longhouse.runtime.recorder import Recorder, Run
 from longhouse.runtime.reply_handler import returned
 from longhouse.store import files, journals, leases
@@ -34,7 +34,7 @@ class Withheld(Exception):  # noqa: N818 - it says what happened to the call
 @dataclass
 class Performer:
     db: Database
-    bus: Bus
+    inbox: Inbox
     toolbox: Toolbox
     recorder: Recorder
     is_alive: Callable[[], bool] = lambda: True
@@ -182,7 +182,7 @@ class Performer:
         trace = run.session.turn.trace if run.session.turn else ""
         for pause in (*REPORT_AGAIN, None):
             try:
-                placed = await journals.add(self.db, run.session.id, [outcome], trace=trace)
+                await self.inbox.report(run.session.id, [outcome], trace=trace)
             except (AlreadyReturned, journals.NotThere):
                 self._forget(run.session, [call])
                 return
@@ -192,7 +192,6 @@ class Performer:
                 await asyncio.sleep(pause)
             else:
                 self._forget(run.session, [call])
-                self.bus.appended(run.session.id, placed.seq)
                 return
 
     async def disclaim(self, session_id: str) -> None:
@@ -216,8 +215,7 @@ class Performer:
         if unbegun := [call for call in ours if call.uncertain and leases.is_lost_by(worker, _loser(told, call))]:
             facts = [_disclaimed(call, worker) for call in unbegun]
             trace = session.turn.trace if session.turn else ""
-            placed = await journals.add(self.db, session_id, facts, trace=trace, head=session.head)
-            self.bus.appended(session_id, placed.seq)
+            await self.inbox.report(session_id, facts, trace=trace, head=session.head)
         # A call that is not in question yet may be so as soon as the new holder says that it took over.
         return any(not call.uncertain for call in ours)
 

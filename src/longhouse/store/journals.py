@@ -439,5 +439,10 @@ async def catch_up(db: Asked, session: Session) -> Session:
             return session
 
 
+async def load_up_to(db: Asked, session: Session, seq: int) -> Session:
+    """The same session as it was with event `seq`, and not a step further."""
+    return fold(await read(db, session.id, session.head, seq - session.head), session)
+
+
 async def snapshot(db: Database, session: Session) -> None:
     await db.run(SNAPSHOT, session.id, session.head, FOLD_VERSION, msgspec.json.encode(session))

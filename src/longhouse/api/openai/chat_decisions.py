@@ -1,17 +1,17 @@
 """Deciding in the chat: a message that comes while calls wait for a decision is one, or is kept for the turn."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from msgspec import structs
 
 from longhouse.api.openai.request import Asked, text_of
-from longhouse.api.openai.turn_handle import Attached, folded, seen_heads
+from longhouse.api.openai.turn_handle import Attached, seen_heads
 from longhouse.api.sessions import decisions
 from longhouse.api.sessions.waiting import Question, named
 from longhouse.journal import events
 from longhouse.journal.events import Prompted
-from longhouse.journal.session import Session
+from longhouse.journal.session import Session, Turn
+from longhouse.runtime.inbox import Inbox
 from longhouse.store import journals, sessions
 from longhouse.store.database import Database
 
@@ -21,8 +21,7 @@ class Deciding:
     """What a chat message is where calls wait for a person."""
 
     db: Database
-    wake: Callable[[str], None]
-    """Tells that a session may be able to move, where it is not the one that the client is attached to."""
+    inbox: Inbox
 
     async def meet(
         self,
@@ -39,7 +38,8 @@ class Deciding:
         """
         for _ in range(decisions.RACES):
             waiting = await decisions.undecided(self.db, session)
-            if session.turn is None or not named(waiting, session, asked.reply_to):
+            turn = session.turn
+            if turn is None or not named(waiting, session, asked.reply_to):
                 return None
             is_own_user = decisions.is_own_user(session, asked.user)
             said = text_of(prompt.content) if len(prompt.content) == 1 else ""
@@ -49,8 +49,8 @@ class Deciding:
             try:
                 if found and may_decide:
                     meant = found[0]
-                    return await self._decide(asked, session, prompt, *found)
-                return await self._set_aside(asked, session, prompt, is_own_user=is_own_user)
+                    return await self._decide(asked, session, turn, prompt, found)
+                return await self._set_aside(asked, session, turn, prompt, is_own_user=is_own_user)
             except journals.NotThere:
                 if await sessions.session(self.db, session.id, session.owner) is None:
                     raise  # it was forgotten meanwhile
@@ -58,10 +58,15 @@ class Deciding:
         raise decisions.outrun()
 
     async def _decide(
-        self, asked: Asked, session: Session, prompt: Prompted, on: Question, decision: events.Decision
+        self,
+        asked: Asked,
+        session: Session,
+        turn: Turn,
+        prompt: Prompted,
+        found: tuple[Question, events.Decision],
     ) -> Attached:
         """Writes a decision down that was said in the chat; NotThere if the session has moved on."""
-        assert session.turn is not None
+        on, decision = found
         asking, is_own = on.session, on.session.id == session.id
         decided = events.Decided(
             call=on.call.call,
@@ -70,32 +75,18 @@ class Deciding:
             via="chat",
             chain=prompt.chain if is_own else "",
         )
-        new, before = decisions.settling(decided), await seen_heads(self.db, asking)
-        after, trace = folded(asking, 0, None, *new), asking.turn.trace if asking.turn else ""
-        placed = await journals.add(
-            self.db,
-            asking.id,
-            new,
-            trace=trace,
-            state=after.state,
-            head=asking.head,
-            accepted=asked.accepted if is_own else asked.followed_in(session.turn.trace),
-            # Where another call still waits, the client is told of that one at once.
-            fingerprint=None if after.can_move else after.rest_mark,
-        )
+        before = await seen_heads(self.db, asking)
+        accepted = asked.accepted if is_own else asked.followed_in(turn.trace)
+        delivered = await self.inbox.decide(asking, decided, accepted=accepted)
         if is_own:
-            return Attached(session=folded(session, 0, placed, *new), trace=trace, seen_heads=before)
-        self.wake(asking.id)
-        return Attached(
-            session=session.heard_up_to(prompt.chain), trace=session.turn.trace, answers_beneath=True, seen_heads=before
-        )
+            return Attached(session=delivered.session, trace=turn.trace, seen_heads=before)
+        followed = session.heard_up_to(prompt.chain)
+        return Attached(session=followed, trace=turn.trace, answers_beneath=True, seen_heads=before)
 
-    async def _set_aside(self, asked: Asked, session: Session, prompt: Prompted, *, is_own_user: bool) -> Attached:
+    async def _set_aside(
+        self, asked: Asked, session: Session, turn: Turn, prompt: Prompted, *, is_own_user: bool
+    ) -> Attached:
         """Keeps a message for the running turn; NotThere if the session has moved on."""
-        assert session.turn is not None
-        aside = structs.replace(prompt, trace=session.turn.trace, aside=True)
-        placed = await journals.add(
-            self.db, session.id, [aside], trace=aside.trace, head=session.head, accepted=asked.accepted
-        )
-        session = folded(session, 0, placed, aside)
-        return Attached(session=session, trace=aside.trace, is_aside=True, is_own_user=is_own_user)
+        aside = structs.replace(prompt, trace=turn.trace, aside=True)
+        delivered = await self.inbox.prompt(session, aside, accepted=asked.accepted)
+        return Attached(session=delivered.session, trace=turn.trace, is_aside=True, is_own_user=is_own_user)

@@ -10,7 +10,7 @@ from longhouse.api.inflight import VISIT
 from longhouse.api.json_route import REFUSED, JsonRoute
 from longhouse.api.openai.completions import Completion
 from longhouse.api.openai.session_resolver import SESSION_ID, Turns, unknown_model
-from longhouse.api.openai.turn_stream import Telling
+from longhouse.api.openai.turn_stream import follow_turn
 from longhouse.api.streaming import ChatStream
 from longhouse.errors import CallerError
 from longhouse.runtime.bus import Bus
@@ -33,10 +33,10 @@ def routes(db: Database, bus: Bus, catalog: Catalog, turns: Turns) -> APIRouter:
         """Talk to an agent. `model` is a template, `template@version`, `auto` or a session id; the answer's `model` is
         the session."""
         attached = await turns.attach(caller, asked, await request.body(), request.headers)
-        request.scope[VISIT].session = attached.session.id
+        telling = follow_turn(request.scope[VISIT], db, bus, attached)
         template = await catalog.templates.find(attached.session.agent, attached.version)
         completion = Completion(
-            telling=Telling(db, bus, attached),
+            telling=telling,
             include_usage=asked.include_usage,
             ignored=asked.ignored,
             streaming=template.llm_policy.streaming if template else Streaming(),

@@ -3,7 +3,7 @@
 import hashlib
 import re
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import takewhile
@@ -18,7 +18,7 @@ from longhouse.api.auth import Caller
 from longhouse.api.openai.chat_decisions import Deciding
 from longhouse.api.openai.idempotency import UnderWay
 from longhouse.api.openai.request import Asked, Said, prior_of, read, text_of
-from longhouse.api.openai.turn_handle import Attached, folded, seen_heads
+from longhouse.api.openai.turn_handle import Attached, seen_heads
 from longhouse.api.sessions import decisions
 from longhouse.api.sessions.call_names import meant
 from longhouse.api.sessions.decisions import settled
@@ -26,17 +26,17 @@ from longhouse.api.sessions.waiting import Question, own, waiting_status
 from longhouse.api.wire import ChatRequest
 from longhouse.errors import AlreadyReturned, CallerError
 from longhouse.journal import events, fingerprint, imported
-from longhouse.journal.events import Opened, Output, Prompted, Recorded, Returned
+from longhouse.journal.events import Opened, Prompted, Recorded
 from longhouse.journal.fold import blank, fold
-from longhouse.journal.session import EPHEMERAL, Session
+from longhouse.journal.session import EPHEMERAL, Session, Turn
 from longhouse.journal.transcript import Step
 from longhouse.runtime.delegation import PriorOf
+from longhouse.runtime.inbox import Inbox
 from longhouse.search.router import AUTO, Routed, Router
 from longhouse.store import journals, sessions
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.store.delegation import tree
-from longhouse.store.journals import Placed
 from longhouse.store.requests import Accepted, Repeated
 
 SESSION_ID: Final = re.compile(r".+_[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
@@ -49,15 +49,14 @@ ENDS: Final = (events.Finished, events.Failed, events.Cancelled)
 class Turns:
     db: Database
     catalog: Catalog
-    wake: Callable[[str], None] = lambda session_id: None
-    """Tells that a session may be able to move, where it is not the one that the client is attached to."""
+    inbox: Inbox
     router: Router | None = None
     prior: PriorOf | None = None
     """What is known elsewhere of a conversation that is met for the first time."""
     under_way: UnderWay = field(default_factory=UnderWay)
 
     def __post_init__(self) -> None:
-        self._deciding = Deciding(self.db, self.wake)
+        self._deciding = Deciding(self.db, self.inbox)
 
     async def attach(self, caller: Caller, request: ChatRequest, body: bytes, headers: Mapping[str, str]) -> Attached:
         """Finds or opens the session of this request and gives it what is new."""
@@ -95,7 +94,7 @@ class Turns:
 
     async def _again(self, turned: sessions.Turned, asked: Asked) -> Attached:
         """Follows the turn from where the first request placed its event."""
-        session = await self._upto(blank(turned.session_id), turned.seq)
+        session = await journals.load_up_to(self.db, blank(turned.session_id), turned.seq)
         is_beneath = session.turn is not None and bool(session.turn.root) and asked.request.model != session.id
         so_far = await self._seen_heads_again(session, turned, is_beneath=is_beneath)
         if session.turn is None or not is_beneath:
@@ -122,7 +121,7 @@ class Turns:
         """`Attached.seen_heads`, as it was for the first request."""
         if session.turn is None or (session.turn.trace != turned.trace_id and not is_beneath):
             return {}
-        before = await self._upto(blank(session.id), turned.seq - 1)
+        before = await journals.load_up_to(self.db, blank(session.id), turned.seq - 1)
         return await seen_heads(self.db, before, session.updated_at)
 
     # A new request
@@ -212,14 +211,9 @@ class Turns:
         )
         asked.caller.opens_session()
         proposed = f"{template.name}_{uuid.uuid4()}"
-        placed = await journals.open(
-            self.db, proposed, opened, prompt, task=text_of(prompt.content), accepted=asked.accepted
-        )
-        if placed.session_id == proposed:
-            return Attached(session=folded(blank(proposed), 1, placed, opened, prompt), trace=prompt.trace)
-        # Somebody opened it at the same moment.
-        session = await self._upto(blank(placed.session_id), placed.seq)
-        return Attached(session=session, trace=prompt.trace, is_behind=True)
+        task = text_of(prompt.content)
+        delivered = await self.inbox.open(proposed, opened, prompt, task=task, accepted=asked.accepted)
+        return Attached(session=delivered.session, trace=prompt.trace, is_behind=delivered.is_behind)
 
     async def _continue(self, asked: Asked, session_id: str, prompt: Prompted, *, resent: bool) -> Attached:
         """An open question is answered; otherwise the message is the next prompt."""
@@ -230,8 +224,9 @@ class Turns:
         if reply_to is not None and has_asked(session, reply_to) and reply_to not in session.open:
             return await self._answered_again(asked, session, prompt)
         waiting = await meant(self.db, session, reply_to)
-        if questions := [one for one in waiting if one.call.kind == "ask"]:
-            return await self._answer_first(asked, session, prompt, questions[0])
+        questions = [one for one in waiting if one.call.kind == "ask"]
+        if session.turn and questions:
+            return await self._answer_first(asked, session, session.turn, prompt, questions[0])
         if reply_to is not None and not waiting:
             raise await self._misnamed(session, reply_to)
         on = waiting[0] if reply_to is not None else None
@@ -248,12 +243,14 @@ class Turns:
             raise settled("The question that metadata.reply_to names was answered already; another one is open.")
         return await self._queue(asked, session, prompt)
 
-    async def _answer_first(self, asked: Asked, session: Session, prompt: Prompted, question: Question) -> Attached:
+    async def _answer_first(
+        self, asked: Asked, session: Session, turn: Turn, prompt: Prompted, question: Question
+    ) -> Attached:
         """The message is the answer to this question, unless somebody was first: then it answers nothing else."""
         is_own = question.session.id == session.id
         try:
             if not is_own:
-                return await self._answer_beneath(asked, session, prompt, question)
+                return await self._answer_beneath(asked, session, turn, prompt, question)
             text, call = text_of(prompt.content), question.call.call
             return await self.answer(session, call, text, chain=prompt.chain, accepted=asked.accepted)
         except AlreadyReturned:
@@ -265,20 +262,19 @@ class Turns:
         met = await self._deciding.meet(asked, session, prompt, may_decide=False)
         return met or await self._queue(asked, session, prompt)
 
-    async def _answer_beneath(self, asked: Asked, session: Session, prompt: Prompted, question: Question) -> Attached:
+    async def _answer_beneath(
+        self, asked: Asked, session: Session, turn: Turn, prompt: Prompted, question: Question
+    ) -> Attached:
         """An agent beneath gets its answer, whatever the others are doing; the client follows the turn at the top."""
-        assert session.turn is not None
-        asking, trace = question.session, session.turn.trace
-        accepted, text = asked.followed_in(trace), text_of(prompt.content)
-        done = await self.answer(asking, question.call.call, text, accepted=accepted)
-        self.wake(asking.id)
+        accepted, text = asked.followed_in(turn.trace), text_of(prompt.content)
+        done = await self.answer(question.session, question.call.call, text, accepted=accepted)
         followed = session.heard_up_to(prompt.chain)
-        return Attached(session=followed, trace=trace, answers_beneath=True, seen_heads=done.seen_heads)
+        return Attached(session=followed, trace=turn.trace, answers_beneath=True, seen_heads=done.seen_heads)
 
     async def _queue(self, asked: Asked, session: Session, prompt: Prompted) -> Attached:
         """The message is the next prompt."""
-        placed = await journals.add(self.db, session.id, [prompt], trace=prompt.trace, accepted=asked.accepted)
-        return await self._attached(session, placed, prompt, trace=prompt.trace)
+        delivered = await self.inbox.prompt(session, prompt, accepted=asked.accepted)
+        return Attached(session=delivered.session, trace=prompt.trace, is_behind=delivered.is_behind)
 
     async def _misnamed(self, session: Session, reply_to: str) -> CallerError:
         """Why a message cannot answer what it names, which no open question has as its id."""
@@ -291,29 +287,10 @@ class Turns:
     ) -> Attached:
         """Gives a question its answer; raises AlreadyReturned if somebody was first."""
         assert session.turn is not None
-        returned = Returned(call=call, outcome=Output(content=text), by="user", chain=chain)
-        after = folded(session, 0, None, returned)
         before = await seen_heads(self.db, session)
-        placed = await journals.add(
-            self.db,
-            session.id,
-            [returned],
-            trace=session.turn.trace,
-            state=after.state,
-            accepted=accepted,
-            # Where another question is still open, the client is asked that one at once.
-            fingerprint=None if after.can_move else after.rest_mark,
-        )
-        return replace(await self._attached(session, placed, returned, trace=session.turn.trace), seen_heads=before)
-
-    async def _attached(self, session: Session, placed: Placed, event: events.Event, *, trace: str) -> Attached:
-        if placed.seq == session.head + 1:
-            return Attached(session=folded(session, 0, placed, event), trace=trace)
-        return Attached(session=await self._upto(session, placed.seq), trace=trace, is_behind=True)
-
-    async def _upto(self, session: Session, seq: int) -> Session:
-        """The session as it was with event `seq`, and not a step further."""
-        return fold(await journals.read(self.db, session.id, session.head, seq - session.head), session)
+        delivered = await self.inbox.answer(session, call, text, chain=chain, accepted=accepted)
+        trace, is_behind = session.turn.trace, delivered.is_behind
+        return Attached(session=delivered.session, trace=trace, is_behind=is_behind, seen_heads=before)
 
     # Whom the request names
 

@@ -4,15 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from longhouse import clock
-from longhouse.journal import events
-from longhouse.journal.events import Recorded
-from longhouse.journal.fold import fold
 from longhouse.journal.session import Session
 from longhouse.search.router import Routed
 from longhouse.store.database import Database
 from longhouse.store.delegation import tree
-from longhouse.store.journals import Placed
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +54,3 @@ async def seen_heads(db: Database, session: Session, at: datetime | None = None)
     """
     is_alone = session.turn is not None and not session.turn.root and not session.awaits_agents
     return await tree.heads(db, session, session.updated_at if is_alone else at)
-
-
-def folded(session: Session, first: int, placed: Placed | None, *new: events.Event) -> Session:
-    """The session with events that were just placed, or that are about to be."""
-    at = placed.at if placed else clock.now()
-    first = first or session.head + 1
-    return fold((Recorded(seq=first + i, at=at, event=event) for i, event in enumerate(new)), session)

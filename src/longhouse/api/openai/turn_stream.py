@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from longhouse.agents.delegation import PREFIX
 from longhouse.api import streaming, wire
+from longhouse.api.inflight import Visit
 from longhouse.api.openai.turn_handle import Attached
 from longhouse.api.sessions.decisions import all_waiting, undecided, words_on
 from longhouse.api.sessions.tail import Seen, follow
@@ -55,6 +56,8 @@ class Telling:
     db: Database
     bus: Bus
     attached: Attached
+    subscription: Subscription
+    """To the session that the client is attached to, begun before anything could happen there."""
     beat: float = streaming.HEARTBEAT_EVERY
     shows_drafts: bool = True
     """False: the client sees nothing before the end, so nothing has to be taken back when a step restarts."""
@@ -73,7 +76,6 @@ class Telling:
     _handles: list[str] = field(default_factory=list)
     """What the turn collects, and the tree is not read for yet."""
     _session: Session = field(init=False)
-    _subscription: Subscription = field(init=False)
 
     def __post_init__(self) -> None:
         self._session = self.attached.session
@@ -85,26 +87,23 @@ class Telling:
     async def pieces(self) -> AsyncIterator[list[Piece]]:
         """Batches of pieces; an empty one is a heartbeat."""
         session = self._session
-        with self.bus.subscribed(session.id) as subscription:
-            self._subscription = subscription
-            self.bus.appended(session.id, session.head)
-            if self.attached.is_behind:
-                subscription.put(Look())
-            # An answer to one of several questions: the next one is open already. An aside: it says what is open.
-            pieces = await (self._say_what_waits() if self.attached.is_aside else self._rest())
-            if self.ending is not None:
+        if self.attached.is_behind:
+            self.subscription.put(Look())
+        # An answer to one of several questions: the next one is open already. An aside: it says what is open.
+        pieces = await (self._say_what_waits() if self.attached.is_aside else self._rest())
+        if self.ending is not None:
+            yield pieces
+            return
+        async for batch in follow(self.db, session.id, self.subscription, after=session.head, beat=self.beat):
+            pieces = await self._tell(batch) if batch else []
+            if self.ending is None and batch:
+                pieces += await self._rest()
+            if self.ending is None and self.attached.is_behind and not self._draft:
+                pieces += self._join()
+            if pieces or not batch:
                 yield pieces
+            if self.ending is not None:
                 return
-            async for batch in follow(self.db, session.id, subscription, after=session.head, beat=self.beat):
-                pieces = await self._tell(batch) if batch else []
-                if self.ending is None and batch:
-                    pieces += await self._rest()
-                if self.ending is None and self.attached.is_behind and not self._draft:
-                    pieces += self._join()
-                if pieces or not batch:
-                    yield pieces
-                if self.ending is not None:
-                    return
         self.ending = Ending(self._session, None, _error("the session was deleted", "session_deleted"))
 
     @property
@@ -139,7 +138,7 @@ class Telling:
         items = await self._tree.since(batch)
         if self._tree.held:
             # The session has gone on since: we read what it did, and show all of it in order.
-            self._subscription.put(Look())
+            self.subscription.put(Look())
         return items
 
     def _notice(self, tool: str, arguments: str) -> None:
@@ -317,6 +316,15 @@ class Telling:
 
     def _act(self, event: str, **detail: Any) -> Piece:
         return Piece(activity=about(self._session, self.attached.trace, event, **detail))
+
+
+def follow_turn(visit: Visit, db: Database, bus: Bus, attached: Attached) -> Telling:
+    """Follows a turn from now on until the request is over.
+
+    Called right after the commit, with no `await` in between, it misses nothing that the worker tells.
+    """
+    visit.session = attached.session.id
+    return Telling(db, bus, attached, visit.opened.enter_context(bus.subscribed(attached.session.id)))
 
 
 def about(session: Session, trace: str, event: str, **detail: Any) -> dict[str, Any]:

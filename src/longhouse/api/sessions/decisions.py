@@ -9,7 +9,7 @@ from typing import Final
 from longhouse import clock
 from longhouse.api.sessions.waiting import Question, WaitingStatus, named, own, waiting_status
 from longhouse.errors import CallerError
-from longhouse.journal.events import Decided, Decision, Event, Fault, Outcome, Output, Returned
+from longhouse.journal.events import Decision
 from longhouse.journal.pending_decisions import Undecided, words_for
 from longhouse.journal.session import Open, Session
 from longhouse.store.database import Database
@@ -145,21 +145,6 @@ def decidable(session: Session, decision: Decision) -> list[Open]:
         # Past its deadline a call counts as denied, whether or not a worker has said so yet.
         return [call for call in session.unapproved if not is_late(call, clock.now())]
     return session.unapproved if decision == "deny" else session.uncertain
-
-
-def settling(decided: Decided, result: str | None = None) -> list[Event]:
-    """A decision, with the outcome of the call where it has one by that."""
-    match decided.decision:
-        case "happened":
-            outcome: Outcome = Output(content=result or "")
-        case "give_up":
-            outcome = Fault(code="given_up", message="nobody knows whether it happened, and it was given up")
-        case "deny":
-            why = f": {decided.comment}" if decided.comment else ""
-            outcome = Fault(code="denied", message=f"the user did not approve this call{why}")
-        case "approve" | "did_not_happen":
-            return [decided]
-    return [decided, Returned(call=decided.call, outcome=outcome, by="user")]
 
 
 def outrun() -> CallerError:

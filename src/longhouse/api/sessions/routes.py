@@ -20,15 +20,12 @@ from longhouse.api.sessions.decisions import settled
 from longhouse.api.sessions.waiting import Question, WaitingStatus, own, shown, waiting_status
 from longhouse.errors import AlreadyReturned, CallerError
 from longhouse.journal import events
-from longhouse.journal.events import Event
 from longhouse.journal.session import Session, State
 from longhouse.journal.visible_text import readable_json
-from longhouse.runtime.bus import Bus
-from longhouse.store import erasure, journals
+from longhouse.runtime.inbox import Inbox
+from longhouse.store import journals
 from longhouse.store import sessions as views
 from longhouse.store.catalog.catalog import Catalog
-from longhouse.store.database import Database
-from longhouse.store.delegation import cancel as cancels
 from longhouse.store.delegation import tree
 
 
@@ -61,17 +58,17 @@ class Approval(wire.Strict):
     result: StrictStr | None = None
     comment: StrictStr = ""
 
-    def settling(self, call: str) -> list[Event]:
-        decided = events.Decided(call=call, decision=self.decision, by="user", comment=self.comment)
-        return decisions.settling(decided, self.result)
+    def of(self, call: str) -> events.Decided:
+        return events.Decided(call=call, decision=self.decision, by="user", comment=self.comment)
 
 
 class Sessions:
     """What can be done with a session from outside; the routes below only translate."""
 
-    def __init__(self, db: Database, bus: Bus, catalog: Catalog, turns: Turns) -> None:
-        self.db = db
-        self.bus = bus
+    def __init__(self, inbox: Inbox, catalog: Catalog, turns: Turns) -> None:
+        self.inbox = inbox
+        self.db = inbox.db
+        self.bus = inbox.bus
         self.catalog = catalog
         self.turns = turns
 
@@ -101,7 +98,6 @@ class Sessions:
             raise settled("This question was answered already.") from None
         except journals.NotThere:
             raise _missing() from None
-        self.bus.appended(attached.session.id, attached.session.head)
         return attached.session if asked.session is session else await self.load(caller, session_id)
 
     async def decide(self, caller: Caller, session_id: str, approval: Approval) -> Session:
@@ -112,40 +108,23 @@ class Sessions:
             found = await meant(self.db, session, approval.call_id, partial(_may_decide, approval.decision))
             if not found or (first and not found[0].is_same(first)):
                 raise settled("There is no such open decision on this call: it was settled already, or never asked.")
-            first, asking = found[0], found[0].session
-            new, trace = approval.settling(first.call.call), asking.turn.trace if asking.turn else ""
+            first = found[0]
             try:
-                placed = await journals.add(self.db, asking.id, new, trace=trace, head=asking.head)
+                await self.inbox.decide(first.session, approval.of(first.call.call), approval.result)
             except journals.NotThere:
                 continue
-            self.bus.appended(asking.id, placed.seq)
             return await journals.catch_up(self.db, session)
         raise decisions.outrun()
 
     async def forget(self, caller: Caller, session_id: str) -> None:
         """Deletes the session and all that it has called, whatever they are doing, with all that was said there."""
         await self.find(caller, session_id)
-        forgotten = await erasure.forget(self.db, session_id, caller.owner)
-        if forgotten is None:
+        if not await self.inbox.forget(session_id, caller.owner):
             raise _missing()
-        for gone in forgotten.ids:
-            self.bus.gone(gone)
-        for reached, seq in forgotten.told:
-            self.bus.appended(reached, seq)
 
     async def cancel(self, caller: Caller, session_id: str) -> Session:
         """Ends the running turn, or the next one waiting; in a session that rests, what it has left at work."""
-        session = await self.load(caller, session_id)
-        # What came after it was asked for is not cancelled.
-        trace = _next_trace(session)
-        for one in [trace] if trace else await tree.left_at_work(self.db, session):
-            stopped = await cancels.cancel(self.db, session, one)
-            for ended, fence in stopped.fences.items():
-                self.bus.stop(ended, fence)
-            for reached, seq in (*stopped.ended, *stopped.told):
-                self.bus.appended(reached, seq)
-            session = stopped.top
-        return session
+        return await self.inbox.cancel(await self.load(caller, session_id))
 
 
 Held = Annotated[Sessions, of_app("sessions")]
@@ -215,13 +194,6 @@ def _accepted(session_id: str, session: Session) -> Response:
 
 def cursor_of(row: views.Row) -> str:
     return pagination.cursor(row.created_at, row.id)
-
-
-def _next_trace(session: Session) -> str:
-    """What the session is at, or else what it is about to begin; empty if it rests."""
-    if session.turn and session.is_running:
-        return session.turn.trace
-    return session.queue[0].prompt.trace if session.queue else ""
 
 
 def _may_decide(decision: events.Decision, question: Question) -> bool:

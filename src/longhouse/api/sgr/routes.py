@@ -10,7 +10,7 @@ from longhouse.api.inflight import VISIT
 from longhouse.api.json_route import strict_router
 from longhouse.api.openai.completions import Completion
 from longhouse.api.openai.turn_handle import Attached
-from longhouse.api.openai.turn_stream import Telling
+from longhouse.api.openai.turn_stream import follow_turn
 from longhouse.api.pagination import MAX_PAGE
 from longhouse.api.sessions.routes import Sessions, snapshot_of
 from longhouse.api.sessions.waiting import Question, shown, waiting_status
@@ -82,10 +82,9 @@ def routes(db: Database, bus: Bus, sessions: Sessions) -> APIRouter:
         except AlreadyReturned:
             raise CallerError("This question was answered already.", status=409, code="already_settled") from None
         if asked[0].session is not session:
-            bus.appended(attached.session.id, attached.session.head)
             attached = Attached(session=session, trace=session.turn.trace, seen_heads=attached.seen_heads)
-        request.scope[VISIT].session = session.id
-        return ChatStream(Completion(telling=Telling(db, bus, attached), include_usage=False, ignored=[]).chunks())
+        telling = follow_turn(request.scope[VISIT], db, bus, attached)
+        return ChatStream(Completion(telling=telling, include_usage=False, ignored=[]).chunks())
 
     return router
 

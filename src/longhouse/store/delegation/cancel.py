@@ -6,8 +6,8 @@ from typing import Final
 
 from longhouse import clock
 from longhouse.journal import events
-from longhouse.journal.events import Event, Fault, Recorded
-from longhouse.journal.fold import fold
+from longhouse.journal.events import Event, Fault
+from longhouse.journal.fold import extended
 from longhouse.journal.session import Session
 from longhouse.store import journals
 from longhouse.store.database import Database, Within
@@ -118,6 +118,4 @@ def _ending(session: Session, trace: str) -> _Ending:
     open_calls = session.open if _is_at(session, trace) else {}
     new: list[Event] = [events.Returned(call=call, outcome=CANCELLED) for call in open_calls]
     new.append(events.Cancelled(trace=trace, by="user"))
-    at = clock.now()
-    recorded = [Recorded(seq=session.head + 1 + nth, at=at, event=event) for nth, event in enumerate(new)]
-    return _Ending(session, new, fold(recorded, session))
+    return _Ending(session, new, extended(session, new, clock.now()))

@@ -1,0 +1,121 @@
+"""Whatever reaches a session from outside is committed, and then the worker and the followers hear of it, once."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from engine_room import Room
+
+from longhouse.api import auth, wire
+from longhouse.api.openai.session_resolver import Turns
+from longhouse.errors import AlreadyReturned
+from longhouse.journal import events
+from longhouse.journal.session import State
+from longhouse.models.scripted import call
+from longhouse.runtime.bus import Bus, Gone, Item, Look, Subscription
+from longhouse.runtime.inbox import Inbox
+from longhouse.store import journals
+from longhouse.store.catalog.catalog import Catalog
+from longhouse.store.database import Database
+from support import AGENT, House, Serving, user
+
+ASK = call("clarificationtool", questions=["Which city?"])
+DONE = call("finalanswertool", answer="Rain in Oslo.")
+
+
+@contextmanager
+def heard_by(bus: Bus, session_id: str) -> Iterator[tuple[list[str], Subscription]]:
+    """Who is woken meanwhile, and what a follower of this session hears."""
+    woken: list[str] = []
+    bus.on_wake(woken.append)
+    with bus.subscribed(session_id) as subscription:
+        yield woken, subscription
+
+
+async def taken(subscription: Subscription) -> list[Item]:
+    async with asyncio.timeout(5):
+        return await subscription.take()
+
+
+async def test_each_message_is_told_once_with_the_head_that_it_made(db: Database) -> None:
+    room = Room(db, [ASK])
+    inbox, asking = Inbox(db, room.bus), await room.run()
+    assert asking.state is State.WAITING_FOR_CLARIFICATION
+    prompt = events.Prompted(trace="later", content=("And tomorrow?",))
+    with heard_by(room.bus, asking.id) as (woken, follower):
+        answered = await inbox.answer(asking, "1-action-0", "Oslo")
+        assert (answered.session.head, answered.is_behind) == (asking.head + 1, False)
+        assert await taken(follower) == [Look(asking.head + 1)]
+        # It is queued by somebody who has not heard of the answer: he gets the session with both.
+        queued = await inbox.prompt(asking, prompt)
+        assert (queued.session.head, queued.is_behind) == (asking.head + 2, True)
+        assert queued.session == await journals.load(db, asking.id)
+        assert await taken(follower) == [Look(asking.head + 2)]
+        cancelled = await inbox.cancel(queued.session)
+        assert [one.prompt.trace for one in cancelled.queue] == ["later"]
+        assert await taken(follower) == [Look(cancelled.head)]
+        assert woken == [asking.id] * 3
+        assert await inbox.forget(asking.id, "local")
+        assert await taken(follower) == [Gone()]
+        assert not await inbox.forget(asking.id, "local")
+
+
+async def test_what_is_refused_wakes_nobody(db: Database) -> None:
+    room = Room(db, [ASK, DONE])
+    inbox, asking = Inbox(db, room.bus), await room.run()
+    await room.answer(asking.id, "1-action-0", "Bergen")
+    aside = events.Prompted(trace="t", content=("Quick!",), aside=True)
+    decided = events.Decided(call="1-action-0", decision="deny", by="user")
+    with heard_by(room.bus, asking.id) as (woken, follower):
+        with pytest.raises(AlreadyReturned):
+            await inbox.answer(asking, "1-action-0", "Oslo")
+        with pytest.raises(journals.NotThere):
+            await inbox.prompt(asking, aside)
+        with pytest.raises(journals.NotThere):
+            await inbox.decide(asking, decided)
+        follower.put(Gone())
+        assert (woken, await taken(follower)) == ([], [Gone()])
+
+
+async def test_a_request_whose_client_leaves_after_the_commit_has_woken_the_worker(serving: Serving) -> None:
+    async with serving([DONE]) as house:
+        heard: list[str] = []
+        house.app.bus.on_wake(heard.append)
+        turns = Turns(house.db, Catalog(house.db), Inbox(house.db, house.app.bus))
+        request = wire.ChatRequest.model_validate({"model": AGENT, "messages": [user("Will it rain?")]})
+        left = await turns.attach(auth.LOCAL, request, b"", {})  # nobody reads its answer
+        assert heard == [left.session.id]
+        assert (await house.until(left.session.id, "COMPLETED"))["result"] == "Rain in Oslo."
+
+
+async def test_every_door_wakes_the_worker_once_and_a_retry_never(serving: Serving) -> None:
+    async with serving([ASK, DONE, ASK, DONE, ASK, DONE, DONE]) as house:
+        heard: list[str] = []
+        house.app.bus.on_wake(heard.append)
+        said, key = await house.say("Will it rain?"), {"idempotency-key": "k1"}
+        session_id = said["model"]
+        assert heard == [session_id]
+        await posted(house, f"/v1/sessions/{session_id}/clarification", {"answer": "Oslo"})
+        await house.until(session_id, "COMPLETED")
+        assert heard == [session_id] * 2
+        # The answer in the chat, and the same request again.
+        await house.say("And tomorrow?", model=session_id)
+        body = {"model": session_id, "messages": [user("Oslo")]}
+        first, again = [await posted(house, "/v1/chat/completions", body, key) for _ in range(2)]
+        assert json.loads(first)["choices"] == json.loads(again)["choices"]
+        assert heard == [session_id] * 4
+        await house.say("And on Sunday?", model=session_id)
+        await posted(house, f"/agents/{session_id}/provide_clarification", {"clarifications": "Oslo"})
+        assert heard == [session_id] * 6
+        async with asyncio.timeout(5):
+            while house.app.bus.followed:  # until the last request is over
+                await asyncio.sleep(0.01)
+
+
+async def posted(house: House, path: str, body: dict[str, Any], headers: dict[str, str] | None = None) -> bytes:
+    async with house.http.post(path, json=body, headers=headers) as response:
+        assert response.status < 300, await response.text()
+        return await response.read()
