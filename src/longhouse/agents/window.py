@@ -42,7 +42,6 @@ LEAST: Final = 400
 """Characters; shorter results and arguments stay, since their stubs would save next to nothing."""
 SHORT: Final = 100
 """Characters of one argument that stays where longer ones beside it are left out."""
-REASONING: Final = "reasoningtool"
 SUB_WINDOW: Final = 50
 """Messages of earlier turns that a sub-agent is shown, unless its template says otherwise."""
 
@@ -118,7 +117,7 @@ def stubbed(step: Step, template: Template) -> list[Message]:
 
 def is_thought(step: Step) -> bool:
     """Does a step only think about what was there before it?"""
-    return all(use.tool == REASONING for use in step.uses)
+    return all(use.role == "reasons" for use in step.uses)
 
 
 def _stub(step: Step, message: Message, names: dict[str, str]) -> Message | None:
