@@ -85,10 +85,10 @@ def _parted(session: Session, template: Template, names: dict[str, str]) -> tupl
     return [*summed, *shown], [entry for entry in transcript if entry.seq >= began and not isinstance(entry, Told)]
 
 
-def history(session: Session, template: Template, wire_names: dict[str, str] | None = None) -> Iterator[Message]:
+def history(session: Session, template: Template) -> Iterator[Message]:
     """The whole transcript, nothing left out but what a summary stands for."""
     for entry in conversation.shown(session):
-        yield from _messages(entry, template, wire_names or {})
+        yield from _messages(entry, template, {})
 
 
 @dataclass(frozen=True, slots=True)
