@@ -22,8 +22,10 @@ from aiohttp import web
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from forking import Forked
+from longhouse.agents import rules
 from longhouse.agents.builtin import BUILT_IN
 from longhouse.agents.template import Template
+from longhouse.agents.tool import Tool
 from longhouse.api.connections import Bounds, Connections
 from longhouse.api.http_protocol import config_of
 from longhouse.app import TOOLS, App, open_app
@@ -369,6 +371,12 @@ __all__ = ["AGENT", "House", "Process", "Serving", "Sse", "launched", "open_data
 
 BEGAN = datetime(2026, 1, 31, 12, tzinfo=UTC)
 LIMITS = events.Limits(max_iterations=10, max_clarifications=3, time_budget=600)
+
+
+def open_tools(session: Session, template: Template, tools: Sequence[Tool], now: datetime) -> list[Tool]:
+    """Those of `tools` that the rules leave open at this point of the turn."""
+    opening = rules.opening_of(session, template, now)
+    return [tool for tool in tools if opening.leaves(tool)]
 
 
 def told(

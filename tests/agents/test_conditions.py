@@ -11,7 +11,7 @@ from longhouse.agents.template import Availability, ExecutionPolicy, Rules, Stag
 from longhouse.agents.tool import Tool
 from longhouse.journal import events
 from longhouse.journal.session import Session
-from support import BEGAN, opened, prompted, returned, started, told, used
+from support import BEGAN, open_tools, opened, prompted, returned, started, told, used
 
 NOW = BEGAN + timedelta(seconds=10)
 FACTS: dict[str, Any] = {
@@ -151,8 +151,8 @@ def test_a_rule_closes_tools_by_stage_but_never_those_that_finish() -> None:
         Availability(when="stage == plan", keep_only=()),
     ):
         template = Template(name="t", rules=Rules(availability=(rule,)))
-        assert rules.open_tools(session_of(), template, [work, finish], NOW) == [finish]
+        assert open_tools(session_of(), template, [work, finish], NOW) == [finish]
         other = Template(
             name="t", rules=Rules(availability=(Availability(when="stage == research", exclude=("work",)),))
         )
-        assert rules.open_tools(session_of(), other, [work, finish], NOW) == [work, finish]
+        assert open_tools(session_of(), other, [work, finish], NOW) == [work, finish]

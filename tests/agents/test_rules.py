@@ -10,7 +10,7 @@ from longhouse.agents.template import DEFAULT_AVAILABILITY, Availability, Rules,
 from longhouse.agents.tool import Tool
 from longhouse.journal import events
 from longhouse.journal.session import Session, Turn
-from support import BEGAN, opened, prompted, returned, started, told, used
+from support import BEGAN, open_tools, opened, prompted, returned, started, told, used
 
 WORK = Tool(name="work", description="", schema={})
 ASK = Tool(name="ask", description="", schema={}, asks=True)
@@ -48,17 +48,17 @@ def question(answer: events.Outcome) -> list[events.Event]:
 
 
 def test_within_its_limits_a_turn_has_all_its_tools_in_their_order() -> None:
-    assert rules.open_tools(session_of(*steps(2)), TEMPLATE, TOOLS, STARTED_AT) == TOOLS
+    assert open_tools(session_of(*steps(2)), TEMPLATE, TOOLS, STARTED_AT) == TOOLS
     assert rules.spent(turn(*steps(2)), STARTED_AT) is None
 
 
 def test_at_max_iterations_only_finishing_tools_are_left() -> None:
-    assert rules.open_tools(session_of(*steps(3)), TEMPLATE, TOOLS, STARTED_AT) == [FINISH]
+    assert open_tools(session_of(*steps(3)), TEMPLATE, TOOLS, STARTED_AT) == [FINISH]
     assert rules.spent(turn(*steps(3)), STARTED_AT) == "its limit of 3 steps"
 
 
 def test_a_turn_without_finishing_tools_is_left_with_words() -> None:
-    assert rules.open_tools(session_of(*steps(3)), TEMPLATE, [WORK, ASK], STARTED_AT) == []
+    assert open_tools(session_of(*steps(3)), TEMPLATE, [WORK, ASK], STARTED_AT) == []
 
 
 def test_after_its_limit_an_agent_has_a_few_steps_to_finish() -> None:
@@ -74,7 +74,7 @@ def test_after_its_limit_an_agent_has_a_few_steps_to_finish() -> None:
 def test_time_closes_tools_and_twice_the_time_ends_the_turn(seconds: float, is_spent: bool, is_overdue: bool) -> None:
     now = STARTED_AT + timedelta(seconds=seconds)
     assert (rules.spent(turn(), now) == "its limit of 100 seconds") == is_spent
-    assert (rules.open_tools(session_of(), TEMPLATE, TOOLS, now) == [FINISH]) == is_spent
+    assert (open_tools(session_of(), TEMPLATE, TOOLS, now) == [FINISH]) == is_spent
     end = ("limit_reached", "the agent did not finish within its limit of 100 seconds")
     assert (rules.overdue(turn(), now) == end) == is_overdue
 
@@ -125,16 +125,16 @@ def test_tokens_of_others_close_the_tools_and_end_nothing() -> None:
 
 
 def test_after_enough_clarifications_no_more_are_offered() -> None:
-    assert rules.open_tools(session_of(*question(events.Output(content="Oslo"))), TEMPLATE, TOOLS, STARTED_AT) == [
+    assert open_tools(session_of(*question(events.Output(content="Oslo"))), TEMPLATE, TOOLS, STARTED_AT) == [
         WORK,
         FINISH,
     ]
-    assert rules.open_tools(session_of(max_clarifications=0), TEMPLATE, TOOLS, STARTED_AT) == [WORK, FINISH]
+    assert open_tools(session_of(max_clarifications=0), TEMPLATE, TOOLS, STARTED_AT) == [WORK, FINISH]
 
 
 def test_a_question_nobody_answered_is_not_counted() -> None:
     unanswered = question(events.Fault(code="abandoned", message="x"))
-    assert rules.open_tools(session_of(*unanswered), TEMPLATE, TOOLS, STARTED_AT) == TOOLS
+    assert open_tools(session_of(*unanswered), TEMPLATE, TOOLS, STARTED_AT) == TOOLS
 
 
 def test_limits_belong_to_the_turn_and_not_to_the_session() -> None:
@@ -144,7 +144,7 @@ def test_limits_belong_to_the_turn_and_not_to_the_session() -> None:
     session = told(started(session.head, trace="t2", limits=limits), session=session)
     assert session.turn is not None
     assert session.iteration == 3
-    assert rules.open_tools(session, TEMPLATE, TOOLS, session.turn.started_at) == TOOLS
+    assert open_tools(session, TEMPLATE, TOOLS, session.turn.started_at) == TOOLS
 
 
 def failing(times: int, arguments: str = "{}", *, tool: str = "work", code: str = "tool_failed") -> list[events.Event]:
@@ -162,8 +162,8 @@ def failing(times: int, arguments: str = "{}", *, tool: str = "work", code: str 
 
 def test_the_same_failing_call_closes_its_tool_at_the_third_time_and_the_agent_is_told() -> None:
     patient = {"max_iterations": 10}
-    assert rules.open_tools(session_of(*failing(2), **patient), TEMPLATE, TOOLS, STARTED_AT) == TOOLS
-    assert rules.open_tools(session_of(*failing(3), **patient), TEMPLATE, TOOLS, STARTED_AT) == [ASK, FINISH]
+    assert open_tools(session_of(*failing(2), **patient), TEMPLATE, TOOLS, STARTED_AT) == TOOLS
+    assert open_tools(session_of(*failing(3), **patient), TEMPLATE, TOOLS, STARTED_AT) == [ASK, FINISH]
     fault = events.Fault(code="tool_failed", message="no")
     assert rules.told(session_of(*failing(1), **patient), "work", "{}", fault) == fault
     told_so = rules.told(session_of(*failing(2), **patient), "work", "{}", fault)
@@ -174,14 +174,14 @@ def test_the_same_failing_call_closes_its_tool_at_the_third_time_and_the_agent_i
 @pytest.mark.parametrize("code", sorted(rules.UNTIMELY))
 def test_a_tool_that_was_only_called_at_the_wrong_time_stays_open(code: str) -> None:
     session = session_of(*failing(5, code=code), max_iterations=10)
-    assert rules.open_tools(session, TEMPLATE, TOOLS, STARTED_AT) == TOOLS
+    assert open_tools(session, TEMPLATE, TOOLS, STARTED_AT) == TOOLS
     fault = events.Fault(code=code, message="no")
     assert rules.told(session_of(*failing(2), max_iterations=10), "work", "{}", fault) == fault
 
 
 def test_what_finishes_is_never_closed_however_often_it_fails() -> None:
     session = session_of(*failing(5, tool="finish", code="bad_arguments"), max_iterations=10)
-    assert rules.open_tools(session, TEMPLATE, TOOLS, STARTED_AT) == TOOLS
+    assert open_tools(session, TEMPLATE, TOOLS, STARTED_AT) == TOOLS
     fault = events.Fault(code="bad_arguments", message="no")
     twice = session_of(*failing(2, tool="finish"), max_iterations=10)
     assert rules.told(twice, "finish", "{}", fault, finishes=True) == fault
@@ -192,8 +192,8 @@ def test_a_rule_may_name_all_tools_of_a_server() -> None:
     tools = [price, stock, WORK, FINISH]
     closes = Rules(availability=(Availability(when="iteration == 0", exclude=("shop.*",)),))
     keeps = Rules(availability=(Availability(when="iteration == 0", keep_only=("shop.*",)),))
-    assert rules.open_tools(session_of(), Template(name="t", rules=closes), tools, STARTED_AT) == [WORK, FINISH]
-    assert rules.open_tools(session_of(), Template(name="t", rules=keeps), tools, STARTED_AT) == [price, stock, FINISH]
+    assert open_tools(session_of(), Template(name="t", rules=closes), tools, STARTED_AT) == [WORK, FINISH]
+    assert open_tools(session_of(), Template(name="t", rules=keeps), tools, STARTED_AT) == [price, stock, FINISH]
 
 
 def test_many_calls_in_one_reply_leave_a_turn_its_steps_to_finish() -> None:
@@ -202,7 +202,7 @@ def test_many_calls_in_one_reply_leave_a_turn_its_steps_to_finish() -> None:
     assert session.turn is not None
     assert rules.spent(session.turn, STARTED_AT) == "its limit of 2 tool calls"
     assert rules.overdue(session.turn, STARTED_AT) is None
-    assert rules.open_tools(session, TEMPLATE, TOOLS, STARTED_AT) == [FINISH]
+    assert open_tools(session, TEMPLATE, TOOLS, STARTED_AT) == [FINISH]
 
 
 def test_searches_tools_and_tokens_have_budgets_too() -> None:
@@ -210,11 +210,11 @@ def test_searches_tools_and_tokens_have_budgets_too() -> None:
     searched = [events.Replied(), used("1-action-0"), events.Returned(
         call="1-action-0", outcome=events.Output(content=""), adds={"searches_used": 2}
     )]  # fmt: skip
-    assert rules.open_tools(session_of(*searched, max_searches=3), TEMPLATE, [search, FINISH], STARTED_AT) == [
+    assert open_tools(session_of(*searched, max_searches=3), TEMPLATE, [search, FINISH], STARTED_AT) == [
         search,
         FINISH,
     ]
-    assert rules.open_tools(session_of(*searched, max_searches=2), TEMPLATE, [search, FINISH], STARTED_AT) == [FINISH]
+    assert open_tools(session_of(*searched, max_searches=2), TEMPLATE, [search, FINISH], STARTED_AT) == [FINISH]
     assert rules.spent(turn(*steps(2), tool_budget=2), STARTED_AT) == "its limit of 2 tool calls"
     costly = events.Replied(usage=events.Usage(total_tokens=500))
     assert rules.spent(turn(costly, token_budget=500), STARTED_AT) == "its limit of 500 tokens"

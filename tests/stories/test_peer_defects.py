@@ -140,8 +140,9 @@ strange = [Tool(name=name, description="", schema={}) for name in ("agent.b", "a
 toolbox = Toolbox(ToolRegistry.list_items())
 for template in BUILT_IN:
     tools = [*(toolbox.get(name) for name in template.tool_policy.named if toolbox.find(name)), *strange]
+    opening = rules.opening_of(session, template, at)
     request = AgentRegistry.resolve([template.base_agent_class])[0]().propose(
-        session, template, rules.open_tools(session, template, tools, at)
+        session, template, [tool for tool in tools if opening.leaves(tool)]
     )
     sys.stdout.buffer.write(request.encoded + b"\\n")
 """

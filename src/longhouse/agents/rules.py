@@ -1,7 +1,7 @@
 """Which tools are open at this point of a turn. A limit ends a turn in words: it closes tools, it raises nothing."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -11,6 +11,7 @@ from longhouse.agents.naming import Names
 from longhouse.agents.template import Availability, Template
 from longhouse.agents.tool import Tool
 from longhouse.journal.events import Fault, Recorded, Returned
+from longhouse.journal.roles import tools_of
 from longhouse.journal.session import Session, Turn
 from longhouse.journal.transcript import Use
 
@@ -22,8 +23,8 @@ PATIENCE: Final = 3
 """So often may the same call fail before its tool is closed for the turn."""
 UNREADABLE: Final = 3
 """So many replies in a row that cannot be read end the turn."""
-ASKING: Final = "clarificationtool"
-"""A rule that names it means every tool that asks."""
+ASKING: Final = tools_of("asks")
+"""A rule that names one of them means every tool that asks."""
 UNTIMELY: Final = frozenset({
     "answered", "delegate_first", "no_more_calls", "no_more_questions", "no_more_searches", "not_offered",
     "reason_first", "too_many_agents", "too_many_calls",
@@ -35,12 +36,6 @@ REFUSED: Final = UNMADE | {
     "cycle", "rate_limited", "too_deep", "unknown_agent", "unknown_handle", "unknown_tool",
 }  # fmt: skip
 """Why a call that a model asked for was not made."""
-
-
-def open_tools(session: Session, template: Template, tools: Sequence[Tool], now: datetime) -> list[Tool]:
-    """Those of `tools` that the template's rules, the turn's budgets and the agent's own failures leave open."""
-    opening = opening_of(session, template, now)
-    return [tool for tool in tools if opening.leaves(tool)]
 
 
 class Rule:
@@ -58,7 +53,11 @@ class Rule:
 
 
 def _is_meant(tool: Tool, names: Names) -> bool:
-    return tool.name in names or (tool.asks and ASKING in names)
+    return tool.name in names or (tool.asks and _means_asking(names))
+
+
+def _means_asking(names: Names | tuple[str, ...]) -> bool:
+    return any(name in names for name in ASKING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +91,7 @@ class Opening:
     def kept(self) -> list[tuple[str, ...]]:
         """Lists of which each names all that may be open; one that means every tool that asks says less than that."""
         lists = (rule.keep_only for rule in self.rules if rule.keep_only is not None)
-        return [names for names in lists if ASKING not in names]
+        return [names for names in lists if not _means_asking(names)]
 
 
 def opening_of(session: Session, template: Template, now: datetime, stage: str | None = None) -> Opening:

@@ -11,6 +11,7 @@ import msgspec
 
 from longhouse.journal.events import Effect
 from longhouse.journal.messages import Assistant, Message
+from longhouse.journal.roles import Role
 
 ToolType = Literal["system", "aux", "domain", "meta"]
 RiskLevel = Literal["low", "medium", "high"]
@@ -44,6 +45,8 @@ class Tool:
     """Seconds after which a call that nobody approved is denied."""
     per_minute: int | None = None
     """Calls of one owner that are made in a minute."""
+    role: Role = ""
+    """Its part in a turn, which its calls are recorded with; what is done with a call, the fields above say."""
     agent: str | None = None
     """The template whose agent does the work; its call stays open until that agent has answered."""
     collects: bool = False

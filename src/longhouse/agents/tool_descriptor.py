@@ -8,6 +8,7 @@ from pydantic import AfterValidator, ConfigDict, Field
 
 from longhouse.agents.tool import RiskLevel, Tool, ToolType
 from longhouse.journal.events import Effect
+from longhouse.journal.roles import role_of
 
 _STRICT: Final = ConfigDict(extra="forbid")
 RISKS: Final = ("low", "medium", "high")
@@ -233,4 +234,5 @@ def _met(descriptor: ToolDescriptor) -> Tool:
         approval_timeout=descriptor.approval_timeout,
         per_minute=descriptor.security_policy.rate_limits.per_minute,
         agent=descriptor.runtime_binding.agent,
+        role=role_of(descriptor.name),
     )

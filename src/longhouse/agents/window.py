@@ -42,7 +42,6 @@ LEAST: Final = 400
 """Characters; shorter results and arguments stay, since their stubs would save next to nothing."""
 SHORT: Final = 100
 """Characters of one argument that stays where longer ones beside it are left out."""
-REASONING: Final = "reasoningtool"
 SUB_WINDOW: Final = 50
 """Messages of earlier turns that a sub-agent is shown, unless its template says otherwise."""
 
@@ -86,10 +85,10 @@ def _parted(session: Session, template: Template, names: dict[str, str]) -> tupl
     return [*summed, *shown], [entry for entry in transcript if entry.seq >= began and not isinstance(entry, Told)]
 
 
-def history(session: Session, template: Template, wire_names: dict[str, str] | None = None) -> Iterator[Message]:
+def history(session: Session, template: Template) -> Iterator[Message]:
     """The whole transcript, nothing left out but what a summary stands for."""
     for entry in conversation.shown(session):
-        yield from _messages(entry, template, wire_names or {})
+        yield from _messages(entry, template, {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +117,7 @@ def stubbed(step: Step, template: Template) -> list[Message]:
 
 def is_thought(step: Step) -> bool:
     """Does a step only think about what was there before it?"""
-    return all(use.tool == REASONING for use in step.uses)
+    return all(use.role == "reasons" for use in step.uses)
 
 
 def _stub(step: Step, message: Message, names: dict[str, str]) -> Message | None:

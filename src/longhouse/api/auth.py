@@ -95,11 +95,10 @@ class Door:
 
     async def watch(self) -> None:
         """Shows out whose key was revoked by another process."""
-        while True:
-            await self.visits.some.wait()
-            await asyncio.sleep(LOOK_EVERY)
-            for key_id in await keys.revoked(self.db, self.visits.keys):
-                self.visits.end(key_id)
+        await self.visits.some.wait()
+        await asyncio.sleep(LOOK_EVERY)
+        for key_id in await keys.revoked(self.db, self.visits.keys):
+            self.visits.end(key_id)
 
     async def _recognise(self, headers: Headers) -> Caller:
         secret = _presented(headers)
@@ -128,12 +127,8 @@ async def open_door(db: Database, *, admin_key: str = "", limits: Limits | None 
     door = Door(db, admin_key=admin_key, limits=limits or Limits())
     await door.is_open()  # a key that is there at the start counts, even if nobody asks before it is revoked
     # Without further looks, revoked keys would stay for good.
-    watching = asyncio.create_task(background.forever("revoked_keys", door.watch))
-    try:
+    async with background.running("revoked_keys", door.watch):
         yield door
-    finally:
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
 
 
 class Guard(SecurityBase):

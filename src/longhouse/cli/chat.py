@@ -16,6 +16,7 @@ from rich.console import Console
 from yarl import URL
 
 from longhouse.errors import LonghouseError, SetupError
+from longhouse.journal.roles import role_of
 from longhouse.journal.session import LOCAL_OWNER
 from longhouse.journal.visible_text import readable, readable_json
 
@@ -135,7 +136,7 @@ class Page:
 
     def show(self, chunk: dict[str, Any]) -> None:
         activity = chunk.get("x_agent") or {}
-        if activity.get("event") == "tool_call" and activity["tool"] != "finalanswertool":
+        if activity.get("event") == "tool_call" and role_of(activity["tool"]) != "finishes":
             gap = "\n" if self._is_mid_line else ""
             said = f"{gap}· {readable(activity['tool'])} {readable_json(activity['arguments'])}"
             self.console.print(said, style="dim", markup=False, highlight=False)

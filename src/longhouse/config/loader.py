@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 
 from longhouse.agents import naming
 from longhouse.agents.strategies.base import AgentRegistry
-from longhouse.agents.strategies.hybrid import REASONING, SGRToolCallingAgent
+from longhouse.agents.strategies.hybrid import SGRToolCallingAgent
 from longhouse.agents.template import Template
 from longhouse.catalog.validation import of_template
 from longhouse.config import definitions
@@ -206,6 +206,7 @@ def _with_reasoning_tool(template: Template) -> Template:
     """Adds the reasoning tool where the agent class starts with it and the allowlist lacks it."""
     cls, policy = AgentRegistry.get(template.base_agent_class), template.tool_policy
     thinks = cls is not None and issubclass(cls, SGRToolCallingAgent)
-    if not thinks or policy.allowlist is None or REASONING in policy.named:
+    needed = [name for name in SGRToolCallingAgent.needs if name not in policy.named]
+    if not thinks or policy.allowlist is None or not needed:
         return template
-    return replace(template, tool_policy=replace(policy, allowlist=(REASONING, *policy.allowlist)))
+    return replace(template, tool_policy=replace(policy, allowlist=(*needed, *policy.allowlist)))

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -10,8 +10,6 @@ from longhouse.agents.template import Template
 from longhouse.journal import events
 from longhouse.journal.events import Called, Outcome, Output, Recorded
 from longhouse.journal.messages import text_of
-
-REASONING: Final = "reasoningtool"
 
 
 def agent_log(session_id: str, recorded: Iterable[Recorded], template: Template | None) -> dict[str, Any]:
@@ -90,7 +88,7 @@ class _Writer:
 
 def _used(step: int, called: Called, outcome: Outcome, at: datetime) -> dict[str, Any]:
     arguments = _value(called.arguments)
-    if called.tool == REASONING and isinstance(outcome, Output):
+    if called.role == "reasons" and isinstance(outcome, Output):
         return _entry(step, at, "reasoning", agent_reasoning=arguments)
     result = outcome.content if isinstance(outcome, Output) else f"Error: {outcome.message}"
     if called.call_kind == "ask" and isinstance(outcome, Output):

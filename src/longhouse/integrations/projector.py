@@ -6,15 +6,13 @@ from contextlib import asynccontextmanager, suppress
 from typing import Final, Protocol
 
 import asyncpg
-import structlog
 
+from longhouse import background
 from longhouse.integrations.redis.client import TROUBLE as REDIS_TROUBLE
 from longhouse.store import erasure, projections
 from longhouse.store.database import UNREACHABLE, Database
 from longhouse.store.erasure import Trace
 from longhouse.store.projections import Row
-
-log = structlog.get_logger()
 
 TROUBLE: Final = (*REDIS_TROUBLE, *UNREACHABLE, asyncpg.PostgresError)
 BATCH: Final = 64
@@ -25,7 +23,6 @@ SWEEP_EVERY: Final = 1.0
 SHARE: Final = 10
 """A slow sweep runs less often: it takes at most one part in this many of the time."""
 RAREST: Final = 30.0
-LONGEST_PAUSE: Final = 2.0
 
 
 class Target(Protocol):
@@ -60,8 +57,6 @@ class Projector:
         self._after = ""
         self._sweep_at = 0.0
         self._swept_for = 0.0
-        self._pause = 0.0
-        self._is_over = False
         self.is_troubled = False
         """Whether the last attempt failed: callers then do not wait for the next one."""
 
@@ -75,44 +70,29 @@ class Projector:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Carries while the block runs."""
-        task = asyncio.create_task(self._run())
-        try:
+        async with background.running(f"projection_{self._target.name}", self._run, away=REDIS_TROUBLE):
             yield
-        finally:
-            # A cancellation is lost where a driver answers it with an error of its own: the loop ends even so.
-            self._is_over = True
-            self._hinted.set()
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
 
     async def _run(self) -> None:
-        while not self._is_over:
-            try:
-                await self._step()
-            except TROUBLE as error:
-                self._say(error)
-                self._begin_again()
-                self._pause = min(max(2 * self._pause, 0.05), LONGEST_PAUSE)
-                await asyncio.sleep(self._pause)
-            except Exception:
-                # A defect here must not end the projection of everything else; what it hit is found again.
-                log.exception("a projection failed", projection=self._target.name)
-                self._begin_again()
-                await asyncio.sleep(LONGEST_PAUSE)
-
-    async def _step(self) -> None:
         """Waits for a hint or for the time to sweep, and does what is there to do."""
         with suppress(TimeoutError):
             async with asyncio.timeout_at(self._sweep_at):
                 await self._hinted.wait()
+        try:
+            await self._step()
+        except Exception as error:
+            self.is_troubled = self.is_troubled or isinstance(error, TROUBLE)
+            self._after, self._sweep_at = "", 0.0  # what was not carried is found again
+            raise
+
+    async def _step(self) -> None:
         await self._forget()
         if self._hints:
             await self._target.carry(await projections.rows(self._db, self._taken()))
             self.is_troubled = False
         if asyncio.get_running_loop().time() >= self._sweep_at:
             await self._sweep()
-            self._pause, self.is_troubled = 0.0, False
+            self.is_troubled = False
 
     async def _forget(self) -> None:
         """What was forgotten since the last look, here or by another process."""
@@ -145,11 +125,3 @@ class Projector:
         self._after = page[-1].id if len(page) == PAGE else ""
         if not self._after:
             self._sweep_at = clock() + max(self._sweep_every, min(SHARE * self._swept_for, RAREST))
-
-    def _begin_again(self) -> None:
-        self._after, self._sweep_at = "", 0.0
-
-    def _say(self, error: Exception) -> None:
-        if not self.is_troubled:
-            log.warning("a projection waits", projection=self._target.name, error=str(error))
-        self.is_troubled = True

@@ -13,11 +13,10 @@ import msgspec
 from longhouse.journal.events import Output
 from longhouse.journal.json_text import sound
 from longhouse.journal.messages import Assistant, Function, Message, System, ToolCall, ToolResult, User, text_of
+from longhouse.journal.roles import FORM
 from longhouse.journal.session import Session
 from longhouse.journal.transcript import Entry, Heard, Step, Summary, Told, Use
 
-SILENT: Final = frozenset({"finalanswertool", "reasoningtool"})
-"""Tools by which an agent thinks and answers: their calls are form, not work."""
 ONLY_IMAGES: Final = "[image]"
 
 
@@ -44,7 +43,7 @@ def worked(entry: Entry, names: Mapping[str, str] = MappingProxyType({})) -> Ite
 
 def _worked(entry: Entry, names: Mapping[str, str]) -> Iterator[Message]:
     if isinstance(entry, Step):
-        real = [use for use in entry.uses if use.tool not in SILENT and not use.question]
+        real = [use for use in entry.uses if use.role not in FORM and not use.question]
         if real and all(use.outcome for use in real):
             yield Assistant(content=None if entry.thought else entry.text or None, tool_calls=_calls(real, names))
             yield from (ToolResult(tool_call_id=use.call, content=_words(use)) for use in real)

@@ -8,6 +8,7 @@ import msgspec
 
 from longhouse.errors import UnknownShape
 from longhouse.journal.messages import Content, Message
+from longhouse.journal.roles import FORM, role_of
 
 Side = Literal["root", "sub"]
 Effect = Literal["read", "idempotent", "once"]
@@ -221,6 +222,17 @@ class Called(_Fact, frozen=True, kw_only=True, tag="Called"):
     """What a call of kind `ask` shows to the person."""
     approve_by: datetime | None = None
     """Set: a person must approve the call before it begins; past this moment it is denied."""
+    role: str = ""
+    """Of the tool, see roles.py."""
+
+    def __post_init__(self) -> None:
+        if not self.role and (role := role_of(self.tool)):
+            msgspec.structs.force_setattr(self, "role", role)
+
+    @property
+    def is_work(self) -> bool:
+        """Is it worth showing beside what the agent says? Thoughts, answers and questions are shown as such."""
+        return self.role not in FORM and not self.question
 
 
 class Returned(_Fact, frozen=True, kw_only=True, tag="Returned"):

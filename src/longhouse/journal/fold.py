@@ -23,7 +23,7 @@ from longhouse.journal.session import (
 )
 from longhouse.journal.transcript import Heard, Step, Summary, Told, Use
 
-FOLD_VERSION: Final = 11
+FOLD_VERSION: Final = 12
 """Part of every snapshot; a change of what `fold` computes raises it, and old snapshots are ignored."""
 
 
@@ -235,6 +235,7 @@ class _Builder:
         use = Use(
             call=event.call,
             tool=event.tool,
+            role=event.role,
             arguments=event.arguments,
             question=event.question,
             effect=event.effect,

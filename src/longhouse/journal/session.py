@@ -262,10 +262,8 @@ class Session(_Value, frozen=True, kw_only=True):
 
     @property
     def plan_made(self) -> bool:
-        return self._has_used("generateplantool")
-
-    def _has_used(self, tool: str) -> bool:
-        return any(use.tool == tool and isinstance(use.outcome, Output) for step in self.steps for use in step.uses)
+        uses = (use for step in self.steps for use in step.uses)
+        return any(use.role == "plans" and isinstance(use.outcome, Output) for use in uses)
 
     @property
     def steps(self) -> list[Step]:

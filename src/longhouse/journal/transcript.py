@@ -27,6 +27,8 @@ class Use(_Entry, frozen=True, kw_only=True):
 
     call: str
     tool: str
+    role: str = ""
+    """Of the tool, as in its `Called`."""
     arguments: str
     outcome: Outcome | None = None
     question: str = ""

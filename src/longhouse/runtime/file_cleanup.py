@@ -20,34 +20,28 @@ log = structlog.get_logger()
 LOOK_EVERY: Final = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Shredder:
     """Whoever has forgotten them, here or elsewhere: each machine looks after its own folders."""
 
     db: Database
     logs: tuple[Path, ...] = ()
     reports: tuple[Path, ...] = ()
+    _nth: int = 0
+    """How far it is; from the beginning at every start: names of files are not used again, so that does no harm."""
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         if not self.logs and not self.reports:
             yield
             return
-        task = asyncio.create_task(background.forever("shredder", self._run))
-        try:
+        async with background.running("shredder", self._look, every=LOOK_EVERY):
             yield
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
-    async def _run(self) -> None:
-        # From the beginning at every start: names of files are not used again, so taking them away twice does no harm.
-        nth = 0
-        while True:
-            while traces := await erasure.since(self.db, nth):
-                await asyncio.to_thread(self._shred, traces)
-                nth = traces[-1].nth
-            await asyncio.sleep(LOOK_EVERY)
+    async def _look(self) -> None:
+        while traces := await erasure.since(self.db, self._nth):
+            await asyncio.to_thread(self._shred, traces)
+            self._nth = traces[-1].nth
 
     def _shred(self, traces: Sequence[Trace]) -> None:
         marks = {mark for trace in traces for mark in trace.reports}

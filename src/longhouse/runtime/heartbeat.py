@@ -16,6 +16,7 @@ from longhouse.store.database import UNREACHABLE, Database
 log = structlog.get_logger()
 
 BEAT_EVERY: Final = 1.0
+RECONNECT_AFTER: Final = 0.1
 MIND_EVERY: Final = 0.25
 """Seconds between two looks at whether the beat is late."""
 CATCH_UP: Final = 1.0
@@ -50,31 +51,29 @@ class Heartbeat:
         return asyncio.get_running_loop().time() - self._last < self._lease / 2
 
     async def beat(self) -> None:
-        """Holds our lock and beats; reconnects under the same id."""
-        while True:
-            try:
-                async with self._db.connection() as connection:
-                    await self._beat_on(connection)
-            except _Silent:
-                log.warning("Postgres is silent: all connections are made anew")
-                await self._db.renew()
-            except (*UNREACHABLE, asyncpg.PostgresError) as error:
-                if not self._is_lost:
-                    log.info("the heartbeat lost its connection", error=str(error) or type(error).__name__)
-                self._is_lost = True
-            self._look()
-            await asyncio.sleep(0.1)
+        """Holds our lock and beats as long as the connection lasts; the next one is made under the same id."""
+        try:
+            async with self._db.connection() as connection:
+                await self._beat_on(connection)
+        except _Silent:
+            log.warning("Postgres is silent: all connections are made anew")
+            await self._db.renew()
+        except (*UNREACHABLE, asyncpg.PostgresError) as error:
+            # Handled here: who was heard until now must come back at once, before others take its sessions.
+            if not self._is_lost:
+                log.info("the heartbeat lost its connection", error=str(error) or type(error).__name__)
+            self._is_lost = True
+        self._look()
 
     async def mind(self) -> None:
         """Notices a beat that is late while it is still waited for."""
         clock = asyncio.get_running_loop().time
-        while True:
-            asleep = clock()
-            await asyncio.sleep(MIND_EVERY)
-            if clock() - asleep >= self._lease / 2:
-                # It was we who stood still. The beat gets its chance first: what others took is found by the sweep.
-                self._look_from = clock() + CATCH_UP
-            self._look()
+        asleep = clock()
+        await asyncio.sleep(MIND_EVERY)
+        if clock() - asleep >= self._lease / 2:
+            # It was we who stood still. The beat gets its chance first: what others took is found by the sweep.
+            self._look_from = clock() + CATCH_UP
+        self._look()
 
     async def _beat_on(self, connection: asyncpg.Connection) -> None:
         """Until others have buried us, or the connection is lost."""

@@ -34,16 +34,15 @@ class Roster:
         self._node = socket.gethostname()
         self._written: dict[str, _Mark] = {}
         """How each instance was when it was written down."""
+        self._look_at = 0.0
 
     @asynccontextmanager
     async def kept(self) -> AsyncIterator[None]:
         """Keeps the roster while the block runs; at its end, where nobody works any more, all instances stop."""
-        keeping = asyncio.create_task(background.forever("instance_roster", self._keep))
         try:
-            yield
+            async with background.running("instance_roster", self._keep, every=WRITE_EVERY):
+                yield
         finally:
-            keeping.cancel()
-            await asyncio.gather(keeping, return_exceptions=True)
             self._pool.drain()
             await background.guarded("instance_roster", self._say_last())
 
@@ -71,14 +70,11 @@ class Roster:
                 del self._written[instance_id]
 
     async def _keep(self) -> None:
-        loop = asyncio.get_running_loop()
-        look_at = 0.0
-        while True:
-            if loop.time() >= look_at:
-                await self.look()
-                look_at = loop.time() + LOOK_EVERY
-            await self.write()
-            await asyncio.sleep(WRITE_EVERY)
+        now = asyncio.get_running_loop().time
+        if now() >= self._look_at:
+            await self.look()
+            self._look_at = now() + LOOK_EVERY
+        await self.write()
 
     async def _say_last(self) -> None:
         async with asyncio.timeout(LAST_WORDS):

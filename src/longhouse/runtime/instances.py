@@ -96,9 +96,8 @@ class Instance:
 class Pool:
     """Instances by template version, built on demand, kept while they are used."""
 
-    def __init__(self, model_for: ModelFor, *, strategy_for: Callable[[str], Strategy] | None = None) -> None:
+    def __init__(self, model_for: ModelFor) -> None:
         self._model_for = model_for
-        self._strategy_for = strategy_for or strategy_of
         self._instances: dict[str, list[Instance]] = defaultdict(list)
         self.stopped: list[Instance] = []
         """Those that were retired, until somebody has written that down."""
@@ -145,7 +144,7 @@ class Pool:
         instance = Instance(
             id=f"{template.name}-{uuid.uuid4()}",
             template=template,
-            strategy=self._strategy_for(template.base_agent_class),
+            strategy=strategy_of(template.base_agent_class),
             model=await self._model_for(template),
         )
         self._instances[template.ref].append(instance)

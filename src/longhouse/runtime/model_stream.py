@@ -23,7 +23,6 @@ MAX_REPLY: Final = 4_000_000
 """Characters of one reply; a model that says more is not going to stop by itself."""
 REPLY_WITHIN: Final = 900.0
 """Seconds for one reply, however lively the connection looks."""
-FINAL_ANSWER: Final = "finalanswertool"
 
 
 async def listen(
@@ -74,11 +73,10 @@ def _is_formatted(request: Request) -> bool:
     return isinstance(asked, dict) and asked.get("type") != "text"
 
 
-def _may_answer(request: Request) -> bool:
-    """Does a call of the answering tool give the answer? Not where it would be refused, or wait for approval."""
-    if request.only not in (None, FINAL_ANSWER):
-        return False
-    return any(tool.name == FINAL_ANSWER and not tool.needs_approval for tool in request.offered)
+def _answering(request: Request) -> str | None:
+    """The tool whose call gives the answer; None where it would be refused, or wait for approval."""
+    tools = (tool for tool in request.offered if tool.role == "finishes" and not tool.needs_approval)
+    return next((tool.name for tool in tools if request.only in (None, tool.name)), None)
 
 
 class _Ear:
@@ -88,7 +86,7 @@ class _Ear:
         self._bus = bus
         self._session_id = session_id
         self._draft = draft
-        self._may_answer = _may_answer(request)
+        self._answering = _answering(request)
         self._keeps_back = _is_formatted(request)
         self._text: list[str] = []
         self._said = 0
@@ -101,7 +99,9 @@ class _Ear:
         """Is any of it shown?"""
         self._reasoning: list[str] = []
         self._calls: dict[int, _Call] = {}
-        self._structure = AnswerReader(("function", "answer"), given=(("function", DISCRIMINATOR), FINAL_ANSWER))
+        self._structure = AnswerReader(
+            ("function", "answer"), given=(("function", DISCRIMINATOR), self._answering or "")
+        )
         self.usage: Usage | None = None
         self._finish = ""
         self._model = ""
@@ -124,7 +124,7 @@ class _Ear:
 
     def _hear_text(self, text: str) -> None:
         if self._request.text_is == "structure":
-            if self._may_answer and (answer := self._structure.feed(text)):
+            if self._answering and (answer := self._structure.feed(text)):
                 self._hear_answer(answer)
         elif self._is_aside:
             self._show("reasoning", text)
@@ -162,8 +162,8 @@ class _Ear:
         call.id = call.id or fragment.id
         if fragment.name and not call.name:
             call.name = fragment.name
-            is_answer = self._request.names.get(fragment.name, fragment.name) == FINAL_ANSWER
-            if is_answer and self._may_answer and not any(one.reader for one in self._calls.values()):
+            is_answer = self._request.names.get(fragment.name, fragment.name) == self._answering
+            if is_answer and not any(one.reader for one in self._calls.values()):
                 call.reader = AnswerReader()  # of several answers the first one stands
         if fragment.arguments:
             self._grow(fragment.arguments)

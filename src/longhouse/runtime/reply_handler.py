@@ -18,11 +18,11 @@ from longhouse.journal.events import Called, Event, Fault, Output, Returned
 from longhouse.journal.session import Open, Session
 from longhouse.journal.transcript import Step
 from longhouse.models.protocol import paid_for
+from longhouse.tools.bindings.agent import CollectTool
 from longhouse.tools.toolbox import Result, Toolbox
 
 MAX_CALLS: Final = 32
 """Calls of one reply that are made; the model is told about the others."""
-SEARCH: Final = "websearchtool"
 DELEGATE_FIRST: Final = "ask one of the agents you are offered before you answer; this answer was not given"
 MAX_TOLD: Final = 256
 """Calls of one reply that are recorded at all."""
@@ -112,8 +112,8 @@ class Reading:
         if turn is None or tool is None or tool.finishes:
             return None
         limits = turn.limits
-        searches = turn.searches_used + sum(1 for one in made if one.name == SEARCH)
-        if tool.name == SEARCH and _is_used(limits.max_searches, searches):
+        searches = turn.searches_used + sum(1 for one in made if one.role == "searches")
+        if tool.role == "searches" and _is_used(limits.max_searches, searches):
             return _used_up("searches", limits.max_searches)
         questions = turn.clarifications_used + sum(1 for one in made if one.asks)
         if tool.asks and _is_used(limits.max_clarifications, questions):
@@ -185,7 +185,7 @@ def returned(call: str, result: Result) -> Returned:
 
 
 def _handle_of(call_id: str) -> str:
-    return msgspec.json.encode({"handle": call_id, "collect_with": "collecttool"}).decode()
+    return msgspec.json.encode({"handle": call_id, "collect_with": CollectTool.tool_name}).decode()
 
 
 def _called(call_id: str, intent: Intent, tool: Tool | None, question: str = "") -> Called:
@@ -197,6 +197,7 @@ def _called(call_id: str, intent: Intent, tool: Tool | None, question: str = "")
         call=call_id,
         provider_id=intent.provider_id,
         tool=intent.tool,
+        role=tool.role if tool else "",
         version=tool.version if tool else 0,
         arguments=intent.arguments,
         effect=tool.effect if tool else "read",

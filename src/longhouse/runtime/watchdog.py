@@ -1,6 +1,5 @@
 """Notices that the event loop stands still, and names what holds it up. A thread looks: the loop itself cannot."""
 
-import asyncio
 import sys
 import threading
 import time
@@ -13,6 +12,7 @@ from typing import Any, Final
 
 import structlog
 
+from longhouse import background
 from longhouse.runtime.recorder import Run
 from longhouse.tools.context import ToolContext
 
@@ -28,10 +28,9 @@ SHOWN: Final = 8
 class Watchdog:
     """While the loop stands still nothing else is served, no heartbeat sent, and others take our sessions."""
 
-    def __init__(self, after: float = AFTER) -> None:
-        self._after = after
+    def __init__(self) -> None:
         self._turned = self._looked = 0.0
-        self._stood, self._say_at = 0.0, after
+        self._stood, self._say_at = 0.0, AFTER
         self._over = threading.Event()
         self.times = 0
         """How often the loop stood still."""
@@ -42,33 +41,29 @@ class Watchdog:
     async def watching(self) -> AsyncIterator[None]:
         """Watches the running loop while the block runs."""
         self._turned = self._looked = time.monotonic()
-        turning = asyncio.create_task(self._turn())
         thread = threading.Thread(target=self._watch, args=(threading.get_ident(),), name="watchdog", daemon=True)
         thread.start()
         try:
-            yield
+            async with background.running("watchdog", self._turn, every=LOOK_EVERY):
+                yield
         finally:
             self._over.set()
-            turning.cancel()
-            await asyncio.gather(turning, return_exceptions=True)
 
     async def _turn(self) -> None:
-        while True:
-            self._turned = time.monotonic()
-            await asyncio.sleep(LOOK_EVERY)
+        self._turned = time.monotonic()
 
     def _watch(self, thread: int) -> None:
         while not self._over.wait(LOOK_EVERY):
             now, before, self._looked = time.monotonic(), self._looked, time.monotonic()
-            if now - before > self._after:
+            if now - before > AFTER:
                 # We stood still ourselves: the process was stopped, or a library kept the interpreter for itself.
                 log.warning("process_stood_still", seconds=round(now - before, 1))
                 self._turned = now
-            if now - self._turned >= self._after:
+            if now - self._turned >= AFTER:
                 self._blocked(now - self._turned, thread)
             elif self._stood:
                 log.warning("event_loop_turns_again", seconds=round(self._stood, 1))
-                self._stood, self._say_at = 0.0, self._after
+                self._stood, self._say_at = 0.0, AFTER
 
     def _blocked(self, seconds: float, thread: int) -> None:
         if not self._stood:

@@ -18,7 +18,7 @@ from longhouse.journal.session import Session, State
 from longhouse.runtime.backoff import Pauses
 from longhouse.runtime.bus import Bus, Gone, Look, Stir
 from longhouse.runtime.engine import Engine
-from longhouse.runtime.heartbeat import Heartbeat
+from longhouse.runtime.heartbeat import RECONNECT_AFTER, Heartbeat
 from longhouse.runtime.recorder import Run
 from longhouse.store import erasure, journals, leases, sessions
 from longhouse.store.database import PASSING, UNREACHABLE, Database
@@ -121,12 +121,17 @@ class Worker:
         """Works while the block runs; at its end the sessions are let go, to be taken up elsewhere."""
         async with _group() as group:
             beating = [
-                group.create_task(background.forever("heartbeat", self._heart.beat, pause=0.1)),
-                group.create_task(background.forever("heartbeat_watch", self._heart.mind)),
+                group.create_task(background.repeat("heartbeat", self._heart.beat, every=RECONNECT_AFTER)),
+                group.create_task(background.repeat("heartbeat_watch", self._heart.mind)),
             ]
             # Only then are we on the roster: a holder that is not on it counts as gone.
             await self._heart.begun.wait()
-            finding = [group.create_task(background.forever(name, loop)) for name, loop in self._loops().items()]
+            finding = [
+                group.create_task(background.repeat("worker_dispatch", self._dispatch)),
+                group.create_task(background.repeat("worker_sweep", self._sweep, every=SWEEP_EVERY)),
+                group.create_task(background.repeat("worker_watch", self._watch)),
+                group.create_task(background.repeat("worker_forget", self._forget, every=FORGET_EVERY)),
+            ]
             try:
                 yield
             finally:
@@ -137,14 +142,6 @@ class Worker:
                     task.cancel()
         # If it cannot be written, others strike us as they strike the dead: there is nothing left that we hold.
         await background.guarded("worker_retire", leases.retire(self._db, self.id))
-
-    def _loops(self) -> dict[str, Callable[[], Awaitable[None]]]:
-        return {
-            "worker_dispatch": self._dispatch,
-            "worker_sweep": self._sweep,
-            "worker_watch": self._watch,
-            "worker_forget": self._forget,
-        }
 
     async def _shut_down(self) -> None:
         """Running steps get a while to reach their next record; a reply that is being paid for is worth it."""
@@ -172,16 +169,15 @@ class Worker:
 
     async def _watch(self) -> None:
         """Buries workers that are dead: unlocked at two looks and silent in between, or silent for a whole lease."""
-        while True:
-            await asyncio.sleep(LOOK_EVERY)
-            suspects = await leases.suspects(self._db, self.id, self._terms.lease)
-            dead = [suspect for suspect in suspects if self._is_dead(suspect)]
-            self._suspected = {suspect.worker: suspect for suspect in suspects if suspect.unlocked}
-            for suspect in dead:
-                log.warning("a worker is gone", worker=suspect.worker)
-                await leases.bury(self._db, suspect)
-            if dead:
-                await self._find_runnable()
+        await asyncio.sleep(LOOK_EVERY)
+        suspects = await leases.suspects(self._db, self.id, self._terms.lease)
+        dead = [suspect for suspect in suspects if self._is_dead(suspect)]
+        self._suspected = {suspect.worker: suspect for suspect in suspects if suspect.unlocked}
+        for suspect in dead:
+            log.warning("a worker is gone", worker=suspect.worker)
+            await leases.bury(self._db, suspect)
+        if dead:
+            await self._find_runnable()
 
     def _is_dead(self, suspect: Suspect) -> bool:
         if suspect.silent:
@@ -193,21 +189,17 @@ class Worker:
 
     async def _sweep(self) -> None:
         """Finds every runnable session in Postgres, whatever became of the hints; and those that are ours no more."""
-        while True:
-            await leases.fire(self._db)
-            await self._find_runnable()
-            await self._stop_deposed()
-            await self._tell_followers()
-            self._engine.pool.retire_idle(clock.now())
-            await asyncio.sleep(SWEEP_EVERY)
+        await leases.fire(self._db)
+        await self._find_runnable()
+        await self._stop_deposed()
+        await self._tell_followers()
+        self._engine.pool.retire_idle(clock.now())
 
     async def _forget(self) -> None:
-        while True:
-            await sessions.forget_requests(self._db)
-            await erasure.sweep(self._db)
-            await self._engine.catalog.forget_uses()
-            await self._engine.performer.forget_settled()
-            await asyncio.sleep(FORGET_EVERY)
+        await sessions.forget_requests(self._db)
+        await erasure.sweep(self._db)
+        await self._engine.catalog.forget_uses()
+        await self._engine.performer.forget_settled()
 
     async def _find_runnable(self) -> None:
         known = [*self._running, *self._pauses.resting()]
@@ -246,12 +238,11 @@ class Worker:
     # Doing it
 
     async def _dispatch(self) -> None:
-        while True:
-            session_id = await self._hinted.get()
-            await self._slots.acquire()
-            self._pending.discard(session_id)
-            serving = background.guarded("session_run", self._serve(session_id))
-            self._running[session_id] = Hold(task=asyncio.create_task(serving))
+        session_id = await self._hinted.get()
+        await self._slots.acquire()
+        self._pending.discard(session_id)
+        serving = background.guarded("session_run", self._serve(session_id))
+        self._running[session_id] = Hold(task=asyncio.create_task(serving))
 
     async def _serve(self, session_id: str) -> None:
         try:

@@ -43,6 +43,8 @@ class Indexer:
         self.db = db
         self.embedder = embedder
         self._every = every
+        # Nobody may ask for long; whoever asks is not kept waiting for this.
+        self._wait = FIRST_AFTER
         self._nudged = asyncio.Event()
         self._caught_up = asyncio.Event()
         self._ask_again_at = 0.0
@@ -52,32 +54,19 @@ class Indexer:
     @asynccontextmanager
     async def working(self) -> AsyncIterator["Indexer"]:
         """Runs in the background while the block lasts."""
-        task = asyncio.create_task(self.run())
-        try:
+        async with background.running("search_index", self._look):
             yield self
-        finally:
-            task.cancel()
-            await asyncio.wait((task,))
-
-    async def run(self) -> None:
-        """Catches up, again and again. A Postgres that is away is waited for."""
-        # Nobody may ask for long; whoever asks is not kept waiting for this.
-        await self._nudge_or(FIRST_AFTER)
-        while True:
-            # Whatever ends it, the catalog still says what is lacking: the next look goes on from there.
-            await background.guarded("search_index", self._look())
-            await self._nudge_or(self._every)
-            self._nudged.clear()
 
     async def _look(self) -> None:
-        if await self.catch_up():
-            self._caught_up.set()
-
-    async def _nudge_or(self, seconds: float) -> None:
+        """Waits for a nudge or its time, and catches up. Should that fail, the catalog still says what is lacking."""
         # Not `wait_for`: Python 3.11's forgets a cancellation that comes together with what it waits for.
         with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(self._wait):
                 await self._nudged.wait()
+        self._wait = self._every
+        self._nudged.clear()
+        if await self.catch_up():
+            self._caught_up.set()
 
     async def ready(self) -> None:
         """The first search waits until the index is built, but only for a while: a large index is used as it grows."""

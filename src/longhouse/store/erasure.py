@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from longhouse.journal.events import Fault
+from longhouse.journal.roles import tools_of
 from longhouse.journal.session import EPHEMERAL, EPHEMERAL_LABEL
 from longhouse.store import files, memory_files, memory_scopes
 from longhouse.store.database import Database, Within
@@ -20,8 +21,9 @@ from longhouse.store.delegation.results import Kept
 from longhouse.store.memory_files import Scope
 
 FORGOTTEN: Final = Fault(code="forgotten", message="the agent was deleted with all that it knew, and did not finish")
-REPORTS: Final = "createreporttool"
-"""Whose files lie in a folder under a name that ends with a digest of the call."""
+REPORTS: Final = ", ".join(f"'{name}'" for name in tools_of("reports"))
+"""Tools whose calls were recorded without a role. Their files lie in a folder, under a name that ends with a digest of
+the call."""
 
 WHERE: Final = "SELECT conversation_id FROM sessions WHERE id = $1 AND owner = $2"
 DONE: Final = "SELECT session_id FROM forgotten WHERE request = $1 ORDER BY nth"
@@ -57,7 +59,8 @@ NOTE: Final = f"""
         ELSE encode(sha256(convert_to(s.id || ':' || s.label, 'UTF8')), 'hex')
     END, ARRAY(
         SELECT left(encode(sha256(convert_to(j.session_id || ':' || j.call_id, 'UTF8')), 'hex'), 8)
-        FROM journal_events j WHERE j.session_id = s.id AND j.kind = 'Called' AND j.body ->> 'tool' = '{REPORTS}'
+        FROM journal_events j WHERE j.session_id = s.id AND j.kind = 'Called'
+        AND (j.body ->> 'role' = 'reports' OR j.body ->> 'tool' IN ({REPORTS}))
     ), $2 FROM sessions s WHERE s.id = ANY($1) ORDER BY s.id
 """
 GONE: Final = tuple(

@@ -11,6 +11,7 @@ from longhouse.agents.registry import Registry
 from longhouse.agents.tool import Tool, ToolType
 from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.journal.events import Effect
+from longhouse.journal.roles import Role
 from longhouse.tools.context import ToolContext
 
 
@@ -33,11 +34,14 @@ class BaseTool(pydantic.BaseModel):
     collects: ClassVar[bool] = False
     tool_type: ClassVar[ToolType] = "domain"
     tool_tags: ClassVar[tuple[str, ...]] = ()
+    tool_role: ClassVar[Role] = ""
     needs_approval: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.tool_name = cls.__dict__.get("tool_name") or cls.__name__.lower()
+        # Not inherited: what a subclass under another name does with its arguments is its own.
+        cls.tool_role = cls.__dict__.get("tool_role", "")
         cls.description = cls.__dict__.get("description") or inspect.cleandoc(cls.__doc__ or "")
         ToolRegistry.register(cls, name=cls.tool_name)
 
@@ -48,13 +52,15 @@ class BaseTool(pydantic.BaseModel):
     def described(cls, descriptor: ToolDescriptor | None = None) -> Tool:
         """The class as an agent meets it; under a description of the catalog, which never asks for less care."""
         own = cls.descriptor()
+        tool = (descriptor or own).bound_to(own)
         return replace(
-            (descriptor or own).bound_to(own),
+            tool,
             inline=cls.inline,
             finishes=cls.finishes,
             closing=cls.closing,
             asks=cls.asks,
             collects=cls.collects,
+            role=tool.role or cls.tool_role,
         )
 
     @classmethod

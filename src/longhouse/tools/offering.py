@@ -19,6 +19,7 @@ from longhouse.journal.events import Selection
 from longhouse.journal.session import Session
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.tools.base import ToolRegistry
+from longhouse.tools.builtin.dialogue import FinalAnswerTool
 from longhouse.tools.toolbox import Toolbox
 
 log = structlog.get_logger()
@@ -29,7 +30,7 @@ FRESH_FOR: Final = 0.5
 MOST_KNOWN: Final = 10_000
 MOST_FOUND: Final = 5
 """Tools that an agent found itself, the newest of them, which it is offered for sure."""
-FINAL_ANSWER: Final = "finalanswertool"
+FINAL_ANSWER: Final = FinalAnswerTool.tool_name
 """Ends a turn where the policy names no tool of its own for that."""
 
 

@@ -14,9 +14,6 @@ import msgspec
 from longhouse.agents.schema import bounds
 from longhouse.agents.schema.flatten import Leaf, Place, leaves
 
-KEYWORDS: Final = frozenset(
-    {"type", "properties", "required", "additionalProperties", "items", "anyOf", "enum", "const", "description"}
-)
 SPELLED: Final = "A JSON object, written as a string"
 
 

@@ -1,33 +1,31 @@
 """SGRToolCallingAgent: first a forced reasoning call, then a call of the tool that follows from it."""
 
 from collections.abc import Sequence
-from typing import Final
 
 from longhouse.agents.strategies.base import BaseAgent, intents
 from longhouse.agents.strategies.protocol import Reply, Request, Verdict
 from longhouse.agents.template import Template
 from longhouse.agents.tool import Tool
 from longhouse.journal.events import Output
+from longhouse.journal.roles import tools_of
 from longhouse.journal.session import Session
 from longhouse.journal.transcript import Step
-
-REASONING: Final = "reasoningtool"
 
 
 class SGRToolCallingAgent(BaseAgent):
     """The journal says which phase is next: after a thought comes an action, after anything else a thought."""
 
-    needs = (REASONING,)
+    needs = tools_of("reasons")
 
     def propose(self, session: Session, template: Template, offered: Sequence[Tool]) -> Request:
-        reasoning = [tool for tool in offered if tool.name == REASONING]
+        reasoning = [tool for tool in offered if tool.role == "reasons"]
         if not reasoning or has_thought(session):
             return self.request(session, template, offered, tools=offered, phase="action")
         # The same tools in both phases, so that the provider's prompt cache keeps working; where none can be forced,
         # reasoning is the only one to choose.
         tools = offered if template.llm_policy.can.forced_tool_choice else reasoning
         return self.request(
-            session, template, offered, tools=tools, force=REASONING, text_is="thought", phase="reasoning"
+            session, template, offered, tools=tools, force=reasoning[0].name, text_is="thought", phase="reasoning"
         )
 
     def interpret(self, request: Request, reply: Reply) -> Verdict:
@@ -43,4 +41,4 @@ def has_thought(session: Session) -> bool:
     last = session.transcript[-1] if session.transcript else None
     if not isinstance(last, Step) or last.phase != "reasoning":
         return False
-    return not last.uses or any(use.tool == REASONING and isinstance(use.outcome, Output) for use in last.uses)
+    return not last.uses or any(use.role == "reasons" and isinstance(use.outcome, Output) for use in last.uses)

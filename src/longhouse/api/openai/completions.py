@@ -105,7 +105,7 @@ class Completion:
     def _words(self, piece: Piece) -> str:
         """What of a piece is content: its own, or what a tool returned where that is to be shown so."""
         words, activity = piece.content, piece.activity or {}
-        is_result = activity.get("event") == "tool_result" and activity["tool"] != "finalanswertool"
+        is_result = activity.get("event") == "tool_result" and piece.role != "finishes"
         if is_result and self.streaming.tool_activity == "content":
             gap = BLANK_LINE if self._content and not self._content.endswith("\n") else ""
             words = f"{gap}{activity['content']}\n"

@@ -1,7 +1,7 @@
 """A turn as it is told to a client: what happens becomes pieces of text and activity, until the turn rests."""
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from longhouse.agents.delegation import PREFIX
@@ -11,13 +11,13 @@ from longhouse.api.openai.turn_handle import Attached
 from longhouse.api.sessions.decisions import all_waiting, undecided, words_on
 from longhouse.api.sessions.tail import Seen, follow
 from longhouse.api.sessions.tree_reader import News, TreeReader
-from longhouse.api.sessions.waiting import COLLECTS, Question, WaitingStatus, handles_in, own, waiting_status
+from longhouse.api.sessions.waiting import Question, WaitingStatus, handles_in, own, waiting_status
 from longhouse.journal import events
 from longhouse.journal.events import Fault, Recorded
 from longhouse.journal.fold import fold
 from longhouse.journal.session import Session, Turn
 from longhouse.journal.spoken import together
-from longhouse.journal.transcript import Step
+from longhouse.journal.transcript import Step, Use
 from longhouse.runtime.bus import Bus, Fragment, Look, Stir, Subscription
 from longhouse.store.database import Database
 
@@ -35,6 +35,8 @@ class Piece:
     content: str = ""
     reasoning: str = ""
     activity: dict[str, Any] | None = None
+    role: str = ""
+    """Of the tool that an activity is about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,7 @@ class Telling:
         steps = (entry.seq for entry in reversed(self._session.transcript) if isinstance(entry, Step))
         self._replied = next(steps, 0)
         for use in (use for step in reversed(self._session.steps) for use in step.uses if self._is_ours):
-            self._notice(use.tool, use.arguments)
+            self._notice(use)
 
     async def pieces(self) -> AsyncIterator[list[Piece]]:
         """Batches of pieces; an empty one is a heartbeat."""
@@ -130,7 +132,7 @@ class Telling:
         """What is new at the top, and with it what is new beneath, causes before their effects."""
         for fact in (item for item in batch if isinstance(item, Recorded) and item.trace == self.attached.trace):
             if isinstance(fact.event, events.Called):
-                self._notice(fact.event.tool, fact.event.arguments)
+                self._notice(fact.event)
         if self._tree is None:
             return batch
         while self._handles:
@@ -141,14 +143,14 @@ class Telling:
             self.subscription.put(Look())
         return items
 
-    def _notice(self, tool: str, arguments: str) -> None:
+    def _notice(self, called: events.Called | Use) -> None:
         """A call that others work for is followed to where it leads."""
-        if not tool.startswith(PREFIX) and tool != COLLECTS:
+        if not called.tool.startswith(PREFIX) and called.role != "collects":
             return
         if self._tree is None:
             self._tree = TreeReader.of_turn(self.db, self._session, self.attached.trace, self.attached.seen_heads)
-        if tool == COLLECTS:
-            self._handles += handles_in(arguments)
+        if called.role == "collects":
+            self._handles += handles_in(called.arguments)
 
     @property
     def _is_held(self) -> bool:
@@ -284,7 +286,7 @@ class Telling:
                 pieces = [self._act("started")]
             case events.Replied():
                 pieces = [*self._think("" if event.said else event.thought), *self._reply(event)]
-            case events.Called(tool="reasoningtool"):
+            case events.Called(role="reasons"):
                 pieces = [Piece(reasoning=event.arguments)]
             case events.Called(call_kind="tool" | "agent"):
                 pieces = [self._act("tool_call", call_id=event.call, tool=event.tool, arguments=event.arguments)]
@@ -308,11 +310,12 @@ class Telling:
 
     def _returned(self, event: events.Returned) -> Piece:
         uses = (use for step in self._session.steps for use in step.uses)
-        tool = next((use.tool for use in uses if use.call == event.call), "")
+        tool, role = next(((use.tool, use.role) for use in uses if use.call == event.call), ("", ""))
         fault = event.outcome if isinstance(event.outcome, Fault) else None
         content = fault.message if fault else event.outcome.content  # type: ignore[union-attr]  # else an Output
         status = "error" if fault else "ok"
-        return self._act("tool_result", call_id=event.call, tool=tool, status=status, content=content[:SHOWN])
+        told = {"call_id": event.call, "tool": tool, "status": status, "content": content[:SHOWN]}
+        return replace(self._act("tool_result", **told), role=role)
 
     def _act(self, event: str, **detail: Any) -> Piece:
         return Piece(activity=about(self._session, self.attached.trace, event, **detail))

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from longhouse.api.sessions.tail import Seen, dated
-from longhouse.api.sessions.waiting import COLLECTS, handles_in
+from longhouse.api.sessions.waiting import handles_in
 from longhouse.journal import events
-from longhouse.journal.conversation import SILENT
 from longhouse.journal.events import Fault, Recorded
 from longhouse.journal.session import Session
 from longhouse.journal.transcript import Step
@@ -74,7 +73,7 @@ class TreeReader:
     async def collect(self, session: Session, trace: str, handle: str) -> None:
         """Also reads what an earlier turn has begun by this call, from where the streams of such turns have ended."""
         uses = (use for entry in session.transcript if isinstance(entry, Step) for use in entry.uses)
-        calls = [use.call for use in uses if use.tool == COLLECTS and handle in handles_in(use.arguments)]
+        calls = [use.call for use in uses if use.role == "collects" and handle in handles_in(use.arguments)]
         begun = await tree.begun(self.db, session, trace, handle, calls)
         if begun is None:
             return
@@ -219,12 +218,11 @@ def _event(
                 said = {"content": "" if event.thought else event.text, "tool_calls": [_call(call) for call in calls]}
                 yield "subagent_assistant_with_tools", said
         case events.Called():
-            tools[event.call] = "" if event.question else event.tool
-            if event.tool not in SILENT and not event.question:
+            tools[event.call] = event.tool if event.is_work else ""
+            if event.is_work:
                 yield "subagent_tool", {"tool": event.tool, "arguments": event.arguments, "call_id": event.call}
         case events.Returned():
-            tool = tools.get(event.call, "")
-            if tool and tool not in SILENT:
+            if tool := tools.get(event.call, ""):
                 yield "subagent_tool_result", {"tool_call_id": event.call, "name": tool, "content": _words(event)}
         case events.Finished():
             yield "subagent_completion", {"response": event.answer, "status": "completed"}
@@ -240,7 +238,7 @@ def _calls(rest: Iterable[Recorded]) -> list[events.Called]:
     for record in rest:
         if isinstance(record.event, events.Replied):
             break
-        if isinstance(record.event, events.Called) and record.event.tool not in SILENT and not record.event.question:
+        if isinstance(record.event, events.Called) and record.event.is_work:
             found.append(record.event)
     return found
 

@@ -14,7 +14,6 @@ from longhouse.store.delegation import tree
 from longhouse.store.delegation.tree import Root
 
 ASKING: Final = (State.WAITING_FOR_CLARIFICATION, State.WAITING_FOR_APPROVAL)
-COLLECTS: Final = "collecttool"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +92,7 @@ def named(questions: Sequence[Question], top: Session, name: str | None) -> list
 
 def collected(session: Session) -> list[str]:
     """The handles that the present turn collects what earlier calls have begun by."""
-    uses = (use for step in session.steps for use in step.uses if use.tool == COLLECTS)
+    uses = (use for step in session.steps for use in step.uses if use.role == "collects")
     return [handle for use in uses for handle in handles_in(use.arguments)]
 
 

@@ -11,6 +11,7 @@ from typing import Final
 
 import asyncpg
 
+from longhouse.journal import events
 from longhouse.journal.events import Recorded
 from longhouse.journal.session import Session, State
 from longhouse.store import journals
@@ -122,9 +123,7 @@ BEGUN: Final = """
     FROM delegations d WHERE d.parent = $1 AND d.call = $2 AND d.trace <> $4
 """
 TOOLS: Final = """
-    SELECT call_id, CASE WHEN body ->> 'question' <> '' THEN '' ELSE body ->> 'tool' END AS tool
-    FROM journal_events
-    WHERE session_id = $1 AND kind = 'Called' AND call_id = ANY($2)
+    SELECT body FROM journal_events WHERE session_id = $1 AND kind = 'Called' AND call_id = ANY($2)
 """
 GIVEN: Final = "SELECT $1::text, child, trace, 1 FROM delegations WHERE parent = $1 AND call = ANY($2)"
 
@@ -289,5 +288,6 @@ async def begun(db: Database, session: Session, trace: str, handle: str, calls: 
 
 
 async def tools(db: Database, session_id: str, calls: Sequence[str]) -> dict[str, str]:
-    """Call -> the name of its tool; empty for a question."""
-    return {row["call_id"]: row["tool"] for row in await db.rows(TOOLS, session_id, list(calls))}
+    """Call -> the name of its tool; empty where the call is not shown as work."""
+    called = [events.decode(row["body"]) for row in await db.rows(TOOLS, session_id, list(calls))]
+    return {one.call: one.tool if one.is_work else "" for one in called if isinstance(one, events.Called)}

@@ -9,6 +9,7 @@ from longhouse.agents.delegation import AgentTask
 from longhouse.agents.tool import ToolType
 from longhouse.agents.tool_descriptor import ToolDescriptor
 from longhouse.journal.events import Fault
+from longhouse.journal.roles import Role
 from longhouse.tools.base import BaseTool
 from longhouse.tools.bindings.base import Work, unfit
 from longhouse.tools.context import ToolContext
@@ -35,6 +36,7 @@ async def _not_performed(context: ToolContext, config: Any) -> Any:
 class CollectTool(BaseTool):
     """Wait for the result of an agent that was called with wait=false."""
 
+    tool_role: ClassVar[Role] = "collects"
     tool_type: ClassVar[ToolType] = "meta"
     collects: ClassVar[bool] = True
 

@@ -5,6 +5,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, field_validator
 
 from longhouse.agents.tool import ToolType
+from longhouse.journal.roles import Role
 from longhouse.tools.base import BaseTool
 from longhouse.tools.context import ToolContext
 
@@ -12,6 +13,7 @@ from longhouse.tools.context import ToolContext
 class ClarificationTool(BaseTool):
     """Ask the user when the request cannot be understood or done without an answer from them."""
 
+    tool_role: ClassVar[Role] = "asks"
     tool_type: ClassVar[ToolType] = "system"
     inline: ClassVar[bool] = True
     asks: ClassVar[bool] = True
@@ -28,6 +30,7 @@ class ClarificationTool(BaseTool):
 class FinalAnswerTool(BaseTool):
     """Give the final answer to the user's request and end the work on it."""
 
+    tool_role: ClassVar[Role] = "finishes"
     tool_type: ClassVar[ToolType] = "system"
     inline: ClassVar[bool] = True
     finishes: ClassVar[bool] = True

@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from longhouse.agents.tool import ToolType
+from longhouse.journal.roles import Role
 from longhouse.tools.base import BaseTool
 from longhouse.tools.context import ToolContext
 
@@ -12,6 +13,7 @@ from longhouse.tools.context import ToolContext
 class ReasoningTool(BaseTool):
     """Think before acting: say where the work stands and what comes next. Keep every text short."""
 
+    tool_role: ClassVar[Role] = "reasons"
     tool_type: ClassVar[ToolType] = "system"
     inline: ClassVar[bool] = True
     closing: ClassVar[bool] = True
@@ -31,6 +33,7 @@ class ReasoningTool(BaseTool):
 class GeneratePlanTool(BaseTool):
     """Make a plan: split a complex request into steps that can be done one by one."""
 
+    tool_role: ClassVar[Role] = "plans"
     tool_type: ClassVar[ToolType] = "system"
     inline: ClassVar[bool] = True
 

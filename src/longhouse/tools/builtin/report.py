@@ -14,6 +14,7 @@ from pydantic import Field
 
 from longhouse.journal.events import Effect
 from longhouse.journal.messages import clean
+from longhouse.journal.roles import Role
 from longhouse.tools.base import BaseTool
 from longhouse.tools.builtin.research import known
 from longhouse.tools.config import ToolConfig
@@ -29,6 +30,7 @@ _MARKUP: Final = re.compile(r"([\\`*_\[\]<>#|!&])")
 class CreateReportTool(BaseTool):
     """Write the report of a research: Markdown that cites its sources as [1], [2]. The list of sources is added."""
 
+    tool_role: ClassVar[Role] = "reports"
     effect: ClassVar[Effect] = "idempotent"
     closing: ClassVar[bool] = True
 

@@ -1,13 +1,14 @@
 """Tools for research: searching, reading pages, writing a report. What they find is kept as numbered sources."""
 
 import re
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from pydantic import Field
 from yarl import URL
 
 from longhouse import clock
 from longhouse.egress import LONGEST_URL, is_public_host
+from longhouse.journal.roles import Role
 from longhouse.tools.base import BaseTool
 from longhouse.tools.bounded import bounded
 from longhouse.tools.builtin.tavily import Page, Search, SearchError
@@ -23,6 +24,8 @@ LONGEST_PAGE: Final = 100_000
 
 class WebSearchTool(BaseTool):
     """Search the web. The results have numbers: cite them in the answer as [1], [2]."""
+
+    tool_role: ClassVar[Role] = "searches"
 
     query: str = Field(min_length=1, max_length=1_000, description="What to look for, in a few specific words")
     max_results: int | None = Field(default=None, ge=1, description="How many results, if fewer than usual are enough")

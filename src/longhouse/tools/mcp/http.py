@@ -11,14 +11,9 @@ from mcp.shared._httpx_utils import create_mcp_http_client
 from longhouse.egress import ANYWHERE, Gate, Lookup, look_up
 
 
-def client_of(
-    headers: dict[str, str] | None = None,
-    timeout: httpx2.Timeout | None = None,
-    auth: httpx2.Auth | None = None,
-    **options: Any,
-) -> httpx2.AsyncClient:
+def client_of(headers: dict[str, str] | None = None) -> httpx2.AsyncClient:
     """As the library makes it, but for where it may connect. Redirects it follows within the server's origin only."""
-    client = create_mcp_http_client(headers, timeout, auth)
+    client = create_mcp_http_client(headers)
     # Proxies of the environment are mounted beside it, and look names up themselves.
     client._transport = _transport()
     return client
