@@ -12,7 +12,7 @@ import msgspec
 
 from bench.house import Ground, ground, house
 from longhouse.api.admin.docs import TOOL
-from longhouse.catalog.validation import Admission
+from longhouse.catalog.validation import CatalogValidator
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.search import index
 
@@ -57,7 +57,7 @@ def batches(tools: int) -> Iterator[bytes]:
 async def filled(under: Ground, tools: int) -> dict[str, Any]:
     """All that a request of the Admin API does but for HTTP itself; no process is there to index meanwhile."""
     catalog = Catalog(under.db)
-    admission = Admission(catalog)
+    admission = CatalogValidator(catalog)
     late, cpu, postgres = [], time.process_time(), under.postgres_cpu()
     for body in batches(tools):
         began = time.perf_counter()

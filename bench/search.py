@@ -21,7 +21,7 @@ from longhouse.search.document import ToolFacts
 from longhouse.search.indexer import Indexer
 from longhouse.search.selection import Finder, ToolSearchService
 from longhouse.store.catalog.catalog import Catalog
-from longhouse.store.search.index import Document
+from longhouse.store.search.index import IndexedText
 
 # Words of made-up services: what is done, with what, of which kind, where.
 _VERBS = """
@@ -152,7 +152,7 @@ def _brute(tools: Sequence[ToolDescriptor], queries: Sequence[str]) -> float:
     return (time.perf_counter() - begun) / len(queries)
 
 
-def _read(tool: ToolDescriptor) -> Document:
+def _read(tool: ToolDescriptor) -> IndexedText:
     return document.of_tool(
         ToolFacts(name=tool.name, description_short=tool.description_short, input_schema=tool.input_schema)
     )

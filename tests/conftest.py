@@ -22,7 +22,7 @@ from longhouse.store import migrate
 from longhouse.store.database import Database, open_database
 from longhouse.store.postgres import cluster, open_postgres
 from redis_server import RedisServer, redis_server
-from support import Serving, in_memory
+from server_helpers import Serving, in_memory
 
 gc.disable()  # until everything is collected: imports leave no garbage
 

@@ -4,7 +4,7 @@ import pytest
 
 from longhouse.agents.template import Template, ToolPolicy
 from longhouse.errors import SetupError
-from support import Serving
+from server_helpers import Serving
 
 
 async def test_templates_that_name_what_is_not_there_are_refused_all_at_once(serving: Serving) -> None:

@@ -27,7 +27,7 @@ from longhouse.store.database import Database
 from longhouse.tools.mcp.config import read_servers
 from pages import PAGES, PORT, ROOT, Block, all_blocks, blocks
 from redis_server import RedisServer
-from support import NO_FILES, Serving
+from server_helpers import NO_FILES, Serving
 
 DOCS = ROOT / "docs"
 SOURCE = ROOT / "src" / "longhouse"

@@ -14,7 +14,7 @@ import pytest
 from longhouse.store import migrate
 from longhouse.store.database import open_database
 from longhouse.store.postgres import open_postgres
-from support import Serving
+from server_helpers import Serving
 
 KEY = "sk-llama-canary"
 LOADED_WITHIN = 120.0

@@ -15,10 +15,10 @@ from longhouse.app import TOOLS
 from longhouse.journal.events import Called, Fault, Replied, Returned
 from longhouse.models.http_client import open_endpoint
 from longhouse.models.openai import OpenAIModel
-from longhouse.models.probe import Finding, abilities, probe, told
+from longhouse.models.probe import ProbeFinding, abilities, probe, told
 from longhouse.tools.toolbox import Toolbox
-from support import House, Serving, launched_words, opened, prompted, started
-from support import told as journaled
+from server_helpers import House, Serving, launched_words, opened, prompted, started
+from server_helpers import told as journaled
 
 CAN = Abilities(forced_tool_choice=False, parallel_tool_calls=False, json_schema=True)
 """What the probe finds of this server with this model, whose chat template knows no tools."""
@@ -145,7 +145,7 @@ async def test_the_probe_finds_what_this_endpoint_can(llama: Llama) -> None:
     async with open_endpoint(llama.url, llama.key, hang=300) as endpoint:
         findings = await probe(OpenAIModel(endpoint), "smollm2")
     assert abilities(findings) == CAN, told(findings)
-    assert findings[2] == Finding("json_schema", True, "its reply fits the schema")
+    assert findings[2] == ProbeFinding("json_schema", True, "its reply fits the schema")
 
 
 async def test_the_command_says_what_to_set(llama: Llama) -> None:

@@ -19,13 +19,13 @@ from longhouse.agents.strategies.structured import SGRAgent
 from longhouse.agents.strategies.tool_calling import ToolCallingAgent
 from longhouse.agents.template import Template
 from longhouse.api import server
-from longhouse.api.auth import LOCAL, Door, open_door
+from longhouse.api.auth import LOCAL, Authenticator, open_door
 from longhouse.api.metrics import Metrics
-from longhouse.api.rate_limits import Limits
+from longhouse.api.rate_limits import KeyLimits
 from longhouse.catalog.sources import publish_classes, publish_templates
-from longhouse.catalog.validation import Admission
+from longhouse.catalog.validation import CatalogValidator
 from longhouse.config.effective import Configured, configure
-from longhouse.config.loader import Given
+from longhouse.config.loader import LoadedFiles
 from longhouse.egress import Egress
 from longhouse.errors import SetupError
 from longhouse.integrations.agent_log_files import LogFolder
@@ -40,11 +40,11 @@ from longhouse.models.scripted import ScriptedModel
 from longhouse.runtime.bus import Bus
 from longhouse.runtime.delegation import PriorOf
 from longhouse.runtime.engine import Engine, Patience
-from longhouse.runtime.file_cleanup import Shredder
-from longhouse.runtime.instance_registry import Roster
+from longhouse.runtime.file_cleanup import FileCleanup
+from longhouse.runtime.instance_registry import InstanceRegistry
 from longhouse.runtime.instances import ModelFor, Pool
 from longhouse.runtime.watchdog import Watchdog
-from longhouse.runtime.worker import Terms, Worker, new_id
+from longhouse.runtime.worker import Worker, WorkerOptions, new_id
 from longhouse.search.indexer import Indexer
 from longhouse.search.selection import Finder, ToolSearchService
 from longhouse.secrets import Secrets
@@ -104,7 +104,7 @@ class App:
     worker: Worker
     pool: Pool
     catalog: Catalog
-    door: Door
+    door: Authenticator
     asgi: ASGIApp
     postgres: Postgres | None
     """None with a Postgres of somebody else."""
@@ -138,10 +138,10 @@ async def open_app(
         services = replace(lent, find_tools=search.find)
         toolbox = Toolbox(tools, config=config, configs=configs, services=services, catalog=catalog, binder=binder)
         await publish(catalog, setup, toolbox.classes)
-        pool, offering = Pool(model_for), Offering(catalog, toolbox, replace(search, taken=toolbox.taken))
+        pool, offering = Pool(model_for), Offering(catalog, toolbox, replace(search, resolve=toolbox.resolve))
         patience = Patience(attended=settings.patience, unattended=15 * settings.patience)
         engine = Engine(db, bus, catalog, toolbox, offering, pool, worker=new_id(), patience=patience, prior=prior)
-        terms = Terms(slots=settings.worker_slots, lease=settings.lease_seconds)
+        terms = WorkerOptions(slots=settings.worker_slots, lease=settings.lease_seconds)
         folders = setup.log_folders
         keep = LogFolder(db, catalog, settings.logs_dir, folders).keep if settings.logs_dir or folders else None
         worker = Worker(db, bus, engine, terms, keep_log=keep)
@@ -153,7 +153,7 @@ async def open_app(
             lambda: (watchdog.times, watchdog.seconds),
             lambda: toolbox.left_behind,
         )
-        roster = Roster(db, pool, worker.id)
+        roster = InstanceRegistry(db, pool, worker.id)
         shredder = open_shredder(setup, db, [config, *configs.values()])
         async with (
             shredder.running(),
@@ -259,15 +259,15 @@ async def open_services(settings: Settings, db: Database) -> AsyncIterator[Servi
         yield Services(search=search, memory=memory)
 
 
-def open_shredder(setup: Configured, db: Database, configs: Sequence[ToolConfig]) -> Shredder:
+def open_shredder(setup: Configured, db: Database, configs: Sequence[ToolConfig]) -> FileCleanup:
     """Who takes away what forgotten sessions have left in the folders of this machine."""
     logs = dict.fromkeys([setup.settings.logs_dir, *setup.log_folders.values()])
     reports = dict.fromkeys(one.execution.reports_dir for one in configs)
-    return Shredder(db, tuple(path for path in logs if path), tuple(Path(path) for path in reports if path))
+    return FileCleanup(db, tuple(path for path in logs if path), tuple(Path(path) for path in reports if path))
 
 
-def open_entrance(settings: Settings, db: Database) -> AbstractAsyncContextManager[Door]:
-    limits = Limits(
+def open_entrance(settings: Settings, db: Database) -> AbstractAsyncContextManager[Authenticator]:
+    limits = KeyLimits(
         rate_limit=settings.rate_limit,
         max_concurrent=settings.max_concurrent,
         sessions_per_hour=settings.sessions_per_hour,
@@ -275,10 +275,10 @@ def open_entrance(settings: Settings, db: Database) -> AbstractAsyncContextManag
     return open_door(db, admin_key=settings.admin_key.get_secret_value().strip(), limits=limits)
 
 
-def open_admission(setup: Configured, catalog: Catalog) -> Admission:
+def open_admission(setup: Configured, catalog: Catalog) -> CatalogValidator:
     """What may be published in this installation."""
     settings = setup.settings
-    return Admission(
+    return CatalogValidator(
         catalog,
         egress=Egress(parts_of(settings.allow_egress)),
         models=named_egress(setup),
@@ -327,7 +327,7 @@ async def publish(catalog: Catalog, setup: Configured, classes: Sequence[type[Ba
     return published
 
 
-async def _check(given: Given, catalog: Catalog, servers: Sequence[McpServer], secrets: Secrets) -> None:
+async def _check(given: LoadedFiles, catalog: Catalog, servers: Sequence[McpServer], secrets: Secrets) -> None:
     """Refuses templates that name what is not there, all of them at once.
 
     Tools of MCP servers may come and go, and what an operator has switched off is there.

@@ -11,7 +11,7 @@ from longhouse.agents.template import Availability, ExecutionPolicy, Rules, Stag
 from longhouse.agents.tool import Tool
 from longhouse.journal import events
 from longhouse.journal.session import Session
-from support import BEGAN, open_tools, opened, prompted, returned, started, told, used
+from server_helpers import BEGAN, open_tools, opened, prompted, returned, started, told, used
 
 NOW = BEGAN + timedelta(seconds=10)
 FACTS: dict[str, Any] = {

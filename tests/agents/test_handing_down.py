@@ -24,10 +24,10 @@ from longhouse.agents.delegation import (
 )
 from longhouse.agents.template import MemoryPolicy, MultiAgentMeta, Template, ToolPolicy
 from longhouse.journal import events
-from longhouse.journal.events import Fault, Limits, Purse, Rights, Usage
+from longhouse.journal.events import Fault, Limits, Rights, SharedBudget, Usage
 from longhouse.journal.messages import Assistant, User
 from longhouse.journal.session import Session
-from support import LIMITS, opened, prompted, returned, started, told, used
+from server_helpers import LIMITS, opened, prompted, returned, started, told, used
 
 MASTER = Template(name="master")
 
@@ -107,20 +107,20 @@ def test_all_beneath_have_one_purse_of_what_the_agent_at_the_top_leaves() -> Non
     session = at_work(*asking, returned("1-action-0", spent=Usage(total_tokens=50), calls=2), limits=limits)
     assert session.turn is not None
     # What was used beneath is not taken from the purse twice: there it is counted by itself.
-    assert purse_of(session.turn) == Purse(tool_budget=4, token_budget=70)
+    assert purse_of(session.turn) == SharedBudget(tool_budget=4, token_budget=70)
     assert purse_of(at_work().turn or session.turn) is None
-    below = told(opened("ann"), prompted("Go", root="master_1", purse=Purse(token_budget=70)), started(2))
-    assert delegation_of(below, MASTER, "1-action-0", "ben", AgentTask(task="Go on.")).prompted.purse == Purse(
+    below = told(opened("ann"), prompted("Go", root="master_1", purse=SharedBudget(token_budget=70)), started(2))
+    assert delegation_of(below, MASTER, "1-action-0", "ben", AgentTask(task="Go on.")).prompted.purse == SharedBudget(
         token_budget=70
     )
 
 
 def test_nobody_has_more_than_is_left_in_the_purse() -> None:
     limits = Limits(max_iterations=9, max_clarifications=1, time_budget=60, tool_budget=5)
-    purse = Purse(tool_budget=9, token_budget=70)
+    purse = SharedBudget(tool_budget=9, token_budget=70)
     left = left_of(limits, purse, calls=6, tokens=80)
     assert (left.tool_budget, left.token_budget, left.time_budget) == (3, 0, 60)
-    left = left_of(limits, Purse(), calls=6, tokens=80)
+    left = left_of(limits, SharedBudget(), calls=6, tokens=80)
     assert (left.tool_budget, left.token_budget) == (5, None)
 
 

@@ -10,7 +10,7 @@ from longhouse.agents.template import DEFAULT_AVAILABILITY, Availability, Rules,
 from longhouse.agents.tool import Tool
 from longhouse.journal import events
 from longhouse.journal.session import Session, Turn
-from support import BEGAN, open_tools, opened, prompted, returned, started, told, used
+from server_helpers import BEGAN, open_tools, opened, prompted, returned, started, told, used
 
 WORK = Tool(name="work", description="", schema={})
 ASK = Tool(name="ask", description="", schema={}, asks=True)

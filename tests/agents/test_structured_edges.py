@@ -8,7 +8,7 @@ from longhouse.agents.strategies.structured import SGRAgent
 from longhouse.agents.template import Abilities, LLMPolicy, Template, ToolPolicy
 from longhouse.agents.tool import Tool
 from longhouse.journal.events import Sampling
-from support import opened, prompted, started, told
+from server_helpers import opened, prompted, started, told
 
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}, "content": {"type": "string"}}}
 WRITE = Tool(name="createfiletool", description="Write a file.", schema=SCHEMA, effect="idempotent")

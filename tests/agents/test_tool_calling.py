@@ -14,7 +14,7 @@ from longhouse.agents.tool import Tool, wire_names
 from longhouse.journal import events
 from longhouse.journal.events import ProviderCall
 from longhouse.journal.session import Session
-from support import opened, prompted, returned, started, told, used
+from server_helpers import opened, prompted, returned, started, told, used
 
 AGENT = ToolCallingAgent()
 CLOCK = Tool(name="clocktool", description="Tell the time.", schema={"type": "object", "properties": {}})

@@ -9,7 +9,7 @@ from longhouse.agents.tool import Tool
 from longhouse.journal import events
 from longhouse.journal.messages import ImagePart, ImageUrl, TextPart, User
 from longhouse.journal.session import Session
-from support import opened, prompted, returned, started, told, used
+from server_helpers import opened, prompted, returned, started, told, used
 
 TEMPLATE = Template(name="t", tool_policy=ToolPolicy(allowlist=()), prompt_pack=PromptPack(system_prompt="Be kind."))
 ATTACKS = ["{available_tools.__class__}", "{{7*7}}", "{0}", "{task}", "{current_date}", "{clarifications}", "%s", "{"]

@@ -11,7 +11,7 @@ from longhouse.journal import events
 from longhouse.journal.messages import Assistant, ImagePart, ImageUrl, Message, System, TextPart, ToolResult, User
 from longhouse.journal.session import Session
 from longhouse.journal.transcript import Step
-from support import opened, prompted, returned, started, told, used
+from server_helpers import opened, prompted, returned, started, told, used
 
 BUDGET = 2_000
 

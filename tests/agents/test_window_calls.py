@@ -14,7 +14,7 @@ from longhouse.agents.template import MemoryPolicy, Template
 from longhouse.journal import events
 from longhouse.journal.messages import Assistant, Function, Message, ToolCall, ToolResult, User
 from longhouse.journal.session import Session
-from support import opened, prompted, returned, started, told, used
+from server_helpers import opened, prompted, returned, started, told, used
 
 
 def wrote(session: Session, *arguments: Any, tool: str = "createfiletool", result: str = "ok") -> Session:

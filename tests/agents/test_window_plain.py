@@ -9,7 +9,7 @@ from longhouse.agents.template import MemoryPolicy, PromptPack, Template
 from longhouse.journal import events
 from longhouse.journal.messages import Assistant, Message, System, ToolResult, User
 from longhouse.journal.session import Session
-from support import prompted, returned, started, told, used
+from server_helpers import prompted, returned, started, told, used
 
 TEMPLATE = Template(name="helper", prompt_pack=PromptPack(system_prompt="Help.", initial_user_request="Please: {task}"))
 NAMES = {"clocktool": "clocktool", "finalanswertool": "finalanswertool"}

@@ -3,10 +3,10 @@
 import asyncio
 from typing import Any
 
-from keyring import Client, admin_of, keyed
+from key_helpers import Client, admin_of, keyed
 
 from longhouse.api.admin.docs import TEMPLATE, TOOL
-from support import Serving
+from server_helpers import Serving
 
 CLERK = "/admin/templates/warehouse_clerk"
 

@@ -3,12 +3,12 @@
 from typing import Any
 from urllib.parse import quote
 
-from hostile import ask
-from keyring import Client, admin_of, client_of, keyed
+from attack_helpers import ask
+from key_helpers import Client, admin_of, client_of, keyed
 from test_admin_tools import sent, tool
 
 from longhouse.api.admin import docs
-from support import House, Serving
+from server_helpers import House, Serving
 
 
 async def names(house: House, asked: str) -> tuple[list[str], Any]:

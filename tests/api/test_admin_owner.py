@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from keyring import Client, admin_of, client_of, keyed
+from key_helpers import Client, admin_of, client_of, keyed
 
 from longhouse.api.admin.docs import TEMPLATE, TOOL
-from support import Serving
+from server_helpers import Serving
 
 TEMPLATES, TOOLS = "/admin/templates", "/admin/tools"
 CLERK, AGENT = f"{TEMPLATES}/warehouse_clerk", f"{TOOLS}/agent.warehouse_clerk"

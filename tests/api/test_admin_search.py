@@ -3,7 +3,7 @@
 from typing import Any
 
 from longhouse.agents.template import MultiAgentMeta, Template, ToolPolicy
-from support import House, Serving
+from server_helpers import House, Serving
 
 COOK = Template(
     name="cook",

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any, ClassVar
 
 import pytest
-from keyring import Client, admin_of, client_of, keyed
+from key_helpers import Client, admin_of, client_of, keyed
 from structlog.testing import capture_logs
 
 from longhouse.agents.template import Template, ToolPolicy
@@ -17,7 +17,7 @@ from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.tools import BaseTool, ToolContext
 from longhouse.tools.mcp.listed import publish_served
-from support import House, Serving
+from server_helpers import House, Serving
 
 DONE = call("finalanswertool", answer="Done.")
 CAREFUL = Template(

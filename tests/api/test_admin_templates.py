@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from hostile import refused
-from keyring import Client, admin_of, client_of, keyed
+from attack_helpers import refused
+from key_helpers import Client, admin_of, client_of, keyed
 from test_admin_tools import sent
 
 from longhouse.api.admin.docs import TEMPLATE, TOOL
 from longhouse.models.scripted import call
-from support import Serving, content
+from server_helpers import Serving, content
 
 TEMPLATES = "/admin/templates"
 CLERK = f"{TEMPLATES}/warehouse_clerk"

@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from hostile import canary, refused
-from keyring import Client, admin_of, client_of, keyed
+from attack_helpers import canary, refused
+from key_helpers import Client, admin_of, client_of, keyed
 
 from longhouse.api.admin.docs import TOOL
-from support import House, Serving
+from server_helpers import House, Serving
 
 TOOLS = "/admin/tools"
 

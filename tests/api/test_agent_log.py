@@ -15,8 +15,8 @@ from longhouse.integrations.agent_log import agent_log
 from longhouse.integrations.agent_log_files import file_name
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
-from longhouse.models.scripted import Status, call, calls, say
-from support import BEGAN, House, Serving, opened, prompted, returned, started, used
+from longhouse.models.scripted import ScriptedStatus, call, calls, say
+from server_helpers import BEGAN, House, Serving, opened, prompted, returned, started, used
 
 TEMPLATE = Template(
     name="logger",
@@ -129,7 +129,7 @@ async def test_an_unknown_session_has_no_log(serving: Serving) -> None:
 
 async def test_the_log_is_a_file_after_each_turn(serving: Serving, tmp_path: Path) -> None:
     folder = tmp_path / "deep" / "logs"
-    refused = say("", fault=Status(status=400, message="No."))
+    refused = say("", fault=ScriptedStatus(status=400, message="No."))
     script = [call("clarificationtool", questions=["Which?"]), call("finalanswertool", answer="Привет."), refused]
     async with serving(script, templates=[TEMPLATE], logs_dir=folder) as house:
         session_id = (await house.say("Hello", model="logger"))["model"]

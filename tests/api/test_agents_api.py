@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
-from hostile import ask, leaves_no_trace, refused
+from attack_helpers import ask, leaves_no_trace, refused
 
 from longhouse.models.scripted import call
-from support import House, Serving, Sse, sse
+from server_helpers import House, Serving, Sse, sse
 
 ANSWER = call("finalanswertool", answer="Rain in Oslo.")
 

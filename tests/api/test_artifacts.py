@@ -6,14 +6,14 @@ from typing import Any
 
 import aiohttp
 import pytest
-from hostile import refusal
+from attack_helpers import refusal
 
+from fake_tavily import KEY, hit, tavily
 from longhouse.agents.template import Template, ToolPolicy
 from longhouse.models.scripted import call, calls
 from longhouse.tools import BaseTool, ToolContext
 from longhouse.tools.context import MadeFile
-from support import House, Serving, content
-from tavily import KEY, hit, tavily
+from server_helpers import House, Serving, content
 
 RAIN, SNOW = "https://example.org/rain", "https://example.org/snow"
 KNOWN = {"rain": [hit(RAIN, "Rain", "It rains.")], "snow": [hit(SNOW, "Snow", "It snows.")]}

@@ -5,12 +5,12 @@ from typing import Any
 import msgspec
 import pydantic
 import pytest
-from hostile import CHAT, ask, canary, chat, leaves_no_trace, refusal, refused
+from attack_helpers import CHAT, ask, canary, chat, leaves_no_trace, refusal, refused
 
 from longhouse.api import wire
 from longhouse.api.sessions.routes import Answer
 from longhouse.api.sgr.routes import Clarifications
-from support import AGENT, Serving
+from server_helpers import AGENT, Serving
 
 
 async def test_what_is_no_json_object_is_refused(serving: Serving) -> None:

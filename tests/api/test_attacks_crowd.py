@@ -10,13 +10,13 @@ from typing import Any
 import aiohttp
 import msgspec
 import psutil
-from hostile import CHAT, answers, ask, chat, leaves_no_trace, raw
-from keyring import ADMIN, keyed
+from attack_helpers import CHAT, answers, ask, chat, leaves_no_trace, raw
+from key_helpers import ADMIN, keyed
 
 from longhouse.api.connections import Bounds
 from longhouse.models.scripted import call
 from longhouse.models.scripted_server import serve as serve_model
-from support import House, Process, Serving, content, launched, sse
+from server_helpers import House, Process, Serving, content, launched, sse
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
 CLOSE = b"Connection: close\r\n\r\n"

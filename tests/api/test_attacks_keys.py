@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hostile import CHAT, answers, ask, canary, chat, raw, refusal, remains
-from keyring import ADMIN, Client, admin_of, client_of, keyed
+from attack_helpers import CHAT, answers, ask, canary, chat, raw, refusal, remains
+from key_helpers import ADMIN, Client, admin_of, client_of, keyed
 from openai import APIError, AsyncOpenAI, AuthenticationError
 
-from longhouse.api.inflight import Visits
+from longhouse.api.inflight import InflightRequests
 from longhouse.cli.main import _refuse_easy_key
 from longhouse.errors import SetupError
 from longhouse.models.scripted import Hang, Say
 from longhouse.store import keys
 from longhouse.store.database import open_database
-from support import AGENT, House, Serving, launched_words, process, sse
+from server_helpers import AGENT, House, Serving, launched_words, process, sse
 
 OURS = "lh_" + "A" * 43
 NEVER = "until=never"
@@ -195,7 +195,7 @@ async def cancel_all(client: Client) -> None:
 
 async def inside(house: House, key: Client, visitors: int) -> None:
     """Waits until so many requests of this key are being served."""
-    visits: Visits = house.app.door.visits
+    visits: InflightRequests = house.app.door.visits
     async with asyncio.timeout(10):
         while len(visits.of(key.id)) != visitors:
             await asyncio.sleep(0.01)

@@ -8,12 +8,12 @@ import sys
 from typing import Any
 
 import aiohttp
-from hostile import CHAT, chat, raw
+from attack_helpers import CHAT, chat, raw
 
 from longhouse.agents.strategies.protocol import Body
-from longhouse.models.scripted import Say, Status, call
+from longhouse.models.scripted import Say, ScriptedStatus, call
 from longhouse.models.scripted_server import serve
-from support import Process, process
+from server_helpers import Process, process
 
 FORGED = '{"event": "forged", "level": "info"}'
 EVIL = f"x\n{FORGED}\r\n\x1b[2J\x1b]0;pwned\x07\x9b31m\u2028{FORGED}\u0085{FORGED}"
@@ -23,7 +23,7 @@ KEY = "sk-canary-0123456789"
 def obey(body: Body) -> Say:
     """A model that does the worst it can: it fails with such words, and calls tools with them."""
     if "fail" in str(body.messages[-1]):
-        return Say(fault=Status(status=400, message=f"{EVIL} {KEY}"))
+        return Say(fault=ScriptedStatus(status=400, message=f"{EVIL} {KEY}"))
     if len(body.messages) > 3:
         return call("finalanswertool", answer=EVIL)
     return call("clocktool", timezone=EVIL)

@@ -4,10 +4,10 @@ import re
 from typing import Any
 
 import pytest
-from hostile import CHAT, ask, chat, leaves_no_trace, raw, refusal
-from keyring import Client, admin_of, keyed, methods_of, routes_of
+from attack_helpers import CHAT, ask, chat, leaves_no_trace, raw, refusal
+from key_helpers import Client, admin_of, keyed, methods_of, routes_of
 
-from support import AGENT, House, Serving
+from server_helpers import AGENT, House, Serving
 
 FOREIGN: list[dict[str, str]] = [
     {"origin": "https://evil.example"},

@@ -5,12 +5,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from hostile import chat
+from attack_helpers import chat
 
 from longhouse.agents.template import Template, ToolPolicy
 from longhouse.models.scripted import call
 from longhouse.tools import BaseTool, ToolContext
-from support import AGENT, Dictated, Pen, Serving, Sse, content, dictated, sse
+from server_helpers import AGENT, Dictated, Pen, Serving, Sse, content, dictated, sse
 
 SHOWN = "a\ufffdb\ufffdc"
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from hostile import canary
+from attack_helpers import canary
 
+from fake_tavily import KEY, Answer, hit, tavily
 from longhouse.agents.template import Template, ToolPolicy
 from longhouse.errors import SetupError
 from longhouse.models.scripted import call
-from longhouse.tools.builtin.tavily import Search, SearchError, open_search
-from support import Serving, content, sse
-from tavily import KEY, Answer, hit, tavily
+from longhouse.tools.builtin.tavily import SearchError, WebSearch, open_search
+from server_helpers import Serving, content, sse
 
 SCOUT = Template(
     name="scout",
@@ -161,7 +161,7 @@ async def test_a_base_url_that_is_none_is_refused_at_once(url: str) -> None:
 
 async def test_a_key_never_shows_in_what_is_logged() -> None:
     async with open_search("http://127.0.0.1:9", KEY) as search:
-        assert isinstance(search, Search)
+        assert isinstance(search, WebSearch)
         assert KEY not in repr(search)
 
 

@@ -4,12 +4,12 @@ import asyncio
 import uuid
 from typing import Any
 
-from hostile import CHAT, ask, chat, leaves_no_trace, refusal, refused, remains
+from attack_helpers import CHAT, ask, chat, leaves_no_trace, refusal, refused, remains
 
 from longhouse.journal.events import Opened, Prompted
 from longhouse.store import journals
 from longhouse.store.requests import Accepted
-from support import AGENT, House, Serving, sse
+from server_helpers import AGENT, House, Serving, sse
 
 SECRET = "the launch code is 0000"
 

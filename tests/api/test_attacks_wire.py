@@ -5,10 +5,10 @@ import asyncio
 import aiohttp
 import msgspec
 import structlog
-from hostile import CHAT, answers, ask, chat, leaves_no_trace, raw, refusal
+from attack_helpers import CHAT, answers, ask, chat, leaves_no_trace, raw, refusal
 
 from longhouse.api.wire import MAX_BODY
-from support import Serving
+from server_helpers import Serving
 
 HONEST = msgspec.json.encode(chat())
 POST = b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" % CHAT.encode()

@@ -5,7 +5,7 @@ import uuid
 from typing import Any, ClassVar
 
 import pytest
-from hostile import ask
+from attack_helpers import ask
 
 from longhouse import clock
 from longhouse.agents.template import Template, ToolPolicy
@@ -16,7 +16,7 @@ from longhouse.models.scripted import Hang, Playable, Say, call
 from longhouse.store import journals, leases
 from longhouse.store.database import Database
 from longhouse.tools import BaseTool, ToolContext
-from support import AGENT, House, Serving, content
+from server_helpers import AGENT, House, Serving, content
 
 
 class PayTool(BaseTool):

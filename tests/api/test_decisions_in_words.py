@@ -12,7 +12,7 @@ from longhouse.api.sessions.waiting import Question
 from longhouse.journal import events, pending_decisions
 from longhouse.journal.fold import blank
 from longhouse.journal.session import Session
-from support import LIMITS, opened, prompted, returned, started, told, used
+from server_helpers import LIMITS, opened, prompted, returned, started, told, used
 
 SOON = clock.now() + timedelta(hours=1)
 

@@ -13,17 +13,17 @@ from openai import APIError, AsyncOpenAI, UnprocessableEntityError
 from longhouse.agents.template import ExecutionPolicy, Template, ToolPolicy
 from longhouse.api import auth, wire
 from longhouse.api import streaming as stream
-from longhouse.api.inflight import VISIT, Visit
+from longhouse.api.inflight import VISIT, InflightRequest
 from longhouse.api.openai.completions import Completion
-from longhouse.api.openai.session_resolver import Turns
+from longhouse.api.openai.session_resolver import SessionResolver
 from longhouse.api.openai.turn_stream import follow_turn
 from longhouse.api.sessions.sse import events_of
 from longhouse.models.scripted import call
-from longhouse.runtime.bus import Look
+from longhouse.runtime.bus import JournalGrew
 from longhouse.runtime.inbox import Inbox
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import open_database
-from support import AGENT, House, Pen, Serving, Sse, dictated, process, sse, user
+from server_helpers import AGENT, House, Pen, Serving, Sse, dictated, process, sse, user
 
 CHAT = "/v1/chat/completions"
 STOPPING = "The server is stopping."
@@ -132,7 +132,7 @@ async def grow_strange(house: House, session_id: str) -> None:
         " FROM sessions WHERE id = $1",
         session_id,
     )
-    house.app.bus.publish(session_id, Look())
+    house.app.bus.publish(session_id, JournalGrew())
 
 
 async def test_a_shape_that_is_not_known_ends_streams_with_an_error(serving: Serving) -> None:
@@ -178,7 +178,7 @@ async def sent(response: stream.EventStream, session_id: str) -> AsyncIterator[a
         if message.get("more_body") is False:
             messages.put_nowait(None)
 
-    visit = Visit(asyncio.current_task(), session=session_id)
+    visit = InflightRequest(asyncio.current_task(), session=session_id)
     serving = asyncio.create_task(response({"type": "http", VISIT: visit}, asyncio.Event().wait, send))  # type: ignore[arg-type]
     try:
         yield messages
@@ -192,9 +192,11 @@ async def sent(response: stream.EventStream, session_id: str) -> AsyncIterator[a
 async def test_a_postgres_that_goes_away_ends_streams_with_an_error(serving: Serving, dsn: str, is_chat: bool) -> None:
     async with dictated() as model, serving(llm_base_url=model.url) as house, open_database(dsn) as db:
         request = wire.ChatRequest.model_validate(body("Hello"))
-        where = await Turns(db, Catalog(db), Inbox(db, house.app.bus)).attach(auth.LOCAL, request, b"Hello", {})
+        where = await SessionResolver(db, Catalog(db), Inbox(db, house.app.bus)).attach(
+            auth.LOCAL, request, b"Hello", {}
+        )
         session_id = where.session.id
-        visit = Visit(asyncio.current_task())
+        visit = InflightRequest(asyncio.current_task())
         telling = follow_turn(visit, db, house.app.bus, where)
         response = (
             stream.ChatStream(Completion(telling, include_usage=False, ignored=[]).chunks())
@@ -206,7 +208,7 @@ async def test_a_postgres_that_goes_away_ends_streams_with_an_error(serving: Ser
             pen = await model.asked()
             with structlog.testing.capture_logs() as logs:
                 db.pool.terminate()
-                house.app.bus.publish(session_id, Look())
+                house.app.bus.publish(session_id, JournalGrew())
                 read: list[bytes] = []
                 while (message := await messages.get()) is not None:
                     read.append(message)

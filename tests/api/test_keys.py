@@ -4,17 +4,17 @@ import re
 from typing import Any
 
 import pytest
-from hostile import ask, chat, refused, remains
-from keyring import ADMIN, Client, admin_of, client_of, keyed
+from attack_helpers import ask, chat, refused, remains
+from key_helpers import ADMIN, Client, admin_of, client_of, keyed
 from pydantic import SecretStr
 
-from longhouse.api.rate_limits import Bucket, Limits, Meter
+from longhouse.api.rate_limits import Bucket, KeyLimits, Meter
 from longhouse.cli import keys as commands
 from longhouse.errors import SetupError
 from longhouse.settings import Settings
 from longhouse.store import keys
 from longhouse.store.database import Database
-from support import Serving, content, launched_words
+from server_helpers import Serving, content, launched_words
 
 SHOWN = {
     "id", "name", "owner", "role", "rate_limit", "max_concurrent", "sessions_per_hour", "created_at", "revoked_at",
@@ -193,7 +193,7 @@ def test_a_bucket_fills_evenly_and_not_over() -> None:
 
 
 def test_a_refused_request_takes_neither_a_place_nor_a_permit() -> None:
-    meter = Meter(Limits(rate_limit=10, max_concurrent=1))
+    meter = Meter(KeyLimits(rate_limit=10, max_concurrent=1))
     meter.enter()
     for _ in range(20):
         with pytest.raises(Exception, match="no more at once"):

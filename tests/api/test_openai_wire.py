@@ -10,7 +10,7 @@ import pytest
 
 from longhouse.agents.template import PromptPack, Template, ToolPolicy
 from longhouse.models.scripted import Say, call
-from support import AGENT, House, Serving, Sse, chat, content, sse, user
+from server_helpers import AGENT, House, Serving, Sse, chat, content, sse, user
 
 ANSWER = call("finalanswertool", answer="Hello, Ada.")
 LOOK = Say(text="Let me look. ", reasoning="Hm. ", calls=call("clocktool").calls)

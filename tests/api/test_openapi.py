@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from support import House, Serving
+from server_helpers import House, Serving
 
 
 async def document(house: House) -> Any:

@@ -3,12 +3,12 @@
 import uuid
 from typing import Any
 
-from hostile import CHAT, ask, chat, remains
-from keyring import Client, admin_of, client_of, keyed, methods_of, routes_of
+from attack_helpers import CHAT, ask, chat, remains
+from key_helpers import Client, admin_of, client_of, keyed, methods_of, routes_of
 
 from longhouse.agents.template import MemoryPolicy, PromptPack, Template, ToolPolicy
 from longhouse.models.scripted import call
-from support import AGENT, House, Serving, content, sse
+from server_helpers import AGENT, House, Serving, content, sse
 
 SECRET = "the launch code is 0000"
 

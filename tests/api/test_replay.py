@@ -11,7 +11,7 @@ from longhouse.agents.template import ExecutionPolicy, LLMPolicy, PromptPack, Te
 from longhouse.journal.events import Replied
 from longhouse.models.scripted import call, calls, say
 from longhouse.tools import BaseTool, ToolContext
-from support import House, Serving, dictated
+from server_helpers import House, Serving, dictated
 
 TOOLS = ("clarificationtool", "clocktool", "lines", "finalanswertool")
 TEMPLATE = Template(

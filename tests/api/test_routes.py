@@ -2,12 +2,12 @@
 
 from typing import Any
 
+from attack_helpers import ask
 from fastapi.dependencies.models import Dependant
-from hostile import ask
-from keyring import Client, admin_of, client_of, keyed, methods_of, routes_of
+from key_helpers import Client, admin_of, client_of, keyed, methods_of, routes_of
 
 from longhouse.api import auth
-from support import House, Serving
+from server_helpers import House, Serving
 
 OPEN = {"/health", "/ready"}
 ADMIN = ("/admin/", "/metrics", "/docs", "/openapi.json")

@@ -8,15 +8,15 @@ from typing import Any, Final
 
 import requests
 import schemathesis
-from hostile import ask
+from attack_helpers import ask
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
-from keyring import ADMIN, admin_of, client_of, keyed
+from key_helpers import ADMIN, admin_of, client_of, keyed
 from schemathesis import Case, GenerationMode
 
 from longhouse.api.admin.docs import EXAMPLES
-from support import House, Serving
+from server_helpers import House, Serving
 
 REQUESTS: Final = 5
 """To each operation, fitting ones and as many others."""

@@ -4,13 +4,13 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from hostile import ask, leaves_no_trace, refusal, refused
+from attack_helpers import ask, leaves_no_trace, refusal, refused
 
 from longhouse.agents.template import Template, ToolPolicy
 from longhouse.journal.events import Opened, Prompted
 from longhouse.models.scripted import Hang, Say, call, calls
 from longhouse.store import journals
-from support import AGENT, House, Serving, content
+from server_helpers import AGENT, House, Serving, content
 
 OTHER = Template(name="other_agent", tool_policy=ToolPolicy(allowlist=("clarificationtool", "finalanswertool")))
 PLAIN = Template(name=AGENT, tool_policy=ToolPolicy(allowlist=("clarificationtool", "finalanswertool", "clocktool")))

@@ -5,12 +5,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from hostile import leaves_no_trace, refusal
+from attack_helpers import leaves_no_trace, refusal
 
 from longhouse.agents.strategies.protocol import Body
 from longhouse.api.sessions.cursor import TreeCursor
 from longhouse.models.scripted import Say, call, calls, say
-from stories.delegating import (
+from server_helpers import House, Serving, Sse, dictated, sse
+from stories.delegating_server import (
     CAST,
     SignTool,
     answer,
@@ -22,7 +23,6 @@ from stories.delegating import (
     question,
     session_of,
 )
-from support import House, Serving, Sse, dictated, sse
 
 NAMED = {
     "subagent_delegation": {"task"},

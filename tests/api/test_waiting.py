@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from longhouse.api.sessions.tree_reader import Agent, News, TreeReader, subagent_events
+from longhouse.api.sessions.tree_reader import News, TreeAgent, TreeReader, subagent_events
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
 from longhouse.models.scripted import Say, call
-from longhouse.runtime.bus import Stir
+from longhouse.runtime.bus import SubagentsChanged
 from longhouse.store.delegation import tree
 from longhouse.store.delegation.tree import Root
-from stories.delegating import CAST, SignTool, answer, ask, in_steps, playing, question, results, session_of
-from support import BEGAN, House, Serving, dictated, prompted, returned, sse, started, used
+from server_helpers import BEGAN, House, Serving, dictated, prompted, returned, sse, started, used
+from stories.delegating_server import CAST, SignTool, answer, ask, in_steps, playing, question, results, session_of
 
-AGENT = Agent("analytic_1", "analytic", "c", {"t": 2})
+AGENT = TreeAgent("analytic_1", "analytic", "c", {"t": 2})
 CHAIN: dict[str, Any] = {"master": in_steps(ask("ann", "Go on.")), "ann": in_steps(ask("ben", "Go on."))}
 SIGN = call("signtool")
 
@@ -111,10 +111,10 @@ async def test_the_events_of_one_agent_keep_their_order_whatever_the_clocks_say(
         assert await roles(reader) == before
         assert await roles(reader) == []
         reader.head -= 1
-        assert await reader.since([Stir()]) == []
+        assert await reader.since([SubagentsChanged()]) == []
         assert reader.held, "what it leads to may be among what is beneath"
         last = (await house.journal(root))[-1]
-        assert await reader.since([last]) == [Stir(), last]
+        assert await reader.since([last]) == [SubagentsChanged(), last]
 
 
 def _looks(body: Any) -> Say:

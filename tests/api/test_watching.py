@@ -7,21 +7,21 @@ from typing import Any
 
 import msgspec
 import structlog
-from hostile import ask, chat, refusal
+from attack_helpers import ask, chat, refusal
 
 from longhouse.agents.schema import resolve
 from longhouse.api import server
-from longhouse.api.auth import Door
+from longhouse.api.auth import Authenticator
 from longhouse.api.metrics import Metrics
-from longhouse.api.rate_limits import Limits
-from longhouse.catalog.validation import Admission
+from longhouse.api.rate_limits import KeyLimits
+from longhouse.catalog.validation import CatalogValidator
 from longhouse.models.scripted import call, calls
 from longhouse.runtime.bus import Bus
 from longhouse.search.selection import Finder
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database, open_database
 from longhouse.tools.toolbox import Toolbox
-from support import House, Serving
+from server_helpers import House, Serving
 
 ROUTES = {
     "/v1/chat/completions": {"post"},
@@ -78,7 +78,7 @@ async def ask_ready(db: Database) -> tuple[int, Any]:
 
 async def ask_gateway(db: Database, path: str) -> tuple[int, dict[bytes, bytes], Any]:
     """Status, headers and body of what a gateway without a worker answers."""
-    door = Door(db, admin_key="", limits=Limits())
+    door = Authenticator(db, admin_key="", limits=KeyLimits())
     catalog = Catalog(db)
     asgi = server.build(
         db,
@@ -87,7 +87,7 @@ async def ask_gateway(db: Database, path: str) -> tuple[int, dict[bytes, bytes],
         Metrics(lambda: 0, lambda: ()),
         door=door,
         toolbox=Toolbox(()),
-        admission=Admission(catalog),
+        admission=CatalogValidator(catalog),
         finder=Finder(db, None),
     )
     sent: list[Any] = []

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from longhouse.cli.bench_search import BenchQuery, BenchTool, Given, Measured, measure, table
+from longhouse.cli.bench_search import BenchData, BenchQuery, BenchTool, Measured, measure, table
 from longhouse.errors import SetupError
 
 TOOLS = [
@@ -80,7 +80,7 @@ async def test_data_may_leave_out_what_it_does_not_know() -> None:
         {"query": "trains", "relevant": ["t3"]},
         {"query": "whatever", "relevant": None},
     ]
-    given = Given(
+    given = BenchData(
         msgspec.convert(tools, list[BenchTool]), msgspec.convert(queries, list[BenchQuery]), [], by_step=False
     )
     assert (await measure(given, None))["r_at_1"] == 1
@@ -105,4 +105,4 @@ def test_the_table_has_a_row_for_tools_and_one_for_agents() -> None:
 
 async def test_nothing_to_measure_is_said_in_a_sentence() -> None:
     with pytest.raises(SetupError, match="nothing to measure"):
-        await measure(Given(tools=[], queries=[], agents=[], by_step=False), None)
+        await measure(BenchData(tools=[], queries=[], agents=[], by_step=False), None)

@@ -21,7 +21,7 @@ from longhouse.settings import Settings
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.tools.bindings.python import EntrypointError
-from support import launched_words
+from server_helpers import launched_words
 
 Say = Callable[[Awaitable[None]], Awaitable[list[str]]]
 

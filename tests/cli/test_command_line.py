@@ -16,7 +16,7 @@ from longhouse.cli.chat import talk
 from longhouse.errors import SetupError
 from longhouse.integrations.redis.client import open_redis
 from longhouse.settings import Settings
-from support import Serving
+from server_helpers import Serving
 
 LONGHOUSE = (sys.executable, "-m", "longhouse")
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from longhouse import clock
 from longhouse.agents.strategies.protocol import Body
 from longhouse.api.sessions.waiting import WaitingStatus, waiting_status
-from longhouse.cli.chat import Page
+from longhouse.cli.chat import ChatPage
 from longhouse.cli.session_tree import drawn, lasting, plain
 from longhouse.cli.sessions import list_all
 from longhouse.cli.timeline import Life, lives_of, turns_of
@@ -20,9 +20,9 @@ from longhouse.journal.events import Recorded
 from longhouse.journal.fold import blank, fold
 from longhouse.models.scripted import Say, call, calls, say
 from longhouse.settings import Settings
-from longhouse.store.sessions import Filters
-from stories.delegating import CAST, SignTool, answer, ask, in_steps, playing, question, session_of
-from support import BEGAN, House, Serving, dictated, launched_words, opened, prompted, returned, started, used
+from longhouse.store.sessions import SessionQuery
+from server_helpers import BEGAN, House, Serving, dictated, launched_words, opened, prompted, returned, started, used
+from stories.delegating_server import CAST, SignTool, answer, ask, in_steps, playing, question, session_of
 
 NASTY = "a\x1b[31mb\x1b]0;owned\x07 \x9b31m c\u202egpj\r\nd\u200b [bold]e[/bold]"
 
@@ -165,7 +165,7 @@ async def test_nothing_that_a_terminal_would_obey_is_printed(
         assert (code, words.splitlines()[-1]) == (0, lines[-1])
         assert all(char.isprintable() or char == "\n" for char in words)
         capsys.readouterr()
-        await list_all(Settings(database_url=serving.dsn), Filters(owner=None), 20)
+        await list_all(Settings(database_url=serving.dsn), SessionQuery(owner=None), 20)
         words = capsys.readouterr().out
         assert session_id in words
         assert words.count("\\x1b[31mb") == 2
@@ -178,14 +178,14 @@ async def test_sessions_are_listed_newest_first(serving: Serving, capsys: pytest
         session_id = (await house.say("Go on.", model="master"))["model"]
         child = await session_of(house.db, "ann")
         capsys.readouterr()
-        await list_all(settings, Filters(owner=None), 20)
+        await list_all(settings, SessionQuery(owner=None), 20)
         lines = [line.split("  ") for line in capsys.readouterr().out.splitlines()]
         assert [line[0] for line in lines] == [child, session_id]
         assert [line[1::2] for line in lines] == [["WAITING_FOR_CLARIFICATION", "local"]] * 2
         assert [line[4] for line in lines] == ["Ask.", "Go on."]
-        await list_all(settings, Filters(owner="local"), 1)
+        await list_all(settings, SessionQuery(owner="local"), 1)
         assert capsys.readouterr().out.count("\n") == 1
-        await list_all(settings, Filters(owner="somebody else"), 20)
+        await list_all(settings, SessionQuery(owner="somebody else"), 20)
         assert capsys.readouterr().out == ""
 
 
@@ -242,7 +242,7 @@ def test_what_a_lost_server_said_is_drawn_harmless() -> None:
 
 
 def test_nothing_that_is_said_in_a_chat_is_obeyed_by_its_terminal() -> None:
-    page = Page(Console(file=io.StringIO(), width=1_000))
+    page = ChatPage(Console(file=io.StringIO(), width=1_000))
     delta = {"choices": [{"delta": {"content": "Да\n是\tبوب\x1b[2J\x9b8m\r👍"}}]}
     act = {"event": "tool_call", "tool": "pay", "arguments": '{"to":"\u202eBob\u200b鲍勃"}'}
     page.show({"choices": [], "x_agent": act})

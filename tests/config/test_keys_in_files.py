@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from written import given, sound, wrong
+from file_helpers import given, sound, wrong
 
 COMMON = "llm: {base_url: 'http://common/v1', api_key: sk-common, proxy: 'http://proxy:1', model: big}"
 

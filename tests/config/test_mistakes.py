@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from written import given, wrong
+from file_helpers import given, wrong
 
 BROKEN = """\
 agents:

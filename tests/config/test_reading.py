@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from file_helpers import NAMES, given, sound, wrong
 from structlog.testing import capture_logs
-from written import NAMES, given, sound, wrong
 
 from longhouse.agents.builtin import BUILT_IN, RESEARCH_PROMPT
 from longhouse.config.loader import read_files

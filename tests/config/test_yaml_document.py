@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from longhouse.config.mistakes import Mistakes
-from longhouse.config.yaml_document import LARGEST, Document, read_document
+from longhouse.config.yaml_document import LARGEST, YamlDocument, read_document
 from longhouse.errors import SetupError
 
 
-def read(folder: Path, text: str | bytes) -> tuple[Document | None, list[str]]:
+def read(folder: Path, text: str | bytes) -> tuple[YamlDocument | None, list[str]]:
     """The document and the mistakes in it, each without the folder."""
     path, mistakes = folder / "x.yaml", Mistakes()
     path.write_bytes(text if isinstance(text, bytes) else text.encode())

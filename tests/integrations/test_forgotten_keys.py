@@ -1,9 +1,9 @@
 """What Redis has of a session that was forgotten goes: its keys, and what was put aside for them."""
 
 import pytest
-from looking import CHAT, OLD, SUB, assistant, get, mirrored, put, until, user
+from journal_writer import Scribe
 from redis.asyncio import Redis
-from scribe import Scribe
+from redis_helpers import CHAT, OLD, SUB, assistant, get, mirrored, put, until, user
 
 from longhouse.store import erasure
 from longhouse.store.database import Database

@@ -4,9 +4,9 @@ import uuid
 from typing import Any
 
 import pytest
-from looking import CHAT, SUB, assistant, get, mirrored, until, user
+from journal_writer import Scribe
 from redis.asyncio import Redis
-from scribe import Scribe
+from redis_helpers import CHAT, SUB, assistant, get, mirrored, until, user
 
 from longhouse.integrations.redis.client import open_redis
 from longhouse.integrations.redis.mirror import Mirror
@@ -14,7 +14,7 @@ from longhouse.journal import events
 from longhouse.journal.messages import Assistant, User
 from longhouse.store.database import Database
 from redis_server import RedisServer
-from support import returned, used
+from server_helpers import returned, used
 
 
 @pytest.fixture

@@ -1,15 +1,15 @@
 """Carrying journals elsewhere: hints may be lost, pages are many, and what cannot be read stands in nobody's way."""
 
-from looking import CHAT, assistant, get, mirrored, until, user
+from journal_writer import Scribe
 from redis.asyncio import Redis
-from scribe import Scribe
+from redis_helpers import CHAT, assistant, get, mirrored, until, user
 
 from longhouse import clock
 from longhouse.integrations import projector
 from longhouse.journal import events
 from longhouse.store import projections
 from longhouse.store.database import Database
-from support import prompted, started
+from server_helpers import prompted, started
 
 MANY = 2 * projector.PAGE + 10
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import psutil
 import pytest
-from looking import mirrored
+from journal_writer import Scribe
 from redis.asyncio import Redis
-from scribe import Scribe
+from redis_helpers import mirrored
 
 from longhouse.agents.builtin import BUILT_IN
 from longhouse.catalog.sources import publish_templates
@@ -27,9 +27,9 @@ from longhouse.journal import events
 from longhouse.memory import get_session_logger
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
-from longhouse.store.projections import Row
+from longhouse.store.projections import ProjectionRow
 from redis_server import RedisServer
-from support import returned, used
+from server_helpers import returned, used
 
 STORY = """
 ================================================================================
@@ -61,11 +61,11 @@ async def until(folder: Path, expected: list[str], within: float = 30.0, **where
         assert lines(folder, **where) == expected
 
 
-async def analytic(row: Row) -> list[str]:
+async def analytic(row: ProjectionRow) -> list[str]:
     return ["analytic"]
 
 
-async def nobody(row: Row) -> list[str]:
+async def nobody(row: ProjectionRow) -> list[str]:
     return []
 
 
@@ -184,9 +184,9 @@ async def test_the_sub_agents_of_a_session_are_those_its_template_names(db: Data
     await publish_templates(catalog, BUILT_IN)
     asked = subagents_in(catalog)
     where = {"owner": "local", "conversation_id": "1", "side": "root", "label": "", "head": 3}
-    assert list(await asked(Row(id="m", agent="master", **where))) == ["analytic"]
-    assert list(await asked(Row(id="a", agent="analytic", **where))) == []
-    assert list(await asked(Row(id="x", agent="nobody", **where))) == []
+    assert list(await asked(ProjectionRow(id="m", agent="master", **where))) == ["analytic"]
+    assert list(await asked(ProjectionRow(id="a", agent="analytic", **where))) == []
+    assert list(await asked(ProjectionRow(id="x", agent="nobody", **where))) == []
 
 
 def test_the_three_languages_say_the_same_things() -> None:

@@ -3,9 +3,9 @@
 import asyncio
 
 import pytest
-from looking import CHAT, OLD, SUB, assistant, get, mirrored, put, until, user
+from journal_writer import Scribe
 from redis.asyncio import Redis
-from scribe import Scribe
+from redis_helpers import CHAT, OLD, SUB, assistant, get, mirrored, put, until, user
 
 from longhouse.integrations.redis.mirror import Mirror
 from longhouse.journal.messages import Assistant, Function, ToolCall, ToolResult, User

@@ -6,7 +6,7 @@ from longhouse.journal import conversation, events
 from longhouse.journal.events import Fault, ProviderCall
 from longhouse.journal.messages import Assistant, ImagePart, ImageUrl, System, TextPart, User
 from longhouse.journal.session import AGENT_FAILED, Session
-from support import opened, prompted, returned, started, told, used
+from server_helpers import opened, prompted, returned, started, told, used
 
 ANSWER = '{"answer": "It is five."}'
 

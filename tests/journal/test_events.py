@@ -36,7 +36,7 @@ EXAMPLES: list[Event] = [
         ),
         version=3,
         chain="ff",
-        purse=events.Purse(tool_budget=3, token_budget=0),
+        purse=events.SharedBudget(tool_budget=3, token_budget=0),
         named=("ann",),
         ephemeral="ephemeral/1",
     ),

@@ -11,7 +11,7 @@ from longhouse.journal.events import Event, Recorded
 from longhouse.journal.fold import blank, fold
 from longhouse.journal.session import Session, State
 from longhouse.journal.transcript import Step
-from support import BEGAN, opened, prompted, returned, started, used
+from server_helpers import BEGAN, opened, prompted, returned, started, used
 
 OUTCOMES: list[events.Outcome] = [events.Output(content="é"), events.Fault(code="x", message="y")]
 WRITES: list[dict[str, object]] = [

@@ -9,7 +9,7 @@ from longhouse.journal.events import Fault
 from longhouse.journal.json_text import DEEPEST, QUOTED, is_deep, object_of, sound
 from longhouse.journal.messages import Assistant, Function, Message, ToolCall, ToolResult, User
 from longhouse.journal.transcript import Step
-from support import opened, prompted, started, told, used
+from server_helpers import opened, prompted, started, told, used
 
 BROKEN = ['{"at": "Os', "[1]", "null", '"text"', "{'at': 'Oslo'}", '{"at": NaN}', '{"at": "\\ud800"}', '{"a":1} x']
 DEEP = ['{"a": ' + "[" * levels + "]" * levels + "}" for levels in (DEEPEST, 900, 100_000)]

@@ -7,7 +7,7 @@ from longhouse.app import TOOLS
 from longhouse.journal import conversation, events
 from longhouse.journal.roles import ROLES
 from longhouse.tools.builtin.dialogue import FinalAnswerTool
-from support import opened, prompted, returned, started, told
+from server_helpers import opened, prompted, returned, started, told
 
 
 @pytest.mark.parametrize(("tool", "role"), [*ROLES.items(), ("clocktool", ""), ("mcp.search", "")])

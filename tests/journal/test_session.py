@@ -12,7 +12,7 @@ from longhouse.journal.fold import blank
 from longhouse.journal.messages import TextPart, User
 from longhouse.journal.session import AGENT_FAILED, MOST_LOST, Session, State, Turn
 from longhouse.journal.transcript import Heard, Step, Summary, Told, Use
-from support import AGENT, BEGAN, LIMITS, opened, prompted, returned, started, told, used
+from server_helpers import AGENT, BEGAN, LIMITS, opened, prompted, returned, started, told, used
 
 RUNNING = (opened(), prompted("Will it rain?"), started(2))
 FAILED = events.Failed(reason="no model answered", code="provider_error")

@@ -5,7 +5,7 @@ import gzip
 import zlib
 
 import pytest
-from peers import KEY, STOP, Writer, added_up, answer, chunk, deltas_of, error_for, peer_that, reply_to, sends
+from scripted_peers import KEY, STOP, Writer, added_up, answer, chunk, deltas_of, error_for, peer_that, reply_to, sends
 
 from longhouse.errors import ProviderError
 from longhouse.models.http_client import Endpoint, HttpFailure, StatusFailure, open_endpoint

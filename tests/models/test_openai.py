@@ -6,7 +6,7 @@ import time
 from contextlib import aclosing
 
 import pytest
-from peers import (
+from scripted_peers import (
     ASKED,
     DONE,
     KEY,

@@ -10,10 +10,10 @@ from longhouse.agents.template import Abilities
 from longhouse.errors import ProviderError
 from longhouse.models.http_client import open_endpoint
 from longhouse.models.openai import OpenAIModel
-from longhouse.models.probe import Finding, abilities, probe, told
-from longhouse.models.scripted import Cut, Playable, Say, Status, call, calls, say
+from longhouse.models.probe import ProbeFinding, abilities, probe, told
+from longhouse.models.scripted import Cut, Playable, Say, ScriptedStatus, call, calls, say
 from longhouse.models.scripted_server import Server, serve
-from support import launched_words
+from server_helpers import launched_words
 
 KEY = "sk-very-secret"
 FITS = json.dumps({"sure": True, "function": {"tool_name_discriminator": "look_up_time", "city": "Oslo"}})
@@ -23,10 +23,10 @@ HELLO = say("Hello!")
 
 
 def refused(message: str) -> Say:
-    return Say(fault=Status(status=400, message=message))
+    return Say(fault=ScriptedStatus(status=400, message=message))
 
 
-async def found(server: Server) -> list[Finding]:
+async def found(server: Server) -> list[ProbeFinding]:
     async with open_endpoint(server.url, KEY) as endpoint:
         return await probe(OpenAIModel(endpoint), "m")
 
@@ -102,11 +102,11 @@ async def test_one_call_at_a_time_harms_nobody() -> None:
 async def test_json_outside_the_schema_is_not_strict_output(text: str) -> None:
     async with serve([FORCED, BOTH, say(text)]) as server:
         structured = (await found(server))[2]
-    assert structured == Finding("json_schema", False, "it wrote JSON, but not within the schema")
+    assert structured == ProbeFinding("json_schema", False, "it wrote JSON, but not within the schema")
 
 
 async def test_trouble_that_may_pass_is_not_taken_for_an_answer() -> None:
-    async with serve([Say(fault=Status(status=503))] * 2 + [BOTH, say(FITS)]) as server:
+    async with serve([Say(fault=ScriptedStatus(status=503))] * 2 + [BOTH, say(FITS)]) as server:
         findings = await found(server)
     assert [finding.holds for finding in findings] == [None, True, True]
     assert abilities(findings) == Abilities()
@@ -114,7 +114,10 @@ async def test_trouble_that_may_pass_is_not_taken_for_an_answer() -> None:
 
 
 async def test_a_connection_that_dies_once_costs_nothing() -> None:
-    assert await holds([Say(fault=Cut(after=0)), FORCED, BOTH, Say(fault=Status(status=503)), say(FITS)]) == [True] * 3
+    assert (
+        await holds([Say(fault=Cut(after=0)), FORCED, BOTH, Say(fault=ScriptedStatus(status=503)), say(FITS)])
+        == [True] * 3
+    )
 
 
 async def test_an_endpoint_that_answers_nothing_says_nothing_of_its_abilities() -> None:
@@ -140,7 +143,7 @@ async def test_the_command_says_in_one_sentence_why_it_cannot_probe() -> None:
     code, said = await longhouse_probe(llm_base_url="")
     assert (code, said.count("\n")) == (1, 1)
     assert "set LONGHOUSE_LLM_BASE_URL" in said
-    async with serve([Say(fault=Status(status=401, message=f"wrong key {KEY}"))] * 3) as server:
+    async with serve([Say(fault=ScriptedStatus(status=401, message=f"wrong key {KEY}"))] * 3) as server:
         code, said = await longhouse_probe(llm_base_url=server.url, llm_api_key=KEY)
     assert code == 1
     assert "longhouse: 127.0.0.1:" in said

@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from peers import (
+from scripted_peers import (
     KEY,
     STOP,
     Peer,

@@ -25,7 +25,7 @@ from longhouse.models.scripted import (
     Say,
     Script,
     ScriptedModel,
-    Status,
+    ScriptedStatus,
     call,
     calls,
     read_script,
@@ -206,7 +206,7 @@ def test_a_script_is_read_from_json(tmp_path: Path) -> None:
         replies=(
             Say(reasoning="Hm.", calls=(Call(name="weather", arguments='{"z":1,"a":[2]}'),)),
             say("Sun.", chunk=3, delay=0.5, fault=Cut(after=2)),
-            Say(fault=Status(status=429, retry_after=1.5)),
+            Say(fault=ScriptedStatus(status=429, retry_after=1.5)),
         ),
     )
 
@@ -228,9 +228,9 @@ def test_a_script_that_is_none_is_refused_in_a_sentence(tmp_path: Path, text: st
 @pytest.mark.parametrize(
     ("fault", "reason", "retryable", "retry_after"),
     [
-        (Status(), "answered 500: The script says so.", True, None),
-        (Status(status=429, retry_after=2.5, message="Slow down."), "answered 429: Slow down.", True, 2.5),
-        (Status(status=401), "answered 401", False, None),
+        (ScriptedStatus(), "answered 500: The script says so.", True, None),
+        (ScriptedStatus(status=429, retry_after=2.5, message="Slow down."), "answered 429: Slow down.", True, 2.5),
+        (ScriptedStatus(status=401), "answered 401", False, None),
         (Hang(), "sent nothing", True, None),
         (Garbage(), "text/html in place of an answer", True, None),
     ],

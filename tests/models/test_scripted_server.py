@@ -23,7 +23,7 @@ from longhouse.models.scripted import (
     Call,
     Cut,
     Say,
-    Status,
+    ScriptedStatus,
     call,
     say,
 )
@@ -158,7 +158,7 @@ async def test_the_sdk_streams_text_and_tools() -> None:
 
 async def test_the_sdk_meets_real_errors() -> None:
     async with sdk(
-        Say(fault=Status(status=429, retry_after=0.01)), Say(fault=Status(status=401)), max_retries=1
+        Say(fault=ScriptedStatus(status=429, retry_after=0.01)), Say(fault=ScriptedStatus(status=401)), max_retries=1
     ) as client:
         with pytest.raises(openai.AuthenticationError, match="The script says so"):
             await client.chat.completions.create(model="m", messages=[])

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from peers import (
+from scripted_peers import (
     DONE,
     STOP,
     Reply,
@@ -25,7 +25,7 @@ from peers import (
 
 from longhouse.journal.events import Usage
 from longhouse.models.protocol import PaidError
-from longhouse.models.sse import Reading, Refused, Unreadable
+from longhouse.models.sse import StreamReader, StreamRefused, Unreadable
 
 # --- what is heard
 
@@ -213,7 +213,7 @@ async def test_tool_calls_are_put_together_whoever_sends_them(stream: bytes) -> 
     reply = await reply_to(answer(stream + chunk("tool_calls") + DONE))
     assert reply.calls == {0: ONE, 1: TWO}
     assert reply.finish == "tool_calls"
-    reading = Reading()
+    reading = StreamReader()
     one_by_one = [reading.feed(event + b"\n\n") for event in stream.split(b"\n\n")]
     assert added_up(delta for delta in one_by_one if delta).calls == {0: ONE, 1: TWO}
 
@@ -264,7 +264,7 @@ LONG_REPLY = Reply(
 
 @given(st.sets(st.integers(1, len(LONG) - 1)))
 def test_any_split_into_reads_adds_up_to_the_same_reply(cuts: set[int]) -> None:
-    reading = Reading()
+    reading = StreamReader()
     edges = [0, *sorted(cuts), len(LONG)]
     reads = [LONG[start:end] for start, end in itertools.pairwise(edges)]
     deltas = [delta for read in reads if (delta := reading.feed(read))]
@@ -283,10 +283,10 @@ anything = st.recursive(
     st.lists(st.binary() | anything.map(lambda value: b"data: " + msgspec.json.encode(value, enc_hook=str) + b"\n\n"))
 )
 def test_nonsense_is_called_nonsense_and_nothing_worse(reads: list[bytes]) -> None:
-    reading = Reading()
+    reading = StreamReader()
     try:
         for read in reads:
             reading.feed(read)
         reading.end()
-    except (Unreadable, Refused):
+    except (Unreadable, StreamRefused):
         pass

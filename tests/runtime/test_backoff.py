@@ -1,6 +1,6 @@
 """When a session that failed may be tried again."""
 
-from longhouse.runtime.backoff import FIRST, FORGOTTEN, LONGEST, Pauses
+from longhouse.runtime.backoff import FIRST, FORGOTTEN, LONGEST, Backoff
 
 
 class Clock:
@@ -12,7 +12,7 @@ class Clock:
 
 def test_each_pause_is_twice_the_one_before_up_to_a_limit() -> None:
     clock = Clock()
-    pauses = Pauses(clock)
+    pauses = Backoff(clock)
     lengths = []
     for _ in range(10):
         lengths.append(pauses.put_off("s"))
@@ -24,7 +24,7 @@ def test_each_pause_is_twice_the_one_before_up_to_a_limit() -> None:
 
 def test_a_session_rests_until_its_pause_is_over() -> None:
     clock = Clock()
-    pauses = Pauses(clock)
+    pauses = Backoff(clock)
     assert not pauses.rests("s")
     pauses.put_off("s")
     assert pauses.rests("s")
@@ -36,7 +36,7 @@ def test_a_session_rests_until_its_pause_is_over() -> None:
 
 def test_a_session_that_has_moved_begins_anew() -> None:
     clock = Clock()
-    pauses = Pauses(clock)
+    pauses = Backoff(clock)
     pauses.put_off("s")
     clock.now += FIRST
     pauses.over("s")
@@ -47,7 +47,7 @@ def test_a_session_that_has_moved_begins_anew() -> None:
 
 def test_waiting_for_others_is_no_trouble_and_trouble_makes_no_wait_longer() -> None:
     clock = Clock()
-    pauses = Pauses(clock)
+    pauses = Backoff(clock)
     assert [pauses.put_off("s"), pauses.put_off("s")] == [FIRST, 2 * FIRST]
     clock.now += 3
     assert pauses.troubled_for("s") == 3
@@ -66,7 +66,7 @@ def test_waiting_for_others_is_no_trouble_and_trouble_makes_no_wait_longer() -> 
 
 def test_what_cannot_be_read_here_is_left_alone_for_good_and_what_others_took_is_forgotten() -> None:
     clock = Clock()
-    pauses = Pauses(clock)
+    pauses = Backoff(clock)
     pauses.leave_alone("unreadable")
     pauses.put_off("taken")
     clock.now += FIRST + FORGOTTEN

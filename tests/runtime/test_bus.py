@@ -6,8 +6,8 @@ import pytest
 
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
-from longhouse.runtime.bus import Bus, Draft, Facts, Fragment, Item, Look, Subscription
-from support import BEGAN
+from longhouse.runtime.bus import Bus, Draft, Facts, Fragment, Item, JournalGrew, Subscription
+from server_helpers import BEGAN
 
 FACTS = Facts((Recorded(seq=1, at=BEGAN, event=events.Finished(answer="x")),))
 FRAGMENT = Fragment(after=1, fence=1, kind="content", offset=0, text="x")
@@ -21,11 +21,11 @@ async def taken(subscription: Subscription) -> list[Item]:
 async def test_a_follower_takes_everything_since_its_last_look_in_one_batch() -> None:
     bus = Bus()
     with bus.subscribed("s") as subscription:
-        for item in (FRAGMENT, FACTS, Look(3)):
+        for item in (FRAGMENT, FACTS, JournalGrew(3)):
             bus.publish("s", item)
-        assert await taken(subscription) == [FRAGMENT, FACTS, Look(3)]
-        bus.publish("s", Look(4))
-        assert await taken(subscription) == [Look(4)]
+        assert await taken(subscription) == [FRAGMENT, FACTS, JournalGrew(3)]
+        bus.publish("s", JournalGrew(4))
+        assert await taken(subscription) == [JournalGrew(4)]
 
 
 async def test_a_follower_waits_until_there_is_something() -> None:
@@ -34,17 +34,17 @@ async def test_a_follower_waits_until_there_is_something() -> None:
         waiting = asyncio.create_task(taken(subscription))
         await asyncio.sleep(0)
         assert not waiting.done()
-        bus.publish("s", Look(1))
-        assert await waiting == [Look(1)]
+        bus.publish("s", JournalGrew(1))
+        assert await waiting == [JournalGrew(1)]
 
 
 async def test_every_follower_of_a_session_hears_and_no_other() -> None:
     bus = Bus()
     with bus.subscribed("s") as one, bus.subscribed("s") as two, bus.subscribed("other") as other:
-        bus.publish("s", Look(1))
-        assert await taken(one) == await taken(two) == [Look(1)]
-        bus.publish("other", Look(2))
-        assert await taken(other) == [Look(2)]
+        bus.publish("s", JournalGrew(1))
+        assert await taken(one) == await taken(two) == [JournalGrew(1)]
+        bus.publish("other", JournalGrew(2))
+        assert await taken(other) == [JournalGrew(2)]
 
 
 async def test_nothing_is_left_behind_when_followers_leave() -> None:
@@ -65,7 +65,7 @@ def test_asking_leaves_nothing_behind_either() -> None:
     bus = Bus()
     assert not bus.is_followed("s")
     assert bus.draft("s") is None
-    bus.publish("s", Look())
+    bus.publish("s", JournalGrew())
     assert bus == Bus()
 
 
@@ -77,7 +77,7 @@ async def test_an_append_from_outside_wakes_the_worker_and_the_followers() -> No
     with bus.subscribed("s") as subscription:
         bus.appended("s", 7)
         assert woken == ["s", "s"]
-        assert await taken(subscription) == [Look(7)]
+        assert await taken(subscription) == [JournalGrew(7)]
     bus.wake("t")
     bus.stop("u", 3)
     assert (woken[2:], stopped) == (["t", "t"], [("u", 3)])

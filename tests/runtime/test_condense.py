@@ -3,14 +3,14 @@
 from dataclasses import replace
 from typing import Any
 
-from engine_room import Room
+from engine_fixture import Room
 
 from longhouse.agents import tokens
 from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import ExecutionPolicy, LLMPolicy
 from longhouse.journal import events
 from longhouse.journal.messages import Message, User
-from longhouse.models.scripted import Say, Status, call, calls, say
+from longhouse.models.scripted import Say, ScriptedStatus, call, calls, say
 from longhouse.runtime import condense
 from longhouse.runtime.engine import Patience
 from longhouse.store import journals
@@ -185,7 +185,7 @@ async def test_a_summary_without_end_is_cut_to_its_part_of_the_budget(db: Databa
 
 
 async def test_provider_trouble_over_a_summary_is_waited_out(db: Database) -> None:
-    trouble = say("", fault=Status(status=503, retry_after=0))
+    trouble = say("", fault=ScriptedStatus(status=503, retry_after=0))
     room = SmallRoom(db, [answer("One."), trouble, say("Summary."), answer("Two.")])
     session_id = await room.turn(LONG)
     await room.prompt(f"Second {LONG}", session_id)
@@ -198,7 +198,7 @@ async def test_provider_trouble_over_a_summary_is_waited_out(db: Database) -> No
 
 
 async def test_an_empty_summary_counts_as_trouble_and_a_refusal_ends_the_turn_in_words(db: Database) -> None:
-    room = SmallRoom(db, [answer("One."), say(" \n"), say("", fault=Status(status=400, message="No."))])
+    room = SmallRoom(db, [answer("One."), say(" \n"), say("", fault=ScriptedStatus(status=400, message="No."))])
     session_id = await room.turn(LONG)
     await room.prompt(f"Second {LONG}", session_id)
     resting = await room.advance(session_id)

@@ -4,14 +4,14 @@ import asyncio
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from engine_room import Gate, Room
+from engine_fixture import Gate, Room
 
 from longhouse.journal import events
 from longhouse.journal.events import Fault, Output
 from longhouse.journal.session import State
 from longhouse.models.scripted import Call, Say, call, calls, say
 from longhouse.runtime.bus import Fragment
-from longhouse.runtime.instances import Status
+from longhouse.runtime.instances import InstanceStatus
 from longhouse.runtime.reply_handler import MAX_CALLS
 from longhouse.store.database import Database
 from longhouse.tools import BaseTool, ToolContext
@@ -40,7 +40,7 @@ async def test_a_turn_from_the_prompt_to_its_answer(db: Database) -> None:
     assert (called.call, called.provider_id, called.tool) == ("1-action-0", "call_1", "echo")
     row = await room.row(session.id)
     assert (row["state"], row["holder"], row["due"], row["head"]) == ("COMPLETED", None, False, 10)
-    assert [one.status for one in room.engine.pool.instances] == [Status.IDLE]
+    assert [one.status for one in room.engine.pool.instances] == [InstanceStatus.IDLE]
 
 
 async def test_a_step_costs_two_commits_and_the_end_one(db: Database) -> None:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 import asyncpg
 import pytest
-from engine_room import Gate, Room, lost_in_thought, under_way, until_waiting
+from engine_fixture import Gate, Room, lost_in_thought, under_way, until_waiting
 
 from longhouse.agents.template import ExecutionPolicy
 from longhouse.agents.tool_descriptor import RateLimits, SecurityPolicy, ToolDescriptor
@@ -16,13 +16,13 @@ from longhouse.errors import Deposed, Postponed
 from longhouse.journal import events
 from longhouse.journal.events import Effect, Fault, Output
 from longhouse.journal.session import State
-from longhouse.models.scripted import Hang, Status, call, calls, say
+from longhouse.models.scripted import Hang, ScriptedStatus, call, calls, say
 from longhouse.runtime.engine import Patience
 from longhouse.store import erasure, journals, leases
-from longhouse.store.database import Database, Within
+from longhouse.store.database import Database, Transaction
 from longhouse.store.delegation import tree
 from longhouse.tools import BaseTool, ToolContext
-from support import full
+from server_helpers import full
 
 FINISH = call("finalanswertool", answer="Done.")
 
@@ -260,7 +260,7 @@ async def test_a_worker_that_is_stopping_lets_go_between_two_steps(db: Database)
 
 
 async def test_a_deposed_worker_does_not_go_on_asking_a_model_in_trouble(db: Database) -> None:
-    room = Room(db, lambda body: say("x", fault=Status(status=500)))
+    room = Room(db, lambda body: say("x", fault=ScriptedStatus(status=500)))
     session_id = await room.prompt()
     stale = await room.claim(session_id, "w1")
     await room.advance(session_id, room.another("w2", patience=Patience(first=30)))
@@ -299,7 +299,7 @@ async def test_a_denial_that_meets_the_deadline_of_its_approval_is_the_one_that_
     denied = events.Returned(call="1-action-0", outcome=Fault(code="denied", message="No."), by="user")
     async with db.pool.acquire() as person, person.transaction():
         # Written and not yet committed: the worker does not see it, and then meets it.
-        await journals.add(Within(person), session.id, [denied], trace="")
+        await journals.add(Transaction(person), session.id, [denied], trace="")
         running = asyncio.create_task(room.engine.advance(lease))
         await until_waiting(db)
     session = await asyncio.wait_for(running, 10)

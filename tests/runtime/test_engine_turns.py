@@ -3,7 +3,7 @@
 import asyncio
 from datetime import timedelta
 
-from engine_room import AGENT, Gate, Room
+from engine_fixture import AGENT, Gate, Room
 
 from longhouse import clock
 from longhouse.agents.rules import GRACE
@@ -13,7 +13,7 @@ from longhouse.journal import events
 from longhouse.journal.fold import blank, fold
 from longhouse.journal.session import State
 from longhouse.journal.transcript import Heard
-from longhouse.models.scripted import Call, Cut, Garbage, Say, Status, call, calls, say
+from longhouse.models.scripted import Call, Cut, Garbage, Say, ScriptedStatus, call, calls, say
 from longhouse.runtime.engine import Patience
 from longhouse.store import journals, leases
 from longhouse.store.database import Database
@@ -163,7 +163,7 @@ async def test_a_model_in_trouble_is_waited_out(db: Database) -> None:
     troubles = [
         Say(),
         say(" \n"),
-        say("x", fault=Status(status=500)),
+        say("x", fault=ScriptedStatus(status=500)),
         say("x", fault=Garbage()),
         say("half an answer", fault=Cut(after=1)),
         Say(calls=(Call(name="echo"),), fault=Cut(after=1)),
@@ -203,7 +203,7 @@ async def test_patience_is_shorter_while_somebody_waits(db: Database) -> None:
 
 
 async def test_what_a_provider_refuses_is_not_tried_again(db: Database) -> None:
-    room = Room(db, [say("x", fault=Status(status=400, message="no such model"))])
+    room = Room(db, [say("x", fault=ScriptedStatus(status=400, message="no such model"))])
     session = await room.run()
     assert session.state is State.FAILED
     assert session.turn is not None

@@ -7,20 +7,20 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from engine_room import Room
+from engine_fixture import Room
 
 from longhouse.api import auth, wire
-from longhouse.api.openai.session_resolver import Turns
+from longhouse.api.openai.session_resolver import SessionResolver
 from longhouse.errors import AlreadyReturned
 from longhouse.journal import events
 from longhouse.journal.session import State
 from longhouse.models.scripted import call
-from longhouse.runtime.bus import Bus, Gone, Item, Look, Subscription
+from longhouse.runtime.bus import Bus, Gone, Item, JournalGrew, Subscription
 from longhouse.runtime.inbox import Inbox
 from longhouse.store import journals
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
-from support import AGENT, House, Serving, user
+from server_helpers import AGENT, House, Serving, user
 
 ASK = call("clarificationtool", questions=["Which city?"])
 DONE = call("finalanswertool", answer="Rain in Oslo.")
@@ -48,15 +48,15 @@ async def test_each_message_is_told_once_with_the_head_that_it_made(db: Database
     with heard_by(room.bus, asking.id) as (woken, follower):
         answered = await inbox.answer(asking, "1-action-0", "Oslo")
         assert (answered.session.head, answered.is_behind) == (asking.head + 1, False)
-        assert await taken(follower) == [Look(asking.head + 1)]
+        assert await taken(follower) == [JournalGrew(asking.head + 1)]
         # It is queued by somebody who has not heard of the answer: he gets the session with both.
         queued = await inbox.prompt(asking, prompt)
         assert (queued.session.head, queued.is_behind) == (asking.head + 2, True)
         assert queued.session == await journals.load(db, asking.id)
-        assert await taken(follower) == [Look(asking.head + 2)]
+        assert await taken(follower) == [JournalGrew(asking.head + 2)]
         cancelled = await inbox.cancel(queued.session)
         assert [one.prompt.trace for one in cancelled.queue] == ["later"]
-        assert await taken(follower) == [Look(cancelled.head)]
+        assert await taken(follower) == [JournalGrew(cancelled.head)]
         assert woken == [asking.id] * 3
         assert await inbox.forget(asking.id, "local")
         assert await taken(follower) == [Gone()]
@@ -84,7 +84,7 @@ async def test_a_request_whose_client_leaves_after_the_commit_has_woken_the_work
     async with serving([DONE]) as house:
         heard: list[str] = []
         house.app.bus.on_wake(heard.append)
-        turns = Turns(house.db, Catalog(house.db), Inbox(house.db, house.app.bus))
+        turns = SessionResolver(house.db, Catalog(house.db), Inbox(house.db, house.app.bus))
         request = wire.ChatRequest.model_validate({"model": AGENT, "messages": [user("Will it rain?")]})
         left = await turns.attach(auth.LOCAL, request, b"", {})  # nobody reads its answer
         assert heard == [left.session.id]

@@ -10,17 +10,17 @@ from longhouse import clock
 from longhouse.agents.strategies.tool_calling import ToolCallingAgent
 from longhouse.agents.template import Template, ToolPolicy
 from longhouse.models.scripted import ScriptedModel
-from longhouse.runtime.instances import IDLE_FOR, MOVES, Instance, Pool, Status
+from longhouse.runtime.instances import IDLE_FOR, MOVES, Instance, InstanceStatus, Pool
 
 TEMPLATE = Template(name="a", tool_policy=ToolPolicy(allowlist=("finalanswertool", "clocktool")))
 NEWER = Template(name="a", tool_policy=ToolPolicy(allowlist=()), version=2)
 LEGAL = {
-    (Status.IDLE, Status.BUSY),
-    (Status.IDLE, Status.STOPPED),
-    (Status.BUSY, Status.RESETTING),
-    (Status.BUSY, Status.ERROR),
-    (Status.ERROR, Status.RESETTING),
-    (Status.RESETTING, Status.IDLE),
+    (InstanceStatus.IDLE, InstanceStatus.BUSY),
+    (InstanceStatus.IDLE, InstanceStatus.STOPPED),
+    (InstanceStatus.BUSY, InstanceStatus.RESETTING),
+    (InstanceStatus.BUSY, InstanceStatus.ERROR),
+    (InstanceStatus.ERROR, InstanceStatus.RESETTING),
+    (InstanceStatus.RESETTING, InstanceStatus.IDLE),
 }
 
 
@@ -31,17 +31,17 @@ def pool() -> Pool:
     return Pool(model_for)
 
 
-def instance(status: Status = Status.IDLE) -> Instance:
+def instance(status: InstanceStatus = InstanceStatus.IDLE) -> Instance:
     return Instance("i", TEMPLATE, ToolCallingAgent(), ScriptedModel(), status=status)
 
 
-def statuses(pool: Pool) -> list[Status]:
+def statuses(pool: Pool) -> list[InstanceStatus]:
     return [one.status for one in pool.instances]
 
 
-@pytest.mark.parametrize("end", Status)
-@pytest.mark.parametrize("start", Status)
-def test_every_move_is_legal_or_refused(start: Status, end: Status) -> None:
+@pytest.mark.parametrize("end", InstanceStatus)
+@pytest.mark.parametrize("start", InstanceStatus)
+def test_every_move_is_legal_or_refused(start: InstanceStatus, end: InstanceStatus) -> None:
     one = instance(start)
     if (start, end) in LEGAL:
         one.move(end)
@@ -53,23 +53,23 @@ def test_every_move_is_legal_or_refused(start: Status, end: Status) -> None:
 
 
 def test_the_table_of_moves_names_every_status() -> None:
-    assert set(MOVES) == set(Status)
+    assert set(MOVES) == set(InstanceStatus)
     assert {(start, end) for start, ends in MOVES.items() for end in ends} == LEGAL
 
 
 def test_a_served_session_leaves_the_instance_clean() -> None:
     one = instance()
     one.acquire("s")
-    assert (one.status, one.session_id) == (Status.BUSY, "s")
+    assert (one.status, one.session_id) == (InstanceStatus.BUSY, "s")
     one.release()
-    assert (one.status, one.session_id, one.served) == (Status.IDLE, None, 1)
+    assert (one.status, one.session_id, one.served) == (InstanceStatus.IDLE, None, 1)
 
 
 def test_an_instance_recovers_after_an_exception() -> None:
     one = instance()
     one.acquire("s")
     one.recover()
-    assert (one.status, one.session_id, one.served) == (Status.IDLE, None, 1)
+    assert (one.status, one.session_id, one.served) == (InstanceStatus.IDLE, None, 1)
 
 
 @pytest.mark.parametrize("act", [Instance.release, Instance.recover, Instance.cleanup])
@@ -106,15 +106,15 @@ async def test_an_idle_instance_is_used_again() -> None:
         assert second is first
         assert second.session_id == "t"
     assert first.served == 2
-    assert statuses(warm) == [Status.IDLE]
+    assert statuses(warm) == [InstanceStatus.IDLE]
 
 
 async def test_sessions_at_once_have_an_instance_each() -> None:
     warm = pool()
     async with warm.acquired(TEMPLATE, "s") as one, warm.acquired(TEMPLATE, "t") as two:
         assert one is not two
-        assert statuses(warm) == [Status.BUSY, Status.BUSY]
-    assert statuses(warm) == [Status.IDLE, Status.IDLE]
+        assert statuses(warm) == [InstanceStatus.BUSY, InstanceStatus.BUSY]
+    assert statuses(warm) == [InstanceStatus.IDLE, InstanceStatus.IDLE]
 
 
 async def test_another_version_is_another_instance() -> None:
@@ -132,7 +132,7 @@ async def test_whatever_ends_a_run_the_instance_is_free_again(error: BaseExcepti
     with pytest.raises(type(error)):
         async with warm.acquired(TEMPLATE, "s"):
             raise error
-    assert statuses(warm) == [Status.IDLE]
+    assert statuses(warm) == [InstanceStatus.IDLE]
     assert warm.instances[0].session_id is None
 
 
@@ -145,6 +145,6 @@ async def test_instances_that_nobody_used_for_long_are_retired() -> None:
         assert warm.instances == [idle, busy]
         warm.retire_idle(clock.now() + IDLE_FOR + timedelta(seconds=5))
         assert warm.instances == [busy]
-    assert idle.status is Status.STOPPED
+    assert idle.status is InstanceStatus.STOPPED
     async with warm.acquired(TEMPLATE, "s") as fresh:
         assert fresh is not idle

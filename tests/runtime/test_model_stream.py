@@ -15,13 +15,13 @@ from longhouse.agents.tool import Tool
 from longhouse.journal.events import ProviderCall, Replied, Sampling
 from longhouse.journal.session import Session
 from longhouse.models.scripted import Say, ScriptedModel, call, calls, say
-from longhouse.runtime.bus import Bus, Fragment, Look
+from longhouse.runtime.bus import Bus, Fragment, JournalGrew
 from longhouse.runtime.model_stream import listen
 from longhouse.store.database import Database
 from longhouse.tools.builtin.clock import ClockTool
 from longhouse.tools.builtin.dialogue import FinalAnswerTool
 from longhouse.tools.builtin.planning import ReasoningTool
-from support import opened, prompted, returned, started, told, used
+from server_helpers import opened, prompted, returned, started, told, used
 
 CLOCK, REASONING, ANSWER = ClockTool.described(), ReasoningTool.described(), FinalAnswerTool.described()
 NOON = call("finalanswertool", answer="Noon.", status="completed")
@@ -50,7 +50,7 @@ async def heard(db: Database, request: Request, says: Say, *, shows_answer: bool
         reply = await listen(
             db, bus, ScriptedModel([says]), request, session=session, fence=1, shows_answer=shows_answer
         )
-        bus.publish(session.id, Look())
+        bus.publish(session.id, JournalGrew())
         items = await subscription.take()
     return [(item.kind, item.text) for item in items if isinstance(item, Fragment)], reply
 

@@ -2,13 +2,13 @@
 
 import asyncio
 
-from engine_room import Gate, Room, lost_in_thought, under_way, until_waiting
+from engine_fixture import Gate, Room, lost_in_thought, under_way, until_waiting
 
 from longhouse.journal import events
 from longhouse.journal.session import State
 from longhouse.models.scripted import Hang, call, say
 from longhouse.runtime.engine import Patience
-from longhouse.runtime.worker import Terms, Worker
+from longhouse.runtime.worker import Worker, WorkerOptions
 from longhouse.store import journals
 from longhouse.store.database import Database
 
@@ -48,7 +48,7 @@ async def test_a_takeover_that_was_broken_off_before_it_was_told_leaves_the_name
     room = Room(db, [call("pay"), FINISH], [Pay])
     session_id = await room.prompt()
     running = await under_way(room, session_id, Pay)
-    worker = Worker(db, room.bus, room.another("w2"), Terms())
+    worker = Worker(db, room.bus, room.another("w2"), WorkerOptions())
     async with db.pool.acquire() as other, worker.working():
         async with other.transaction():
             # Sessions can be claimed and read; that they were taken over cannot be written down.
@@ -79,7 +79,7 @@ async def test_a_session_that_had_to_wait_for_others_is_not_in_trouble_for_that_
         for session_id in sessions.values():
             await lost_in_thought(room, session_id, worker, breaks_off=False)
     engine = room.another("w3", patience=Patience(attended=1.0, unattended=1.0))
-    async with Worker(db, room.bus, engine, Terms()).working():
+    async with Worker(db, room.bus, engine, WorkerOptions()).working():
         async with asyncio.timeout(10):
             while len(room.model.bodies) == len(lost):
                 await asyncio.sleep(0.005)

@@ -2,7 +2,6 @@
 
 import pytest
 
-from finding import publish, tool
 from longhouse.agents.template import MultiAgentMeta, PromptPack, Template, ToolPolicy
 from longhouse.catalog.sources import publish_classes
 from longhouse.models import embedding_table
@@ -14,6 +13,7 @@ from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.tools.builtin.clock import ClockTool
 from longhouse.tools.builtin.dialogue import ClarificationTool, FinalAnswerTool
+from search_helpers import publish, tool
 
 
 @pytest.fixture(params=["words", "words and vectors"])

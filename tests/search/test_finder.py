@@ -2,7 +2,6 @@
 
 import pytest
 
-from finding import Buckets, found, indexed, publish, tool
 from longhouse.agents.template import MultiAgentMeta, Template, ToolPolicy
 from longhouse.models.protocol import Embedder
 from longhouse.search.directory import AgentDirectory
@@ -11,7 +10,8 @@ from longhouse.search.indexer import Indexer
 from longhouse.search.selection import Finder
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
-from longhouse.store.search.query import Filters
+from longhouse.store.search.query import SearchFilters
+from search_helpers import Buckets, found, indexed, publish, tool
 
 WEATHER = tool("get_forecast", "The weather of the next days in a city", "city")
 LETTER = tool("sendLetter", "Deliver a letter by post", "recipient", "stamp_value")
@@ -42,7 +42,7 @@ async def test_a_tool_is_found_by_its_name_its_description_and_its_parameters(
 
 async def test_each_leg_says_what_it_found(db: Database) -> None:
     finder = await indexed(db, *SOME, embedder=Buckets())
-    best = (await finder.tools("weather of a city", Filters(), 3))[0]
+    best = (await finder.tools("weather of a city", SearchFilters(), 3))[0]
     assert best.name == "get_forecast"
     assert best.version == 1
     assert 0 < best.lexical <= 1
@@ -50,7 +50,7 @@ async def test_each_leg_says_what_it_found(db: Database) -> None:
     assert 0 < best.semantic <= 1
     assert best.clause is None
     words = await indexed(db, embedder=None)
-    assert (await words.tools("weather of a city", Filters(), 3))[0].semantic is None
+    assert (await words.tools("weather of a city", SearchFilters(), 3))[0].semantic is None
 
 
 async def test_nothing_is_found_where_there_is_nothing_to_ask_or_to_find(db: Database) -> None:
@@ -76,10 +76,10 @@ async def test_another_owners_tools_are_never_ranked(db: Database, embedder: Emb
 
 async def test_another_owners_words_do_not_change_what_a_word_is_worth(db: Database) -> None:
     finder = await indexed(db, *SOME)
-    before = await finder.tools("weather city", Filters(caller="ann"), 5)
+    before = await finder.tools("weather city", SearchFilters(caller="ann"), 5)
     await publish(db, *(tool(f"x{n}", "weather", owner="bob") for n in range(50)))
     await Indexer(db, None).catch_up()
-    assert await finder.tools("weather city", Filters(caller="ann"), 5) == before
+    assert await finder.tools("weather city", SearchFilters(caller="ann"), 5) == before
 
 
 async def test_a_tool_that_changes_hands_goes_with_all_it_says(db: Database) -> None:

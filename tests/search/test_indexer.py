@@ -7,7 +7,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from finding import Buckets, found, indexed, publish, tool
 from longhouse.errors import ProviderError
 from longhouse.models import embedding_table as embedded
 from longhouse.search.indexer import Indexer
@@ -15,7 +14,8 @@ from longhouse.search.selection import Finder
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.store.search import index
-from longhouse.store.search.query import Filters
+from longhouse.store.search.query import SearchFilters
+from search_helpers import Buckets, found, indexed, publish, tool
 
 MANY = [tool(f"tool_{n}", f"Counts to {n} in the town of place{n % 50}", "how") for n in range(300)]
 
@@ -76,13 +76,13 @@ async def test_a_new_version_takes_the_place_of_the_old_one(db: Database) -> Non
     await publish(db, tool("fruit", "Presses oranges"))
     await Indexer(db, None).catch_up()
     assert await found(finder, "apples") == []
-    assert (await finder.tools("oranges", Filters(), 1))[0].version == 2
+    assert (await finder.tools("oranges", SearchFilters(), 1))[0].version == 2
 
 
 async def test_another_model_reindexes_all(db: Database) -> None:
     await indexed(db, *MANY, embedder=Buckets("old", 16))
     finder = await indexed(db, embedder=Buckets("new", 24))
-    best = (await finder.tools("place7 town", Filters(), 1))[0]
+    best = (await finder.tools("place7 town", SearchFilters(), 1))[0]
     assert best.semantic is not None
     assert best.semantic > 0.3
     models = await db.rows("SELECT DISTINCT m.name FROM search_documents d JOIN search_models m ON m.id = d.model")
@@ -91,10 +91,10 @@ async def test_another_model_reindexes_all(db: Database) -> None:
 
 async def test_made_again_it_gives_the_same_picture(db: Database) -> None:
     finder = await indexed(db, *MANY, embedder=Buckets())
-    before = await finder.tools("count in place3", Filters(), 20)
+    before = await finder.tools("count in place3", SearchFilters(), 20)
     await db.run("DELETE FROM search_postings WHERE term < 'place3'")
     await Indexer(db, Buckets()).rebuild()
-    assert await finder.tools("count in place3", Filters(), 20) == before
+    assert await finder.tools("count in place3", SearchFilters(), 20) == before
 
 
 async def test_an_index_of_an_older_release_is_made_again(db: Database) -> None:
@@ -145,10 +145,10 @@ async def test_words_are_indexed_while_the_embedding_model_is_away(db: Database)
     assert (await found(finder, "place7"))[0] == "tool_107"
     embedder.is_away, embedder.dimensions = False, 16
     assert await Indexer(db, embedder).catch_up()
-    assert (await finder.tools("place7", Filters(), 1))[0].semantic is None  # it is not asked again for a while
-    assert (await Finder(db, embedder).tools("place7", Filters(), 1))[0].semantic is not None
+    assert (await finder.tools("place7", SearchFilters(), 1))[0].semantic is None  # it is not asked again for a while
+    assert (await Finder(db, embedder).tools("place7", SearchFilters(), 1))[0].semantic is not None
     embedder.is_away = True
-    assert (await finder.tools("place7", Filters(), 1))[0].semantic is None
+    assert (await finder.tools("place7", SearchFilters(), 1))[0].semantic is None
 
 
 async def test_a_model_that_fails_on_the_way_costs_no_vector(db: Database) -> None:
@@ -171,11 +171,11 @@ async def test_a_model_that_fails_on_the_way_costs_no_vector(db: Database) -> No
 
 async def test_a_model_with_other_dimensions_is_another_model(db: Database) -> None:
     finder = await indexed(db, *MANY, embedder=Buckets(dimensions=16))
-    assert (await finder.tools("tool counts to 7", Filters(), 1))[0].semantic is not None
+    assert (await finder.tools("tool counts to 7", SearchFilters(), 1))[0].semantic is not None
     swapped = Buckets(dimensions=24)
     assert (await found(Finder(db, swapped), "tool counts to 7", top_k=1)) == ["tool_7"]  # by its words, meanwhile
     assert await Indexer(db, swapped).catch_up()
-    best = (await Finder(db, swapped).tools("tool counts to 7", Filters(), 1))[0]
+    best = (await Finder(db, swapped).tools("tool counts to 7", SearchFilters(), 1))[0]
     assert (best.name, best.semantic is not None) == ("tool_7", True)
 
 
@@ -200,7 +200,7 @@ async def test_another_table_embeds_everything_again(db: Database) -> None:
         assert await Indexer(db, embedder).catch_up()
         finder = Finder(db, embedder)
         assert {row["model"] for row in await Indexer(db, embedder).status()} == {embedder.name}
-        best = (await finder.tools("天气", Filters(), 1))[0]
+        best = (await finder.tools("天气", SearchFilters(), 1))[0]
         assert (best.name, best.semantic is not None) == ("umbrella", True)
     # No word of it is in the description: only the vectors of the new table know what it means.
     assert (await found(finder, "прогноз погоды"))[0] == "umbrella"
@@ -219,12 +219,12 @@ async def test_only_the_first_search_waits_for_an_index_that_is_being_built(db: 
 async def test_republishing_a_tool_does_not_make_its_words_common(db: Database) -> None:
     some = [tool(f"post_{n}", f"Sends letter{n} by email") for n in range(10)]
     finder = await indexed(db, *some, tool("sky", "The weather forecast"))
-    before = [(hit.name, hit.lexical) for hit in await finder.tools("weather forecast email", Filters(), 3)]
+    before = [(hit.name, hit.lexical) for hit in await finder.tools("weather forecast email", SearchFilters(), 3)]
     for version in range(30):
         await publish(db, tool("sky", "The weather forecast", f"parameter{version}"))
         assert await Indexer(db, None).catch_up()
     await publish(db, tool("sky", "The weather forecast"))
     assert await Indexer(db, None).catch_up()
-    after = [(hit.name, hit.lexical) for hit in await finder.tools("weather forecast email", Filters(), 3)]
+    after = [(hit.name, hit.lexical) for hit in await finder.tools("weather forecast email", SearchFilters(), 3)]
     assert [name for name, _ in after] == [name for name, _ in before]
     assert [score for _, score in after] == pytest.approx([score for _, score in before], abs=1e-3)

@@ -18,7 +18,7 @@ from longhouse.search.router import Router
 from longhouse.search.selection import Finder
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
-from support import House, Serving
+from server_helpers import House, Serving
 
 
 def agent(name: str, can: str, *tags: str) -> Template:

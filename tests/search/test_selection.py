@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from finding import Buckets, indexed, publish, tool
 from longhouse.agents.template import Availability, Rules, SelectionStrategy, Template, ToolPolicy
 from longhouse.agents.tool_descriptor import ToolDescriptor
 from longhouse.journal.events import Limits, Rights, Selection
@@ -16,6 +15,7 @@ from longhouse.search.indexer import Indexer
 from longhouse.search.selection import Finder, ToolSearchService
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
+from search_helpers import Buckets, indexed, publish, tool
 
 TOPICS = ("weather", "letter", "train", "recipe", "invoice", "museum", "doctor", "garden", "concert", "library")
 CROWD = [tool(f"{topic}_{n}", f"Number {n} of all that is about a {topic}") for topic in TOPICS for n in range(6)]

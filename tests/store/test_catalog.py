@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from unsteady import COMMIT, unsteady
+from unsteady_connection import COMMIT, unsteady
 
 from longhouse.agents.template import LLMPolicy, PromptPack, Template, ToolPolicy
 from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor

@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from lines import lines
 from longhouse.store import database
-from longhouse.store.database import Database, Within, connect, open_database, watch
+from longhouse.store.database import Database, Transaction, connect, open_database, watch
+from postgres_proxy import lines
 
 
 async def test_statements_on_silent_connections_are_sent_again_on_new_ones(dsn: str) -> None:
@@ -20,7 +20,7 @@ async def test_statements_on_silent_connections_are_sent_again_on_new_ones(dsn: 
         # The first waits for its answer, the others for its connection.
         cancelled, *asking = [asyncio.create_task(db.value("SELECT $1::int", number)) for number in range(5)]
 
-        async def several(tx: Within) -> int:
+        async def several(tx: Transaction) -> int:
             return int(await tx.value("SELECT 6")) + int(await tx.value("SELECT 1"))
 
         together = asyncio.create_task(db.together(several))
@@ -39,7 +39,7 @@ async def test_every_statement_is_answered_whenever_the_connections_are_given_up
     asked = answered = 0
     renewing = True
 
-    async def several(tx: Within) -> int:
+    async def several(tx: Transaction) -> int:
         return int(await tx.value(f"SELECT 1 AS n{asked}")) + int(await tx.value(f"SELECT 2 AS n{asked}"))
 
     async with open_database(dsn, pool_size=8) as db:

@@ -10,7 +10,7 @@ from typing import Any
 import asyncpg
 import msgspec
 import pytest
-from unsteady import COMMIT, unsteady
+from unsteady_connection import COMMIT, unsteady
 
 from longhouse import clock
 from longhouse.agents.delegation import MOST_AT_WORK, AgentTask, Delegation, delegation_of
@@ -26,7 +26,7 @@ from longhouse.store import journals, leases
 from longhouse.store.database import Database
 from longhouse.store.delegation import delegations, results
 from longhouse.store.delegation.delegations import Collect, Recording
-from support import LIMITS
+from server_helpers import LIMITS
 
 MASTER, HELPER = Template(name="master"), Template(name="helper")
 CALL = "1-action-0"
@@ -186,7 +186,7 @@ async def test_what_was_written_although_nobody_heard_of_it_is_written_once(db: 
     parent = await prompted(db)
     async with unsteady(dsn) as (shaky, line):
         line.lose_reply(at=COMMIT)
-        with pytest.raises(delegations.Written):
+        with pytest.raises(delegations.DelegationWritten):
             await Held(shaky, parent.session, parent.fence).begin(
                 events.Replied(), called(), tasks=[task_for(parent.session)]
             )
@@ -195,7 +195,7 @@ async def test_what_was_written_although_nobody_heard_of_it_is_written_once(db: 
         assert await kinds(db, child_id) == ["Opened", "Prompted"]
         child = await held(db, child_id)
         line.lose_reply(at=COMMIT)
-        with pytest.raises(delegations.Written):
+        with pytest.raises(delegations.DelegationWritten):
             await Held(shaky, child.session, child.fence).end()
         assert line.cuts == 2
     assert (await kinds(db, child.session.id)).count("Finished") == 1
@@ -263,7 +263,7 @@ async def test_what_an_agent_has_used_goes_up_with_its_outcome(db: Database) -> 
     assert told == events.Returned(
         call=CALL, outcome=events.Output(content="done"), by="agent", spent=usage, calls=1, seconds=30
     )
-    prompt = events.Prompted(trace="t-0", content=("x",), budget=LIMITS, purse=events.Purse(token_budget=10))
+    prompt = events.Prompted(trace="t-0", content=("x",), budget=LIMITS, purse=events.SharedBudget(token_budget=10))
     left = await results.left(db, parent.session, prompt)
     assert left is not None
     assert (left.token_budget, left.tool_budget) == (3, None)

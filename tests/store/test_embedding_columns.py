@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 
 from conftest import database, plain_role
-from finding import Buckets, found, indexed, publish, tool
-from former import made_formerly
 from longhouse.search.indexer import Indexer
 from longhouse.search.selection import Finder
 from longhouse.store import migrate
 from longhouse.store.database import Database, open_database
-from longhouse.store.search.query import Filters
+from longhouse.store.search.query import SearchFilters
+from old_database import made_formerly
+from search_helpers import Buckets, found, indexed, publish, tool
 
 SOME = (
     tool("get_forecast", "The weather of the next days in a city", "city"),
@@ -53,7 +53,7 @@ async def test_a_postgres_without_the_extension_keeps_vectors_and_shows_them_onc
         async with open_database(dsn) as db:
             await migrate.migrate(db)
             finder = await indexed(db, *SOME, embedder=Buckets())
-            best = (await finder.tools(QUERY, Filters(), 1))[0]
+            best = (await finder.tools(QUERY, SearchFilters(), 1))[0]
             assert (best.name, best.semantic is not None) == ("sendLetter", True)
             shown = await kept(db)
             expected = (await Buckets().embed(["Deliver a letter by post"])).astype("<f2")

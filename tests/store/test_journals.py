@@ -7,7 +7,7 @@ from typing import Any
 
 import asyncpg
 import pytest
-from unsteady import unsteady
+from unsteady_connection import unsteady
 
 from longhouse import clock
 from longhouse.errors import AlreadyReturned, Deposed, UnknownShape
@@ -19,7 +19,7 @@ from longhouse.models.scripted import Call, Say, call
 from longhouse.store import journals, leases
 from longhouse.store.database import Database, open_database
 from longhouse.store.requests import Accepted, Repeated
-from support import AGENT, Serving
+from server_helpers import AGENT, Serving
 
 LIMITS = events.Limits(max_iterations=1000, max_clarifications=3, time_budget=1800)
 

@@ -5,14 +5,14 @@ from datetime import timedelta
 
 import asyncpg
 import pytest
-from unsteady import unsteady
+from unsteady_connection import unsteady
 
-from lines import lines
 from longhouse import clock
 from longhouse.journal import events
 from longhouse.store import journals, leases
 from longhouse.store.database import Database, connect
 from longhouse.store.leases import Lease
+from postgres_proxy import lines
 
 
 async def opened(db: Database, session_id: str = "s") -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import asyncpg
 import pytest
-from unsteady import BIND, COMMIT, unsteady
+from unsteady_connection import BIND, COMMIT, unsteady
 
 from longhouse.store.database import Database, open_database
 from longhouse.store.memory_files import LOCKS, MAX_ENTRIES, MAX_FILE, MAX_SCOPE, File, Memories, Scope, Verdict

@@ -7,11 +7,11 @@ import asyncpg
 import pytest
 
 from conftest import database, plain_role
-from former import made_formerly
 from longhouse.errors import SetupError
 from longhouse.store import migrate, preflight
 from longhouse.store.database import Database, open_database
-from support import process
+from old_database import made_formerly
+from server_helpers import process
 
 
 @pytest.fixture

@@ -23,14 +23,14 @@ import asyncpg
 import psutil
 import pytest
 
-from finding import Buckets, found, indexed, tool
 from longhouse.errors import SetupError
 from longhouse.search.selection import Finder
 from longhouse.store import migrate
 from longhouse.store.database import open_database
 from longhouse.store.postgres import Postgres, launcher, open_postgres
 from longhouse.store.postgres import account as accounts
-from support import data_folder
+from search_helpers import Buckets, found, indexed, tool
+from server_helpers import data_folder
 
 ROOT = os.geteuid() == 0
 SITE = Path(asyncpg.__file__).parents[1]

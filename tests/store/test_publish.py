@@ -4,15 +4,15 @@ import asyncio
 from typing import Any
 
 import pytest
-from unsteady import COMMIT, unsteady
+from unsteady_connection import COMMIT, unsteady
 
 from longhouse.agents.template import MultiAgentMeta, Template
 from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.store.catalog.catalog import Catalog
-from longhouse.store.catalog.publish import Outrun, Terms, persist
+from longhouse.store.catalog.publish import Outrun, PublishTerms, persist
 from longhouse.store.database import Database
 
-OURS = Terms(over=("us",))
+OURS = PublishTerms(over=("us",))
 
 
 def tool(name: str = "price", text: str = "Looks up a price.", **more: Any) -> ToolDescriptor:
@@ -29,7 +29,9 @@ def catalog(db: Database) -> Catalog:
     return Catalog(db)
 
 
-async def publish(catalog: Catalog, text: str, by: str = "us", terms: Terms = OURS, **more: Any) -> tuple[int, bool]:
+async def publish(
+    catalog: Catalog, text: str, by: str = "us", terms: PublishTerms = OURS, **more: Any
+) -> tuple[int, bool]:
     [one] = await catalog.tools.publish([tool(text=text)], by=by, terms=terms, **more)
     return one.version, one.is_active
 
@@ -37,7 +39,7 @@ async def publish(catalog: Catalog, text: str, by: str = "us", terms: Terms = OU
 async def test_what_gives_way_to_its_own_publisher_waits_behind_anybody_elses(catalog: Catalog) -> None:
     assert await publish(catalog, "one") == (1, True)
     assert await publish(catalog, "two") == (2, True)
-    assert await publish(catalog, "theirs", by="them", terms=Terms()) == (3, True)
+    assert await publish(catalog, "theirs", by="them", terms=PublishTerms()) == (3, True)
     assert await publish(catalog, "three") == (4, False)
     assert await publish(catalog, "one", again=True) == (1, False)
     assert await catalog.tools.active("price") == 3
@@ -54,12 +56,12 @@ async def test_what_is_deactivated_or_retired_stays_so(catalog: Catalog) -> None
     await catalog.tools.deactivate("price", retire=True)
     assert await publish(catalog, "three") == (3, False)
     assert await catalog.tools.named("price") is None
-    assert await publish(catalog, "three", by="them", terms=Terms()) == (3, True)
+    assert await publish(catalog, "three", by="them", terms=PublishTerms()) == (3, True)
 
 
 async def test_a_change_of_what_others_have_changed_meanwhile_is_outrun_as_a_whole(catalog: Catalog) -> None:
     await publish(catalog, "one")
-    seen = Terms(seen={"price": 1})
+    seen = PublishTerms(seen={"price": 1})
     assert await publish(catalog, "two", terms=seen) == (2, True)
     before = await catalog.tools.generation()
     with pytest.raises(Outrun):
@@ -68,10 +70,12 @@ async def test_a_change_of_what_others_have_changed_meanwhile_is_outrun_as_a_who
     assert len(await catalog.tools.versions("price")) == 2
     assert await catalog.tools.generation() == before
     await catalog.tools.deactivate("price")
-    assert await publish(catalog, "three", terms=Terms(seen={"price": 2})) == (3, True), "the latest where none is"
+    assert await publish(catalog, "three", terms=PublishTerms(seen={"price": 2})) == (3, True), (
+        "the latest where none is"
+    )
     await catalog.tools.deactivate("price", retire=True)
     with pytest.raises(Outrun):
-        await publish(catalog, "four", terms=Terms(seen={"price": 3}))
+        await publish(catalog, "four", terms=PublishTerms(seen={"price": 3}))
 
 
 async def test_of_changes_at_once_none_is_lost(catalog: Catalog) -> None:
@@ -81,7 +85,7 @@ async def test_of_changes_at_once_none_is_lost(catalog: Catalog) -> None:
         found = await catalog.tools.find("price")
         assert found is not None
         changed = tool(tags=(*found.tags, tag))
-        await catalog.tools.publish([changed], by="us", terms=Terms(seen={"price": found.version}))
+        await catalog.tools.publish([changed], by="us", terms=PublishTerms(seen={"price": found.version}))
 
     tags = [f"tag {n}" for n in range(5)]
     await asyncio.gather(*(persist(lambda tag=tag: add(tag)) for tag in tags))
@@ -93,13 +97,13 @@ async def test_of_changes_at_once_none_is_lost(catalog: Catalog) -> None:
 async def test_who_is_always_outrun_is_told_so_in_the_end(catalog: Catalog) -> None:
     await catalog.tools.publish([tool()], by="us")
     with pytest.raises(Outrun) as error:
-        await persist(lambda: publish(catalog, "two", terms=Terms(seen={"price": 7})))
+        await persist(lambda: publish(catalog, "two", terms=PublishTerms(seen={"price": 7})))
     assert (error.value.status, error.value.code) == (409, "changed_meanwhile")
 
 
 async def test_names_that_differ_in_case_alone_never_come_side_by_side(catalog: Catalog) -> None:
     names = ["price", "Price", "PRICE", "pricE"]
-    apart = Terms(apart=True)
+    apart = PublishTerms(apart=True)
     told = await asyncio.gather(
         *(catalog.tools.publish([tool(name)], by="us", terms=apart) for name in names), return_exceptions=True
     )
@@ -110,7 +114,7 @@ async def test_names_that_differ_in_case_alone_never_come_side_by_side(catalog: 
 
 
 async def test_a_name_stays_whose_it_is_until_another_owner_is_named(catalog: Catalog) -> None:
-    shelf, kept = catalog.tools, Terms(keep_owner=["price"])
+    shelf, kept = catalog.tools, PublishTerms(keep_owner=["price"])
     await shelf.publish([tool(owner="ann")], by="us", terms=kept)
     await shelf.publish([tool(text="two")], by="us", terms=kept)
     await shelf.publish([tool(text="draft", owner="bob")], by="us", activate=False)
@@ -135,7 +139,7 @@ async def test_the_tool_of_an_agent_is_whose_the_agent_is(catalog: Catalog) -> N
     await catalog.templates.publish([template()], by="us")
     await catalog.templates.publish([template(owner="ann")], by="us")
     assert await owner() == "ann"
-    await catalog.templates.publish([template("Writes.")], by="us", terms=Terms(keep_owner=["clerk"]))
+    await catalog.templates.publish([template("Writes.")], by="us", terms=PublishTerms(keep_owner=["clerk"]))
     assert await owner() == "ann"
     await catalog.templates.roll_back("clerk")
     assert await owner() == "ann"
@@ -165,7 +169,7 @@ async def test_a_change_whose_reply_is_lost_finds_itself_again(dsn: str) -> None
         async def change() -> tuple[int, bool]:
             seen = await catalog.tools.active("price")
             assert seen is not None
-            return await publish(catalog, "two", terms=Terms(seen={"price": seen}))
+            return await publish(catalog, "two", terms=PublishTerms(seen={"price": seen}))
 
         line.lose_reply(at=COMMIT)
         assert await persist(change) == (2, True)

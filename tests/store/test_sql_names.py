@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from fake_tavily import KEY, hit, tavily
 from longhouse import clock
 from longhouse.journal import events
 from longhouse.journal.events import Event, Fault, Output, Recorded
@@ -13,8 +14,7 @@ from longhouse.journal.messages import Assistant, Function, ImagePart, ImageUrl,
 from longhouse.models.scripted import call
 from longhouse.store import journals, leases
 from longhouse.store.database import Database
-from support import AGENT, House, Serving, content, opened, prompted, returned, started, used
-from tavily import KEY, hit, tavily
+from server_helpers import AGENT, House, Serving, content, opened, prompted, returned, started, used
 
 TASK = "How much does it rain in Bergen?"
 RAIN, COAST = "https://rain.example.org/bergen", "https://coast.example.org/clouds"

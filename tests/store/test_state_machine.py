@@ -23,7 +23,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from unsteady import Line, unsteady
+from unsteady_connection import Line, unsteady
 
 from longhouse import clock
 from longhouse.errors import AlreadyReturned, Deposed

@@ -5,13 +5,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from finding import Buckets, found, indexed, publish, tool
 from longhouse.search.finder import NARROW
 from longhouse.search.indexer import Indexer
 from longhouse.search.selection import Finder
 from longhouse.store.database import Database
 from longhouse.store.search import vectors
-from longhouse.store.search.vectors import Kept
+from longhouse.store.search.vectors import VectorCache
+from search_helpers import Buckets, found, indexed, publish, tool
 
 QUERIES = ("counting in the town of place7", "Count to 1200. Then tell me what is in place3.", "nothing of the kind")
 MANY = [tool(f"tool_{n}", f"Counts to {n} in the town of place{n % 50}", "how") for n in range(NARROW + 300)]
@@ -66,7 +66,7 @@ async def test_those_not_asked_for_the_longest_make_room(db: Database) -> None:
     space = await Finder(db, Buckets()).query("count")
     assert space.space is not None
     shards = [row["id"] for row in await db.rows("SELECT id FROM search_shards WHERE kind = 'tool' ORDER BY id")]
-    kept = Kept(db, most=2 * space.space.dimensions * np.dtype(np.float32).itemsize)
+    kept = VectorCache(db, most=2 * space.space.dimensions * np.dtype(np.float32).itemsize)
     for shard in shards:
         near = await kept.of(space.space, {shard: 1})
         assert np.count_nonzero(await near.to(np.ones(space.space.dimensions, np.float32))) == 1

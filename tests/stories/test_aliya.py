@@ -22,7 +22,7 @@ from longhouse.journal.messages import Assistant, ToolResult, User, text_of
 from longhouse.memory import MemoryService
 from longhouse.models.scripted import Say, call
 from redis_server import RedisServer
-from support import House, Serving, content
+from server_helpers import House, Serving, content
 
 CHAT = 12345
 TOLD = "пользователя зовут Алия"

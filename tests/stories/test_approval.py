@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
-from house import clerk_house, ledger
+from custom_server import clerk_house, ledger
 
 from longhouse import clock
 from longhouse.agents.template import Template, ToolPolicy
@@ -14,7 +14,7 @@ from longhouse.journal.events import Effect
 from longhouse.models.scripted import Playable, Say, call, calls
 from longhouse.models.scripted_server import serve as serve_model
 from longhouse.tools import BaseTool, ToolContext
-from support import AGENT, House, Serving, content, data_folder
+from server_helpers import AGENT, House, Serving, content, data_folder
 
 
 class TransferTool(BaseTool):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
-from delegating import (
+from delegating_server import (
     CAST,
     PLAIN,
     SignTool,
@@ -31,9 +31,9 @@ from longhouse.journal.messages import Assistant, ToolResult
 from longhouse.models.scripted import Call, Playable, Say, call, calls, step_of
 from longhouse.runtime.inbox import with_outcome
 from longhouse.store import journals
-from longhouse.store.database import Within
+from longhouse.store.database import Transaction
 from longhouse.tools import BaseTool, ToolContext
-from support import AGENT, House, Serving, assistant, chat, content, sse, user
+from server_helpers import AGENT, House, Serving, assistant, chat, content, sse, user
 
 WAITS = 'transfertool (1-action-0) needs your approval before it begins. Its arguments: `{"to":"Bob"}`'
 HOW = "Answer yes or no (да, нет; 是, 否), or decide at POST /v1/sessions/"
@@ -421,10 +421,10 @@ async def test_what_nobody_decided_in_time_is_not_taken_for_a_call_beneath(servi
 
 
 @asynccontextmanager
-async def held(house: House) -> AsyncIterator[Within]:
+async def held(house: House) -> AsyncIterator[Transaction]:
     """A transaction of somebody else."""
     async with house.db.connection() as connection, connection.transaction():
-        yield Within(connection)
+        yield Transaction(connection)
 
 
 async def blocked(house: House, count: int) -> None:

@@ -9,8 +9,8 @@ import pytest
 from longhouse.agents.template import LLMPolicy, Template, ToolPolicy
 from longhouse.journal.events import Returned
 from longhouse.models.scripted import call, say
+from server_helpers import House, Serving
 from sgr_tools import ELM, EVERY, OAK
-from support import House, Serving
 
 TEMPLATE = Template(
     name="librarian",

@@ -3,10 +3,10 @@
 import json
 from typing import Any
 
-import delegating as agents
+import delegating_server as agents
 
 from longhouse.models.scripted import call, calls
-from support import House, Serving, sse
+from server_helpers import House, Serving, sse
 
 TOLD = [{"role": "user", "content": "The user is Алия"}, {"role": "assistant", "content": "I will remember"}]
 

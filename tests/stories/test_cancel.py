@@ -10,10 +10,10 @@ import pytest
 from longhouse.agents.template import Template, ToolPolicy
 from longhouse.journal import events
 from longhouse.journal.events import Effect, Fault
-from longhouse.models.scripted import Hang, Say, Status, call, calls, say
+from longhouse.models.scripted import Hang, Say, ScriptedStatus, call, calls, say
 from longhouse.models.scripted_server import serve as serve_model
 from longhouse.tools import BaseTool, ToolContext
-from support import House, Serving, sse
+from server_helpers import House, Serving, sse
 
 
 class Wait(BaseTool):
@@ -191,7 +191,7 @@ async def test_cancel_ends_one_turn_and_the_prompt_behind_it_is_answered(serving
 @pytest.mark.parametrize("where", ["in mid model call", "in mid tool", "between two attempts"])
 async def test_cancel_reaches_a_turn_that_another_process_works_on(serving: Serving, where: str) -> None:
     """The two houses share nothing but the database."""
-    trouble = Say(fault=Status(429, retry_after=50))
+    trouble = Say(fault=ScriptedStatus(429, retry_after=50))
     first = {"in mid model call": THINKS, "in mid tool": call("wait"), "between two attempts": trouble}[where]
     async with serve_model([first, ANSWER]) as model, serving(llm_base_url=model.url, **HOUSE) as worker:
         saying = asyncio.create_task(worker.http.post("/v1/chat/completions", json=body("Go")))

@@ -1,7 +1,7 @@
 """A question frees the worker; the answer may come from anybody who knows the session."""
 
 from longhouse.models.scripted import call
-from support import AGENT, Serving
+from server_helpers import AGENT, Serving
 
 
 async def test_a_question_ends_the_run_and_the_answer_continues_it(serving: Serving) -> None:

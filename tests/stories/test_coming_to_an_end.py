@@ -8,7 +8,7 @@ import pytest
 from longhouse.agents.template import SelectionStrategy, Template, ToolPolicy
 from longhouse.models.scripted import call, say
 from longhouse.tools import BaseTool, ToolContext
-from support import House, Serving, content
+from server_helpers import House, Serving, content
 
 END = "finalanswertool"
 DONE = call(END, answer="Done.")

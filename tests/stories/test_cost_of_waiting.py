@@ -11,7 +11,7 @@ from longhouse.journal import events
 from longhouse.models.scripted import call
 from longhouse.models.scripted_server import serve as serve_model
 from longhouse.store.database import Database
-from support import AGENT, Process, Serving, indexed, process
+from server_helpers import AGENT, Process, Serving, indexed, process
 
 MANY = 10_000
 LIMITS = events.Limits(max_iterations=20, max_clarifications=3, time_budget=1800)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from delegating import (
+from delegating_server import (
     CAST,
     PLAIN,
     SignTool,
@@ -24,14 +24,14 @@ from delegating import (
     session_of,
     task_of,
 )
-from thinking import WRITE, written
+from strategy_replies import WRITE, written
 
 from longhouse.agents.strategies.protocol import Body
 from longhouse.journal import events
 from longhouse.journal.messages import User, text_of
 from longhouse.models.scripted import Say, calls, step_of
 from longhouse.models.scripted_server import serve as serve_model
-from support import House, Serving, assistant, content, data_folder, user
+from server_helpers import House, Serving, assistant, content, data_folder, user
 
 TOLD, ASKED = "The user's name is Алия.", "What is the user's name?"
 NOTED, KNOWN = "Noted: Алия.", "The name is Алия."

@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-from delegating import CAST, agent, answer, appears, ask, playing, requests_of, results, session_of, task_of
+from delegating_server import CAST, agent, answer, appears, ask, playing, requests_of, results, session_of, task_of
 
 from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import ExecutionPolicy, Template
 from longhouse.journal import events
 from longhouse.models.scripted import Say, call, calls
-from support import House, Serving, content
+from server_helpers import House, Serving, content
 
 
 def led_by(**limits: Any) -> list[Template]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import pytest
-from delegating import (
+from delegating_server import (
     NAMES,
     PLAIN,
     SignTool,
@@ -29,7 +29,7 @@ from longhouse.journal.events import Effect
 from longhouse.models.scripted import Hang, Say, calls, say, step_of
 from longhouse.models.scripted import call as use
 from longhouse.tools import BaseTool, ToolContext
-from support import House, Serving, content
+from server_helpers import House, Serving, content
 
 
 class HoldTool(BaseTool):

@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from delegating import answer, appears, ask, in_steps, playing, question, results, session_of, task_of
+from delegating_server import answer, appears, ask, in_steps, playing, question, results, session_of, task_of
 
 from longhouse.agents.strategies.protocol import Body
 from longhouse.api.sessions.waiting import collected
@@ -13,7 +13,7 @@ from longhouse.journal import events
 from longhouse.models.scripted import Say, calls, step_of
 from longhouse.models.scripted import call as use
 from longhouse.store.delegation import cancel, tree
-from support import House, Serving, chat, content, user
+from server_helpers import House, Serving, chat, content, user
 
 
 def collect(handle: str) -> Say:
@@ -203,7 +203,7 @@ async def test_who_collects_what_is_cancelled_reads_the_fault(serving: Serving) 
 async def test_collecting_from_who_waits_for_the_collector_is_a_circle(serving: Serving) -> None:
     def ann(body: Body) -> Say:
         if task_of(body) != "Begin.":
-            return answer("helped")
+            return answer("delegated_seconds")
         match step_of(body.messages):
             case 0:
                 return ask("ben", "Ask me.", wait=False)
@@ -228,4 +228,4 @@ async def test_collecting_from_who_waits_for_the_collector_is_a_circle(serving: 
         await appears(house.db, "SELECT count(*) = 3 FROM delegations WHERE outcome IS NULL")
         async with asyncio.timeout(10):
             assert "cycle" in content(await house.say("now", model=said["model"]))
-        assert (await house.until(await session_of(house.db, "ben"), "COMPLETED"))["result"] == "helped"
+        assert (await house.until(await session_of(house.db, "ben"), "COMPLETED"))["result"] == "delegated_seconds"

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 import aiohttp
-from delegating import answer, appears, ask, cast, cast_house, last_result, results, task_of
+from delegating_server import answer, appears, ask, cast, cast_house, last_result, results, task_of
 
 from longhouse.agents.strategies.protocol import Body
 from longhouse.journal import events

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from delegating import (
+from delegating_server import (
     CAST,
     SignTool,
     agent,
@@ -26,8 +26,8 @@ from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import ExecutionPolicy, MemoryPolicy
 from longhouse.agents.tool_descriptor import Allow
 from longhouse.journal import events
-from longhouse.models.scripted import Say, Status, call, calls, say, step_of
-from support import House, Serving, content, dictated, sse
+from longhouse.models.scripted import Say, ScriptedStatus, call, calls, say, step_of
+from server_helpers import House, Serving, content, dictated, sse
 
 
 async def faults(house: House, session_id: str) -> list[tuple[str, str]]:
@@ -105,15 +105,15 @@ async def test_siblings_that_wait_for_each_other_through_their_queues_end_with_a
     def sibling(body: Body) -> Say:
         other = {"ann": "ben", "ben": "ann"}[name_of(body)]
         if task_of(body) != "from master":
-            return answer(f"{name_of(body)} helped")
+            return answer(f"{name_of(body)} delegated_seconds")
         return last_result(body) if step_of(body.messages) else ask(other, f"from {name_of(body)}")
 
     async with playing(serving, {"master": both, "ann": sibling, "ben": sibling}) as house:
         async with asyncio.timeout(15):
             said = content(await house.say("Go", model="master"))
-        # Whoever asks second is told of the circle; the first is helped once the second has ended.
+        # Whoever asks second is told of the circle; the first is delegated_seconds once the second has ended.
         first, second = sorted(said.split(" | "), key=lambda one: "cycle" in one)
-        assert "helped" in first
+        assert "delegated_seconds" in first
         assert "cycle" in second
         codes = [await faults(house, await session_of(house.db, name)) for name in ("ann", "ben")]
         assert sorted(len(one) for one in codes) == [0, 1]
@@ -220,7 +220,7 @@ async def test_a_tool_that_is_not_for_sub_agents_is_offered_to_a_root_only(servi
     ("role", "words"),
     [
         (in_steps(answer("I cannot do it.", status="failed")), "I cannot do it."),
-        (in_steps(say("", fault=Status(status=400))), "400"),
+        (in_steps(say("", fault=ScriptedStatus(status=400))), "400"),
         (in_steps(call("clocktool", timezone="UTC")), "limit of 2 steps"),
     ],
     ids=["it says so", "its model fails", "a limit"],
@@ -238,7 +238,7 @@ async def test_a_childs_failure_is_a_fault_that_its_parent_reads(serving: Servin
 async def test_provider_trouble_of_a_child_is_waited_out_no_longer_than_the_client_of_its_root_waits(
     serving: Serving,
 ) -> None:
-    roles = {"master": asks_then_tells("ann"), "ann": in_steps(say("", fault=Status(status=503)))}
+    roles = {"master": asks_then_tells("ann"), "ann": in_steps(say("", fault=ScriptedStatus(status=503)))}
     async with playing(serving, roles, patience=0.6) as house:
         async with asyncio.timeout(8):
             assert "503" in content(await house.say("Go", model="master"))

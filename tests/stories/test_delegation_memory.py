@@ -3,13 +3,13 @@
 from typing import Any
 
 import pytest
-from delegating import CAST, agent, answer, ask, in_steps, playing, requests_of, results
+from delegating_server import CAST, agent, answer, ask, in_steps, playing, requests_of, results
 
 from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import MemoryPolicy
 from longhouse.models.scripted import Say
 from longhouse.models.scripted import call as use
-from support import Serving, assistant, user
+from server_helpers import Serving, assistant, user
 
 
 def works(body: Body) -> Say:

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from delegating import (
+from delegating_server import (
     CAST,
     PLAIN,
     SignTool,
@@ -28,7 +28,7 @@ from longhouse.agents.strategies.protocol import Body
 from longhouse.models.scripted import Say, call, calls, say, step_of
 from longhouse.models.scripted_server import serve as serve_model
 from longhouse.tools import BaseTool, ToolContext
-from support import House, Serving, assistant, chat, content, sse, user
+from server_helpers import House, Serving, assistant, chat, content, sse, user
 
 
 def passes_on(name: str) -> Any:

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from delegating import (
+from delegating_server import (
     CAST,
     SignTool,
     answer,
@@ -22,7 +22,7 @@ from delegating import (
 from longhouse.agents.strategies.protocol import Body
 from longhouse.journal import events
 from longhouse.models.scripted import Say, call, calls
-from support import Dictated, House, Pen, Serving, content, dictated, sse
+from server_helpers import Dictated, House, Pen, Serving, content, dictated, sse
 
 ENDINGS = ("completed", "waiting")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from house import ledger
+from custom_server import ledger
 from structlog.testing import capture_logs
 from test_takeover import eventually
 
@@ -16,7 +16,7 @@ from longhouse.agents.strategies.protocol import Body
 from longhouse.journal.messages import ToolResult
 from longhouse.models.scripted import Say, call
 from longhouse.models.scripted_server import serve as serve_model
-from support import House, Process, Serving, content, process
+from server_helpers import House, Process, Serving, content, process
 
 PAYER = {"name": "payer", "tool_policy": {"allowlist": ["pay", "finalanswertool"]}}
 BOSS = {"name": "boss", "tool_policy": {"allowlist": ["agent.payer", "finalanswertool"]}}

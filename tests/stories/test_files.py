@@ -15,7 +15,7 @@ from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.tools.base import BaseTool
 from longhouse.tools.context import ToolContext
-from support import NO_FILES, Serving, content, launched_words, process
+from server_helpers import NO_FILES, Serving, content, launched_words, process
 
 ROOT = Path(__file__).parents[2]
 BROKEN = """\

@@ -11,7 +11,7 @@ from longhouse.journal import events
 from longhouse.journal.messages import User, text_of
 from longhouse.models.scripted import Say, call, calls
 from longhouse.tools import BaseTool, ToolContext
-from support import AGENT, House, Serving, assistant, chat, content, user
+from server_helpers import AGENT, House, Serving, assistant, chat, content, user
 
 TOOLS = ("clarificationtool", "finalanswertool", "clocktool", "gatetool")
 

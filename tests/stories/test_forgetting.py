@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from delegating import CAST, SignTool, ask, cast, in_steps, playing
+from delegating_server import CAST, SignTool, ask, cast, in_steps, playing
 from redis.asyncio import Redis
 
 from longhouse.agents.template import MemoryPolicy, PromptPack, Template, ToolPolicy
@@ -17,7 +17,7 @@ from longhouse.journal.messages import ToolResult
 from longhouse.models.scripted import Say, call
 from longhouse.store.database import Database
 from redis_server import RedisServer
-from support import House, Serving, content, dictated, sse
+from server_helpers import House, Serving, content, dictated, sse
 
 CANARY = "канарейка金絲雀canary"
 LABEL = "canary.bird"

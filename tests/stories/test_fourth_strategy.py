@@ -9,7 +9,7 @@ from longhouse.agents.strategies.protocol import Body
 from longhouse.journal.messages import User
 from longhouse.models.scripted import Hang, Say, say
 from longhouse.models.scripted_server import serve as serve_model
-from support import Process, launched
+from server_helpers import Process, launched
 
 PAGE = Path(__file__).parents[2] / "docs" / "strategies.md"
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from thinking import offered, written
+from strategy_replies import offered, written
 
+from fake_tavily import KEY, hit, tavily
 from longhouse.agents.builtin import BUILT_IN
 from longhouse.journal import events
-from support import House, Serving, content
-from tavily import KEY, hit, tavily
+from server_helpers import House, Serving, content
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

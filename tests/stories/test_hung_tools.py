@@ -11,7 +11,7 @@ from longhouse.models.scripted import call, calls
 from longhouse.models.scripted_server import serve as serve_model
 from longhouse.store import journals
 from longhouse.store.database import Database
-from support import content, process
+from server_helpers import content, process
 
 CLERK = {"name": "hung", "tool_policy": {"allowlist": ["stuck", "deaf", "look", "finalanswertool"]}}
 

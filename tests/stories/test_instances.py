@@ -13,12 +13,12 @@ from longhouse.agents.strategies.protocol import Reply, Request, Verdict
 from longhouse.agents.strategies.tool_calling import ToolCallingAgent
 from longhouse.agents.template import Template, ToolPolicy
 from longhouse.models.scripted import ScriptedModel, call
-from longhouse.runtime.instance_registry import Roster
-from longhouse.runtime.instances import IDLE_FOR, Pool, Status
+from longhouse.runtime.instance_registry import InstanceRegistry
+from longhouse.runtime.instances import IDLE_FOR, InstanceStatus, Pool
 from longhouse.store import leases, registry
 from longhouse.store.database import Database
-from longhouse.store.registry import Entry
-from support import AGENT, Serving, dictated, process
+from longhouse.store.registry import RegisteredInstance
+from server_helpers import AGENT, Serving, dictated, process
 
 DONE = call("finalanswertool", answer="Done.")
 TEMPLATE = Template(name="a")
@@ -108,13 +108,13 @@ async def test_every_state_of_an_instance_is_seen_over_the_admin_api(serving: Se
         assert states(row)[-4:] == ["BUSY", "ERROR", "RESETTING", "IDLE"]
     [gone] = await rows(db)
     assert (gone["status"], states(gone)[-1]) == ("STOPPED", "STOPPED")
-    assert {status.value for status in Status} == {*states(gone)}
+    assert {status.value for status in InstanceStatus} == {*states(gone)}
     assert gone["metrics"]["stopped_at"] == gone["metrics"]["history"][-1]["at"]
 
 
 async def test_an_instance_that_is_not_used_any_more_is_stopped_and_told_so(db: Database) -> None:
     warm = pool()
-    roster = Roster(db, warm, "w")
+    roster = InstanceRegistry(db, warm, "w")
     async with warm.acquired(TEMPLATE, "s") as one:
         assert await roster.write() == 1
     assert await roster.write() == 1
@@ -128,7 +128,7 @@ async def test_an_instance_that_is_not_used_any_more_is_stopped_and_told_so(db: 
 
 async def test_nothing_is_written_where_nothing_has_changed(db: Database) -> None:
     warm = pool()
-    roster = Roster(db, warm, "w")
+    roster = InstanceRegistry(db, warm, "w")
     assert await roster.write() == 0
     async with warm.acquired(TEMPLATE, "s"), warm.acquired(TEMPLATE, "t"):
         assert await roster.write() == 2
@@ -143,7 +143,7 @@ async def test_nothing_is_written_where_nothing_has_changed(db: Database) -> Non
 
 async def test_a_lost_roster_is_written_again(db: Database) -> None:
     warm = pool()
-    roster = Roster(db, warm, "w")
+    roster = InstanceRegistry(db, warm, "w")
     async with warm.acquired(TEMPLATE, "s"), warm.acquired(TEMPLATE, "t"):
         await roster.write()
         [first, _] = await rows(db)
@@ -156,9 +156,9 @@ async def test_a_lost_roster_is_written_again(db: Database) -> None:
 async def test_the_instances_of_workers_that_are_gone_are_struck_and_those_of_the_living_are_not(db: Database) -> None:
     ours, theirs, dead = pool(), pool(), pool()
     await enlisted(db, "them")
-    roster, others = Roster(db, ours, "us"), Roster(db, theirs, "them")
+    roster, others = InstanceRegistry(db, ours, "us"), InstanceRegistry(db, theirs, "them")
     async with ours.acquired(TEMPLATE, "s"), theirs.acquired(TEMPLATE, "t"), dead.acquired(TEMPLATE, "u"):
-        for one in (roster, others, Roster(db, dead, "the dead")):
+        for one in (roster, others, InstanceRegistry(db, dead, "the dead")):
             await one.write()
         await roster.look()
         assert {row["worker"]: row["status"] for row in await rows(db)} == {
@@ -180,12 +180,12 @@ async def test_the_instances_of_workers_that_are_gone_are_struck_and_those_of_th
 async def test_what_stopped_long_ago_is_forgotten(db: Database) -> None:
     now = clock.now()
     entries = [
-        Entry("long gone", "a", 1, "STOPPED", None, now, {"stopped_at": now - timedelta(minutes=61)}),
-        Entry("just gone", "a", 1, "STOPPED", None, now - timedelta(days=1), {"stopped_at": now}),
-        Entry("idle", "a", 1, "IDLE", None, now - timedelta(days=1), {}),
+        RegisteredInstance("long gone", "a", 1, "STOPPED", None, now, {"stopped_at": now - timedelta(minutes=61)}),
+        RegisteredInstance("just gone", "a", 1, "STOPPED", None, now - timedelta(days=1), {"stopped_at": now}),
+        RegisteredInstance("idle", "a", 1, "IDLE", None, now - timedelta(days=1), {}),
     ]
     await registry.write(db, entries, node="n", worker="us")
-    await Roster(db, pool(), "us").look()
+    await InstanceRegistry(db, pool(), "us").look()
     assert {row["instance_id"] for row in await rows(db)} == {"just gone", "idle"}
 
 

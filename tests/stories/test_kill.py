@@ -10,17 +10,17 @@ from typing import Any
 import aiohttp
 import asyncpg
 import pytest
-from house import CLERK, clerk_house, ledger
+from custom_server import CLERK, clerk_house, ledger
 from openai import AsyncOpenAI
 
 from longhouse.agents.strategies.protocol import Body
 from longhouse.journal.messages import Message, User, text_of
-from longhouse.models.scripted import Hang, Say, Status, call, say, step_of
+from longhouse.models.scripted import Hang, Say, ScriptedStatus, call, say, step_of
 from longhouse.models.scripted_server import serve as serve_model
 from longhouse.store import journals, migrate
 from longhouse.store.database import Database, open_database
 from longhouse.store.postgres import open_postgres
-from support import AGENT, House, Process, Serving, data_folder, process
+from server_helpers import AGENT, House, Process, Serving, data_folder, process
 
 CLERKS = {"model": CLERK.name}
 
@@ -81,7 +81,7 @@ async def test_sessions_go_on_after_a_kill_of_server_and_postgres(folder: Path) 
             case "hang", _:
                 return call("finalanswertool", answer="I was asked twice.") if is_up else say("", fault=Hang())
             case _:
-                return call("finalanswertool", answer="Trouble is over.") if is_up else say("", fault=Status())
+                return call("finalanswertool", answer="Trouble is over.") if is_up else say("", fault=ScriptedStatus())
 
     async with serve_model(script) as model:
         settings = {"data_dir": str(folder), "llm_base_url": model.url, "llm_api_key": "sk-test-canary"}

@@ -2,9 +2,9 @@
 
 import pytest
 
-from finding import found, indexed, tool
 from longhouse.models import embedding_table
 from longhouse.store.database import Database
+from search_helpers import found, indexed, tool
 
 # Each line: a tool's name, its description, and what somebody asks who needs it.
 RUSSIAN = """

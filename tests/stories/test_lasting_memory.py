@@ -14,7 +14,7 @@ from longhouse.journal import events
 from longhouse.journal.messages import ToolResult, User, text_of
 from longhouse.models.scripted import Say, call
 from longhouse.store import journals
-from support import House, Serving, content
+from server_helpers import House, Serving, content
 
 KEEPER = Template(
     name="keeper", tool_policy=ToolPolicy(allowlist=("createfiletool", "readfiletool", "finalanswertool"))

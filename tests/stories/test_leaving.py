@@ -14,7 +14,7 @@ from longhouse.models.scripted import Say, call
 from longhouse.models.scripted_server import serve as serve_model
 from longhouse.store import journals
 from longhouse.store.database import Database
-from support import Process, Serving, dictated, process
+from server_helpers import Process, Serving, dictated, process
 
 PAYER = {"name": "payer", "tool_policy": {"allowlist": ["pay", "finalanswertool"]}}
 

@@ -7,7 +7,7 @@ import psutil
 from longhouse.models.scripted import Script, call
 from longhouse.models.scripted_server import serve as serve_model
 from longhouse.store.database import Database
-from support import AGENT, Process, Serving, indexed, process
+from server_helpers import AGENT, Process, Serving, indexed, process
 
 BODY = {"model": AGENT, "messages": [{"role": "user", "content": "What time is it?"}]}
 ANSWER = Script(by="step", replies=(call("finalanswertool", answer="Late."),))

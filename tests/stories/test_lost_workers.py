@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deadly import CHIEF, CLERK, DEADLY
+from deadly_server import CHIEF, CLERK, DEADLY
 from test_kill import session_ids
 from test_takeover import eventually
 
@@ -18,7 +18,7 @@ from longhouse.models.scripted import Say, call, calls
 from longhouse.models.scripted_server import serve as serve_model
 from longhouse.store import journals
 from longhouse.store.database import Database
-from support import Process, Serving, data_folder, launched
+from server_helpers import Process, Serving, data_folder, launched
 
 GIVEN_UP = "this call was interrupted three times by the loss of its worker; it is not tried again"
 GUILTY = "exittool slowtool"
@@ -37,7 +37,7 @@ def clerk(body: Body) -> Say:
 
 
 def house(folder: Path, **environment: str) -> AbstractAsyncContextManager[Process]:
-    return launched(str(Path(__file__).with_name("deadly.py")), test_folder=str(folder), **environment)
+    return launched(str(Path(__file__).with_name("deadly_server.py")), test_folder=str(folder), **environment)
 
 
 def ledger(folder: Path) -> Counter[str]:
@@ -121,7 +121,7 @@ async def test_a_tool_that_holds_up_one_server_after_the_other_is_noticed_named_
             words = next(line for line in one.said if "event_loop_blocked" in line)
             assert session_id in words
             assert "tool=holdtool" in words
-            assert "stories/deadly.py" in words
+            assert "stories/deadly_server.py" in words
             assert "hold_up" in words
         assert "sk-canary" not in str([one.said for one in houses])
         for one in blocked:

@@ -10,7 +10,7 @@ from longhouse.journal.events import Fault
 from longhouse.models import embedding_table
 from longhouse.models.scripted import call
 from longhouse.search.indexer import Indexer
-from support import House, Serving
+from server_helpers import House, Serving
 
 CAP = 12
 OWN = ("clocktool", "findtoolstool", "finalanswertool")

@@ -7,9 +7,9 @@ from typing import Any
 
 from longhouse.agents.template import Template, ToolPolicy
 from longhouse.models.scripted import call
-from support import Serving, content
+from server_helpers import Serving, content
 
-SERVER = str(Path(__file__).parents[1] / "tools" / "mcp_server.py")
+SERVER = str(Path(__file__).parents[1] / "tools" / "mcp_test_server.py")
 TEMPLATE = Template(name="counter", tool_policy=ToolPolicy(allowlist=("tried.*", "finalanswertool")))
 
 

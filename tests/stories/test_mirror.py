@@ -13,7 +13,7 @@ from longhouse.integrations.redis.mirror import Mirror
 from longhouse.journal import conversation
 from longhouse.models.scripted import call
 from redis_server import RedisServer, redis_server
-from support import House, Serving, content
+from server_helpers import House, Serving, content
 
 CHAT = "chat_history:12345"
 SCRIPT = [

@@ -12,7 +12,7 @@ from longhouse.agents.template import ExecutionPolicy, LLMPolicy, Template, Tool
 from longhouse.journal.json_text import object_of
 from longhouse.models.scripted import Say, call, calls, say
 from longhouse.tools import tool
-from support import House, Serving, content
+from server_helpers import House, Serving, content
 
 ANSWER = {"name": "finalanswertool", "arguments": '{"answer": "Done.", "status": "completed"}'}
 

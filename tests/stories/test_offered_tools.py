@@ -12,9 +12,9 @@ from structlog.testing import capture_logs
 
 from longhouse.journal.events import Replied, encode
 from longhouse.models.scripted import Say, call, say
-from support import NO_FILES, House, Serving
+from server_helpers import NO_FILES, House, Serving
 
-SERVER = str(Path(__file__).parents[1] / "tools" / "six_tools.py")
+SERVER = str(Path(__file__).parents[1] / "tools" / "mcp_six_tools.py")
 NOBODY = "http://127.0.0.1:9/v1"
 """An embedding model that does not answer: search goes by words alone."""
 MEMORY = (

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from longhouse.agents.template import LLMPolicy, PromptPack, Template, ToolPolicy
 from longhouse.tools import BaseTool, ToolContext
-from support import Serving
+from server_helpers import Serving
 
 KEPT = Path(__file__).parents[1] / "golden" / "old_requests.json"
 

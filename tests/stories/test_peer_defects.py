@@ -8,15 +8,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from thinking import WRITE, offered, written
+from strategy_replies import WRITE, offered, written
 
+from fake_tavily import KEY, hit, tavily
 from longhouse.agents.strategies.base import AgentRegistry
 from longhouse.agents.template import ExecutionPolicy, PromptPack, Template, ToolPolicy
 from longhouse.journal import events
 from longhouse.models.scripted import Say, call, calls
 from longhouse.tools import ToolContext, tool
-from support import LIMITS, House, Serving, content, opened, prompted, told
-from tavily import KEY, hit, tavily
+from server_helpers import LIMITS, House, Serving, content, opened, prompted, told
 
 TOOLS = (
     "reasoningtool",

@@ -21,7 +21,7 @@ from longhouse.journal.messages import ToolResult
 from longhouse.models.scripted import call, calls, say
 from longhouse.models.scripted_server import serve as serve_model
 from longhouse.tools import BaseTool, ToolContext
-from support import House, Serving, content
+from server_helpers import House, Serving, content
 
 END = "finalanswertool"
 DONE = call(END, answer="Done.")

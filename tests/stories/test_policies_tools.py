@@ -12,7 +12,7 @@ from longhouse.journal import events
 from longhouse.models.scripted import Say, call, calls
 from longhouse.tools import BaseTool, ToolContext
 from longhouse.tools.base import entrypoint_of
-from support import House, Serving, indexed
+from server_helpers import House, Serving, indexed
 
 END = "finalanswertool"
 DONE = call(END, answer="Done.")

@@ -10,14 +10,14 @@ import asyncpg
 import structlog
 from test_takeover import eventually
 
-from lines import lines
 from longhouse.journal import events
 from longhouse.models.scripted import Say, Script, call
 from longhouse.models.scripted_server import serve as serve_model
 from longhouse.store import journals, migrate
 from longhouse.store.database import Database, open_database
 from longhouse.store.postgres import open_postgres
-from support import AGENT, Dictated, Process, Serving, content, data_folder, dictated, full, process, sse
+from postgres_proxy import lines
+from server_helpers import AGENT, Dictated, Process, Serving, content, data_folder, dictated, full, process, sse
 
 DONE = call("finalanswertool", answer="done")
 

@@ -12,7 +12,7 @@ from longhouse.agents.template import LLMPolicy, PromptPack, Template, ToolPolic
 from longhouse.errors import SetupError
 from longhouse.journal.events import Output
 from longhouse.models.scripted import Say, call, say
-from support import House, Serving, content
+from server_helpers import House, Serving, content
 
 END = call("finalanswertool", answer="Готово.")
 ASK = call("clarificationtool", questions=["哪个城市?"])

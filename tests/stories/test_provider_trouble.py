@@ -7,17 +7,17 @@ import pytest
 import structlog
 
 from longhouse.journal import events
-from longhouse.models.scripted import Cut, Fault, Garbage, Hang, Say, Status, call, say
+from longhouse.models.scripted import Cut, Fault, Garbage, Hang, Say, ScriptedStatus, call, say
 from longhouse.models.scripted_server import serve as serve_model
-from support import AGENT, House, Serving, process, sse
+from server_helpers import AGENT, House, Serving, process, sse
 
 CANARY = "sk-test-canary"
 ANSWER = call("finalanswertool", answer="Here at last.")
 BODY: dict[str, Any] = {"model": AGENT, "messages": [{"role": "user", "content": "Hello"}]}
 
 TROUBLES: dict[str, Fault] = {
-    "an error 500": Status(500),
-    "a rate limit": Status(429, retry_after=0.05),
+    "an error 500": ScriptedStatus(500),
+    "a rate limit": ScriptedStatus(429, retry_after=0.05),
     "silence": Hang(),
     "a page of HTML": Garbage(),
     "an answer cut off": Cut(after=2),
@@ -70,7 +70,7 @@ async def test_trouble_that_passes_is_not_seen_in_the_answer(serving: Serving, f
 
 
 INSIDE = "http://litellm.internal:4000 said: 10.11.12.13:8000 is down"
-LASTING: dict[str, Fault] = {**TROUBLES, "words that name hosts": Status(500, message=INSIDE)}
+LASTING: dict[str, Fault] = {**TROUBLES, "words that name hosts": ScriptedStatus(500, message=INSIDE)}
 
 
 @pytest.mark.parametrize("fault", LASTING.values(), ids=LASTING)
@@ -100,7 +100,7 @@ async def test_trouble_that_lasts_ends_a_stream_with_an_error(serving: Serving, 
 
 
 async def test_trouble_that_lasts_is_a_502_that_clients_do_not_repeat(serving: Serving) -> None:
-    async with serving(lambda body: in_trouble(Status(503, message="overloaded")), patience=0.8) as house:
+    async with serving(lambda body: in_trouble(ScriptedStatus(503, message="overloaded")), patience=0.8) as house:
         async with house.http.post("/v1/chat/completions", json=BODY) as response:
             assert (response.status, response.headers["x-should-retry"]) == (502, "false")
             error = (await response.json())["error"]
@@ -110,7 +110,7 @@ async def test_trouble_that_lasts_is_a_502_that_clients_do_not_repeat(serving: S
 
 
 async def test_a_refusal_fails_the_turn_at_once_and_the_next_prompt_is_heard(serving: Serving) -> None:
-    async with serving([in_trouble(Status(401, message=f"wrong key {CANARY}")), ANSWER]) as house:
+    async with serving([in_trouble(ScriptedStatus(401, message=f"wrong key {CANARY}")), ANSWER]) as house:
         async with house.http.post("/v1/chat/completions", json=BODY) as response:
             assert (response.status, response.headers["x-should-retry"]) == (502, "false")
             assert "401" in (await response.json())["error"]["message"]
@@ -123,7 +123,7 @@ async def test_a_refusal_fails_the_turn_at_once_and_the_next_prompt_is_heard(ser
 
 
 async def test_the_worker_is_free_while_a_provider_is_waited_for(serving: Serving) -> None:
-    script = [in_trouble(Status(429, retry_after=2)), ANSWER]
+    script = [in_trouble(ScriptedStatus(429, retry_after=2)), ANSWER]
     async with serving(script, worker_slots=1) as house:
         waiting = asyncio.create_task(house.say("Hello"))
         row = None
@@ -143,7 +143,7 @@ async def test_the_worker_is_free_while_a_provider_is_waited_for(serving: Servin
 
 
 async def test_a_prompt_does_not_wait_for_the_clock(serving: Serving) -> None:
-    script = [in_trouble(Status(429, retry_after=50)), ANSWER, call("finalanswertool", answer="And to you.")]
+    script = [in_trouble(ScriptedStatus(429, retry_after=50)), ANSWER, call("finalanswertool", answer="And to you.")]
     async with serving(script) as house:
         first = asyncio.create_task(house.say("Hello"))
         async with asyncio.timeout(10):
@@ -202,8 +202,8 @@ async def test_empty_answers_are_counted_and_end_with_all_patience(serving: Serv
 
 async def test_the_key_of_the_model_is_nowhere_to_be_read(dsn: str) -> None:
     """A provider that repeats our key in its errors, as some do, must not carry it into journal, answers or logs."""
-    leak = Status(500, message=f"Incorrect API key provided: {CANARY}. You can find your key at …")
-    refusal = Status(401, message=f"Bearer {CANARY} was refused")
+    leak = ScriptedStatus(500, message=f"Incorrect API key provided: {CANARY}. You can find your key at …")
+    refusal = ScriptedStatus(401, message=f"Bearer {CANARY} was refused")
     script = [in_trouble(leak), ANSWER, in_trouble(refusal)]
     settings = {"database_url": dsn, "llm_api_key": CANARY, "log_level": "debug"}
     async with serve_model(script) as model, process(llm_base_url=model.url, **settings) as house:

@@ -5,7 +5,7 @@ import socket
 import sys
 
 from pages import PORT, ROOT, blocks
-from support import process
+from server_helpers import process
 
 README = ROOT / "README.md"
 

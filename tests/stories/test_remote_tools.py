@@ -13,7 +13,7 @@ from longhouse.agents.template import ExecutionPolicy, Template, ToolPolicy
 from longhouse.journal.events import Fault, Output
 from longhouse.journal.messages import ToolResult
 from longhouse.models.scripted import Say, call
-from support import House, Serving, content
+from server_helpers import House, Serving, content
 
 CALLER = Template(name="caller", tool_policy=ToolPolicy(allowlist=("weather", "finalanswertool")))
 

@@ -10,7 +10,7 @@ import aiohttp
 import openai
 import pytest
 
-from support import AGENT, Dictated, House, Serving, Sse, chat, content, dictated, sse, user
+from server_helpers import AGENT, Dictated, House, Serving, Sse, chat, content, dictated, sse, user
 
 
 @dataclass

@@ -12,7 +12,7 @@ from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 from longhouse.agents.strategies.protocol import Body
 from longhouse.journal.messages import User, text_of
 from longhouse.models.scripted import Say, call
-from support import AGENT, House, Serving, chat, content, dictated, sse, user
+from server_helpers import AGENT, House, Serving, chat, content, dictated, sse, user
 
 KEY = {"Idempotency-Key": "order-17"}
 FIRST_TRY = {"x-stainless-retry-count": "0"}

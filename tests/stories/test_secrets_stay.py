@@ -14,7 +14,7 @@ from longhouse.agents.template import LLMPolicy, Template, ToolPolicy
 from longhouse.journal.events import Fault
 from longhouse.models.scripted import call
 from longhouse.models.scripted_server import serve as serve_model
-from support import House, Serving, content
+from server_helpers import House, Serving, content
 
 KEY = "sk-operator-canary"
 VAULT = "vault-canary-77"

@@ -11,7 +11,7 @@ from longhouse.agents.strategies.protocol import Body
 from longhouse.journal import events
 from longhouse.journal.messages import User, text_of
 from longhouse.models.scripted import Say, call, calls
-from support import AGENT, House, Serving, assistant, chat, content, dictated, user
+from server_helpers import AGENT, House, Serving, assistant, chat, content, dictated, user
 
 BRANCH = re.compile(r"branch-[0-9a-f]{8}")
 

@@ -7,7 +7,7 @@ import pytest
 
 from longhouse.agents.template import Abilities, ExecutionPolicy, LLMPolicy, Template, ToolPolicy
 from longhouse.models.scripted import Say, call, calls, say
-from support import Serving, content
+from server_helpers import Serving, content
 
 THOUGHT: dict[str, Any] = {
     "reasoning_steps": ["one", "two"],

@@ -7,13 +7,13 @@ from typing import Any
 
 from longhouse.api import auth, streaming, wire
 from longhouse.api.openai.completions import Completion
-from longhouse.api.openai.session_resolver import Turns
-from longhouse.api.openai.turn_handle import Attached
-from longhouse.api.openai.turn_stream import Telling
+from longhouse.api.openai.session_resolver import SessionResolver
+from longhouse.api.openai.turn_handle import TurnHandle
+from longhouse.api.openai.turn_stream import TurnStream
 from longhouse.models.scripted import Say, call, calls, say
 from longhouse.runtime.inbox import Inbox
 from longhouse.store.catalog.catalog import Catalog
-from support import AGENT, House, Pen, Serving, Sse, chat, dictated, sse, user
+from server_helpers import AGENT, House, Pen, Serving, Sse, chat, dictated, sse, user
 
 ANSWER = "The answer is written piece by piece, and read as it is written."
 
@@ -241,16 +241,16 @@ async def test_a_question_ends_a_stream_until_rest(serving: Serving) -> None:
 # Signs of life
 
 
-async def attached(house: House, text: str, model: str = AGENT) -> Attached:
+async def attached(house: House, text: str, model: str = AGENT) -> TurnHandle:
     request = wire.ChatRequest.model_validate({"model": model, "messages": [user(text)]})
-    return await Turns(house.db, Catalog(house.db), Inbox(house.db, house.app.bus)).attach(
+    return await SessionResolver(house.db, Catalog(house.db), Inbox(house.db, house.app.bus)).attach(
         auth.LOCAL, request, text.encode(), {}
     )
 
 
-async def told(house: House, where: Attached, beat: float) -> AsyncIterator[bytes]:
+async def told(house: House, where: TurnHandle, beat: float) -> AsyncIterator[bytes]:
     with house.app.bus.subscribed(where.session.id) as subscription:
-        telling = Telling(house.db, house.app.bus, where, subscription, beat=beat)
+        telling = TurnStream(house.db, house.app.bus, where, subscription, beat=beat)
         async for chunk in Completion(telling=telling, include_usage=False, ignored=[]).chunks():
             yield chunk
 

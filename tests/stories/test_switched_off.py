@@ -13,7 +13,7 @@ from longhouse.agents.builtin import BUILT_IN
 from longhouse.agents.template import Template, ToolPolicy
 from longhouse.errors import SetupError
 from longhouse.models.scripted import call
-from support import NO_FILES, House, Serving, content, launched_words, process
+from server_helpers import NO_FILES, House, Serving, content, launched_words, process
 
 DONE = call("finalanswertool", answer="Done.")
 OWN = "agents: {own: {tools: [clocktool, createreporttool, agent.analytic, finalanswertool]}}"

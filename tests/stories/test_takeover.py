@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from house import CLERK, EXTRA, clerk_house, ledger
+from custom_server import CLERK, EXTRA, clerk_house, ledger
 
 from longhouse.agents.builtin import BUILT_IN
 from longhouse.agents.strategies.protocol import Body
@@ -31,7 +31,7 @@ from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.tools.offering import Offering
 from longhouse.tools.toolbox import Toolbox
-from support import AGENT, House, Process, Serving, dictated
+from server_helpers import AGENT, House, Process, Serving, dictated
 
 
 async def is_resumed(house: House, session_id: str) -> bool:

@@ -6,7 +6,7 @@ import pytest
 
 from longhouse.agents.template import LLMPolicy, Streaming, Template, ToolPolicy
 from longhouse.models.scripted import Say, call
-from support import Serving, chat, content
+from server_helpers import Serving, chat, content
 
 SCRIPT = [call("clocktool", timezone="Mars"), call("finalanswertool", answer="Nobody knows.")]
 

@@ -7,7 +7,7 @@ from typing import Any
 from longhouse.agents.template import LLMPolicy, Streaming, Template, ToolPolicy
 from longhouse.models.scripted import Say, call
 from longhouse.tools import BaseTool, ToolContext
-from support import House, Pen, Serving, content, dictated
+from server_helpers import House, Pen, Serving, content, dictated
 
 NAME = "clerk"
 DONE = call("finalanswertool", answer="Done.")

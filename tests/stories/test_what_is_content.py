@@ -12,13 +12,13 @@ import pytest
 from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import Abilities, LLMPolicy, Template, ToolPolicy
 from longhouse.api import auth, wire
-from longhouse.api.openai.session_resolver import Turns
-from longhouse.api.openai.turn_stream import Telling
+from longhouse.api.openai.session_resolver import SessionResolver
+from longhouse.api.openai.turn_stream import TurnStream
 from longhouse.models.scripted import Say, call, calls, say
 from longhouse.runtime.bus import Bus, Subscription
 from longhouse.runtime.inbox import Inbox
 from longhouse.store.catalog.catalog import Catalog
-from support import Dictated, House, Serving, Sse, assistant, chat, content, dictated, sse, user
+from server_helpers import Dictated, House, Serving, Sse, assistant, chat, content, dictated, sse, user
 
 THOUGHT: dict[str, Any] = {
     "reasoning_steps": ["one"], "current_situation": "here", "plan_status": "fine", "enough_data": True,
@@ -318,11 +318,11 @@ async def test_the_same_thought_again_is_told_again(serving: Serving) -> None:
 async def test_a_thought_that_was_not_heard_is_told_when_it_is_recorded(serving: Serving) -> None:
     async with serving([say("I think aloud."), NOON], templates=[hybrid()]) as house:
         request = wire.ChatRequest.model_validate({"model": "thinker", "messages": [user("What time is it?")]})
-        turns = Turns(house.db, Catalog(house.db), Inbox(house.db, house.app.bus))
+        turns = SessionResolver(house.db, Catalog(house.db), Inbox(house.db, house.app.bus))
         where = await turns.attach(auth.LOCAL, request, b"", {})
         await house.until(where.session.id, "COMPLETED")
         # Who comes so late hears no fragment, as if another process had done the work.
-        telling = Telling(house.db, Bus(), replace(where, is_behind=True), Subscription())
+        telling = TurnStream(house.db, Bus(), replace(where, is_behind=True), Subscription())
         async with asyncio.timeout(10):
             pieces = [piece async for batch in telling.pieces() for piece in batch]
     assert [piece.reasoning for piece in pieces if piece.reasoning] == ["I think aloud."]

@@ -11,7 +11,7 @@ from longhouse.journal.events import Fault, Output
 from longhouse.tools.builtin.clock import ClockTool
 from longhouse.tools.builtin.dialogue import ClarificationTool, FinalAnswerTool
 from longhouse.tools.toolbox import Result, Toolbox
-from support import opened, prompted, started, told, used
+from server_helpers import opened, prompted, started, told, used
 
 TOOLBOX = Toolbox([ClarificationTool, FinalAnswerTool, ClockTool])
 

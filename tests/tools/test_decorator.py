@@ -15,7 +15,7 @@ from longhouse.models.scripted import call
 from longhouse.tools import BaseTool, ToolContext, tool
 from longhouse.tools.base import ToolRegistry
 from longhouse.tools.toolbox import Toolbox
-from support import Serving, content, opened, prompted, started, told, used
+from server_helpers import Serving, content, opened, prompted, started, told, used
 
 
 class Place(BaseModel):

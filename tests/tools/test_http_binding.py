@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from endpoint import Answer, endpoint, saying
+from fake_endpoint import Answer, endpoint, saying
 from structlog.testing import capture_logs
 
 from longhouse.agents.tool import Tool
@@ -19,7 +19,7 @@ from longhouse.journal.events import Effect, Fault, Output
 from longhouse.tools.bindings.http import RemoteBinding, open_remote
 from longhouse.tools.context import ToolContext
 from longhouse.tools.toolbox import Toolbox
-from support import opened, prompted, started, told, used
+from server_helpers import opened, prompted, started, told, used
 
 SECRET = 'canary/"hush"+tool-secret'
 CONTEXT = ToolContext("s", "c", "local", None, "agent", "1-action-0", "s:1-action-0")

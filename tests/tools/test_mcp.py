@@ -24,11 +24,11 @@ from longhouse.tools.builtin.dialogue import FinalAnswerTool
 from longhouse.tools.config import ExecutionConfig, ToolConfig
 from longhouse.tools.mcp.client import open_mcp
 from longhouse.tools.mcp.config import read_servers
-from longhouse.tools.mcp.transport import MOST_BYTES, TOO_MUCH, _Line
+from longhouse.tools.mcp.transport import MOST_BYTES, TOO_MUCH, _WireLine
 from longhouse.tools.toolbox import Toolbox
-from support import opened, prompted, started, told, used
+from server_helpers import opened, prompted, started, told, used
 
-SCRIPT = str(Path(__file__).with_name("mcp_server.py"))
+SCRIPT = str(Path(__file__).with_name("mcp_test_server.py"))
 TOKEN = "canary-token-4711"
 
 
@@ -202,7 +202,7 @@ async def test_an_answer_without_measure_costs_its_own_call_and_no_other(
     ],
 )
 def test_whose_answer_a_long_line_was_is_told_by_its_ends(line: bytes, answers: int | None) -> None:
-    written = _Line()
+    written = _WireLine()
     text = line % (b"x" * (MOST_BYTES + 1))
     for start in range(0, len(text), 65_536):
         written.add(text[start : start + 65_536])

@@ -18,7 +18,7 @@ from longhouse.tools.builtin.memory_files import MEMORY_TOOLS
 from longhouse.tools.context import Services
 from longhouse.tools.memory_access import MAX_DEPTH, MAX_PATH, BadPath, plain
 from longhouse.tools.toolbox import Toolbox
-from support import Serving, content, prompted, started, told, used
+from server_helpers import Serving, content, prompted, started, told, used
 
 _calls = itertools.count()
 

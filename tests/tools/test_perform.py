@@ -17,7 +17,7 @@ from longhouse.journal.events import Effect, Fault, Output
 from longhouse.journal.session import Session
 from longhouse.tools import BaseTool, ToolContext, threads
 from longhouse.tools.toolbox import MAX_ARGUMENTS, Result, Toolbox
-from support import opened, prompted, returned, started, told, used
+from server_helpers import opened, prompted, returned, started, told, used
 
 
 class Probe(BaseTool):

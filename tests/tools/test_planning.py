@@ -9,7 +9,7 @@ from longhouse.journal import events
 from longhouse.journal.events import Output
 from longhouse.tools.builtin.planning import AdaptPlanTool, GeneratePlanTool, ReasoningTool
 from longhouse.tools.toolbox import Result, Toolbox
-from support import opened, prompted, returned, started, told, used
+from server_helpers import opened, prompted, returned, started, told, used
 
 TOOLBOX = Toolbox([ReasoningTool, GeneratePlanTool, AdaptPlanTool])
 THOUGHT = {

@@ -12,7 +12,7 @@ import pytest
 from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.journal.events import Fault
 from longhouse.tools.base import BaseTool
-from longhouse.tools.bindings.base import Refused
+from longhouse.tools.bindings.base import RefusedBinding
 from longhouse.tools.bindings.python import EntrypointBinding, EntrypointError, bound, check, known, load
 from longhouse.tools.builtin.clock import ClockTool
 
@@ -227,7 +227,7 @@ def test_a_class_says_what_its_descriptor_does_not(package: Package) -> None:
 def test_a_descriptor_that_asks_for_less_care_than_its_class_is_refused(package: Package, said: Any) -> None:
     module = package(PAY)
     binding = bound(replace(described(f"{module}:Pay"), **said), [module])
-    assert isinstance(binding, Refused)
+    assert isinstance(binding, RefusedBinding)
     fault = binding.bind('{"amount": 1}')
     assert isinstance(fault, Fault)
     assert fault.message.startswith(f"greet cannot be used: {next(iter(said))}: the class ")

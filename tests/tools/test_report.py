@@ -13,7 +13,7 @@ from longhouse.tools.builtin.report import CreateReportTool
 from longhouse.tools.config import ExecutionConfig, ToolConfig
 from longhouse.tools.context import MadeFile
 from longhouse.tools.toolbox import Result, Toolbox
-from support import opened, prompted, started, told, used
+from server_helpers import opened, prompted, started, told, used
 
 RAIN, SNOW = "https://example.org/rain", "https://example.org/snow"
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fake_tavily import KEY, Tavily, hit, tavily
 from longhouse.journal import events
 from longhouse.journal.events import Fault, Output
 from longhouse.journal.session import Session
@@ -15,8 +16,7 @@ from longhouse.tools.builtin.tavily import open_search
 from longhouse.tools.config import SearchConfig, ToolConfig
 from longhouse.tools.context import Services
 from longhouse.tools.toolbox import Result, Toolbox
-from support import opened, prompted, started, told, used
-from tavily import KEY, Tavily, hit, tavily
+from server_helpers import opened, prompted, started, told, used
 
 RAIN, SNOW, FOG = "https://example.org/rain", "https://example.org/snow", "https://example.org/fog"
 KNOWN = {

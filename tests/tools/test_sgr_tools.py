@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from fake_tavily import KEY, hit, tavily
 from longhouse import clock
 from longhouse.agents.template import LLMPolicy, Template
 from longhouse.journal import events
@@ -23,9 +24,8 @@ from longhouse.tools.config import ExecutionConfig, SearchConfig, ToolConfig, wi
 from longhouse.tools.context import DEEPEST, TOO_DEEP, Services, ToolContext
 from longhouse.tools.decorator import tool
 from longhouse.tools.toolbox import Result, Toolbox
+from server_helpers import AGENT, opened, prompted, started, told, used
 from sgr_tools import ELM, EVERY, OAK
-from support import AGENT, opened, prompted, started, told, used
-from tavily import KEY, hit, tavily
 
 
 @tool

@@ -14,7 +14,7 @@ from longhouse.agents import rules
 from longhouse.agents.template import Template
 from longhouse.agents.tool_descriptor import RISKS, RuntimeBinding, ToolDescriptor
 from longhouse.journal import conversation
-from longhouse.journal.events import Fault, Limits, Prompted, Purse, ReplyTo, Rights
+from longhouse.journal.events import Fault, Limits, Prompted, ReplyTo, Rights, SharedBudget
 from longhouse.journal.messages import Message
 from longhouse.journal.session import Session, Turn
 from longhouse.journal.transcript import Use
@@ -123,20 +123,20 @@ def remaining(turn: Turn, now: datetime) -> Limits:
     )
 
 
-def purse_of(turn: Turn) -> Purse | None:
+def purse_of(turn: Turn) -> SharedBudget | None:
     """What everybody beneath may use together: all that the agent at the top does not use itself."""
     limits = turn.limits
     if turn.root:
         return turn.purse
     if limits.tool_budget is None and limits.token_budget is None:
         return None
-    return Purse(
+    return SharedBudget(
         tool_budget=_less(limits.tool_budget, turn.calls - turn.below.calls),
         token_budget=_less(limits.token_budget, turn.tokens - turn.below.tokens),
     )
 
 
-def left_of(budget: Limits, purse: Purse, *, calls: int, tokens: int) -> Limits:
+def left_of(budget: Limits, purse: SharedBudget, *, calls: int, tokens: int) -> Limits:
     """A budget that is not above what is left in the purse, of which so much was used."""
     return msgspec.structs.replace(
         budget,

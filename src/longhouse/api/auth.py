@@ -14,8 +14,8 @@ from fastapi.security.base import SecurityBase
 from starlette.datastructures import Headers
 
 from longhouse import background
-from longhouse.api.inflight import VISIT, Visits
-from longhouse.api.rate_limits import Limits, Meter
+from longhouse.api.inflight import VISIT, InflightRequests
+from longhouse.api.rate_limits import KeyLimits, Meter
 from longhouse.errors import CallerError
 from longhouse.journal.session import LOCAL_OWNER
 from longhouse.store import keys
@@ -57,12 +57,12 @@ ADMIN_KEY_ID: Final = "admin"
 """The id of the key that the settings bring; it belongs to the local owner too."""
 
 
-class Door:
+class Authenticator:
     """Lets callers in by their keys. As long as no key was ever set, everybody is the local owner."""
 
-    def __init__(self, db: Database, *, admin_key: str, limits: Limits) -> None:
+    def __init__(self, db: Database, *, admin_key: str, limits: KeyLimits) -> None:
         self.db = db
-        self.visits = Visits()
+        self.visits = InflightRequests()
         self._admin = keys.digest_of(admin_key) if admin_key else ""
         self._limits = limits
         self._meters: dict[str, Meter] = {}
@@ -109,22 +109,24 @@ class Door:
             raise _unknown("This API key is not valid.")
         return Caller(found.owner, found.id, found.role, self._meter(found.id, self._limits_of(found)))
 
-    def _limits_of(self, key: Key) -> Limits:
-        return Limits(
+    def _limits_of(self, key: Key) -> KeyLimits:
+        return KeyLimits(
             rate_limit=key.rate_limit or self._limits.rate_limit,
             max_concurrent=key.max_concurrent or self._limits.max_concurrent,
             sessions_per_hour=key.sessions_per_hour or self._limits.sessions_per_hour,
         )
 
-    def _meter(self, key_id: str, limits: Limits) -> Meter:
+    def _meter(self, key_id: str, limits: KeyLimits) -> Meter:
         if key_id not in self._meters:
             self._meters[key_id] = Meter(limits)
         return self._meters[key_id]
 
 
 @asynccontextmanager
-async def open_door(db: Database, *, admin_key: str = "", limits: Limits | None = None) -> AsyncIterator[Door]:
-    door = Door(db, admin_key=admin_key, limits=limits or Limits())
+async def open_door(
+    db: Database, *, admin_key: str = "", limits: KeyLimits | None = None
+) -> AsyncIterator[Authenticator]:
+    door = Authenticator(db, admin_key=admin_key, limits=limits or KeyLimits())
     await door.is_open()  # a key that is there at the start counts, even if nobody asks before it is revoked
     # Without further looks, revoked keys would stay for good.
     async with background.running("revoked_keys", door.watch):
@@ -140,7 +142,7 @@ class Guard(SecurityBase):
         self.model = HTTPBearer(description=f"An API key with the role {role}; the header x-api-key is as good.")
 
     async def __call__(self, request: Request) -> Caller:
-        door: Door = request.app.state.door
+        door: Authenticator = request.app.state.door
         caller = await door.admit(request)
         if self._role == "admin" and caller.role != "admin":
             raise CallerError("This needs an admin key.", status=403, code="insufficient_permissions")

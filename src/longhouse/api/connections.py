@@ -50,7 +50,7 @@ class Bounds:
     """Connections at once, as far as there are files for them."""
 
 
-class Connection(Protocol):
+class ClientConnection(Protocol):
     """A connection, as far as it matters here."""
 
     since: float
@@ -75,14 +75,14 @@ class Connections:
 
     def __init__(self, bounds: Bounds | None = None) -> None:
         self.bounds = bounds or Bounds()
-        self.waiting: dict[Connection, None] = {}
+        self.waiting: dict[ClientConnection, None] = {}
         """Without a whole request, in the order in which they began to wait."""
-        self._inside: set[Connection] = set()
+        self._inside: set[ClientConnection] = set()
         self._most = min(self.bounds.connections, _room())
         self._looking: asyncio.TimerHandle | None = None
         self._warned_at = -WARN_EVERY
 
-    def enter(self, one: Connection) -> None:
+    def enter(self, one: ClientConnection) -> None:
         """A new connection; where there is no room for it, somebody else leaves, or it does."""
         self._inside.add(one)
         self.wait(one)
@@ -93,21 +93,21 @@ class Connections:
             if longest.since < one.since - self.bounds.grace:
                 self._drop(longest)
 
-    def leave(self, one: Connection) -> None:
+    def leave(self, one: ClientConnection) -> None:
         self._inside.discard(one)
         self.waiting.pop(one, None)
 
-    def wait(self, one: Connection) -> None:
+    def wait(self, one: ClientConnection) -> None:
         """The connection waits for its next request, or for the rest of one."""
         self.waiting[one] = None
         if self._looking is None:
             self._looking = one.loop.call_later(self.bounds.look_every, self._look, one.loop)
 
-    def served(self, one: Connection) -> None:
+    def served(self, one: ClientConnection) -> None:
         """The connection's request is here: from now on it waits for us."""
         self.waiting.pop(one, None)
 
-    def _make_room(self, one: Connection) -> None:
+    def _make_room(self, one: ClientConnection) -> None:
         longest = self._longest()
         if longest is one:
             longest = next(iter(self.waiting))  # whoever is known leaves only where there is nobody else
@@ -117,11 +117,11 @@ class Connections:
         else:
             self._drop(longest)
 
-    def _longest(self) -> Connection:
+    def _longest(self) -> ClientConnection:
         """Who has waited longest of those whom we do not know; the one that has just come is among them."""
         return next(one for one in self.waiting if not one.is_known)
 
-    def _drop(self, one: Connection) -> None:
+    def _drop(self, one: ClientConnection) -> None:
         self._warn(one, "connections without a request were dropped to make room")
         self.leave(one)
         one.drop()
@@ -132,7 +132,7 @@ class Connections:
             one.look(now)
         self._looking = loop.call_later(self.bounds.look_every, self._look, loop) if self.waiting else None
 
-    def _warn(self, one: Connection, what: str) -> None:
+    def _warn(self, one: ClientConnection, what: str) -> None:
         now = one.loop.time()
         if now > self._warned_at + WARN_EVERY:
             self._warned_at = now

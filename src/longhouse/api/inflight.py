@@ -20,7 +20,7 @@ FAREWELL_WITHIN: Final = 2.0
 
 
 @dataclass(eq=False, slots=True)
-class Visit:
+class InflightRequest:
     """One request, from its arrival to the last byte of its answer."""
 
     task: asyncio.Task[object] | None
@@ -47,11 +47,11 @@ class Visit:
         return errors.stopping(self.session)
 
 
-class Visits:
+class InflightRequests:
     """Who is inside, by key."""
 
     def __init__(self) -> None:
-        self._inside: defaultdict[str, set[Visit]] = defaultdict(set)
+        self._inside: defaultdict[str, set[InflightRequest]] = defaultdict(set)
         self.some = asyncio.Event()
         """Set while anybody is inside."""
 
@@ -59,10 +59,10 @@ class Visits:
     def keys(self) -> list[str]:
         return list(self._inside)
 
-    def of(self, key: str) -> list[Visit]:
+    def of(self, key: str) -> list[InflightRequest]:
         return list(self._inside.get(key, ()))
 
-    def enter(self, visit: Visit, key: str, meter: Meter) -> None:
+    def enter(self, visit: InflightRequest, key: str, meter: Meter) -> None:
         """Counts a request for its key; refuses one too many."""
         visit.meter = meter  # also for one that is refused: its answer says where the key stands
         meter.enter()
@@ -70,7 +70,7 @@ class Visits:
         self._inside[key].add(visit)
         self.some.set()
 
-    def leave(self, visit: Visit) -> None:
+    def leave(self, visit: InflightRequest) -> None:
         """A visit that never entered leaves as quietly."""
         inside = self._inside.get(visit.key)
         if inside is None or visit not in inside:
@@ -90,10 +90,10 @@ class Visits:
                 visit.end()
 
 
-class Porter:
+class DrainMiddleware:
     """Around all routes: each request is a visit, and one that is ended is told why."""
 
-    def __init__(self, app: ASGIApp, visits: Visits) -> None:
+    def __init__(self, app: ASGIApp, visits: InflightRequests) -> None:
         self.app = app
         self._visits = visits
 
@@ -101,8 +101,8 @@ class Porter:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        visit = scope[VISIT] = Visit(asyncio.current_task())
-        answer = _Answer(send, visit)
+        visit = scope[VISIT] = InflightRequest(asyncio.current_task())
+        answer = _Response(send, visit)
         try:
             await self.app(scope, receive, answer.send)
         except asyncio.CancelledError:
@@ -117,10 +117,10 @@ class Porter:
             self._visits.leave(visit)
 
 
-class _Answer:
+class _Response:
     """What the client was sent so far, so that it can be ended in a way that it understands."""
 
-    def __init__(self, send: Send, visit: Visit) -> None:
+    def __init__(self, send: Send, visit: InflightRequest) -> None:
         self._send = send
         self._visit = visit
         self._began = False

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from longhouse.runtime.instances import Instance, Status
+from longhouse.runtime.instances import Instance, InstanceStatus
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 
@@ -48,7 +48,7 @@ class Metrics:
         yield busy
         warm = GaugeMetricFamily("longhouse_instances", "Instances by status", labels=["status"])
         tally = Tally(instance.status for instance in self._instances())
-        for status in Status:
+        for status in InstanceStatus:
             warm.add_metric([status], tally[status])
         yield warm
         refused = CounterMetricFamily("longhouse_calls_refused", "Calls of agents that were not made", labels=["code"])

@@ -9,7 +9,7 @@ from typing import Final
 
 from starlette.types import Scope
 
-from longhouse.api.auth import Door
+from longhouse.api.auth import Authenticator
 from longhouse.errors import CallerError
 from longhouse.store.database import PASSING
 
@@ -29,7 +29,7 @@ FOREIGN: Final = (
 )
 
 
-async def refusal(scope: Scope, door: Door) -> CallerError | None:
+async def refusal(scope: Scope, door: Authenticator) -> CallerError | None:
     """Why this request is not looked at, whatever it asks for; None: it is. With keys it is the key that decides."""
     host, is_foreign = _origin(scope)
     if LOCAL_HOST.fullmatch(host) and not is_foreign:
@@ -41,7 +41,7 @@ async def refusal(scope: Scope, door: Door) -> CallerError | None:
     return CallerError(MISDIRECTED, status=421)
 
 
-async def _may_be_open(door: Door) -> bool:
+async def _may_be_open(door: Authenticator) -> bool:
     try:
         return await door.is_open()
     except PASSING:

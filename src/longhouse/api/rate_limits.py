@@ -11,7 +11,7 @@ Clock = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class KeyLimits:
     rate_limit: int = 600
     """Requests a minute."""
     max_concurrent: int = 100
@@ -57,7 +57,7 @@ class Bucket:
 class Meter:
     """What one key has used of its limits."""
 
-    def __init__(self, limits: Limits, now: Clock = time.monotonic) -> None:
+    def __init__(self, limits: KeyLimits, now: Clock = time.monotonic) -> None:
         self._requests = Bucket(limits.rate_limit, 60.0, now)
         self._sessions = Bucket(limits.sessions_per_hour, 3600.0, now)
         self._places = limits.max_concurrent

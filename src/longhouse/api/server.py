@@ -17,17 +17,17 @@ from longhouse.api import auth, errors, metrics, openapi, origins, wire
 from longhouse.api.admin import catalog as admin_catalog
 from longhouse.api.admin import keys, search, security
 from longhouse.api.admin import routes as admin_routes
-from longhouse.api.auth import Caller, Door
-from longhouse.api.inflight import VISIT, Porter
+from longhouse.api.auth import Authenticator, Caller
+from longhouse.api.inflight import VISIT, DrainMiddleware
 from longhouse.api.metrics import Metrics
 from longhouse.api.openai import routes as openai_routes
-from longhouse.api.openai.session_resolver import Turns
+from longhouse.api.openai.session_resolver import SessionResolver
 from longhouse.api.sessions import artifacts, event_routes, replay
 from longhouse.api.sessions import routes as sessions_routes
 from longhouse.api.sessions.routes import Sessions
 from longhouse.api.sgr import agent_log
 from longhouse.api.sgr import routes as sgr_routes
-from longhouse.catalog.validation import Admission
+from longhouse.catalog.validation import CatalogValidator
 from longhouse.errors import CallerError
 from longhouse.runtime.bus import Bus
 from longhouse.runtime.delegation import PriorOf
@@ -54,9 +54,9 @@ def build(
     catalog: Catalog,
     numbers: Metrics,
     *,
-    door: Door,
+    door: Authenticator,
     toolbox: Toolbox,
-    admission: Admission,
+    admission: CatalogValidator,
     finder: Finder,
     default_template: str = "",
     prior: PriorOf | None = None,
@@ -66,7 +66,7 @@ def build(
         title="Longhouse", version=longhouse.__version__, openapi_url=None, docs_url=None, redirect_slashes=False
     )
     inbox = Inbox(db, bus)
-    turns = Turns(db, catalog, inbox, Router(AgentDirectory(finder), default_template), prior)
+    turns = SessionResolver(db, catalog, inbox, Router(AgentDirectory(finder), default_template), prior)
     held = Sessions(inbox, catalog, turns)
     # The routes find these by name: see `json_route.of_app`.
     parts = {"db": db, "door": door, "catalog": catalog, "admission": admission, "finder": finder, "toolbox": toolbox}
@@ -91,7 +91,7 @@ def build(
         app.router.routes += router.routes  # as they are: to include them would make each of them once more
     _add_watching(app, db, numbers)
     _add_refusals(app)
-    return Border(Porter(app, door.visits), numbers, door)
+    return Border(DrainMiddleware(app, door.visits), numbers, door)
 
 
 def _add_watching(app: FastAPI, db: Database, numbers: Metrics) -> None:
@@ -151,7 +151,7 @@ def _add_refusals(app: FastAPI) -> None:
 class Border:
     """Around everything: an id for each request, the headers that clients look for, and one line in the log."""
 
-    def __init__(self, app: ASGIApp, numbers: Metrics, door: Door) -> None:
+    def __init__(self, app: ASGIApp, numbers: Metrics, door: Authenticator) -> None:
         self.app = app
         self._numbers = numbers
         self._door = door

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from longhouse.api import errors, wire
-from longhouse.api.inflight import VISIT, Visit
+from longhouse.api.inflight import VISIT, InflightRequest
 from longhouse.errors import CallerError
 from longhouse.store.database import PASSING
 
@@ -43,7 +43,7 @@ class EventStream(Response):
         self._pieces = pieces
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        visit: Visit = scope[VISIT]
+        visit: InflightRequest = scope[VISIT]
         visit.in_stream = self.error
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         writing = asyncio.create_task(self._write(send, visit.session))

@@ -65,7 +65,7 @@ def _is_id(value: str) -> str:
 Id = Annotated[StrictStr, pydantic.AfterValidator(_is_id), Field(json_schema_extra={"pattern": f"^{ID.pattern}$"})]
 
 
-class TextPart(_Lenient):
+class WireTextPart(_Lenient):
     type: Literal["text"]
     text: StrictStr
 
@@ -75,7 +75,7 @@ class RefusalPart(_Lenient):
     refusal: StrictStr
 
 
-class ImageUrl(_Lenient):
+class WireImageUrl(_Lenient):
     url: StrictStr
     detail: StrictStr | None = None
 
@@ -86,12 +86,12 @@ class ImageUrl(_Lenient):
         return url
 
 
-class ImagePart(_Lenient):
+class WireImagePart(_Lenient):
     type: Literal["image_url"]
-    image_url: ImageUrl
+    image_url: WireImageUrl
 
 
-Part = Annotated[TextPart | ImagePart | RefusalPart, Field(discriminator="type")]
+Part = Annotated[WireTextPart | WireImagePart | RefusalPart, Field(discriminator="type")]
 
 
 class FunctionCall(_Lenient):
@@ -99,7 +99,7 @@ class FunctionCall(_Lenient):
     arguments: StrictStr = ""
 
 
-class ToolCall(_Lenient):
+class WireToolCall(_Lenient):
     id: StrictStr
     function: FunctionCall
 
@@ -107,14 +107,14 @@ class ToolCall(_Lenient):
 class ChatMessage(_Lenient):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: StrictStr | Many[Part] | None = None
-    tool_calls: Many[ToolCall] | None = None
+    tool_calls: Many[WireToolCall] | None = None
     tool_call_id: StrictStr | None = None
 
     @property
     def text(self) -> str:
         if self.content is None or isinstance(self.content, str):
             return self.content or ""
-        return "\n".join(part.text for part in self.content if isinstance(part, TextPart))
+        return "\n".join(part.text for part in self.content if isinstance(part, WireTextPart))
 
 
 def _at_most_16(value: Any) -> Any:

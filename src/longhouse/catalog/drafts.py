@@ -9,7 +9,7 @@ import msgspec
 import pydantic
 
 from longhouse.errors import CallerError
-from longhouse.store.catalog.repository import Shelf, T
+from longhouse.store.catalog.repository import T, VersionRepository
 from longhouse.validation_messages import Where, explain, path_text
 
 MOST: Final = 5_000
@@ -38,7 +38,7 @@ class Problem:
     """The descriptor is published all the same."""
 
 
-def read(shelf: Shelf[T], nth: int, value: Any) -> T | list[Problem]:
+def read(shelf: VersionRepository[T], nth: int, value: Any) -> T | list[Problem]:
     """The parsed descriptor, or all its problems."""
     try:
         return shelf.adapter.validate_json(_plain(shelf.kind, value), strict=True)

@@ -5,18 +5,20 @@ from typing import Any, Generic
 
 from longhouse.agents.naming import could_be_named
 from longhouse.catalog import security
-from longhouse.catalog.validation import Admission
+from longhouse.catalog.validation import CatalogValidator
 from longhouse.errors import CallerError
 from longhouse.store.catalog.overlays import Overlays
 from longhouse.store.catalog.publish import Published, persist
-from longhouse.store.catalog.repository import Named, Shelf, T, Version
+from longhouse.store.catalog.repository import CatalogEntry, T, Version, VersionRepository
 
 
-class Desk(Generic[T]):
+class CatalogService(Generic[T]):
     """The operations on one kind of the catalog; the routes only translate."""
 
-    def __init__(self, shelf: Shelf[T], admission: Admission, overlays: Overlays | None = None) -> None:
-        self.shelf: Shelf[T] = shelf
+    def __init__(
+        self, shelf: VersionRepository[T], admission: CatalogValidator, overlays: Overlays | None = None
+    ) -> None:
+        self.shelf: VersionRepository[T] = shelf
         self.kind = shelf.kind
         self._admission = admission
         self._overlays = overlays
@@ -50,7 +52,7 @@ class Desk(Generic[T]):
 
         return await persist(attempt)
 
-    async def named(self, name: str) -> Named:
+    async def named(self, name: str) -> CatalogEntry:
         found = await self.shelf.named(name) if could_be_named(name) else None
         if found is None:
             raise self.missing()

@@ -7,7 +7,7 @@ from typing import Any, Final
 from longhouse.agents.template import Template
 from longhouse.agents.tool_descriptor import DEFAULTS, ToolDescriptor
 from longhouse.store.catalog.catalog import BUILT_IN, Catalog
-from longhouse.store.catalog.publish import Published, Terms
+from longhouse.store.catalog.publish import Published, PublishTerms
 from longhouse.tools.base import BaseTool
 
 FILES: Final = "files"
@@ -16,7 +16,7 @@ FILES: Final = "files"
 
 async def publish_classes(catalog: Catalog, classes: Iterable[type[BaseTool]]) -> None:
     given = [_without_defaults(cls.descriptor()) for cls in classes]
-    terms = Terms(over=(BUILT_IN,), keep_owner={one.name for one in given})
+    terms = PublishTerms(over=(BUILT_IN,), keep_owner={one.name for one in given})
     await catalog.tools.publish(given, by=BUILT_IN, again=False, terms=terms)
 
 
@@ -47,7 +47,7 @@ async def publish_templates(
     published: dict[str, Published] = {}
     for (by, again, over_all), group in groups.items():
         # Neither files nor the program can make a template public: they can only name its owner.
-        terms = Terms(
+        terms = PublishTerms(
             over=None if over_all else (BUILT_IN, FILES), keep_owner={one.name for one in group if one.owner is None}
         )
         done = await catalog.templates.publish(group, by=by, again=again, terms=terms)

@@ -16,8 +16,8 @@ from longhouse.catalog.drafts import Problem
 from longhouse.egress import ANYWHERE, Egress
 from longhouse.secrets import READS_ALONG, Secrets, is_like_a_key, keys_in, unsealed
 from longhouse.store.catalog.catalog import BUILT_IN, Catalog
-from longhouse.store.catalog.publish import Published, Terms, persist
-from longhouse.store.catalog.repository import Alike, Kind, Shelf, T
+from longhouse.store.catalog.publish import Published, PublishTerms, persist
+from longhouse.store.catalog.repository import Alike, Kind, T, VersionRepository
 from longhouse.tools.arguments import schema_problem
 from longhouse.tools.bindings import python
 from longhouse.tools.offering import crowding
@@ -33,7 +33,7 @@ Found = tuple[tuple[int | str, ...], str]
 """A field, and its problem."""
 
 
-class Admission:
+class CatalogValidator:
     """Validates and publishes descriptors: all of a request or none."""
 
     def __init__(
@@ -53,7 +53,13 @@ class Admission:
         self._secrets = secrets or Secrets()
 
     async def publish(
-        self, shelf: Shelf[T], sent: Any, *, by: str, activate: bool = True, seen: Mapping[str, int] | None = None
+        self,
+        shelf: VersionRepository[T],
+        sent: Any,
+        *,
+        by: str,
+        activate: bool = True,
+        seen: Mapping[str, int] | None = None,
     ) -> list[Published]:
         """Publishes one descriptor or a list, decoded from JSON; a refusal names all problems. `seen` are the versions
         that these were made from."""
@@ -65,7 +71,7 @@ class Admission:
         kept: set[str] = {
             one.name for one, value in zip(given, listed, strict=True) if not activate or "owner" not in value
         }
-        terms = Terms(seen=seen or {}, keep_owner=kept, apart=True)
+        terms = PublishTerms(seen=seen or {}, keep_owner=kept, apart=True)
 
         async def attempt() -> list[Published]:
             problems = [*self._active_as_said(listed, activate), *await self._compared(shelf, given, kept)]
@@ -77,7 +83,7 @@ class Admission:
         # No retry with `seen`: a descriptor made from an outdated version must be made again by the caller.
         return await (attempt() if seen else persist(attempt))
 
-    async def _read(self, shelf: Shelf[T], listed: Sequence[Any], many: bool) -> list[T]:
+    async def _read(self, shelf: VersionRepository[T], listed: Sequence[Any], many: bool) -> list[T]:
         """The parsed descriptors, if all are valid."""
         given: list[T] = []
         for start in range(0, len(listed), AT_ONCE):
@@ -155,7 +161,7 @@ class Admission:
             if value.get("is_active", activate) not in (True, activate):
                 yield Problem(nth, ("is_active",), says)
 
-    async def _compared(self, shelf: Shelf[T], given: Sequence[T], kept: Collection[str]) -> list[Problem]:
+    async def _compared(self, shelf: VersionRepository[T], given: Sequence[T], kept: Collection[str]) -> list[Problem]:
         """The problems with the catalog's content and among the descriptors; the names in `kept` keep their owners."""
         problems: list[Problem] = []
         known = await shelf.alike([one.name for one in given], by=BUILT_IN)

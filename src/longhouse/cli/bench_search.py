@@ -32,7 +32,7 @@ from longhouse.store import migrate
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database, open_database
 from longhouse.store.postgres import open_postgres
-from longhouse.store.search.query import Filters
+from longhouse.store.search.query import SearchFilters
 
 DEPTH: Final = 50
 """Results that are looked at."""
@@ -125,7 +125,7 @@ def commands(run: Run) -> typer.Typer:
         as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
     ) -> None:
         """Index tools and agents in a Postgres made for it, and measure what search finds."""
-        given = Given(
+        given = BenchData(
             _read(tools, BenchTool), _read(queries, BenchQuery), _read(agents, BenchAgent) if agents else [], by_step
         )
         settings = Settings(log_level="warning")
@@ -145,7 +145,7 @@ def _embedder(settings: Settings, chosen: Embeddings | None) -> AbstractAsyncCon
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class BenchData:
     tools: list[BenchTool]
     queries: list[BenchQuery]
     agents: list[BenchAgent]
@@ -160,7 +160,7 @@ def _read(path: Path, type_: type[T]) -> list[T]:
         raise typer.BadParameter(f"{path}: {error}") from error
 
 
-async def _told(given: Given, opening: AbstractAsyncContextManager[Embedder | None], *, as_json: bool) -> None:
+async def _told(given: BenchData, opening: AbstractAsyncContextManager[Embedder | None], *, as_json: bool) -> None:
     async with opening as embedder:
         figures = await measure(given, embedder)
     if as_json:
@@ -188,7 +188,7 @@ def _shown(name: str, value: float | str | None) -> str:
     return f"{value:.2f}" if name.endswith("_ms") else f"{100 * value:.1f} %"
 
 
-async def measure(given: Given, embedder: Embedder | None) -> dict[str, Any]:
+async def measure(given: BenchData, embedder: Embedder | None) -> dict[str, Any]:
     """Publishes and indexes what is given in a Postgres of its own, then asks all queries."""
     asked = [query for query in given.queries if query.relevant]
     if not asked or not given.tools:
@@ -211,7 +211,7 @@ async def measure(given: Given, embedder: Embedder | None) -> dict[str, Any]:
             return figures
 
 
-async def _publish(db: Database, given: Given) -> None:
+async def _publish(db: Database, given: BenchData) -> None:
     catalog = Catalog(db)
     tools = [_descriptor(tool) for tool in given.tools]
     for start in range(0, len(tools), AT_ONCE):
@@ -246,7 +246,7 @@ def _descriptor(tool: BenchTool) -> ToolDescriptor:
 
 
 def _tools(finder: Finder, ids: Mapping[str, str]) -> Look:
-    given_alone = Filters(deny=(f"{PREFIX}*",))  # an agent is a tool too, but not one of those that are measured
+    given_alone = SearchFilters(deny=(f"{PREFIX}*",))  # an agent is a tool too, but not one of those that are measured
 
     async def look(text: str) -> list[tuple[str, float]]:
         return [(ids[hit.name], hit.score) for hit in await finder.tools(text, given_alone, DEPTH)]

@@ -18,7 +18,7 @@ from longhouse.errors import SetupError
 from longhouse.settings import Settings
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.catalog.publish import LAST
-from longhouse.store.catalog.repository import Kind, Named, Shelf, Version
+from longhouse.store.catalog.repository import CatalogEntry, Kind, Version, VersionRepository
 
 BY: Final = "command line"
 """Who published what came this way."""
@@ -156,10 +156,10 @@ def _add_asking(cli: typer.Typer, run: Run) -> None:
 
 
 @asynccontextmanager
-async def _opened(settings: Settings, kind: Kind) -> AsyncIterator[tuple[Shelf[Any], Catalog]]:
+async def _opened(settings: Settings, kind: Kind) -> AsyncIterator[tuple[VersionRepository[Any], Catalog]]:
     async with open_store(settings, begin=False) as (db, _):
         catalog = Catalog(db, model=settings.llm_model)
-        shelf: Shelf[Any] = catalog.tools if kind == "tool" else catalog.templates
+        shelf: VersionRepository[Any] = catalog.tools if kind == "tool" else catalog.templates
         yield shelf, catalog
 
 
@@ -260,7 +260,7 @@ def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-async def _version(shelf: Shelf[Any], name: str, version: int | None) -> Version:
+async def _version(shelf: VersionRepository[Any], name: str, version: int | None) -> Version:
     if version is None and (named := await shelf.named(name)):
         version = named.active or named.latest
     found = await shelf.version(name, version) if version is not None else None
@@ -281,7 +281,7 @@ def _missing(kind: Kind, name: str) -> SetupError:
     )
 
 
-def _told(one: Named) -> str:
+def _told(one: CatalogEntry) -> str:
     version = f"{one.name}@{one.active}" if one.active else f"{one.name}, not active, latest @{one.latest}"
     words = one.descriptor.get("description_short") or one.descriptor.get("base_agent_class", "")
     line = " ".join(str(words).split())[:80]

@@ -39,7 +39,7 @@ async def talk(url: str, model: str, key: str = "", user: str = "") -> None:
     """Reads lines until the end of input; each is a message, and the answer is written as it comes."""
     user = user or account(key)
     address, headers = _address(url), {"authorization": f"Bearer {key}"} if key else None
-    page, lines = Page(Console()), _lines()
+    page, lines = ChatPage(Console()), _lines()
     console = page.console
     is_met = False
     async with aiohttp.ClientSession(address, headers=headers) as http:
@@ -127,7 +127,7 @@ def _obeyed_by_none(words: str) -> str:
     return _CONTROLS.sub(lambda found: readable(found[0]), words)
 
 
-class Page:
+class ChatPage:
     """What is written of an answer: words as they come, and between them what the agent does, on lines of its own."""
 
     def __init__(self, console: Console) -> None:

@@ -8,7 +8,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from longhouse.api.sessions.waiting import WaitingStatus, own
-from longhouse.cli.timeline import Life, Step, Turn, Use
+from longhouse.cli.timeline import Life, TimelineStep, TimelineTurn, TimelineUse
 from longhouse.journal.events import Fault
 from longhouse.journal.session import Open, Session
 
@@ -58,7 +58,7 @@ class _Drawing:
             root.add(_line(f"{question.session.agent} asks", question.text, question.call.call))
         return root
 
-    def _add_turn(self, tree: Tree, life: Life, turn: Turn, name: str, path: tuple[str, ...] = ()) -> None:
+    def _add_turn(self, tree: Tree, life: Life, turn: TimelineTurn, name: str, path: tuple[str, ...] = ()) -> None:
         took = ((turn.ended_at or self._now) - turn.began_at).total_seconds()
         tokens = sum(step.replied.usage.total_tokens for step in turn.steps if step.replied.usage)
         spent = f"{tokens} tokens" if tokens else ""
@@ -69,14 +69,14 @@ class _Drawing:
         if turn.words:
             node.add(_line("answer" if turn.ended == "COMPLETED" else "reason", _said(turn.words)))
 
-    def _add_step(self, tree: Tree, life: Life, step: Step, number: int, path: tuple[str, ...]) -> None:
+    def _add_step(self, tree: Tree, life: Life, step: TimelineStep, number: int, path: tuple[str, ...]) -> None:
         took = (step.ended_at - step.began_at).total_seconds()
         words = step.replied.problem or step.replied.text
         node = tree.add(_line(f"step {number}", step.replied.phase, lasting(took), _said(words) if words else ""))
         for use in step.uses:
             self._add_use(node, life, use, path)
 
-    def _add_use(self, tree: Tree, life: Life, use: Use, path: tuple[str, ...]) -> None:
+    def _add_use(self, tree: Tree, life: Life, use: TimelineUse, path: tuple[str, ...]) -> None:
         called, open_ = use.called, life.session.open.get(use.called.call)
         took = lasting(((use.ended_at or self._now) - use.began_at).total_seconds())
         status = Text("error" if isinstance(use.outcome, Fault) else "ok") if use.outcome else _waiting(open_)
@@ -115,7 +115,7 @@ def _agent(session: Session) -> str:
     return f"{session.agent}@{version}{label}"
 
 
-def _outcome(use: Use) -> Text | str:
+def _outcome(use: TimelineUse) -> Text | str:
     if use.outcome is None:
         return _said(use.called.question) if use.called.question else ""
     return _said(use.outcome.message if isinstance(use.outcome, Fault) else use.outcome.content)

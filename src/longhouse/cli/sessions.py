@@ -33,7 +33,7 @@ def commands(run: Run) -> typer.Typer:
     ) -> None:
         """List the sessions, newest first."""
         settings = Settings()
-        run(settings, lambda: list_all(settings, sessions.Filters(owner=owner, state=state), limit))
+        run(settings, lambda: list_all(settings, sessions.SessionQuery(owner=owner, state=state), limit))
 
     @cli.command()
     def show(
@@ -47,7 +47,7 @@ def commands(run: Run) -> typer.Typer:
     return cli
 
 
-async def list_all(settings: Settings, filters: sessions.Filters, limit: int) -> None:
+async def list_all(settings: Settings, filters: sessions.SessionQuery, limit: int) -> None:
     async with open_store(settings, begin=False) as (db, _):
         rows = await shown(db, await sessions.sessions(db, filters, before=None, limit=limit))
     for row in rows:

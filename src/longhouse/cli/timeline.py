@@ -20,7 +20,7 @@ ENDS: Final = {events.Finished: "COMPLETED", events.Failed: "FAILED", events.Can
 
 
 @dataclass(slots=True)
-class Use:
+class TimelineUse:
     """One call, from its intent to its outcome."""
 
     called: events.Called
@@ -30,24 +30,24 @@ class Use:
 
 
 @dataclass(slots=True)
-class Step:
+class TimelineStep:
     """One reply of the model, and the calls it led to."""
 
     replied: events.Replied
     began_at: datetime
     ended_at: datetime
-    uses: list[Use] = field(default_factory=list)
+    uses: list[TimelineUse] = field(default_factory=list)
 
 
 @dataclass(slots=True)
-class Turn:
+class TimelineTurn:
     """One prompt and what it has caused in this session."""
 
     prompt: int
     trace: str
     task: str
     began_at: datetime
-    steps: list[Step] = field(default_factory=list)
+    steps: list[TimelineStep] = field(default_factory=list)
     ended: str = ""
     """Empty while it goes on."""
     ended_at: datetime | None = None
@@ -68,16 +68,16 @@ class Life:
     """One session with all its turns."""
 
     session: Session
-    turns: tuple[Turn, ...]
+    turns: tuple[TimelineTurn, ...]
     tasks: dict[str, Task] = field(default_factory=dict)
     """Call -> what it has given to another agent."""
 
 
-def turns_of(records: Iterable[Recorded]) -> list[Turn]:
+def turns_of(records: Iterable[Recorded]) -> list[TimelineTurn]:
     """The turns that these events tell of, the oldest first."""
     prompts: dict[int, str] = {}
-    turns: list[Turn] = []
-    uses: dict[str, Use] = {}
+    turns: list[TimelineTurn] = []
+    uses: dict[str, TimelineUse] = {}
     before: datetime | None = None
     for record in records:
         event, at = record.event, record.at
@@ -86,11 +86,11 @@ def turns_of(records: Iterable[Recorded]) -> list[Turn]:
             case events.Prompted():
                 prompts[record.seq] = "\n".join(text_of(content) for content in event.content)
             case events.Started():
-                turns.append(Turn(event.prompt, record.trace, prompts.get(event.prompt, ""), at))
+                turns.append(TimelineTurn(event.prompt, record.trace, prompts.get(event.prompt, ""), at))
             case events.Replied() if turn:
-                turn.steps.append(Step(event, before or at, at))
+                turn.steps.append(TimelineStep(event, before or at, at))
             case events.Called() if turn and turn.steps:
-                uses[event.call] = Use(event, at)
+                uses[event.call] = TimelineUse(event, at)
                 turn.steps[-1].uses.append(uses[event.call])
             case events.Returned() if event.call in uses:
                 uses[event.call].outcome, uses[event.call].ended_at = event.outcome, at
@@ -100,7 +100,7 @@ def turns_of(records: Iterable[Recorded]) -> list[Turn]:
     return turns
 
 
-def _end(turn: Turn, event: events.Finished | events.Failed | events.Cancelled, record: Recorded) -> None:
+def _end(turn: TimelineTurn, event: events.Finished | events.Failed | events.Cancelled, record: Recorded) -> None:
     turn.ended, turn.ended_at = ENDS[type(event)], record.at
     match event:
         case events.Finished():

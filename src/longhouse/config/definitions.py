@@ -10,9 +10,9 @@ import structlog
 
 from longhouse.agents.strategies.base import AgentRegistry
 from longhouse.agents.template import ExecutionPolicy, Template
-from longhouse.config.mistakes import Mistakes, Place
+from longhouse.config.mistakes import FilePlace, Mistakes
 from longhouse.config.models import Execution, class_name
-from longhouse.config.yaml_document import Document, merged
+from longhouse.config.yaml_document import YamlDocument, merged
 from longhouse.errors import SetupError
 from longhouse.secrets import Bound
 from longhouse.tools.mcp.config import McpServer, read_server
@@ -37,11 +37,11 @@ _TOOL_LISTS: Final = ("required", "allowlist", "denylist")
 class Definition:
     """Sections and fields of an agent, merged from several files; `places` lists the highest priority first."""
 
-    places: tuple[tuple[Document, Where], ...]
+    places: tuple[tuple[YamlDocument, Where], ...]
     values: dict[str, Any]
 
     @classmethod
-    def of_agent(cls, name: str, *documents: Document) -> "Definition":
+    def of_agent(cls, name: str, *documents: YamlDocument) -> "Definition":
         path = ("agents", name)
         places = tuple((one, path) for one in documents if path in one.lines)
         values: dict[str, Any] = {}
@@ -52,13 +52,13 @@ class Definition:
     def section(self, name: str) -> dict[str, Any]:
         return self.values.get(name) or {}
 
-    def find(self, *path: int | str) -> Place | None:
+    def find(self, *path: int | str) -> FilePlace | None:
         found = (
             document.place((*above, *path)) for document, above in self.places if (*above, *path) in document.lines
         )
         return next(found, None)
 
-    def place(self, *path: int | str) -> Place:
+    def place(self, *path: int | str) -> FilePlace:
         document, above = self.places[0]
         return self.find(*path) or document.place((*above, *path))
 
@@ -72,7 +72,7 @@ class Definition:
         return _without(self.section("execution"), _EXECUTION)
 
 
-def place_of(path: Where, definitions: Collection[Definition]) -> Place:
+def place_of(path: Where, definitions: Collection[Definition]) -> FilePlace:
     """The place of a template's field in the files, under any of its names."""
     found = (one.find(*spelled) for one in definitions for spelled in _spellings(path))
     return next(filter(None, found), next(iter(definitions)).place(*path))
@@ -123,7 +123,7 @@ def tool_name(given: Any, tools: Collection[str]) -> Any:
     return next((name for name in (given, plain, f"{plain}tool") if name in tools), given)
 
 
-def _registered(given: str, place: Place) -> str:
+def _registered(given: str, place: FilePlace) -> str:
     name = class_name(given)
     newer = AgentRegistry.newer(name)
     if newer:
@@ -196,7 +196,7 @@ def _prompts(definition: Definition, mistakes: Mistakes) -> dict[str, str]:
     return found
 
 
-def _prompt_file(name: str, place: Place, mistakes: Mistakes) -> str | None:
+def _prompt_file(name: str, place: FilePlace, mistakes: Mistakes) -> str | None:
     """The text of a prompt file. It must be in the folder of the YAML file or below, because prompts are published."""
     folder = place.file.absolute().parent.resolve()
     problem = "names a file that is no prompt: it is too long, or not text"

@@ -11,7 +11,7 @@ from pydantic import SecretStr
 
 from longhouse.agents.template import ExecutionPolicy, Template
 from longhouse.config.definitions import Definition
-from longhouse.config.loader import Given, read_files
+from longhouse.config.loader import LoadedFiles, read_files
 from longhouse.errors import SetupError
 from longhouse.secrets import Bound, Secrets
 from longhouse.settings import Settings
@@ -25,7 +25,7 @@ AROUND: Final = ("mcp_context_limit", "logs_dir", "reports_dir")
 class Configured:
     settings: Settings
     """The settings; those that the environment does not set come from the files."""
-    given: Given
+    given: LoadedFiles
     servers: tuple[McpServer, ...]
     secrets: Secrets
 
@@ -75,7 +75,7 @@ def file_of(settings: Settings, name: Literal["config_file", "agents_file", "log
     return path if path and (name in settings.model_fields_set or path.exists()) else None
 
 
-def _filled(settings: Settings, given: Given, secrets: Secrets) -> Settings:
+def _filled(settings: Settings, given: LoadedFiles, secrets: Secrets) -> Settings:
     execution = given.common.said("execution", "reports_dir", "logs_dir")
     said: dict[str, Any] = {
         "llm_model": given.common.section("llm").get("model"),
@@ -88,7 +88,7 @@ def _filled(settings: Settings, given: Given, secrets: Secrets) -> Settings:
     )
 
 
-def _model(settings: Settings, given: Given, secrets: Secrets) -> Mapping[str, Any]:
+def _model(settings: Settings, given: LoadedFiles, secrets: Secrets) -> Mapping[str, Any]:
     """The endpoint of the file, unless the environment sets another: the file's key is then not sent to that one."""
     if "llm_base_url" in settings.model_fields_set:
         return {}
@@ -98,7 +98,7 @@ def _model(settings: Settings, given: Given, secrets: Secrets) -> Mapping[str, A
     return {"llm_base_url": base_url, "llm_proxy": llm.get("proxy"), "llm_api_key": SecretStr(key) if key else None}
 
 
-def _search(settings: Settings, given: Given) -> Mapping[str, Any]:
+def _search(settings: Settings, given: LoadedFiles) -> Mapping[str, Any]:
     if "tavily_base_url" in settings.model_fields_set:
         return {}
     search = given.common.section("search")

@@ -14,9 +14,9 @@ from longhouse.agents.template import Template
 from longhouse.catalog.validation import of_template
 from longhouse.config import definitions
 from longhouse.config.definitions import Definition, place_of
-from longhouse.config.mistakes import Mistakes, Place, validated
+from longhouse.config.mistakes import FilePlace, Mistakes, validated
 from longhouse.config.models import AgentsFile, ConfigFile
-from longhouse.config.yaml_document import Document, merged, read_document
+from longhouse.config.yaml_document import YamlDocument, merged, read_document
 from longhouse.secrets import Bound, elsewhere
 from longhouse.tools.mcp.config import McpServer
 from longhouse.validation_messages import Where
@@ -25,7 +25,7 @@ _TEMPLATE: TypeAdapter[Template] = TypeAdapter(Template)
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class LoadedFiles:
     """The content of the files. Invalid templates are left out; `mistakes` has their problems, `refuse` raises them."""
 
     templates: tuple[Template, ...]
@@ -38,7 +38,7 @@ class Given:
     servers: tuple[McpServer, ...] = ()
     secrets: Mapping[str, Bound] = field(default_factory=dict, repr=False)
     """API keys by the names that templates refer to, each with the URL that is configured next to it."""
-    tool_spots: Mapping[tuple[str, str], Place] = field(default_factory=dict)
+    tool_spots: Mapping[tuple[str, str], FilePlace] = field(default_factory=dict)
     """(template, tool) -> the place in a file where the tool is named."""
     mistakes: Mistakes = field(default_factory=Mistakes)
 
@@ -52,17 +52,18 @@ class Given:
 
 def read_files(
     config_file: Path | None, agents_file: Path | None, *, templates: Iterable[Template], tools: Collection[str]
-) -> Given:
+) -> LoadedFiles:
     """Merges the files into these templates; `tools` are the names of the tools of this process.
 
     Only a file that is not YAML is refused at once. Other mistakes are reported together with those that the catalog
     finds later.
     """
     if config_file is None and agents_file is None:
-        return Given(tuple(templates))
+        return LoadedFiles(tuple(templates))
     mistakes = Mistakes()
     config, agents = (
-        Document(Path("-")) if path is None else read_document(path, mistakes) for path in (config_file, agents_file)
+        YamlDocument(Path("-")) if path is None else read_document(path, mistakes)
+        for path in (config_file, agents_file)
     )
     if config is None or agents is None:
         mistakes.refuse()
@@ -70,14 +71,19 @@ def read_files(
     assert agents is not None
     config.check(ConfigFile, mistakes)
     agents.check(AgentsFile, mistakes)
-    return _Loader(config, agents, templates, tools, mistakes).given()
+    return _FilesLoader(config, agents, templates, tools, mistakes).given()
 
 
-class _Loader:
+class _FilesLoader:
     """Merges the common part of config.yaml, the built-in templates and the part of each agent, in this order."""
 
     def __init__(
-        self, config: Document, agents: Document, brought: Iterable[Template], tools: Collection[str], found: Mistakes
+        self,
+        config: YamlDocument,
+        agents: YamlDocument,
+        brought: Iterable[Template],
+        tools: Collection[str],
+        found: Mistakes,
     ) -> None:
         self._mistakes = found
         self._brought = {template.name: template for template in brought}
@@ -110,12 +116,12 @@ class _Loader:
         llm = self._common.said("llm", "base_url", "api_key")
         return {definitions.COMMON_REF: Bound(llm["api_key"], llm["base_url"])} if len(llm) == 2 else {}
 
-    def given(self) -> Given:
+    def given(self) -> LoadedFiles:
         self._check_likeness()
         servers = self._every_server()
         self._check_common()
         built = {name: self._built(name) for name in {**self._brought, **self._agents}}
-        return Given(
+        return LoadedFiles(
             templates=tuple(template for template in built.values() if template),
             touched=frozenset(name for name, template in built.items() if template != self._brought.get(name)),
             common=self._common,
@@ -156,7 +162,7 @@ class _Loader:
             tell(("llm_policy", "api_key_ref"), elsewhere(policy.api_key_ref or ""))
         return _with_reasoning_tool(template)
 
-    def _tools(self, name: str) -> dict[str, Place]:
+    def _tools(self, name: str) -> dict[str, FilePlace]:
         """The place of each tool that must exist."""
         policy = self._fields[name].get("tool_policy") or {}
         return {

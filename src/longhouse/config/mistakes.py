@@ -21,7 +21,7 @@ WORDS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FilePlace:
     """A place in a file: file, line and path of the field."""
 
     file: Path
@@ -34,13 +34,13 @@ class Place:
 
 @dataclass(slots=True)
 class Mistakes:
-    _found: dict[str, tuple[Place, str]] = field(default_factory=dict)
+    _found: dict[str, tuple[FilePlace, str]] = field(default_factory=dict)
 
-    def add(self, place: Place, what: str) -> None:
+    def add(self, place: FilePlace, what: str) -> None:
         """Keeps the first mistake of each place: later ones follow from it, or come from agents that inherit it."""
         self._found.setdefault(str(place), (place, what))
 
-    def __contains__(self, place: Place) -> bool:
+    def __contains__(self, place: FilePlace) -> bool:
         return str(place) in self._found
 
     def refuse(self) -> None:

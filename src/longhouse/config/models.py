@@ -51,7 +51,7 @@ class LLM(LLMPolicy):
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class SearchSection:
     """The search service of all agents, and how much of its results an agent gets."""
 
     __pydantic_config__ = _STRICT
@@ -64,7 +64,7 @@ class Search:
 
 
 @dataclass(frozen=True, slots=True)
-class AgentSearch(Search):
+class AgentSearch(SearchSection):
     tavily_api_key: Annotated[str | None, _ELSEWHERE] = field(default=None, repr=False)
     tavily_api_base_url: Annotated[str | None, _ELSEWHERE] = None
 
@@ -102,7 +102,7 @@ class Mcp:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Agent(Template):
+class AgentSection(Template):
     """One agent: the fields of a template, and the sections of config.yaml for this agent alone."""
 
     name: str = ""
@@ -122,13 +122,13 @@ class Agent(Template):
 class AgentsFile:
     __pydantic_config__ = _STRICT
 
-    agents: dict[str, Agent | None] | None = None
+    agents: dict[str, AgentSection | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile(AgentsFile):
     llm: LLM | None = None
-    search: Search | None = None
+    search: SearchSection | None = None
     execution: Execution | None = None
     prompts: Prompts | None = None
     mcp: Mcp | None = None

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import yaml
 
-from longhouse.config.mistakes import Mistakes, Place, validated
+from longhouse.config.mistakes import FilePlace, Mistakes, validated
 from longhouse.validation_messages import Where
 
 LARGEST: Final = 1_000_000
@@ -32,16 +32,16 @@ _UNKEEPABLE: Final = re.compile("[\x00\ud800-\udfff]")
 
 
 @dataclass(slots=True)
-class Document:
+class YamlDocument:
     file: Path
     values: dict[str, Any] = field(default_factory=dict)
     lines: dict[Where, int] = field(default_factory=dict)
     """Path of a value -> its line."""
 
-    def place(self, path: Where) -> Place:
+    def place(self, path: Where) -> FilePlace:
         """The place of the value, or of its nearest parent."""
         above = (path[:length] for length in range(len(path), -1, -1))
-        return Place(self.file, next((self.lines[one] for one in above if one in self.lines), 1), path)
+        return FilePlace(self.file, next((self.lines[one] for one in above if one in self.lines), 1), path)
 
     def check(self, model: type[Any], mistakes: Mistakes) -> None:
         """Validates against the model and adds the mistakes. An invalid field is then treated as not set."""
@@ -59,7 +59,7 @@ class Document:
         validated(model, self.values, tell)
 
 
-class _TooMuch(Exception):  # noqa: N818 - it says what the file is
+class _TooLarge(Exception):  # noqa: N818 - it says what the file is
     """The file exceeds the limits of a configuration file."""
 
 
@@ -71,13 +71,13 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # the library has no type
     def compose_node(self, parent: Any, index: Any) -> Any:
         self.depth += 1
         if self.depth > DEEPEST + 2:
-            raise _TooMuch(TOO_DEEP)
+            raise _TooLarge(TOO_DEEP)
         node = super().compose_node(parent, index)
         self.depth -= 1
         return node
 
 
-def read_document(path: Path, mistakes: Mistakes) -> Document | None:
+def read_document(path: Path, mistakes: Mistakes) -> YamlDocument | None:
     """The parsed file; None where it cannot be read, which is added to the mistakes."""
     try:
         with path.open("rb") as file:
@@ -96,20 +96,20 @@ def read_document(path: Path, mistakes: Mistakes) -> Document | None:
         problem, line = f"is not YAML: {context}{error.problem}", mark.line + 1 if mark else 1
     except yaml.reader.ReaderError as error:
         problem, line = UNKEEPABLE, content.decode("utf-8-sig").count("\n", 0, error.position) + 1
-    except _TooMuch as error:
+    except _TooLarge as error:
         problem, line = str(error), 1
-    mistakes.add(Place(path, line), problem)
+    mistakes.add(FilePlace(path, line), problem)
     return None
 
 
-def _composed(text: str, path: Path, mistakes: Mistakes) -> Document | None:
+def _composed(text: str, path: Path, mistakes: Mistakes) -> YamlDocument | None:
     loader = _Loader(text)
     root = loader.get_single_node()
     reader = _Reader(loader, path, mistakes)
     values = {} if root is None else reader.value(root, (), 1, 0)
     if isinstance(values, dict | None):
-        return Document(path, values or {}, reader.lines)
-    mistakes.add(Place(path, 1), "should hold fields, such as `llm:`")
+        return YamlDocument(path, values or {}, reader.lines)
+    mistakes.add(FilePlace(path, 1), "should hold fields, such as `llm:`")
     return None
 
 
@@ -141,7 +141,9 @@ class _Reader:
         for key, value, is_own in self._fields(node, path, depth):
             line = key.start_mark.line + 1
             if key.tag != f"{_TAG}str" or _UNKEEPABLE.search(key.value):
-                self._mistakes.add(Place(self._file, line, path), "has a field whose name is no text; put it in quotes")
+                self._mistakes.add(
+                    FilePlace(self._file, line, path), "has a field whose name is no text; put it in quotes"
+                )
                 continue
             name, at = key.value, (*path, key.value)
             inner = self.value(value, at, line, depth + 1)
@@ -188,12 +190,12 @@ class _Reader:
     def _count(self, depth: int) -> None:
         self._values += 1
         if depth > DEEPEST:
-            raise _TooMuch(TOO_DEEP)
+            raise _TooLarge(TOO_DEEP)
         if self._values > MOST_VALUES:
-            raise _TooMuch(f"holds more than {MOST_VALUES} values, aliases counted as often as they are used")
+            raise _TooLarge(f"holds more than {MOST_VALUES} values, aliases counted as often as they are used")
 
     def _tell(self, path: Where, what: str) -> None:
-        self._mistakes.add(Place(self._file, self.lines[path], path), what)
+        self._mistakes.add(FilePlace(self._file, self.lines[path], path), what)
 
 
 def merged(low: Any, high: Any) -> Any:

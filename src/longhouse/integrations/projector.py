@@ -12,7 +12,7 @@ from longhouse.integrations.redis.client import TROUBLE as REDIS_TROUBLE
 from longhouse.store import erasure, projections
 from longhouse.store.database import UNREACHABLE, Database
 from longhouse.store.erasure import Trace
-from longhouse.store.projections import Row
+from longhouse.store.projections import ProjectionRow
 
 TROUBLE: Final = (*REDIS_TROUBLE, *UNREACHABLE, asyncpg.PostgresError)
 BATCH: Final = 64
@@ -36,7 +36,7 @@ class Target(Protocol):
         """Identifies the target's data; another value means that the target has lost it."""
         ...
 
-    async def carry(self, rows: Sequence[Row]) -> None:
+    async def carry(self, rows: Sequence[ProjectionRow]) -> None:
         """Brings these sessions up to date in the target, and saves the cursors."""
         ...
 

@@ -29,7 +29,7 @@ from longhouse.store import erasure, journals, projections
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.store.erasure import Trace
-from longhouse.store.projections import Row
+from longhouse.store.projections import ProjectionRow
 
 log = structlog.get_logger()
 
@@ -38,21 +38,21 @@ CONTEXT_WINDOW: Final = 50
 """Messages of its history that a sub-agent gets."""
 
 Confirmed = Callable[[str, int], Awaitable[bool]]
-Subagents = Callable[[Row], Awaitable[Iterable[str]]]
+Subagents = Callable[[ProjectionRow], Awaitable[Iterable[str]]]
 
 
 async def _never(session_id: str, seq: int) -> bool:
     return False
 
 
-async def _none(row: Row) -> Iterable[str]:
+async def _none(row: ProjectionRow) -> Iterable[str]:
     return ()
 
 
 def subagents_in(catalog: Catalog) -> Subagents:
     """Returns a function that lists the sub-agents named by a session's template."""
 
-    async def named(row: Row) -> Iterable[str]:
+    async def named(row: ProjectionRow) -> Iterable[str]:
         template = await catalog.templates.find(row.agent, owner=row.owner)
         tools = template.tool_policy.named if template else ()
         return [name.removeprefix(AGENT) for name in tools if name.startswith(AGENT)]
@@ -62,7 +62,7 @@ def subagents_in(catalog: Catalog) -> Subagents:
 
 @dataclass(frozen=True, slots=True)
 class _NewEvent:
-    row: Row
+    row: ProjectionRow
     record: Recorded
 
 
@@ -100,7 +100,7 @@ class SessionLog:
     async def epoch(self) -> str:
         return ""
 
-    async def carry(self, rows: Sequence[Row]) -> None:
+    async def carry(self, rows: Sequence[ProjectionRow]) -> None:
         news: dict[tuple[str, str], list[_NewEvent]] = defaultdict(list)
         # Sub-agents first: the parents' events that led to theirs are then read as well.
         for row in sorted(rows, key=lambda row: row.side == "root"):
@@ -129,7 +129,7 @@ class SessionLog:
                 message = "The log of an erased session cannot be removed."
                 log.warning("erased_file_not_removed", message=message, path=str(path), error=error.strerror)
 
-    async def _claimed(self, row: Row) -> list[Recorded]:
+    async def _claimed(self, row: ProjectionRow) -> list[Recorded]:
         """The events that no process has logged yet. They are claimed first: a line may be lost, never doubled."""
         if self._unreadable.get(row.id) == row.head:
             return []

@@ -56,7 +56,7 @@ class Limits(_Value, frozen=True, kw_only=True):
     token_budget: int | None = None
 
 
-class Purse(_Value, frozen=True, kw_only=True):
+class SharedBudget(_Value, frozen=True, kw_only=True):
     """What all agents beneath the one at the top may use up together; None: as much as they like."""
 
     tool_budget: int | None = None
@@ -150,7 +150,7 @@ class Prompted(_Fact, frozen=True, kw_only=True, tag="Prompted"):
     """Those of the agent that asks."""
     budget: Limits | None = None
     """What is left to the agent that asks: its helper has no more."""
-    purse: Purse | None = None
+    purse: SharedBudget | None = None
     shared: tuple[Message, ...] = ()
     """What was said to the agent that asks, as far as it shares that; shown in this turn only."""
     contexts: dict[str, tuple[Message, ...]] = {}

@@ -386,7 +386,7 @@ def _sum(one: events.Usage, other: events.Usage) -> events.Usage:
 
 
 def _rested(turn: Turn, at: datetime) -> Turn:
-    return replace(turn, resting_since=at, helped=0.0)
+    return replace(turn, resting_since=at, delegated_seconds=0.0)
 
 
 def _woken(turn: Turn, at: datetime) -> Turn:
@@ -394,9 +394,9 @@ def _woken(turn: Turn, at: datetime) -> Turn:
         return turn
     rested = max(0.0, (at - turn.resting_since).total_seconds())
     # Who works side by side works longer than the rest was; who waits for a person meanwhile, shorter.
-    helped = min(rested, turn.helped)
-    below = replace(turn.below, seconds=turn.below.seconds + helped)
-    return replace(turn, waited=turn.waited + rested - helped, resting_since=None, below=below)
+    delegated_seconds = min(rested, turn.delegated_seconds)
+    below = replace(turn.below, seconds=turn.below.seconds + delegated_seconds)
+    return replace(turn, waited=turn.waited + rested - delegated_seconds, resting_since=None, below=below)
 
 
 def _charged(turn: Turn, event: events.Returned, spent: events.Usage) -> Turn:
@@ -408,6 +408,6 @@ def _charged(turn: Turn, event: events.Returned, spent: events.Usage) -> Turn:
         tokens=turn.tokens + tokens,
         calls=turn.calls + event.calls,
         usage=_sum(turn.usage, spent),
-        helped=turn.helped + event.seconds,
+        delegated_seconds=turn.delegated_seconds + event.seconds,
         below=below,
     )

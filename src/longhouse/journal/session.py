@@ -43,11 +43,11 @@ class State(StrEnum):
     CANCELLED = "CANCELLED"
 
 
-class _Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class _SessionValue(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pass
 
 
-class Open(_Value, frozen=True, kw_only=True):
+class Open(_SessionValue, frozen=True, kw_only=True):
     """A call that has not returned yet."""
 
     call: str
@@ -79,7 +79,7 @@ class Open(_Value, frozen=True, kw_only=True):
         return self.kind == "tool" and not self.uncertain and self.approve_by is None
 
 
-class Artifact(_Value, frozen=True, kw_only=True):
+class Artifact(_SessionValue, frozen=True, kw_only=True):
     """A file that the session made; its seq is its id."""
 
     seq: int
@@ -87,14 +87,14 @@ class Artifact(_Value, frozen=True, kw_only=True):
     file: events.Stored
 
 
-class Waiting(_Value, frozen=True, kw_only=True):
+class Waiting(_SessionValue, frozen=True, kw_only=True):
     """A prompt in the queue."""
 
     seq: int
     prompt: events.Prompted
 
 
-class Below(_Value, frozen=True, kw_only=True):
+class Below(_SessionValue, frozen=True, kw_only=True):
     """What agents have used up that a turn has waited for; the turn's own counters have it too."""
 
     tokens: int = 0
@@ -102,7 +102,7 @@ class Below(_Value, frozen=True, kw_only=True):
     seconds: float = 0.0
 
 
-class Turn(_Value, frozen=True, kw_only=True):
+class Turn(_SessionValue, frozen=True, kw_only=True):
     """One prompt and what it has caused in this session so far. Counters and budgets belong to it."""
 
     trace: str
@@ -128,7 +128,7 @@ class Turn(_Value, frozen=True, kw_only=True):
     named: tuple[str, ...] = ()
     ephemeral: str = ""
     approve_in_chat: bool = False
-    purse: events.Purse | None = None
+    purse: events.SharedBudget | None = None
     iteration: int = 0
     pins: dict[str, int] = {}
     """Tool -> the version that the turn was first offered; it keeps it, also where the tool was closed in between."""
@@ -144,7 +144,7 @@ class Turn(_Value, frozen=True, kw_only=True):
     waited: float = 0.0
     """Seconds spent at rest, waiting for people: they do not count against the time budget."""
     resting_since: datetime | None = None
-    helped: float = 0.0
+    delegated_seconds: float = 0.0
     """Seconds that others have worked for it since then: as much of the rest was no waiting for people."""
     below: Below = Below()
     verdict: Literal["", "COMPLETED", "FAILED"] = ""
@@ -163,7 +163,7 @@ class Turn(_Value, frozen=True, kw_only=True):
     since: what it asks after that is not told in the chat."""
 
 
-class Session(_Value, frozen=True, kw_only=True):
+class Session(_SessionValue, frozen=True, kw_only=True):
     """One agent's life in one conversation."""
 
     id: str

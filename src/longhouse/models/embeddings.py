@@ -26,7 +26,7 @@ class _Vector(msgspec.Struct):
     embedding: list[float]
 
 
-class _Answer(msgspec.Struct):
+class _EmbeddingsAnswer(msgspec.Struct):
     data: list[_Vector]
 
 
@@ -48,7 +48,7 @@ class EndpointEmbedder:
         name = self._endpoint.name
         answer = await self._ask(msgspec.json.encode({"model": self.name, "input": texts, "encoding_format": "float"}))
         try:
-            found = sorted(msgspec.json.decode(answer, type=_Answer).data, key=lambda one: one.index)
+            found = sorted(msgspec.json.decode(answer, type=_EmbeddingsAnswer).data, key=lambda one: one.index)
             vectors: npt.NDArray[np.float32] = np.array([one.embedding for one in found], np.float32)
         except (msgspec.MsgspecError, ValueError) as error:
             raise ProviderError(f"{name} answered with something that is not embeddings", retryable=False) from error

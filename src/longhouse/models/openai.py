@@ -13,7 +13,7 @@ from longhouse.agents.strategies.protocol import Body, StreamOptions
 from longhouse.errors import ProviderError
 from longhouse.models.http_client import BoundedResponse, Endpoint, HttpFailure, StatusFailure, passes
 from longhouse.models.protocol import Delta, paid_for
-from longhouse.models.sse import Reading, Refused, Unreadable
+from longhouse.models.sse import StreamReader, StreamRefused, Unreadable
 
 MOST_BYTES: Final = 32 * 2**20
 """Upper bound of one response body: a real answer is shorter, and an endless one is cut off here."""
@@ -31,7 +31,7 @@ class OpenAIModel:
 
     async def stream(self, body: Body) -> AsyncGenerator[Delta, None]:
         """Sends one request. Closing the generator closes the connection at once, so the provider stops generating."""
-        endpoint, reading = self._endpoint, Reading()
+        endpoint, reading = self._endpoint, StreamReader()
         try:
             async with endpoint.post(_encoded(body), most_bytes=self._most_bytes) as answer:
                 self._accept(answer)
@@ -47,7 +47,7 @@ class OpenAIModel:
             # A connection that breaks after the end of the answer is no failure.
             if not (reading.finished and failure.kind):
                 raise provider_error(endpoint, failure) from None
-        except Refused as refused:
+        except StreamRefused as refused:
             raise self._refused(refused.error) from refused
         except Unreadable as error:
             words = endpoint.redaction.quoted(str(error))

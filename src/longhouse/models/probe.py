@@ -21,7 +21,7 @@ CITIES: Final = ["Lima", "Oslo"]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ProbeFinding:
     """One capability: whether the endpoint has it (None: unknown), and the reason."""
 
     ability: str
@@ -38,24 +38,24 @@ class _Reply:
     finish: str = ""
 
 
-async def probe(model: Model, name: str) -> list[Finding]:
+async def probe(model: Model, name: str) -> list[ProbeFinding]:
     """Sends the requests one after another. Raises if all fail: that shows nothing about the capabilities."""
-    findings: list[Finding] = []
+    findings: list[ProbeFinding] = []
     errors: list[ProviderError] = []
     for ability, body, judge in _requests(name):
         try:
-            findings.append(Finding(ability, *judge(await _answer(model, body))))
+            findings.append(ProbeFinding(ability, *judge(await _answer(model, body))))
         except ProviderError as error:
             errors.append(error)
             # A retryable error shows nothing about the request; a refusal does.
             failed, why = (None, "it failed") if error.retryable else (False, "it was refused")
-            findings.append(Finding(ability, failed, f"{why}: {error}"))
+            findings.append(ProbeFinding(ability, failed, f"{why}: {error}"))
     if len(errors) == len(findings):
         raise errors[0]
     return findings
 
 
-def told(findings: Sequence[Finding]) -> str:
+def told(findings: Sequence[ProbeFinding]) -> str:
     """The findings as text, and what to set."""
     marks = {True: "yes", False: "no", None: "unknown"}
     width = max(len(finding.ability) for finding in findings)
@@ -72,7 +72,7 @@ def told(findings: Sequence[Finding]) -> str:
     return "\n".join(lines)
 
 
-def abilities(findings: Sequence[Finding]) -> Abilities:
+def abilities(findings: Sequence[ProbeFinding]) -> Abilities:
     """The capabilities for a template of this endpoint; unknown ones keep their defaults."""
     return Abilities(**{finding.ability: finding.holds for finding in findings if finding.holds is not None})
 

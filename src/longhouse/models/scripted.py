@@ -20,7 +20,7 @@ class _Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
     pass
 
 
-class Status(_Line, frozen=True, tag_field="kind", tag="status"):
+class ScriptedStatus(_Line, frozen=True, tag_field="kind", tag="status"):
     """Fault: an error status instead of the reply."""
 
     status: int = 500
@@ -46,7 +46,7 @@ class Garbage(_Line, frozen=True, tag_field="kind", tag="garbage"):
     page: str = "<!doctype html><title>Bad gateway</title>"
 
 
-Fault = Status | Hang | Cut | Garbage
+Fault = ScriptedStatus | Hang | Cut | Garbage
 
 
 class Call(_Line, frozen=True):
@@ -176,7 +176,7 @@ class ScriptedModel:
 
 async def _fail_early(fault: Fault | None) -> None:
     match fault:
-        case Status():
+        case ScriptedStatus():
             reason = f"the scripted model answered {fault.status}: {fault.message}"
             raise ProviderError(reason, retryable=passes(fault.status), retry_after=fault.retry_after)
         case Hang():

@@ -25,7 +25,7 @@ from longhouse.models.scripted import (
     Playable,
     Say,
     Script,
-    Status,
+    ScriptedStatus,
     deltas_of,
     read_script,
     usage_of,
@@ -80,7 +80,7 @@ class Server:
         except (ValueError, RecursionError, ProviderError) as error:
             return _error(400, str(error))
         match reply.fault:
-            case Status() as fault:
+            case ScriptedStatus() as fault:
                 return _error(fault.status, fault.message, retry_after=fault.retry_after)
             case Garbage() as fault:
                 return web.Response(text=fault.page, content_type="text/html")

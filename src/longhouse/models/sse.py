@@ -21,7 +21,7 @@ class Unreadable(Exception):  # noqa: N818 - the endpoint's module turns it into
         """The tokens used, where the event says so."""
 
 
-class Refused(Exception):  # noqa: N818 - the endpoint's module turns it into a ProviderError
+class StreamRefused(Exception):  # noqa: N818 - the endpoint's module turns it into a ProviderError
     """The provider sent an error in place of an answer, or in the middle of one."""
 
     def __init__(self, error: Any) -> None:
@@ -34,7 +34,7 @@ class _Function(msgspec.Struct, gc=False):
     arguments: str | dict[str, Any] | None = None
 
 
-class _Call(msgspec.Struct, gc=False):
+class _CallFragment(msgspec.Struct, gc=False):
     index: int | None = None
     id: str | None = None
     function: _Function | None = None
@@ -45,7 +45,7 @@ class _Piece(msgspec.Struct, gc=False):
     refusal: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
-    tool_calls: list[_Call] | None = None
+    tool_calls: list[_CallFragment] | None = None
 
 
 class _Choice(msgspec.Struct, gc=False):
@@ -92,7 +92,7 @@ _chunks: Final = msgspec.json.Decoder(_Chunk)
 _NO_FUNCTION: Final = _Function()
 
 
-class _PartialCall(msgspec.Struct):
+class _StreamedCall(msgspec.Struct):
     """A tool call whose fragments are still arriving."""
 
     id: str = ""
@@ -103,10 +103,10 @@ class Calls:
     """Assigns each fragment to its call. Some servers omit the index, reuse one index, or repeat id and name."""
 
     def __init__(self) -> None:
-        self._partial: list[_PartialCall] = []
+        self._partial: list[_StreamedCall] = []
         self._places: dict[int, int] = {}
 
-    def fragment(self, call: _Call, position: int) -> CallDelta:
+    def fragment(self, call: _CallFragment, position: int) -> CallDelta:
         """`position` is the index of the fragment within its own chunk."""
         function = call.function or _NO_FUNCTION
         id_, name, arguments = call.id or "", function.name or "", function.arguments or ""
@@ -124,7 +124,7 @@ class Calls:
         place = self._unnumbered(id_, name, position) if index is None else self._places.get(index)
         if place is None or self._begins(place, id_, name):
             place = len(self._partial)
-            self._partial.append(_PartialCall())
+            self._partial.append(_StreamedCall())
             if index is not None:
                 self._places[index] = place
         return place
@@ -144,7 +144,7 @@ class Calls:
         return bool(name and id_ and known and id_ != known)
 
 
-class Reading:
+class StreamReader:
     """The parser state of one answer: splits network reads into events and merges the chunks of each read."""
 
     def __init__(self) -> None:
@@ -200,7 +200,7 @@ class Reading:
         usage = finish = None
         for chunk in chunks:
             if chunk.error is not None:
-                raise Refused(chunk.error)
+                raise StreamRefused(chunk.error)
             if chunk.model:
                 self._model = chunk.model
             if chunk.usage is not None:
@@ -224,7 +224,7 @@ class Reading:
             text=text, reasoning=reasoning, calls=tuple(calls.values()), usage=usage, finish=finish, model=self._model
         )
 
-    def _add(self, calls: dict[int, CallDelta], fragments: list[_Call]) -> None:
+    def _add(self, calls: dict[int, CallDelta], fragments: list[_CallFragment]) -> None:
         for position, call in enumerate(fragments):
             new = self._calls.fragment(call, position)
             old = calls.get(new.index)

@@ -12,14 +12,14 @@ FORGOTTEN: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Pause:
+class _Delay:
     since: float
     """When the first of these pauses began."""
     length: float
     until: float
 
 
-class Pauses:
+class Backoff:
     """Each pause of a session is twice as long as the one before, up to half a minute.
 
     Trouble and waiting for others are counted apart: who waits is in no trouble, and trouble makes no wait longer.
@@ -27,8 +27,8 @@ class Pauses:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._troubles: dict[str, _Pause] = {}
-        self._waits: dict[str, _Pause] = {}
+        self._troubles: dict[str, _Delay] = {}
+        self._waits: dict[str, _Delay] = {}
 
     def put_off(self, session_id: str) -> float:
         """For how many seconds the session is left alone now, since it is in trouble."""
@@ -43,7 +43,7 @@ class Pauses:
 
     def leave_alone(self, session_id: str) -> None:
         """For as long as we live."""
-        self._troubles[session_id] = _Pause(self._now(), math.inf, math.inf)
+        self._troubles[session_id] = _Delay(self._now(), math.inf, math.inf)
 
     def over(self, session_id: str) -> None:
         """The session has moved: its next trouble is a new one."""
@@ -65,12 +65,12 @@ class Pauses:
         found = {key for pauses in (self._troubles, self._waits) for key, pause in pauses.items() if now < pause.until}
         return list(found)
 
-    def _lengthen(self, pauses: dict[str, _Pause], session_id: str) -> float:
+    def _lengthen(self, pauses: dict[str, _Delay], session_id: str) -> float:
         now, before = self._now(), pauses.get(session_id)
         length = min(2 * before.length, LONGEST) if before else FIRST
-        pauses[session_id] = _Pause(before.since if before else now, length, now + length)
+        pauses[session_id] = _Delay(before.since if before else now, length, now + length)
         return length
 
 
-def _known(pauses: dict[str, _Pause], now: float) -> dict[str, _Pause]:
+def _known(pauses: dict[str, _Delay], now: float) -> dict[str, _Delay]:
     return {key: pause for key, pause in pauses.items() if now < pause.until + FORGOTTEN}

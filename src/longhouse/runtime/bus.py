@@ -33,14 +33,14 @@ class Fragment:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class JournalGrew:
     """Somebody appended; look at the journal, unless you know it up to `head`."""
 
     head: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Stir:
+class SubagentsChanged:
     """Something moved in the agents beneath; whoever follows them looks at them again."""
 
 
@@ -49,7 +49,7 @@ class Gone:
     """The session was forgotten: there is nothing to follow any more."""
 
 
-Item = Facts | Fragment | Look | Stir | Gone
+Item = Facts | Fragment | JournalGrew | SubagentsChanged | Gone
 
 
 @dataclass(slots=True)
@@ -72,7 +72,7 @@ class Subscription:
         self._ready = asyncio.Event()
 
     def put(self, item: Item) -> None:
-        if isinstance(item, Look) and item.head is not None and item.head <= self.seen:
+        if isinstance(item, JournalGrew) and item.head is not None and item.head <= self.seen:
             return
         self._items.append(item)
         self._ready.set()
@@ -110,7 +110,7 @@ class Bus:
         """Somebody from outside appended: the session may be able to move, and its followers have something to read."""
         self.wake(session_id)
         self._tell(session_id)
-        self.publish(session_id, Look(head))
+        self.publish(session_id, JournalGrew(head))
 
     def stop(self, session_id: str, fence: int) -> None:
         """Whoever advances this session by a claim older than `fence` has been deposed and need not go on."""

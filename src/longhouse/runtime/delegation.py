@@ -21,7 +21,7 @@ PriorOf = Callable[[str, str, str | None, str], Awaitable[tuple[Message, ...]]]
 
 
 @dataclass(slots=True)
-class Begun:
+class DelegationPlan:
     """What a reply has asked of other agents."""
 
     tasks: list[Delegation] = field(default_factory=list)
@@ -36,27 +36,27 @@ class Begun:
 
 
 @dataclass(frozen=True, slots=True)
-class Delegates:
+class DelegationPlanner:
     catalog: Catalog
     toolbox: Toolbox
     db: Database
     prior: PriorOf | None = None
     """What is known of an agent that this conversation meets for the first time."""
 
-    async def begun(self, session: Session, template: Template, new: Sequence[Event]) -> Begun | None:
+    async def begun(self, session: Session, template: Template, new: Sequence[Event]) -> DelegationPlan | None:
         """The calls of agents among these events; `session` has them folded in. None where there are none."""
         calls = [event for event in new if isinstance(event, Called) and event.call_kind == "agent"]
         returned = {event.call: event for event in new if isinstance(event, Returned)}
         calls = [call for call in calls if not _is_fault(returned.get(call.call))]
         if not calls:
             return None
-        begun = Begun()
+        begun = DelegationPlan()
         for call in calls:
             await self._sort(session, template, call, begun)
         return begun
 
-    async def _sort(self, session: Session, template: Template, call: Called, begun: Begun) -> None:
-        tool = await self.toolbox.taken(call.tool, call.version)
+    async def _sort(self, session: Session, template: Template, call: Called, begun: DelegationPlan) -> None:
+        tool = await self.toolbox.resolve(call.tool, call.version)
         if tool is not None and tool.collects:
             if not await self._is_full(tool, session, call, begun):
                 begun.collects.append(Collect(call.call, _handle(call.arguments)))
@@ -73,7 +73,7 @@ class Delegates:
             delegation = delegation_of(session, template, call.call, agent, task)
             begun.tasks.append(await self._with_prior(session, delegation))
 
-    async def _is_full(self, tool: Tool, session: Session, call: Called, begun: Begun) -> bool:
+    async def _is_full(self, tool: Tool, session: Session, call: Called, begun: DelegationPlan) -> bool:
         """Was the tool used as often as it may be in this minute? Then the call is refused; else it is counted."""
         full = await self.toolbox.is_full(tool, session.owner)
         if full:

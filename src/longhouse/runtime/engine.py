@@ -21,13 +21,13 @@ from longhouse.journal.session import MOST_LOST, Open, Session
 from longhouse.models.protocol import PaidError
 from longhouse.runtime.bus import Bus
 from longhouse.runtime.condense import condensed
-from longhouse.runtime.delegation import Delegates, PriorOf
+from longhouse.runtime.delegation import DelegationPlanner, PriorOf
 from longhouse.runtime.inbox import Inbox
 from longhouse.runtime.instances import Instance, Pool
 from longhouse.runtime.model_stream import listen
 from longhouse.runtime.recorder import Recorder, Run
-from longhouse.runtime.reply_handler import Reading, in_order
-from longhouse.runtime.tool_runner import Performer
+from longhouse.runtime.reply_handler import ReplyHandler, in_order
+from longhouse.runtime.tool_runner import ToolRunner
 from longhouse.store import journals, leases
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import PASSING, Database
@@ -68,9 +68,9 @@ class Engine:
     """Session -> the fence of our last run that knew who had held it before: of such a run alone we know everything."""
 
     def __post_init__(self) -> None:
-        delegates = Delegates(self.catalog, self.toolbox, self.db, self.prior)
+        delegates = DelegationPlanner(self.catalog, self.toolbox, self.db, self.prior)
         self.recorder = Recorder(self.db, self.bus, delegates, self.worker)
-        self.performer = Performer(self.db, Inbox(self.db, self.bus), self.toolbox, self.recorder)
+        self.performer = ToolRunner(self.db, Inbox(self.db, self.bus), self.toolbox, self.recorder)
 
     async def advance(self, lease: Lease) -> Session:
         """Moves one session until it rests, waits for its provider, or we are shutting down."""
@@ -234,7 +234,7 @@ class Engine:
             if summary := await condensed(session, template, instance.model, request.body):
                 await self.recorder.record(run, [summary])
                 return
-            reading = Reading(
+            reading = ReplyHandler(
                 self.toolbox,
                 session,
                 request,

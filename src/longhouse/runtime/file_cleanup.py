@@ -21,7 +21,7 @@ LOOK_EVERY: Final = 1.0
 
 
 @dataclass(slots=True)
-class Shredder:
+class FileCleanup:
     """Whoever has forgotten them, here or elsewhere: each machine looks after its own folders."""
 
     db: Database

@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from longhouse import background, clock
-from longhouse.runtime.instances import Instance, Pool, Status
+from longhouse.runtime.instances import Instance, InstanceStatus, Pool
 from longhouse.store import registry
 from longhouse.store.database import Database
-from longhouse.store.registry import Entry
+from longhouse.store.registry import RegisteredInstance
 
 WRITE_EVERY: Final = 0.2
 LOOK_EVERY: Final = 1.0
@@ -21,10 +21,10 @@ KEPT_FOR: Final = timedelta(hours=1)
 LAST_WORDS: Final = 5.0
 """Seconds that the last writing may take: others strike us anyway."""
 
-_Mark = tuple[Status, str | None, int, int, datetime]
+_Mark = tuple[InstanceStatus, str | None, int, int, datetime]
 
 
-class Roster:
+class InstanceRegistry:
     """A worker's instances as the table `agent_instances` shows them."""
 
     def __init__(self, db: Database, pool: Pool, worker: str) -> None:
@@ -86,12 +86,12 @@ def _mark(instance: Instance) -> _Mark:
     return instance.status, instance.session_id, instance.served, instance.failed, moved_at
 
 
-def _entry(instance: Instance) -> Entry:
+def _entry(instance: Instance) -> RegisteredInstance:
     history = [{"status": status, "at": at} for status, at in instance.history]
     metrics: dict[str, Any] = {"served": instance.served, "failed": instance.failed, "history": history}
-    if instance.status is Status.STOPPED:
+    if instance.status is InstanceStatus.STOPPED:
         metrics["stopped_at"] = history[-1]["at"]
-    return Entry(
+    return RegisteredInstance(
         instance_id=instance.id,
         template_id=instance.template.name,
         version=instance.template.version,

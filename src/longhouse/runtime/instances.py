@@ -25,7 +25,7 @@ ModelFor = Callable[[Template], Awaitable[Model]]
 """Who thinks for a template."""
 
 
-class Status(StrEnum):
+class InstanceStatus(StrEnum):
     IDLE = "IDLE"
     BUSY = "BUSY"
     RESETTING = "RESETTING"
@@ -34,11 +34,11 @@ class Status(StrEnum):
 
 
 MOVES: Final = {
-    Status.IDLE: {Status.BUSY, Status.STOPPED},
-    Status.BUSY: {Status.RESETTING, Status.ERROR},
-    Status.ERROR: {Status.RESETTING},
-    Status.RESETTING: {Status.IDLE},
-    Status.STOPPED: set[Status](),
+    InstanceStatus.IDLE: {InstanceStatus.BUSY, InstanceStatus.STOPPED},
+    InstanceStatus.BUSY: {InstanceStatus.RESETTING, InstanceStatus.ERROR},
+    InstanceStatus.ERROR: {InstanceStatus.RESETTING},
+    InstanceStatus.RESETTING: {InstanceStatus.IDLE},
+    InstanceStatus.STOPPED: set[InstanceStatus](),
 }
 
 
@@ -50,47 +50,47 @@ class Instance:
     template: Template
     strategy: Strategy
     model: Model
-    status: Status = Status.IDLE
+    status: InstanceStatus = InstanceStatus.IDLE
     session_id: str | None = None
     last_used_at: datetime = field(default_factory=clock.now)
     served: int = 0
     failed: int = 0
-    history: deque[tuple[Status, datetime]] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    history: deque[tuple[InstanceStatus, datetime]] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
     """The states it has been in lately; some last too short to be met."""
 
     def __post_init__(self) -> None:
         self.history.append((self.status, clock.now()))
 
-    def move(self, status: Status) -> None:
+    def move(self, status: InstanceStatus) -> None:
         if status not in MOVES[self.status]:
             raise ValueError(f"an instance cannot go from {self.status} to {status}")
         self.status = status
         self.history.append((status, clock.now()))
 
     def acquire(self, session_id: str) -> None:
-        self.move(Status.BUSY)
+        self.move(InstanceStatus.BUSY)
         self.session_id = session_id
 
     def release(self) -> None:
         """The session finished or paused."""
-        self.move(Status.RESETTING)
+        self.move(InstanceStatus.RESETTING)
         self.cleanup()
 
     def recover(self) -> None:
         """The session ended in an exception: what it left behind is cleaned up before the next one."""
-        self.move(Status.ERROR)
+        self.move(InstanceStatus.ERROR)
         self.failed += 1
-        self.move(Status.RESETTING)
+        self.move(InstanceStatus.RESETTING)
         self.cleanup()
 
     def cleanup(self) -> None:
         self.session_id = None
         self.last_used_at = clock.now()
         self.served += 1
-        self.move(Status.IDLE)
+        self.move(InstanceStatus.IDLE)
 
     def stop(self) -> None:
-        self.move(Status.STOPPED)
+        self.move(InstanceStatus.STOPPED)
 
 
 class Pool:
@@ -116,12 +116,14 @@ class Pool:
             instance.recover()
             raise
         finally:
-            if instance.status is Status.BUSY:
+            if instance.status is InstanceStatus.BUSY:
                 instance.release()
 
     def retire_idle(self, now: datetime) -> None:
         for ref, group in list(self._instances.items()):
-            for instance in [one for one in group if one.status is Status.IDLE and now - one.last_used_at > IDLE_FOR]:
+            for instance in [
+                one for one in group if one.status is InstanceStatus.IDLE and now - one.last_used_at > IDLE_FOR
+            ]:
                 self._stop(instance)
             if not self._instances[ref]:
                 del self._instances[ref]
@@ -129,7 +131,7 @@ class Pool:
     def drain(self) -> None:
         """Stops every instance that serves nobody: the process ends."""
         for instance in self.instances:
-            if instance.status is Status.IDLE:
+            if instance.status is InstanceStatus.IDLE:
                 self._stop(instance)
 
     def _stop(self, instance: Instance) -> None:
@@ -138,7 +140,7 @@ class Pool:
         self.stopped.append(instance)
 
     def _idle(self, template: Template) -> Instance | None:
-        return next((one for one in self._instances.get(template.ref, ()) if one.status is Status.IDLE), None)
+        return next((one for one in self._instances.get(template.ref, ()) if one.status is InstanceStatus.IDLE), None)
 
     async def _build(self, template: Template) -> Instance:
         instance = Instance(

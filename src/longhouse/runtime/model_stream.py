@@ -37,7 +37,7 @@ async def listen(
 ) -> Reply:
     """Streams one reply to its end; without `shows_answer`, whoever follows sees an answer only once it is given."""
     draft = Draft(after=session.head, fence=fence)
-    ear = _Ear(request, bus, session.id, draft, shows_answer)
+    ear = _ReplyAccumulator(request, bus, session.id, draft, shows_answer)
     body = request.body
     if digests := files_in(body.messages):
         urls = await files.data_urls(db, digests)
@@ -55,7 +55,7 @@ async def listen(
     return ear.reply()
 
 
-class _Call:
+class _PartialCall:
     """One tool call as it arrives."""
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ def _answering(request: Request) -> str | None:
     return next((tool.name for tool in tools if request.only in (None, tool.name)), None)
 
 
-class _Ear:
+class _ReplyAccumulator:
     def __init__(self, request: Request, bus: Bus, session_id: str, draft: Draft, shows_answer: bool) -> None:
         self._request = request
         self._shows_answer = shows_answer
@@ -98,7 +98,7 @@ class _Ear:
         self._shows = False
         """Is any of it shown?"""
         self._reasoning: list[str] = []
-        self._calls: dict[int, _Call] = {}
+        self._calls: dict[int, _PartialCall] = {}
         self._structure = AnswerReader(
             ("function", "answer"), given=(("function", DISCRIMINATOR), self._answering or "")
         )
@@ -158,7 +158,7 @@ class _Ear:
         if self._keeps_back and self._kept:
             self._show("reasoning", self._kept)
             self._kept = ""
-        call = self._calls.setdefault(fragment.index, _Call())
+        call = self._calls.setdefault(fragment.index, _PartialCall())
         call.id = call.id or fragment.id
         if fragment.name and not call.name:
             call.name = fragment.name

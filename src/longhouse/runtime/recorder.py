@@ -12,8 +12,8 @@ from longhouse.journal import events
 from longhouse.journal.events import Event
 from longhouse.journal.fold import extended
 from longhouse.journal.session import AGENT_FAILED, Session
-from longhouse.runtime.bus import Bus, Facts, Stir
-from longhouse.runtime.delegation import Begun, Delegates
+from longhouse.runtime.bus import Bus, Facts, SubagentsChanged
+from longhouse.runtime.delegation import DelegationPlan, DelegationPlanner
 from longhouse.store import journals
 from longhouse.store.database import Database
 from longhouse.store.delegation import delegations
@@ -44,7 +44,7 @@ class Run:
 class Recorder:
     db: Database
     bus: Bus
-    delegates: Delegates
+    delegates: DelegationPlanner
     worker: str
     refused: Counter[str] = field(default_factory=Counter)
     """Calls that were not made, by the code of the reason."""
@@ -63,7 +63,7 @@ class Recorder:
                 appended = await self._end(run, before, after, settled, at)
             else:
                 appended = await self._append(run, before, after, settled, at)
-        except delegations.Written:
+        except delegations.DelegationWritten:
             run.session = await journals.catch_up(self.db, before)
             return
         run.is_recording = False
@@ -76,7 +76,7 @@ class Recorder:
         self.refused.update(rules.refusals(appended.recorded))
         self.bus.publish(run.session.id, Facts(appended.recorded))
         if run.session.turn and run.session.turn.root:
-            self.bus.publish(run.session.turn.root, Stir())
+            self.bus.publish(run.session.turn.root, SubagentsChanged())
 
     async def _append(
         self, run: Run, before: Session, after: Session, settled: Sequence[Event], at: datetime
@@ -94,7 +94,7 @@ class Recorder:
         )
 
     async def _begin(
-        self, run: Run, before: Session, new: Sequence[Event], begun: Begun, at: datetime
+        self, run: Run, before: Session, new: Sequence[Event], begun: DelegationPlan, at: datetime
     ) -> tuple[Session, journals.Appended]:
         """Records calls of agents together with the prompts of these agents."""
         after, appended, prompted = await delegations.begin(

@@ -29,7 +29,7 @@ MAX_TOLD: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReplyHandler:
     """How one reply to one request is read."""
 
     toolbox: Toolbox

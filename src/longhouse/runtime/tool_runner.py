@@ -32,7 +32,7 @@ class Withheld(Exception):  # noqa: N818 - it says what happened to the call
 
 
 @dataclass
-class Performer:
+class ToolRunner:
     db: Database
     inbox: Inbox
     toolbox: Toolbox
@@ -81,7 +81,7 @@ class Performer:
         except Withheld:
             return None
         if isinstance(result.outcome, Fault) and not result.doubt:
-            tool = await self.toolbox.taken(call.tool, call.version)
+            tool = await self.toolbox.resolve(call.tool, call.version)
             finishes = tool is not None and tool.finishes
             return Result(rules.told(run.session, call.tool, call.arguments, result.outcome, finishes=finishes))
         return result
@@ -120,7 +120,7 @@ class Performer:
         """
         if call.effect == "once" or call.seq > run.loaded:
             return False
-        tool = await self.toolbox.taken(call.tool, call.version)
+        tool = await self.toolbox.resolve(call.tool, call.version)
         if tool is None or tool.effect != "once":
             return False
         return bool(_loser(await journals.read(self.db, run.session.id, after=call.seq), call))

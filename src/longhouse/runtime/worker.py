@@ -15,8 +15,8 @@ import structlog
 from longhouse import background, clock
 from longhouse.errors import AlreadyReturned, Deposed, Postponed, SetupError, UnknownShape
 from longhouse.journal.session import Session, State
-from longhouse.runtime.backoff import Pauses
-from longhouse.runtime.bus import Bus, Gone, Look, Stir
+from longhouse.runtime.backoff import Backoff
+from longhouse.runtime.bus import Bus, Gone, JournalGrew, SubagentsChanged
 from longhouse.runtime.engine import Engine
 from longhouse.runtime.heartbeat import RECONNECT_AFTER, Heartbeat
 from longhouse.runtime.recorder import Run
@@ -36,7 +36,7 @@ QUIET_FOR: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class WorkerOptions:
     slots: int = 32
     lease: float = 6.0
 
@@ -78,7 +78,7 @@ class Worker:
         db: Database,
         bus: Bus,
         engine: Engine,
-        terms: Terms,
+        terms: WorkerOptions,
         keep_log: Callable[[Session], Awaitable[None]] | None = None,
     ) -> None:
         self.id = engine.worker
@@ -91,7 +91,7 @@ class Worker:
         self._hinted: asyncio.Queue[str] = asyncio.Queue()
         self._pending: set[str] = set()
         self._again: set[str] = set()
-        self._pauses = Pauses(lambda: asyncio.get_running_loop().time())
+        self._pauses = Backoff(lambda: asyncio.get_running_loop().time())
         self._slots = asyncio.Semaphore(terms.slots)
         self._heart = Heartbeat(db, self.id, lease=terms.lease, slots=terms.slots, on_late=self._drop_runs)
         self._suspected: dict[str, Suspect] = {}
@@ -226,9 +226,9 @@ class Worker:
                 self._bus.publish(session_id, Gone())
                 continue
             head, state = heads[session_id]
-            self._bus.publish(session_id, Look(head))
+            self._bus.publish(session_id, JournalGrew(head))
             if state == State.WAITING_FOR_AGENT:
-                self._bus.publish(session_id, Stir())
+                self._bus.publish(session_id, SubagentsChanged())
 
     def _stop(self, session_id: str, fence: int) -> None:
         hold = self._running.get(session_id)

@@ -6,10 +6,10 @@ from typing import Final
 
 from longhouse.search import ranking
 from longhouse.search.document import TELLING_TYPES
-from longhouse.search.finder import Hit
+from longhouse.search.finder import SearchHit
 from longhouse.search.selection import Finder
 from longhouse.store.search import query as search
-from longhouse.store.search.query import Filters
+from longhouse.store.search.query import SearchFilters
 
 TOOLS: Final = 100
 """Tools whose agents are candidates; a tool with a lower rank is no reason to choose an agent."""
@@ -27,9 +27,9 @@ class AgentHit:
     """Between 0 and 1; comparable only within one search."""
     confidence: float
     """How much of the query is covered, between 0 and 1; comparable between searches."""
-    own: Hit | None
+    own: SearchHit | None
     """The hit by its own text."""
-    tool: Hit | None
+    tool: SearchHit | None
     """The hit by its best tool."""
 
     @property
@@ -48,7 +48,7 @@ class AgentDirectory:
 
     async def search(self, query: str, top_k: int, *, owner: str | None = None) -> list[AgentHit]:
         """The best agents first; agents and tools of other owners are left out."""
-        filters, asked = Filters(caller=owner), await self.finder.query(query)
+        filters, asked = SearchFilters(caller=owner), await self.finder.query(query)
         own = await self.finder.templates(asked, filters, AGENTS)
         # Tools that call agents are left out: what an agent can do counts for it, not for those that may call it.
         tools = await self.finder.tools(asked, replace(filters, types=TELLING_TYPES), TOOLS)
@@ -56,7 +56,7 @@ class AgentDirectory:
         return ranked(own, tools, users)[:top_k]
 
 
-def ranked(own: list[Hit], tools: list[Hit], users: list[search.User]) -> list[AgentHit]:
+def ranked(own: list[SearchHit], tools: list[SearchHit], users: list[search.ToolUser]) -> list[AgentHit]:
     """Agents ranked by the evidence of their text and of their best tool, on one scale."""
     by_text, by_tool = {hit.name: hit for hit in own}, _best_tools(tools, users)
     versions = {**{user.name: user.version for user in users}, **{hit.name: hit.version for hit in own}}
@@ -65,14 +65,14 @@ def ranked(own: list[Hit], tools: list[Hit], users: list[search.User]) -> list[A
     return sorted((agent for agent in found if agent.score > 0), key=lambda agent: (-agent.score, agent.name))
 
 
-def _best_tools(tools: Iterable[Hit], users: Iterable[search.User]) -> dict[str, Hit]:
+def _best_tools(tools: Iterable[SearchHit], users: Iterable[search.ToolUser]) -> dict[str, SearchHit]:
     """Template -> the best of the tools that it names."""
     by_name = {hit.name: hit for hit in tools}
     named = {user.name: [by_name[tool] for tool in user.tools if tool in by_name] for user in users}
     return {name: max(hits, key=evidence) for name, hits in named.items() if hits}
 
 
-def _agent(name: str, version: int, own: Hit | None, tool: Hit | None, most: float) -> AgentHit:
+def _agent(name: str, version: int, own: SearchHit | None, tool: SearchHit | None, most: float) -> AgentHit:
     text = evidence(own)
     ability = max(evidence(tool), text)  # an agent without tools is judged by its text alone
     return AgentHit(
@@ -85,10 +85,10 @@ def _agent(name: str, version: int, own: Hit | None, tool: Hit | None, most: flo
     )
 
 
-def evidence(hit: Hit | None) -> float:
+def evidence(hit: SearchHit | None) -> float:
     """The absolute evidence for a hit, independent of the other hits: the best of bad tools is still a bad one."""
     return ranking.WORDS * hit.lexical + max(hit.semantic or 0.0, 0.0) if hit else 0.0
 
 
-def _confidence(hit: Hit | None) -> float:
+def _confidence(hit: SearchHit | None) -> float:
     return max(hit.lexical, hit.semantic or 0.0) if hit else 0.0

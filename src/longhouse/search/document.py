@@ -10,7 +10,7 @@ from longhouse.agents.template import SYSTEM_PROMPT
 from longhouse.agents.tool_descriptor import RISKS, Allow, SecurityOverlay
 from longhouse.search import ranking, tokenizer
 from longhouse.search.ranking import Field
-from longhouse.store.search.index import Document
+from longhouse.store.search.index import IndexedText
 
 RECIPE: Final = 4
 """Version of the indexing method. Increase it when texts are tokenized or weighted differently: indexes are rebuilt."""
@@ -79,7 +79,7 @@ class TemplateFacts(msgspec.Struct):
         return self.multi_agent_meta.capabilities or ("" if prompt == SYSTEM_PROMPT else prompt[:PROMPT])
 
 
-def of_tool(tool: ToolFacts, overlay: SecurityOverlay = AS_DESCRIBED) -> Document:
+def of_tool(tool: ToolFacts, overlay: SecurityOverlay = AS_DESCRIBED) -> IndexedText:
     """The document of a tool; `overlay` is the operator's decision: a disabled tool is available to no template."""
     known = parameters(tool.input_schema)
     names = " ".join(name for name, _ in known if name)
@@ -93,7 +93,7 @@ def of_tool(tool: ToolFacts, overlay: SecurityOverlay = AS_DESCRIBED) -> Documen
     }
     said = tool.description_short or tool.description_long
     allow, risk = overlay.allowing(tool.security_policy.allow), overlay.risk_level or tool.security_policy.risk_level
-    return Document(
+    return IndexedText(
         weights=ranking.weights(fields),
         gist=f"{tokenizer.spaced(tokenizer.own_part(tool.name))}: {said} {tokenizer.spaced(names)}"[:GIST],
         type=tool.type,
@@ -104,7 +104,7 @@ def of_tool(tool: ToolFacts, overlay: SecurityOverlay = AS_DESCRIBED) -> Documen
     )
 
 
-def of_template(template: TemplateFacts, tools: Sequence[ToolFacts], named: Sequence[str]) -> Document:
+def of_template(template: TemplateFacts, tools: Sequence[ToolFacts], named: Sequence[str]) -> IndexedText:
     """The document of a template: its own text and what its tools can do; `named` are all tools that it may use."""
     tools = [tool for tool in tools if tool.type in TELLING_TYPES][:MOST_TOOLS]
     meta = template.multi_agent_meta
@@ -116,7 +116,7 @@ def of_template(template: TemplateFacts, tools: Sequence[ToolFacts], named: Sequ
         "parameters": names,
         "details": " ".join(f"{tool.name} {tool.description_short}" for tool in tools),
     }
-    return Document(
+    return IndexedText(
         weights=ranking.weights(fields),
         gist=f"{tokenizer.spaced(template.name)}: {template.told} {' '.join(meta.tags)} {names}"[:GIST],
         tags=meta.tags,

@@ -15,8 +15,8 @@ from longhouse.search.scores import Found
 from longhouse.store.catalog.repository import Kind
 from longhouse.store.database import Database
 from longhouse.store.search import query as search
-from longhouse.store.search.query import Filters
-from longhouse.store.search.vectors import Kept, Near, Space, Vectors
+from longhouse.store.search.query import SearchFilters
+from longhouse.store.search.vectors import Space, VectorCache, Vectors, VectorSet
 
 Places = npt.NDArray[np.intp]
 
@@ -31,7 +31,7 @@ NARROW: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class SearchQuery:
     """A search query: the whole text, then its clauses; with a vector of each where there is an embedding model."""
 
     texts: tuple[str, ...]
@@ -51,7 +51,7 @@ def texts_of(query: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Hit:
+class SearchHit:
     """A search result. `score` ranks within one search; `lexical` and `semantic` are comparable between searches."""
 
     name: str
@@ -65,13 +65,13 @@ class Hit:
     """The score of the best clause; None for a query without clauses."""
 
 
-class Search:
-    def __init__(self, db: Database, kind: Kind, kept: Kept) -> None:
+class IndexSearch:
+    def __init__(self, db: Database, kind: Kind, kept: VectorCache) -> None:
         self.db = db
         self.kind = kind
         self._kept = kept
 
-    async def find(self, query: Query, filters: Filters, top_k: int) -> list[Hit]:
+    async def find(self, query: SearchQuery, filters: SearchFilters, top_k: int) -> list[SearchHit]:
         words = query.words
         terms = [ranking.with_parts(text) for text in words]
         wanted = list(dict.fromkeys(term for text in terms for term in text))
@@ -88,19 +88,19 @@ class Search:
         best = sum(found.rarity(term) for term in words[0]) * (ranking.K1 + 1)
         return _ranked(rows, lexical[:, places], similar, best, top_k)
 
-    async def nearest(self, query: Query, count: int) -> list[str]:
+    async def nearest(self, query: SearchQuery, count: int) -> list[str]:
         """The nearest public tools by vector similarity alone."""
         assert query.space is not None
         assert query.vectors is not None
         found = await scores.read(self.db, self.kind, None, ())
         cosines = await (await self._kept.of(query.space, found.shards)).to(query.vectors[0])
-        rows = await self._at(Filters(), found, [_top(cosines, count)])
+        rows = await self._at(SearchFilters(), found, [_top(cosines, count)])
         places = found.places(rows)
         order = sorted(np.flatnonzero(places >= 0).tolist(), key=lambda nth: -cosines[places[nth]])
         return [rows[nth]["name"] for nth in order]
 
     async def _candidates(
-        self, query: Query, filters: Filters, found: Found, lexical: Scores, near: Near | None
+        self, query: SearchQuery, filters: SearchFilters, found: Found, lexical: Scores, near: VectorSet | None
     ) -> Sequence[asyncpg.Record]:
         if filters.allow is not None or found.size <= NARROW:
             rows = await search.some(self.db, self.kind, filters, NARROW + 1)
@@ -116,7 +116,7 @@ class Search:
         mask = found.mask(await search.permitted(self.db, self.kind, filters))
         return await self._at(filters, found, _leading(lexical * mask, None if cosines is None else cosines * mask))
 
-    async def _at(self, filters: Filters, found: Found, leading: Sequence[Places]) -> Sequence[asyncpg.Record]:
+    async def _at(self, filters: SearchFilters, found: Found, leading: Sequence[Places]) -> Sequence[asyncpg.Record]:
         return await search.at(self.db, self.kind, filters, found.where(np.unique(np.concatenate(leading))))
 
 
@@ -144,7 +144,7 @@ def _top(scores: Scores, count: int) -> Places:
 
 def _ranked(
     rows: Sequence[asyncpg.Record], lexical: Scores, similar: Scores | None, best: float, top_k: int
-) -> list[Hit]:
+) -> list[SearchHit]:
     if not rows:
         return []
     parts = [ranking.fused(words, similar[nth] if similar is not None else None) for nth, words in enumerate(lexical)]
@@ -153,7 +153,7 @@ def _ranked(
     names = [row["name"] for row in rows]
     order = sorted(np.flatnonzero(scores > 0).tolist(), key=lambda nth: (-scores[nth], names[nth]))
     return [
-        Hit(
+        SearchHit(
             name=names[nth],
             version=rows[nth]["version"],
             score=float(scores[nth]),

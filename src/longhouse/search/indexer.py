@@ -18,7 +18,7 @@ from longhouse.search.document import TemplateFacts, ToolFacts
 from longhouse.store.catalog import overlays
 from longhouse.store.database import Database
 from longhouse.store.search import index, maintenance
-from longhouse.store.search.index import Document, Entry
+from longhouse.store.search.index import IndexedText, IndexEntry
 from longhouse.store.search.vectors import Space
 
 log = structlog.get_logger()
@@ -166,18 +166,18 @@ class Indexer:
                 first = dict(list(tools.items())[: document.MOST_TOOLS])
                 known = [_facts(tool) for tool in await index.descriptors(self.db, first)]
                 built = document.of_template(facts, known, list(tools))
-                entries.append(Entry(row["name"], row["version"], row["owner"], built, digest=digest))
+                entries.append(IndexEntry(row["name"], row["version"], row["owner"], built, digest=digest))
         for start in range(0, len(entries), BATCH):
             batch = entries[start : start + BATCH]
             await index.write(self.db, "template", await self._embedded(batch, space), space)
 
-    async def _write(self, rows: Sequence[Any], texts: Sequence[Document], space: Space | None) -> None:
+    async def _write(self, rows: Sequence[Any], texts: Sequence[IndexedText], space: Space | None) -> None:
         entries = [
-            Entry(row["name"], row["version"], row["owner"], text) for row, text in zip(rows, texts, strict=True)
+            IndexEntry(row["name"], row["version"], row["owner"], text) for row, text in zip(rows, texts, strict=True)
         ]
         await index.write(self.db, "tool", await self._embedded(entries, space), space)
 
-    async def _embedded(self, entries: Sequence[Entry], space: Space | None) -> Sequence[Entry]:
+    async def _embedded(self, entries: Sequence[IndexEntry], space: Space | None) -> Sequence[IndexEntry]:
         if space is None or self.embedder is None:
             return entries
         vectors = await self.embedder.embed([entry.document.gist for entry in entries])
@@ -209,7 +209,7 @@ class Indexer:
         return await index.make_space(self.db, self.embedder.name, dimensions)
 
 
-Batch = tuple[Sequence[Any], Sequence[Document]]
+Batch = tuple[Sequence[Any], Sequence[IndexedText]]
 
 
 async def _read(db: Database, model: int | None, after: str) -> Batch:
@@ -217,7 +217,7 @@ async def _read(db: Database, model: int | None, after: str) -> Batch:
     return rows, await _texts(db, rows)
 
 
-async def _texts(db: Database, rows: Sequence[Any]) -> Sequence[Document]:
+async def _texts(db: Database, rows: Sequence[Any]) -> Sequence[IndexedText]:
     """Builds the documents in a thread, so that sessions go on meanwhile."""
     decided = await overlays.some(db, [row["name"] for row in rows]) if rows else {}
     return await asyncio.to_thread(

@@ -20,12 +20,12 @@ from longhouse.journal.events import Rights, Selection
 from longhouse.journal.session import Session
 from longhouse.models.protocol import Embedder
 from longhouse.search import finder
-from longhouse.search.finder import Hit, Query, Search
+from longhouse.search.finder import IndexSearch, SearchHit, SearchQuery
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.store.search import index
-from longhouse.store.search.query import Filters
-from longhouse.store.search.vectors import Kept, Space, Vectors
+from longhouse.store.search.query import SearchFilters
+from longhouse.store.search.vectors import Space, VectorCache, Vectors
 
 log = structlog.get_logger()
 
@@ -49,17 +49,17 @@ class Finder:
     ) -> None:
         self.db = db
         self._ready = ready
-        kept = Kept(db)
-        self._tools, self._templates = Search(db, "tool", kept), Search(db, "template", kept)
+        kept = VectorCache(db)
+        self._tools, self._templates = IndexSearch(db, "tool", kept), IndexSearch(db, "template", kept)
         self._embedder = embedder
         self._space: Space | None = None
         self._ask_again_at = 0.0
 
-    async def tools(self, asked: str | Query, filters: Filters, top_k: int) -> list[Hit]:
+    async def tools(self, asked: str | SearchQuery, filters: SearchFilters, top_k: int) -> list[SearchHit]:
         query = await self.query(asked) if isinstance(asked, str) else asked
         return await self._tools.find(query, filters, top_k)
 
-    async def templates(self, asked: str | Query, filters: Filters, top_k: int) -> list[Hit]:
+    async def templates(self, asked: str | SearchQuery, filters: SearchFilters, top_k: int) -> list[SearchHit]:
         query = await self.query(asked) if isinstance(asked, str) else asked
         return await self._templates.find(query, filters, top_k)
 
@@ -68,19 +68,19 @@ class Finder:
         query = await self.query(text)
         return await self._tools.nearest(query, count) if query.space else []
 
-    async def query(self, text: str) -> Query:
+    async def query(self, text: str) -> SearchQuery:
         if self._ready:
             await self._ready()
         texts = finder.texts_of(text)
         vectors = await self._embedded(texts)
         if vectors is None or self._embedder is None:
-            return Query(texts)
+            return SearchQuery(texts)
         dimensions = vectors.shape[1]
         if self._space is None or self._space.dimensions != dimensions:
             self._space = await index.space(self.db, self._embedder.name)
         if self._space is None or self._space.dimensions != dimensions:
-            return Query(texts)  # no document is indexed with this model yet
-        return Query(texts, vectors, self._space)
+            return SearchQuery(texts)  # no document is indexed with this model yet
+        return SearchQuery(texts, vectors, self._space)
 
     async def _embedded(self, texts: Sequence[str]) -> Vectors | None:
         """None without a model, and for a while after a failure: a search does not wait for the timeout each time."""
@@ -113,7 +113,7 @@ def point_of(template: Template, session: Session, stage: str | None = None) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class SelectedTools:
     """The tools of a step, and how they were selected."""
 
     tools: list[ToolDescriptor]
@@ -138,16 +138,16 @@ class Candidates:
     def in_line(self) -> list[str]:
         return tool_order.in_line(self.named, self.ranked, self.others)
 
-    def chosen(self, names: Sequence[str], query: str, stage: str) -> Chosen:
+    def chosen(self, names: Sequence[str], query: str, stage: str) -> SelectedTools:
         selection = tool_order.selection(names, (*self.required, *self.in_line), self.scores, query, stage)
-        return Chosen([self.permitted[name] for name in names], selection)
+        return SelectedTools([self.permitted[name] for name in names], selection)
 
 
 @dataclass(frozen=True, slots=True)
 class ToolSearchService:
     catalog: Catalog
     finder: Finder
-    taken: Callable[[str, int], Awaitable[Tool | None]] | None = None
+    resolve: Callable[[str, int], Awaitable[Tool | None]] | None = None
     """Resolves a version of a tool as it runs here; None where it cannot run. Without it, descriptors are used."""
 
     async def select(  # noqa: PLR0917 - people know it with these, in this order
@@ -196,7 +196,7 @@ class ToolSearchService:
         *,
         hard_require: Sequence[str] = (),
         active: Mapping[str, int] | None = None,
-    ) -> Chosen:
+    ) -> SelectedTools:
         """The tools of a step; `active` are the versions of the tools that the policy names, where they are known."""
         policy, cap = template.tool_policy, template.tool_policy.max_tools_in_prompt
         point = point_of(template, session)
@@ -204,7 +204,7 @@ class ToolSearchService:
             named = await self._active(session, (*policy.required, *hard_require, *policy.named))
             permitted = await self._permitted(point, named)
             selection = tool_order.selection(list(permitted)[:cap], permitted, {}, stage=rules.stage(session, template))
-            return Chosen(list(permitted.values())[:cap], selection if selection.left_out else None)
+            return SelectedTools(list(permitted.values())[:cap], selection if selection.left_out else None)
         query, stage = tool_order.query_of(session), rules.stage(session, template)
         before = [ref.rpartition("@")[0] for ref in session.offered]
         found = await self._candidates(point, query, cap, hard_require=hard_require, before=before, active=active)
@@ -261,7 +261,7 @@ class ToolSearchService:
                 break
         return found
 
-    async def _ranked(self, point: Point, query: str, top_k: int) -> list[Hit]:
+    async def _ranked(self, point: Point, query: str, top_k: int) -> list[SearchHit]:
         return await self.finder.tools(query, filters_of(point), top_k + SPARE)
 
     async def _active(self, session: Session, names: Sequence[str]) -> dict[str, int]:
@@ -278,13 +278,13 @@ class ToolSearchService:
 
     async def _is_open(self, point: Point, one: ToolDescriptor) -> bool:
         # A remote tool's descriptor says all about it; the others depend on what they are bound to.
-        if self.taken is None or one.runtime_binding.remote_endpoint:
+        if self.resolve is None or one.runtime_binding.remote_endpoint:
             return point.opening.is_wide or point.opening.leaves(one.tool)
-        tool = await self.taken(one.name, one.version)
+        tool = await self.resolve(one.name, one.version)
         return tool is not None and point.opening.leaves(tool)
 
 
-def filters_of(point: Point) -> Filters:
+def filters_of(point: Point) -> SearchFilters:
     """The filters of one session: owner, the template's policy, the rights of calling agents, and closed tools."""
     filters, session, opening = policy_filters(point.template), point.session, point.opening
     rights = (session.turn.rights if session.turn else None) or Rights()
@@ -301,10 +301,10 @@ def filters_of(point: Point) -> Filters:
     )
 
 
-def policy_filters(template: Template) -> Filters:
+def policy_filters(template: Template) -> SearchFilters:
     """The parts of the template's policy that search can apply before it ranks."""
     policy = template.tool_policy
-    return Filters(
+    return SearchFilters(
         allow=policy.allowlist,
         deny=policy.denylist,
         types=policy.tool_types,

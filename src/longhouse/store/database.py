@@ -55,7 +55,7 @@ _NOTHING_SENT: Final = SimpleNamespace(name="known")
 """Stands for the introspection statement: none was sent, so none has to be prepared again."""
 
 
-class Connection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg carries no types
+class PooledConnection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg carries no types
     def __init__(self, protocol: Any, transport: asyncio.BaseTransport, *rest: Any) -> None:
         super().__init__(protocol, transport, *rest)
         watch(transport)
@@ -118,12 +118,12 @@ class Database:
 
         return await self._with_retries(ask)
 
-    async def together(self, work: "Callable[[Within], Awaitable[T]]") -> T:
+    async def together(self, work: "Callable[[Transaction], Awaitable[T]]") -> T:
         """Runs several statements in one transaction. If the connection is lost, the whole transaction is retried."""
 
         async def ask(pool: asyncpg.Pool) -> T:
             async with pool.acquire() as connection, connection.transaction(isolation="read_committed"):
-                return await work(Within(connection))
+                return await work(Transaction(connection))
 
         return await self._with_retries(ask)
 
@@ -176,7 +176,7 @@ class Database:
             connection.terminate()
 
 
-class Within:
+class Transaction:
     """Runs one statement per call inside a transaction."""
 
     def __init__(self, connection: asyncpg.Connection) -> None:
@@ -195,7 +195,7 @@ class Within:
         return str(await self._connection.execute(sql, *args))
 
 
-Asked = Database | Within
+Executor = Database | Transaction
 """Executes statements: the database, or a transaction in it."""
 
 
@@ -203,7 +203,7 @@ async def connect(dsn: str, schema: str | None = None) -> asyncpg.Connection:
     """A connection with the search path set to one schema; without a schema, with the role's own search path."""
     connection = await asyncpg.connect(
         dsn,
-        connection_class=Connection,
+        connection_class=PooledConnection,
         timeout=CONNECT_WITHIN,
         server_settings={"application_name": "longhouse", **SERVER_LINE},
     )
@@ -227,7 +227,7 @@ async def _open_pool(dsn: str, schema: str, *, first: int, most: int) -> asyncpg
         init_size=first,
         min_size=0,  # asyncpg keeps a minimum with a task of its own, which logs a traceback for each failed try
         max_size=most,
-        connection_class=Connection,
+        connection_class=PooledConnection,
         init=partial(_set_search_path, schema=schema),
         max_inactive_connection_lifetime=60,
         timeout=CONNECT_WITHIN,

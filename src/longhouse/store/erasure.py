@@ -14,10 +14,10 @@ from longhouse.journal.events import Fault
 from longhouse.journal.roles import tools_of
 from longhouse.journal.session import EPHEMERAL, EPHEMERAL_LABEL
 from longhouse.store import files, memory_files, memory_scopes
-from longhouse.store.database import Database, Within
+from longhouse.store.database import Database, Transaction
 from longhouse.store.delegation import tree
 from longhouse.store.delegation.delegations import LOCK, LOCK_ROWS, tell
-from longhouse.store.delegation.results import Kept
+from longhouse.store.delegation.results import DelegationResult
 from longhouse.store.memory_files import Scope
 
 FORGOTTEN: Final = Fault(code="forgotten", message="the agent was deleted with all that it knew, and did not finish")
@@ -144,9 +144,9 @@ async def forget(db: Database, session_id: str, owner: str) -> Forgotten | None:
 
     Whoever works on one of them finds no row to append to, and stops.
     """
-    request, fault = uuid.uuid4(), Kept(outcome=FORGOTTEN).encoded
+    request, fault = uuid.uuid4(), DelegationResult(outcome=FORGOTTEN).encoded
 
-    async def write(tx: Within) -> Forgotten | None:
+    async def write(tx: Transaction) -> Forgotten | None:
         conversation = await tx.value(WHERE, session_id, owner)
         if conversation is None:
             # Sent again, perhaps, since we never heard that it was done.
@@ -161,7 +161,7 @@ async def forget(db: Database, session_id: str, owner: str) -> Forgotten | None:
         there = {row["id"] for row in await tx.rows(LOCK_ROWS, sorted({*ids, *(row["parent"] for row in waiting)}))}
         if session_id not in there:
             return None  # another request was first
-        told = await tell(tx, waiting, Kept(outcome=FORGOTTEN))
+        told = await tell(tx, waiting, DelegationResult(outcome=FORGOTTEN))
         digests = [row["digest"] for row in await tx.rows(FILES, ids)]
         await _forget_memories(tx, owner, conversation, ids)
         # Numbers in the order of commits, so that who follows them by number misses none.
@@ -175,7 +175,7 @@ async def forget(db: Database, session_id: str, owner: str) -> Forgotten | None:
     return await db.together(write)
 
 
-async def _forget_memories(tx: Within, owner: str, conversation: str, ids: Sequence[str]) -> None:
+async def _forget_memories(tx: Transaction, owner: str, conversation: str, ids: Sequence[str]) -> None:
     """Deletes what these sessions wrote for this conversation alone, and all of it that nobody is left to read.
 
     Long-term memory outlives conversations on purpose.
@@ -192,7 +192,7 @@ async def _forget_memories(tx: Within, owner: str, conversation: str, ids: Seque
     await tx.run(MEMORY_CALLS, owner, ids)
 
 
-async def _shared(tx: Within, owner: str, conversation: str, ids: Sequence[str], *, are_gone: bool) -> set[Scope]:
+async def _shared(tx: Transaction, owner: str, conversation: str, ids: Sequence[str], *, are_gone: bool) -> set[Scope]:
     """The scopes that these sessions of a conversation, or all others of it, have for this conversation alone."""
     rows = await tx.rows(SHARING, owner, conversation, ids, are_gone)
     return {scope for row in rows for scope in memory_scopes.passing(*row)}

@@ -5,7 +5,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from longhouse.store.database import Asked, Database
+from longhouse.store.database import Database, Executor
 
 PUT = "INSERT INTO files (digest, media_type, content) VALUES ($1, $2, $3) ON CONFLICT (digest) DO NOTHING"
 CONTENT = "SELECT content FROM files WHERE digest = $1"
@@ -33,7 +33,7 @@ def digest_of(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-async def put(db: Asked, content: bytes, media_type: str) -> str:
+async def put(db: Executor, content: bytes, media_type: str) -> str:
     digest = digest_of(content)
     await db.run(PUT, digest, media_type, content)
     return digest
@@ -44,7 +44,7 @@ async def content(db: Database, digest: str) -> bytes | None:
     return found
 
 
-async def drop_unused(db: Asked, digests: Sequence[str], *, session: str | None = None) -> None:
+async def drop_unused(db: Executor, digests: Sequence[str], *, session: str | None = None) -> None:
     """Deletes those of these files that no journal refers to; with `session`, only if that session no longer exists.
 
     A file that another process stores again at the same moment, and does not refer to yet, would be deleted too.

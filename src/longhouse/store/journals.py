@@ -16,7 +16,7 @@ from longhouse.journal.events import Event, Recorded
 from longhouse.journal.fold import FOLD_VERSION, blank, fold
 from longhouse.journal.session import Session
 from longhouse.store import files
-from longhouse.store.database import Asked, Database, Within
+from longhouse.store.database import Database, Executor, Transaction
 from longhouse.store.requests import Accepted, Repeated, accept, under_way
 
 TASK_SHOWN: Final = 1_000
@@ -186,7 +186,7 @@ class _Rows:
     digests: list[str | None]
 
 
-async def _rows(db: Asked, new: Sequence[Event]) -> _Rows:
+async def _rows(db: Executor, new: Sequence[Event]) -> _Rows:
     bodies = [events.encode(event) for event in new]
     digests: list[str | None] = [None] * len(bodies)
     for index, body in enumerate(bodies):
@@ -203,7 +203,7 @@ async def _rows(db: Asked, new: Sequence[Event]) -> _Rows:
 
 
 async def append(
-    db: Asked,
+    db: Executor,
     session: Session,
     new: Sequence[Event],
     *,
@@ -259,7 +259,7 @@ async def append(
 
 
 async def add(
-    db: Asked,
+    db: Executor,
     session_id: str,
     new: Sequence[Event],
     *,
@@ -308,7 +308,7 @@ async def add(
 
 
 async def open(
-    db: Asked,
+    db: Executor,
     session_id: str,
     opened: events.Opened,
     prompted: events.Prompted,
@@ -345,7 +345,7 @@ async def open(
     try:
         row = await accept(db, accepted, OPEN, *args)
     except asyncpg.UniqueViolationError as error:
-        if isinstance(db, Within):
+        if isinstance(db, Transaction):
             raise
         found = await db.value(FIND, opened.owner, opened.conversation, opened.side, opened.agent, opened.label)
         row = await _already_there(db, found or session_id, append_id, error)
@@ -353,7 +353,7 @@ async def open(
     return Placed(session_id=row["id"], seq=row["head"], at=at)
 
 
-async def cancel(db: Asked, session: Session, new: Sequence[Event], *, after: Session) -> Placed | None:
+async def cancel(db: Executor, session: Session, new: Sequence[Event], *, after: Session) -> Placed | None:
     """Cancels a turn from outside and deposes the lease holder; None if the head moved since `session` was folded."""
     append_id, rows, at = uuid.uuid4(), await _rows(db, new), clock.now()
     assert session.turn is not None or session.queue
@@ -382,10 +382,10 @@ async def cancel(db: Asked, session: Session, new: Sequence[Event], *, after: Se
 
 
 async def _already_there(
-    db: Asked, session_id: str, append_id: uuid.UUID, error: asyncpg.UniqueViolationError
+    db: Executor, session_id: str, append_id: uuid.UUID, error: asyncpg.UniqueViolationError
 ) -> dict[str, Any]:
     """Classifies a unique violation: if the first try of this same append was written, it is a success."""
-    if isinstance(db, Within):
+    if isinstance(db, Transaction):
         raise error  # the transaction has failed: no more statements can run in it
     seqs = [row["seq"] for row in await db.rows(WRITTEN, session_id, append_id)]
     if seqs:
@@ -404,7 +404,7 @@ async def is_written(db: Database, session_id: str, append_id: uuid.UUID) -> boo
     return bool(await db.rows(WRITTEN, session_id, append_id))
 
 
-async def read(db: Asked, session_id: str, after: int = 0, limit: int = PAGE) -> list[Recorded]:
+async def read(db: Executor, session_id: str, after: int = 0, limit: int = PAGE) -> list[Recorded]:
     return [recorded(row) for row in await db.rows(READ, session_id, after, limit)]
 
 
@@ -420,7 +420,7 @@ def recorded(row: asyncpg.Record) -> Recorded:
     )
 
 
-async def load(db: Asked, session_id: str, head: int | None = None) -> Session:
+async def load(db: Executor, session_id: str, head: int | None = None) -> Session:
     """Folds the session's journal. A known `head` tells whether the journal is long enough for a snapshot."""
     session = blank(session_id)
     if head is None or head > SNAPSHOT_EVERY:
@@ -430,7 +430,7 @@ async def load(db: Asked, session_id: str, head: int | None = None) -> Session:
     return await catch_up(db, session)
 
 
-async def catch_up(db: Asked, session: Session) -> Session:
+async def catch_up(db: Executor, session: Session) -> Session:
     """Folds all events that were appended since `session.head`."""
     while True:
         page = await read(db, session.id, session.head)
@@ -439,7 +439,7 @@ async def catch_up(db: Asked, session: Session) -> Session:
             return session
 
 
-async def load_up_to(db: Asked, session: Session, seq: int) -> Session:
+async def load_up_to(db: Executor, session: Session, seq: int) -> Session:
     """The same session as it was with event `seq`, and not a step further."""
     return fold(await read(db, session.id, session.head, seq - session.head), session)
 

@@ -41,7 +41,7 @@ class Scope:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class FileEntry:
     path: str
     is_directory: bool
     size: int
@@ -172,9 +172,9 @@ class Memories:
     async def exists(self, scope: Scope, path: str, *, directory: bool) -> bool:
         return (directory and path == "") or bool(await self._db.value(EXISTS, scope.owner, scope.key, path, directory))
 
-    async def list(self, scope: Scope, path: str = "") -> list[Entry]:
+    async def list(self, scope: Scope, path: str = "") -> list[FileEntry]:
         """All files and directories below a directory, at every depth."""
-        return [Entry(*row) for row in await self._db.rows(LIST, scope.owner, scope.key, path)]
+        return [FileEntry(*row) for row in await self._db.rows(LIST, scope.owner, scope.key, path)]
 
     async def size(self, scope: Scope, path: str = "") -> int | None:
         """Bytes of a file, or of all files below a directory; None if the path does not exist."""

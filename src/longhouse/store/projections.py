@@ -11,7 +11,7 @@ from longhouse.store.database import Database
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ProjectionRow:
     """A session as projections need it."""
 
     id: str
@@ -79,19 +79,19 @@ CHILD: Final = """
 """
 
 
-async def behind(db: Database, projection: str, *, epoch: str, after: str, limit: int) -> Sequence[Row]:
+async def behind(db: Database, projection: str, *, epoch: str, after: str, limit: int) -> Sequence[ProjectionRow]:
     """Sessions with new events since they were projected, or never projected; only ids greater than `after`."""
-    return [Row(*row) for row in await db.rows(BEHIND, projection, epoch, after, limit)]
+    return [ProjectionRow(*row) for row in await db.rows(BEHIND, projection, epoch, after, limit)]
 
 
-async def rows(db: Database, ids: Sequence[str]) -> Sequence[Row]:
-    return [Row(*row) for row in await db.rows(ROWS, ids)]
+async def rows(db: Database, ids: Sequence[str]) -> Sequence[ProjectionRow]:
+    return [ProjectionRow(*row) for row in await db.rows(ROWS, ids)]
 
 
-async def roots(db: Database, conversations: Sequence[tuple[str, str]]) -> Sequence[Row]:
+async def roots(db: Database, conversations: Sequence[tuple[str, str]]) -> Sequence[ProjectionRow]:
     """The root sessions of these (owner, conversation) pairs, oldest first."""
     owners, ids = [owner for owner, _ in conversations], [conversation for _, conversation in conversations]
-    return [Row(*row) for row in await db.rows(ROOTS, owners, ids)]
+    return [ProjectionRow(*row) for row in await db.rows(ROOTS, owners, ids)]
 
 
 async def save(db: Database, projection: str, *, epoch: str, heads: Mapping[str, int]) -> None:
@@ -126,10 +126,10 @@ async def is_met(db: Database, owner: str, conversation_id: str, *, agent: str |
     return bool(await db.value(IS_MET, owner, conversation_id, side, agent, label, EPHEMERAL_LABEL))
 
 
-async def subs(db: Database, agents: Sequence[tuple[str, str, str]]) -> Sequence[Row]:
+async def subs(db: Database, agents: Sequence[tuple[str, str, str]]) -> Sequence[ProjectionRow]:
     """The sessions of these sub-agents (owner, conversation, agent), with any label."""
     owners, conversations, names = ([one[nth] for one in agents] for nth in range(3))
-    return [Row(*row) for row in await db.rows(SUBS, owners, conversations, names)]
+    return [ProjectionRow(*row) for row in await db.rows(SUBS, owners, conversations, names)]
 
 
 async def child(db: Database, owner: str, conversation_id: str, agent: str) -> str | None:

@@ -11,7 +11,7 @@ from longhouse.store.database import Database
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class RegisteredInstance:
     """An agent instance in the registry."""
 
     instance_id: str
@@ -53,7 +53,7 @@ FORGET: Final = """
 """
 
 
-async def write(db: Database, entries: Sequence[Entry], *, node: str, worker: str) -> None:
+async def write(db: Database, entries: Sequence[RegisteredInstance], *, node: str, worker: str) -> None:
     """Writes the present state of these instances of `worker`."""
     await db.run(
         WRITE,

@@ -7,7 +7,7 @@ from typing import Final
 import asyncpg
 
 from longhouse.store import sessions
-from longhouse.store.database import Asked, Within
+from longhouse.store.database import Executor, Transaction
 
 LOCKS: Final = 0x72717374
 """The class of these advisory locks, "rqst"; one lock covers the requests of one owner with the same digest."""
@@ -48,16 +48,16 @@ def under_way(parameter: str) -> str:
     return f"({parameter}::integer IS NULL OR {taken})"
 
 
-async def accept(db: Asked, accepted: Accepted | None, sql: str, *args: object) -> asyncpg.Record | None:
+async def accept(db: Executor, accepted: Accepted | None, sql: str, *args: object) -> asyncpg.Record | None:
     """Runs the statement that stores a request; raises Repeated for a retry of a request that is stored already.
 
     A retry may arrive, perhaps in another process, while the first try still waits for Postgres: it waits for the
     first one's lock.
     """
-    if accepted is None or not accepted.is_retry or accepted.lock is None or isinstance(db, Within):
+    if accepted is None or not accepted.is_retry or accepted.lock is None or isinstance(db, Transaction):
         return await db.row(sql, *args)
 
-    async def look_first(tx: Within) -> asyncpg.Record | None:
+    async def look_first(tx: Transaction) -> asyncpg.Record | None:
         await tx.run(LOCK, LOCKS, accepted.lock)
         if await tx.row(sessions.BY_DIGEST, accepted.owner, accepted.digest):
             raise Repeated

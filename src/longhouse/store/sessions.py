@@ -11,7 +11,7 @@ from longhouse.store.database import Database
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SessionRow:
     """The row of a session in the table `sessions`."""
 
     id: str
@@ -31,7 +31,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Filters:
+class SessionQuery:
     owner: str | None
     """None: all owners."""
     state: str | None = None
@@ -121,14 +121,16 @@ BY_DIGEST: Final = """
 FORGET_REQUESTS: Final = "DELETE FROM requests WHERE at < now() - interval '24 hours'"
 
 
-async def session(db: Database, session_id: str, owner: str) -> Row | None:
+async def session(db: Database, session_id: str, owner: str) -> SessionRow | None:
     if "\x00" in session_id:
         return None  # Postgres refuses NUL characters even in a look-up
     row = await db.row(SESSION, session_id, owner)
     return _row(row) if row else None
 
 
-async def sessions(db: Database, filters: Filters, *, before: tuple[datetime, str] | None, limit: int) -> Sequence[Row]:
+async def sessions(
+    db: Database, filters: SessionQuery, *, before: tuple[datetime, str] | None, limit: int
+) -> Sequence[SessionRow]:
     """A page of sessions, newest first; `before` is the last row of the previous page."""
     rows = await db.rows(
         LIST if filters.owner is not None else LIST_ALL,
@@ -185,5 +187,5 @@ async def forget_requests(db: Database) -> None:
     await db.run(FORGET_REQUESTS)
 
 
-def _row(row: asyncpg.Record) -> Row:
-    return Row(*row)
+def _row(row: asyncpg.Record) -> SessionRow:
+    return SessionRow(*row)

@@ -158,14 +158,14 @@ def checker(schema: dict[str, Any]) -> Check:
             return f"its schema points outside of itself ({error.ref[:200]!r}), and nothing is fetched"
         except RecursionError:
             return "its schema or the arguments are nested without end"
-        except _TooMuch:
+        except _TooMuchWork:
             return "they are too much to check; send less at once"
         return "; ".join(problems) or None
 
     return check
 
 
-class _TooMuch(Exception):  # noqa: N818
+class _TooMuchWork(Exception):  # noqa: N818
     """A check takes longer than it is worth."""
 
 
@@ -182,7 +182,7 @@ class _Effort:
         def run(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
             self.spent += 1
             if self.spent > MAX_CHECKS:
-                raise _TooMuch
+                raise _TooMuchWork
             return do(validator, value, instance, schema)
 
         return run

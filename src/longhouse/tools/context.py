@@ -11,7 +11,7 @@ import pydantic
 from longhouse.agents.tool_descriptor import ToolDescriptor
 from longhouse.journal.messages import clean
 from longhouse.journal.session import Open, Session
-from longhouse.tools.builtin.tavily import Search
+from longhouse.tools.builtin.tavily import WebSearch
 from longhouse.tools.memory_access import Memory
 from longhouse.tools.sgr.sources import as_search, as_source
 from longhouse.tools.sgr.states import AgentStatesEnum, state_name
@@ -38,7 +38,7 @@ FindTools = Callable[[Session, str, int], Awaitable[Sequence[ToolDescriptor]]]
 class Services:
     """What the composition root lends to tools; each is there only if it was set up."""
 
-    search: Search | None = None
+    search: WebSearch | None = None
     memory: Memory | None = None
     find_tools: FindTools | None = None
 
@@ -90,7 +90,7 @@ class ToolContext:
     """Tools that the agent found; they are offered to it from the next step on."""
 
 
-class Written(msgspec.Struct, frozen=True):
+class ContextChanges(msgspec.Struct, frozen=True):
     """What a tool may write to its context, in types that a journal can carry."""
 
     state: str
@@ -147,14 +147,14 @@ def _by_attribute(value: Any) -> Any:
 
 def written(context: ToolContext) -> dict[str, Any]:
     """The context as a journal will give it back."""
-    values = {name: getattr(context, name) for name in Written.__struct_fields__}
+    values = {name: getattr(context, name) for name in ContextChanges.__struct_fields__}
     # Calls side by side each begin one of their own: what they put there is added up.
     values["custom_context"] = {} if context.custom_context is None else context.custom_context
     try:
         plain = msgspec.to_builtins(values, str_keys=True, enc_hook=_plain)
     except RecursionError:
         raise _too_deep() from None
-    kept = msgspec.convert({name: _cleaned(value) for name, value in plain.items()}, Written)
+    kept = msgspec.convert({name: _cleaned(value) for name, value in plain.items()}, ContextChanges)
     return {**msgspec.structs.asdict(kept), "state": state_name(kept.state)}
 
 

@@ -41,7 +41,7 @@ class Chosen(Protocol):
     def selection(self) -> Selection | None: ...
 
 
-class Search(Protocol):
+class ToolSelector(Protocol):
     async def choose(
         self, template: Template, session: Session, *, hard_require: Sequence[str], active: Mapping[str, int]
     ) -> Chosen: ...
@@ -69,7 +69,7 @@ class Known:
 class Offering:
     catalog: Catalog
     toolbox: Toolbox
-    search: Search | None = None
+    search: ToolSelector | None = None
     """Chooses where a policy permits more than may be offered."""
     _known: dict[tuple[str, str], Known] = field(default_factory=dict)
     _told: set[tuple[str, str]] = field(default_factory=set)
@@ -81,7 +81,7 @@ class Offering:
         if self.search and (found or not _names_all(known.template.tool_policy, known.active)):
             needed = found[-MOST_FOUND:]
             chosen = await self.search.choose(known.template, session, hard_require=needed, active=known.active)
-            taken = [await self.toolbox.taken(one.name, one.version) for one in chosen.tools]
+            taken = [await self.toolbox.resolve(one.name, one.version) for one in chosen.tools]
             return Offered([tool for tool in taken if tool], chosen.selection)
         return await self._named(session, known)
 
@@ -93,7 +93,7 @@ class Offering:
         opening = rules.opening_of(session, known.template, clock.now())
         tools: dict[str, Tool] = {}
         for one in await self.catalog.described(versions):
-            tool = await self.toolbox.taken(one.name, one.version) if permission.covers(one) else None
+            tool = await self.toolbox.resolve(one.name, one.version) if permission.covers(one) else None
             if tool and opening.leaves(tool):
                 tools[tool.name] = tool
         if len(tools) <= policy.max_tools_in_prompt:
@@ -152,7 +152,7 @@ class Offering:
         names = [name for name in policy.named if name in active and name not in denied]
         described = await self.catalog.tools.several({name: active[name] for name in names})
         classes = [one for one in described if one.runtime_binding.python_entrypoint]
-        taken = [await self.toolbox.taken(one.name, one.version) for one in classes]
+        taken = [await self.toolbox.resolve(one.name, one.version) for one in classes]
         return tuple(tool.name for tool in taken if tool and tool.finishes)
 
 

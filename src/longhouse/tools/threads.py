@@ -44,7 +44,7 @@ class Threads:
         """What `work` gives, or raises, in a thread; NotBegun where there is none for it."""
         lane = self._lanes.setdefault(tool, _Lane())
         await self._seat(tool, lane)
-        call = _Call(asyncio.get_running_loop(), work, lambda call: self._over(lane, call))
+        call = _ThreadCall(asyncio.get_running_loop(), work, lambda call: self._over(lane, call))
         self._alive += 1
         thread = threading.Thread(target=contextvars.copy_context().run, args=(call.run,), name=tool, daemon=True)
         try:
@@ -72,16 +72,16 @@ class Threads:
         except asyncio.CancelledError:
             raise NotBegun(f"all {EACH} threads of {tool} were busy") from None
 
-    def _over(self, lane: _Lane, call: "_Call") -> None:
+    def _over(self, lane: _Lane, call: "_ThreadCall") -> None:
         self._alive -= 1
         lane.hanging -= call.is_left
         lane.seats.release()
 
 
-class _Call:
+class _ThreadCall:
     """One call in its thread, and the way of its outcome back into the loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, work: Callable[[], Any], over: Callable[["_Call"], None]):
+    def __init__(self, loop: asyncio.AbstractEventLoop, work: Callable[[], Any], over: Callable[["_ThreadCall"], None]):
         self._loop = loop
         self._work = work
         self._over = over

@@ -16,7 +16,7 @@ from longhouse.journal.session import Open, Session
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.tools.attempt import Attempts, Late
 from longhouse.tools.base import BaseTool, entrypoint_of
-from longhouse.tools.bindings.base import Binding, Blocking, ClassBinding, Refused, Work
+from longhouse.tools.bindings.base import Binding, Blocking, ClassBinding, RefusedBinding, Work
 from longhouse.tools.bounded import bounded
 from longhouse.tools.config import ToolConfig, with_model
 from longhouse.tools.context import MadeFile, Services, ToolContext, changes, context_of, written
@@ -121,7 +121,7 @@ class Toolbox:
     def get(self, name: str) -> Tool:
         return self._here[name].tool
 
-    async def taken(self, name: str, version: int) -> Tool | None:
+    async def resolve(self, name: str, version: int) -> Tool | None:
         """This version of a tool, ready to be called here; None where it cannot be."""
         binding = self._bound.get((name, version))
         if binding is None:
@@ -136,7 +136,7 @@ class Toolbox:
             self._bound[name, version] = binding
         if self._catalog and self._catalog.overlays.is_due:
             await self._catalog.overlays.refresh()
-        return None if isinstance(binding, Refused) else self._decided(binding.tool)
+        return None if isinstance(binding, RefusedBinding) else self._decided(binding.tool)
 
     def _decided(self, tool: Tool) -> Tool:
         """The tool, with what an operator has decided about it; made once, since requests are built from it."""
@@ -172,7 +172,7 @@ class Toolbox:
         self, call: Open, session: Session, *, memory_scope: str = "agent", begin: Begin = lambda: None
     ) -> Result:
         """Runs one call. Whatever the tool does, an outcome comes back, and not later than its timeout."""
-        tool = await self.taken(call.tool, call.version)
+        tool = await self.resolve(call.tool, call.version)
         work = self._bind(call.tool, call.version, call.arguments)
         if isinstance(work, Fault) or tool is None:
             return Result(work if isinstance(work, Fault) else _unknown(call.tool))

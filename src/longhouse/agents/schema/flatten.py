@@ -16,7 +16,7 @@ _NAMES: Final = {bool: "boolean", int: "integer", float: "number", str: "string"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SchemaPlace:
     """A schema within another, not looked at yet."""
 
     schema: Any
@@ -35,16 +35,16 @@ class Leaf:
     """One of the things that a schema allows."""
 
     schema: dict[str, Any]
-    place: Place
+    place: SchemaPlace
     is_cut: bool = False
     """Too deep, or inside of itself."""
 
     @classmethod
     def of_arguments(cls, schema: dict[str, Any]) -> "Leaf":
         """The arguments of a tool: always one object, whatever its alternatives are."""
-        place = Place(schema, schema)
+        place = SchemaPlace(schema, schema)
         flat, followed = _flat(place) or (schema, place.followed)
-        here = Place(schema, schema, followed)
+        here = SchemaPlace(schema, schema, followed)
         return cls(_joined({**flat, "type": "object"}, here), here)
 
     @property
@@ -71,7 +71,7 @@ class Leaf:
         return others is not False or "patternProperties" in self.schema
 
     @property
-    def properties(self) -> dict[str, Place]:
+    def properties(self) -> dict[str, SchemaPlace]:
         return {name: self._inner(inner) for name, inner in self.schema.get("properties", {}).items()}
 
     @property
@@ -83,7 +83,7 @@ class Leaf:
         return "prefixItems" in self.schema or isinstance(self.schema.get("items"), list)
 
     @property
-    def items(self) -> list[Place]:
+    def items(self) -> list[SchemaPlace]:
         """What a list may hold; in a tuple, place by place."""
         items = self.schema.get("items", {})
         listed = [*self.schema.get("prefixItems", ()), *(items if isinstance(items, list) else ())]
@@ -99,11 +99,11 @@ class Leaf:
             and all(item is None or item in _listed(known[name], item) for name, item in value.items())
         )
 
-    def _inner(self, schema: Any) -> Place:
-        return Place(schema, self.place.root, self.place.followed, self.place.depth - 1)
+    def _inner(self, schema: Any) -> SchemaPlace:
+        return SchemaPlace(schema, self.place.root, self.place.followed, self.place.depth - 1)
 
 
-def leaves(place: Place) -> Iterator[Leaf]:
+def leaves(place: SchemaPlace) -> Iterator[Leaf]:
     """All that a schema allows, alternatives within alternatives included."""
     if not isinstance(place.schema, dict):
         yield Leaf({}, place)  # true: anything goes
@@ -113,18 +113,18 @@ def leaves(place: Place) -> Iterator[Leaf]:
         yield Leaf({"description": place.description} if place.description else {}, place, is_cut=True)
         return
     schema, followed = found
-    here = Place(schema, place.root, followed, place.depth)
+    here = SchemaPlace(schema, place.root, followed, place.depth)
     if schema.get("properties") and schema.get("type", "object") == "object":
         yield Leaf(_joined({"type": "object", **schema}, here), here)
         return
     branches = _branches(schema)
     for branch in branches:
-        yield from leaves(Place(branch, place.root, followed, place.depth - 1))
+        yield from leaves(SchemaPlace(branch, place.root, followed, place.depth - 1))
     if not branches:
         yield Leaf(schema, here)
 
 
-def _flat(place: Place) -> tuple[dict[str, Any], frozenset[str]] | None:
+def _flat(place: SchemaPlace) -> tuple[dict[str, Any], frozenset[str]] | None:
     """The schema with references and `allOf` put in; None where it leads into itself."""
     seen = set(place.followed)
     whole = resolve.inlined(place.schema, place.root, seen)
@@ -132,7 +132,7 @@ def _flat(place: Place) -> tuple[dict[str, Any], frozenset[str]] | None:
         return None
     followed = frozenset(seen)
     for part in whole.pop("allOf", ()):
-        found = _flat(Place(part, place.root, followed)) if isinstance(part, dict) else None
+        found = _flat(SchemaPlace(part, place.root, followed)) if isinstance(part, dict) else None
         if found:
             whole, followed = _merged(whole, found[0]), followed | found[1]
     return _typed(whole), followed
@@ -186,11 +186,11 @@ def _types(value: Any) -> tuple[str, ...]:
     return (name, "number") if name == "integer" else (name,)
 
 
-def _joined(schema: dict[str, Any], place: Place) -> dict[str, Any]:
+def _joined(schema: dict[str, Any], place: SchemaPlace) -> dict[str, Any]:
     """An object and its alternatives as one object: what only some of them have need not be there."""
     chosen = schema.get("anyOf") or schema.get("oneOf") or ()
     whole = {key: value for key, value in schema.items() if key not in ("anyOf", "oneOf")}
-    found = [_flat(Place(one, place.root, place.followed)) for one in chosen if isinstance(one, dict)]
+    found = [_flat(SchemaPlace(one, place.root, place.followed)) for one in chosen if isinstance(one, dict)]
     branches = [one[0] for one in found if one]
     offered: dict[str, list[Any]] = {}
     for branch in branches:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from longhouse.agents.schema import bounds
-from longhouse.agents.schema.flatten import Leaf, Place, leaves
+from longhouse.agents.schema.flatten import Leaf, SchemaPlace, leaves
 
 SPELLED: Final = "A JSON object, written as a string"
 
@@ -66,7 +66,7 @@ def _object(leaf: Leaf, in_words: bool) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
-def _described(place: Place) -> list[Leaf]:
+def _described(place: SchemaPlace) -> list[Leaf]:
     """The leaves of a place; the only one knows what the place is for, so that its bounds join those words."""
     found = list(leaves(place))
     if len(found) != 1 or not place.description or "description" in found[0].schema:

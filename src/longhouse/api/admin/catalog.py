@@ -10,11 +10,11 @@ from longhouse.api.admin import docs
 from longhouse.api.json_route import strict_router
 from longhouse.api.pagination import Omittable, YesOrNo
 from longhouse.catalog.diff import differences
-from longhouse.catalog.service import Desk
-from longhouse.catalog.validation import Admission
+from longhouse.catalog.service import CatalogService
+from longhouse.catalog.validation import CatalogValidator
 from longhouse.store.catalog.overlays import Overlays
 from longhouse.store.catalog.publish import LAST, Published
-from longhouse.store.catalog.repository import Named, Shelf, T, Version
+from longhouse.store.catalog.repository import CatalogEntry, T, Version, VersionRepository
 
 Name = Annotated[str, Path(description="The name; it may hold dots", examples=["server.tool"])]
 Number = Annotated[int, Field(ge=1, le=LAST), BeforeValidator(pagination.digits)]
@@ -27,7 +27,7 @@ class Activation(wire.Strict):
     version: Annotated[int, Field(strict=True, ge=1, le=LAST)]
 
 
-class Names(pagination.Limited):
+class NamesQuery(pagination.Limited):
     inactive: YesOrNo = Field("true", description="Also names without an active version")
     before: Omittable[wire.Id] = Field(None, description="The `next` of the page before")
 
@@ -41,9 +41,9 @@ class Compared(wire.Strict):
     newer: Omittable[Number] = Field(None, alias="to", description="The newer one; by default the latest")
 
 
-def routes(shelf: Shelf[T], admission: Admission, overlays: Overlays | None = None) -> APIRouter:
+def routes(shelf: VersionRepository[T], admission: CatalogValidator, overlays: Overlays | None = None) -> APIRouter:
     """`overlays` are what operators have put over names of this shelf."""
-    desk = Desk(shelf, admission, overlays)
+    desk = CatalogService(shelf, admission, overlays)
     router = strict_router("Admin", auth.admin, prefix=f"/admin/{shelf.kind}s")
     _add_publishing(router, desk)
     _add_lists(router, desk)
@@ -52,7 +52,7 @@ def routes(shelf: Shelf[T], admission: Admission, overlays: Overlays | None = No
     return router
 
 
-def _add_publishing(router: APIRouter, desk: Desk[T]) -> None:
+def _add_publishing(router: APIRouter, desk: CatalogService[T]) -> None:
     kind = desk.kind
     one, many = wire.Documented(docs.ONE[kind]), wire.Documented(docs.ONE_OR_MANY[kind])
     answers, example = docs.published(kind), wire.example(**docs.EXAMPLES[kind])
@@ -91,11 +91,11 @@ def _add_publishing(router: APIRouter, desk: Desk[T]) -> None:
         return wire.Json(_placed(published), _status(published))
 
 
-def _add_lists(router: APIRouter, desk: Desk[T]) -> None:
+def _add_lists(router: APIRouter, desk: CatalogService[T]) -> None:
     kind, shown = desk.kind, docs.shown(desk.kind)
 
     @router.get("", summary=f"List {kind}s", responses={200: docs.listed("One page, by name.", shown)})
-    async def list_names(asked: Annotated[Names, Query()]) -> Response:
+    async def list_names(asked: Annotated[NamesQuery, Query()]) -> Response:
         """All names in alphabetical order, each with its active version, or its latest where none is active."""
         found = await desk.shelf.page(after=asked.before, limit=asked.fetched, inactive=asked.inactive == "true")
         names, following = asked.cut(found, lambda one: one.name)
@@ -116,7 +116,7 @@ def _add_lists(router: APIRouter, desk: Desk[T]) -> None:
         return wire.Json(pagination.page([_shown(kind, one) for one in versions], following))
 
 
-def _add_reading(router: APIRouter, desk: Desk[T]) -> None:
+def _add_reading(router: APIRouter, desk: CatalogService[T]) -> None:
     kind, shown, missing = desk.kind, docs.shown(desk.kind), docs.missing(desk.kind)
 
     @router.get(
@@ -155,7 +155,7 @@ def _add_reading(router: APIRouter, desk: Desk[T]) -> None:
         return wire.Json({"name": name, "from": since, "to": to, "differences": found})
 
 
-def _add_moving(router: APIRouter, desk: Desk[T]) -> None:
+def _add_moving(router: APIRouter, desk: CatalogService[T]) -> None:
     kind, missing = desk.kind, docs.missing(desk.kind)
 
     @router.post(
@@ -218,7 +218,7 @@ def _shown(kind: str, one: Version) -> dict[str, Any]:
     return {f"{kind}_id": one.name, **one.descriptor, **added}
 
 
-def _listed(kind: str, one: Named) -> dict[str, Any]:
+def _listed(kind: str, one: CatalogEntry) -> dict[str, Any]:
     added = {
         "version": one.active or one.latest,
         "is_active": one.active is not None,

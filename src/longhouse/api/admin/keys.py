@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from longhouse.api import auth, pagination, wire
 from longhouse.api.admin import docs
-from longhouse.api.auth import Door
+from longhouse.api.auth import Authenticator
 from longhouse.api.json_route import of_app, strict_router
 from longhouse.store import keys
 from longhouse.store.keys import Role
@@ -50,7 +50,7 @@ LISTED: Final[dict[str, Any]] = {
 }
 
 router = strict_router("Admin", auth.admin)
-TheDoor = Annotated[Door, of_app("door")]
+TheDoor = Annotated[Authenticator, of_app("door")]
 
 
 @router.post(

@@ -11,7 +11,7 @@ from longhouse.api.json_route import of_app, strict_router
 from longhouse.api.pagination import Omittable
 from longhouse.api.sessions.routes import SessionFilters, cursor_of, listed
 from longhouse.api.sessions.waiting import shown
-from longhouse.runtime.instances import Status
+from longhouse.runtime.instances import InstanceStatus
 from longhouse.store import sessions, workers
 from longhouse.store.database import Database
 
@@ -24,7 +24,7 @@ class AllSessions(SessionFilters):
 
 
 class Instances(pagination.Paged):
-    status: Omittable[Status] = Field(None, description="In this state")
+    status: Omittable[InstanceStatus] = Field(None, description="In this state")
     template: Omittable[str] = Field(None, description="Of this template")
     worker: Omittable[str] = Field(None, description="Of this worker")
 
@@ -32,7 +32,9 @@ class Instances(pagination.Paged):
 @router.get("/admin/sessions", responses={200: docs.listed("One page of sessions.", docs.SESSION)})
 async def list_sessions(db: Db, asked: Annotated[AllSessions, Query()]) -> Response:
     """The sessions of all owners, newest first."""
-    found = await sessions.sessions(db, sessions.Filters(**asked.filters), before=asked.before, limit=asked.fetched)
+    found = await sessions.sessions(
+        db, sessions.SessionQuery(**asked.filters), before=asked.before, limit=asked.fetched
+    )
     rows, following = asked.cut(found, cursor_of)
     data = [{**listed(row), "owner": row.owner, "user": row.user} for row in await shown(db, rows)]
     return wire.Json(pagination.page(data, following))

@@ -10,13 +10,13 @@ from longhouse.api import auth, pagination, wire
 from longhouse.api.admin import docs
 from longhouse.api.json_route import of_app, strict_router
 from longhouse.search.directory import AgentDirectory, AgentHit
-from longhouse.search.finder import Hit
+from longhouse.search.finder import SearchHit
 from longhouse.search.selection import Finder, policy_filters
 from longhouse.store.catalog.catalog import Catalog
-from longhouse.store.search.query import Filters
+from longhouse.store.search.query import SearchFilters
 
 
-class Asked(wire.Strict):
+class SearchRequest(wire.Strict):
     query: StrictStr = Field(min_length=1, max_length=10_000)
     top_k: int = Field(default=10, ge=1, le=100, strict=True)
     template: StrictStr | None = Field(default=None, max_length=160)
@@ -43,7 +43,9 @@ TheFinder = Annotated[Finder, of_app("finder")]
     openapi_extra=EXAMPLE,
     responses={200: docs.listed("Tools, the best first.", TOOL)},
 )
-async def search_tools(catalog: Annotated[Catalog, of_app("catalog")], finder: TheFinder, asked: Asked) -> Response:
+async def search_tools(
+    catalog: Annotated[Catalog, of_app("catalog")], finder: TheFinder, asked: SearchRequest
+) -> Response:
     """Tools ranked for a query, with the score of each leg."""
     filters = await _filters(catalog, asked)
     return wire.Json(pagination.page([_tool(hit) for hit in await finder.tools(asked.query, filters, asked.top_k)]))
@@ -54,22 +56,22 @@ async def search_tools(catalog: Annotated[Catalog, of_app("catalog")], finder: T
     openapi_extra=EXAMPLE,
     responses={200: docs.listed("Agents, the best first.", AGENT)},
 )
-async def search_directory(finder: TheFinder, asked: Asked) -> Response:
+async def search_directory(finder: TheFinder, asked: SearchRequest) -> Response:
     """Agents ranked for a query, by their own text and by the best of their tools."""
     hits = await AgentDirectory(finder).search(asked.query, asked.top_k, owner=asked.owner)
     return wire.Json(pagination.page([_agent(hit) for hit in hits]))
 
 
-async def _filters(catalog: Catalog, asked: Asked) -> Filters:
+async def _filters(catalog: Catalog, asked: SearchRequest) -> SearchFilters:
     if asked.template is None:
-        return Filters(caller=asked.owner)
+        return SearchFilters(caller=asked.owner)
     template = await catalog.templates.find(asked.template)
     if template is None:
         raise wire.not_found(f"There is no active template {asked.template[:100]!r}.", code="template_not_found")
     return replace(policy_filters(template), caller=asked.owner)
 
 
-def _tool(hit: Hit) -> dict[str, Any]:
+def _tool(hit: SearchHit) -> dict[str, Any]:
     legs = {"lexical": hit.lexical, "semantic": hit.semantic, "clause": hit.clause}
     return {"name": hit.name, "version": hit.version, "score": hit.score, "legs": legs}
 

@@ -10,8 +10,8 @@ from longhouse.api.admin import docs
 from longhouse.api.admin.catalog import Fields, Name
 from longhouse.api.json_route import of_app, strict_router
 from longhouse.catalog import security
-from longhouse.catalog.service import Desk, merge
-from longhouse.catalog.validation import Admission
+from longhouse.catalog.service import CatalogService, merge
+from longhouse.catalog.validation import CatalogValidator
 from longhouse.errors import CallerError
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.catalog.repository import Version
@@ -46,9 +46,11 @@ router = strict_router("Admin", auth.admin, prefix="/admin/tools/{name}/security
 TheCatalog = Annotated[Catalog, of_app("catalog")]
 
 
-async def _tool(name: Name, catalog: TheCatalog, admission: Annotated[Admission, of_app("admission")]) -> Version:
+async def _tool(
+    name: Name, catalog: TheCatalog, admission: Annotated[CatalogValidator, of_app("admission")]
+) -> Version:
     """The tool that the path names: its active version, or the latest where none is active."""
-    desk = Desk(catalog.tools, admission)
+    desk = CatalogService(catalog.tools, admission)
     found = await desk.named(name)
     return await desk.version(name, found.active or found.latest)
 

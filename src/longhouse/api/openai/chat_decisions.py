@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
-from longhouse.api.openai.request import Asked, text_of
-from longhouse.api.openai.turn_handle import Attached, seen_heads
+from longhouse.api.openai.request import ChatInput, text_of
+from longhouse.api.openai.turn_handle import TurnHandle, seen_heads
 from longhouse.api.sessions import decisions
 from longhouse.api.sessions.waiting import Question, named
 from longhouse.journal import events
@@ -17,7 +17,7 @@ from longhouse.store.database import Database
 
 
 @dataclass(frozen=True, slots=True)
-class Deciding:
+class ChatDecisions:
     """What a chat message is where calls wait for a person."""
 
     db: Database
@@ -25,13 +25,13 @@ class Deciding:
 
     async def meet(
         self,
-        asked: Asked,
+        asked: ChatInput,
         session: Session,
         prompt: Prompted,
         *,
         meant: Question | None = None,
         may_decide: bool = True,
-    ) -> Attached | None:
+    ) -> TurnHandle | None:
         """Where calls wait for a decision, the message is one; or else its client is told at once what waits.
 
         `meant` is what the client has named: nothing else is decided.
@@ -59,12 +59,12 @@ class Deciding:
 
     async def _decide(
         self,
-        asked: Asked,
+        asked: ChatInput,
         session: Session,
         turn: Turn,
         prompt: Prompted,
         found: tuple[Question, events.Decision],
-    ) -> Attached:
+    ) -> TurnHandle:
         """Writes a decision down that was said in the chat; NotThere if the session has moved on."""
         on, decision = found
         asking, is_own = on.session, on.session.id == session.id
@@ -79,14 +79,14 @@ class Deciding:
         accepted = asked.accepted if is_own else asked.followed_in(turn.trace)
         delivered = await self.inbox.decide(asking, decided, accepted=accepted)
         if is_own:
-            return Attached(session=delivered.session, trace=turn.trace, seen_heads=before)
+            return TurnHandle(session=delivered.session, trace=turn.trace, seen_heads=before)
         followed = session.heard_up_to(prompt.chain)
-        return Attached(session=followed, trace=turn.trace, answers_beneath=True, seen_heads=before)
+        return TurnHandle(session=followed, trace=turn.trace, answers_beneath=True, seen_heads=before)
 
     async def _set_aside(
-        self, asked: Asked, session: Session, turn: Turn, prompt: Prompted, *, is_own_user: bool
-    ) -> Attached:
+        self, asked: ChatInput, session: Session, turn: Turn, prompt: Prompted, *, is_own_user: bool
+    ) -> TurnHandle:
         """Keeps a message for the running turn; NotThere if the session has moved on."""
         aside = structs.replace(prompt, trace=turn.trace, aside=True)
         delivered = await self.inbox.prompt(session, aside, accepted=asked.accepted)
-        return Attached(session=delivered.session, trace=turn.trace, is_aside=True, is_own_user=is_own_user)
+        return TurnHandle(session=delivered.session, trace=turn.trace, is_aside=True, is_own_user=is_own_user)

@@ -10,8 +10,8 @@ import msgspec
 from longhouse.agents.template import Streaming
 from longhouse.api import streaming as stream
 from longhouse.api import wire
-from longhouse.api.openai.turn_handle import Attached
-from longhouse.api.openai.turn_stream import Ending, Piece, Telling, about
+from longhouse.api.openai.turn_handle import TurnHandle
+from longhouse.api.openai.turn_stream import Ending, Piece, TurnStream, about
 from longhouse.journal import events, fingerprint
 from longhouse.journal.session import AGENT_FAILED
 from longhouse.journal.spoken import BLANK_LINE
@@ -34,7 +34,7 @@ _REST_OF_CHUNK: Final = b',"logprobs":null,"finish_reason":null}]}\n\n'
 class Completion:
     """One response to one request: the same id, time and model on everything it says."""
 
-    telling: Telling
+    telling: TurnStream
     include_usage: bool
     ignored: list[str]
     streaming: Streaming = field(default_factory=Streaming)
@@ -199,7 +199,7 @@ def closing(ending: Ending) -> dict[str, Any]:
     return about(session, turn.trace, "waiting", status="waiting", waiting_for=kind, **detail)
 
 
-def usage_of(ending: Ending, attached: Attached) -> dict[str, Any]:
+def usage_of(ending: Ending, attached: TurnHandle) -> dict[str, Any]:
     """What this response has cost; what a turn had cost before its question was answered is not counted again."""
     ended, began = ending.turn, attached.session.turn
     # Where the prompt still waits behind another turn, that one's cost is not its own.

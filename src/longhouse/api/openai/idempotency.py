@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from longhouse.store.requests import Accepted
 
 
-class UnderWay:
+class RequestsInProgress:
     """Which requests are on their way into a journal in this process, by who sent them and what they say."""
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ NamedBy = Literal["caller", "open_webui"]
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ClientHistory:
     """A request's messages, sorted: what was said before, and what is new."""
 
     before: tuple[ChatMessage, ...]
@@ -34,12 +34,12 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ChatInput:
     """One request: who sends it, what it says, and under which mark it is kept."""
 
     caller: Caller
     request: ChatRequest
-    said: Said
+    said: ClientHistory
     accepted: Accepted
     conversation: str | None
     named_by: NamedBy | None
@@ -50,7 +50,7 @@ class Asked:
         """How it is kept where its event goes to an agent beneath: its client follows the turn at the top."""
         return replace(self.accepted, follows=trace)
 
-    def to(self, model: str) -> "Asked":
+    def to(self, model: str) -> "ChatInput":
         return replace(self, request=self.request.model_copy(update={"model": model}))
 
     @property
@@ -81,23 +81,23 @@ class Asked:
         )
 
 
-def read(caller: Caller, request: ChatRequest, body: bytes, headers: Mapping[str, str]) -> Asked:
+def read(caller: Caller, request: ChatRequest, body: bytes, headers: Mapping[str, str]) -> ChatInput:
     digest = wire.digest_of(body, headers.get("x-conversation-id"), headers.get("x-openwebui-chat-id"))
     retries = headers.get("x-stainless-retry-count")  # the SDKs of OpenAI count, and say no more than that
     is_retry = None if retries is None else retries not in ("", "0")
     accepted = Accepted(owner=caller.owner, digest=digest, key=_key(headers), is_retry=is_retry)
     conversation, named_by = _conversation(request, headers)
-    return Asked(caller, request, sort_out(request), accepted, conversation, named_by, request.model)
+    return ChatInput(caller, request, sort_out(request), accepted, conversation, named_by, request.model)
 
 
-def sort_out(request: ChatRequest) -> Said:
+def sort_out(request: ChatRequest) -> ClientHistory:
     """Only what follows our last reply is new."""
     spoken = [message for message in request.messages if message.role not in ("system", "developer")]
     _refuse_orphans(request.messages)
     cut = max((index + 1 for index, message in enumerate(spoken) if message.role != "user"), default=0)
     if cut == len(spoken):
         raise CallerError("The last message must come from the user.", param="messages")
-    return Said(before=tuple(spoken[:cut]), new=tuple(spoken[cut:]))
+    return ClientHistory(before=tuple(spoken[:cut]), new=tuple(spoken[cut:]))
 
 
 async def prior_of(db: Database, before: Sequence[ChatMessage]) -> tuple[Message, ...]:
@@ -130,12 +130,12 @@ async def _content(db: Database, message: ChatMessage) -> Content:
         return message.content or ""
     parts: list[messages.Part] = []
     for part in message.content:
-        if isinstance(part, wire.ImagePart):
+        if isinstance(part, wire.WireImagePart):
             media_type, content = wire.image_bytes(part.image_url.url)
             digest = await files.put(db, content, media_type)
             url = messages.ImageUrl(url=f"{messages.FILE_SCHEME}{digest}", detail=part.image_url.detail)
             parts.append(messages.ImagePart(image_url=url))
-        elif isinstance(part, wire.TextPart):
+        elif isinstance(part, wire.WireTextPart):
             parts.append(messages.TextPart(text=part.text))
     if all(isinstance(part, messages.TextPart) for part in parts):
         return messages.text_of(tuple(parts))

@@ -9,7 +9,7 @@ from longhouse.api import auth, wire
 from longhouse.api.inflight import VISIT
 from longhouse.api.json_route import REFUSED, JsonRoute
 from longhouse.api.openai.completions import Completion
-from longhouse.api.openai.session_resolver import SESSION_ID, Turns, unknown_model
+from longhouse.api.openai.session_resolver import SESSION_ID, SessionResolver, unknown_model
 from longhouse.api.openai.turn_stream import follow_turn
 from longhouse.api.streaming import ChatStream
 from longhouse.errors import CallerError
@@ -25,7 +25,7 @@ CREATED = 1_767_225_600
 EXAMPLE: Final = wire.example(model="tool_calling_agent", messages=[{"role": "user", "content": "Hello"}], stream=True)
 
 
-def routes(db: Database, bus: Bus, catalog: Catalog, turns: Turns) -> APIRouter:
+def routes(db: Database, bus: Bus, catalog: Catalog, turns: SessionResolver) -> APIRouter:
     router = APIRouter(tags=["OpenAI"], dependencies=[Depends(auth.user)], route_class=JsonRoute, responses=REFUSED)
 
     @router.post("/v1/chat/completions", openapi_extra=EXAMPLE)

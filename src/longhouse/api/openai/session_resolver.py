@@ -15,10 +15,10 @@ from longhouse.agents.template import Template
 from longhouse.agents.tool import sendable
 from longhouse.api import wire
 from longhouse.api.auth import Caller
-from longhouse.api.openai.chat_decisions import Deciding
-from longhouse.api.openai.idempotency import UnderWay
-from longhouse.api.openai.request import Asked, Said, prior_of, read, text_of
-from longhouse.api.openai.turn_handle import Attached, seen_heads
+from longhouse.api.openai.chat_decisions import ChatDecisions
+from longhouse.api.openai.idempotency import RequestsInProgress
+from longhouse.api.openai.request import ChatInput, ClientHistory, prior_of, read, text_of
+from longhouse.api.openai.turn_handle import TurnHandle, seen_heads
 from longhouse.api.sessions import decisions
 from longhouse.api.sessions.call_names import meant
 from longhouse.api.sessions.decisions import settled
@@ -46,19 +46,19 @@ ENDS: Final = (events.Finished, events.Failed, events.Cancelled)
 
 
 @dataclass
-class Turns:
+class SessionResolver:
     db: Database
     catalog: Catalog
     inbox: Inbox
     router: Router | None = None
     prior: PriorOf | None = None
     """What is known elsewhere of a conversation that is met for the first time."""
-    under_way: UnderWay = field(default_factory=UnderWay)
+    under_way: RequestsInProgress = field(default_factory=RequestsInProgress)
 
     def __post_init__(self) -> None:
-        self._deciding = Deciding(self.db, self.inbox)
+        self._deciding = ChatDecisions(self.db, self.inbox)
 
-    async def attach(self, caller: Caller, request: ChatRequest, body: bytes, headers: Mapping[str, str]) -> Attached:
+    async def attach(self, caller: Caller, request: ChatRequest, body: bytes, headers: Mapping[str, str]) -> TurnHandle:
         """Finds or opens the session of this request and gives it what is new."""
         asked = read(caller, request, body, headers)
         if repeated := await self._repeated(asked):
@@ -78,7 +78,7 @@ class Turns:
 
     # The same request once more
 
-    async def _repeated(self, asked: Asked) -> sessions.Turned | None:
+    async def _repeated(self, asked: ChatInput) -> sessions.Turned | None:
         accepted = asked.accepted
         if accepted.key:
             turned = await sessions.request_by_key(self.db, accepted.owner, accepted.key)
@@ -92,14 +92,14 @@ class Turns:
             turned = await sessions.request_by_digest(self.db, accepted.owner, accepted.digest)
         return turned
 
-    async def _again(self, turned: sessions.Turned, asked: Asked) -> Attached:
+    async def _again(self, turned: sessions.Turned, asked: ChatInput) -> TurnHandle:
         """Follows the turn from where the first request placed its event."""
         session = await journals.load_up_to(self.db, blank(turned.session_id), turned.seq)
         is_beneath = session.turn is not None and bool(session.turn.root) and asked.request.model != session.id
         so_far = await self._seen_heads_again(session, turned, is_beneath=is_beneath)
         if session.turn is None or not is_beneath:
             [placed] = await journals.read(self.db, session.id, turned.seq - 1, 1)
-            return Attached(
+            return TurnHandle(
                 session=session,
                 trace=turned.trace_id,
                 is_behind=True,
@@ -113,7 +113,9 @@ class Turns:
         if root.turn and asked.said.resends:
             root = root.heard_up_to(asked.chain((*asked.said.before, *asked.said.new)))
         resends = asked.said.resends
-        return Attached(session=root, trace=turned.trace_id, is_behind=True, answers_beneath=resends, seen_heads=so_far)
+        return TurnHandle(
+            session=root, trace=turned.trace_id, is_behind=True, answers_beneath=resends, seen_heads=so_far
+        )
 
     async def _seen_heads_again(
         self, session: Session, turned: sessions.Turned, *, is_beneath: bool
@@ -126,13 +128,13 @@ class Turns:
 
     # A new request
 
-    async def _place(self, asked: Asked) -> Attached:
+    async def _place(self, asked: ChatInput) -> TurnHandle:
         if asked.request.model != AUTO:
             return await self._settle(asked)
         routed = await self._routed(asked)
         return replace(await self._settle(asked.to(routed.template)), routed=routed)
 
-    async def _settle(self, asked: Asked) -> Attached:
+    async def _settle(self, asked: ChatInput) -> TurnHandle:
         """Finds the session that the request belongs to, or opens it."""
         owner, request, said = asked.caller.owner, asked.request, asked.said
         if SESSION_ID.fullmatch(request.model):
@@ -160,7 +162,7 @@ class Turns:
         label = await self._label(owner, template, conversation, prompt)
         return await self._open(asked, template, prompt, conversation=conversation, label=label)
 
-    async def _routed(self, asked: Asked) -> Routed:
+    async def _routed(self, asked: ChatInput) -> Routed:
         """The agent of a conversation stays the same; a new one gets the agent that fits what it begins with."""
         owner, said = asked.caller.owner, asked.said
         chain = asked.chain(said.before) if said.resends else None
@@ -172,7 +174,7 @@ class Turns:
             raise unknown_model(AUTO)
         return await self.router.choose(first, owner)
 
-    async def _open_briefly(self, asked: Asked, template: Template, prompt: Prompted) -> Attached:
+    async def _open_briefly(self, asked: ChatInput, template: Template, prompt: Prompted) -> TurnHandle:
         """A session for one request, on the history that the caller brings along; it is not found again."""
         request = asked.request
         prior = await prior_of(self.db, [*(request.context or ()), *asked.said.before])
@@ -194,8 +196,8 @@ class Turns:
         return f"branch-{hashlib.sha256(f'{prompt.chain}{prompt.trace}'.encode()).hexdigest()[:8]}"
 
     async def _open(
-        self, asked: Asked, template: Template, prompt: Prompted, *, conversation: str | None, label: str
-    ) -> Attached:
+        self, asked: ChatInput, template: Template, prompt: Prompted, *, conversation: str | None, label: str
+    ) -> TurnHandle:
         if asked.reply_to is not None:
             raise names_nothing(asked.reply_to, "metadata.reply_to")  # nobody has asked anything here yet
         if self.prior and conversation and not label and not prompt.prior:
@@ -213,9 +215,9 @@ class Turns:
         proposed = f"{template.name}_{uuid.uuid4()}"
         task = text_of(prompt.content)
         delivered = await self.inbox.open(proposed, opened, prompt, task=task, accepted=asked.accepted)
-        return Attached(session=delivered.session, trace=prompt.trace, is_behind=delivered.is_behind)
+        return TurnHandle(session=delivered.session, trace=prompt.trace, is_behind=delivered.is_behind)
 
-    async def _continue(self, asked: Asked, session_id: str, prompt: Prompted, *, resent: bool) -> Attached:
+    async def _continue(self, asked: ChatInput, session_id: str, prompt: Prompted, *, resent: bool) -> TurnHandle:
         """An open question is answered; otherwise the message is the next prompt."""
         session = await journals.load(self.db, session_id)
         if not resent:
@@ -236,7 +238,7 @@ class Turns:
             raise settled("The call that metadata.reply_to names was decided already, or its time is over.")
         return await self._queue(asked, session, prompt)
 
-    async def _answered_again(self, asked: Asked, session: Session, prompt: Prompted) -> Attached:
+    async def _answered_again(self, asked: ChatInput, session: Session, prompt: Prompted) -> TurnHandle:
         """What names a question of the session that has its answer is the next message, where nobody else asks."""
         below = await waiting_status(self.db, session)
         if any(one.call.kind == "ask" for one in (*own(session), *below.questions)):
@@ -244,8 +246,8 @@ class Turns:
         return await self._queue(asked, session, prompt)
 
     async def _answer_first(
-        self, asked: Asked, session: Session, turn: Turn, prompt: Prompted, question: Question
-    ) -> Attached:
+        self, asked: ChatInput, session: Session, turn: Turn, prompt: Prompted, question: Question
+    ) -> TurnHandle:
         """The message is the answer to this question, unless somebody was first: then it answers nothing else."""
         is_own = question.session.id == session.id
         try:
@@ -263,18 +265,18 @@ class Turns:
         return met or await self._queue(asked, session, prompt)
 
     async def _answer_beneath(
-        self, asked: Asked, session: Session, turn: Turn, prompt: Prompted, question: Question
-    ) -> Attached:
+        self, asked: ChatInput, session: Session, turn: Turn, prompt: Prompted, question: Question
+    ) -> TurnHandle:
         """An agent beneath gets its answer, whatever the others are doing; the client follows the turn at the top."""
         accepted, text = asked.followed_in(turn.trace), text_of(prompt.content)
         done = await self.answer(question.session, question.call.call, text, accepted=accepted)
         followed = session.heard_up_to(prompt.chain)
-        return Attached(session=followed, trace=turn.trace, answers_beneath=True, seen_heads=done.seen_heads)
+        return TurnHandle(session=followed, trace=turn.trace, answers_beneath=True, seen_heads=done.seen_heads)
 
-    async def _queue(self, asked: Asked, session: Session, prompt: Prompted) -> Attached:
+    async def _queue(self, asked: ChatInput, session: Session, prompt: Prompted) -> TurnHandle:
         """The message is the next prompt."""
         delivered = await self.inbox.prompt(session, prompt, accepted=asked.accepted)
-        return Attached(session=delivered.session, trace=prompt.trace, is_behind=delivered.is_behind)
+        return TurnHandle(session=delivered.session, trace=prompt.trace, is_behind=delivered.is_behind)
 
     async def _misnamed(self, session: Session, reply_to: str) -> CallerError:
         """Why a message cannot answer what it names, which no open question has as its id."""
@@ -284,13 +286,13 @@ class Turns:
 
     async def answer(
         self, session: Session, call: str, text: str, *, chain: str = "", accepted: Accepted | None = None
-    ) -> Attached:
+    ) -> TurnHandle:
         """Gives a question its answer; raises AlreadyReturned if somebody was first."""
         assert session.turn is not None
         before = await seen_heads(self.db, session)
         delivered = await self.inbox.answer(session, call, text, chain=chain, accepted=accepted)
         trace, is_behind = session.turn.trace, delivered.is_behind
-        return Attached(session=delivered.session, trace=trace, is_behind=is_behind, seen_heads=before)
+        return TurnHandle(session=delivered.session, trace=trace, is_behind=is_behind, seen_heads=before)
 
     # Whom the request names
 
@@ -326,7 +328,7 @@ def has_asked(session: Session, call: str) -> bool:
     return any(use.question and use.call == call for use in uses)
 
 
-def _continued(session: Session, said: Said) -> str:
+def _continued(session: Session, said: ClientHistory) -> str:
     """The chain of a client that sent only what is new: what was said in the session, and this.
 
     Empty where it cannot be known: in a running turn, after one that failed.

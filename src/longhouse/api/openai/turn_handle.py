@@ -11,7 +11,7 @@ from longhouse.store.delegation import tree
 
 
 @dataclass(frozen=True, slots=True)
-class Attached:
+class TurnHandle:
     """A request in its place: the turn to follow, and the session as it was right after the request came in."""
 
     session: Session

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from longhouse.agents.delegation import PREFIX
 from longhouse.api import streaming, wire
-from longhouse.api.inflight import Visit
-from longhouse.api.openai.turn_handle import Attached
+from longhouse.api.inflight import InflightRequest
+from longhouse.api.openai.turn_handle import TurnHandle
 from longhouse.api.sessions.decisions import all_waiting, undecided, words_on
 from longhouse.api.sessions.tail import Seen, follow
 from longhouse.api.sessions.tree_reader import News, TreeReader
@@ -18,7 +18,7 @@ from longhouse.journal.fold import fold
 from longhouse.journal.session import Session, Turn
 from longhouse.journal.spoken import together
 from longhouse.journal.transcript import Step, Use
-from longhouse.runtime.bus import Bus, Fragment, Look, Stir, Subscription
+from longhouse.runtime.bus import Bus, Fragment, JournalGrew, SubagentsChanged, Subscription
 from longhouse.store.database import Database
 
 WITH_IT: Final = "Your message is kept, and reaches the agent once this is decided:"
@@ -52,12 +52,12 @@ class Ending:
 
 
 @dataclass
-class Telling:
+class TurnStream:
     """Follows one turn and turns what happens into pieces; at the end, `ending` says how it ended."""
 
     db: Database
     bus: Bus
-    attached: Attached
+    attached: TurnHandle
     subscription: Subscription
     """To the session that the client is attached to, begun before anything could happen there."""
     beat: float = streaming.HEARTBEAT_EVERY
@@ -90,7 +90,7 @@ class Telling:
         """Batches of pieces; an empty one is a heartbeat."""
         session = self._session
         if self.attached.is_behind:
-            self.subscription.put(Look())
+            self.subscription.put(JournalGrew())
         # An answer to one of several questions: the next one is open already. An aside: it says what is open.
         pieces = await (self._say_what_waits() if self.attached.is_aside else self._rest())
         if self.ending is not None:
@@ -140,7 +140,7 @@ class Telling:
         items = await self._tree.since(batch)
         if self._tree.held:
             # The session has gone on since: we read what it did, and show all of it in order.
-            self.subscription.put(Look())
+            self.subscription.put(JournalGrew())
         return items
 
     def _notice(self, called: events.Called | Use) -> None:
@@ -157,7 +157,7 @@ class Telling:
         return self._tree is not None and bool(self._tree.held)
 
     def _see(self, item: Seen) -> list[Piece]:
-        if isinstance(item, Stir):
+        if isinstance(item, SubagentsChanged):
             return []
         if isinstance(item, Fragment):
             return self._hear(item) if self._is_ours else []
@@ -228,7 +228,7 @@ class Telling:
             return []
         if not self._is_ours:
             return await self._say_what_waits()
-        late = await self._tell([Stir()])
+        late = await self._tell([SubagentsChanged()])
         return late if self._is_held else [*late, *self._ask_now(below)]
 
     def _ask_now(self, below: WaitingStatus) -> list[Piece]:
@@ -321,13 +321,13 @@ class Telling:
         return Piece(activity=about(self._session, self.attached.trace, event, **detail))
 
 
-def follow_turn(visit: Visit, db: Database, bus: Bus, attached: Attached) -> Telling:
+def follow_turn(visit: InflightRequest, db: Database, bus: Bus, attached: TurnHandle) -> TurnStream:
     """Follows a turn from now on until the request is over.
 
     Called right after the commit, with no `await` in between, it misses nothing that the worker tells.
     """
     visit.session = attached.session.id
-    return Telling(db, bus, attached, visit.opened.enter_context(bus.subscribed(attached.session.id)))
+    return TurnStream(db, bus, attached, visit.opened.enter_context(bus.subscribed(attached.session.id)))
 
 
 def about(session: Session, trace: str, event: str, **detail: Any) -> dict[str, Any]:

@@ -41,7 +41,7 @@ async def get_request(
         raise CallerError(message, status=409, code="template_not_found")
     refs = [ref.rpartition("@") for ref in replay.offered_at(session, replied)]
     names = [name for name, _, _ in refs]
-    tools = [await toolbox.taken(name, int(version)) for name, _, version in refs]
+    tools = [await toolbox.resolve(name, int(version)) for name, _, version in refs]
     offered = [tool for tool in tools if tool]
     request = strategy_of(template.base_agent_class).propose(session, template, offered)
     return wire.Json(

@@ -12,7 +12,7 @@ from longhouse.agents.template import Template
 from longhouse.api import auth, pagination, wire
 from longhouse.api.auth import Caller
 from longhouse.api.json_route import of_app, strict_router
-from longhouse.api.openai.session_resolver import Turns, names_nothing
+from longhouse.api.openai.session_resolver import SessionResolver, names_nothing
 from longhouse.api.pagination import Omittable
 from longhouse.api.sessions import decisions
 from longhouse.api.sessions.call_names import meant
@@ -65,14 +65,14 @@ class Approval(wire.Strict):
 class Sessions:
     """What can be done with a session from outside; the routes below only translate."""
 
-    def __init__(self, inbox: Inbox, catalog: Catalog, turns: Turns) -> None:
+    def __init__(self, inbox: Inbox, catalog: Catalog, turns: SessionResolver) -> None:
         self.inbox = inbox
         self.db = inbox.db
         self.bus = inbox.bus
         self.catalog = catalog
         self.turns = turns
 
-    async def find(self, caller: Caller, session_id: str) -> views.Row:
+    async def find(self, caller: Caller, session_id: str) -> views.SessionRow:
         """The caller's own; that of another owner is as good as none."""
         row = await views.session(self.db, session_id, caller.owner)
         if row is None:
@@ -137,7 +137,7 @@ router = strict_router("Sessions", auth.user)
 @router.get("/v1/sessions")
 async def list_sessions(caller: auth.User, sessions: Held, asked: Annotated[OwnSessions, Query()]) -> Response:
     """Your sessions, newest first; filtered by state, template, conversation_id, parent, since, until."""
-    filters = views.Filters(owner=caller.owner, **asked.filters)
+    filters = views.SessionQuery(owner=caller.owner, **asked.filters)
     found = await views.sessions(sessions.db, filters, before=asked.before, limit=asked.fetched)
     rows, following = asked.cut(found, cursor_of)
     return wire.Json(pagination.page([listed(row) for row in await shown(sessions.db, rows)], following))
@@ -192,7 +192,7 @@ def _accepted(session_id: str, session: Session) -> Response:
     return wire.Json({"session_id": session_id, "state": session.state}, status_code=202)
 
 
-def cursor_of(row: views.Row) -> str:
+def cursor_of(row: views.SessionRow) -> str:
     return pagination.cursor(row.created_at, row.id)
 
 
@@ -260,7 +260,7 @@ def _question(question: Question, top: Session) -> dict[str, Any]:
     }
 
 
-def listed(row: views.Row) -> dict[str, Any]:
+def listed(row: views.SessionRow) -> dict[str, Any]:
     """A session as lists show it."""
     return {
         "session_id": row.id,

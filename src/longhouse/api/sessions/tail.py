@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 from longhouse.journal.events import Recorded
-from longhouse.runtime.bus import Facts, Fragment, Gone, Item, Look, Stir, Subscription
+from longhouse.runtime.bus import Facts, Fragment, Gone, Item, JournalGrew, SubagentsChanged, Subscription
 from longhouse.store import journals
 from longhouse.store.database import Database
 
-Seen = Recorded | Fragment | Stir
+Seen = Recorded | Fragment | SubagentsChanged
 S = TypeVar("S", bound=Seen)
 
 
@@ -36,7 +36,7 @@ async def follow(
             yield []
         batch: list[Seen] = []
         for item in items:
-            if isinstance(item, Fragment | Stir):
+            if isinstance(item, Fragment | SubagentsChanged):
                 batch.append(item)
                 continue
             if isinstance(item, Gone):
@@ -49,11 +49,11 @@ async def follow(
             yield batch
 
 
-async def _facts(db: Database, session_id: str, item: Facts | Look, after: int) -> list[Recorded]:
+async def _facts(db: Database, session_id: str, item: Facts | JournalGrew, after: int) -> list[Recorded]:
     """What this hint adds to what is known: taken from the hint where it joins, else from the journal."""
     if isinstance(item, Facts) and item.recorded[0].seq <= after + 1:
         return [record for record in item.recorded if record.seq > after]
-    if isinstance(item, Look) and item.head is not None and item.head <= after:
+    if isinstance(item, JournalGrew) and item.head is not None and item.head <= after:
         return []
     return await journals.read(db, session_id, after)
 

@@ -144,7 +144,7 @@ class TreeReader:
         if node.id == self.top:
             return [News(node.id, record) for record in records]
         seen = {trace: self._heads(trace).get(node.id, 0) for trace in node.depths}
-        agent = Agent(node.id, node.agent, self.conversation, node.depths, seen)
+        agent = TreeAgent(node.id, node.agent, self.conversation, node.depths, seen)
         tools = self._tools.setdefault(node.id, {})
         ours = [record.event for record in records if agent.is_concerned_by(record)]
         made = {event.call for event in ours if isinstance(event, events.Called)}
@@ -161,7 +161,7 @@ def merged(held: Iterable[Seen], lives: Iterable[Sequence[News]]) -> list[Seen |
 
 
 @dataclass(frozen=True, slots=True)
-class Agent:
+class TreeAgent:
     """The agent beneath whose events are shown."""
 
     id: str
@@ -177,7 +177,7 @@ class Agent:
 
 
 def subagent_events(
-    records: Sequence[Recorded], tools: dict[str, str], agent: Agent
+    records: Sequence[Recorded], tools: dict[str, str], agent: TreeAgent
 ) -> Iterator[tuple[Recorded, dict[str, Any] | None]]:
     """Each record with the event that a client sees, by the names that people know; None where it sees nothing."""
     ours = [record for record in records if agent.is_concerned_by(record)]
@@ -190,7 +190,7 @@ def subagent_events(
         yield record, _dressed(record, agent, *found) if found else None
 
 
-def _dressed(record: Recorded, agent: Agent, event: str, detail: dict[str, Any]) -> dict[str, Any]:
+def _dressed(record: Recorded, agent: TreeAgent, event: str, detail: dict[str, Any]) -> dict[str, Any]:
     return {
         "event": event,
         "agent": agent.name,

@@ -10,7 +10,7 @@ from longhouse.api.sessions.tail import Seen, follow
 from longhouse.api.sessions.tree_reader import News, TreeReader
 from longhouse.journal.events import Recorded
 from longhouse.journal.session import Session
-from longhouse.runtime.bus import Bus, Fragment, Stir
+from longhouse.runtime.bus import Bus, Fragment, SubagentsChanged
 from longhouse.store.database import Database
 from longhouse.store.delegation import tree
 from longhouse.store.delegation.tree import Root
@@ -37,7 +37,7 @@ async def tree_events_of(
         if deltas and not is_over and (draft := bus.draft(root)):
             yield snapshot(draft)
         if is_over:
-            subscription.put(Stir())
+            subscription.put(SubagentsChanged())
         async for hints in follow(db, root, subscription, after=cursor.seq, beat=LOOK_EVERY):
             batch = hints if deltas else [item for item in hints if not isinstance(item, Fragment)]
             if hints and not batch:
@@ -48,12 +48,12 @@ async def tree_events_of(
             if pieces or silent * LOOK_EVERY >= streaming.HEARTBEAT_EVERY:
                 yield pieces or streaming.HEARTBEAT
                 silent = 0
-            if is_over and reader.is_whole and all(isinstance(item, Stir) for item in batch):
+            if is_over and reader.is_whole and all(isinstance(item, SubagentsChanged) for item in batch):
                 return
             is_over = await _is_over(db, root, watch)
             if reader.is_cut or (is_over and reader.is_whole):
                 # What did not fit, or happened on the way to the rest, is still to be shown.
-                subscription.put(Stir())
+                subscription.put(SubagentsChanged())
 
 
 async def _is_over(db: Database, root: str, watch: Watch) -> bool:

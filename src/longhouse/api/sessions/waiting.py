@@ -117,7 +117,7 @@ async def waiting_status(db: Database, session: Session) -> WaitingStatus:
     return WaitingStatus(rests, tuple(sorted(questions, key=_age)))
 
 
-async def shown(db: Database, rows: Sequence[sessions.Row]) -> list[sessions.Row]:
+async def shown(db: Database, rows: Sequence[sessions.SessionRow]) -> list[sessions.SessionRow]:
     """Sessions as lists show them: one that waits for others is in the state of those who wait for a person."""
     waiting = [Root(row.id, row.id, row.trace_id) for row in rows if row.state == State.WAITING_FOR_AGENT]
     nodes = await tree.nodes(db, [root for root in waiting if root.trace], awaited=True, open_only=True)

@@ -9,7 +9,7 @@ from longhouse.api import auth, wire
 from longhouse.api.inflight import VISIT
 from longhouse.api.json_route import strict_router
 from longhouse.api.openai.completions import Completion
-from longhouse.api.openai.turn_handle import Attached
+from longhouse.api.openai.turn_handle import TurnHandle
 from longhouse.api.openai.turn_stream import follow_turn
 from longhouse.api.pagination import MAX_PAGE
 from longhouse.api.sessions.routes import Sessions, snapshot_of
@@ -49,7 +49,7 @@ def routes(db: Database, bus: Bus, sessions: Sessions) -> APIRouter:
     @router.get("/agents")
     async def list_agents(caller: auth.User) -> Response:
         """The newest sessions, as it lists agents."""
-        rows = await views.sessions(db, views.Filters(owner=caller.owner), before=None, limit=MAX_PAGE)
+        rows = await views.sessions(db, views.SessionQuery(owner=caller.owner), before=None, limit=MAX_PAGE)
         agents = [_listed(row) for row in await shown(db, rows)]
         return wire.Json({"agents": agents, "total": len(agents)})
 
@@ -82,7 +82,7 @@ def routes(db: Database, bus: Bus, sessions: Sessions) -> APIRouter:
         except AlreadyReturned:
             raise CallerError("This question was answered already.", status=409, code="already_settled") from None
         if asked[0].session is not session:
-            attached = Attached(session=session, trace=session.turn.trace, seen_heads=attached.seen_heads)
+            attached = TurnHandle(session=session, trace=session.turn.trace, seen_heads=attached.seen_heads)
         telling = follow_turn(request.scope[VISIT], db, bus, attached)
         return ChatStream(Completion(telling=telling, include_usage=False, ignored=[]).chunks())
 
@@ -93,7 +93,7 @@ def _old(state: str) -> str:
     return OLD_STATES.get(State(state), State(state))
 
 
-def _listed(row: views.Row) -> dict[str, Any]:
+def _listed(row: views.SessionRow) -> dict[str, Any]:
     return {"agent_id": row.id, "task": row.task, "state": _old(row.state), "created_at": row.created_at}
 
 

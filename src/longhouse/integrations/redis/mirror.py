@@ -28,7 +28,7 @@ from longhouse.store import erasure, journals, projections
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.store.erasure import Trace
-from longhouse.store.projections import Row
+from longhouse.store.projections import ProjectionRow
 
 log = structlog.get_logger()
 
@@ -165,7 +165,7 @@ class Mirror:
         except ResponseError:
             return ""  # INFO may be forbidden; a flush is detected by the marker
 
-    async def carry(self, rows: Sequence[Row]) -> None:
+    async def carry(self, rows: Sequence[ProjectionRow]) -> None:
         if not self._marker:
             await self.epoch()
         heads: dict[str, int] = {row.id: row.head for row in rows if row.is_ephemeral}
@@ -219,11 +219,11 @@ class Mirror:
             pipeline.hdel(self._hash, name)
         await pipeline.execute()
 
-    async def _copies(self, rows: Sequence[Row]) -> list[_Copy]:
+    async def _copies(self, rows: Sequence[ProjectionRow]) -> list[_Copy]:
         """The values of all keys in which these sessions appear."""
         subs = [[row] for row in rows if row.side == "sub"]
         spoken = list(dict.fromkeys((row.owner, row.conversation_id) for row in rows if row.side == "root"))
-        together: dict[tuple[str, str], list[Row]] = defaultdict(list)
+        together: dict[tuple[str, str], list[ProjectionRow]] = defaultdict(list)
         for row in await projections.roots(self._db, spoken) if spoken else ():
             if not row.is_ephemeral:
                 together[row.owner, row.conversation_id].append(row)
@@ -232,7 +232,7 @@ class Mirror:
             copies += await asyncio.gather(*(self._readable(group) for group in groups[start : start + AT_ONCE]))
         return [copy for copy in copies if copy]
 
-    async def _readable(self, rows: Sequence[Row]) -> _Copy | None:
+    async def _readable(self, rows: Sequence[ProjectionRow]) -> _Copy | None:
         """None where a newer process wrote an unknown event: that process writes the copy, and the cursor stays put."""
         heads = {row.id: row.head for row in rows}
         if any(self._unreadable.get(session_id) == head for session_id, head in heads.items()):
@@ -245,7 +245,7 @@ class Mirror:
             self._unreadable |= heads
             return None
 
-    async def _copy(self, rows: Sequence[Row]) -> _Copy:
+    async def _copy(self, rows: Sequence[ProjectionRow]) -> _Copy:
         """The whole history of a sub-agent, or the spoken messages of all root sessions of one conversation."""
         known = [await self._fold(row) for row in rows]
         first, sessions = rows[0], [one.session for one in known]
@@ -257,7 +257,7 @@ class Mirror:
             took_over=any(_has_imported_history(session) for session in sessions),
         )
 
-    async def _most(self, rows: Sequence[Row]) -> int:
+    async def _most(self, rows: Sequence[ProjectionRow]) -> int:
         """How many messages are kept: as the agent's template says, where it is known."""
         if self._catalog is None:
             return self._max_history
@@ -276,7 +276,7 @@ class Mirror:
         placed.sort(key=lambda pair: pair[0])
         return plain.as_dicts([message for _, entry in placed for message in plain.spoken(entry)])
 
-    async def _fold(self, row: Row) -> _Known:
+    async def _fold(self, row: ProjectionRow) -> _Known:
         """The session without condensation: messages that were condensed for the model are still mirrored."""
         known = self._known.pop(row.id, None) or _Known(blank(row.id), 0)
         while known.head < row.head and (page := await journals.read(self._db, row.id, known.head)):
@@ -308,7 +308,7 @@ def _has_imported_history(session: Session) -> bool:
     return has_import or any(waiting.prompt.prior for waiting in session.queue)
 
 
-def _key_of(one: Row) -> str:
+def _key_of(one: ProjectionRow) -> str:
     if one.side == "sub":
         return keys.subagent_key(one.agent, one.conversation_id, one.owner, one.label)
     return keys.chat_key(one.conversation_id, one.owner)

@@ -8,8 +8,8 @@ from longhouse.agents import delegation, tool_descriptor
 from longhouse.agents.template import Template
 from longhouse.agents.tool_descriptor import SecurityOverlay, ToolDescriptor
 from longhouse.store.catalog.overlays import Overlaid, Overlays
-from longhouse.store.catalog.publish import ANY, Published, Terms
-from longhouse.store.catalog.repository import Shelf
+from longhouse.store.catalog.publish import ANY, Published, PublishTerms
+from longhouse.store.catalog.repository import VersionRepository
 from longhouse.store.database import Database
 
 BUILT_IN: Final = "longhouse"
@@ -45,7 +45,7 @@ USE: Final = """
 FORGET_USES: Final = "DELETE FROM tool_uses WHERE minute < now() - interval '2 minutes'"
 
 
-class Tools(Shelf[ToolDescriptor]):
+class Tools(VersionRepository[ToolDescriptor]):
     """Versions of tools; a descriptor may leave fields unset, which its class then decides."""
 
     def __init__(self, db: Database) -> None:
@@ -61,20 +61,28 @@ class Tools(Shelf[ToolDescriptor]):
         return tool_descriptor.lifted(row)
 
 
-class Templates(Shelf[Template]):
+class Templates(VersionRepository[Template]):
     """Versions of templates; each has a tool `agent.<name>`, by which other agents find and call it."""
 
-    def __init__(self, db: Database, tools: Shelf[ToolDescriptor], complete: Callable[[Template], Template]) -> None:
+    def __init__(
+        self, db: Database, tools: VersionRepository[ToolDescriptor], complete: Callable[[Template], Template]
+    ) -> None:
         super().__init__(db, "template", Template, complete)
         self._tools = tools
 
     async def publish(
-        self, given: Sequence[Template], *, by: str, activate: bool = True, again: bool = True, terms: Terms = ANY
+        self,
+        given: Sequence[Template],
+        *,
+        by: str,
+        activate: bool = True,
+        again: bool = True,
+        terms: PublishTerms = ANY,
     ) -> list[Published]:
         published = await super().publish(given, by=by, activate=activate, again=again, terms=terms)
         moved = {one.name for one in published if activate and one.is_active and (one.is_new or again)}
         # Terms that protect other publishers' templates protect the tools `agent.<name>` in the same way.
-        await self._publish_tools(moved, ANY if terms.over is None else Terms(over=(BUILT_IN,)))
+        await self._publish_tools(moved, ANY if terms.over is None else PublishTerms(over=(BUILT_IN,)))
         return published
 
     async def activate(self, name: str, version: int) -> bool:
@@ -93,7 +101,7 @@ class Templates(Shelf[Template]):
             await self._tools.deactivate(f"{delegation.PREFIX}{name}", retire=retire)
         return done
 
-    async def _publish_tools(self, names: set[str], terms: Terms = ANY) -> None:
+    async def _publish_tools(self, names: set[str], terms: PublishTerms = ANY) -> None:
         rows = await self.db.rows(OWNERS, list(names)) if names else []
         owners = {row["name"]: row["owner"] for row in rows}
         templates = await self.several({row["name"]: int(row["active"]) for row in rows})
@@ -107,7 +115,7 @@ class Catalog:
     def __init__(self, db: Database, *, model: str | None = None) -> None:
         self.db = db
         self.overlays = Overlays(db)
-        self.tools: Shelf[ToolDescriptor] = Tools(db)
+        self.tools: VersionRepository[ToolDescriptor] = Tools(db)
         self.templates = Templates(db, self.tools, lambda one: _with_model(one, model))
 
     async def active_tools(self, names: Iterable[str], owner: str) -> dict[str, int]:

@@ -26,7 +26,7 @@ class Published:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class PublishTerms:
     """Conditions for publishing, and what publishing must not change."""
 
     over: Sequence[str] | None = None
@@ -40,7 +40,7 @@ class Terms:
     """Refuse a new name that differs from an existing one in case alone."""
 
 
-ANY: Final = Terms()
+ANY: Final = PublishTerms()
 
 
 class Outrun(CallerError):  # noqa: N818 - the name says what happened

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from longhouse.agents.naming import key
 from longhouse.agents.template import Template
 from longhouse.agents.tool_descriptor import ToolDescriptor
-from longhouse.store.catalog.publish import ANY, LOCK, PUBLISH, Outrun, Published, Terms
+from longhouse.store.catalog.publish import ANY, LOCK, PUBLISH, Outrun, Published, PublishTerms
 from longhouse.store.database import Database
 
 Kind = Literal["tool", "template"]
@@ -25,7 +25,7 @@ KEPT: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class CatalogEntry:
     """A name of the catalog with its active and latest version, for lists."""
 
     name: str
@@ -180,7 +180,7 @@ ADAPTERS: Final[dict[Kind, TypeAdapter[Any]]] = {
 }
 
 
-class Shelf(Generic[T]):
+class VersionRepository(Generic[T]):
     """The versions of tools or of templates. Versions are cached; which one is active is read each time."""
 
     def __init__(self, db: Database, kind: Kind, type_: type[T], complete: Callable[[T], T] = lambda one: one) -> None:
@@ -194,7 +194,7 @@ class Shelf(Generic[T]):
         self._versions: dict[tuple[str, int], T] = {}
 
     async def publish(
-        self, given: Sequence[T], *, by: str, activate: bool = True, again: bool = True, terms: Terms = ANY
+        self, given: Sequence[T], *, by: str, activate: bool = True, again: bool = True, terms: PublishTerms = ANY
     ) -> list[Published]:
         """Adds versions, all or none. With `again=False`, content that was published before is not activated again."""
         if not given:
@@ -261,12 +261,12 @@ class Shelf(Generic[T]):
 
     async def page(
         self, *, after: str | None, limit: int, owner: str | None = None, inactive: bool = True
-    ) -> list[Named]:
+    ) -> list[CatalogEntry]:
         """A page of names in order; with `inactive`, also those without an active version."""
         rows = await self.db.tuned(IN_ORDER, LIST, self.kind, owner, after, limit, inactive)
         return [self._named(row) for row in rows]
 
-    async def named(self, name: str, *, owner: str | None = None) -> Named | None:
+    async def named(self, name: str, *, owner: str | None = None) -> CatalogEntry | None:
         row = None if "\x00" in name else await self.db.row(ONE, self.kind, owner, name)
         return self._named(row) if row else None
 
@@ -346,8 +346,8 @@ class Shelf(Generic[T]):
     def _lifted(self, row: dict[str, Any]) -> dict[str, Any]:
         return row
 
-    def _named(self, row: Any) -> Named:
-        return Named(**{**dict(row), "descriptor": self._descriptor(row)})
+    def _named(self, row: Any) -> CatalogEntry:
+        return CatalogEntry(**{**dict(row), "descriptor": self._descriptor(row)})
 
     def _version(self, row: Any) -> Version:
         facts = {name: value for name, value in row.items() if name != "owner"}

@@ -10,10 +10,10 @@ from longhouse.journal.events import Event, Fault
 from longhouse.journal.fold import extended
 from longhouse.journal.session import Session
 from longhouse.store import journals
-from longhouse.store.database import Database, Within
+from longhouse.store.database import Database, Transaction
 from longhouse.store.delegation import tree
 from longhouse.store.delegation.delegations import LOCK, LOCK_ROWS, tell
-from longhouse.store.delegation.results import Kept
+from longhouse.store.delegation.results import DelegationResult
 from longhouse.store.delegation.tree import Root
 
 DROP: Final = """
@@ -61,10 +61,10 @@ async def cancel(db: Database, top: Session, trace: str) -> Stopped:
     nodes = await tree.nodes(db, roots, open_only=True)
     folded = {node.id: await journals.load(db, node.id, node.head) for node in nodes} | {top.id: top}
 
-    async def write(tx: Within) -> Stopped:
+    async def write(tx: Transaction) -> Stopped:
         await tx.run(LOCK, top.owner, top.conversation)  # from here on no session can join the tree
         ids = sorted({top.id, *(node.id for node in await tree.nodes(tx, roots, open_only=True))})
-        kept = Kept(outcome=CANCELLED).encoded
+        kept = DelegationResult(outcome=CANCELLED).encoded
         dropped = [row for session_id in ids for row in await tx.rows(DROP, session_id, trace, kept)]
         outside = {row["parent"] for row in dropped}.difference(ids)
         heads = {row["id"]: row["head"] for row in await tx.rows(LOCK_ROWS, sorted({*ids, *outside}))}
@@ -78,20 +78,20 @@ async def cancel(db: Database, top: Session, trace: str) -> Stopped:
         ended = {session_id for session_id, _ in stopped.ended}
         await tx.run(NO_LONGER, list(ended))
         others = [row for row in dropped if row["parent"] not in ended]
-        stopped.told.extend(await tell(tx, others, Kept(outcome=CANCELLED)))
+        stopped.told.extend(await tell(tx, others, DelegationResult(outcome=CANCELLED)))
         return stopped
 
     return await db.together(write)
 
 
-async def _caught_up(tx: Within, folded: Mapping[str, Session], session_id: str, head: int) -> Session:
+async def _caught_up(tx: Transaction, folded: Mapping[str, Session], session_id: str, head: int) -> Session:
     session = folded.get(session_id)
     if session is None:
         return await journals.load(tx, session_id, head)
     return session if session.head == head else await journals.catch_up(tx, session)
 
 
-async def _end(tx: Within, ending: _Ending, trace: str, stopped: Stopped) -> None:
+async def _end(tx: Transaction, ending: _Ending, trace: str, stopped: Stopped) -> None:
     session = ending.session
     if ending.goes_on:
         # It works on another trace: the holder keeps its lease, and a running step is not restarted.

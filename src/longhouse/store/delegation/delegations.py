@@ -17,9 +17,9 @@ from longhouse.errors import AlreadyReturned
 from longhouse.journal.events import Event, Fault, Opened, Outcome, Output, Returned
 from longhouse.journal.session import Session
 from longhouse.store import journals
-from longhouse.store.database import Database, Within
+from longhouse.store.database import Database, Transaction
 from longhouse.store.delegation import results
-from longhouse.store.delegation.results import Kept
+from longhouse.store.delegation.results import DelegationResult
 from longhouse.store.journals import Appended, Placed, Rest
 
 T = TypeVar("T")
@@ -104,7 +104,7 @@ async def begin(
     """
     append_id = uuid.uuid4()
 
-    async def write(tx: Within) -> tuple[Session, Appended, list[tuple[str, int]]]:
+    async def write(tx: Transaction) -> tuple[Session, Appended, list[tuple[str, int]]]:
         await tx.run(LOCK, session.owner, session.conversation)
         children = await _children(tx, session, tasks)
         edges = await _edges(tx, session) if collects or any(children.values()) else []
@@ -145,7 +145,7 @@ async def end(
     """Records the end of a turn that another agent asked for, and the outcome in that agent's journal; atomically."""
     append_id = uuid.uuid4()
 
-    async def write(tx: Within) -> tuple[Appended, list[tuple[str, int]]]:
+    async def write(tx: Transaction) -> tuple[Appended, list[tuple[str, int]]]:
         kept = _kept(after, recording)
         ended = await _ended(tx, after, kept)
         await tx.rows(LOCK_ROWS, sorted({session.id, *(row["parent"] for row in ended)}))
@@ -172,24 +172,26 @@ def outcome_of(session: Session) -> Outcome:
     return Fault(code=turn.code or "failed", message=turn.error or f"the agent {session.agent} did not finish")
 
 
-async def _once(db: Database, session: Session, append_id: uuid.UUID, write: Callable[[Within], Awaitable[T]]) -> T:
+async def _once(
+    db: Database, session: Session, append_id: uuid.UUID, write: Callable[[Transaction], Awaitable[T]]
+) -> T:
     """Runs the transaction. Raises Written if an earlier try was committed: the caller then reads the journal."""
     try:
         return await db.together(write)
     except asyncpg.UniqueViolationError as error:
         if await journals.is_written(db, session.id, append_id):
-            raise Written from error
+            raise DelegationWritten from error
         if error.constraint_name == "journal_returned":
             raise AlreadyReturned(f"a call of session {session.id!r} has its outcome already") from error
         raise
 
 
-class Written(Exception):  # noqa: N818 - not an error
+class DelegationWritten(Exception):  # noqa: N818 - not an error
     """The append was already written: the connection was lost after the commit."""
 
 
 async def _append(
-    tx: Within, before: Session, after: Session, settled: Sequence[Event], *, append_id: uuid.UUID, how: Recording
+    tx: Transaction, before: Session, after: Session, settled: Sequence[Event], *, append_id: uuid.UUID, how: Recording
 ) -> Appended:
     rest = None if after.can_move else Rest(head=before.head, wake_at=after.wake_at)
     return await journals.append(
@@ -205,7 +207,7 @@ async def _append(
     )
 
 
-async def _children(tx: Within, parent: Session, tasks: Sequence[Delegation]) -> dict[str, str | None]:
+async def _children(tx: Transaction, parent: Session, tasks: Sequence[Delegation]) -> dict[str, str | None]:
     """Call -> the session that its task goes to; None where that is not open yet."""
     if not tasks:
         return {}
@@ -215,7 +217,7 @@ async def _children(tx: Within, parent: Session, tasks: Sequence[Delegation]) ->
     return {task.call: there.get((task.agent, task.label)) for task in tasks}
 
 
-async def _edges(tx: Within, session: Session) -> list[tuple[str, str]]:
+async def _edges(tx: Transaction, session: Session) -> list[tuple[str, str]]:
     """Which session waits for which in the conversation; a new agent waits for none."""
     return [(row["parent"], row["child"]) for row in await tx.rows(EDGES, session.owner, session.conversation)]
 
@@ -232,7 +234,7 @@ def _opened(parent: Session, task: Delegation, version: int) -> Opened:
     )
 
 
-async def _prompt(tx: Within, parent: Session, task: Delegation, opened: Opened) -> tuple[str, int]:
+async def _prompt(tx: Transaction, parent: Session, task: Delegation, opened: Opened) -> tuple[str, int]:
     prompted = task.prompted
     text = "".join(content for content in prompted.content if isinstance(content, str))
     proposed = f"{task.agent}_{uuid.uuid4()}"
@@ -242,7 +244,7 @@ async def _prompt(tx: Within, parent: Session, task: Delegation, opened: Opened)
 
 
 async def _collected(
-    tx: Within, parent: str, collects: Sequence[Collect], edges: Sequence[tuple[str, str]]
+    tx: Transaction, parent: str, collects: Sequence[Collect], edges: Sequence[tuple[str, str]]
 ) -> tuple[list[Collect], list[Returned]]:
     """The collects that have to wait, and the outcomes of those that do not."""
     waiting, returned = [], []
@@ -263,7 +265,7 @@ async def _collected(
     return waiting, returned
 
 
-async def tell(tx: Within, ended: Sequence[asyncpg.Record], kept: Kept) -> list[tuple[str, int]]:
+async def tell(tx: Transaction, ended: Sequence[asyncpg.Record], kept: DelegationResult) -> list[tuple[str, int]]:
     """Appends the outcome to every open call that awaits it; only the first one is charged the cost."""
     told = []
     for row in ended:
@@ -278,17 +280,17 @@ async def tell(tx: Within, ended: Sequence[asyncpg.Record], kept: Kept) -> list[
     return told
 
 
-def _kept(after: Session, recording: Recording) -> Kept:
+def _kept(after: Session, recording: Recording) -> DelegationResult:
     return results.of_turn(after, outcome_of(after), recording.at)
 
 
-async def _ended(tx: Within, after: Session, kept: Kept) -> Sequence[asyncpg.Record]:
+async def _ended(tx: Transaction, after: Session, kept: DelegationResult) -> Sequence[asyncpg.Record]:
     """Stores the outcome of an ended turn; returns the call that delegated it, if there is one."""
     assert after.turn is not None
     return await tx.rows(END, after.id, after.turn.prompt, kept.counted.encoded)
 
 
-async def _too_many(tx: Within, session: Session, tasks: Sequence[Delegation]) -> dict[str, Outcome]:
+async def _too_many(tx: Transaction, session: Session, tasks: Sequence[Delegation]) -> dict[str, Outcome]:
     """Call -> fault, for the calls beyond the limit of concurrent tasks of one trace."""
     if not tasks:
         return {}

@@ -9,7 +9,7 @@ from longhouse.agents import rules
 from longhouse.agents.delegation import left_of
 from longhouse.journal.events import Limits, Outcome, Prompted, Returned, Usage
 from longhouse.journal.session import Session
-from longhouse.store.database import Asked
+from longhouse.store.database import Executor
 
 # Through the sessions of the conversation, since a trace never leaves it; few delegations are open.
 AT_WORK: Final = """
@@ -24,7 +24,7 @@ USED: Final = """
 """
 
 
-class Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class DelegationResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The stored outcome of a delegation; with its cost until that has been charged to a call."""
 
     outcome: Outcome
@@ -40,7 +40,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return msgspec.json.encode(self).decode()
 
     @property
-    def counted(self) -> "Kept":
+    def counted(self) -> "DelegationResult":
         return msgspec.structs.replace(self, spent=None, calls=0, seconds=0.0)
 
     def returned(self, call: str) -> Returned:
@@ -50,20 +50,20 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
 
-_decoder: Final[msgspec.json.Decoder[Kept]] = msgspec.json.Decoder(Kept)
+_decoder: Final[msgspec.json.Decoder[DelegationResult]] = msgspec.json.Decoder(DelegationResult)
 
 
-def decode(kept: str) -> Kept:
+def decode(kept: str) -> DelegationResult:
     return _decoder.decode(kept)
 
 
-def of_turn(session: Session, outcome: Outcome, at: datetime) -> Kept:
+def of_turn(session: Session, outcome: Outcome, at: datetime) -> DelegationResult:
     """The outcome of an ended turn, with its cost."""
     turn = session.turn
     assert turn is not None
     # Budgets do not count the call that gives the final answer.
     calls = turn.calls - bool(turn.verdict)
-    return Kept(
+    return DelegationResult(
         outcome=outcome,
         spent=turn.usage,
         calls=calls,
@@ -73,12 +73,12 @@ def of_turn(session: Session, outcome: Outcome, at: datetime) -> Kept:
     )
 
 
-async def at_work(db: Asked, session: Session, trace: str) -> int:
+async def at_work(db: Executor, session: Session, trace: str) -> int:
     """The number of open tasks of a trace."""
     return int(await db.value(AT_WORK, session.owner, session.conversation, trace))
 
 
-async def left(db: Asked, session: Session, prompt: Prompted) -> Limits | None:
+async def left(db: Executor, session: Session, prompt: Prompted) -> Limits | None:
     """The budget of a prompt that is about to start: what is left of its own, and of that shared by its trace."""
     if prompt.budget is None or prompt.purse is None:
         return prompt.budget

@@ -15,7 +15,7 @@ from longhouse.journal import events
 from longhouse.journal.events import Recorded
 from longhouse.journal.session import Session, State
 from longhouse.store import journals
-from longhouse.store.database import Asked, Database
+from longhouse.store.database import Database, Executor
 
 # The recursive query. The roots $1..$4 are sessions, each with the top session that it is read for; a root without a
 # trace is followed in all its traces. With $5, delegations of earlier turns that a top session awaits are followed too.
@@ -175,7 +175,7 @@ class Asker:
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class OpenDelegation:
     """A task that an earlier turn has delegated, and the time up to which streams of earlier turns have shown it."""
 
     child: str
@@ -184,7 +184,7 @@ class Begun:
 
 
 async def nodes(
-    db: Asked,
+    db: Executor,
     roots: Sequence[Root],
     *,
     awaited: bool = False,
@@ -213,7 +213,7 @@ def _columns(roots: Sequence[Root]) -> list[list[object]]:
     return [list(column) for column in zip(*map(astuple, roots), strict=True)]
 
 
-async def ever_called(db: Asked, session_id: str) -> set[str]:
+async def ever_called(db: Executor, session_id: str) -> set[str]:
     """The session and all that it has called, directly or indirectly, in any trace."""
     found: set[str] = set()
     new = {session_id}
@@ -281,10 +281,10 @@ async def was_answered(db: Database, session: Session, name: str) -> bool:
     return bool(await db.value(ANSWERED, session.id, session.owner, session.conversation, call, agent or None))
 
 
-async def begun(db: Database, session: Session, trace: str, handle: str, calls: Sequence[str]) -> Begun | None:
+async def begun(db: Database, session: Session, trace: str, handle: str, calls: Sequence[str]) -> OpenDelegation | None:
     """The task that the call `handle` has started in another turn than that of `trace`; `calls` collected it before."""
     row = await db.row(BEGUN, session.id, handle, [handle, *calls], trace)
-    return Begun(*row) if row else None
+    return OpenDelegation(*row) if row else None
 
 
 async def tools(db: Database, session_id: str, calls: Sequence[str]) -> dict[str, str]:

@@ -48,7 +48,7 @@ def environment(programs: Path) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class BinarySource:
     """Searches for programs that the account can run; `state` stores unpacked programs and results of trials."""
 
     account: Account | None

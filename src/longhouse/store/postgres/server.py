@@ -264,7 +264,7 @@ async def _prepared(data_dir: Path, lock: int, binaries: Path | None, say: Calla
     with _explained(data_dir):
         home = clusters.settle(data_dir, say)
         account = clusters.holder(home)
-        tools = programs.Search(account, accounts.state_folder(data_dir, account), say).find(binaries)
+        tools = programs.BinarySource(account, accounts.state_folder(data_dir, account), say).find(binaries)
         if not clusters.is_made(home, tools):
             await clusters.make(home, account, tools, perform)
         _remove_stale_pid_file(home)

@@ -34,7 +34,7 @@ CPU: Final = re.compile(r"^(model name|flags|Features|CPU implementer|CPU varian
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class TrialResult:
     """The result of a trial."""
 
     runs: bool
@@ -45,18 +45,18 @@ class Verdict:
     """Why the programs failed, if they did."""
 
 
-def verdict(programs: Path, env: dict[str, str], account: Account | None, state: Path) -> Verdict:
+def verdict(programs: Path, env: dict[str, str], account: Account | None, state: Path) -> TrialResult:
     """The stored verdict on these programs and this CPU; without one, runs a trial and stores its verdict."""
     note = state / f"trial-{_key(programs)}.json"
     with suppress(OSError, ValueError, TypeError):
-        return Verdict(**json.loads(note.read_text("utf-8")))
+        return TrialResult(**json.loads(note.read_text("utf-8")))
     found = _tried(programs, env, account)
     if not found.why or ILLEGAL in found.why:  # other failures, such as a full disk, may be temporary
         _keep(note, found)
     return found
 
 
-def _tried(programs: Path, env: dict[str, str], account: Account | None) -> Verdict:
+def _tried(programs: Path, env: dict[str, str], account: Account | None) -> TrialResult:
     with tempfile.TemporaryDirectory(prefix="longhouse-trial-") as folder:
         if account:
             os.chown(folder, account.uid, account.gid)
@@ -64,10 +64,10 @@ def _tried(programs: Path, env: dict[str, str], account: Account | None) -> Verd
         options = ("--no-sync", "--wal-segsize=1", "--auth=reject", "--encoding=UTF8", "--locale=C")
         why, _ = _ran([str(programs / "initdb"), "-D", data, "-U", USER, *options], env, account)
         if why:
-            return Verdict(runs=False, vectors=False, why=why)
+            return TrialResult(runs=False, vectors=False, why=why)
         command = [str(programs / "postgres"), "--single", "-D", data, "-c", "fsync=off", "template1"]
         why, answered = _ran(command, env, account, said=QUESTIONS)
-        return Verdict(runs=True, vectors=ANSWER in answered, why=why)
+        return TrialResult(runs=True, vectors=ANSWER in answered, why=why)
 
 
 def _ran(command: list[str], env: dict[str, str], account: Account | None, said: str = "") -> tuple[str, str]:
@@ -101,7 +101,7 @@ def _key(programs: Path) -> str:
     return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
 
 
-def _keep(note: Path, found: Verdict) -> None:
+def _keep(note: Path, found: TrialResult) -> None:
     """Stores the verdict; if that fails, the next start only needs another trial of about a second."""
     with suppress(OSError), tempfile.NamedTemporaryFile("w", dir=note.parent, delete=False) as draft:
         json.dump(asdict(found), draft)

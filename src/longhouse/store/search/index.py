@@ -125,7 +125,7 @@ STATUS: Final = """
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class IndexedText:
     """A tool or a template as the index stores it."""
 
     weights: Mapping[str, float]
@@ -143,13 +143,13 @@ class Document:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class IndexEntry:
     """A document to be written to the index."""
 
     name: str
     version: int
     owner: str | None
-    document: Document
+    document: IndexedText
     vector: npt.NDArray[np.float32] | None = None
     digest: str = ""
 
@@ -197,7 +197,7 @@ async def reached(db: Database, kind: Kind, generation: int, model: int | None) 
     await db.run(STATE, kind, generation, model)
 
 
-async def write(db: Database, kind: Kind, entries: Sequence[Entry], space: Space | None) -> None:
+async def write(db: Database, kind: Kind, entries: Sequence[IndexEntry], space: Space | None) -> None:
     """Writes documents to the index in one transaction, in place of older ones with the same names."""
     async with db.pool.acquire() as connection, connection.transaction():
         await connection.execute(BY_KEYS)
@@ -211,7 +211,7 @@ async def write(db: Database, kind: Kind, entries: Sequence[Entry], space: Space
 
 
 async def _add(
-    connection: asyncpg.Connection, kind: Kind, where: postings.Room, entries: Sequence[Entry], space: Space | None
+    connection: asyncpg.Connection, kind: Kind, where: postings.Room, entries: Sequence[IndexEntry], space: Space | None
 ) -> None:
     texts = [entry.document for entry in entries]
     vectors = packed(np.array([entry.vector for entry in entries])) if space else []

@@ -37,7 +37,7 @@ USERS: Final = """
 
 
 @dataclass(frozen=True, slots=True)
-class Filters:
+class SearchFilters:
     """The caller, and the conditions that a found tool or template must meet."""
 
     caller: str | None = None
@@ -79,21 +79,21 @@ class Filters:
         return " AND ".join(held)
 
 
-async def some(db: Database, kind: Kind, filters: Filters, limit: int) -> Sequence[asyncpg.Record]:
+async def some(db: Database, kind: Kind, filters: SearchFilters, limit: int) -> Sequence[asyncpg.Record]:
     """At most `limit` permitted documents, in no order."""
     args: list[object] = []
     sql = _select(kind, "search_documents d", filters.conditions(args))
     return await db.rows(f"{sql} LIMIT {limit:d}", *args)
 
 
-async def permitted(db: Database, kind: Kind, filters: Filters) -> Sequence[asyncpg.Record]:
+async def permitted(db: Database, kind: Kind, filters: SearchFilters) -> Sequence[asyncpg.Record]:
     """The shards and slots of all permitted documents."""
     args: list[object] = []
     held = filters.conditions(args)
     return await db.rows(f"SELECT d.shard, d.slot FROM search_documents d WHERE d.kind = '{kind}' AND {held}", *args)
 
 
-async def at(db: Database, kind: Kind, filters: Filters, places: Sequence[int]) -> Sequence[asyncpg.Record]:
+async def at(db: Database, kind: Kind, filters: SearchFilters, places: Sequence[int]) -> Sequence[asyncpg.Record]:
     """The permitted documents at these places."""
     args: list[object] = []
     held = filters.conditions(args)
@@ -110,7 +110,7 @@ def _select(kind: Kind, candidates: str, held: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class User:
+class ToolUser:
     """A template that names tools."""
 
     name: str
@@ -118,10 +118,10 @@ class User:
     tools: tuple[str, ...]
 
 
-async def users_of(db: Database, tools: Sequence[str], caller: str | None) -> list[User]:
+async def users_of(db: Database, tools: Sequence[str], caller: str | None) -> list[ToolUser]:
     """The templates that name any of these tools."""
     rows = await db.rows(USERS, caller, list(tools))
-    return [User(row["name"], row["version"], tuple(row["tools"])) for row in rows]
+    return [ToolUser(row["name"], row["version"], tuple(row["tools"])) for row in rows]
 
 
 def split(names: Sequence[str]) -> tuple[list[str], list[str]]:

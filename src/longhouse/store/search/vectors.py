@@ -47,7 +47,7 @@ def spelled(vector: bytes) -> str:
     return msgspec.json.encode(numbers.tolist()).decode()
 
 
-class Kept:
+class VectorCache:
     """A cache of vectors by shard. A slot is given out once, so a cached vector never changes."""
 
     def __init__(self, db: Database, most: int = MOST) -> None:
@@ -55,9 +55,9 @@ class Kept:
         self._most = most
         self.shards: OrderedDict[tuple[int, int], Vectors] = OrderedDict()
 
-    async def of(self, space: Space, shards: Mapping[int, int]) -> "Near":
+    async def of(self, space: Space, shards: Mapping[int, int]) -> "VectorSet":
         """The vectors of all slots of these shards."""
-        near = Near([(await self._read(shard, slots, space))[:slots] for shard, slots in shards.items()])
+        near = VectorSet([(await self._read(shard, slots, space))[:slots] for shard, slots in shards.items()])
         while len(self.shards) > len(shards) and sum(part.nbytes for part in self.shards.values()) > self._most:
             self.shards.popitem(last=False)
         return near
@@ -88,7 +88,7 @@ def grown(known: Vectors, new: Mapping[int, bytes], slots: int) -> Vectors:
     return longer
 
 
-class Near:
+class VectorSet:
     """The vectors of several shards in sequence; a place is the number of a slot in this sequence."""
 
     def __init__(self, parts: Sequence[Vectors]) -> None:

@@ -54,7 +54,7 @@ class ClassBinding:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedBinding:
     """A tool that is not offered here, since its description asks for what may not be; a call of it is told why."""
 
     tool: Tool

@@ -14,7 +14,7 @@ from longhouse.errors import LonghouseError
 from longhouse.journal.events import Fault
 from longhouse.journal.messages import clean
 from longhouse.tools.base import BaseTool
-from longhouse.tools.bindings.base import Binding, ClassBinding, Refused, Work
+from longhouse.tools.bindings.base import Binding, ClassBinding, RefusedBinding, Work
 
 log = structlog.get_logger()
 
@@ -84,7 +84,7 @@ def bound(descriptor: ToolDescriptor, allowed_packages: Sequence[str]) -> Bindin
     if binding.weakened is None:
         return binding
     log.warning("a tool is not offered", tool=descriptor.ref, reason=binding.weakened.message)
-    return Refused(descriptor.tool, binding.weakened)
+    return RefusedBinding(descriptor.tool, binding.weakened)
 
 
 class EntrypointBinding:

@@ -33,7 +33,7 @@ WHY: Final[dict[Verdict, str]] = {
 P = ParamSpec("P")
 
 
-class Refused(Exception):  # noqa: N818 - it says what happened to the call
+class PathRefused(Exception):  # noqa: N818 - it says what happened to the call
     """What was asked for cannot be; the agent reads why."""
 
 
@@ -44,7 +44,7 @@ def told(call: Callable[P, Coroutine[Any, Any, str]]) -> Callable[P, Coroutine[A
     async def wrapper(*args: P.args, **kwargs: P.kwargs) -> str:
         try:
             return await call(*args, **kwargs)
-        except (BadPath, Refused) as error:
+        except (BadPath, PathRefused) as error:
             return f"Error: {error}"
 
     return wrapper
@@ -194,26 +194,26 @@ def scope_of(context: ToolContext) -> Scope:
         case "conversation":
             return memory_scopes.of_conversation(owner, user, conversation)
         case unknown:
-            raise Refused(f"no memory is set up here: {unknown!r} is not a scope")
+            raise PathRefused(f"no memory is set up here: {unknown!r} is not a scope")
 
 
 def _memory(context: ToolContext) -> Memory:
     if context.services.memory is None:
-        raise Refused("no memory is set up here")
+        raise PathRefused("no memory is set up here")
     return context.services.memory
 
 
 def _below_root(path: str) -> str:
     path = plain(path)
     if not path:
-        raise Refused(f"this needs a path inside {ROOT}, such as people/ann.md")
+        raise PathRefused(f"this needs a path inside {ROOT}, such as people/ann.md")
     return path
 
 
 def _done(verdict: Verdict, path: str) -> str:
     if verdict in ("done", "repeated"):
         return "True"
-    raise Refused(WHY[verdict].format(path=path or ROOT))
+    raise PathRefused(WHY[verdict].format(path=path or ROOT))
 
 
 def _text(found: File | None, path: str) -> str:

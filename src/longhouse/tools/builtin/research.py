@@ -11,7 +11,7 @@ from longhouse.egress import LONGEST_URL, is_public_host
 from longhouse.journal.roles import Role
 from longhouse.tools.base import BaseTool
 from longhouse.tools.bounded import bounded
-from longhouse.tools.builtin.tavily import Page, Search, SearchError
+from longhouse.tools.builtin.tavily import SearchError, WebPage, WebSearch
 from longhouse.tools.config import SearchConfig, ToolConfig
 from longhouse.tools.context import ToolContext
 from longhouse.tools.sgr.sources import Finding
@@ -73,10 +73,10 @@ class ExtractPageContentTool(BaseTool):
         return "\n\n".join([*said, *(f"{url[:LONGEST_URL]}\n[not read: {why}]" for url, why in unread.items())])
 
 
-async def _read(service: Search, wanted: list[str], unread: dict[str, str]) -> dict[str, str]:
+async def _read(service: WebSearch, wanted: list[str], unread: dict[str, str]) -> dict[str, str]:
     """The text of each page that could be read; why each other could not goes to `unread`."""
     answer = await service.extract(wanted)
-    pages: dict[str, Page] = {page.url.rstrip("/"): page for page in answer.results}
+    pages: dict[str, WebPage] = {page.url.rstrip("/"): page for page in answer.results}
     reasons = {failed.url.rstrip("/"): failed.error for failed in answer.failed_results}
     read = {}
     for url in wanted:
@@ -152,7 +152,7 @@ def _is_link(url: str) -> bool:
     return bool(parsed.scheme in ("http", "https") and parsed.host and not parsed.user and not parsed.password)
 
 
-def _service(context: ToolContext) -> Search:
+def _service(context: ToolContext) -> WebSearch:
     if context.services.search is None:
         raise SearchError("no search service is set up here; go on without, or say that it is missing")
     return context.services.search

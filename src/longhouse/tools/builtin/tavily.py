@@ -21,7 +21,7 @@ class SearchError(LonghouseError):
     """A search did not come to anything; in words that an agent can act on."""
 
 
-class Hit(msgspec.Struct, frozen=True):
+class WebHit(msgspec.Struct, frozen=True):
     """One result of a search."""
 
     url: str
@@ -30,11 +30,11 @@ class Hit(msgspec.Struct, frozen=True):
 
 
 class Hits(msgspec.Struct, frozen=True):
-    results: list[Hit]
+    results: list[WebHit]
     answer: str | None = None
 
 
-class Page(msgspec.Struct, frozen=True):
+class WebPage(msgspec.Struct, frozen=True):
     url: str
     raw_content: str | None = None
 
@@ -45,7 +45,7 @@ class Unread(msgspec.Struct, frozen=True):
 
 
 class Pages(msgspec.Struct, frozen=True):
-    results: list[Page]
+    results: list[WebPage]
     failed_results: list[Unread] = []
 
 
@@ -53,7 +53,7 @@ _Answer = TypeVar("_Answer", Hits, Pages)
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class WebSearch:
     """A search service with its connections, which all tools share."""
 
     endpoint: Endpoint
@@ -83,9 +83,9 @@ class Search:
 @asynccontextmanager
 async def open_search(
     base_url: str = BASE_URL, api_key: str = "", *, within: float = WITHIN, most_bytes: int = MOST_BYTES
-) -> AsyncIterator[Search]:
+) -> AsyncIterator[WebSearch]:
     """Opens the connections to a search service; no request is sent yet."""
     async with open_endpoint(
         base_url, api_key, whose="the search service's", has_user=False, within=within, limit=32
     ) as endpoint:
-        yield Search(endpoint, most_bytes)
+        yield WebSearch(endpoint, most_bytes)

@@ -22,7 +22,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
-class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _ServerEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One server as the file has it."""
 
     command: str | None = None
@@ -102,7 +102,7 @@ def read_server(name: str, raw: dict[str, Any], environ: Mapping[str, str] = os.
     return McpServer(name, reach, secrets, entry.timeout)
 
 
-def _checked(entry: _Entry, where: str) -> str:
+def _checked(entry: _ServerEntry, where: str) -> str:
     assert entry.url is not None
     if not entry.url.startswith(("http://", "https://")):
         raise SetupError(f"{where}: the url must begin with http:// or https://.")
@@ -148,8 +148,8 @@ def _decoded(text: bytes, kind: type[_T], where: str) -> _T:
         raise SetupError(f"{where} cannot be read: {error}.") from None
 
 
-def _converted(raw: Any, where: str) -> _Entry:
+def _converted(raw: Any, where: str) -> _ServerEntry:
     try:
-        return msgspec.convert(raw, _Entry)
+        return msgspec.convert(raw, _ServerEntry)
     except msgspec.ValidationError as error:  # it names fields and types, never values
         raise SetupError(f"{where} cannot be read: {error}.") from None

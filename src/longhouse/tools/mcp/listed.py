@@ -8,7 +8,7 @@ import structlog
 from longhouse.agents.tool import Tool
 from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.store.catalog.catalog import Catalog
-from longhouse.store.catalog.publish import Published, Terms, persist
+from longhouse.store.catalog.publish import Published, PublishTerms, persist
 
 log = structlog.get_logger()
 
@@ -26,7 +26,7 @@ async def _publish(catalog: Catalog, server: str, tools: Sequence[Tool]) -> list
     by, names = f"mcp:{server}", [tool.name for tool in tools]
     shaped = await catalog.tools.shaped(names, besides=by)
     given = [_described(server, tool, shaped.get(tool.name)) for tool in tools]
-    terms = Terms(over=(by,), seen={name: one.version for name, one in shaped.items()}, keep_owner=set(names))
+    terms = PublishTerms(over=(by,), seen={name: one.version for name, one in shaped.items()}, keep_owner=set(names))
     return await catalog.tools.publish(given, by=by, again=False, terms=terms)
 
 

@@ -58,7 +58,7 @@ class McpServerAway(CallError):  # noqa: N818 - the agent reads the name
 
 @asynccontextmanager
 async def running(servers: Sequence[McpServer], toolbox: Toolbox, start_within: float) -> AsyncIterator[Away]:
-    kept = [Server(server, toolbox) for server in servers]
+    kept = [ServerSession(server, toolbox) for server in servers]
     everything = Redaction(tuple(value for server in servers for value in server.secrets.values))
     with _quiet_libraries(everything):
         tasks = [asyncio.create_task(server.keep(), name=f"mcp {server.name}") for server in kept]
@@ -72,7 +72,7 @@ async def running(servers: Sequence[McpServer], toolbox: Toolbox, start_within: 
 
 
 @dataclass(slots=True)
-class Connection:
+class McpConnection:
     """A client that is connected, and what became known of it since."""
 
     client: Client[Any]
@@ -86,11 +86,11 @@ class Connection:
         self.stirred.set()
 
 
-Attempt = asyncio.Future[Connection | str]
+Attempt = asyncio.Future[McpConnection | str]
 """A connection, or in words why there is none."""
 
 
-class Server:
+class ServerSession:
     """Keeps one server. `keep` alone connects and lists; calls only ask for it."""
 
     def __init__(self, server: McpServer, toolbox: Toolbox) -> None:
@@ -173,7 +173,7 @@ class Server:
         self._wanted.clear()
 
     @asynccontextmanager
-    async def _connected(self) -> AsyncIterator[Connection]:
+    async def _connected(self) -> AsyncIterator[McpConnection]:
         async with AsyncExitStack() as stack:
             async with asyncio.timeout(CONNECT_WITHIN):
                 connection = await self._reached(stack)
@@ -184,7 +184,7 @@ class Server:
             log.info("an MCP server is connected", server=self.name, tools=len(self._names))
             yield connection
 
-    async def _reached(self, stack: AsyncExitStack) -> Connection:
+    async def _reached(self, stack: AsyncExitStack) -> McpConnection:
         reach = self._server.reach
         if isinstance(reach, Http):
             connection = self._connection(HttpWire(reach.url, reach.headers))
@@ -199,7 +199,7 @@ class Server:
         stack.callback(watching.cancel)
         return connection
 
-    def _connection(self, transport: ClientTransport) -> Connection:
+    def _connection(self, transport: ClientTransport) -> McpConnection:
         async def hears(message: Any) -> None:
             if isinstance(message, mcp_types.ToolListChangedNotification):
                 connection.tell(changed=True)
@@ -207,10 +207,10 @@ class Server:
         client = Client(
             transport, name=self.name, log_handler=self._says, message_handler=hears, init_timeout=CONNECT_WITHIN
         )
-        connection = Connection(client)
+        connection = McpConnection(client)
         return connection
 
-    async def _attend(self, connection: Connection) -> None:
+    async def _attend(self, connection: McpConnection) -> None:
         """Lists again when the server says that its tools changed; returns when it is lost."""
         while not connection.lost:
             await connection.stirred.wait()
@@ -220,7 +220,7 @@ class Server:
                 async with asyncio.timeout(CONNECT_WITHIN):
                     await self._list(connection)
 
-    async def _list(self, connection: Connection) -> None:
+    async def _list(self, connection: McpConnection) -> None:
         told = await connection.client.list_tools()
         taken: dict[str, McpBinding] = {}
         for tool in told[:MAX_TOOLS]:
@@ -240,7 +240,7 @@ class Server:
             self._toolbox.remove(gone)
         self._names = set(taken)
 
-    async def _listen(self, connection: Connection, stack: AsyncExitStack) -> None:
+    async def _listen(self, connection: McpConnection, stack: AsyncExitStack) -> None:
         """Servers of the newest protocol tell changes only to those who ask for them."""
         if not _announces(connection.client):
             return
@@ -252,7 +252,7 @@ class Server:
         hearing = asyncio.create_task(self._hear(connection, changes))
         stack.callback(hearing.cancel)
 
-    async def _hear(self, connection: Connection, changes: Subscription) -> None:
+    async def _hear(self, connection: McpConnection, changes: Subscription) -> None:
         try:
             async for _ in changes:
                 connection.tell(changed=True)
@@ -272,7 +272,7 @@ class Server:
         text = str(error).removeprefix("Client failed to connect: ") or type(error).__name__
         return clean(self._server.secrets.hide(text))[:500]
 
-    async def _ended(self, connection: Connection, reading: asyncio.Task[None]) -> None:
+    async def _ended(self, connection: McpConnection, reading: asyncio.Task[None]) -> None:
         """When nobody holds the server's standard error any more, it is gone, unless it still answers."""
         await asyncio.wait([reading])
         try:

@@ -163,7 +163,7 @@ class StdioWire(ClientTransport):
 
 
 @dataclass(slots=True)
-class _Line:
+class _WireLine:
     """A line as it comes in. Past the bound, only its ends are kept."""
 
     kept: bytearray = field(default_factory=bytearray)
@@ -214,12 +214,12 @@ async def _listen(source: asyncio.StreamReader, heard: _Heard) -> None:
 
 
 async def _hand_on(source: asyncio.StreamReader, heard: _Heard) -> None:
-    line = _Line()
+    line = _WireLine()
     while piece := await source.read(_PIECE):
         *ends, rest = piece.split(b"\n")
         for end in ends:
             line.add(end)
-            message, line = line.message(), _Line()
+            message, line = line.message(), _WireLine()
             try:
                 if message is not None:
                     await heard.send(message)

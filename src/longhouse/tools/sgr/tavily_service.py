@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 
 from longhouse.tools.builtin.research import LONGEST_PAGE, MOST_URLS, refusal
-from longhouse.tools.builtin.tavily import Search, open_search
+from longhouse.tools.builtin.tavily import WebSearch, open_search
 from longhouse.tools.config import SearchConfig
 from longhouse.tools.sgr.sources import SourceData
 
@@ -44,11 +44,11 @@ class TavilySearchService:
             for number, (url, text) in enumerate(texts.items())
         ]
 
-    def _open(self) -> AbstractAsyncContextManager[Search]:
+    def _open(self) -> AbstractAsyncContextManager[WebSearch]:
         return open_search(self._config.tavily_api_base_url, self._config.tavily_api_key)
 
 
-async def _texts(service: Search, urls: Sequence[str]) -> dict[str, str]:
+async def _texts(service: WebSearch, urls: Sequence[str]) -> dict[str, str]:
     """Text by address, of those that have one."""
     if not urls:
         return {}

@@ -1,4 +1,4 @@
-"""A Longhouse with tools that take their process down, or hold it up: `python tests/stories/deadly.py`.
+"""A Longhouse with tools that take their process down, or hold it up: `python tests/stories/deadly_server.py`.
 
 Each tool writes its name to `ledger` in LONGHOUSE_TEST_FOLDER before it does anything.
 """
@@ -69,6 +69,6 @@ CHIEF = Template(name="chief", tool_policy=ToolPolicy(allowlist=(f"agent.{CLERK.
 
 
 if __name__ == "__main__":
-    from alone import serve  # it lies beside this file, which is the program now
+    from bare_server import serve  # it lies beside this file, which is the program now
 
     uvloop.run(serve(templates=[CLERK, CHIEF], tools=(*TOOLS, *DEADLY)))

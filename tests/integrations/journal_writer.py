@@ -9,7 +9,7 @@ from longhouse.journal.events import Event, Recorded
 from longhouse.journal.fold import fold
 from longhouse.store import journals, leases
 from longhouse.store.database import Database
-from support import returned, started, used
+from server_helpers import returned, started, used
 
 
 class Scribe:

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
+from attack_helpers import refusal
 from fastapi import FastAPI
 from fastapi.routing import RouteContext, iter_route_contexts
-from hostile import refusal
 
 from longhouse.models.scripted import Playable
-from support import House, Serving
+from server_helpers import House, Serving
 
 ADMIN = "k3y-of-the-house-9f27"
 

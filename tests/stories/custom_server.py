@@ -1,4 +1,4 @@
-"""A Longhouse with tools of its own, as a library user would run one: `python tests/stories/house.py`.
+"""A Longhouse with tools of its own, as a library user would run one: `python tests/stories/custom_server.py`.
 
 It reads the usual LONGHOUSE_* variables. Its tools leave their idempotency key in `ledger` of LONGHOUSE_TEST_FOLDER
 and go on once there is a file `go`, so that a test can kill the process in the middle of an effect.
@@ -60,12 +60,12 @@ def ledger(folder: Path) -> list[tuple[str, str]]:
 
 def clerk_house(folder: Path, **environment: str) -> AbstractAsyncContextManager[Any]:
     """This file in a process of its own; its tools work in `folder`."""
-    from support import launched  # noqa: PLC0415 - the tests' own helpers are not there when this file is the program
+    from server_helpers import launched  # noqa: PLC0415 - the tests' own helpers are not there when this file is the program
 
     return launched(str(Path(__file__)), test_folder=str(folder), **environment)
 
 
 if __name__ == "__main__":
-    from alone import serve  # it lies beside this file, which is the program now
+    from bare_server import serve  # it lies beside this file, which is the program now
 
     uvloop.run(serve(templates=[CLERK], tools=(*TOOLS, *EXTRA)))

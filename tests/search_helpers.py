@@ -15,7 +15,7 @@ from longhouse.search.selection import Finder
 from longhouse.search.tokenizer import terms
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
-from longhouse.store.search.query import Filters
+from longhouse.store.search.query import SearchFilters
 
 
 class Buckets:
@@ -68,4 +68,4 @@ async def indexed(db: Database, *tools: ToolDescriptor, embedder: Embedder | Non
 
 
 async def found(finder: Finder, query: str, top_k: int = 10, **filters: Any) -> list[str]:
-    return [hit.name for hit in await finder.tools(query, Filters(**filters), top_k)]
+    return [hit.name for hit in await finder.tools(query, SearchFilters(**filters), top_k)]

@@ -21,7 +21,7 @@ from longhouse.models.scripted import Choose, Say, call, step_of
 from longhouse.tools import BaseTool, ToolContext
 
 if TYPE_CHECKING:
-    from support import House, Serving
+    from server_helpers import House, Serving
 
 NAMES = ("master", "analytic", "ann", "ben", "cem", "dia", "eva")
 PLAIN = ("clarificationtool", "finalanswertool", "collecttool", "clocktool", "signtool")
@@ -135,12 +135,12 @@ async def appears(db: Any, sql: str, *args: Any, within: float = 10.0) -> Any:
 
 def cast_house(**environment: str) -> Any:
     """This file in a process of its own."""
-    from support import launched  # noqa: PLC0415 - the tests' own helpers are not there when this file is the program
+    from server_helpers import launched  # noqa: PLC0415 - the tests' own helpers are not there when this file is the program
 
     return launched(str(Path(__file__)), **environment)
 
 
 if __name__ == "__main__":
-    from alone import serve  # it lies beside this file, which is the program now
+    from bare_server import serve  # it lies beside this file, which is the program now
 
     uvloop.run(serve(templates=CAST, tools=(*TOOLS, SignTool)))

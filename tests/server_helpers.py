@@ -21,7 +21,7 @@ import uvicorn
 from aiohttp import web
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
-from forking import Forked
+from forked_server import Forked
 from longhouse.agents import rules
 from longhouse.agents.builtin import BUILT_IN
 from longhouse.agents.template import Template

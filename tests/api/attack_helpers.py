@@ -13,7 +13,7 @@ import msgspec
 
 from longhouse.models.scripted import Say, call
 from longhouse.store.database import Database
-from support import AGENT, House
+from server_helpers import AGENT, House
 
 CHAT = "/v1/chat/completions"
 TABLES = ("sessions", "journal", "files", "requests", "rests", "snapshots")
