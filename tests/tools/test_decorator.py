@@ -125,7 +125,7 @@ def test_what_cannot_be_a_tool_is_refused_where_it_is_defined() -> None:
 
 async def test_the_example_of_the_docs_runs_as_written() -> None:
     page = (Path(__file__).parents[2] / "docs" / "tools.md").read_text("utf-8")
-    [example] = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "@tool\n" in block]
+    [example] = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "def pay" in block]
     made: dict[str, Any] = {"__name__": "docs"}
     exec(example, made)
     outcome = (await performed(made["weather"], '{"city": "Oslo", "days": 2}')).outcome
