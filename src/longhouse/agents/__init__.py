@@ -1,4 +1,4 @@
-"""What to do next. Those who write a way of thinking need two names of it."""
+"""Agents: templates, strategies, tool selection and rules. Exports the two names that a custom strategy needs."""
 
 from longhouse.agents.strategies.base import AgentRegistry, BaseAgent
 

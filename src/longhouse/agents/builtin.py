@@ -1,4 +1,4 @@
-"""The templates that are published at first start."""
+"""The built-in templates that are published at the first start."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Conditions as data: `searches_used >= max_searches and not enough_data`, read once, asked at every step."""
+"""Parses and evaluates conditions such as `searches_used >= max_searches and not enough_data`."""
 
 import operator
 import re
@@ -19,7 +19,7 @@ FACTS: Final = (
     "enough_data",
     "stage",
 )
-"""What a condition may ask about."""
+"""The facts that a condition can use."""
 STAGE: Final = "stage"
 LIMITS: Final = (
     "max_iterations",
@@ -29,7 +29,7 @@ LIMITS: Final = (
     "tool_budget",
     "token_budget",
 )
-"""What a fact may be compared with, beside numbers and the names of stages."""
+"""The limits that a fact can be compared with, beside numbers and names of stages."""
 
 Facts = Mapping[str, Any]
 
@@ -60,7 +60,7 @@ class _Term:
         value = facts[self.fact]
         if self.compare is None:
             return bool(value)
-        # A text beside a stage is the name of one; beside any other fact, that of a limit.
+        # A string compared with `stage` is the name of a stage; with any other fact, the name of a limit.
         other = facts[self.other] if isinstance(self.other, str) and self.fact != STAGE else self.other
         # A limit that is not set is never reached.
         return other is not None and self.compare(value, other)
@@ -78,7 +78,7 @@ class Condition:
 
 @cache
 def parse(text: str) -> Condition:
-    """The condition that `text` says; a ValueError says what cannot be understood. `and` binds before `or`."""
+    """The parsed condition; raises ValueError with the part that cannot be parsed. `and` binds before `or`."""
     if len(text) > _LONGEST:
         raise ValueError(f"a condition has at most {_LONGEST} characters")
     return Condition(tuple(tuple(_terms(part)) for part in re.split(r"\s+or\s+", text.strip())))

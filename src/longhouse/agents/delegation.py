@@ -1,4 +1,4 @@
-"""An agent as a tool of another: how it is described, what it is asked, what is handed down. No I/O."""
+"""Delegation to sub-agents: an agent as a tool of another, its task, and the budget and rights it inherits. No I/O."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -22,9 +22,9 @@ from longhouse.journal.transcript import Use
 PREFIX: Final = "agent."
 MOST_TASK: Final = 100_000
 MOST_AT_WORK: Final = 100
-"""Tasks of one trace that may be open at once, waited for or not."""
+"""Maximum open delegated tasks of one trace, waited for or not."""
 LABEL: Final = r"^[A-Za-z0-9._:@-]{0,64}$"
-"""Keys of the mirror and names of log files are made of it."""
+"""The pattern of session labels: mirror keys and log file names contain them."""
 
 
 class AgentTask(pydantic.BaseModel):
@@ -40,15 +40,15 @@ class AgentTask(pydantic.BaseModel):
     @pydantic.model_validator(mode="before")
     @classmethod
     def _without_nulls(cls, given: Any) -> Any:
-        """Models write null for what they leave out."""
+        """Drops nulls: models write null for fields that they leave out."""
         return {name: value for name, value in given.items() if value is not None} if isinstance(given, dict) else given
 
     @property
     def text(self) -> str:
-        """The task as the other agent reads it."""
+        """The task as the sub-agent reads it."""
         if not self.constraints:
             return self.task
-        # As JSON, in which a list is a list and every language stays as it is written.
+        # As JSON: lists stay lists, and text of every language stays unescaped.
         return f"{self.task}\nConstraints:\n{json.dumps(self.constraints, ensure_ascii=False)}"
 
 
@@ -73,7 +73,7 @@ def as_tool(template: Template) -> ToolDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class Delegation:
-    """One task for another agent, ready to be given."""
+    """One task for a sub-agent, ready to be sent."""
 
     call: str
     agent: str
@@ -81,14 +81,14 @@ class Delegation:
     awaited: bool
     prompted: Prompted
     brings_history: bool = False
-    """Has the client brought its history along?"""
+    """Whether the client sent the sub-agent's history."""
 
     def with_prior(self, prior: tuple[Message, ...]) -> "Delegation":
         return replace(self, prompted=msgspec.structs.replace(self.prompted, prior=prior))
 
 
 def delegation_of(session: Session, template: Template, call: str, agent: str, task: AgentTask) -> Delegation:
-    """What the child is told, and what goes down with it: trace, depth, rights, what is left of the budget."""
+    """The sub-agent's task and what it inherits: trace, depth, rights, remaining budget."""
     turn = session.turn
     assert turn is not None
     named, ephemeral = turn.named or tuple(turn.contexts), turn.ephemeral or session.label
@@ -112,7 +112,7 @@ def delegation_of(session: Session, template: Template, call: str, agent: str, t
 
 
 def remaining(turn: Turn, now: datetime) -> Limits:
-    """What is left of a turn's budgets; steps and questions are each agent's own."""
+    """The remaining budgets of a turn; steps and questions are not shared, each agent has its own."""
     limits = turn.limits
     return Limits(
         max_iterations=limits.max_iterations,
@@ -124,7 +124,7 @@ def remaining(turn: Turn, now: datetime) -> Limits:
 
 
 def purse_of(turn: Turn) -> SharedBudget | None:
-    """What everybody beneath may use together: all that the agent at the top does not use itself."""
+    """The shared budget of all sub-agents: what the root agent does not use itself."""
     limits = turn.limits
     if turn.root:
         return turn.purse
@@ -137,7 +137,7 @@ def purse_of(turn: Turn) -> SharedBudget | None:
 
 
 def left_of(budget: Limits, purse: SharedBudget, *, calls: int, tokens: int) -> Limits:
-    """A budget that is not above what is left in the purse, of which so much was used."""
+    """A budget capped by what remains of the shared budget after `calls` and `tokens` were used."""
     return msgspec.structs.replace(
         budget,
         tool_budget=_least(budget.tool_budget, _less(purse.tool_budget, calls)),
@@ -146,7 +146,7 @@ def left_of(budget: Limits, purse: SharedBudget, *, calls: int, tokens: int) -> 
 
 
 def within(own: Limits, budget: Limits | None) -> Limits:
-    """A template's own limits, none of them above what is left to the agent that asks."""
+    """A template's own limits, each capped by the calling agent's remaining budget."""
     if budget is None:
         return own
     return Limits(
@@ -160,7 +160,7 @@ def within(own: Limits, budget: Limits | None) -> Limits:
 
 
 def narrowed(rights: Rights | None, template: Template) -> Rights | None:
-    """The rights that a turn has, and hands down: what the agent above may not use, this one may not either."""
+    """The rights of a turn, which sub-agents inherit: what the calling agent must not use, this one must not either."""
     above, policy = rights or Rights(), template.tool_policy
     denied = tuple(dict.fromkeys((*above.denied, *policy.denylist)))
     own = Rights(denied=denied, max_risk=min(above.max_risk, policy.max_risk_level, key=RISKS.index))
@@ -176,7 +176,7 @@ def shared(session: Session, last: int) -> tuple[Message, ...]:
 
 
 def waits_for(edges: Iterable[tuple[str, str]], start: str, target: str) -> bool:
-    """Does `start`, through whomever, wait for `target`? An edge leads from who waits to whom it waits for."""
+    """Whether `start` waits for `target`, directly or through others. An edge is (waiting, waited for)."""
     after: dict[str, list[str]] = {}
     for waiting, awaited in edges:
         after.setdefault(waiting, []).append(awaited)
@@ -193,7 +193,7 @@ def waits_for(edges: Iterable[tuple[str, str]], start: str, target: str) -> bool
 
 
 def has_delegated(session: Session) -> bool:
-    """Has the running turn asked another agent? A call that was not even made has asked nobody."""
+    """Whether the running turn has delegated to another agent. A refused call does not count."""
     return any(use.tool.startswith(PREFIX) and not _is_unmade(use) for step in session.steps for use in step.uses)
 
 

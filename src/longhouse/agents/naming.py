@@ -1,4 +1,4 @@
-"""What tools and templates may be called: names that look different are different, on every screen and file system."""
+"""Validates the names of tools and templates: names that look different differ, on every screen and file system."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -6,7 +6,7 @@ from typing import Final
 
 LONGEST: Final = 128
 AGENT: Final = "agent."
-"""In front of a template's name: the tool that calls its agent."""
+"""Prefix of the tool that calls the agent of a template: `agent.<template>`."""
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 _PLAIN: Final = re.compile(r"(?!\.+$)[A-Za-z0-9._:@-]{1,128}")
@@ -14,7 +14,7 @@ _ODD_PART: Final = re.compile(r"__.*|.*__|")
 
 
 def name_problem(name: str, *, for_agent: bool = False) -> str | None:
-    """Why nothing may be called this; `for_agent`: the tool of an agent, whose name begins with `agent.`."""
+    """Why a name is not valid, or None; `for_agent`: the tool of an agent, whose name begins with `agent.`."""
     if not 1 <= len(name) <= LONGEST:
         return f"a name has 1 to {LONGEST} characters"
     if not _NAME.fullmatch(name):
@@ -30,17 +30,17 @@ def name_problem(name: str, *, for_agent: bool = False) -> str | None:
 
 
 def could_be_named(name: str) -> bool:
-    """Is it worth looking for something of this name? Postgres refuses what holds a zero byte."""
+    """Whether a look-up by this name makes sense. Postgres refuses text with a zero byte."""
     return _PLAIN.fullmatch(name) is not None
 
 
 def key(name: str) -> str:
-    """Two names with the same key may not stand side by side: FinalAnswerTool would pass for finalanswertool."""
+    """The lower-case key; it must be unique, since FinalAnswerTool would be mistaken for finalanswertool."""
     return name.lower()
 
 
 class Names:
-    """A list of names as policies write it, in which `<prefix>.*` stands for all that begin so."""
+    """A list of names as in policies, where `<prefix>.*` matches all names with that prefix."""
 
     __slots__ = ("_beneath", "_listed")
 
@@ -49,11 +49,11 @@ class Names:
         self._beneath = tuple(name[:-1] for name in self._listed if name.endswith(".*"))
 
     def __contains__(self, name: str) -> bool:
-        """Also of a `<prefix>.*`: are all of these in the list?"""
+        """Whether the list matches a name, or all names of a `<prefix>.*`."""
         return name in self._listed or name.startswith(self._beneath)
 
 
 def in_both(some: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:
-    """A list of the names that both lists stand for."""
+    """The intersection: a list that matches the names that both lists match."""
     first, second = Names(some), Names(others)
     return tuple(dict.fromkeys((*(one for one in some if one in second), *(one for one in others if one in first))))

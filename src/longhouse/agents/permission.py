@@ -1,4 +1,4 @@
-"""Which tools the agents of a template may have at all, in one session: values in, yes or no out."""
+"""Decides which tools the agents of a template are permitted to use in one session; pure functions."""
 
 from longhouse.agents.naming import Names
 from longhouse.agents.template import Template
@@ -8,7 +8,7 @@ from longhouse.journal.session import Session
 
 
 class Permission:
-    """What the agents of a template may have in one session; made once, asked of many tools."""
+    """The tools that the agents of a template may use in one session; created once, checked for many tools."""
 
     def __init__(self, template: Template, session: Session) -> None:
         policy, rights = template.tool_policy, (session.turn.rights if session.turn else None) or Rights()

@@ -1,4 +1,4 @@
-"""Classes known by name: what a template names, this finds."""
+"""Registries of classes by name, for classes that templates refer to."""
 
 import warnings
 from collections.abc import Callable, Iterable
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 class Registry(Generic[T]):
-    """One registry for each subclass; names are those of the classes, or given."""
+    """A separate registry for each subclass; the name is the class name unless one is given."""
 
     _items: ClassVar[dict[str, Any]]
     _old_names: ClassVar[dict[str, str]] = {}
@@ -35,7 +35,7 @@ class Registry(Generic[T]):
 
     @classmethod
     def newer(cls, name: str) -> str | None:
-        """The name that took the place of an old one."""
+        """The name that replaced an old one, or None."""
         return cls._old_names.get(name)
 
     @classmethod
@@ -44,7 +44,7 @@ class Registry(Generic[T]):
 
     @classmethod
     def resolve(cls, names: Iterable[str]) -> list[T]:
-        """The items of these names; a name that is not known is a KeyError."""
+        """The items of these names; raises KeyError for an unknown name."""
         found = {name: cls.get(name) for name in names}
         if missing := [name for name, item in found.items() if item is None]:
             raise KeyError(f"not registered: {', '.join(missing)}")

@@ -1,4 +1,4 @@
-"""Which tools are open at this point of a turn. A limit ends a turn in words: it closes tools, it raises nothing."""
+"""Decides which tools are open at a point of a turn: limits, failures and rules close tools, they raise no errors."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -16,30 +16,30 @@ from longhouse.journal.session import Session, Turn
 from longhouse.journal.transcript import Use
 
 GRACE: Final = 2
-"""Steps that an agent gets to finish after its budget is spent, before the turn is ended for it."""
+"""Steps that an agent gets to finish after its budget is spent, before the turn is aborted."""
 WORKER_LOST: Final = "worker_lost"
-"""The code of a call, or of a turn, that was given up because one worker after the other was lost with it."""
+"""The code of a call or a turn that was abandoned because several workers in a row were lost with it."""
 PATIENCE: Final = 3
-"""So often may the same call fail before its tool is closed for the turn."""
+"""Failures of the same call after which its tool is closed for the turn."""
 UNREADABLE: Final = 3
-"""So many replies in a row that cannot be read end the turn."""
+"""Consecutive replies that cannot be parsed after which the turn ends."""
 ASKING: Final = tools_of("asks")
-"""A rule that names one of them means every tool that asks."""
+"""A rule that names one of these tools applies to every tool that asks."""
 UNTIMELY: Final = frozenset({
     "answered", "delegate_first", "no_more_calls", "no_more_questions", "no_more_searches", "not_offered",
     "reason_first", "too_many_agents", "too_many_calls",
 })  # fmt: skip
-"""Refusals that say nothing of the tool: it was never run, and the same call may be right later."""
+"""Refusal codes that are not the tool's fault: it did not run, and the same call may be allowed later."""
 UNMADE: Final = UNTIMELY | {"bad_arguments"}
-"""Why a call was refused as the model wrote it."""
+"""Codes of calls that were refused as the model wrote them."""
 REFUSED: Final = UNMADE | {
     "cycle", "rate_limited", "too_deep", "unknown_agent", "unknown_handle", "unknown_tool",
 }  # fmt: skip
-"""Why a call that a model asked for was not made."""
+"""Codes of calls that a model requested and that were not made."""
 
 
 class Rule:
-    """A rule that holds now."""
+    """An availability rule whose condition holds now."""
 
     def __init__(self, rule: Availability) -> None:
         self.keep_only, self.exclude = rule.keep_only, rule.exclude
@@ -62,17 +62,17 @@ def _means_asking(names: Names | tuple[str, ...]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What is open at one point of a turn; what finishes it always is."""
+    """Which tools are open at one point of a turn; tools that finish it always are."""
 
     is_ending: bool = False
-    """A budget is spent: only what helps to come to an end is left."""
+    """A budget is spent: only tools that help to finish are open."""
     shut: frozenset[str] = frozenset()
     """Tools that have failed too often."""
     rules: tuple[Rule, ...] = ()
 
     @property
     def is_wide(self) -> bool:
-        """Is nothing closed?"""
+        """Whether no tool is closed."""
         return not (self.is_ending or self.shut or self.rules)
 
     def leaves(self, tool: Tool) -> bool:
@@ -84,18 +84,18 @@ class Opening:
 
     @property
     def excluded(self) -> tuple[str, ...]:
-        """Names of what is closed, as lists of policies write them."""
+        """Names of the closed tools, in the notation of policy lists."""
         return (*self.shut, *(name for rule in self.rules for name in rule.exclude))
 
     @property
     def kept(self) -> list[tuple[str, ...]]:
-        """Lists of which each names all that may be open; one that means every tool that asks says less than that."""
+        """The `keep_only` lists that hold now, except lists that mean every tool that asks: they do not name all."""
         lists = (rule.keep_only for rule in self.rules if rule.keep_only is not None)
         return [names for names in lists if not _means_asking(names)]
 
 
 def opening_of(session: Session, template: Template, now: datetime, stage: str | None = None) -> Opening:
-    """`stage`: as if the work were so far."""
+    """The open tools now; `stage` replaces the session's own stage."""
     turn = session.turn
     assert turn is not None
     if spent(turn, now) or stopped(session, template, now):
@@ -108,14 +108,14 @@ def opening_of(session: Session, template: Template, now: datetime, stage: str |
 
 
 def stopped(session: Session, template: Template, now: datetime) -> str | None:
-    """The stop condition of the template that holds, if any."""
+    """The first stop condition of the template that holds, or None."""
     stops = template.execution_policy.stop_conditions
     facts = facts_of(session, template, now) if stops else {}
     return next((stop for stop in stops if conditions.parse(stop).holds(facts)), None)
 
 
 def stage(session: Session, template: Template, now: datetime | None = None) -> str:
-    """How far the work is, by the template's own rules; without `now`, when something last happened."""
+    """The stage of the work by the template's rules; `now` defaults to the time of the last event."""
     assert session.turn is not None
     now = now or session.updated_at or session.turn.started_at
     facts = {**_facts(session), "seconds": worked(session.turn, now)}
@@ -126,7 +126,7 @@ def stage(session: Session, template: Template, now: datetime | None = None) -> 
 
 
 def facts_of(session: Session, template: Template, now: datetime) -> conditions.Facts:
-    """What conditions may ask about, and the limits that they compare with."""
+    """The facts that conditions can use, and the limits that they compare with."""
     assert session.turn is not None
     facts = _facts(session)
     return {**facts, "seconds": worked(session.turn, now), "stage": stage(session, template, now)}
@@ -151,20 +151,20 @@ def _facts(session: Session) -> dict[str, Any]:
 
 
 def closed(session: Session) -> frozenset[str]:
-    """Tools of which the same call has failed too often in this turn, or that took one worker after the other down."""
+    """Tools whose same call failed too often in this turn, or with which several workers in a row were lost."""
     failed = Counter((use.tool, use.arguments) for use in _uses(session) if _has_failed(use))
     deadly = (use.tool for use in _uses(session) if isinstance(use.outcome, Fault) and use.outcome.code == WORKER_LOST)
     return frozenset((*deadly, *(tool for (tool, _), times in failed.items() if times >= PATIENCE)))
 
 
 def is_last_failure(session: Session, tool: str, arguments: str) -> bool:
-    """Would one more failure of this call close its tool?"""
+    """Whether one more failure of this call closes its tool."""
     times = sum(1 for use in _uses(session) if (use.tool, use.arguments) == (tool, arguments) and _has_failed(use))
     return times == PATIENCE - 1
 
 
 def told(session: Session, tool: str, arguments: str, fault: Fault, *, finishes: bool = False) -> Fault:
-    """The fault; with the news that the tool is closed now, where this failure was one too many."""
+    """The fault; its message says that the tool is closed now, if this failure closes it."""
     if finishes or fault.code in UNMADE or not is_last_failure(session, tool, arguments):
         return fault
     news = f"This call has failed {PATIENCE} times: {tool} is closed for the rest of this turn; go another way."
@@ -172,7 +172,7 @@ def told(session: Session, tool: str, arguments: str, fault: Fault, *, finishes:
 
 
 def refusals(recorded: Iterable[Recorded]) -> Iterator[str]:
-    """The codes of calls that were refused."""
+    """The error codes of refused calls."""
     for record in recorded:
         outcome = record.event.outcome if isinstance(record.event, Returned) else None
         if isinstance(outcome, Fault) and outcome.code in REFUSED:
@@ -180,7 +180,7 @@ def refusals(recorded: Iterable[Recorded]) -> Iterator[str]:
 
 
 def _has_failed(use: Use) -> bool:
-    """Did the call fail, and not only come at the wrong time or with the wrong arguments? That is not the tool's."""
+    """Whether the tool itself failed; a call at the wrong time or with wrong arguments is not the tool's failure."""
     return isinstance(use.outcome, Fault) and use.outcome.code not in UNMADE
 
 
@@ -190,7 +190,7 @@ def _uses(session: Session) -> Iterator[Use]:
 
 
 def spent(turn: Turn, now: datetime) -> str | None:
-    """Which budget of the turn is used up, in words."""
+    """The budget of the turn that is used up, in words, or None."""
     limits = turn.limits
     if taken(turn) >= limits.max_iterations:
         return f"its limit of {limits.max_iterations} steps"
@@ -204,13 +204,13 @@ def spent(turn: Turn, now: datetime) -> str | None:
 
 
 def overdue(turn: Turn, now: datetime) -> tuple[str, str] | None:
-    """Why the turn must be ended now, as (code, reason): the agent had its chances to finish and did not."""
+    """Why the turn must be aborted now, as (code, reason): the agent had its grace steps to finish and did not."""
     limits = turn.limits
     if turn.unreadable >= UNREADABLE:
         return "unreadable_reply", f"the model's replies could not be read, {turn.unreadable} times in a row"
     if taken(turn) >= limits.max_iterations + GRACE:
         return "limit_reached", f"the agent did not finish within its limit of {limits.max_iterations} steps"
-    # What others have used for it closes its tools, but has cost it none of its chances.
+    # What sub-agents used counts against the budget that closes tools, but not against the grace.
     if worked(turn, now) - turn.below.seconds >= 2 * limits.time_budget:
         return "limit_reached", f"the agent did not finish within its limit of {limits.time_budget:g} seconds"
     if limits.token_budget is not None and turn.tokens - turn.below.tokens >= 2 * limits.token_budget:
@@ -219,10 +219,10 @@ def overdue(turn: Turn, now: datetime) -> tuple[str, str] | None:
 
 
 def taken(turn: Turn) -> int:
-    """Steps that were taken to their end: a thought does not close the tools to the action that follows from it."""
+    """Completed steps: reasoning does not count before its action, so it does not close tools for that action."""
     return turn.iteration - turn.is_thinking
 
 
 def worked(turn: Turn, now: datetime) -> float:
-    """Seconds that the turn has been worked on; waiting for people is not work."""
+    """Working seconds of the turn, without the time spent waiting for people."""
     return (now - turn.started_at).total_seconds() - turn.waited

@@ -1,4 +1,4 @@
-"""A versioned description of an agent: its prompts, its model, its limits, its tools, its rules."""
+"""Agent templates: the versioned configuration of an agent with prompts, model, limits, tools and rules."""
 
 import re
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ SelectionStrategy = Literal["static", "retrieval_per_step", "retrieval_sticky"]
 
 _PLACEHOLDER: Final = re.compile(r"\{(\w+)\}")
 _STRICT: Final = ConfigDict(extra="forbid")
-"""A field that is not known is refused: a policy that does nothing would be a lie."""
+"""Unknown fields are refused: a policy that has no effect would mislead."""
 
 _Prompt = Annotated[str, Field(max_length=100_000)]
 _Name = Annotated[str, Field(min_length=1, max_length=160)]
@@ -50,7 +50,7 @@ class PromptPack:
 
     @property
     def gaps(self) -> dict[str, str]:
-        """Prompts through which nothing would come, each with the placeholder that it has to have."""
+        """Prompts that lack their required placeholder, each with that placeholder."""
         needed = {"initial_user_request": TASK, "clarification_response": CLARIFICATIONS}
         return {field: placeholder for field, placeholder in needed.items() if placeholder not in getattr(self, field)}
 
@@ -62,7 +62,7 @@ class PromptPack:
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """What the endpoint can do; where it can less, a strategy falls back to the next best form."""
+    """The capabilities of the endpoint; without one, a strategy falls back to the next best form."""
 
     __pydantic_config__ = _STRICT
 
@@ -79,7 +79,7 @@ class Streaming:
 
     reasoning: bool = True
     tool_activity: Literal["x_agent", "content", "tool_calls"] = "x_agent"
-    """`content` and `tool_calls` are what SGR-Agent Core did; some clients refuse tool calls that are not theirs."""
+    """`content` and `tool_calls` are as in SGR-Agent Core; some clients refuse tool calls that are not theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,16 +87,16 @@ class LLMPolicy:
     __pydantic_config__ = _STRICT
 
     base_url: Annotated[str, Field(pattern=r"^https?://[^\s@\\]+$", max_length=2000)] | None = None
-    """None: the endpoint of the settings."""
+    """None: the endpoint from the settings."""
     api_key_ref: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:-]{1,128}$")] | None = None
-    """The name of a secret that each process is given; never a key. Without one, another endpoint gets none."""
+    """The name of a secret that each process has; never the key itself. Without it, another endpoint gets no key."""
     proxy: Annotated[str, Field(pattern=r"^https?://[^\s@\\]+$", max_length=2000)] | None = None
     model: _Name | None = None
-    """None: the model of the settings."""
+    """None: the model from the settings."""
     temperature: Annotated[float, Field(ge=0, le=2)] | None = 0.4
     max_tokens: Annotated[int, Field(ge=1)] | None = 8000
     context_tokens: Annotated[int, Field(ge=500)] = 120_000
-    """Estimated tokens of messages that a request shows at most."""
+    """Maximum estimated tokens of the messages of a request."""
     can: Abilities = field(default_factory=Abilities)
     streaming: Streaming = field(default_factory=Streaming)
 
@@ -118,15 +118,15 @@ class ExecutionPolicy:
     tool_budget: Annotated[int, Field(ge=0)] | None = None
     token_budget: Annotated[int, Field(ge=0)] | None = None
     stop_conditions: tuple[When, ...] = ()
-    """When one of them holds, only tools that finish are open."""
+    """If one of them holds, only tools that finish the turn are open."""
     max_depth: Annotated[int, Field(ge=0, le=32)] = 8
-    """How many agents may stand one below the other, counted from the user, for this one to call another."""
+    """This agent may delegate only at a depth below this, counted from the user (the root agent has depth 0)."""
     must_delegate: bool = False
-    """An answer without having asked another agent is sent back, once."""
+    """An answer without a delegation to another agent is rejected, once."""
     approve_in_chat: bool = True
-    """May the user of the session decide by a clear yes or no in the chat on a call that waits for it?"""
+    """Whether the session's user may approve or deny a waiting call by a clear yes or no in the chat."""
     unknown: Literal["ask", "tell"] = "ask"
-    """Where nobody knows whether a call took effect: a person is asked, or the agent is told."""
+    """If it is unknown whether a call took effect: ask a person, or tell the agent."""
 
     @property
     def limits(self) -> Limits:
@@ -142,32 +142,32 @@ class ExecutionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class ToolPolicy:
-    """Which tools the agent may have, and how the few that it is offered are chosen."""
+    """Which tools the agent may use, and how the offered ones are selected."""
 
     __pydantic_config__ = _STRICT
 
     required: tuple[_Name, ...] = ()
     """Offered in every step."""
     allowlist: tuple[_Name, ...] | None = None
-    """The only other ones; `<server>.*` stands for all of a server. None: whatever the catalog has."""
+    """The only other permitted tools; `<server>.*` matches all tools of a server. None: every tool of the catalog."""
     denylist: tuple[_Name, ...] = ()
     tool_types: tuple[ToolType, ...] = ()
     """Empty: every type."""
     tags: tuple[_Name, ...] = ()
-    """Tools with any of these; empty: all."""
+    """Only tools with any of these tags; empty: all tools."""
     max_risk_level: RiskLevel = "high"
     max_tools_in_prompt: Annotated[int, Field(ge=1, le=128)] = 12
     selection_strategy: SelectionStrategy = "retrieval_sticky"
 
     @property
     def named(self) -> tuple[str, ...]:
-        """The tools that the policy itself names, those in every step first."""
+        """The tools that the policy names, the required ones first."""
         return tuple(dict.fromkeys((*self.required, *(self.allowlist or ()))))
 
 
 @dataclass(frozen=True, slots=True)
 class Availability:
-    """Tools that are open only, or closed, while a condition holds. What finishes a turn is never closed."""
+    """The only open tools, or closed tools, while a condition holds. Tools that finish a turn are never closed."""
 
     __pydantic_config__ = _STRICT
 
@@ -200,15 +200,15 @@ class Rules:
     __pydantic_config__ = _STRICT
 
     availability: tuple[Availability, ...] = DEFAULT_AVAILABILITY
-    """Own ones join the default ones: who adds a rule does not mean to lift the limits."""
+    """Added to the default rules: a template that adds a rule does not intend to remove the limits."""
     replace: bool = False
-    """Only the rules that are listed here hold."""
+    """Only the rules listed here apply, without the default rules."""
     stages: tuple[StageRule, ...] = (
         StageRule(stage="synthesize", when="enough_data"),
         StageRule(stage="research", when="plan_made or sources_found > 0"),
         StageRule(stage="plan"),
     )
-    """The first that holds."""
+    """The first rule that holds sets the stage."""
 
     @property
     def effective(self) -> tuple[Availability, ...]:
@@ -219,13 +219,13 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class ResetPolicy:
-    """What of a session a new turn begins without: what is to be cleaned, and what is not to be kept."""
+    """The parts of a session that are reset at a new turn: those in `clean`, and those not in `keep`."""
 
     __pydantic_config__ = _STRICT
 
     clean: tuple[Cleanable, ...] = ()
     keep: tuple[Literal["conversation", "context", "artifacts", "long_term_memory"], ...] | None = None
-    """None: whatever is not cleaned. Long-term memory is always kept."""
+    """None: everything that is not cleaned. Long-term memory is always kept."""
 
     @property
     def cleaned(self) -> tuple[Cleanable, ...]:
@@ -238,18 +238,18 @@ class MemoryPolicy:
     __pydantic_config__ = _STRICT
 
     scope: MemoryScope = "agent"
-    """Whose files the memory tools see: this conversation's, this agent's with this user, or all of the owner's."""
+    """The files that memory tools see: this conversation's, this agent's with this user, or all of the owner's."""
     context_window: Annotated[int, Field(ge=0)] | None = None
-    """Messages of earlier turns that a request shows. None: what the token budget holds; 50 for a sub-agent."""
+    """Messages of earlier turns in a request. None: as many as fit the token budget; 50 for a sub-agent."""
     max_history: Annotated[int, Field(ge=1)] = 100
-    """Messages that the mirror keeps."""
+    """Maximum messages that the mirror keeps."""
     share_context: Annotated[int, Field(ge=0)] = 0
-    """How many of the last messages with the user this agent shares with those it calls."""
+    """How many of the last messages with the user this agent shares with its sub-agents."""
 
 
 @dataclass(frozen=True, slots=True)
 class MultiAgentMeta:
-    """How others find this agent."""
+    """Metadata by which other agents find this one."""
 
     __pydantic_config__ = _STRICT
 
@@ -263,7 +263,7 @@ class Template:
 
     name: str
     version: int = 1
-    """Given by the catalog."""
+    """Assigned by the catalog."""
     base_agent_class: _Name = "ToolCallingAgent"
     prompt_pack: PromptPack = field(default_factory=PromptPack)
     llm_policy: Annotated[LLMPolicy, AfterValidator(_reach)] = field(default_factory=LLMPolicy)
@@ -274,11 +274,11 @@ class Template:
     memory_policy: MemoryPolicy = field(default_factory=MemoryPolicy)
     multi_agent_meta: MultiAgentMeta = field(default_factory=MultiAgentMeta)
     follow: Literal["active", "pinned"] = "active"
-    """Which version a new turn takes: the active one, or the one that the session was opened with."""
+    """The version that a new turn uses: the active one, or the one that the session was opened with."""
     allow_client_system: bool = True
-    """May a client add its own system text to a turn?"""
+    """Whether a client may add its own system message to a turn."""
     owner: Annotated[str, Field(pattern=r"^[A-Za-z0-9._:@-]{1,128}$")] | None = None
-    """Who alone sees it; None: everybody."""
+    """The only owner who sees it; None: everybody."""
 
     @property
     def ref(self) -> str:
@@ -286,5 +286,5 @@ class Template:
 
 
 def render(text: str, **values: str) -> str:
-    """`text` with its known placeholders filled in one pass: what is filled in is never read as a template itself."""
+    """`text` with known placeholders filled in one pass: placeholders in the values are not expanded."""
     return _PLACEHOLDER.sub(lambda match: values.get(match[1], match[0]), text)

@@ -1,9 +1,9 @@
-"""How many tokens a text will cost, roughly: cheap, the same in every process, and never asking a provider.
+"""Estimates the tokens of a text: cheap, the same in every process, without a call to a provider.
 
-A real tokenizer belongs to one family of models, costs a hundred times as much and changes with its version; a window
-that is chosen anew for every request must come out the same next year, on any machine. So we count bytes of UTF-8 and
-take four for a token: English comes out at one token for four characters, Cyrillic at one for two, Chinese and
-Japanese at three for four, which is close to what today's models count.
+A real tokenizer belongs to one family of models, costs a hundred times as much and changes with its version; the
+context window is computed anew for every request and must be the same next year, on any machine. So we count UTF-8
+bytes and take four per token: one token for four English characters, one for two Cyrillic ones, three for four Chinese
+or Japanese ones, which is close to what today's models count.
 """
 
 from collections.abc import Iterable
@@ -13,9 +13,9 @@ from longhouse.journal.messages import Assistant, ImagePart, Message, User, text
 
 BYTES: Final = 4
 MESSAGE: Final = 4
-"""For the role and the marks around each message, and around each call."""
+"""Tokens for the role and the delimiters of each message and of each call."""
 IMAGE: Final = 1000
-"""An image of ordinary size; its bytes say nothing about it."""
+"""Tokens of an image of ordinary size; the number of its bytes says nothing about its tokens."""
 
 
 def estimate(text: str) -> int:

@@ -1,4 +1,4 @@
-"""What a tool is to an agent: a name, a schema, an effect, limits. How it runs is not known here."""
+"""A tool as agents see it: name, schema, effect, limits. How it runs is not known here."""
 
 import hashlib
 import re
@@ -22,7 +22,7 @@ _OTHER: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 @dataclass(frozen=True, eq=False)
 class Tool:
-    """A versioned description of an ability. Each is itself only, so that what is built from one can be kept by it."""
+    """A versioned description of a tool. Compared by identity, so that values built from it can be cached by it."""
 
     name: str
     description: str
@@ -36,21 +36,21 @@ class Tool:
     finishes: bool = False
     """Ends the turn."""
     closing: bool = False
-    """Still open when a budget is spent: it helps to come to an end."""
+    """Still open when a budget is spent: it helps to finish the turn."""
     asks: bool = False
     """Its call stays open until a person answers."""
     needs_approval: bool = False
-    """Its calls begin only after a person has approved them."""
+    """Its calls start only after a person has approved them."""
     approval_timeout: float = 86_400.0
     """Seconds after which a call that nobody approved is denied."""
     per_minute: int | None = None
-    """Calls of one owner that are made in a minute."""
+    """Rate limit: calls per minute and owner."""
     role: Role = ""
-    """Its part in a turn, which its calls are recorded with; what is done with a call, the fields above say."""
+    """Its role in a turn, recorded with its calls; the fields above control how a call is handled."""
     agent: str | None = None
-    """The template whose agent does the work; its call stays open until that agent has answered."""
+    """The template of the sub-agent that does the work; the call stays open until that agent has answered."""
     collects: bool = False
-    """Waits for what another call has begun."""
+    """Waits for the result of a task that another call started."""
 
     @property
     def is_delegated(self) -> bool:
@@ -61,7 +61,7 @@ class Tool:
         return f"{self.name}@{self.version}"
 
     def spec(self, wire_name: str) -> msgspec.Raw:
-        """The tool as a provider is told of it; encoded once, since it goes out with every step."""
+        """The tool definition for the provider; encoded once, since it is sent with every step."""
         if wire_name not in self._specs:
             function = {"name": wire_name, "description": self.description, "parameters": self.schema}
             self._specs[wire_name] = msgspec.Raw(msgspec.json.encode({"type": "function", "function": function}))
@@ -73,8 +73,8 @@ class Tool:
 
 
 def wire_names(names: Iterable[str]) -> dict[str, str]:
-    """Real name -> the name a provider accepts: as it is where it may be, else encoded without collisions."""
-    names = sorted(set(names))  # a name's encoding does not depend on who else came first
+    """Real name -> a name that providers accept: unchanged if valid, else encoded without collisions."""
+    names = sorted(set(names))  # the encoding does not depend on the order of the names
     plain = {name for name in names if _WIRE_NAME.fullmatch(name)}
     table = {name: name for name in plain}
     taken = set(plain)
@@ -92,7 +92,7 @@ def wire_names(names: Iterable[str]) -> dict[str, str]:
 
 
 def sendable(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Messages from elsewhere, with tool names that every provider accepts: there they may be called anything."""
+    """Imported messages, whose tool names may be arbitrary, with tool names that every provider accepts."""
     used = {call.function.name for one in messages if isinstance(one, Assistant) for call in one.tool_calls}
     names = wire_names(used)
     return tuple(_renamed(one, names) if isinstance(one, Assistant) and one.tool_calls else one for one in messages)

@@ -1,4 +1,4 @@
-"""A tool as the catalog describes it: what it is for, how it is bound to something that runs, who may use it."""
+"""Tool descriptors of the catalog: description and schema, the binding to an implementation, security policy."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -13,35 +13,35 @@ from longhouse.journal.roles import role_of
 _STRICT: Final = ConfigDict(extra="forbid")
 RISKS: Final = ("low", "medium", "high")
 EFFECTS: Final[tuple[Effect, ...]] = ("read", "idempotent", "once")
-"""The stricter the later."""
+"""From the least to the most strict."""
 DEFAULTS: Final[Mapping[str, Any]] = {
     "input_schema": {"type": "object", "properties": {}},
     "timeout": 60.0,
     "max_output": 40_000,
     "needs_approval": False,
 }
-"""What holds where a descriptor is silent and no class speaks."""
+"""Defaults for fields that neither the descriptor nor a class sets."""
 SILENT: Final = "silent"
-"""What a stored descriptor of a class calls the fields that it leaves to the class."""
+"""The key under which a stored descriptor lists the fields that it leaves to its class."""
 
 _Tag = Annotated[str, Field(min_length=1, max_length=100)]
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimeBinding:
-    """What runs when the tool is called; exactly one of the four."""
+    """The implementation of the tool; exactly one of the four is set."""
 
     __pydantic_config__ = _STRICT
 
     python_entrypoint: Annotated[str, Field(max_length=300)] | None = None
-    """`package.module:ClassName`, from a package that the process allows."""
+    """`package.module:ClassName`, from an allowed package."""
     remote_endpoint: Annotated[str, Field(max_length=2000)] | None = None
     mcp: Annotated[str, Field(max_length=200)] | None = None
     """`<server>.<tool>` of a configured MCP server."""
     agent: Annotated[str, Field(max_length=128)] | None = None
     """A template whose agent does the work."""
     api_key_ref: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:-]{1,128}$")] | None = None
-    """The name of a secret that goes to the remote endpoint; never a key."""
+    """The name of a secret that is sent to the remote endpoint; never the key itself."""
 
 
 def _one_binding(binding: RuntimeBinding) -> RuntimeBinding:
@@ -60,7 +60,7 @@ class Allow:
     templates: tuple[_Tag, ...] | None = None
     """The only templates whose agents may use the tool; None: all."""
     sub_agents: bool = True
-    """May agents use it that were called by another agent?"""
+    """Whether sub-agents may use it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class RateLimits:
     __pydantic_config__ = _STRICT
 
     per_minute: Annotated[int, Field(ge=1)] | None = None
-    """Calls of one owner that are made in a minute."""
+    """Rate limit: calls per minute and owner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,21 +82,21 @@ class SecurityPolicy:
 
 @dataclass(frozen=True, slots=True)
 class SecurityOverlay:
-    """What an operator has decided about a tool, over whatever its descriptions say. The risk is the operator's word;
-    all else only narrows what they say."""
+    """An operator's decisions on a tool, applied over its descriptors. The risk level replaces the described one; all
+    other fields can only narrow what the descriptors allow."""
 
     __pydantic_config__ = _STRICT
 
     risk_level: RiskLevel | None = None
-    """None: as described."""
+    """None: the risk level of the descriptor."""
     allow: Allow = field(default_factory=Allow)
     rate_limits: RateLimits = field(default_factory=RateLimits)
     needs_approval: bool = False
     enabled: bool = True
-    """Off: no agent is offered the tool."""
+    """False: no agent is offered the tool."""
 
     def policy(self, described: SecurityPolicy) -> SecurityPolicy:
-        """The policy that holds."""
+        """The effective security policy."""
         return SecurityPolicy(
             risk_level=self.risk_level or described.risk_level,
             allow=self.allowing(described.allow),
@@ -118,7 +118,7 @@ class SecurityOverlay:
         )
 
     def over_tool(self, tool: Tool) -> Tool:
-        """The tool as an agent meets it."""
+        """The tool as agents get it, with this overlay applied."""
         return replace(
             tool,
             per_minute=self._limit(tool.per_minute),
@@ -136,25 +136,25 @@ class ToolDescriptor:
 
     name: str
     version: int = 1
-    """Given by the catalog."""
+    """Assigned by the catalog."""
     type: ToolType = "domain"
     tags: tuple[_Tag, ...] = ()
     categories: tuple[_Tag, ...] = ()
     description_short: Annotated[str, Field(max_length=4000)]
     description_long: Annotated[str, Field(max_length=20_000)] = ""
-    """What the model is told instead of the short one, where it is there."""
+    """If set, the model gets this instead of the short description."""
     input_schema: dict[str, Any] | None = None
-    """None, here and below: what the class says, where a class does the work; else the default."""
+    """None, here and below: the class's own value if the tool is bound to a class, else the default."""
     runtime_binding: Annotated[RuntimeBinding, AfterValidator(_one_binding)]
     security_policy: SecurityPolicy = field(default_factory=SecurityPolicy)
     effect: Effect | None = None
-    """None: what the class says; `once` for remote and MCP tools, which do not say; `read` for agents."""
+    """None: the class's own value; `once` for remote and MCP tools, which declare none; `read` for agents."""
     timeout: Annotated[float, Field(gt=0, le=86_400)] | None = None
     max_output: Annotated[int, Field(ge=1, le=100_000_000)] | None = None
     needs_approval: bool | None = None
     approval_timeout: Annotated[float, Field(gt=0, le=31_536_000)] = 86_400.0
     owner: Annotated[str, Field(pattern=r"^[A-Za-z0-9._:@-]{1,128}$")] | None = None
-    """Who alone sees it; None: everybody."""
+    """The only owner who sees it; None: everybody."""
 
     @property
     def ref(self) -> str:
@@ -162,25 +162,25 @@ class ToolDescriptor:
 
     @property
     def tool(self) -> Tool:
-        """The tool as an agent meets it. What a class asks for is not known before it is bound: the most it could."""
+        """The tool as agents get it. The class's requirements are unknown before it is bound: the strictest apply."""
         if self.runtime_binding.python_entrypoint:
             return _met(replace(self, effect="once", needs_approval=True))
         is_foreign = self.runtime_binding.remote_endpoint or self.runtime_binding.mcp
         return _met(replace(self, effect=self.effect or ("once" if is_foreign else "read")))
 
     def bound_to(self, own: "ToolDescriptor") -> Tool:
-        """The tool once its class is known, by what that says of itself."""
+        """The tool once its class is known, combined with the class's own descriptor."""
         return _met(self.over(own))
 
     def over(self, own: "ToolDescriptor") -> "ToolDescriptor":
-        """This on what the class says of itself: the stricter of both, and the class where this is silent."""
+        """This descriptor merged over the class's own: the stricter value, or the class's value if this sets none."""
         left = {name: getattr(own, name) for name in DEFAULTS if getattr(self, name) is None}
         effect = max(self.effect or "read", own.effect or "read", key=EFFECTS.index)
         approval = bool(self.needs_approval or own.needs_approval)
         return replace(self, **{**left, "effect": effect, "needs_approval": approval})
 
     def weakened(self, own: "ToolDescriptor") -> tuple[str, str] | None:
-        """The field in which this asks for less care than the class does, and what is wrong with that."""
+        """The first field in which this is less strict than the class, with the error message, or None."""
         if self.effect and EFFECTS.index(self.effect) < EFFECTS.index(own.effect or "read"):
             says = f"the class says {own.effect}, and a descriptor cannot make that {self.effect}; leave effect out"
             return "effect", says
@@ -191,19 +191,19 @@ class ToolDescriptor:
 
 
 def said_of(told: dict[str, Any]) -> dict[str, Any]:
-    """What tells two descriptors apart. Where no class does the work, silence and the default are one."""
+    """The content by which descriptors are compared. Without a class, an unset field equals the default."""
     return told if _is_of_class(told) else {name: one for name, one in told.items() if not _is_default(name, one)}
 
 
 def stored(told: dict[str, Any]) -> dict[str, Any]:
-    """As a row keeps it: with every field filled in, as releases before this one read it."""
+    """The descriptor as a stored row: every field is filled in, since earlier releases read it so."""
     silent = [name for name in DEFAULTS if told.get(name) is None]
     filled = {**told, **{name: DEFAULTS[name] for name in silent}}
     return {**filled, SILENT: silent} if _is_of_class(told) else filled
 
 
 def lifted(row: dict[str, Any]) -> dict[str, Any]:
-    """As it was said. A row of before does not tell a default that was said from one that was not: it was not."""
+    """The descriptor as it was published. Old rows do not tell set defaults from unset fields: all are unset."""
     told = {name: value for name, value in row.items() if name != SILENT}
     if not _is_of_class(told):
         return told

@@ -1,7 +1,7 @@
-"""A session as the messages that a model sees, within a budget of tokens.
+"""Builds the context window: a session as the messages of a model request, within a token budget.
 
-Calls that no server could read are told in words that all can. What is left out depends on the session and its template
-alone: the same request can be composed again from the journal.
+Calls with arguments that no server could parse are rewritten as valid JSON. What is left out depends only on the
+session and its template, so the same request can be reproduced from the journal.
 """
 
 from collections import deque
@@ -32,16 +32,16 @@ from longhouse.journal.session import Session, Turn
 from longhouse.journal.transcript import Entry, Heard, Step, Summary, Told, Use
 
 FORM: Final = 1
-"""How requests are composed now; a turn keeps the form it started with, and its requests can be composed again. In
-form 0, prompts without a placeholder lost the task or the answer, an answer knew no date, an agent whose prompts named
-no date was told none, and strict schemas did not say their bounds."""
+"""The current version of request composition; a turn keeps the form it started with, so its requests can be reproduced.
+In form 0, prompts without a placeholder lost the task or the answer, an answer had no date, an agent whose prompts
+contain no date got none, and strict schemas did not describe their bounds."""
 ROOM: Final = 0.7
-"""Once over its budget, a window is cut down to this part of it. The next cut is then many steps away, and until it
-comes each request begins as the one before did: the provider's prompt cache keeps working."""
+"""A window over its budget is cut to this fraction of it. The next cut is then many steps away, and until then each
+request starts with the same prefix as the one before, so the provider's prompt cache keeps working."""
 LEAST: Final = 400
-"""Characters; shorter results and arguments stay, since their stubs would save next to nothing."""
+"""Characters; shorter results and arguments stay, since a stub would save almost nothing."""
 SHORT: Final = 100
-"""Characters of one argument that stays where longer ones beside it are left out."""
+"""Maximum characters of an argument that stays when longer ones of the same call are left out."""
 SUB_WINDOW: Final = 50
 """Messages of earlier turns that a sub-agent is shown, unless its template says otherwise."""
 
@@ -53,7 +53,7 @@ def compose(
     wire_names: dict[str, str],
     extra_system: str = "",
 ) -> list[Message]:
-    """System prompt, then the transcript; where it is too long, its oldest results and long arguments are left out."""
+    """System prompt, then the transcript; if it is too long, the oldest results and long arguments are left out."""
     assert session.turn is not None
     lines = (f"{n}. {wire_names[tool.name]}: {tool.description}" for n, tool in enumerate(offered, start=1))
     system = _system(session.turn, template, "\n".join(lines), extra_system)
@@ -61,20 +61,20 @@ def compose(
     now = [message for entry in present for message in _messages(entry, template, wire_names)]
     whole, budget = [system, *earlier, *now], template.llm_policy.context_tokens
     if tokens.total(whole) <= budget:
-        return whole  # a transcript only grows: what fits now has fitted all the time
+        return whole  # a transcript only grows: if it fits now, it was never cut before
     blocks = [_Block(earlier, {}), *(_block(entry, template, wire_names) for entry in present)]
     return [system, *_fitted(blocks, tokens.of(system), budget)]
 
 
 def _parted(session: Session, template: Template, names: dict[str, str]) -> tuple[list[Message], Sequence[Entry]]:
-    """Earlier turns as plain messages, where only so many are shown; and the entries that are shown in full."""
+    """Earlier turns as plain messages, if their number is limited, and the entries that are shown in full."""
     most = template.memory_policy.context_window
     transcript = conversation.shown(session)
     if most is None and session.side == "root":
         return [], transcript
     began = max((entry.seq for entry in transcript if isinstance(entry, Heard)), default=0)
     earlier = [entry for entry in transcript if entry.seq < began or isinstance(entry, Told)]
-    # A summary stands for all that was before it, and is not a message among others.
+    # A summary replaces everything before it, so it does not count against the limit of messages.
     summed = [
         message for entry in earlier if isinstance(entry, Summary) for message in conversation.worked(entry, names)
     ]
@@ -86,19 +86,19 @@ def _parted(session: Session, template: Template, names: dict[str, str]) -> tupl
 
 
 def history(session: Session, template: Template) -> Iterator[Message]:
-    """The whole transcript, nothing left out but what a summary stands for."""
+    """The whole transcript, except what a summary replaces."""
     for entry in conversation.shown(session):
         yield from _messages(entry, template, {})
 
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """The messages of one entry, and by their places the stubs that may stand for some of them."""
+    """The messages of one entry, and by index the stubs that may replace some of them."""
 
     messages: list[Message]
     stubs: dict[int, Message]
     is_thought: bool = False
-    """Reasoning between some results and what is done about them."""
+    """Reasoning between results and the action that follows from them."""
 
 
 def _block(entry: Entry, template: Template, names: dict[str, str]) -> _Block:
@@ -110,21 +110,21 @@ def _block(entry: Entry, template: Template, names: dict[str, str]) -> _Block:
 
 
 def stubbed(step: Step, template: Template) -> list[Message]:
-    """The messages of a step with all the stubs that may stand for them."""
+    """The messages of a step, replaced by stubs where possible."""
     block = _block(step, template, {})
     return [block.stubs.get(place, message) for place, message in enumerate(block.messages)]
 
 
 def is_thought(step: Step) -> bool:
-    """Does a step only think about what was there before it?"""
+    """Whether a step contains only reasoning about earlier results."""
     return all(use.role == "reasons" for use in step.uses)
 
 
 def _stub(step: Step, message: Message, names: dict[str, str]) -> Message | None:
-    """What may stand for a message of a step; None where nothing would be saved, or must not be."""
+    """The stub that may replace a message of a step; None if it would save nothing, or the message must stay."""
     uses = {use.call: use for use in step.uses}
     match message:
-        case Assistant() if not step.answer:  # an answer is handed in by a call, and is in its arguments
+        case Assistant() if not step.answer:  # an answer is delivered in the arguments of a call
             calls = tuple(call if uses[call.id].question else _cut_call(call) for call in message.tool_calls)
             return Assistant(content=message.content, tool_calls=calls) if calls != message.tool_calls else None
         case ToolResult() if len(message.content) >= LEAST and not uses[message.tool_call_id].question:
@@ -134,7 +134,7 @@ def _stub(step: Step, message: Message, names: dict[str, str]) -> Message | None
 
 
 def _cut_call(call: ToolCall) -> ToolCall:
-    """A call without its long arguments: which file was written stays, what was written into it does not."""
+    """A call without its long arguments: the name of a written file stays, its content does not."""
     given = object_of(call.function.arguments) if len(call.function.arguments) >= LEAST else None
     if given is None:
         return call
@@ -151,7 +151,7 @@ def _left_out(size: int) -> str:
 
 
 def _cut_result(use: Use, result: ToolResult, names: dict[str, str]) -> ToolResult:
-    # What has an effect is not to be repeated only to read its result once more.
+    # A call with side effects must not be repeated only to read its result again.
     again = "; call it again if you need it" if use.effect == "read" else ""
     name = names.get(use.tool, use.tool)
     content = f"[result of {name} left out: {len(result.content)} characters{again}]"
@@ -159,10 +159,10 @@ def _cut_result(use: Use, result: ToolResult, names: dict[str, str]) -> ToolResu
 
 
 def _fitted(blocks: Sequence[_Block], used: int, budget: int) -> Iterator[Message]:
-    """The blocks' messages, the oldest results and arguments as stubs where all of them are too many.
+    """The blocks' messages; if they exceed the budget, the oldest results and arguments are replaced by stubs.
 
-    The transcript is walked as it grew, so every request finds the cuts where those before it had made them. What has
-    not led to anything yet, the calls and results of the last step, is never left out.
+    The transcript is processed in the order in which it grew, so every request has the same cuts as those before it.
+    The calls and results of the last step, which the model has not acted on yet, are never left out.
     """
     whole: deque[tuple[int, int]] = deque()
     cut: set[tuple[int, int]] = set()
@@ -210,7 +210,7 @@ def _system(turn: Turn, template: Template, available_tools: str, extra: str) ->
     if extra:
         text = f"{text}\n\n{extra}"
     if turn.form and not template.prompt_pack.names_the_date:
-        # At the very end: what stands before it is the same on every day, as prompt caches need it.
+        # At the very end: the text before it is the same every day, which prompt caches need.
         text = f"{text}\n\nToday is {turn.date}.".lstrip()
     return System(content=text)
 
@@ -235,12 +235,12 @@ def _answer(use: Use, said: str, template: Template) -> str:
 
 
 def _complete(pattern: str, placeholder: str) -> str:
-    """A prompt with room for what it is for; one without is published no more, but may have been."""
+    """The prompt, with its placeholder added if missing; such prompts cannot be published now, but older ones exist."""
     return pattern if placeholder in pattern else f"{pattern}\n\n{placeholder}".lstrip()
 
 
 def _step(step: Step, template: Template, names: dict[str, str]) -> Iterator[Message]:
-    """The assistant's message, one result for each call in the order of the calls, then what people answered."""
+    """The assistant's message, one result for each call in the order of the calls, then the answers of people."""
     calls = tuple(
         ToolCall(id=use.call, function=Function(name=names.get(use.tool, use.tool), arguments=use.arguments))
         for use in step.uses
@@ -257,7 +257,7 @@ def _step(step: Step, template: Template, names: dict[str, str]) -> Iterator[Mes
 
 
 def _result(use: Use) -> str:
-    """What the tool message says: for a question, the question itself; its answer follows as the user's message."""
+    """The content of the tool message: for a question, the question itself; its answer follows as a user message."""
     if use.question and not isinstance(use.outcome, Fault):
         return use.question
     return _words(use.outcome) if use.outcome else "Error: not answered yet"

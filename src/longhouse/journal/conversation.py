@@ -1,7 +1,7 @@
-"""A session as a plain conversation: tasks as `user`, answers as `assistant`, and between them the work with tools.
+"""Converts a session's transcript to chat messages: tasks as `user`, answers as `assistant`, tool calls between them.
 
-No prompt is rendered here, and nothing shows how an agent thinks or how it hands in its answer: this is what another
-program, or the agent itself in a later turn, is told of what happened.
+No prompt is rendered here. Reasoning calls and the call that delivers the answer are left out. Other programs, and the
+agent itself in a later turn, read the session in this form.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,23 +21,23 @@ ONLY_IMAGES: Final = "[image]"
 
 
 def messages_of(session: Session) -> list[dict[str, Any]]:
-    """The whole history as JSON, work with tools included: what a sub-agent remembers."""
+    """The whole history as JSON, tool calls included: the memory of a sub-agent."""
     return as_dicts([message for entry in shown(session) for message in worked(entry)])
 
 
 def spoken_in(session: Session) -> list[dict[str, Any]]:
-    """What a user has said and was told, and nothing of the work in between."""
+    """The messages between user and agent, without the tool calls in between."""
     return as_dicts([message for entry in session.transcript for message in spoken(entry)])
 
 
 def shown(session: Session) -> list[Entry]:
-    """The transcript without the steps that a summary stands for: those are kept for the rules of their turn only."""
+    """The transcript without the steps that a summary replaces: those are kept only for the rules of their turn."""
     upto = max((entry.seq for entry in session.transcript if isinstance(entry, Summary)), default=0)
     return [entry for entry in session.transcript if entry.seq > upto or not isinstance(entry, Step)]
 
 
 def worked(entry: Entry, names: Mapping[str, str] = MappingProxyType({})) -> Iterator[Message]:
-    """The messages of one entry; calls appear once all of their step have returned, so that pairs are whole."""
+    """The messages of one entry; calls appear once all calls of the step have returned, so each has its result."""
     return sound(_worked(entry, names))
 
 
@@ -51,7 +51,7 @@ def _worked(entry: Entry, names: Mapping[str, str]) -> Iterator[Message]:
 
 
 def spoken(entry: Entry) -> Iterator[Message]:
-    """The messages of one entry that are for the person: prompts, questions and their answers, the final answer."""
+    """The messages of one entry between user and agent: prompts, questions and their answers, the final answer."""
     match entry:
         case Heard():
             yield User(content=entry.content)
@@ -69,7 +69,7 @@ def spoken(entry: Entry) -> Iterator[Message]:
 
 
 def as_dicts(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """As JSON: each with `role` and `content` in words; a result names its tool."""
+    """The messages as JSON, each with `role` and text `content`; a tool result also has the tool's name."""
     names: dict[str, str] = {}
     return [_as_dict(message, names) for message in messages]
 
@@ -95,7 +95,7 @@ def _as_dict(message: Message, names: dict[str, str]) -> dict[str, Any]:
 
 
 def _asked(uses: Sequence[Use]) -> Iterator[Message]:
-    """Questions as the agent's words, answers as the person's."""
+    """Questions as assistant messages, their answers as user messages."""
     for use in uses:
         if use.question:
             yield Assistant(content=use.question)

@@ -1,4 +1,4 @@
-"""The facts of a session's life. Their shapes are for ever: rows stay as written, old ones are lifted while reading."""
+"""The journal's event types. Stored rows are never rewritten: old versions are upgraded when they are read."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -15,9 +15,9 @@ Effect = Literal["read", "idempotent", "once"]
 CallKind = Literal["tool", "agent", "ask"]
 Cleanable = Literal["conversation", "context", "artifacts"]
 Decision = Literal["approve", "deny", "happened", "did_not_happen", "give_up"]
-"""What a person may say of a call."""
+"""The decisions that a person can make on a call."""
 INTERRUPTED: Final = " (interrupted)"
-"""What follows the name of a worker that broke off in the middle of a step and said so."""
+"""Suffix of the name of a worker that interrupted a step itself and recorded it."""
 
 
 class _Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -25,7 +25,7 @@ class _Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Sampling(_Value, frozen=True, kw_only=True):
-    """What the client asked of the model for one turn; None leaves it to the template."""
+    """The client's sampling parameters for one turn; None: the template's value."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -37,7 +37,7 @@ class Sampling(_Value, frozen=True, kw_only=True):
 
 
 class ReplyTo(_Value, frozen=True, kw_only=True):
-    """The open call of a parent that this prompt answers when its turn ends."""
+    """The open call of the parent session that gets the result when the turn of this prompt ends."""
 
     session: str
     call: str
@@ -52,19 +52,19 @@ class Limits(_Value, frozen=True, kw_only=True):
     """Seconds of work; time spent waiting for people does not count."""
     max_searches: int | None = None
     tool_budget: int | None = None
-    """Calls of tools that are not for finishing."""
+    """Tool calls, not counting tools that finish the turn."""
     token_budget: int | None = None
 
 
 class SharedBudget(_Value, frozen=True, kw_only=True):
-    """What all agents beneath the one at the top may use up together; None: as much as they like."""
+    """The budget that all sub-agents below the root session share; None: no limit."""
 
     tool_budget: int | None = None
     token_budget: int | None = None
 
 
 class Rights(_Value, frozen=True, kw_only=True):
-    """What a turn may not use, whatever its template says; handed down to sub-agents, and only ever narrowed."""
+    """Tools that a turn must not use, whatever its template says; sub-agents inherit it and can only narrow it."""
 
     denied: tuple[str, ...] = ()
     max_risk: Literal["low", "medium", "high"] = "high"
@@ -86,17 +86,17 @@ class Usage(_Value, frozen=True, kw_only=True):
 
 
 class Selection(_Value, frozen=True, kw_only=True):
-    """How the tools of a step were chosen, where not all that are permitted may be offered."""
+    """How the tools of a step were selected, where not all permitted tools could be offered."""
 
     query: str = ""
-    """What was searched for, as far as it is worth keeping; empty where nothing was."""
+    """The search query, shortened; empty if there was no search."""
     stage: str = ""
     scores: dict[str, float] = {}
-    """Of tools that the search found, offered or not. They rank within this step; without one, a tool was not found."""
+    """Scores of tools that the search found, offered or not; comparable within this step. No score: not found."""
     left_out: tuple[str, ...] = ()
-    """Permitted tools for which there was no place, the next in line first."""
+    """Permitted tools that did not fit into the offered set, the highest ranked first."""
     more: int = 0
-    """Left out beside those that are named."""
+    """How many more were left out, beside those in `left_out`."""
 
 
 class Output(_Value, frozen=True, kw_only=True, tag="Output"):
@@ -104,7 +104,7 @@ class Output(_Value, frozen=True, kw_only=True, tag="Output"):
 
 
 class Fault(_Value, frozen=True, kw_only=True, tag="Fault"):
-    """A failure is an outcome too, for the agent to read."""
+    """A failed call: the agent reads the error as the outcome."""
 
     code: str
     message: str
@@ -141,30 +141,30 @@ class Prompted(_Fact, frozen=True, kw_only=True, tag="Prompted"):
     sampling: Sampling | None = None
     version: int | None = None
     chain: str = ""
-    """The fingerprint of all that the client had said up to here (see fingerprint.py); empty for agents."""
+    """The fingerprint of the client's conversation up to here (see fingerprint.py); empty for prompts of agents."""
     depth: int = 0
-    """How many agents stand between the user and this one."""
+    """The delegation depth: the number of agents between the user and this one."""
     root: str = ""
-    """The session at the top, which the user talks to; empty for a prompt of the user."""
+    """The root session, which the user talks to; empty for a prompt of the user."""
     rights: Rights | None = None
-    """Those of the agent that asks."""
+    """The rights of the calling agent."""
     budget: Limits | None = None
-    """What is left to the agent that asks: its helper has no more."""
+    """The calling agent's remaining budget: the sub-agent cannot have more."""
     purse: SharedBudget | None = None
     shared: tuple[Message, ...] = ()
-    """What was said to the agent that asks, as far as it shares that; shown in this turn only."""
+    """The part of the calling agent's conversation that it shares; shown in this turn only."""
     contexts: dict[str, tuple[Message, ...]] = {}
-    """Histories of sub-agents, by name, that a client keeps itself and brings along."""
+    """Histories of sub-agents, by name, that the client stores itself and sends with the request."""
     named: tuple[str, ...] = ()
-    """Whose histories the client has brought along, told to those beneath: the histories stay at the top."""
+    """Names of the agents whose histories the client sent; sub-agents get the names, the root session the histories."""
     ephemeral: str = ""
-    """What the labels of these sub-agents begin with."""
+    """The label prefix of these sub-agents."""
     aside: bool = False
-    """Said while calls of the running turn waited for a decision: the agent hears it with their outcomes."""
+    """Sent while calls of the running turn waited for a decision: the agent reads it together with their outcomes."""
 
 
 class Started(_Fact, frozen=True, kw_only=True, tag="Started"):
-    """A worker took the prompt: what the turn may use is fixed here."""
+    """A worker started a turn with the prompt: the turn's version, limits and rights are fixed here."""
 
     trace: str
     prompt: int
@@ -173,12 +173,12 @@ class Started(_Fact, frozen=True, kw_only=True, tag="Started"):
     limits: Limits
     rights: Rights | None = None
     cleaned: tuple[Cleanable, ...] = ()
-    """What of the session so far this turn begins without."""
+    """The parts of the session that were reset for this turn."""
     date: str
     form: int = 0
-    """How the requests of this turn are composed, so that they can be composed again; 0: as the first releases did."""
+    """The version of request composition, so that requests can be reproduced; 0: as in the first releases."""
     approve_in_chat: bool = False
-    """May the user of the session decide on calls by a word in the chat?"""
+    """Whether the session's user may decide on calls by a message in the chat."""
 
 
 class Replied(_Fact, frozen=True, kw_only=True, tag="Replied"):
@@ -190,25 +190,25 @@ class Replied(_Fact, frozen=True, kw_only=True, tag="Replied"):
     usage: Usage | None = None
     phase: str = ""
     thought: str = ""
-    """Structured reasoning, where the reply held it beside the choice of a tool."""
+    """Structured reasoning, where the reply contained it beside the chosen tool."""
     problem: str = ""
-    """Why the reply could not be read; the model is told so."""
+    """Why the reply could not be parsed; the model gets this as an error message."""
     said: int = 0
-    """Characters of the text, from its beginning, that were shown to the client as content."""
+    """How many leading characters of the text were streamed to the client as content."""
     finish: str = ""
     model: str = ""
     offered: tuple[str, ...] = ()
     """Tools (name@version) added to the offered set by this step, in order."""
     withdrawn: tuple[str, ...] = ()
     selection: Selection | None = None
-    """None: all that was permitted was offered."""
+    """None: all permitted tools were offered."""
     recalled: tuple[str, ...] = ()
     digest: str = ""
-    """Of the request as sent, so that one composed again can be compared."""
+    """The digest of the request as sent, to compare with a reproduced request."""
 
 
 class Called(_Fact, frozen=True, kw_only=True, tag="Called"):
-    """The intent to use a tool; written before anything happens."""
+    """A tool call; written before the tool runs."""
 
     call: str
     provider_id: str = ""
@@ -219,11 +219,11 @@ class Called(_Fact, frozen=True, kw_only=True, tag="Called"):
     deadline: datetime | None = None
     call_kind: CallKind = "tool"
     question: str = ""
-    """What a call of kind `ask` shows to the person."""
+    """The text that a call of kind `ask` shows to the person."""
     approve_by: datetime | None = None
-    """Set: a person must approve the call before it begins; past this moment it is denied."""
+    """If set, a person must approve the call before it runs; after this time it is denied."""
     role: str = ""
-    """Of the tool, see roles.py."""
+    """The role of the tool, see roles.py."""
 
     def __post_init__(self) -> None:
         if not self.role and (role := role_of(self.tool)):
@@ -231,40 +231,40 @@ class Called(_Fact, frozen=True, kw_only=True, tag="Called"):
 
     @property
     def is_work(self) -> bool:
-        """Is it worth showing beside what the agent says? Thoughts, answers and questions are shown as such."""
+        """Whether the call is shown as tool activity. Reasoning, answers and questions are shown in their own form."""
         return self.role not in FORM and not self.question
 
 
 class Returned(_Fact, frozen=True, kw_only=True, tag="Returned"):
-    """A call ended; success and failure are both outcomes."""
+    """A call ended, with its result or its error."""
 
     call: str
     outcome: Outcome
     by: str = ""
     chain: str = ""
-    """As in `Prompted`: an answer is something the client said."""
+    """As in `Prompted`: an answer to a question is part of the client's conversation."""
     writes: dict[str, Any] = {}
-    """What the tool set in the context."""
+    """Values that the tool set in the context."""
     adds: dict[str, Any] = {}
-    """What it added there: items of a list, entries of a mapping, counts. Calls side by side do not undo each other."""
+    """Values that it added: list items, mapping entries, counts. Parallel calls do not overwrite each other."""
     spent: Usage | None = None
-    """Tokens that a sub-agent used up for this outcome; beside them its calls of tools, and the time it worked."""
+    """Tokens that a sub-agent used for this outcome; `calls` and `seconds` are its tool calls and working time."""
     calls: int = 0
     seconds: float = 0.0
 
 
 class Decided(_Fact, frozen=True, kw_only=True, tag="Decided"):
-    """What was decided on a call that stays open: by a person, or by the worker that had to make it."""
+    """A decision on a call that stays open: by a person, or by the worker that was to run it."""
 
     call: str
     decision: Decision | Literal["unknown"]
-    """`unknown`: it was begun, its answer was lost, and a person must say what became of it."""
+    """`unknown`: the call was started, its result was lost, and a person must say whether it took effect."""
     by: str
     comment: str = ""
     via: Literal["", "chat"] = ""
-    """Where it was said, if not at the route for it."""
+    """Where the decision was made, if not through the decision route."""
     chain: str = ""
-    """As in `Prompted`, where it was said in the chat."""
+    """As in `Prompted`, for decisions made in the chat."""
 
 
 class Condensed(_Fact, frozen=True, kw_only=True, tag="Condensed"):
@@ -273,18 +273,18 @@ class Condensed(_Fact, frozen=True, kw_only=True, tag="Condensed"):
     upto: int
     summary: str
     usage: Usage | None = None
-    """What the summary has cost."""
+    """The tokens that the summary cost."""
 
 
 class Spent(_Fact, frozen=True, kw_only=True, tag="Spent"):
-    """A reply came to nothing and was paid for all the same; the step is tried again."""
+    """A model reply was discarded but its tokens are charged; the step is retried."""
 
     usage: Usage
     reason: str = ""
 
 
 class Noted(_Fact, frozen=True, kw_only=True, tag="Noted"):
-    """A fact worth keeping."""
+    """A note that the agent keeps."""
 
     text: str
     cites: tuple[int, ...] = ()
@@ -302,16 +302,16 @@ class Stored(_Fact, frozen=True, kw_only=True, tag="Stored"):
 
 
 class Resumed(_Fact, frozen=True, kw_only=True, tag="Resumed"):
-    """Another worker took over from one that is gone."""
+    """A worker took the session over from a previous one."""
 
     worker: str
     previous: str
     unbegun: tuple[str, ...] = ()
-    """Calls that were surely not begun: nobody need be asked what became of them."""
+    """Calls that certainly were not started, so no person has to be asked about their outcome."""
 
     @property
     def is_loss(self) -> bool:
-        """Was a worker lost? Not where it lives and broke off, to leave or for want of Postgres."""
+        """Whether a worker was lost; false if it is alive and interrupted the step, at shutdown or without Postgres."""
         return self.previous != self.worker and not self.previous.endswith(INTERRUPTED)
 
 
@@ -348,11 +348,11 @@ Event = (
 )
 
 OUTSIDE: Final = (Opened, Prompted, Returned, Decided, Cancelled)
-"""What gateways, parents, approvers and operators may append; they never cost the holder its reply."""
+"""Events that API, parent sessions, approvers and operators may append; the lease holder's reply stays valid."""
 
 
 class Recorded(msgspec.Struct, frozen=True, kw_only=True):
-    """An event in its place in the journal."""
+    """An event with its position in the journal."""
 
     seq: int
     at: datetime
@@ -364,13 +364,13 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
 
 KINDS: Final[dict[str, type[Event]]] = {kind.__name__: kind for kind in get_args(Event)}
 VERSIONS: Final = dict.fromkeys(KINDS, 1)
-"""The newest version of each kind's shape; a kind that changes raises its own, and says how the old one is lifted."""
+"""Newest schema version of each kind; a kind that changes raises its version and adds an upgrade to `LIFTS`."""
 Lift = Callable[[dict[str, Any]], dict[str, Any]]
 LIFTS: Final[dict[tuple[str, int], Lift]] = {}
-"""(kind, version) -> a function that reads that old body as the next version."""
+"""(kind, version) -> a function that upgrades a body of that version to the next version."""
 
 MEANS_MORE: Final = 2
-"""The version of a body whose meaning an older process would miss: it must not read it as version 1."""
+"""The version of a body that an older process would misunderstand, so it must not read it as version 1."""
 
 _decoder: Final[msgspec.json.Decoder[Event]] = msgspec.json.Decoder(Event)
 _known: Final = (*VERSIONS.items(), (Prompted.__name__, MEANS_MORE), (Resumed.__name__, MEANS_MORE))
@@ -378,7 +378,7 @@ _current: Final = {f'{{"v":{version},"kind":"{kind}"'.encode() for kind, version
 
 
 def encode(event: Event) -> str:
-    """The body of a journal row, its shape's version first."""
+    """The body of a journal row, its schema version first."""
     return f'{{"v":{_version_of(event)},{msgspec.json.encode(event)[1:].decode()}'
 
 
@@ -387,12 +387,12 @@ def _version_of(event: Event) -> int:
         case Prompted(aside=True):
             return MEANS_MORE  # an older process would start a turn with it
         case Resumed(unbegun=unbegun) if unbegun:
-            return MEANS_MORE  # an older process would ask a person about calls that never began
+            return MEANS_MORE  # an older process would ask a person about calls that never started
     return VERSIONS[kind_of(event)]
 
 
 def decode(body: str | bytes) -> Event:
-    """The event of a stored body, lifted to the newest shape."""
+    """The event of a stored body, upgraded to the newest version."""
     raw = body.encode() if isinstance(body, str) else body
     is_current = raw[: raw.find(b",", 7)] in _current
     try:

@@ -1,7 +1,7 @@
-"""How a client that knows no ids is known again: by a digest of all that it and we have said.
+"""Fingerprints conversations, so that a client that sends no session id is matched to its session by the history.
 
-A fingerprint is a chain: each message is hashed onto what came before it. White space does not count, since clients
-strip and rejoin text; system texts do not count either, since they belong to a turn and may change with every request.
+A fingerprint is a hash chain: each message is hashed onto the chain before it. White space is ignored, since clients
+strip and rejoin text. System messages are ignored too, since they belong to a turn and may change with every request.
 """
 
 import hashlib
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 
 def begin(owner: str, key: str, user: str | None, model: str) -> str:
-    """The chain of a conversation in which nothing was said yet."""
+    """The chain of a conversation without messages."""
     return _link("", "\x00".join([owner, key, user or "", model]))
 
 

@@ -1,4 +1,4 @@
-"""Adds up a journal: `fold` is pure, and the same events always make the same session."""
+"""Computes a session's state from its journal: `fold` is pure, the same events always give the same session."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -24,11 +24,11 @@ from longhouse.journal.session import (
 from longhouse.journal.transcript import Heard, Step, Summary, Told, Use
 
 FOLD_VERSION: Final = 12
-"""Part of every snapshot; a change of what `fold` computes raises it, and old snapshots are ignored."""
+"""Stored with every snapshot; raise it when `fold` computes something else, and old snapshots are ignored."""
 
 
 def fold(recorded: Iterable[Recorded], session: Session) -> Session:
-    """`session` with these events added to it. Start from `blank(id)`, or from a snapshot."""
+    """`session` with these events applied. Start from `blank(id)` or from a snapshot."""
     builder = _Builder(session)
     for record in recorded:
         builder.add(record)
@@ -36,7 +36,7 @@ def fold(recorded: Iterable[Recorded], session: Session) -> Session:
 
 
 def extended(session: Session, new: Iterable[Event], at: datetime) -> Session:
-    """The session with events that were just written at its head, or that are about to be."""
+    """The session with events applied that were just appended to its journal, or are about to be."""
     return fold((Recorded(seq=session.head + 1 + nth, at=at, event=event) for nth, event in enumerate(new)), session)
 
 
@@ -45,7 +45,7 @@ def blank(session_id: str) -> Session:
 
 
 class _Builder:
-    """The mutable inside of `fold`: a long journal is added up without copying it at every event."""
+    """The mutable state of `fold`: a long journal is processed without a copy at every event."""
 
     def __init__(self, session: Session) -> None:
         self.base = session
@@ -132,7 +132,7 @@ class _Builder:
             case events.Finished():
                 self._end("COMPLETED", answer=event.answer)
             case events.Failed():
-                # Of an agent that says that it failed, the reason is its answer.
+                # When the agent itself reports that it failed, the reason is its answer.
                 answer = event.reason if event.code == AGENT_FAILED else None
                 self._end("FAILED", answer=answer, error=event.reason, code=event.code)
             case events.Cancelled():
@@ -162,7 +162,7 @@ class _Builder:
         self.lost = 0
         prompt = waiting.prompt
         self._clean(event.cleaned)
-        # What was thought of the last task says nothing of this one.
+        # Reasoning about the last task does not apply to this one.
         self.context = {name: value for name, value in self.context.items() if name != "current_step_reasoning"}
         if prompt.prior:
             self.transcript.append(Told(seq=seq, messages=prompt.prior))
@@ -204,7 +204,7 @@ class _Builder:
 
     def _reply(self, event: events.Replied, seq: int) -> None:
         assert self.turn is not None
-        # An action belongs to the iteration of the thought before it.
+        # An action belongs to the iteration of the reasoning before it.
         step = 0 if event.phase == "action" and is_thought(self.transcript) else 1
         self.lost = 0
         self.iteration += step
@@ -275,7 +275,7 @@ class _Builder:
             used = self.turn.clarifications_used + 1
             self.turn = replace(self.turn, clarifications_used=used, chain=event.chain, said=())
         if (call.uncertain or call.approve_by) and not event.by:
-            self.turn = replace(self.turn, chain="")  # nobody is told: the client knows what it was told before
+            self.turn = replace(self.turn, chain="")  # no client gets this: the old fingerprint stays valid
         if call.approve_by and not event.by and self.turn.resting_since:
             self.turn = replace(self.turn, moved_on=at)
         if event.spent:
@@ -306,7 +306,7 @@ class _Builder:
             self._spend(event.usage)
         kept = [entry for entry in self.transcript if entry.seq > event.upto]
         if self.turn and not self.turn.ended:
-            # The task of a running turn stays; its steps count for the rules, though no model is shown them any more.
+            # The task of a running turn stays; its steps still count for the rules, but are not sent to the model.
             began = max((entry.seq for entry in self.transcript if isinstance(entry, Heard)), default=0)
             present = (entry for entry in self.transcript if began <= entry.seq <= event.upto)
             kept = [*(entry for entry in present if isinstance(entry, Heard | Step)), *kept]
@@ -315,7 +315,7 @@ class _Builder:
     def _decide(self, event: events.Decided, at: datetime) -> None:
         call = self.open.get(event.call)
         if call and self.turn and event.decision != "unknown":
-            # Decided elsewhere, what follows is not told in the chat; its client is known by what it was told before.
+            # Decided outside the chat: what follows is not sent to the chat, and its client keeps the old fingerprint.
             self.turn = replace(self.turn, chain=event.chain, said=())
             if event.via == "chat":
                 self.turn = replace(self.turn, spoke=at, moved_on=None)
@@ -329,9 +329,9 @@ class _Builder:
             self.open[event.call] = replace(call, uncertain=True, doubt=event.comment)
 
     def _resume(self, event: events.Resumed) -> None:
-        """What a vanished worker may have begun, and must not be begun again, is now a question."""
+        """Calls that a lost worker may have started and that must not run twice become uncertain: a person decides."""
         self.lost += event.is_loss
-        for call in side_by_side(self.open.values()):  # the others were not being run
+        for call in side_by_side(self.open.values()):  # the others were not running
             is_doubtful = call.effect == "once" and call.call not in event.unbegun
             self.open[call.call] = replace(
                 call, lost=call.lost + event.is_loss, uncertain=call.uncertain or is_doubtful
@@ -353,13 +353,13 @@ class _Builder:
 
 
 def _pinned(pins: dict[str, int], refs: Iterable[str]) -> dict[str, int]:
-    """Which version a turn has of each tool: the first that it was offered."""
+    """The version that a turn has of each tool: the first one it was offered."""
     new = {name: int(version) for name, _, version in (ref.rpartition("@") for ref in refs)}
     return {**new, **pins} if new else pins
 
 
 def _thought(text: str) -> Any:
-    """Structured reasoning as a value; a thought in plain words stays words, and so does one nested without end."""
+    """Structured reasoning as a JSON value; plain text, or JSON that is nested too deeply, stays a string."""
     value = value_of(text)
     return text if value is None else value
 
@@ -393,14 +393,14 @@ def _woken(turn: Turn, at: datetime) -> Turn:
     if turn.resting_since is None:
         return turn
     rested = max(0.0, (at - turn.resting_since).total_seconds())
-    # Who works side by side works longer than the rest was; who waits for a person meanwhile, shorter.
+    # Parallel sub-agents work longer in sum than the rest lasted; ones that wait for a person work shorter.
     delegated_seconds = min(rested, turn.delegated_seconds)
     below = replace(turn.below, seconds=turn.below.seconds + delegated_seconds)
     return replace(turn, waited=turn.waited + rested - delegated_seconds, resting_since=None, below=below)
 
 
 def _charged(turn: Turn, event: events.Returned, spent: events.Usage) -> Turn:
-    """The turn with what an agent has used up for it."""
+    """The turn, charged with what a sub-agent used for it."""
     tokens = spent.total_tokens
     below = replace(turn.below, tokens=turn.below.tokens + tokens, calls=turn.below.calls + event.calls)
     return replace(

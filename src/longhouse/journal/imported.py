@@ -1,4 +1,4 @@
-"""Histories that come from elsewhere as JSON: read with patience, cut without splitting what belongs together."""
+"""Imports message histories from other programs: parses JSON leniently, trims without splitting calls and results."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -8,11 +8,11 @@ from longhouse.journal.messages import Assistant, Function, Message, ToolCall, T
 
 ROLES: Final = frozenset({"user", "assistant", "tool"})
 OURS: Final = re.compile(r"\d+-(action-\d+|reasoning)")
-"""Ids of calls as our sessions give them, each beginning with the first."""
+"""Call ids as our sessions assign them; numbering starts anew in each session."""
 
 
 def last(messages: Sequence[dict[str, Any]], limit: int) -> list[dict[str, Any]]:
-    """At most so many of the newest messages; a result whose call would be cut off goes with it."""
+    """At most `limit` of the newest messages; a tool result whose call is cut off is dropped too."""
     kept = list(messages[-limit:]) if limit > 0 else []
     while kept and kept[0].get("role") == "tool":
         kept.pop(0)
@@ -20,7 +20,7 @@ def last(messages: Sequence[dict[str, Any]], limit: int) -> list[dict[str, Any]]
 
 
 def paired(messages: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Without calls that were never answered and answers that nobody asked for: no model accepts either."""
+    """The messages without calls that have no result and results that have no call: models accept neither."""
     kept: list[dict[str, Any]] = []
     group: list[dict[str, Any]] = []
     missing: set[str] = set()
@@ -36,7 +36,7 @@ def paired(messages: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _settled(group: list[dict[str, Any]], missing: set[str]) -> list[dict[str, Any]]:
-    """A message and its results; of one whose results are not all there, only the words."""
+    """A message and its results; if results are missing, only the message's text."""
     if not missing:
         return group
     words = group[0].get("content")
@@ -44,7 +44,7 @@ def _settled(group: list[dict[str, Any]], missing: set[str]) -> list[dict[str, A
 
 
 def read(raw: object) -> list[dict[str, Any]]:
-    """The messages of a JSON array that somebody else may have written; whatever is no message is left out."""
+    """The messages of a JSON array that another program may have written; entries that are no messages are skipped."""
     if not isinstance(raw, list):
         return []
     return [message for one in raw if isinstance(one, dict) and (message := _read(one))]
@@ -56,7 +56,7 @@ def as_messages(history: Iterable[dict[str, Any]]) -> tuple[Message, ...]:
 
 
 def _told_apart(messages: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """With ids of calls that are not repeated, nor those that the turn to come will give to its own."""
+    """The messages with unique call ids that also differ from the ids the next turn will assign."""
     known: set[str] = set()
     ids: dict[str, str] = {}
     for message in messages:
@@ -113,7 +113,7 @@ def _read(raw: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _text(content: object) -> str | None:
-    """Words; of a list of parts, those of its texts."""
+    """The content as text; of a list of parts, the text parts."""
     if content is None:
         return ""
     if isinstance(content, str):

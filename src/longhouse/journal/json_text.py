@@ -1,4 +1,4 @@
-"""JSON of a model that others can read back: model servers parse the calls in a history, and refuse what is none."""
+"""Makes a model's JSON arguments valid: model servers parse the calls in a history and refuse invalid JSON."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
@@ -8,13 +8,13 @@ import msgspec
 from longhouse.journal.messages import Assistant, Function, Message, ToolCall, ToolResult
 
 DEEPEST: Final = 50
-"""Levels of lists and objects; no schema of ours has so many, and whoever walks a value stays far from its limits."""
+"""Maximum nesting of lists and objects; our schemas have less, and recursive code stays far from its limits."""
 QUOTED: Final = 400
-"""Characters of what could not be read that its result quotes."""
+"""Characters of invalid arguments that the result of the call quotes."""
 
 
 def value_of(text: str) -> Any:
-    """The value that a JSON text holds; None where it holds none, or one that is nested too deeply to be handed on."""
+    """The parsed value of a JSON text; None if it is invalid or nested too deeply."""
     try:
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -28,7 +28,7 @@ def object_of(text: str) -> dict[str, Any] | None:
 
 
 def is_deep(value: Any) -> bool:
-    """Is a value nested too deeply? Level by level: a walk that calls itself would break on such a one."""
+    """Whether a value is nested too deeply. Checked level by level: recursion would fail on such a value."""
     level = [value]
     for _ in range(DEEPEST):
         if not level:
@@ -39,9 +39,9 @@ def is_deep(value: Any) -> bool:
 
 
 def sound(messages: Iterable[Message]) -> Iterator[Message]:
-    """The messages, with an empty object where the arguments of a call are none; its result quotes what was written.
+    """The messages with invalid call arguments replaced by an empty object; the call's result quotes the original.
 
-    The journal keeps the model's own words: this is how a history is told on.
+    The journal keeps the model's own text; only the history that is sent on is changed.
     """
     broken: dict[str, str] = {}
     for message in messages:

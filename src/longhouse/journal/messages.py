@@ -1,4 +1,4 @@
-"""The transcript vocabulary: OpenAI messages as frozen values that encode straight to the wire."""
+"""OpenAI chat messages as frozen structs that encode directly to the request's JSON."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -7,10 +7,10 @@ from typing import Final
 import msgspec
 
 FILE_SCHEME: Final = "longhouse-file:"
-"""An image in a journal names its file by digest under this scheme; its bytes are put in when a request is sent."""
+"""URL scheme of images in the journal: it names the file by digest; the bytes are inlined when a request is sent."""
 
 _UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
-# Whole surrogate pairs and all other escapes are passed over; what group 1 finds is NUL, or half a pair.
+# Complete surrogate pairs and all other escapes are skipped; group 1 matches NUL or a lone surrogate.
 _ESCAPE: Final = re.compile(
     r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|u([dD][89a-fA-F][0-9a-fA-F]{2}|0000)|.)", re.DOTALL
 )
@@ -40,7 +40,7 @@ Content = str | tuple[Part, ...]
 class Function(_Wire, frozen=True, kw_only=True):
     name: str
     arguments: str
-    """The model's own string: key order is part of what it said."""
+    """The model's own string, unparsed: it keeps the key order."""
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +71,7 @@ Message = System | User | Assistant | ToolResult
 
 
 def text_of(content: Content | None) -> str:
-    """The words of a content, images left out."""
+    """The text of a message content, without images."""
     if content is None:
         return ""
     if isinstance(content, str):
@@ -80,7 +80,7 @@ def text_of(content: Content | None) -> str:
 
 
 def files_in(messages: Iterable[Message]) -> set[str]:
-    """The digests of all files that these messages show."""
+    """The digests of all files that these messages refer to."""
     return {
         part.image_url.url.removeprefix(FILE_SCHEME)
         for message in messages
@@ -109,9 +109,9 @@ def _part_with_file(part: Part, urls: dict[str, str]) -> Part:
 
 
 def clean(text: str) -> str:
-    """Text from a model or a tool with what Postgres and JSON cannot carry (NUL, lone surrogates) made visible.
+    """Text from a model or a tool, with characters that Postgres and JSON cannot store (NUL, lone surrogates) replaced.
 
-    Character by character, so that the fragments of a text come out as the whole does.
+    Works character by character, so the cleaned fragments of a text join to the cleaned text.
     """
     try:
         text.encode()
@@ -121,6 +121,6 @@ def clean(text: str) -> str:
 
 
 def clean_json(text: str) -> str:
-    """JSON from a model, where the same characters may also hide behind escapes."""
+    """JSON from a model, where the same characters may also be written as escapes."""
     text = clean(text)
     return _ESCAPE.sub(lambda match: "\\ufffd" if match[1] else match[0], text) if "\\u" in text else text

@@ -1,4 +1,4 @@
-"""What waits for a person's decision, in words: which call, with which arguments, and how to decide."""
+"""Describes calls that wait for a person's approval or decision: which call, its arguments, and how to decide."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,29 +7,29 @@ from typing import Final
 from longhouse.journal.visible_text import in_code, name_in_code, readable, readable_json
 
 SHOWN: Final = 2_000
-"""Characters of a call's arguments that are shown; the session has all of them."""
+"""Characters of a call's arguments that are shown; the session holds all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """A call that waits to be approved, or whose outcome nobody knows."""
+    """A call that waits for approval, or whose outcome is unknown."""
 
     tool: str
     call: str
     arguments: str
     is_uncertain: bool
     in_chat: bool
-    """May its user decide it in the chat?"""
+    """Whether the user may decide it in the chat."""
     doubt: str = ""
-    """How its answer was lost; empty where its worker was."""
+    """How its result was lost; empty if its worker was lost."""
     asked_by: str = ""
-    """The agent beneath that made it; empty for one of the agent that the user talks to."""
+    """The sub-agent that made the call; empty for the agent that the user talks to."""
     label: str = ""
-    """What it is called by at the top; empty: by its id."""
+    """Its name in the root session's chat; empty: its id."""
 
     @property
     def words(self) -> str:
-        """For a chat, which may render Markdown: what others wrote stands in code spans."""
+        """The text for a chat, which may render Markdown: text from others is put in code spans."""
         tool, doubt = name_in_code(self.tool), in_code(readable(self.doubt))
         if self.asked_by:
             question = happened(tool, doubt) if self.is_uncertain else f"May {tool} run?"
@@ -42,19 +42,19 @@ class Undecided:
 
     @property
     def name(self) -> str:
-        """What a person calls it by, where several wait."""
+        """The name by which a person refers to it when several wait."""
         return name_in_code(self.label or self.call)
 
     @property
     def _shown(self) -> str:
-        """The arguments as a person can trust them: what runs is what was read."""
+        """The arguments with invisible characters escaped: the person reads what will run."""
         shown = in_code(readable_json(self.arguments[:SHOWN]))
         cut = f"… (cut here; they have {len(self.arguments)} characters)"
         return shown if self._is_whole else f"{shown}{cut}"
 
     @property
     def by_word(self) -> bool:
-        """Does a word in the chat decide it? What nobody was shown whole is not approved by one."""
+        """Whether a chat message can decide it. Calls that were not shown in full cannot be approved in the chat."""
         return self.in_chat and self._is_whole
 
     @property
@@ -63,12 +63,12 @@ class Undecided:
 
 
 def happened(tool: str, doubt: str) -> str:
-    """What is asked about a call that may have taken effect, in words that are shown as they are."""
+    """The question about a call that may have taken effect, as plain text that is shown unchanged."""
     return f"Did {tool} happen? It is not known: {doubt}." if doubt else f"Did {tool} happen?"
 
 
 def words_for(waiting: Sequence[Undecided], session_id: str) -> str:
-    """What waits, a line for each, and how to decide."""
+    """The waiting calls, one line each, and how to decide."""
     route = f"POST /v1/sessions/{session_id}/approval"
     lines = [one.words for one in waiting]
     if not any(one.by_word for one in waiting):

@@ -1,10 +1,10 @@
-"""The roles of tools: code asks which role a call has, and never what its tool is called."""
+"""The roles of tools: code checks the role of a call, never the name of its tool."""
 
 from collections.abc import Mapping
 from typing import Final, Literal
 
 Role = Literal["", "finishes", "asks", "reasons", "plans", "searches", "collects", "reports"]
-"""Empty: the tool does work of its own that nothing else depends on."""
+"""Empty: an ordinary tool, which nothing else depends on."""
 
 ROLES: Final[Mapping[str, Role]] = {
     "finalanswertool": "finishes",
@@ -15,10 +15,10 @@ ROLES: Final[Mapping[str, Role]] = {
     "collecttool": "collects",
     "createreporttool": "reports",
 }
-"""Tool -> its role, for calls that were recorded without one, as earlier releases did. A tool that is published under
-one of these names takes over its role."""
+"""Tool name -> role, for calls that earlier releases recorded without a role. A tool that is published under one of
+these names gets its role."""
 FORM: Final = frozenset({"finishes", "reasons"})
-"""Roles of tools by which an agent thinks and answers: their calls are form, not work."""
+"""Roles of the tools that carry reasoning and answers: their calls do not count as work."""
 
 
 def role_of(tool: str) -> Role:

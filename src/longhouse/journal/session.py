@@ -1,4 +1,4 @@
-"""A session is the sum of its events: `fold` adds them up, nothing edits it."""
+"""The state of a session and its running turn, computed from the journal by `fold`; nothing else changes it."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -16,19 +16,19 @@ from longhouse.journal.spoken import together
 from longhouse.journal.transcript import Entry, Heard, Step
 
 AGENT_FAILED: Final = "agent_failed"
-"""The code of a turn whose agent itself said that it could not fulfil the request: its words are an answer."""
+"""The code of a turn whose agent itself reported that it could not do the task: its text is the answer."""
 LOCAL_OWNER: Final = "local"
-"""Whom everything belongs to where no keys are set, and then the user of whatever names none."""
+"""The owner of everything when no API keys are set, and then also the default user."""
 EPHEMERAL: Final = "ephemeral/"
-"""What the label of a session begins with whose history the caller keeps; no agent can choose such a label."""
+"""Label prefix of sessions whose history the caller stores; no agent can choose such a label."""
 EPHEMERAL_LABEL: Final = "^ephemeral(/|-[0-9a-f]{32}(/|$))"
-"""Any such label, also as they were written before; for Postgres too."""
+"""Regular expression for such labels, earlier formats included; also used in Postgres."""
 MOST_LOST: Final = 3
-"""Workers that one step may lose: it is not tried again, for it may well be what takes them down."""
+"""After so many lost workers a step is not retried: it may be what crashes them."""
 
 
 def own_label(label: str) -> str:
-    """A label as the agent that called gave it: without what stands in front where the caller keeps the history."""
+    """A label as the calling agent gave it: without the prefix of sessions whose history the caller stores."""
     return re.sub("^ephemeral[/-][0-9a-f]{32}(/|$)", "", label)
 
 
@@ -58,15 +58,15 @@ class Open(_SessionValue, frozen=True, kw_only=True):
     kind: events.CallKind
     seq: int
     at: datetime | None = None
-    """When it was made."""
+    """When the call was made."""
     question: str = ""
     deadline: datetime | None = None
     uncertain: bool = False
-    """Begun, and not to be begun twice: its worker or its answer was lost, and a person must say what became of it."""
+    """Started, must not run twice: its worker or its result was lost, and a person must say whether it took effect."""
     doubt: str = ""
-    """How its answer was lost; empty where its worker was."""
+    """How its result was lost; empty if its worker was lost."""
     approve_by: datetime | None = None
-    """Not begun: a person must approve it by then. None: it needs no approval, or has it."""
+    """Not started: a person must approve it by this time. None: it needs no approval, or is approved."""
     lost: int = 0
     """Workers that were lost while they ran it."""
 
@@ -80,7 +80,7 @@ class Open(_SessionValue, frozen=True, kw_only=True):
 
 
 class Artifact(_SessionValue, frozen=True, kw_only=True):
-    """A file that the session made; its seq is its id."""
+    """A file that the session created; its seq is its id."""
 
     seq: int
     at: datetime
@@ -95,7 +95,7 @@ class Waiting(_SessionValue, frozen=True, kw_only=True):
 
 
 class Below(_SessionValue, frozen=True, kw_only=True):
-    """What agents have used up that a turn has waited for; the turn's own counters have it too."""
+    """What the sub-agents that a turn waited for have used; it is included in the turn's own counters."""
 
     tokens: int = 0
     calls: int = 0
@@ -103,7 +103,7 @@ class Below(_SessionValue, frozen=True, kw_only=True):
 
 
 class Turn(_SessionValue, frozen=True, kw_only=True):
-    """One prompt and what it has caused in this session so far. Counters and budgets belong to it."""
+    """One prompt and its processing in this session so far, with the turn's counters and budgets."""
 
     trace: str
     prompt: int
@@ -114,14 +114,14 @@ class Turn(_SessionValue, frozen=True, kw_only=True):
     started_at: datetime
     task: str
     form: int = 0
-    """How its requests are composed, see `Started`."""
+    """The version of request composition, see `Started`."""
     system: str | None = None
     sampling: events.Sampling | None = None
     chain: str = ""
     reply_to: events.ReplyTo | None = None
     depth: int = 0
     root: str = ""
-    """The session that the user talks to, where it is another one."""
+    """The session that the user talks to, if it is another one."""
     rights: events.Rights | None = None
     shared: tuple[Message, ...] = ()
     contexts: dict[str, tuple[Message, ...]] = {}
@@ -131,40 +131,40 @@ class Turn(_SessionValue, frozen=True, kw_only=True):
     purse: events.SharedBudget | None = None
     iteration: int = 0
     pins: dict[str, int] = {}
-    """Tool -> the version that the turn was first offered; it keeps it, also where the tool was closed in between."""
+    """Tool -> the version that the turn was first offered; it keeps it, even if the tool was closed in between."""
     is_thinking: bool = False
-    """Has the iteration brought a thought so far, and its action not yet?"""
+    """Whether the iteration has its reasoning but not yet its action."""
     searches_used: int = 0
     clarifications_used: int = 0
     tokens: int = 0
     calls: int = 0
-    """Of tools; those by which a thought is written are not counted."""
+    """Tool calls; calls of reasoning tools are not counted."""
     unreadable: int = 0
-    """Replies in a row that could not be read."""
+    """Consecutive replies that could not be parsed."""
     waited: float = 0.0
-    """Seconds spent at rest, waiting for people: they do not count against the time budget."""
+    """Seconds spent waiting for people: they do not count against the time budget."""
     resting_since: datetime | None = None
     delegated_seconds: float = 0.0
-    """Seconds that others have worked for it since then: as much of the rest was no waiting for people."""
+    """Seconds that sub-agents have worked for it since `resting_since`: this part was not waiting for people."""
     below: Below = Below()
     verdict: Literal["", "COMPLETED", "FAILED"] = ""
-    """Set by the first finishing tool; the turn ends when its other calls have returned."""
+    """Set by the first tool that finishes; the turn ends when its other calls have returned."""
     answer: str | None = None
     ended: Literal["", "COMPLETED", "FAILED", "CANCELLED"] = ""
     error: str | None = None
     code: str | None = None
     usage: events.Usage = events.Usage()
     said: tuple[str, ...] = ()
-    """What each reply has said to the user since the user spoke last; empty for one that said nothing."""
+    """The text of each reply to the user since the user's last message; empty for a reply without text."""
     spoke: datetime | None = None
-    """When the user last said something in the chat while it ran: the answer to that tells what waits by then."""
+    """Time of the user's last chat message during the turn: the answer to it reports what waits by then."""
     moved_on: datetime | None = None
-    """When it was last moved on from a rest elsewhere, by a decision at the route or a deadline, and nobody has spoken
-    since: what it asks after that is not told in the chat."""
+    """When the turn was last resumed outside the chat, by the decision route or a deadline, with no chat message since:
+    what it asks after that is not sent to the chat."""
 
 
 class Session(_SessionValue, frozen=True, kw_only=True):
-    """One agent's life in one conversation."""
+    """The state of one agent in one conversation."""
 
     id: str
     agent: str
@@ -178,18 +178,18 @@ class Session(_SessionValue, frozen=True, kw_only=True):
     updated_at: datetime | None = None
     head: int = 0
     iteration: int = 0
-    """Counts over all turns, so that call ids stay unique in the session."""
+    """Counted over all turns, so that call ids are unique in the session."""
     turn: Turn | None = None
     queue: tuple[Waiting, ...] = ()
     open: dict[str, Open] = {}
     transcript: tuple[Entry, ...] = ()
     offered: tuple[str, ...] = ()
     context: dict[str, Any] = {}
-    """What tools wrote to their context: searches, sources, reasoning."""
+    """Values that tools wrote to their context: searches, sources, reasoning."""
     notes: tuple[str, ...] = ()
     files: tuple[Artifact, ...] = ()
     lost: int = 0
-    """Workers that were lost with it since it last got anywhere."""
+    """Workers lost with this session since its last progress."""
 
     @property
     def is_running(self) -> bool:
@@ -205,12 +205,12 @@ class Session(_SessionValue, frozen=True, kw_only=True):
 
     @property
     def is_suspect(self) -> bool:
-        """Was a worker lost with the step that it is in?"""
+        """Whether a worker was lost during the current step."""
         return self.lost > 0 or any(call.lost for call in self.due_calls)
 
     @property
     def is_hopeless(self) -> bool:
-        """Has it lost so many workers, with no call to blame, that its turn is not worth another?"""
+        """Whether so many workers were lost, with no call as the cause, that the turn is not retried."""
         return self.lost >= MOST_LOST and not self.due_calls
 
     @property
@@ -231,24 +231,24 @@ class Session(_SessionValue, frozen=True, kw_only=True):
 
     @property
     def wake_at(self) -> datetime | None:
-        """When something happens by itself: the first approval that nobody gave is denied."""
+        """The next timeout: when the first call without approval is denied."""
         return min((call.approve_by for call in self.unapproved if call.approve_by), default=None)
 
     @property
     def can_move(self) -> bool:
-        """Is there anything to do without waiting for somebody?"""
+        """Whether a worker can advance the session now, without waiting for a person or a sub-agent."""
         if self.is_running:
             return not self.open or bool(self.due_calls)
         return bool(self.queue)
 
     @property
     def has_just_thought(self) -> bool:
-        """Was the last thing that happened a phase of reasoning?"""
+        """Whether the last step was a reasoning phase."""
         return is_thought(self.transcript)
 
     @property
     def stage(self) -> Literal["plan", "research", "synthesize"]:
-        """How far the work on the task is: a plan, then sources, then the answer."""
+        """The stage of the task: plan, then research, then the answer."""
         if self.enough_data:
             return "synthesize"
         if self.plan_made or self.context.get("sources"):
@@ -267,7 +267,7 @@ class Session(_SessionValue, frozen=True, kw_only=True):
 
     @property
     def steps(self) -> list[Step]:
-        """The steps of the present turn, the newest first."""
+        """The steps of the current turn, the newest first."""
         found = []
         for entry in reversed(self.transcript):
             if isinstance(entry, Heard):
@@ -278,13 +278,13 @@ class Session(_SessionValue, frozen=True, kw_only=True):
 
     @property
     def spoken(self) -> str | None:
-        """All that a client is sent as content up to this rest: what was said on the way, and why it rests."""
+        """All content that a client gets until the session stops: texts of the replies, then the answer or question."""
         words = self.last_words
         return None if words is None or self.turn is None else together(self.turn.said, words)
 
     @property
     def last_words(self) -> str | None:
-        """Why the session rests, as a client is told: the answer, or the oldest question."""
+        """The text that tells a client why the session stopped: the answer, the oldest question, or calls to decide."""
         if self.turn is None:
             return None
         if self.state is State.WAITING_FOR_CLARIFICATION:
@@ -304,13 +304,13 @@ class Session(_SessionValue, frozen=True, kw_only=True):
         )
 
     def heard_up_to(self, chain: str) -> "Session":
-        """As it is for a client that was told, and has said, what the fingerprint `chain` stands for."""
+        """The session for a client whose conversation has the fingerprint `chain`."""
         assert self.turn is not None
         return msgspec.structs.replace(self, turn=msgspec.structs.replace(self.turn, chain=chain))
 
     @property
     def rest_mark(self) -> str | None:
-        """The fingerprint under which a client that resends everything finds this rest."""
+        """The fingerprint by which a client that resends the whole conversation finds the session at this point."""
         said = self.spoken
         if said is None or self.turn is None or not self.turn.chain:
             return None
@@ -332,7 +332,7 @@ class Session(_SessionValue, frozen=True, kw_only=True):
 
 
 def side_by_side(calls: Iterable[Open]) -> list[Open]:
-    """Of open calls those that are run now: all that are due; the last tries one by one, to know which one it is."""
+    """The open calls to run now: all that are due; on the last retry one by one, to find which one crashes workers."""
     due = [call for call in calls if call.is_due]
     suspects = (call for call in due if call.lost >= MOST_LOST - 1)
     return next(([call] for call in suspects), due)

@@ -1,4 +1,4 @@
-"""What a client is told as content: the texts of an agent's replies, then its answer or its question."""
+"""Joins the content that a client gets: the texts of an agent's replies, then its answer or question."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -7,9 +7,9 @@ BLANK_LINE: Final = "\n\n"
 
 
 def together(said: Sequence[str], words: str = "") -> str:
-    """What each reply has said, then these words, a blank line between them.
+    """The text of each reply, then `words`, separated by blank lines.
 
-    Words that only repeat what their own reply, the last one, has said are not said twice.
+    If `words` only repeat the text of the last reply, they are not added again.
     """
     if said and words.strip() == said[-1].strip():
         words = ""

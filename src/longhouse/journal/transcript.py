@@ -1,4 +1,4 @@
-"""What an agent has heard, done and been told: the transcript, as the fold of a journal."""
+"""The entries of a session's transcript: prompts, steps with tool calls, imported messages, summaries."""
 
 import msgspec
 
@@ -12,33 +12,33 @@ class _Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Heard(_Entry, frozen=True, kw_only=True, tag="Heard"):
-    """A prompt as it entered the transcript: the task of a turn, on the day the turn started."""
+    """The prompt of a turn, dated by the day the turn started."""
 
     seq: int
-    """Of its `Started`: a prompt may have waited behind a turn, and the transcript is in the order of its seqs."""
+    """The seq of its `Started`: a prompt may have waited for a turn to end, and the transcript is ordered by seq."""
     content: Content
     date: str
     form: int = 0
-    """As in its `Started`."""
+    """As in the turn's `Started`."""
 
 
 class Use(_Entry, frozen=True, kw_only=True):
-    """One call of a step and, once it is there, its outcome."""
+    """One call of a step and, once it has returned, its outcome."""
 
     call: str
     tool: str
     role: str = ""
-    """Of the tool, as in its `Called`."""
+    """The role of the tool, as in its `Called`."""
     arguments: str
     outcome: Outcome | None = None
     question: str = ""
     effect: events.Effect = "read"
     date: str = ""
-    """The day on which a person has answered; empty in turns of the first form."""
+    """The day on which a person answered; empty in turns of form 0."""
 
 
 class Step(_Entry, frozen=True, kw_only=True, tag="Step"):
-    """A reply of the model and the calls it led to; calls and outcomes stay in pairs by construction."""
+    """A model reply and its calls; each call is stored with its outcome, so they cannot get separated."""
 
     seq: int
     text: str = ""
@@ -46,15 +46,15 @@ class Step(_Entry, frozen=True, kw_only=True, tag="Step"):
     phase: str = ""
     problem: str = ""
     thought: bool = False
-    """Is the text structured reasoning, not words?"""
+    """Whether the text is structured reasoning instead of plain text."""
     answer: str = ""
-    """What the turn ended with, where it ended with this step."""
+    """The answer of the turn, if the turn ended with this step."""
     asides: tuple[Content, ...] = ()
-    """What the user said while calls of this step waited for a decision."""
+    """Messages of the user while calls of this step waited for a decision."""
 
 
 class Told(_Entry, frozen=True, kw_only=True, tag="Told"):
-    """Messages that came along with a prompt: what was said before this session knew of it."""
+    """Messages sent with a prompt: the conversation before this session."""
 
     seq: int
     messages: tuple[Message, ...]

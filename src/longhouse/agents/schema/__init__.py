@@ -1,1 +1,1 @@
-"""JSON Schema: references followed, choices flattened, strict output, and what a schema says in words."""
+"""JSON Schema: resolve references, flatten alternatives, convert to strict output, describe in words."""

@@ -1,14 +1,14 @@
-"""The bounds of a JSON Schema in words, for those who cannot be sent the bounds themselves."""
+"""Describes the bounds of a JSON Schema in words, for output formats that cannot express them."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeGuard
 
 LONGEST: Final = 200
-"""Characters of a pattern that is told; a longer one says nothing to a model."""
+"""Maximum characters of a pattern that is included; a longer one does not help a model."""
 
 
 def words(schema: Mapping[str, Any]) -> str:
-    """What a value has to keep to beside its type, such as "between 1 and 20"; empty where nothing is said."""
+    """The constraints of a value beside its type, such as "between 1 and 20"; empty if there are none."""
     return ", ".join([*_number(schema), *_size(schema), *_text(schema)])
 
 

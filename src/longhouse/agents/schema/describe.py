@@ -1,4 +1,4 @@
-"""What a JSON Schema says in words: the names of its properties, their descriptions, and what may be chosen."""
+"""Extracts the words of a JSON Schema: property names, their descriptions, and enum values."""
 
 from collections.abc import Iterator, Mapping
 from itertools import islice
@@ -7,15 +7,15 @@ from typing import Any, Final
 from longhouse.agents.schema import resolve
 
 DEPTH: Final = 6
-"""So deep are schemas inside schemas read; a list of alternatives is a step too."""
+"""Maximum depth of nested schemas that are read; a list of alternatives counts as a level."""
 MOST: Final = 200
 MOST_CHOICES: Final = 20
-"""Values of an enumeration that are read: the first say what it is a choice of."""
+"""Enum values that are read: the first ones show what the choice is about."""
 
 
 def parameters(schema: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Names of a schema's properties and what is said of them, of those inside them too."""
-    # Each reference is followed once: what it leads to is told once, and a schema may refer to itself.
+    """Names and descriptions of a schema's properties, nested ones included."""
+    # Each reference is followed once: its target is described once, and a schema may refer to itself.
     return list(islice(_properties(schema, DEPTH, schema, {"#"}), MOST))
 
 
@@ -29,7 +29,7 @@ def _properties(schema: Any, depth: int, root: Mapping[str, Any], followed: set[
         yield from _properties(inner, depth - 1, root, followed)
     yield from _properties(schema.get("items"), depth - 1, root, followed)
     for part in _parts(schema):
-        # What is said of a part is said of the property that it is a part of.
+        # The description of a part belongs to the property that contains the part.
         yield from (("", said) for said in _said(part))
         yield from _properties(part, depth - 1, root, followed)
 
@@ -41,7 +41,7 @@ def _parts(schema: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def _said(schema: Any) -> list[str]:
-    """The description, and the words that may be chosen."""
+    """The description and the enum values."""
     if not isinstance(schema, dict):
         return []
     choices = schema.get("enum")

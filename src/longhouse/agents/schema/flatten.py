@@ -1,7 +1,7 @@
-"""What a JSON Schema leaves a choice between, with references followed and conditions put together.
+"""Flattens a JSON Schema into its alternatives, with references resolved and `allOf` merged.
 
-Strict structured output knows neither references nor conditions. A schema is therefore seen here as a few leaves, each
-of one type: an object with its properties, a list, a text or another plain value.
+Strict structured output supports neither references nor `allOf`. A schema is therefore converted to a few leaves, each
+of one type: an object with its properties, an array, a string or another scalar.
 """
 
 from collections.abc import Iterator
@@ -11,18 +11,18 @@ from typing import Any, Final
 from longhouse.agents.schema import resolve
 
 DEPTH: Final = 20
-"""Levels that are written out; deeper ones, and schemas inside of themselves, are spelled as JSON in a string."""
+"""Levels that are expanded; deeper ones, and recursive schemas, are written as JSON in a string."""
 _NAMES: Final = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaPlace:
-    """A schema within another, not looked at yet."""
+    """A schema nested in another one, not yet flattened."""
 
     schema: Any
     root: dict[str, Any]
     followed: frozenset[str] = frozenset()
-    """The references that led here: none of them is followed again."""
+    """The references on the path to here: none of them is followed again."""
     depth: int = DEPTH
 
     @property
@@ -32,16 +32,16 @@ class SchemaPlace:
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One of the things that a schema allows."""
+    """One alternative that a schema allows."""
 
     schema: dict[str, Any]
     place: SchemaPlace
     is_cut: bool = False
-    """Too deep, or inside of itself."""
+    """Too deep, or recursive."""
 
     @classmethod
     def of_arguments(cls, schema: dict[str, Any]) -> "Leaf":
-        """The arguments of a tool: always one object, whatever its alternatives are."""
+        """The arguments of a tool: always one object, whatever alternatives the schema has."""
         place = SchemaPlace(schema, schema)
         flat, followed = _flat(place) or (schema, place.followed)
         here = SchemaPlace(schema, schema, followed)
@@ -57,12 +57,12 @@ class Leaf:
 
     @property
     def is_text(self) -> bool:
-        """Is a string here the string itself?"""
+        """Whether a string value is the value itself, not JSON in a string."""
         return not self.is_cut and self.schema.get("type", "string") == "string"
 
     @property
     def is_spelled(self) -> bool:
-        """Written as JSON in a string, since the names in it are not known, or where it ends."""
+        """Whether the value is written as JSON in a string, since its property names or its depth are not known."""
         if self.is_cut:
             return True
         if self.schema.get("type") != "object" or self.schema.get("properties"):
@@ -84,14 +84,14 @@ class Leaf:
 
     @property
     def items(self) -> list[SchemaPlace]:
-        """What a list may hold; in a tuple, place by place."""
+        """The item schemas of an array; of a tuple, by position."""
         items = self.schema.get("items", {})
         listed = [*self.schema.get("prefixItems", ()), *(items if isinstance(items, list) else ())]
         others = [items] if isinstance(items, dict) and (items or not listed) else []
         return [self._inner(inner) for inner in [*listed, *others]] or [self._inner({})]
 
     def fits(self, value: dict[str, Any]) -> bool:
-        """Has the value the names of this object, and its fixed values?"""
+        """Whether the value has this object's property names and its constants."""
         known = self.schema.get("properties", {})
         return (
             value.keys() <= known.keys()
@@ -104,9 +104,9 @@ class Leaf:
 
 
 def leaves(place: SchemaPlace) -> Iterator[Leaf]:
-    """All that a schema allows, alternatives within alternatives included."""
+    """All alternatives of a schema, nested ones included."""
     if not isinstance(place.schema, dict):
-        yield Leaf({}, place)  # true: anything goes
+        yield Leaf({}, place)  # `true`: any value
         return
     found = _flat(place) if place.depth > 0 else None
     if found is None:
@@ -125,7 +125,7 @@ def leaves(place: SchemaPlace) -> Iterator[Leaf]:
 
 
 def _flat(place: SchemaPlace) -> tuple[dict[str, Any], frozenset[str]] | None:
-    """The schema with references and `allOf` put in; None where it leads into itself."""
+    """The schema with references and `allOf` merged in; None if it is recursive."""
     seen = set(place.followed)
     whole = resolve.inlined(place.schema, place.root, seen)
     if whole is None:
@@ -139,7 +139,7 @@ def _flat(place: SchemaPlace) -> tuple[dict[str, Any], frozenset[str]] | None:
 
 
 def _merged(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """Both at once: the properties of either, what either requires; for the rest, the first one's word."""
+    """Both schemas merged: properties and required names of both; for other keywords the first one wins."""
     both = {**other, **one}
     if "properties" in both:
         both["properties"] = {**other.get("properties", {}), **one.get("properties", {})}
@@ -149,7 +149,7 @@ def _merged(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
 
 
 def _typed(schema: dict[str, Any]) -> dict[str, Any]:
-    """With its type said, where it follows from the rest."""
+    """The schema with its `type` set, if it follows from other keywords."""
     if "type" in schema:
         return schema
     if "items" in schema or "prefixItems" in schema:
@@ -160,7 +160,7 @@ def _typed(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _branches(schema: dict[str, Any]) -> list[Any]:
-    """What the schema leaves a choice between, where it is not one object."""
+    """The alternatives of a schema that is not a single object."""
     if isinstance(types := schema.get("type"), list):
         narrowed = (_narrowed(schema, one) for one in types)
         return [one for one in narrowed if one.get("enum", True)]
@@ -172,7 +172,7 @@ def _branches(schema: dict[str, Any]) -> list[Any]:
 
 
 def _narrowed(schema: dict[str, Any], one: str) -> dict[str, Any]:
-    """The schema for one of its types."""
+    """The schema restricted to one of its types."""
     if one == "null":
         return {"type": "null"}
     narrow = {key: value for key, value in schema.items() if key not in ("type", "enum", "description")}
@@ -187,7 +187,7 @@ def _types(value: Any) -> tuple[str, ...]:
 
 
 def _joined(schema: dict[str, Any], place: SchemaPlace) -> dict[str, Any]:
-    """An object and its alternatives as one object: what only some of them have need not be there."""
+    """An object and its alternatives as one object: properties that only some alternatives have are optional."""
     chosen = schema.get("anyOf") or schema.get("oneOf") or ()
     whole = {key: value for key, value in schema.items() if key not in ("anyOf", "oneOf")}
     found = [_flat(SchemaPlace(one, place.root, place.followed)) for one in chosen if isinstance(one, dict)]
@@ -206,7 +206,7 @@ def _joined(schema: dict[str, Any], place: SchemaPlace) -> dict[str, Any]:
 
 
 def _listed(schema: Any, value: Any) -> list[Any]:
-    """The values that a property may have, where they are listed; otherwise the one it has."""
+    """The values that a property may have, if they are listed; otherwise the given value."""
     if not isinstance(schema, dict):
         return [value]
     return [schema["const"]] if "const" in schema else list(schema.get("enum", [value]))

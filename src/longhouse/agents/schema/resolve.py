@@ -1,6 +1,6 @@
-"""References within a JSON Schema: every `$ref` that we follow ourselves is followed here.
+"""Resolves `$ref` references within a JSON Schema; all code that follows references uses this module.
 
-A reference names a place in the same document, as `#` or as a JSON pointer such as `#/$defs/City`. Nothing is fetched.
+A reference points into the same document: `#`, or a JSON pointer such as `#/$defs/City`. Nothing is fetched.
 """
 
 import re
@@ -9,9 +9,9 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 MAX_DEPTH: Final = 64
-"""Schemas within each other, references counted as steps."""
+"""Maximum nesting of schemas; a reference counts as a level."""
 MAX_EXPANDED: Final = 10_000
-"""Schemas that a schema consists of when each reference is written out."""
+"""Maximum number of subschemas when every reference is expanded."""
 
 _INDEX: Final = re.compile("[0-9]{1,6}")
 ONE: Final = (
@@ -20,15 +20,15 @@ ONE: Final = (
 )  # fmt: skip
 LISTED: Final = ("allOf", "anyOf", "oneOf", "prefixItems")
 NAMED: Final = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
-"""The keywords that hold one schema, a list of schemas, and schemas by name."""
+"""The keywords that hold one schema, a list of schemas, and schemas by name, in this order."""
 
 
 class BadReference(ValueError):  # noqa: N818 - it says what the reference is
-    """A reference that is not followed, and why."""
+    """A reference that cannot be resolved, and why."""
 
 
 def target(root: Mapping[str, Any], ref: Any) -> Any:
-    """The schema that a reference points to: an object, or true or false."""
+    """The schema that a reference points to: an object or a boolean."""
     shown = f"the $ref {str(ref)[:200]!r}"
     if not isinstance(ref, str) or (ref != "#" and not ref.startswith("#/")):
         raise BadReference(f"{shown} points outside of the schema, and nothing is fetched")
@@ -47,9 +47,9 @@ def target(root: Mapping[str, Any], ref: Any) -> Any:
 
 
 def inlined(schema: Mapping[str, Any], root: Mapping[str, Any], followed: set[str]) -> dict[str, Any] | None:
-    """The schema with its reference written out, its own keywords first; a bad reference adds nothing.
+    """The schema with its reference expanded; its own keywords take precedence; a bad reference adds nothing.
 
-    `followed` collects the references on the way. None where one of them was there before: the schema has no end.
+    `followed` collects the references on the path. None if one of them was followed before: the schema is recursive.
     """
     whole = dict(schema)
     while "$ref" in whole:
@@ -66,10 +66,10 @@ def inlined(schema: Mapping[str, Any], root: Mapping[str, Any], followed: set[st
 
 
 def walk(root: dict[str, Any], read: Callable[[Any], Any]) -> Iterator[dict[str, Any]]:
-    """Each schema within a schema once, along its parts and references; BadReference where there is no bound to them.
+    """Each subschema once, following parts and references; BadReference if the expansion exceeds its bounds.
 
-    `read` raises where a schema, its parts included, is not well formed. It is given the root and each target of a
-    reference: that may lie where no schema was expected.
+    `read` raises if a schema or one of its parts is not well formed. It gets the root and each target of a
+    reference, since a target may lie where no schema is expected.
     """
     sizes: dict[int, int] = {}
 

@@ -1,9 +1,9 @@
-"""JSON Schema within the subset that strict structured output accepts everywhere, and the way back from it.
+"""Converts JSON Schema to the subset that strict structured output accepts everywhere, and arguments back from it.
 
 The whole subset: `type`, `properties`, `required` (all of them), `additionalProperties: false`, `items`, `anyOf`,
 `enum`, `const`, `description`. No `$ref`, no `oneOf`, no `discriminator`, no open objects, no lengths or defaults.
-What may be left out becomes what may be null; an object with names of its own choice is written as JSON in a string.
-Bounds that the subset cannot express are said in the description: a model that does not know them breaks them.
+Optional properties become nullable; an object with free property names is written as JSON in a string. Bounds that the
+subset cannot express are added to the description: a model that does not know them violates them.
 """
 
 from dataclasses import replace
@@ -18,15 +18,15 @@ SPELLED: Final = "A JSON object, written as a string"
 
 
 def strict(schema: dict[str, Any], *, in_words: bool = True) -> dict[str, Any]:
-    """The schema of a tool's arguments in the strict subset; `in_words`: with the bounds that it cannot express."""
+    """A tool's argument schema in the strict subset; `in_words`: bounds that it cannot express are described."""
     leaf = Leaf.of_arguments(schema)
     return {**_kept(leaf.schema), **_object(leaf, in_words)}
 
 
 def restored(arguments: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
-    """Arguments in the strict form as the original schema means them.
+    """Converts arguments in the strict form back to the original schema.
 
-    A null where only the strict form allowed one is left out again, and what was spelled out in a string is read.
+    A null that only the strict form allows is removed, and JSON in strings is parsed.
     """
     return _fields(arguments, Leaf.of_arguments(schema))
 
@@ -41,7 +41,7 @@ def _strict(leaf: Leaf, in_words: bool) -> dict[str, Any]:
     if leaf.is_array:
         kept["items"] = _one_of([_strict(one, in_words) for item in leaf.items for one in leaves(item)])
     if not kept.keys() - {"description"}:
-        kept["type"] = "string"  # anything goes in the original; a string can say anything
+        kept["type"] = "string"  # the original allows any value; a string can hold any value
     return kept
 
 
@@ -67,7 +67,7 @@ def _object(leaf: Leaf, in_words: bool) -> dict[str, Any]:
 
 
 def _described(place: SchemaPlace) -> list[Leaf]:
-    """The leaves of a place; the only one knows what the place is for, so that its bounds join those words."""
+    """The leaves of a place; a single leaf gets the place's description, so that its bounds are added to it."""
     found = list(leaves(place))
     if len(found) != 1 or not place.description or "description" in found[0].schema:
         return found
@@ -116,13 +116,13 @@ def _fields(value: dict[str, Any], leaf: Leaf) -> dict[str, Any]:
 
 
 def _item(array: Leaf, nth: int) -> list[Leaf]:
-    """What may stand at this place of a list: by its number in a tuple, anywhere else what any item may be."""
+    """The alternatives of one item of an array: by its index in a tuple, otherwise those of any item."""
     places = array.items[nth : nth + 1] if array.is_tuple and nth < len(array.items) else array.items
     return [leaf for place in places for leaf in leaves(place)]
 
 
 def _read(text: str) -> Any:
-    """What a string spells out; whatever else it says is for the tool to refuse."""
+    """The value of JSON in a string; other text is passed on, and the tool refuses it."""
     try:
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError):

@@ -1,1 +1,1 @@
-"""How agents think: one module for each strategy, and what they share."""
+"""Agent strategies: one module for each, and their shared code."""

@@ -1,4 +1,4 @@
-"""BaseAgent: what every strategy is made from. A subclass is known by its `name` as soon as it is defined."""
+"""BaseAgent, the base class of all strategies. A subclass is registered under its `name` when it is defined."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
@@ -29,7 +29,7 @@ class BaseAgent:
 
     name: ClassVar[str] = ""
     needs: ClassVar[tuple[str, ...]] = ()
-    """Tools without which it cannot think this way: its agents are offered them in every step."""
+    """Tools that the strategy requires: its agents are offered them in every step."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -40,7 +40,7 @@ class BaseAgent:
         raise NotImplementedError(f"{type(self).__name__} does not say what it asks: define `propose`")
 
     def interpret(self, request: Request, reply: Reply) -> Verdict:
-        """Calls are intents, text without a call is the answer."""
+        """Calls become intents; text without a call is the answer."""
         if not reply.calls:
             return Verdict(answer=reply.text)
         return Verdict(intents=intents(request, reply))
@@ -62,7 +62,7 @@ class BaseAgent:
         assert session.turn is not None
         names = wire_names(_names(session, offered))
         policy, asked = template.llm_policy, session.turn.sampling or Sampling()
-        # A client's format is for answers: a structure that the strategy asks for has its own.
+        # A client's response format applies to answers: structured output of the strategy has its own format.
         if asked.response_format and response_format is ANY_FORMAT and text_is != "structure":
             response_format = msgspec.Raw(asked.response_format.encode())
         body = Body(
@@ -99,6 +99,6 @@ def _tool_choice(template: Template, tools: Sequence[Tool], force: str | None) -
 
 
 def _names(session: Session, offered: Sequence[Tool]) -> list[str]:
-    """Every tool that the request names: those offered now and those that the history shows."""
+    """Every tool that the request names: those offered now and those in the history."""
     used = (use.tool for entry in session.transcript if isinstance(entry, Step) for use in entry.uses)
     return list(dict.fromkeys([*(tool.name for tool in offered), *used]))

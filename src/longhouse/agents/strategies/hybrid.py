@@ -21,8 +21,8 @@ class SGRToolCallingAgent(BaseAgent):
         reasoning = [tool for tool in offered if tool.role == "reasons"]
         if not reasoning or has_thought(session):
             return self.request(session, template, offered, tools=offered, phase="action")
-        # The same tools in both phases, so that the provider's prompt cache keeps working; where none can be forced,
-        # reasoning is the only one to choose.
+        # The same tools in both phases, so that the provider's prompt cache keeps working; if the endpoint cannot force
+        # a tool, only the reasoning tool is sent.
         tools = offered if template.llm_policy.can.forced_tool_choice else reasoning
         return self.request(
             session, template, offered, tools=tools, force=reasoning[0].name, text_is="thought", phase="reasoning"
@@ -37,7 +37,7 @@ class SGRToolCallingAgent(BaseAgent):
 
 
 def has_thought(session: Session) -> bool:
-    """Was the last thing that happened a thought that stands?"""
+    """Whether the last step was valid reasoning."""
     last = session.transcript[-1] if session.transcript else None
     if not isinstance(last, Step) or last.phase != "reasoning":
         return False

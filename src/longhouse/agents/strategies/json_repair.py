@@ -1,4 +1,4 @@
-"""Reading JSON that a model wrote by hand: a few known slips are mended, everything else is said to be unreadable."""
+"""Parses and repairs a model's JSON: a few known mistakes are repaired, everything else is reported as an error."""
 
 import json
 import re
@@ -8,15 +8,15 @@ from typing import Any, Final
 from longhouse.journal.json_text import DEEPEST, is_deep
 
 MOST: Final = 1_000_000
-"""Characters that we try to mend."""
+"""Maximum characters of a text that is repaired."""
 _FENCE: Final = re.compile(r"```(?:json)?\s*(.*?)```", re.DOTALL | re.IGNORECASE)
 _TRAILING_COMMA: Final = re.compile(r",(\s*[}\]])")
 
 
 def read_object(text: str, *, whole: bool = False) -> dict[str, Any] | str:
-    """The JSON object in a text; or, in words, why there is none.
+    """The JSON object in a text, or an error message.
 
-    `whole` takes it only if nothing is missing: what a limit has cut off must not be acted on as if it were meant so.
+    `whole` accepts complete objects only: a reply that was truncated at a limit must not be executed.
     """
     if not text.strip():
         return "it is empty"
@@ -39,7 +39,7 @@ def read_object(text: str, *, whole: bool = False) -> dict[str, Any] | str:
 
 
 def _candidates(text: str) -> Iterator[str]:
-    """As it is; out of its fence; from the first brace to the last; without trailing commas; with its end put on."""
+    """The text; without its code fence; from first to last brace; without trailing commas; with brackets closed."""
     yield text
     fenced = _FENCE.search(text)
     inner = fenced[1] if fenced else text
@@ -55,7 +55,7 @@ def _candidates(text: str) -> Iterator[str]:
 
 
 def _closed(text: str) -> str:
-    """A text that was cut off, with the quotes and brackets that it still owes."""
+    """Truncated JSON with its open quotes and brackets closed."""
     owed: list[str] = []
     in_string = escaped = False
     for char in text:

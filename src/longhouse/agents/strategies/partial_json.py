@@ -1,10 +1,10 @@
-"""Reads the answer out of a tool call whose arguments are still arriving, so that people see it as it is written."""
+"""Incremental JSON reader: streams the answer out of a tool call while its arguments still arrive."""
 
 import json
 import re
 from typing import Final
 
-# As much of a JSON string as can be decoded: plain characters, whole escapes, whole surrogate pairs.
+# The decodable beginning of a JSON string: plain characters, complete escapes, complete surrogate pairs.
 _DECODABLE: Final = re.compile(
     r"""(?:[^"\\]
         |\\["\\/bfnrt]
@@ -15,7 +15,7 @@ _DECODABLE: Final = re.compile(
 
 
 class _Level:
-    """An object or a list that is open."""
+    """An object or array that is not closed yet."""
 
     def __init__(self, is_object: bool) -> None:
         self.is_object = is_object
@@ -24,9 +24,9 @@ class _Level:
 
 
 class AnswerReader:
-    """Feed it fragments of a JSON object; it gives back what they add to the string at `path`.
+    """Gets fragments of a JSON object and returns what they add to the string at `path`.
 
-    `given` names another string that must have come before with a certain value: in structured output, the tool.
+    `given` is the path and the value of another string that must come first: in structured output, the tool name.
     """
 
     def __init__(self, path: tuple[str, ...] = ("answer",), given: tuple[tuple[str, ...], str] | None = None) -> None:
@@ -56,7 +56,7 @@ class AnswerReader:
         return tuple(level.key for level in self._levels)
 
     def _scan(self, char: str) -> None:
-        """One character on the way to the field."""
+        """Processes one character before the field."""
         if self._string is not None:
             self._scan_string(char)
         elif char == '"':
@@ -107,7 +107,7 @@ class AnswerReader:
 
 
 def _decoded(raw: str) -> str:
-    """The inside of a JSON string; a key that is none is no key that we look for."""
+    """The decoded content of a JSON string; empty if it is invalid, which matches no key."""
     try:
         return str(json.loads(f'"{raw}"', strict=False))
     except ValueError:

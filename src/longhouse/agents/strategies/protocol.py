@@ -1,4 +1,4 @@
-"""How an agent thinks: a strategy turns a session into a request, and a reply into intents. No I/O anywhere here."""
+"""The strategy protocol: a strategy turns a session into a model request, and a reply into intents. No I/O."""
 
 import hashlib
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from longhouse.journal.session import Session
 
 
 class Intent(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool that the agent wants to use, under its real name."""
+    """A tool call that the agent wants to make, under the tool's real name."""
 
     tool: str
     arguments: str
@@ -25,18 +25,18 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a reply means: tools to use, an answer in plain text, a thought on the way, or nothing that can be read."""
+    """The interpreted reply: tool calls, an answer in plain text, reasoning, or an error if it cannot be parsed."""
 
     intents: tuple[Intent, ...] = ()
     answer: str | None = None
     thought: str = ""
     """Structured reasoning as JSON, in the model's own key order."""
     problem: str = ""
-    """Why the reply cannot be read; the model is told, and asked again."""
+    """Why the reply cannot be parsed; the model gets this error and is asked again."""
 
 
 ANY_FORMAT: Final = msgspec.Raw()
-"""No response format; this very value is left out of a request. (A Raw that may be None could not be decoded.)"""
+"""No response format; this value is omitted from the request. (A Raw that may be None could not be decoded.)"""
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
@@ -44,7 +44,7 @@ class StreamOptions(msgspec.Struct, frozen=True):
 
 
 class Body(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A Chat Completions request in the order of its fields on the wire."""
+    """The body of a Chat Completions request, fields in the order in which they are sent."""
 
     model: str
     messages: Sequence[Message]
@@ -63,17 +63,17 @@ class Body(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @dataclass(frozen=True)
 class Request:
-    """One question to a model."""
+    """One model request."""
 
     body: Body
     names: dict[str, str] = field(default_factory=dict)
-    """Name on the wire -> the tool's real name; the way back goes through the request's own table."""
+    """Name on the wire -> the tool's real name, for this request."""
     text_is: Literal["answer", "thought", "structure"] = "answer"
-    """Words for the user, the answer if no tool is called beside them; thinking aloud; or JSON with the choice."""
+    """Use of the reply's text: for the user (the answer if no tool is called), reasoning, or JSON with the tool."""
     phase: str = ""
     offered: tuple[Tool, ...] = ()
     only: str | None = None
-    """The one tool that may be called in this phase; another one is refused in words."""
+    """The only tool that may be called in this phase; calls of others are refused with an error message."""
 
     @cached_property
     def encoded(self) -> bytes:
@@ -86,7 +86,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A model's finished message, added up from its deltas."""
+    """A model's complete message, accumulated from its deltas."""
 
     text: str = ""
     reasoning: str = ""
@@ -95,11 +95,11 @@ class Reply:
     finish: str = ""
     model: str = ""
     said: int = 0
-    """Characters of the text that the client was shown as content."""
+    """Characters of the text that were streamed to the client as content."""
 
 
 class Strategy(Protocol):
-    """A way of thinking. It keeps no state of its own: the journal says what comes next."""
+    """A strategy of an agent. It is stateless: the journal determines what comes next."""
 
     def propose(self, session: Session, template: Template, offered: Sequence[Tool]) -> Request: ...
 

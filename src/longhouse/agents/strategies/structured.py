@@ -18,7 +18,7 @@ from longhouse.journal.session import Session
 
 DISCRIMINATOR: Final = "tool_name_discriminator"
 MOST_TOOLS: Final = 12
-"""Branches of the union: models lose their way in more, and grammars get slow."""
+"""Maximum branches of the union: with more, models choose badly and grammars get slow."""
 
 REASONING: Final[dict[str, dict[str, Any]]] = {
     "reasoning_steps": {
@@ -41,7 +41,7 @@ class NextStepToolsBuilder:
     def build_NextStepTools(  # noqa: N802 - the name people know
         tools: Sequence[Tool], *, in_words: bool = True
     ) -> dict[str, Any]:
-        """`in_words`: with the bounds of arguments that a strict schema cannot express."""
+        """`in_words`: descriptions include the bounds of arguments that a strict schema cannot express."""
         properties = {**REASONING, "function": {"anyOf": [_branch(tool, in_words) for tool in tools]}}
         return {
             "type": "object",
@@ -54,7 +54,7 @@ class NextStepToolsBuilder:
 class SGRAgent(BaseAgent):
     def propose(self, session: Session, template: Template, offered: Sequence[Tool]) -> Request:
         if not offered:
-            return self.request(session, template, offered)  # a union of nothing fits nothing: words are left
+            return self.request(session, template, offered)  # an empty union matches nothing: only text is left
         assert session.turn is not None
         union = _union(tuple(_capped(offered)), session.turn.form > 0)
         if template.llm_policy.can.json_schema:
@@ -78,7 +78,7 @@ class SGRAgent(BaseAgent):
         if not isinstance(function, dict) or not isinstance(function.get(DISCRIMINATOR), str):
             return Verdict(problem=f"it has no `function` with a `{DISCRIMINATOR}`")
         chosen: str = function.pop(DISCRIMINATOR)
-        name = request.names.get(chosen, chosen)  # the prompt and the history show names as on the wire
+        name = request.names.get(chosen, chosen)  # the prompt and the history contain names as on the wire
         tool = next((one for one in request.offered if one.name == name), None)
         arguments = json.dumps(restored(function, tool.schema) if tool else function, ensure_ascii=False)
         return Verdict(
@@ -103,7 +103,7 @@ def _union(tools: tuple[Tool, ...], in_words: bool) -> _Union:
 
 
 def _branch(tool: Tool, in_words: bool) -> dict[str, Any]:
-    """A tool's arguments with its own name in front, as a literal."""
+    """The schema of a tool's arguments, with the tool's name as a constant first property."""
     arguments = strict(tool.schema, in_words=in_words)
     name = {DISCRIMINATOR: {"type": "string", "const": tool.name}}
     properties = {**name, **arguments.get("properties", {})}
@@ -117,7 +117,7 @@ def _branch(tool: Tool, in_words: bool) -> dict[str, Any]:
 
 
 def _capped(offered: Sequence[Tool]) -> list[Tool]:
-    """At most so many tools, those that end the turn always among them; in the order in which they are offered."""
+    """At most MOST_TOOLS tools, always including those that finish the turn, in the order in which they are offered."""
     if len(offered) <= MOST_TOOLS:
         return list(offered)
     ending = [tool for tool in offered if tool.finishes]
