@@ -1,4 +1,4 @@
-"""Work in the background that goes on, whatever happens in it: no exception of a task ends the process."""
+"""Background tasks: repeat a step with back-off; an exception is logged and never ends the process."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -13,7 +13,7 @@ from longhouse.store.database import UNREACHABLE
 log = structlog.get_logger()
 
 FIRST_PAUSE: Final = 0.05
-"""Seconds after a step that failed; twice as many after each further one."""
+"""Seconds to wait after a failed step; doubled after each further failure."""
 LONGEST_PAUSE: Final = 2.0
 DEFECT: Final = "background_task_failed"
 
@@ -23,7 +23,7 @@ Errors = tuple[type[Exception], ...]
 
 @asynccontextmanager
 async def running(name: str, step: Step, *, every: float = 0.0, away: Errors = ()) -> AsyncIterator[None]:
-    """Repeats a step while the block lasts."""
+    """Repeats a step while the block runs."""
     task = asyncio.create_task(repeat(name, step, every=every, away=away), name=name)
     try:
         yield
@@ -33,14 +33,14 @@ async def running(name: str, step: Step, *, every: float = 0.0, away: Errors = (
 
 
 async def repeat(name: str, step: Step, *, every: float = 0.0, away: Errors = ()) -> None:
-    """Does a step again and again until it is cancelled, over any absence of Postgres and any defect of ours.
+    """Repeats a step until it is cancelled. It survives an unreachable Postgres and defects of the step.
 
-    `every`: seconds between two steps. `away`: errors by which another service, which the step needs too, is away.
+    `every`: seconds between two steps. `away`: errors which mean that another service the step needs is unreachable.
     """
     task, trouble, pause = asyncio.current_task(), "", 0.0
     while True:
         trouble = await _attempt(name, step(), away=away, told=trouble)
-        # A cancellation is lost where a driver answers it with an error of its own: the loop ends even so.
+        # A driver may replace a cancellation with its own error: the loop still ends.
         if task and task.cancelling():
             return
         pause = min(max(2 * pause, FIRST_PAUSE), LONGEST_PAUSE) if trouble else 0.0
@@ -48,12 +48,12 @@ async def repeat(name: str, step: Step, *, every: float = 0.0, away: Errors = ()
 
 
 async def guarded(name: str, work: Awaitable[None]) -> None:
-    """Does it once; what goes wrong is logged, and ends nothing else."""
+    """Runs the work once; an exception is logged and not raised."""
     await _attempt(name, work)
 
 
 async def _attempt(name: str, work: Awaitable[None], *, away: Errors = (), told: str = "") -> str:
-    """The key of what went wrong, empty where nothing did; trouble that was `told` before is not logged again."""
+    """Returns the log key of the error, empty if there was none. The key in `told` was logged before: not again."""
     try:
         await work
     except Exception as error:

@@ -65,9 +65,9 @@ async def test_every_line_is_one_record_of_ours(dsn: str) -> None:
     assert all({"event", "level", "timestamp"} <= set(record) for record in records)
     events = [record["event"] for record in records]
     assert events.count("request") == made
-    assert "a tool raised" in events
-    assert "a model failed" in events
-    assert "session rested" in events, "the debug level was on"
+    assert "tool_raised" in events
+    assert "model_call_failed" in events
+    assert "session_rested" in events, "the debug level was on"
     assert "Invalid HTTP request received." in events, "libraries log through us too"
     assert "forged" not in events
     assert "a defect ended a request" not in events

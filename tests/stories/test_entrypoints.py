@@ -108,7 +108,7 @@ async def test_a_descriptor_that_takes_care_away_is_refused_in_words(serving: Se
             answered = await house.say("Pay.", model="payer")
         assert "pay" not in offered(house.model.requests[0]), "it is not offered"
         assert content(answered) == "no"
-        [warned] = [one for one in logs if one["event"] == "a tool is not offered"]
+        [warned] = [one for one in logs if one["event"] == "tool_refused"]
         assert warned["tool"] == "pay@1"
         assert warned["reason"] == f"pay cannot be used: effect: {says[0]}"
         # Now that the class is known here, publishing says it at once.

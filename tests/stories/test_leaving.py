@@ -91,7 +91,7 @@ async def test_an_effect_that_ends_while_we_leave_is_recorded_and_asks_nobody(
             await asyncio.wait_for(till.begun.wait(), 20)
             session_id = await db.value("SELECT id FROM sessions")
             leaving.process.send_signal(signal.SIGTERM)
-            await says(leaving, "letting go")
+            await says(leaving, "shutdown_draining")
             till.may_end.set()
             assert await leaving.ended() == 0
             await asyncio.gather(saying, return_exceptions=True)
@@ -111,7 +111,7 @@ async def test_a_reply_that_is_paid_for_is_kept_by_a_worker_that_leaves(dsn: str
         pen = await model.asked()
         session_id = await db.value("SELECT id FROM sessions")
         gateway.process.send_signal(signal.SIGINT)
-        await says(gateway, "letting go")
+        await says(gateway, "shutdown_draining")
         pen.call("finalanswertool", '{"answer": "thought"}')
         pen.end()
         assert await gateway.ended() == 0
@@ -133,7 +133,7 @@ async def test_who_will_not_wait_says_so_twice(dsn: str) -> None:
         saying = asyncio.create_task(house.say("Think."))
         await model.asked()
         house.process.send_signal(signal.SIGINT)
-        await says(house, "letting go")
+        await says(house, "shutdown_draining")
         house.process.send_signal(signal.SIGINT)
         assert await house.ended(8) == 130
         await asyncio.gather(saying, return_exceptions=True)

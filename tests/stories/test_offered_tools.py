@@ -155,7 +155,7 @@ async def test_what_was_left_out_is_in_the_journal_the_log_and_the_request_of_th
         assert [one["name"] for one in shown["offered"]] == sent
         assert [one["name"] for one in shown["left_out"]] == ["clarificationtool"], nth
     assert {one["name"]: one["score"] for one in requests[3]["selection"]["offered"]}["gotolinktool"] > 0
-    records = [one for one in log if one["event"] == "not all permitted tools are offered"]
+    records = [one for one in log if one["event"] == "tools_left_out"]
     assert [(one["session"], one["left_out"]) for one in records] == [(session_id, ["clarificationtool"])]
     assert SAID[0] not in str(records), "what people say is in the journal alone"
 

@@ -112,7 +112,7 @@ async def test_a_postgres_that_is_for_reading_only_for_a_while_ends_nothing(dsn:
         try:
             await admin.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
             await admin.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
-            await eventually(lambda: any("stopping all runs" in line for line in house.said))
+            await eventually(lambda: any("heartbeat_late" in line for line in house.said))
             # Connections of this time stay as they are: whoever keeps them can never write.
             await admin.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only")
         finally:
@@ -146,7 +146,7 @@ async def test_a_process_that_was_held_up_for_half_a_lease_stops_nothing(dsn: st
         pen.call("finalanswertool", '{"answer": "done"}')
         pen.end()
         assert content(await asyncio.wait_for(saying, 20)) == "done"
-        assert not any("stopping all runs" in line for line in house.said)
+        assert not any("heartbeat_late" in line for line in house.said)
 
 
 async def test_a_postgres_that_restarts_leaves_no_traceback_in_the_log() -> None:
@@ -162,7 +162,7 @@ async def test_a_postgres_that_restarts_leaves_no_traceback_in_the_log() -> None
                 )
                 talking = [asyncio.create_task(talk(house, stream=bool(number % 2))) for number in range(4)]
                 await eventually(lambda: len(model.requests) >= 8)
-            await eventually(lambda: any("the heartbeat lost its connection" in line for line in house.said))
+            await eventually(lambda: any("heartbeat_connection_lost" in line for line in house.said))
             await asyncio.sleep(1)  # everything that looks at Postgres from time to time has done so
             async with open_postgres(folder):
                 assert await asyncio.wait_for(asyncio.gather(*talking), 60) == ["done"] * 4
@@ -220,12 +220,12 @@ async def test_a_postgres_that_stands_still_for_a_while_keeps_its_connections(ds
             pool = house.db.pool
             between.freeze()
             saying = asyncio.create_task(house.say("Are you there?"))
-            await eventually(lambda: any(one["event"] == "Postgres answers nobody" for one in logs))
+            await eventually(lambda: any(one.get("message") == "Postgres answers on no connection" for one in logs))
             between.thaw()
             assert content(await asyncio.wait_for(saying, 20)) == "here"
             await eventually(house.app.worker.is_alive)
             assert house.db.pool is pool
-    assert not [one for one in logs if "made anew" in one["event"] or one["log_level"] == "error"]
+    assert not [one for one in logs if one["event"] == "database_connections_renewed" or one["log_level"] == "error"]
 
 
 async def test_a_defect_in_the_background_ends_neither_its_loop_nor_the_process(serving: Serving) -> None:
@@ -253,7 +253,7 @@ async def test_a_postgres_that_is_only_slow_keeps_its_connections(serving: Servi
             await slow.execute("SELECT FROM workers FOR UPDATE")
             await eventually(lambda: beats_in_vain(house.db))
             with structlog.testing.capture_logs() as logs:
-                await eventually(lambda: any("Postgres is slow" in one["event"] for one in logs))
+                await eventually(lambda: any(one["event"] == "database_slow" for one in logs))
         await eventually(house.app.worker.is_alive)
         assert house.db.pool is pool
         assert content(await asyncio.wait_for(house.say("Are you there?"), 20)) == "here"

@@ -94,7 +94,7 @@ async def test_trouble_that_lasts_ends_a_stream_with_an_error(serving: Serving, 
             log = await response.text()
         for told in (str(chunks), str(shown), str(await house.journal(shown["session_id"])), log):
             assert not [inside for inside in ("127.0.0.1", f":{port}", "10.11.12.13", "litellm") if inside in told]
-        [line] = [one for one in logs if one["event"] == "a model failed"]
+        [line] = [one for one in logs if one["event"] == "model_call_failed"]
         assert line["session"] == shown["session_id"]
         assert f"127.0.0.1:{port}" in line["error"], "the operator is told"
 
@@ -217,6 +217,6 @@ async def test_the_key_of_the_model_is_nowhere_to_be_read(dsn: str) -> None:
         assert CANARY not in str(shown)
         house.process.terminate()
         await house.ended()
-    assert any("a model is in trouble" in line for line in house.said)
-    assert any("a model failed" in line and "was refused" in line for line in house.said)
+    assert any("model_call_retry" in line for line in house.said)
+    assert any("model_call_failed" in line and "was refused" in line for line in house.said)
     assert CANARY not in "\n".join(house.said)

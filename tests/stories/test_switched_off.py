@@ -95,9 +95,7 @@ async def test_who_publishes_a_template_is_told_of_its_tools_that_are_off(servin
             for _ in range(2):
                 assert content(await house.say("Go", model="clerk")) == "Done."
             assert offered(house) == ["finalanswertool"]
-    missing = [
-        (one["template"], one["tool"]) for one in log if one["event"].startswith("a required tool is not active")
-    ]
+    missing = [(one["template"], one["tool"]) for one in log if one["event"] == "required_tool_missing"]
     assert missing == [("clerk@1", "clocktool")], "said once"
 
 

@@ -183,7 +183,7 @@ async def test_an_answer_without_measure_costs_its_own_call_and_no_other(
         assert "the MCP server 'tried' sent more than 8388608 bytes" in much.message
         assert await tried.call("add", a=1) == "2"
         assert await hanging == "rested", "what was under way beside it goes on"
-        assert (tried.noted("list"), tried.said("an MCP server is away")) == (1, 0)
+        assert (tried.noted("list"), tried.said("mcp_server_unreachable")) == (1, 0)
         assert (
             await tried.call("huge", size=3_000_000) == f"{'x' * 1000}\n[cut: 2999000 of 3000000 characters left out]"
         )
@@ -263,7 +263,7 @@ async def test_a_server_that_dies_in_a_call_is_a_fault_and_is_back_at_the_next(n
         [_, second] = pids(notes)
         # Between calls nothing was under way, so that the next call finds a new server and no fault.
         os.kill(second, signal.SIGKILL)
-        await until(lambda: tried.said("an MCP server is away") == 2)
+        await until(lambda: tried.said("mcp_server_unreachable") == 2)
         assert await tried.call("send", to="Oslo") == "sent to Oslo"
         assert tried.noted("list") == 3
 
@@ -272,7 +272,7 @@ async def test_an_http_server_that_was_away_is_reached_again(notes: Path, logs: 
     port = free_port()
     entry = {"url": f"http://127.0.0.1:{port}/mcp"}
     async with trying(notes, entry, logs) as tried:
-        assert tried.said("an MCP server is away") == 1, "a dead server keeps nobody from starting"
+        assert tried.said("mcp_server_unreachable") == 1, "a dead server keeps nobody from starting"
         assert tried.toolbox.find("tried.add") is None
         async with served(notes, port):
             await until(lambda: tried.toolbox.find("tried.add"))
@@ -298,9 +298,9 @@ async def test_tools_that_change_are_listed_again_once(kind: str, notes: Path, l
 async def test_a_connection_that_is_given_up_between_calls_takes_no_call_with_it(notes: Path, logs: list[Any]) -> None:
     async with trying_over("stdio", notes, logs) as tried:
         assert await tried.call("stumble") == "stumbled"
-        await until(lambda: tried.said("an MCP server is away") == 1)
+        await until(lambda: tried.said("mcp_server_unreachable") == 1)
         assert await tried.call("send", to="Oslo") == "sent to Oslo"
-        assert (tried.noted("call send"), tried.said("an MCP server is connected")) == (1, 2)
+        assert (tried.noted("call send"), tried.said("mcp_server_connected")) == (1, 2)
 
 
 MODERN = """
@@ -331,7 +331,7 @@ async def test_a_server_that_tells_changes_only_when_asked_is_asked(notes: Path,
 async def test_a_command_that_is_not_there_is_told_in_words(notes: Path, logs: list[Any]) -> None:
     async with trying(notes, {"command": "no-such-command-here"}, logs):
         pass
-    [record] = [record for record in logs if record["event"] == "an MCP server is away"]
+    [record] = [record for record in logs if record["event"] == "mcp_server_unreachable"]
     assert record["reason"] == "there is no command 'no-such-command-here'"
 
 

@@ -1,4 +1,4 @@
-"""Sessions that failed in a way that may pass, or have to wait for others: when each of them may be tried again."""
+"""Exponential back-off per session: when a session with a temporary error, or one that waits for others, is retried."""
 
 import math
 from collections.abc import Callable
@@ -8,21 +8,21 @@ from typing import Final
 FIRST: Final = 0.5
 LONGEST: Final = 30.0
 FORGOTTEN: Final = 600.0
-"""Seconds after the end of its pause in which a session was not tried here any more: somebody else has it."""
+"""Seconds after the end of a delay until it is forgotten: without a retry here, another worker has the session."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Delay:
     since: float
-    """When the first of these pauses began."""
+    """When the first delay of this series began."""
     length: float
     until: float
 
 
 class Backoff:
-    """Each pause of a session is twice as long as the one before, up to half a minute.
+    """Each delay of a session is twice as long as the one before, up to half a minute.
 
-    Trouble and waiting for others are counted apart: who waits is in no trouble, and trouble makes no wait longer.
+    Errors and waits for others are counted separately: a wait is no error, and errors do not lengthen waits.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
@@ -31,22 +31,22 @@ class Backoff:
         self._waits: dict[str, _Delay] = {}
 
     def put_off(self, session_id: str) -> float:
-        """For how many seconds the session is left alone now, since it is in trouble."""
+        """Starts the next delay after an error; returns its seconds."""
         return self._lengthen(self._troubles, session_id)
 
     def postpone(self, session_id: str) -> float:
-        """The same, since others are to go first. Of a trouble that it was in, this time is no part."""
+        """Starts the next delay of a wait for others. This time does not count as part of an earlier error."""
         length = self._lengthen(self._waits, session_id)
         if trouble := self._troubles.get(session_id):
             self._troubles[session_id] = replace(trouble, since=trouble.since + length)
         return length
 
     def leave_alone(self, session_id: str) -> None:
-        """For as long as we live."""
+        """Never retries the session in this process."""
         self._troubles[session_id] = _Delay(self._now(), math.inf, math.inf)
 
     def over(self, session_id: str) -> None:
-        """The session has moved: its next trouble is a new one."""
+        """Resets the delays: the session has advanced."""
         self._troubles.pop(session_id, None)
         self._waits.pop(session_id, None)
 
@@ -59,7 +59,7 @@ class Backoff:
         return any(pause is not None and now < pause.until for pause in pauses)
 
     def resting(self) -> list[str]:
-        """The sessions that are to be left alone now."""
+        """The sessions whose delay is not over."""
         now = self._now()
         self._troubles, self._waits = _known(self._troubles, now), _known(self._waits, now)
         found = {key for pauses in (self._troubles, self._waits) for key, pause in pauses.items() if now < pause.until}

@@ -1,4 +1,6 @@
-"""Wake-ups and fragments. Everything here is a hint: lost or doubled, the truth is still in Postgres."""
+"""In-process publish/subscribe bus for wake-ups and reply fragments: hints that may be lost or repeated.
+
+Postgres is the source of truth."""
 
 import asyncio
 from collections import defaultdict
@@ -10,22 +12,22 @@ from typing import Final, Literal
 from longhouse.journal.events import Recorded
 
 NEVER: Final = 2**63 - 1
-"""A fence that no claim has."""
+"""A fence higher than that of any lease."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Events that were just recorded; a follower takes them only if they join what it has."""
+    """Events that were just recorded; a follower uses them only if they directly follow what it has."""
 
     recorded: tuple[Recorded, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """A piece of a reply that is still being written; forgotten once the reply is recorded."""
+    """A piece of a reply that is still streaming; dropped once the reply is recorded."""
 
     after: int
-    """The head that the step was decided at."""
+    """The journal head at which the step was decided."""
     fence: int
     kind: Literal["content", "reasoning"]
     offset: int
@@ -34,19 +36,19 @@ class Fragment:
 
 @dataclass(frozen=True, slots=True)
 class JournalGrew:
-    """Somebody appended; look at the journal, unless you know it up to `head`."""
+    """The journal grew: a follower reads it, unless it already has it up to `head`."""
 
     head: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SubagentsChanged:
-    """Something moved in the agents beneath; whoever follows them looks at them again."""
+    """A sub-agent's journal changed: whoever follows the sub-agents reads them again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """The session was forgotten: there is nothing to follow any more."""
+    """The session was deleted: there is nothing left to follow."""
 
 
 Item = Facts | Fragment | JournalGrew | SubagentsChanged | Gone
@@ -54,7 +56,7 @@ Item = Facts | Fragment | JournalGrew | SubagentsChanged | Gone
 
 @dataclass(slots=True)
 class Draft:
-    """The reply that a session is writing now, for those who join in the middle."""
+    """The reply that is streaming now, for followers that subscribe in the middle."""
 
     after: int
     fence: int
@@ -63,11 +65,11 @@ class Draft:
 
 
 class Subscription:
-    """What a follower has not read yet. It reads in batches, so a slow one costs no more than a long one."""
+    """The unread items of a follower. It reads in batches, so a slow follower costs only a longer list."""
 
     def __init__(self) -> None:
         self.seen = 0
-        """The last event that the follower knows; a look at no more than that is not worth waking it."""
+        """The last event that the follower has; a JournalGrew up to that does not wake it."""
         self._items: list[Item] = []
         self._ready = asyncio.Event()
 
@@ -78,7 +80,7 @@ class Subscription:
         self._ready.set()
 
     async def take(self) -> list[Item]:
-        """Everything that came since the last look; waits until there is something."""
+        """Takes all unread items; waits until there is one."""
         await self._ready.wait()
         self._ready.clear()
         items, self._items = self._items, []
@@ -102,29 +104,29 @@ class Bus:
         self._on_stop.append(heard)
 
     def wake(self, session_id: str) -> None:
-        """This session may be able to move."""
+        """The session may be runnable."""
         for heard in self._on_wake:
             heard(session_id)
 
     def appended(self, session_id: str, head: int) -> None:
-        """Somebody from outside appended: the session may be able to move, and its followers have something to read."""
+        """Events were appended from outside: the session may be runnable, and its followers have something to read."""
         self.wake(session_id)
         self._tell(session_id)
         self.publish(session_id, JournalGrew(head))
 
     def stop(self, session_id: str, fence: int) -> None:
-        """Whoever advances this session by a claim older than `fence` has been deposed and need not go on."""
+        """A run whose lease is older than `fence` has lost the session and must stop."""
         for heard in self._on_stop:
             heard(session_id, fence)
 
     def gone(self, session_id: str) -> None:
-        """The session was forgotten: nobody goes on with it, nobody follows it, and its copies are to go too."""
+        """The session was deleted: its run stops, its followers end, and its projections are deleted too."""
         self.stop(session_id, NEVER)
         self._tell(session_id)
         self.publish(session_id, Gone())
 
     def on_news(self, heard: Callable[[str], None]) -> None:
-        """Hears of every session that something was appended to."""
+        """Registers a callback for every session that was appended to."""
         self._on_news.append(heard)
 
     def _tell(self, session_id: str) -> None:

@@ -1,4 +1,4 @@
-"""Calls of agents on their way to the agents: which of them may go, and what they take along."""
+"""Plans delegation: which calls of sub-agents are allowed, and what history they carry."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,12 +17,12 @@ from longhouse.tools.bindings.agent import CollectTool
 from longhouse.tools.toolbox import Toolbox
 
 PriorOf = Callable[[str, str, str | None, str], Awaitable[tuple[Message, ...]]]
-"""Messages of a conversation (its id, owner, agent, label) that were kept elsewhere before it came here."""
+"""Earlier messages of a conversation (its id, owner, agent, label), from an external store."""
 
 
 @dataclass(slots=True)
 class DelegationPlan:
-    """What a reply has asked of other agents."""
+    """The sub-agent calls of one reply."""
 
     tasks: list[Delegation] = field(default_factory=list)
     collects: list[Collect] = field(default_factory=list)
@@ -30,7 +30,7 @@ class DelegationPlan:
     versions: dict[str, int] = field(default_factory=dict)
 
     def refusing(self, new: Sequence[Event]) -> list[Event]:
-        """The events with the refusals; a call that was not to be waited for has a handle, which is then withdrawn."""
+        """The events with the refusals. A refusal replaces the handle that a call with wait=false already has."""
         refused = {one.call for one in self.refused}
         return [*(one for one in new if not (isinstance(one, Returned) and one.call in refused)), *self.refused]
 
@@ -41,10 +41,10 @@ class DelegationPlanner:
     toolbox: Toolbox
     db: Database
     prior: PriorOf | None = None
-    """What is known of an agent that this conversation meets for the first time."""
+    """Loads the earlier messages of a sub-agent that is new to this conversation."""
 
     async def begun(self, session: Session, template: Template, new: Sequence[Event]) -> DelegationPlan | None:
-        """The calls of agents among these events; `session` has them folded in. None where there are none."""
+        """The sub-agent calls among these events, which `session` already contains. None if there are none."""
         calls = [event for event in new if isinstance(event, Called) and event.call_kind == "agent"]
         returned = {event.call: event for event in new if isinstance(event, Returned)}
         calls = [call for call in calls if not _is_fault(returned.get(call.call))]
@@ -74,14 +74,14 @@ class DelegationPlanner:
             begun.tasks.append(await self._with_prior(session, delegation))
 
     async def _is_full(self, tool: Tool, session: Session, call: Called, begun: DelegationPlan) -> bool:
-        """Was the tool used as often as it may be in this minute? Then the call is refused; else it is counted."""
+        """Is the rate limit of this minute reached? Then the call is refused; otherwise it is counted."""
         full = await self.toolbox.is_full(tool, session.owner)
         if full:
             begun.refused.append(_refused(call, full.code, full.message))
         return full is not None
 
     async def _with_prior(self, session: Session, delegation: Delegation) -> Delegation:
-        """With the history that is elsewhere: in the request, where the client has brought it along."""
+        """Adds the earlier history: from the request if the client sent it, otherwise from the external store."""
         if delegation.brings_history:
             return await self._with_brought(session, delegation)
         if self.prior is None:
@@ -90,7 +90,7 @@ class DelegationPlanner:
         return delegation.with_prior(known)
 
     async def _with_brought(self, session: Session, delegation: Delegation) -> Delegation:
-        """A history that came with the request is kept once, at the top."""
+        """A history that came with the request is stored once, in the journal of the root session."""
         turn = session.turn
         if turn is None or not turn.root or delegation.agent in turn.contexts:
             return delegation

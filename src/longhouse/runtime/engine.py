@@ -1,4 +1,4 @@
-"""The loop: read the journal, fold it, decide, record, act, record the outcome; until the session rests."""
+"""The agent loop: read the journal, fold it, decide, record, act, record the outcome, until the session rests."""
 
 import asyncio
 import random
@@ -41,10 +41,10 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long provider trouble is waited out, in seconds."""
+    """Retry limits and back-off for provider errors, in seconds."""
 
     attended: float = 60.0
-    """While a client waits for the answer."""
+    """Limit while a client waits for the answer."""
     unattended: float = 900.0
     first: float = 0.5
     longest: float = 15.0
@@ -61,11 +61,11 @@ class Engine:
     worker: str
     patience: Patience = field(default_factory=Patience)
     prior: PriorOf | None = None
-    """What is known elsewhere of a conversation that is met for the first time."""
+    """Loads the earlier messages of a conversation that is new here, from an external store."""
     stopping: bool = False
     _on_trial: Run | None = None
     _vouched: dict[str, int] = field(default_factory=dict)
-    """Session -> the fence of our last run that knew who had held it before: of such a run alone we know everything."""
+    """Session -> fence of our last run that knew the previous lease holder: only for such a run we know every call."""
 
     def __post_init__(self) -> None:
         delegates = DelegationPlanner(self.catalog, self.toolbox, self.db, self.prior)
@@ -73,7 +73,7 @@ class Engine:
         self.performer = ToolRunner(self.db, Inbox(self.db, self.bus), self.toolbox, self.recorder)
 
     async def advance(self, lease: Lease) -> Session:
-        """Moves one session until it rests, waits for its provider, or we are shutting down."""
+        """Advances one session until it rests, waits for its provider, or the worker shuts down."""
         session = await journals.load(self.db, lease.session_id, lease.head)
         run = Run(
             lease=lease,
@@ -96,12 +96,12 @@ class Engine:
         return run.session
 
     def vouches(self, lease: Lease) -> bool:
-        """Does the journal know of every worker that held the session before this run?"""
+        """Does the journal name every worker that held the lease before this run?"""
         return self._vouched.get(lease.session_id) == lease.fence
 
     @contextmanager
     def _tried(self, run: Run) -> Iterator[None]:
-        """Who lost a worker before is tried alone until it gets on: should ours be lost as well, it was to blame."""
+        """Sessions that lost a worker run one at a time until they advance: if we crash too, the cause is known."""
         if run.lease.previous and run.session.is_suspect:
             if self._on_trial and self._on_trial.session.is_suspect:
                 raise Postponed(f"another session than {run.session.id!r} is tried now")
@@ -114,7 +114,7 @@ class Engine:
 
     @contextmanager
     def _disclaiming(self, run: Run) -> Iterator[None]:
-        """Of a run that is broken off we may know that it had made calls and not begun them: that is worth saying."""
+        """If a run is broken off, we may know that some of its recorded calls had not begun: that is recorded."""
         try:
             yield
         except (Deposed, asyncio.CancelledError, *PASSING) as error:
@@ -125,7 +125,7 @@ class Engine:
             raise
 
     async def _take_over(self, run: Run, previous: str) -> None:
-        """Says that a run was lost; of one of our own we know which calls it had not begun."""
+        """Records that the previous run was lost; for a run of this process we know which calls had not begun."""
         if run.session.is_running:
             run.template = await self._template(run.session)
         unbegun: tuple[str, ...] = ()
@@ -133,17 +133,17 @@ class Engine:
             if self._vouched.get(run.session.id) == run.lease.fence - 1:
                 unbegun = self.performer.unbegun(run.session)
             else:
-                # Our name stands there by a claim that came to nothing: whoever ran it before that is not known.
+                # Our name is there from a claim that failed: the worker before it is not known.
                 previous = leases.NOBODY_KNOWN
         try:
             await self.recorder.record(run, [events.Resumed(worker=self.worker, previous=previous, unbegun=unbegun)])
         except AlreadyReturned:
-            # What an agent was to be told of a call has been reported meanwhile.
+            # The outcome of a call was reported in the meantime.
             run.session = await journals.catch_up(self.db, run.session)
             await self._take_over(run, previous)
 
     async def _move(self, run: Run) -> None:
-        """One turn as far as it goes, or the end of the run."""
+        """Advances one turn as far as possible, or ends the run."""
         session = run.session
         if not session.can_move:
             if late := _unapproved(session, clock.now()):
@@ -167,7 +167,7 @@ class Engine:
                 await self._step(run, instance)
 
     async def _template(self, session: Session) -> Template | None:
-        """The template of the running turn, or of the next: what was asked for, what is pinned, or what is active."""
+        """The template of the running or next turn: the requested version, the pinned one, or the active one."""
         shelf = self.catalog.templates
         if session.turn and session.is_running:
             return await shelf.find(session.agent, session.turn.version)
@@ -179,14 +179,14 @@ class Engine:
         return await shelf.find(session.agent, owner=session.owner)
 
     async def _shown(self, session: Session, version: Template | None) -> Template | None:
-        """The version, if the session's owner may see it: by its own word, or since its name is shown to them now."""
+        """The version, if the session's owner may see it: by its own visibility, or because its name is visible now."""
         if version is None or version.owner in (None, session.owner):
             return version
         is_named = await self.catalog.templates.active(session.agent, owner=session.owner) is not None
         return version if is_named else None
 
     async def give_up(self, run: Run, reason: str, code: str) -> None:
-        """Ends a turn that cannot be worked on; one that had not started is started only to be ended."""
+        """Ends a turn that cannot be advanced; a turn that had not started is started and ended."""
         end = events.Failed(reason=reason, code=code)
         if run.session.is_running:
             await self.recorder.record(run, [*_abandoned(run.session, reason), end])
@@ -208,14 +208,14 @@ class Engine:
         await self.recorder.record(run, [started])
 
     async def _step(self, run: Run, instance: Instance) -> None:
-        """Perform the calls that are due, or end what is over, or else think."""
+        """Runs the calls that are due, or ends a finished turn, or else calls the model."""
         assert run.session.turn is not None
         if fatal := [call for call in run.session.next_calls if call.lost >= MOST_LOST]:
             await self.performer.record_outcomes(run, [_given_up(call) for call in fatal])
         elif due := run.session.next_calls:
             await self.performer.perform(run, due, instance.template.memory_policy.scope)
         elif run.session.turn.verdict:
-            # The last call beside the finishing one has returned from outside: nothing is left but the end.
+            # The last call besides the finishing one was returned from outside: only the end is left to record.
             await self.recorder.record(run, [])
         elif end := rules.overdue(run.session.turn, clock.now()):
             code, reason = end
@@ -242,7 +242,7 @@ class Engine:
                 must_delegate=template.execution_policy.must_delegate,
                 selection=chosen.selection,
             )
-            # What may be sent back is not shown before: nobody could take it back from the client.
+            # An answer that may be sent back is not streamed: it could not be withdrawn from the client.
             reply = await listen(
                 self.db,
                 self.bus,
@@ -260,7 +260,7 @@ class Engine:
         _tell_left_out(session, offered, chosen.selection)
 
     async def _endure(self, run: Run, error: ProviderError) -> None:
-        """Lets the session sleep until the provider may have recovered; past all patience, ends the turn in words."""
+        """Puts the session to sleep until the next retry; past the retry limit, fails the turn with a message."""
         now = clock.now()
         run.troubled_at = run.troubled_at or now
         root = run.session.turn.root if run.session.turn else ""
@@ -269,11 +269,21 @@ class Engine:
         pause = _pause(self.patience, run.attempts, error.retry_after)
         spent = [events.Spent(usage=error.usage, reason=error.told)] if isinstance(error, PaidError) else []
         if not error.retryable or (now - run.troubled_at).total_seconds() + pause > patience:
-            # Users read the journal too: what names our hosts is in the log alone.
-            log.warning("a model failed", session=run.session.id, attempts=run.attempts + 1, error=str(error))
+            # Users can read the journal: details that name our hosts go to the log only.
+            message = "the model failed past the retry limit: the turn ends"
+            log.warning(
+                "model_call_failed",
+                message=message,
+                session=run.session.id,
+                attempts=run.attempts + 1,
+                error=str(error),
+            )
             await self.recorder.record(run, [*spent, events.Failed(reason=error.told, code="provider_error")])
             return
-        log.info("a model is in trouble", session=run.session.id, attempt=run.attempts + 1, error=str(error))
+        message = "the model call failed and is retried later"
+        log.info(
+            "model_call_retry", message=message, session=run.session.id, attempt=run.attempts + 1, error=str(error)
+        )
         attempts, troubled_at = run.attempts, run.troubled_at
         if spent:
             await self.recorder.record(run, spent)
@@ -286,7 +296,7 @@ class Engine:
             troubled_at=troubled_at,
         )
         if run.rested:
-            # A hint only: the sweeper fires `wake_at` too.
+            # Only a hint: the sweep also wakes the session at `wake_at`.
             asyncio.get_running_loop().call_later(pause + 0.01, self.bus.wake, run.session.id)
         else:
             await self._look_again(run)
@@ -305,7 +315,7 @@ class Engine:
             await self._look_again(run)
 
     async def _look_again(self, run: Run) -> None:
-        """We may not let go: somebody appended meanwhile, or else the lease is not ours any more."""
+        """The session cannot be released: events were appended in the meantime, or the lease is lost."""
         before, run.session = run.session, await journals.catch_up(self.db, run.session)
         run.rested = run.session.head == before.head
 
@@ -316,10 +326,11 @@ class Engine:
 
 
 def _tell_left_out(session: Session, offered: Sequence[Tool], selection: events.Selection | None) -> None:
-    """One record for each change of the set; its query stays in the journal, since it is what people have said."""
+    """Logs each change of the offered set once. The query stays in the journal only: it is what users have said."""
     if selection and selection.left_out and {tool.ref for tool in offered} != {*session.offered}:
         log.info(
-            "not all permitted tools are offered",
+            "tools_left_out",
+            message="not all permitted tools are offered",
             session=session.id,
             agent=session.agent,
             iteration=session.iteration + 1,
@@ -356,7 +367,7 @@ def _started(
 
 
 def _unapproved(session: Session, now: datetime) -> list[events.Returned]:
-    """The calls that nobody approved in time are denied."""
+    """Denies the calls that were not approved in time."""
     return [
         events.Returned(call=call.call, outcome=Fault(code="denied", message=f"nobody approved {call.tool} in time"))
         for call in session.unapproved
@@ -373,7 +384,7 @@ def _interrupted(what: str) -> str:
 
 
 def _abandoned(session: Session, reason: str) -> list[Event]:
-    """An outcome for every open call, so that history stays paired."""
+    """A fault for every open call, so that each call in the history has an outcome."""
     fault = Fault(code="abandoned", message=reason)
     return [events.Returned(call=call, outcome=fault) for call in session.open]
 

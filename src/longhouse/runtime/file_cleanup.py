@@ -1,4 +1,4 @@
-"""Takes away from this machine's folders what sessions have left there that were forgotten: agent logs and reports."""
+"""Deletes the files of deleted sessions from this machine's folders: agent logs and reports."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -22,13 +22,13 @@ LOOK_EVERY: Final = 1.0
 
 @dataclass(slots=True)
 class FileCleanup:
-    """Whoever has forgotten them, here or elsewhere: each machine looks after its own folders."""
+    """Sessions may be deleted by any process; each machine cleans up its own folders."""
 
     db: Database
     logs: tuple[Path, ...] = ()
     reports: tuple[Path, ...] = ()
     _nth: int = 0
-    """How far it is; from the beginning at every start: names of files are not used again, so that does no harm."""
+    """Cursor. It starts from the beginning with every process, which is harmless: file names are never reused."""
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -55,4 +55,5 @@ def _remove(paths: Iterable[Path]) -> None:
         try:
             path.unlink(missing_ok=True)
         except OSError as error:
-            log.warning("a file of what was forgotten cannot be removed", path=str(path), error=error.strerror)
+            message = "a file of a deleted session cannot be removed"
+            log.warning("erased_file_not_removed", message=message, path=str(path), error=error.strerror)

@@ -1,4 +1,4 @@
-"""A worker's sign of life: its lock and its beat, on a connection of their own."""
+"""The heartbeat of a worker: its advisory lock and its heartbeat row, on a dedicated connection."""
 
 import asyncio
 import os
@@ -18,17 +18,17 @@ log = structlog.get_logger()
 BEAT_EVERY: Final = 1.0
 RECONNECT_AFTER: Final = 0.1
 MIND_EVERY: Final = 0.25
-"""Seconds between two looks at whether the beat is late."""
+"""Seconds between two checks for a late heartbeat."""
 CATCH_UP: Final = 1.0
-"""Seconds for the next beat of a process that stood still."""
+"""Seconds that the next heartbeat has after the process itself was stalled."""
 ON_ITS_WAY: Final = 0.5
-"""Seconds that an answer gets which Postgres has given while we asked elsewhere."""
+"""Seconds to wait for an answer that Postgres sent while we asked on another connection."""
 
 T = TypeVar("T")
 
 
 class _Silent(Exception):  # noqa: N818 - never leaves this module
-    """Postgres answers on new connections, and not on ours."""
+    """Postgres answers on new connections, but not on ours."""
 
 
 class Heartbeat:
@@ -42,41 +42,46 @@ class Heartbeat:
         self._look_from = 0.0
         self._is_lost = False
         self._backend = 0
-        """The process of Postgres that hears us."""
+        """The process id of our Postgres backend."""
         self.begun = asyncio.Event()
-        """We are on the roster."""
+        """Set once this worker is registered."""
 
     def is_fresh(self) -> bool:
-        """Have we beaten within half a lease? If not, others may be about to take our sessions."""
+        """Was the last heartbeat within half a lease? If not, others may be about to take our sessions."""
         return asyncio.get_running_loop().time() - self._last < self._lease / 2
 
     async def beat(self) -> None:
-        """Holds our lock and beats as long as the connection lasts; the next one is made under the same id."""
+        """Holds the lock and sends heartbeats while the connection lasts; a reconnect uses the same worker id."""
         try:
             async with self._db.connection() as connection:
                 await self._beat_on(connection)
         except _Silent:
-            log.warning("Postgres is silent: all connections are made anew")
+            message = "Postgres answers on new connections only: all connections are renewed"
+            log.warning("database_connections_renewed", message=message)
             await self._db.renew()
         except (*UNREACHABLE, asyncpg.PostgresError) as error:
-            # Handled here: who was heard until now must come back at once, before others take its sessions.
+            # Handled here: a worker that was alive must reconnect at once, before others take its sessions.
             if not self._is_lost:
-                log.info("the heartbeat lost its connection", error=str(error) or type(error).__name__)
+                log.info(
+                    "heartbeat_connection_lost",
+                    message="the heartbeat lost its connection",
+                    error=str(error) or type(error).__name__,
+                )
             self._is_lost = True
         self._look()
 
     async def mind(self) -> None:
-        """Notices a beat that is late while it is still waited for."""
+        """Detects a late heartbeat while its answer is still awaited."""
         clock = asyncio.get_running_loop().time
         asleep = clock()
         await asyncio.sleep(MIND_EVERY)
         if clock() - asleep >= self._lease / 2:
-            # It was we who stood still. The beat gets its chance first: what others took is found by the sweep.
+            # This process was stalled. The heartbeat is sent first: the sweep finds the sessions that others took.
             self._look_from = clock() + CATCH_UP
         self._look()
 
     async def _beat_on(self, connection: asyncpg.Connection) -> None:
-        """Until others have buried us, or the connection is lost."""
+        """Sends heartbeats until others have removed this worker, or the connection is lost."""
         lost, self._backend = asyncio.Event(), connection.get_server_pid()
         connection.add_termination_listener(lambda _: lost.set())
         node, pid = socket.gethostname(), os.getpid()
@@ -84,13 +89,13 @@ class Heartbeat:
         while await self._answered(leases.beat(connection, self._worker)):
             self._last, self._is_lost = asyncio.get_running_loop().time(), False
             self.begun.set()
-            # A lost connection is noticed at once: our lock is free, and others look for it.
+            # A lost connection is noticed at once: our lock is free then, and others check it.
             with suppress(TimeoutError):
                 async with asyncio.timeout(BEAT_EVERY):
                     await lost.wait()
 
     async def _answered(self, asking: Coroutine[Any, Any, T]) -> T:
-        """What Postgres says. As long as it answers nobody else either, it is waited for."""
+        """The answer of Postgres. While Postgres does not answer on other connections either, this waits."""
         answer = asyncio.create_task(asking)
         try:
             while not answer.done():
@@ -102,26 +107,30 @@ class Heartbeat:
             await _ended(answer)
 
     async def _look_elsewhere(self, answer: asyncio.Task[Any]) -> None:
-        """Asks on a new connection why there is no answer; Silent: the old ones will never hear anything again."""
+        """Asks on a new connection why there is no answer; _Silent: the old connections are dead."""
         looking = asyncio.create_task(self._is_at_work())
         try:
             await asyncio.wait((answer, looking), return_when=asyncio.FIRST_COMPLETED)
             if answer.done():
                 return
             if looking.result():
-                log.warning("Postgres is slow: the heartbeat has no answer yet")
+                log.warning("database_slow", message="Postgres is slow: the heartbeat has no answer yet")
                 return
             await asyncio.wait((answer,), timeout=ON_ITS_WAY)
             if not answer.done():
                 raise _Silent
         except (*UNREACHABLE, asyncpg.PostgresError) as error:
-            # New connections would be as silent as the old ones, on which the answer may still come.
-            log.warning("Postgres answers nobody", error=str(error) or type(error).__name__)
+            # New connections would get no answer either; on the old ones it may still come.
+            log.warning(
+                "database_unreachable",
+                message="Postgres answers on no connection",
+                error=str(error) or type(error).__name__,
+            )
         finally:
             await _ended(looking)
 
     async def _is_at_work(self) -> bool:
-        """Is Postgres busy with what we have asked?"""
+        """Is our Postgres backend busy with our query?"""
         async with asyncio.timeout(self._lease / 2), self._db.connection() as another:
             return await leases.is_at_work(another, self._backend)
 

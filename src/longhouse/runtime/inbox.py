@@ -1,7 +1,7 @@
-"""What reaches a session from outside: it is committed, and then the worker is woken and the followers are told.
+"""Inbox of sessions: commits prompts, answers, decisions and cancellations, then wakes the worker and the followers.
 
-The hints are sent after the commit and outside of any transaction. A lost one costs half a second: the worker's sweep
-finds every session that is due.
+Hints are sent after the commit, outside any transaction. A lost hint costs half a second: the worker's sweep finds
+every session that is due.
 """
 
 from collections.abc import Sequence
@@ -22,11 +22,11 @@ from longhouse.store.requests import Accepted
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """The session as it was right after the message was committed, and not a step further."""
+    """The session right after the commit of the message, and no later."""
 
     session: Session
     is_behind: bool = False
-    """Others appended before the message: the session may have gone on while it was read."""
+    """Others appended before the message: the session may have advanced before it was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Inbox:
     async def open(
         self, session_id: str, opened: Opened, prompt: Prompted, *, task: str, accepted: Accepted | None = None
     ) -> Delivered:
-        """Opens a session with its first prompt; one that was opened at the same moment gets the prompt alone."""
+        """Opens a session with its first prompt; if another request has just opened it, only the prompt is appended."""
         placed = await journals.open(self.db, session_id, opened, prompt, task=task, accepted=accepted)
         return await self._delivered(blank(placed.session_id), [opened, prompt], placed)
 
@@ -50,20 +50,20 @@ class Inbox:
     async def answer(
         self, session: Session, call: str, text: str, *, chain: str = "", accepted: Accepted | None = None
     ) -> Delivered:
-        """Answers a question of this session; AlreadyReturned if somebody was first."""
+        """Answers a question of this session; AlreadyReturned if another answer was first."""
         returned = Returned(call=call, outcome=Output(content=text), by="user", chain=chain)
         return await self._settle(session, [returned], accepted)
 
     async def decide(
         self, session: Session, decided: Decided, result: str | None = None, *, accepted: Accepted | None = None
     ) -> Delivered:
-        """Decides on a call of this session as it stands; NotThere if the session has moved on."""
+        """Records a decision on a call of this session at its current head; NotThere if the session has moved on."""
         in_chat = decided.via == "chat"
         return await self._settle(session, with_outcome(decided, result), accepted, head=session.head, is_shown=in_chat)
 
     async def cancel(self, session: Session) -> Session:
-        """Ends the running turn, or the next one waiting; in a session that rests, what it has left at work."""
-        # What came after it was asked for is not cancelled.
+        """Cancels the running turn, or the next queued one; in a session at rest, its sub-agents that still run."""
+        # Prompts that arrived after the cancellation was requested are not cancelled.
         trace = _next_trace(session)
         for one in [trace] if trace else await tree.left_at_work(self.db, session):
             stopped = await cancels.cancel(self.db, session, one)
@@ -75,7 +75,7 @@ class Inbox:
         return session
 
     async def forget(self, session_id: str, owner: str) -> bool:
-        """Deletes a session of this owner and all that it has called; False where there is none."""
+        """Deletes a session of this owner and its sub-agent sessions; False if there is none."""
         forgotten = await erasure.forget(self.db, session_id, owner)
         if forgotten is None:
             return False
@@ -86,7 +86,7 @@ class Inbox:
         return True
 
     async def report(self, session_id: str, new: Sequence[Event], *, trace: str, head: int | None = None) -> None:
-        """Says what came of calls, for a worker that no longer holds the session."""
+        """Records the outcomes of calls, for a worker that no longer holds the lease."""
         placed = await journals.add(self.db, session_id, new, trace=trace, head=head)
         self.bus.appended(session_id, placed.seq)
 
@@ -99,7 +99,7 @@ class Inbox:
         head: int | None = None,
         is_shown: bool = True,
     ) -> Delivered:
-        """Settles a call. Where another one still waits, its client is shown that at once, and is known by it."""
+        """Settles a call. If another one waits, its client sees that at once and is recognised by the fingerprint."""
         after, trace = extended(session, new, clock.now()), session.turn.trace if session.turn else ""
         fingerprint = after.rest_mark if is_shown and not after.can_move else None
         placed = await journals.add(
@@ -109,7 +109,7 @@ class Inbox:
         return await self._delivered(session, new, placed)
 
     async def _delivered(self, session: Session, new: Sequence[Event], placed: Placed) -> Delivered:
-        """Sends the hints, before anything else is awaited."""
+        """Sends the hints before any further await."""
         self.bus.appended(session.id, placed.seq)
         if placed.seq == session.head + len(new):
             return Delivered(extended(session, new, placed.at))
@@ -117,7 +117,7 @@ class Inbox:
 
 
 def with_outcome(decided: Decided, result: str | None = None) -> list[Event]:
-    """A decision, with the outcome of the call where it has one by that."""
+    """The decision, with the outcome of the call if the decision gives one."""
     match decided.decision:
         case "happened":
             outcome: Outcome = Output(content=result or "")
@@ -132,7 +132,7 @@ def with_outcome(decided: Decided, result: str | None = None) -> list[Event]:
 
 
 def _next_trace(session: Session) -> str:
-    """What the session is at, or else what it is about to begin; empty if it rests."""
+    """The trace of the running turn, or of the next queued prompt; empty if there is neither."""
     if session.turn and session.is_running:
         return session.turn.trace
     return session.queue[0].prompt.trace if session.queue else ""

@@ -1,4 +1,4 @@
-"""Writes down how a worker's instances are, for those who look from outside; never in the way of a turn."""
+"""Writes the status of a worker's instances to the table `agent_instances`; turns never wait for it."""
 
 import asyncio
 import socket
@@ -15,11 +15,11 @@ from longhouse.store.registry import RegisteredInstance
 
 WRITE_EVERY: Final = 0.2
 LOOK_EVERY: Final = 1.0
-"""Seconds between two looks at what the roster says of us and of others."""
+"""Seconds between two reads of the table, for our own rows and those of other workers."""
 KEPT_FOR: Final = timedelta(hours=1)
-"""So long a stopped instance stays on the roster."""
+"""How long the row of a stopped instance is kept."""
 LAST_WORDS: Final = 5.0
-"""Seconds that the last writing may take: others strike us anyway."""
+"""Timeout in seconds of the last write at shutdown: without it, other workers mark our instances as stopped."""
 
 _Mark = tuple[InstanceStatus, str | None, int, int, datetime]
 
@@ -33,12 +33,12 @@ class InstanceRegistry:
         self._worker = worker
         self._node = socket.gethostname()
         self._written: dict[str, _Mark] = {}
-        """How each instance was when it was written down."""
+        """The state of each instance at its last write."""
         self._look_at = 0.0
 
     @asynccontextmanager
     async def kept(self) -> AsyncIterator[None]:
-        """Keeps the roster while the block runs; at its end, where nobody works any more, all instances stop."""
+        """Keeps the table up to date while the block runs; at its end no session is running, and all instances stop."""
         try:
             async with background.running("instance_roster", self._keep, every=WRITE_EVERY):
                 yield
@@ -47,7 +47,7 @@ class InstanceRegistry:
             await background.guarded("instance_roster", self._say_last())
 
     async def write(self) -> int:
-        """Writes down the instances that have changed since; how many those were."""
+        """Writes the instances that changed since the last write; returns how many."""
         stopped = list(self._pool.stopped)
         changed = [one for one in (*self._pool.instances, *stopped) if self._written.get(one.id) != _mark(one)]
         marks = {one.id: _mark(one) for one in changed}
@@ -61,7 +61,7 @@ class InstanceRegistry:
         return len(changed)
 
     async def look(self) -> None:
-        """Strikes the instances of workers that are gone; finds out which of ours were struck or lost."""
+        """Marks the instances of dead workers as stopped; finds rows of ours that others changed or that were lost."""
         await registry.strike(self._db, self._worker)
         await registry.forget(self._db, clock.now() - KEPT_FOR)
         shown = await registry.statuses(self._db, self._worker)

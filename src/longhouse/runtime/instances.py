@@ -1,4 +1,4 @@
-"""The pool of warm templates: a template version with its strategy, its tools and its model, ready for a session."""
+"""The pool of agent instances: a template version with its strategy, tools and model, ready for a session."""
 
 import uuid
 from collections import defaultdict, deque
@@ -19,10 +19,10 @@ from longhouse.models.protocol import Model
 
 IDLE_FOR: Final = timedelta(minutes=10)
 REMEMBERED: Final = 20
-"""States of an instance that are kept."""
+"""Status changes kept per instance."""
 
 ModelFor = Callable[[Template], Awaitable[Model]]
-"""Who thinks for a template."""
+"""Gives the model of a template."""
 
 
 class InstanceStatus(StrEnum):
@@ -56,7 +56,7 @@ class Instance:
     served: int = 0
     failed: int = 0
     history: deque[tuple[InstanceStatus, datetime]] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
-    """The states it has been in lately; some last too short to be met."""
+    """Recent status changes; some last too short to be seen otherwise."""
 
     def __post_init__(self) -> None:
         self.history.append((self.status, clock.now()))
@@ -77,7 +77,7 @@ class Instance:
         self.cleanup()
 
     def recover(self) -> None:
-        """The session ended in an exception: what it left behind is cleaned up before the next one."""
+        """The session ended in an exception: the instance is cleaned up before the next session."""
         self.move(InstanceStatus.ERROR)
         self.failed += 1
         self.move(InstanceStatus.RESETTING)
@@ -94,13 +94,13 @@ class Instance:
 
 
 class Pool:
-    """Instances by template version, built on demand, kept while they are used."""
+    """Instances by template version, built on demand and kept while in use."""
 
     def __init__(self, model_for: ModelFor) -> None:
         self._model_for = model_for
         self._instances: dict[str, list[Instance]] = defaultdict(list)
         self.stopped: list[Instance] = []
-        """Those that were retired, until somebody has written that down."""
+        """Retired instances, until the registry has written them."""
 
     @property
     def instances(self) -> list[Instance]:
@@ -129,7 +129,7 @@ class Pool:
                 del self._instances[ref]
 
     def drain(self) -> None:
-        """Stops every instance that serves nobody: the process ends."""
+        """Stops every idle instance at shutdown."""
         for instance in self.instances:
             if instance.status is InstanceStatus.IDLE:
                 self._stop(instance)
@@ -155,7 +155,7 @@ class Pool:
 
 @cache
 def strategy_of(agent_class: str) -> Strategy:
-    """One of each agent class: strategies keep nothing."""
+    """One strategy per agent class: strategies have no state."""
     cls = AgentRegistry.get(agent_class)
     if cls is None:
         raise SetupError(f"There is no agent class {agent_class!r} in this process.")

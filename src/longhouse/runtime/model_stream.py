@@ -1,4 +1,4 @@
-"""Listens to a model: adds up its fragments, and lets those who follow the session read along."""
+"""Reads the stream of a model reply: accumulates its fragments and publishes them to the session's followers."""
 
 import asyncio
 from contextlib import aclosing
@@ -20,9 +20,9 @@ from longhouse.store import files
 from longhouse.store.database import Database
 
 MAX_REPLY: Final = 4_000_000
-"""Characters of one reply; a model that says more is not going to stop by itself."""
+"""Maximum characters of one reply; a longer reply would not stop by itself."""
 REPLY_WITHIN: Final = 900.0
-"""Seconds for one reply, however lively the connection looks."""
+"""Timeout of one reply in seconds, even if the connection is active."""
 
 
 async def listen(
@@ -35,7 +35,7 @@ async def listen(
     fence: int,
     shows_answer: bool = True,
 ) -> Reply:
-    """Streams one reply to its end; without `shows_answer`, whoever follows sees an answer only once it is given."""
+    """Streams one reply to its end; without `shows_answer`, followers see the answer only after it is recorded."""
     draft = Draft(after=session.head, fence=fence)
     ear = _ReplyAccumulator(request, bus, session.id, draft, shows_answer)
     body = request.body
@@ -56,7 +56,7 @@ async def listen(
 
 
 class _PartialCall:
-    """One tool call as it arrives."""
+    """A tool call that is still streaming."""
 
     def __init__(self) -> None:
         self.id = ""
@@ -66,7 +66,7 @@ class _PartialCall:
 
 
 def _is_formatted(request: Request) -> bool:
-    """Has the client asked for a format, such as JSON? Words on the way to the answer would not be in it."""
+    """Has the client asked for a response format, such as JSON? Text before the answer would violate it."""
     if request.body.response_format is ANY_FORMAT or not request.body.tools:
         return False
     asked = msgspec.json.decode(request.body.response_format)
@@ -74,7 +74,7 @@ def _is_formatted(request: Request) -> bool:
 
 
 def _answering(request: Request) -> str | None:
-    """The tool whose call gives the answer; None where it would be refused, or wait for approval."""
+    """The tool whose call gives the answer; None if the call would be refused or would wait for approval."""
     tools = (tool for tool in request.offered if tool.role == "finishes" and not tool.needs_approval)
     return next((tool.name for tool in tools if request.only in (None, tool.name)), None)
 
@@ -90,13 +90,13 @@ class _ReplyAccumulator:
         self._keeps_back = _is_formatted(request)
         self._text: list[str] = []
         self._said = 0
-        """Characters of the text that are content."""
+        """Number of characters of the text that are content."""
         self._kept = ""
-        """Text that is not shown yet: there is nothing in it to read, or it may not be in the format asked for."""
+        """Text not published yet: it is only white space, or it may violate the requested format."""
         self._answer = ""
-        """What was read of an answer that a call, or a structure, holds."""
+        """The part of the answer read so far from a call or a structured reply."""
         self._shows = False
-        """Is any of it shown?"""
+        """Was any of it published?"""
         self._reasoning: list[str] = []
         self._calls: dict[int, _PartialCall] = {}
         self._structure = AnswerReader(
@@ -139,13 +139,13 @@ class _ReplyAccumulator:
 
     @property
     def _is_aside(self) -> bool:
-        """Is text no content here? Behind an answer nothing is said: what is recorded has the text before it."""
+        """Is text not content here? Text after an answer is none: the recorded reply has its text before the answer."""
         if self._request.text_is == "thought" or not self._shows_answer or self._answer:
             return True
         return self._keeps_back and bool(self._calls)
 
     def _hear_answer(self, answer: str) -> None:
-        """A piece of the answer; kept back as long as it only repeats what the text before it has said."""
+        """Publishes a piece of the answer; held back while it only repeats the text before it."""
         self._answer += answer
         text = self._draft.content
         if self._shows:
@@ -164,7 +164,7 @@ class _ReplyAccumulator:
             call.name = fragment.name
             is_answer = self._request.names.get(fragment.name, fragment.name) == self._answering
             if is_answer and not any(one.reader for one in self._calls.values()):
-                call.reader = AnswerReader()  # of several answers the first one stands
+                call.reader = AnswerReader()  # of several answers the first one counts
         if fragment.arguments:
             self._grow(fragment.arguments)
             call.arguments.append(fragment.arguments)

@@ -1,4 +1,4 @@
-"""Writes what happened to a session, together with what follows from it at once, here and in other sessions."""
+"""Appends events to the journal, together with their direct consequences in this and in other sessions."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -24,18 +24,18 @@ from longhouse.tools.uncertain import LOST, unknown
 
 @dataclass(slots=True)
 class Run:
-    """One worker's hold on one session, from claim to rest."""
+    """One run of a worker on one session, from claim to rest."""
 
     lease: Lease
     session: Session
     loaded: int
     template: Template | None = None
-    """That of the turn, once it is known."""
+    """The template of the turn, once it is known."""
     rested: bool = False
     is_lost: bool = False
-    """It was broken off, or the session was taken from it: nothing more is begun in its name."""
+    """The run was broken off, or its lease was lost: it begins nothing more."""
     is_recording: bool = False
-    """What it has written may have arrived, and it does not know."""
+    """A write is in flight: whether it was committed is not known."""
     attempts: int = 0
     troubled_at: datetime | None = None
 
@@ -47,10 +47,10 @@ class Recorder:
     delegates: DelegationPlanner
     worker: str
     refused: Counter[str] = field(default_factory=Counter)
-    """Calls that were not made, by the code of the reason."""
+    """Refused calls, counted by fault code."""
 
     async def record(self, run: Run, new: Sequence[Event]) -> None:
-        """Appends, with what follows from it at once; asks to rest in the same statement when nothing is left to do."""
+        """Appends events with their direct consequences; the same statement releases the lease if nothing is left."""
         at, before = clock.now(), run.session
         tells = run.template is not None and run.template.execution_policy.unknown == "tell"
         after, settled = _settled(before, new, at, teller=self.worker if tells else "")
@@ -96,7 +96,7 @@ class Recorder:
     async def _begin(
         self, run: Run, before: Session, new: Sequence[Event], begun: DelegationPlan, at: datetime
     ) -> tuple[Session, journals.Appended]:
-        """Records calls of agents together with the prompts of these agents."""
+        """Records sub-agent calls together with the prompts of these sub-agents."""
         after, appended, prompted = await delegations.begin(
             self.db,
             before,
@@ -114,7 +114,7 @@ class Recorder:
     async def _end(
         self, run: Run, before: Session, after: Session, settled: Sequence[Event], at: datetime
     ) -> journals.Appended:
-        """Records the end of a turn together with the outcome of the call that waits for it."""
+        """Records the end of a turn together with the outcome of the parent's call that waits for it."""
         recording = Recording(run.lease.fence, self.worker, at)
         appended, told = await delegations.end(self.db, before, after, settled, recording=recording)
         for session_id, seq in told:
@@ -123,9 +123,9 @@ class Recorder:
 
 
 def _settled(session: Session, new: Sequence[Event], at: datetime, *, teller: str = "") -> tuple[Session, list[Event]]:
-    """The fold with these events; with the end of the turn, once a finishing tool has spoken and all calls are in.
+    """Folds these events; adds the end of the turn once a finishing tool has returned and no call is open.
 
-    With a `teller`, calls of which nobody knows whether they took effect return with that, and nobody is asked.
+    With a `teller`, calls with an unknown outcome return a fault that says so, and no person is asked.
     """
     settled = list(new)
     after = extended(session, settled, at)

@@ -1,4 +1,4 @@
-"""A finished reply as events: what was said, what is to be done, what is done already."""
+"""Turns a finished model reply into events: the reply, the tool calls, and the outcomes known at once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,22 +22,22 @@ from longhouse.tools.bindings.agent import CollectTool
 from longhouse.tools.toolbox import Result, Toolbox
 
 MAX_CALLS: Final = 32
-"""Calls of one reply that are made; the model is told about the others."""
+"""Calls of one reply that run; the others return a fault to the model."""
 DELEGATE_FIRST: Final = "ask one of the agents you are offered before you answer; this answer was not given"
 MAX_TOLD: Final = 256
-"""Calls of one reply that are recorded at all."""
+"""Calls of one reply that are recorded; the rest is dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyHandler:
-    """How one reply to one request is read."""
+    """Reads one reply to one request."""
 
     toolbox: Toolbox
     session: Session
     request: Request
     offered: Sequence[Tool]
     must_delegate: bool = False
-    """An answer without having asked another agent is sent back, once."""
+    """An answer before any delegation is sent back, once."""
     selection: events.Selection | None = None
     """How the offered tools were chosen."""
 
@@ -62,7 +62,7 @@ class ReplyHandler:
         return new
 
     def _call_id(self, index: int) -> str:
-        """Thought and action of one iteration share its number."""
+        """Reasoning and action of one iteration share its number."""
         iteration = self.session.iteration + 1
         if self.request.phase == "reasoning":
             return f"{iteration}-reasoning" if index == 0 else f"{iteration}-reasoning-{index}"
@@ -72,7 +72,7 @@ class ReplyHandler:
 
     @property
     def is_alone(self) -> bool:
-        """Would an answer now be given without having asked anybody, although one should, and not yet told so?"""
+        """Must the agent delegate first, has not done so, and was not sent back for it yet?"""
         if not self.must_delegate or delegation.has_delegated(self.session):
             return False
         return any(tool.agent for tool in self.offered) and not any(_was_sent_back(s) for s in self.session.steps)
@@ -87,7 +87,7 @@ class ReplyHandler:
         return self.toolbox.check(tool, intent.arguments) is None
 
     async def _call(self, call_id: str, intent: Intent, fault: Fault | None) -> list[Event]:
-        """The intent of one call, with its outcome where that is known at once."""
+        """The events of one call, with its outcome if that is known at once."""
         tool = self._tool(intent)
         called = _called(call_id, intent, tool)
         if fault or tool is None:
@@ -105,7 +105,7 @@ class ReplyHandler:
         return [called, returned(call_id, result)]
 
     def _too_much(self, tool: Tool | None, index: int, made: Sequence[Tool]) -> Fault | None:
-        """Budgets hold within one reply too, where many calls stand side by side: `made` are those before this one."""
+        """Budgets also apply within one reply with parallel calls: `made` are the calls before this one."""
         if index >= MAX_CALLS:
             return Fault(code="too_many_calls", message=f"only {MAX_CALLS} calls of one reply are made")
         turn = self.session.turn
@@ -118,14 +118,14 @@ class ReplyHandler:
         questions = turn.clarifications_used + sum(1 for one in made if one.asks)
         if tool.asks and _is_used(limits.max_clarifications, questions):
             return _used_up("questions", limits.max_clarifications)
-        # A thought is no call, and what helps to come to an end stays open when the budget is spent.
+        # Reasoning is not counted as a call, and tools that help to finish stay available when the budget is spent.
         works = self.request.phase != "reasoning" and not tool.closing
         if works and _is_used(limits.tool_budget, turn.calls + len(made)):
             return _used_up("calls", limits.tool_budget)
         return None
 
     def _refusal(self, intent: Intent, finishes: bool) -> Fault | None:
-        """Why a call is not made, in words that the model can act on."""
+        """Why a call is refused, as a message that the model can act on."""
         tool = self._tool(intent)
         if self.request.only and intent.tool != self.request.only:
             return Fault(code="reason_first", message=f"reason first: call {self.request.only}, then act")
@@ -134,7 +134,7 @@ class ReplyHandler:
         if tool.finishes and self.is_alone:
             return Fault(code="delegate_first", message=DELEGATE_FIRST)
         if tool.asks and finishes:
-            # The answer may be on its way to the client already; nobody would wait for the question.
+            # The answer may already be streaming to the client; nobody would wait for the question.
             return Fault(code="answered", message="a reply that gives the final answer cannot ask as well")
         if tool.needs_approval and finishes and not tool.finishes:
             return Fault(code="answered", message=f"{tool.name} needs approval: wait for it before the final answer")
@@ -175,7 +175,7 @@ def _was_sent_back(step: Step) -> bool:
 
 
 def in_order(session: Session, tools: Sequence[Tool]) -> list[Tool]:
-    """As the journal lists them, new ones last: a request can be composed again, and prompt caches keep working."""
+    """The tools in the order of the journal, new ones last: requests can be rebuilt, and prompt caches keep working."""
     places = {ref: place for place, ref in enumerate(session.offered)}
     return sorted(tools, key=lambda tool: places.get(tool.ref, len(places)))
 

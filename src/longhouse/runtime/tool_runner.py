@@ -1,4 +1,4 @@
-"""Runs the calls that are due, side by side, and hands their outcomes to the recorder."""
+"""Runs the tool calls that are due concurrently and passes their outcomes to the recorder."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
@@ -22,13 +22,13 @@ from longhouse.tools.toolbox import Result, Toolbox
 from longhouse.tools.uncertain import LOST
 
 REPORT_AGAIN: Final = (0.5, 1, 2, 4, 8, 15, 30)
-"""Seconds between tries to report an effect to a Postgres in trouble: without the report, a person is to be asked."""
+"""Seconds between retries of reporting an effect while Postgres fails: without the report, a person must be asked."""
 LOOK_AGAIN: Final = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
-"""Seconds between looks at a session that was taken from us, until its new holder asks what we can answer."""
+"""Seconds between reads of a session that was taken over, until the new holder marks the calls that we know about."""
 
 
 class Withheld(Exception):  # noqa: N818 - it says what happened to the call
-    """Others may be about to take the session: what must not happen twice was not begun."""
+    """The lease may be about to expire: a call that must not run twice was not begun."""
 
 
 @dataclass
@@ -38,14 +38,14 @@ class ToolRunner:
     toolbox: Toolbox
     recorder: Recorder
     is_alive: Callable[[], bool] = lambda: True
-    """Is our own heartbeat fresh? Asked right before an effect that must not happen twice."""
+    """Is our heartbeat fresh? Checked right before an effect that must not happen twice."""
     background: Callable[[Coroutine[Any, Any, None]], object] = asyncio.ensure_future
-    """Runs what must outlive a deposed run: the report of a `once` call that it had started."""
+    """Runs tasks that must outlive a run that lost its lease: the report of a `once` call that it had started."""
     begun: set[tuple[str, str]] = field(default_factory=set)
     """(session, call) of `once` calls that this process has begun, until they are settled."""
 
     async def perform(self, run: Run, due: Sequence[Open], memory_scope: str) -> None:
-        """Runs calls side by side; their outcomes pass one recorder, in the order in which they arrive."""
+        """Runs calls concurrently; one recorder records their outcomes in the order of arrival."""
         self._forget(run.session, due)
         if any(call.effect == "once" for call in due) and not self.is_alive():
             await self._withdraw(run)
@@ -74,7 +74,7 @@ class ToolRunner:
             await self._withdraw(run)
 
     async def _perform_one(self, run: Run, call: Open, memory_scope: str) -> Result | None:
-        """None: it was not begun, and others are to do it."""
+        """None: the call was not begun and is left to the next lease holder."""
         begin = partial(self._begin, run, call)
         try:
             result = await self.toolbox.perform(call, run.session, memory_scope=memory_scope, begin=begin)
@@ -87,9 +87,9 @@ class ToolRunner:
         return result
 
     def _begin(self, run: Run, call: Open) -> Fault | None:
-        """The last look before an effect that must not happen twice."""
+        """The last check before an effect that must not happen twice."""
         if call.deadline and call.deadline < clock.now():
-            # We were held up between intent and effect: whoever waited for it may have drawn conclusions.
+            # The process stalled between intent and effect: whoever waited may have assumed that it did not happen.
             return _too_late(call)
         if run.is_lost or not self.is_alive():
             raise Withheld
@@ -97,26 +97,26 @@ class ToolRunner:
         return None
 
     def _forget(self, session: Session, calls: Sequence[Open]) -> None:
-        """Whatever was begun of these calls, the journal knows."""
+        """Removes these calls from `begun`: the journal has their outcomes."""
         self.begun.difference_update((session.id, call.call) for call in calls)
 
     async def forget_settled(self) -> None:
-        """Forgets what others have settled of calls that we could not report: until then, nobody may say that they
-        had not begun."""
+        """Removes calls from `begun` that we could not report and that others have settled: until then, nobody may
+        claim that they had not begun."""
         for session_id, call in tuple(self.begun):
-            with suppress(UnknownShape):  # a newer process goes on with it, and may yet settle it
+            with suppress(UnknownShape):  # a newer process advances the session, and may still settle the call
                 if call not in (await journals.load(self.db, session_id)).open:
                     self.begun.discard((session_id, call))
 
     def unbegun(self, session: Session) -> tuple[str, ...]:
-        """Of a session that a run of our own was lost with: the calls that it surely had not begun."""
+        """For a session whose lost run was in this process: the calls that certainly had not begun."""
         due = (call.call for call in session.due_calls if call.effect == "once")
         return tuple(call for call in due if (session.id, call) not in self.begun)
 
     async def _may_have_begun(self, run: Run, call: Open) -> bool:
-        """Was it made as one that may be run again, by a worker that is gone, and is known by now to be none?
+        """Was the call recorded as repeatable, by a worker that is lost, although its tool is now known to be `once`?
 
-        The journal is asked, and not our lease: whoever took over from that worker may have left in peace.
+        The journal decides, not our lease: the worker that took over from the lost one may have released normally.
         """
         if call.effect == "once" or call.seq > run.loaded:
             return False
@@ -126,13 +126,13 @@ class ToolRunner:
         return bool(_loser(await journals.read(self.db, run.session.id, after=call.seq), call))
 
     async def _withdraw(self, run: Run) -> None:
-        """Others may be about to take this session: what must not happen twice is left to them."""
+        """The lease may be about to expire: calls that must not run twice are left to the next holder."""
         run.rested = True
         if not await leases.let_go(self.db, run.lease):
             self.background(self.disclaim(run.session.id))
 
     async def _leave(self, run: Run, doing: dict[asyncio.Task[Result | None], Open]) -> None:
-        """Stops calls that we may not record. An effect cannot be called back: its outcome is still worth reporting."""
+        """Cancels calls whose outcome we may not record. An effect cannot be undone: its outcome is still reported."""
         run.is_lost = bool(doing)
         stopped = [task for task, call in doing.items() if call.effect != "once"]
         for task in stopped:
@@ -142,7 +142,7 @@ class ToolRunner:
         await asyncio.gather(*stopped, return_exceptions=True)
 
     async def _kept(self, call: Open, result: Result) -> list[events.Stored | events.Returned | events.Decided]:
-        """An outcome as events, the files that came with it kept first."""
+        """The outcome as events; its files are stored first."""
         if result.doubt:
             return [self._doubted(call, result.doubt)]
         stored = []
@@ -160,7 +160,7 @@ class ToolRunner:
     async def record_outcomes(
         self, run: Run, outcomes: Sequence[events.Stored | events.Returned | events.Decided]
     ) -> None:
-        """Records them, but for those of calls that were settled by somebody else meanwhile."""
+        """Records the outcomes, except those of calls that were settled from outside in the meantime."""
         try:
             await self.recorder.record(run, outcomes)
         except Deposed:
@@ -168,16 +168,16 @@ class ToolRunner:
             await files.drop_unused(self.db, made, session=run.session.id)
             raise
         except AlreadyReturned:
-            # Somebody from outside has settled one of these calls meanwhile: that outcome stands.
+            # One of these calls was settled from outside in the meantime: that outcome counts.
             run.session = await journals.catch_up(self.db, run.session)
             if still_open := [one for one in outcomes if one.call in run.session.open]:
                 await self.record_outcomes(run, still_open)
 
     async def _report(self, run: Run, call: Open, doing: asyncio.Task[Result | None]) -> None:
-        """What a `once` call came to, from a worker that no longer holds the session."""
+        """Reports the outcome of a `once` call, from a worker that no longer holds the lease."""
         result = await doing
         if result is None or result.doubt:
-            return  # not begun, which is told elsewhere; or begun, and what came of it is as open as it was
+            return  # not begun, which is recorded elsewhere; or begun, and its outcome is still unknown
         outcome = returned(call.call, result)
         trace = run.session.turn.trace if run.session.turn else ""
         for pause in (*REPORT_AGAIN, None):
@@ -195,17 +195,17 @@ class ToolRunner:
                 return
 
     async def disclaim(self, session_id: str) -> None:
-        """Says of a session that was taken from us which `once` calls we had not begun: nobody need be asked."""
+        """Records for a session that was taken over which `once` calls had not begun: no person needs to be asked."""
         for pause in LOOK_AGAIN:
             await asyncio.sleep(pause)
             try:
                 if not await self._disclaim(session_id):
                     return
             except (LookupError, AlreadyReturned, *PASSING):
-                continue  # somebody was faster, or Postgres is in trouble: the next look shows what is left to say
+                continue  # somebody was faster, or Postgres failed: the next read shows what is left to record
 
     async def _disclaim(self, session_id: str) -> bool:
-        """Is there something left to say?"""
+        """Is there something left to record?"""
         session = await journals.load(self.db, session_id)
         ours = [call for call in session.open.values() if self._is_in_question(session, call)]
         if not ours:
@@ -216,7 +216,7 @@ class ToolRunner:
             facts = [_disclaimed(call, worker) for call in unbegun]
             trace = session.turn.trace if session.turn else ""
             await self.inbox.report(session_id, facts, trace=trace, head=session.head)
-        # A call that is not in question yet may be so as soon as the new holder says that it took over.
+        # A call that is not uncertain yet may become so when the new holder records the takeover.
         return any(not call.uncertain for call in ours)
 
     def _is_in_question(self, session: Session, call: Open) -> bool:
@@ -225,7 +225,7 @@ class ToolRunner:
 
 
 def _loser(told: Sequence[events.Recorded], call: Open) -> str:
-    """The worker that had this call to make when it was lost; empty where none was."""
+    """The lost worker that had this call to run; empty if none was lost."""
     loser = ""
     for record in told:
         event = record.event
@@ -237,7 +237,7 @@ def _loser(told: Sequence[events.Recorded], call: Open) -> str:
 
 
 def _disclaimed(call: Open, worker: str) -> events.Decided | events.Returned:
-    """It has not happened. It still may, unless its time is over."""
+    """The call has not run. It may still run, unless its deadline has passed."""
     if call.deadline and call.deadline < clock.now():
         return events.Returned(call=call.call, outcome=_too_late(call))
     why = "the worker that was to begin it was held up before it did"

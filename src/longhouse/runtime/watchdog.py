@@ -1,4 +1,4 @@
-"""Notices that the event loop stands still, and names what holds it up. A thread looks: the loop itself cannot."""
+"""Watchdog thread: detects a blocked event loop and logs the stack that blocks it. The loop itself cannot."""
 
 import sys
 import threading
@@ -19,23 +19,23 @@ from longhouse.tools.context import ToolContext
 log = structlog.get_logger()
 
 AFTER: Final = 1.0
-"""Seconds without a turn of the loop that are worth a word; a heartbeat has half a lease."""
+"""Seconds without a loop iteration before a warning is logged; the heartbeat is late after half a lease."""
 LOOK_EVERY: Final = 0.25
 SHOWN: Final = 8
-"""Functions of the stack that are named, the innermost last."""
+"""Stack frames in a log record, the innermost last."""
 
 
 class Watchdog:
-    """While the loop stands still nothing else is served, no heartbeat sent, and others take our sessions."""
+    """A blocked loop serves no requests and sends no heartbeat, so other workers take over our sessions."""
 
     def __init__(self) -> None:
         self._turned = self._looked = 0.0
         self._stood, self._say_at = 0.0, AFTER
         self._over = threading.Event()
         self.times = 0
-        """How often the loop stood still."""
+        """How often the loop was blocked."""
         self.seconds = 0.0
-        """For how long in all; while it stands, up to the last look."""
+        """Total seconds blocked; while the loop is blocked, up to the last check."""
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
@@ -56,13 +56,13 @@ class Watchdog:
         while not self._over.wait(LOOK_EVERY):
             now, before, self._looked = time.monotonic(), self._looked, time.monotonic()
             if now - before > AFTER:
-                # We stood still ourselves: the process was stopped, or a library kept the interpreter for itself.
-                log.warning("process_stood_still", seconds=round(now - before, 1))
+                # This thread did not run either: the process was stopped, or a library held the GIL.
+                log.warning("process_stalled", message="the whole process did not run", seconds=round(now - before, 1))
                 self._turned = now
             if now - self._turned >= AFTER:
                 self._blocked(now - self._turned, thread)
             elif self._stood:
-                log.warning("event_loop_turns_again", seconds=round(self._stood, 1))
+                log.warning("event_loop_recovered", message="the event loop runs again", seconds=round(self._stood, 1))
                 self._stood, self._say_at = 0.0, AFTER
 
     def _blocked(self, seconds: float, thread: int) -> None:
@@ -72,11 +72,12 @@ class Watchdog:
         self._stood = seconds
         if seconds >= self._say_at:
             self._say_at = 2 * seconds
-            log.warning("event_loop_blocked", seconds=round(seconds, 1), **held_up_by(thread))
+            message = "the event loop is blocked by the code in `where`"
+            log.warning("event_loop_blocked", message=message, seconds=round(seconds, 1), **held_up_by(thread))
 
 
 def held_up_by(thread: int) -> dict[str, Any]:
-    """What this thread is doing: functions and lines, whose session and call it is; no values, which may be secrets."""
+    """What this thread runs: functions and lines, the session and the call. No values: they may be secrets."""
     frames = list(takewhile(_is_run, _outwards(sys._current_frames().get(thread))))
     return {"where": [_named(frame) for frame in reversed(frames[:SHOWN])], **_on_behalf(frames)}
 
@@ -88,7 +89,7 @@ def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def _is_run(frame: FrameType) -> bool:
-    """Is this something that the loop runs, and not the loop itself?"""
+    """Is this frame code that the loop runs, not the loop itself?"""
     return str(frame.f_globals.get("__name__", "")).partition(".")[0] not in ("asyncio", "uvloop")
 
 
@@ -98,7 +99,7 @@ def _named(frame: FrameType) -> str:
 
 
 def _on_behalf(frames: list[FrameType]) -> dict[str, Any]:
-    """The call of a tool, or the session, that is found on the way."""
+    """The tool call or the session found in the local variables of these frames."""
     met = [value for frame in frames for value in list(frame.f_locals.values())]
     for context in (value for value in met if isinstance(value, ToolContext)):
         call = context.session.open.get(context.call) if context.session else None

@@ -1,4 +1,4 @@
-"""A process's part in the work: it claims sessions, advances them, lets them go, and takes over from the dead."""
+"""The worker of a process: it claims sessions, advances them, releases them, and takes over from dead workers."""
 
 import asyncio
 import os
@@ -28,11 +28,11 @@ log = structlog.get_logger()
 
 SWEEP_EVERY: Final = 0.5
 FORGET_EVERY: Final = 600.0
-"""Seconds between two clearings of requests that are too old to be repeated."""
+"""Seconds between two deletions of idempotency records that are too old for a retry."""
 LOOK_EVERY: Final = 0.25
-"""Between two looks at the locks of other workers: who is missing at both, and has not beaten in between, is dead."""
+"""Seconds between two checks of other workers' locks. Free at both and no heartbeat in between: the worker is dead."""
 QUIET_FOR: Final = 10.0
-"""Seconds that running steps get to reach their next record at shutdown."""
+"""Seconds that running steps have at shutdown to reach their next record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +43,14 @@ class WorkerOptions:
 
 @dataclass(slots=True)
 class Hold:
-    """A session that we are advancing, or about to claim."""
+    """A session that this worker advances or is about to claim."""
 
     task: asyncio.Task[None]
     lease: Lease | None = None
     is_cut: bool = False
 
     def cut(self) -> None:
-        """Stops it, once: it may take a while to leave, and is not to be disturbed in that."""
+        """Cancels the run once: it may take a while to clean up, and a second cancellation would interrupt that."""
         if not self.is_cut:
             self.is_cut = True
             self.task.cancel()
@@ -62,7 +62,7 @@ def new_id() -> str:
 
 @asynccontextmanager
 async def _group() -> AsyncIterator[asyncio.TaskGroup]:
-    """A task group out of which a single error comes as itself."""
+    """A task group that raises a single error as itself, not as an exception group."""
     try:
         async with asyncio.TaskGroup() as group:
             yield group
@@ -118,13 +118,13 @@ class Worker:
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
-        """Works while the block runs; at its end the sessions are let go, to be taken up elsewhere."""
+        """Runs the worker while the block runs; at its end the sessions are released for other workers."""
         async with _group() as group:
             beating = [
                 group.create_task(background.repeat("heartbeat", self._heart.beat, every=RECONNECT_AFTER)),
                 group.create_task(background.repeat("heartbeat_watch", self._heart.mind)),
             ]
-            # Only then are we on the roster: a holder that is not on it counts as gone.
+            # Wait until this worker is registered: a lease holder that is not registered counts as dead.
             await self._heart.begun.wait()
             finding = [
                 group.create_task(background.repeat("worker_dispatch", self._dispatch)),
@@ -140,41 +140,45 @@ class Worker:
                 await self._shut_down()
                 for task in beating:
                     task.cancel()
-        # If it cannot be written, others strike us as they strike the dead: there is nothing left that we hold.
+        # If this write fails, other workers remove us like a dead worker: we hold no session any more.
         await background.guarded("worker_retire", leases.retire(self._db, self.id))
 
     async def _shut_down(self) -> None:
-        """Running steps get a while to reach their next record; a reply that is being paid for is worth it."""
+        """Drains: running steps have some time to reach their next record, so that a paid model reply is not lost."""
         self._engine.stopping = True
         running = [hold.task for hold in self._running.values()]
         if running:
-            log.info("letting go", sessions=len(running))
+            log.info(
+                "shutdown_draining",
+                message="waiting for running steps before the sessions are released",
+                sessions=len(running),
+            )
             await asyncio.wait(running, timeout=QUIET_FOR)
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
-        # Runs that were just ended may have left the report of an effect behind: it gets the same while.
+        # Runs that just ended may still be reporting an effect in the background: they have the same time.
         if self._background:
             await asyncio.wait(self._background, timeout=QUIET_FOR)
 
     # Liveness
 
     def _drop_runs(self) -> None:
-        """Without a beat for half a lease, others may be about to take our sessions: we stop before they start."""
+        """No heartbeat for half a lease: others may soon take our sessions, so all runs stop before that."""
         running = [hold for hold in self._running.values() if not hold.is_cut]
         if running:
-            log.warning("no heartbeat for half a lease: stopping all runs", sessions=len(running))
+            log.warning("heartbeat_late", message="no heartbeat for half a lease: all runs stop", sessions=len(running))
             for hold in running:
                 hold.cut()
 
     async def _watch(self) -> None:
-        """Buries workers that are dead: unlocked at two looks and silent in between, or silent for a whole lease."""
+        """Removes dead workers: lock free at two checks and no heartbeat between, or none for a whole lease."""
         await asyncio.sleep(LOOK_EVERY)
         suspects = await leases.suspects(self._db, self.id, self._terms.lease)
         dead = [suspect for suspect in suspects if self._is_dead(suspect)]
         self._suspected = {suspect.worker: suspect for suspect in suspects if suspect.unlocked}
         for suspect in dead:
-            log.warning("a worker is gone", worker=suspect.worker)
+            log.warning("worker_dead", message="a worker is dead; its sessions are taken over", worker=suspect.worker)
             await leases.bury(self._db, suspect)
         if dead:
             await self._find_runnable()
@@ -188,7 +192,7 @@ class Worker:
     # Finding work
 
     async def _sweep(self) -> None:
-        """Finds every runnable session in Postgres, whatever became of the hints; and those that are ours no more."""
+        """Finds every runnable session in Postgres, even if hints were lost, and sessions whose lease we have lost."""
         await leases.fire(self._db)
         await self._find_runnable()
         await self._stop_deposed()
@@ -213,12 +217,12 @@ class Worker:
         fences = await leases.fences(self._db, list(held))
         for session_id, lease in held.items():
             hold = self._running.get(session_id)
-            # While we asked, the session may have come to rest and been claimed again. One without a row was forgotten.
+            # During the query the session may have rested and been claimed again. A session without a row was deleted.
             if hold and hold.lease is lease and lease.fence != fences.get(session_id):
                 hold.cut()
 
     async def _tell_followers(self) -> None:
-        """Every follower looks at Postgres at least once a second: a hint may have been lost."""
+        """Makes every follower read Postgres at least once a second: a hint may have been lost."""
         followed = self._bus.followed
         heads = await leases.heads(self._db, followed) if followed else {}
         for session_id in followed:
@@ -255,28 +259,38 @@ class Worker:
                 if session and self._keep_log:
                     await self._keep_log(session)
         except UNREACHABLE as error:
-            log.warning("Postgres is away", session=session_id, error=str(error))
+            log.warning(
+                "database_unreachable", message="Postgres cannot be reached", session=session_id, error=str(error)
+            )
         except asyncpg.PostgresError as error:
             self._put_off(session_id, error)
         finally:
             self._served(session_id)
 
     async def _advance(self, lease: Lease) -> Session | None:
-        """The session as we left it; None where it was taken from us."""
+        """The session after the run; None if the lease was lost or the run failed."""
         try:
             session = await self._engine.advance(lease)
-            log.debug("session rested", session=session.id, state=session.state)
+            log.debug(
+                "session_rested", message="the session has nothing to do now", session=session.id, state=session.state
+            )
             self._pauses.over(session.id)
             return session
         except Deposed as deposed:
-            log.info("deposed", session=lease.session_id, reason=str(deposed))
+            log.info(
+                "lease_lost",
+                message="another worker took over the session",
+                session=lease.session_id,
+                reason=str(deposed),
+            )
         except Postponed:
             self._pauses.postpone(lease.session_id)
             await leases.put_back(self._db, lease)
         except asyncio.CancelledError:
             await self._break_off(lease)
         except UnknownShape as error:
-            log.error("a journal cannot be read here", session=lease.session_id, error=str(error))
+            message = "this process cannot read the journal; it leaves the session to others"
+            log.error("journal_unreadable", message=message, session=lease.session_id, error=str(error))
             self._pauses.leave_alone(lease.session_id)
             await leases.break_off(self._db, lease)
         except UNREACHABLE:
@@ -286,25 +300,26 @@ class Worker:
                 await self._break_off_for_now(lease, error)
                 return None
             if isinstance(error, SetupError):
-                log.warning("a turn needs what is not set up here", session=lease.session_id, error=str(error))
+                message = "the turn needs something that is not configured here"
+                log.warning("turn_setup_missing", message=message, session=lease.session_id, error=str(error))
             else:
-                log.exception("a defect ended a turn", session=lease.session_id)
+                log.exception("turn_failed", message="a defect ended the turn", session=lease.session_id)
             return await self._fail(lease, error)
         return None
 
     def _may_pass(self, session_id: str, error: Exception) -> bool:
-        """Is this trouble of Postgres, which is not the turn's fault, and has not lasted beyond all patience?"""
+        """Is this a Postgres error, which is not the turn's fault, and still within the retry limit?"""
         lasted = self._pauses.troubled_for(session_id)
         return isinstance(error, PASSING) and lasted < self._engine.patience.unattended
 
     async def _break_off_for_now(self, lease: Lease, error: Exception) -> None:
         self._put_off(lease.session_id, error)
-        # If even this cannot be written, it stays ours, and is found like any run that was lost.
+        # If this write fails too, the lease stays ours, and the session is found like any lost run.
         with suppress(asyncpg.PostgresError):
             await self._break_off(lease)
 
     async def _break_off(self, lease: Lease) -> None:
-        """Lets go of it as one who was lost; where the journal does not say yet who was so before, under that name."""
+        """Releases the lease as a lost run, under the previous lost worker's name if the journal lacks it."""
         if lease.previous and not self._engine.vouches(lease):
             await leases.put_back(self._db, lease)
         else:
@@ -312,7 +327,8 @@ class Worker:
 
     def _put_off(self, session_id: str, error: Exception) -> None:
         pause = self._pauses.put_off(session_id)
-        log.warning("a session is tried again later", session=session_id, seconds=pause, error=str(error))
+        message = "the session is retried after a back-off"
+        log.warning("session_retry", message=message, session=session_id, seconds=pause, error=str(error))
 
     def _served(self, session_id: str) -> None:
         del self._running[session_id]
@@ -322,8 +338,8 @@ class Worker:
             self.hint(session_id)
 
     async def _fail(self, lease: Lease, error: Exception) -> Session | None:
-        """Says in the journal that the turn ended; a session that cannot even be told so is left alone for a while."""
-        is_told = isinstance(error, SetupError)  # what is missing here is no secret, and its words say what to do
+        """Records the end of the turn in the journal; if even that fails, the session is put off with a back-off."""
+        is_told = isinstance(error, SetupError)  # what is missing is no secret, and the message says what to do
         reason = str(error) if is_told else f"an internal error: {type(error).__name__}"
         code = "not_set_up" if is_told else "internal_error"
         try:
@@ -335,7 +351,9 @@ class Worker:
         except UNREACHABLE:
             raise
         except Exception as trouble:
-            log.exception("a session cannot be advanced here", session=lease.session_id)
+            log.exception(
+                "session_advance_failed", message="the failure cannot be recorded either", session=lease.session_id
+            )
             await self._break_off_for_now(lease, trouble)
             return None
         if not run.rested:

@@ -1,4 +1,4 @@
-"""What can be done. Those who write tools need three names of it; tools of SGR-Agent Core find theirs here, too."""
+"""Public names for tool authors (BaseTool, ToolContext, tool), and the names that tools of SGR-Agent Core import."""
 
 from longhouse.tools.base import BaseTool, ToolRegistry
 from longhouse.tools.config import ExecutionConfig, LLMConfig, SearchConfig

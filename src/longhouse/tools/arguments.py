@@ -1,4 +1,4 @@
-"""JSON Schemas of tools: is one safe to publish, and do arguments fit? Nothing is fetched, no pattern is run."""
+"""JSON Schema of tools: checks schemas before publication and arguments of calls. No fetch, no pattern is run."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -15,23 +15,23 @@ from longhouse.journal.messages import clean
 from longhouse.tools import patterns
 
 MAX_SCHEMA: Final = 64_000
-"""Bytes of a schema that is published."""
+"""Maximum bytes of a published schema."""
 MAX_DEPTH: Final = 32
 MAX_NODES: Final = 1_000
-"""Objects and lists in it."""
+"""Maximum objects and lists in a schema."""
 MAX_PATTERNS: Final = 8_000
-"""Characters of all its patterns."""
+"""Maximum characters of all patterns of a schema together."""
 MAX_CHECKS: Final = 25_000
-"""Single checks that arguments are given: at most a second, in which nothing else goes on here."""
+"""Maximum keyword checks for the arguments of one call: at most a second, during which the event loop is blocked."""
 MOST_PROBLEMS: Final = 5
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 Check = Callable[[dict[str, Any]], str | None]
-"""What is wrong with arguments, in words."""
+"""Returns what is wrong with the arguments, or None."""
 
 _REFUSED: Final = ("$id", "$anchor", "$dynamicRef", "$dynamicAnchor", "$recursiveRef", "$recursiveAnchor")
-"""Other ways to name places in schemas, which only help to get lost in them."""
+"""Other ways to refer to parts of a schema; they are refused, since references with them are hard to follow."""
 
 _Type = Literal["null", "boolean", "object", "array", "number", "string", "integer"]
 _COUNTED: Final = ("Length", "Items", "Contains", "Properties")
@@ -56,15 +56,15 @@ _FIELDS: Final[dict[str, Any]] = {
     **dict.fromkeys(_TEXTS, str),
 }
 _Schema: Any = TypedDict("_Schema", _FIELDS, total=False)  # type: ignore[misc]  # a dictionary, but no literal
-"""What the keywords of a schema hold, as draft 2020-12 has it; the others are not looked at."""
+"""The types of the keywords, as in draft 2020-12; unknown keywords are not checked."""
 
 
 class BadSchema(ValueError):  # noqa: N818 - it says what the schema is
-    """A schema that arguments cannot be checked against, and why."""
+    """Arguments cannot be checked against this schema; the message says why."""
 
 
 def schema_problem(schema: Any) -> str | None:
-    """Why a tool with this schema is not published; in bounded time, whatever it is."""
+    """Why a tool with this schema is not published; takes bounded time for any input."""
     try:
         _check_size(schema)
         _check_words(schema)
@@ -99,7 +99,7 @@ def _check_size(schema: Any) -> None:
 
 
 def _check_words(root: dict[str, Any]) -> None:
-    """Raises where a schema within the schema is not valid, or holds what is not taken here."""
+    """Raises if a subschema is not valid or has a keyword that is not supported."""
     length = 0
     for schema in resolve.walk(root, partial(msgspec.convert, type=_Schema | bool)):
         for names in (schema.get("type"), schema.get("required"), *schema.get("dependentRequired", {}).values()):
@@ -118,7 +118,7 @@ def _check_words(root: dict[str, Any]) -> None:
 
 
 def read(tool: str, arguments: str, check: Check) -> dict[str, Any] | Fault:
-    """The arguments of a call, or why they do not fit, for the model to read."""
+    """The arguments of a call, or a fault for the model that says why they do not fit."""
     problem: str | None
     try:
         given = msgspec.json.decode(arguments or "{}")
@@ -135,7 +135,7 @@ def read(tool: str, arguments: str, check: Check) -> dict[str, Any] | Fault:
 
 
 def checker(schema: dict[str, Any]) -> Check:
-    """Checks arguments against a schema of any draft."""
+    """A check of arguments against a schema of any draft."""
     kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
     try:
         kind.check_schema(schema)
@@ -166,13 +166,13 @@ def checker(schema: dict[str, Any]) -> Check:
 
 
 class _TooMuchWork(Exception):  # noqa: N818
-    """A check takes longer than it is worth."""
+    """A check needs more than MAX_CHECKS keyword checks."""
 
 
 class _Effort:
-    """Counts the single checks of one call: a small schema can make them grow without bound.
+    """Counts the keyword checks of one call: even a small schema can need an unbounded number.
 
-    This is why the validator is one in Python. A compiled one cannot be stopped once it has begun.
+    This is why the validator is written in Python: a compiled one cannot be stopped.
     """
 
     def __init__(self) -> None:
@@ -189,7 +189,7 @@ class _Effort:
 
 
 def _keywords(kind: Any) -> dict[str, Any]:
-    """What each keyword does. A pattern may take forever on arguments made for it: those do nothing here."""
+    """The function of each keyword. Patterns can run forever on crafted arguments: their keywords do nothing here."""
     closed = kind.VALIDATORS.get("additionalProperties")
 
     def additional(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
@@ -200,7 +200,7 @@ def _keywords(kind: Any) -> dict[str, Any]:
 
 
 def _unique(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[jsonschema.ValidationError]:
-    """The library compares each item with each, which takes minutes for a long list of objects."""
+    """The library compares every pair of items, which takes minutes for a long list of objects."""
     if not value or not validator.is_type(instance, "array"):
         return
     if len({msgspec.json.encode(item, order="sorted") for item in instance}) < len(instance):

@@ -1,4 +1,4 @@
-"""A tool's work, kept to its time: what does not stop when it is told to is left behind."""
+"""Runs a tool call with a timeout; a task that ignores its cancellation is abandoned."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -10,11 +10,11 @@ import structlog
 log = structlog.get_logger()
 
 GRACE: Final = 0.5
-"""Seconds that work gets to stop once it is told to."""
+"""Seconds that the work has to stop after its cancellation."""
 
 
 class Late(Exception):  # noqa: N818 - it says what happened
-    """The time was up. `error` is what the work said when it was stopped; None: it did not listen."""
+    """Timeout. `error` is what the work raised when it was cancelled; None: it ignored the cancellation."""
 
     def __init__(self, error: BaseException | None) -> None:
         super().__init__()
@@ -23,14 +23,14 @@ class Late(Exception):  # noqa: N818 - it says what happened
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """How the work ended. An exit that it raises must not reach the loop, as it would from a task."""
+    """The result of the work. A SystemExit that it raises must not reach the event loop, as it would from a task."""
 
     value: Any = None
     error: BaseException | None = None
 
 
 class Attempts:
-    """Runs work within its time, and counts what it had to leave behind."""
+    """Runs work with a timeout, and counts abandoned tasks."""
 
     def __init__(self) -> None:
         self._left: set[asyncio.Task[_Ended]] = set()
@@ -40,7 +40,7 @@ class Attempts:
         return len(self._left)
 
     async def run(self, work: Callable[[], Awaitable[Any]], seconds: float, **about: str) -> Any:
-        """What the work gives or raises; Late at the end of its time, however deaf it is. `about` goes to the log."""
+        """Returns or raises what the work does; Late after the timeout, even if it ignores that. `about` is logged."""
         task = asyncio.create_task(_ended(work))
         try:
             await asyncio.wait({task}, timeout=seconds)
@@ -50,7 +50,7 @@ class Attempts:
         if is_late:
             has_stopped = task.done() and not task.cancelled()
             if has_stopped and task.result().error is None:
-                return task.result().value  # it came to its end after all: what is known is not thrown away
+                return task.result().value  # the work finished after all: a known result is not thrown away
             raise Late(task.result().error if has_stopped else None)
         ended = task.result()
         if ended.error is not None:
@@ -68,10 +68,11 @@ class Attempts:
     def _leave(self, task: asyncio.Task[_Ended], about: dict[str, str]) -> None:
         self._left.add(task)
         task.add_done_callback(self._left.discard)
-        # Whoever ends the loop waits for all tasks that are known to it; this one would never end.
+        # Closing the loop waits for all registered tasks; this one would never end.
         asyncio.tasks._unregister_task(task)
         task._log_destroy_pending = False  # type: ignore[attr-defined]
-        log.warning("a tool does not stop when it is told to, and is left behind", left=self.left, **about)
+        message = "a tool ignored its cancellation and is left behind"
+        log.warning("tool_task_abandoned", message=message, left=self.left, **about)
 
 
 async def _ended(work: Callable[[], Awaitable[Any]]) -> _Ended:

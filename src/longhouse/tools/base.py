@@ -16,7 +16,7 @@ from longhouse.tools.context import ToolContext
 
 
 class ToolRegistry(Registry[type["BaseTool"]]):
-    """Every tool class, from the moment it is defined."""
+    """All tool classes; a class is added when it is defined."""
 
 
 class BaseTool(pydantic.BaseModel):
@@ -40,7 +40,7 @@ class BaseTool(pydantic.BaseModel):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.tool_name = cls.__dict__.get("tool_name") or cls.__name__.lower()
-        # Not inherited: what a subclass under another name does with its arguments is its own.
+        # Not inherited: a subclass with another name may use its arguments differently.
         cls.tool_role = cls.__dict__.get("tool_role", "")
         cls.description = cls.__dict__.get("description") or inspect.cleandoc(cls.__doc__ or "")
         ToolRegistry.register(cls, name=cls.tool_name)
@@ -50,7 +50,7 @@ class BaseTool(pydantic.BaseModel):
 
     @classmethod
     def described(cls, descriptor: ToolDescriptor | None = None) -> Tool:
-        """The class as an agent meets it; under a description of the catalog, which never asks for less care."""
+        """The tool as agents see it; a catalog descriptor may override it, but never make it less careful."""
         own = cls.descriptor()
         tool = (descriptor or own).bound_to(own)
         return replace(
@@ -65,7 +65,7 @@ class BaseTool(pydantic.BaseModel):
 
     @classmethod
     def descriptor(cls) -> ToolDescriptor:
-        """The class as the catalog describes it."""
+        """The catalog descriptor of the class."""
         return ToolDescriptor(
             name=cls.tool_name,
             type=cls.tool_type,
@@ -82,7 +82,7 @@ class BaseTool(pydantic.BaseModel):
 
 @cache
 def _schema_of(cls: type[BaseTool]) -> dict[str, Any]:
-    """Made once: a class does not change its fields."""
+    """Cached: the fields of a class do not change."""
     schema: dict[str, Any] = _without_titles(cls.model_json_schema())
     schema.pop("description", None)
     return schema
@@ -93,7 +93,7 @@ def entrypoint_of(cls: type[BaseTool]) -> str:
 
 
 def _without_titles(schema: Any) -> Any:
-    """Pydantic's generated titles say nothing that the names do not, and cost tokens in every request."""
+    """Pydantic's generated titles only repeat the names, and cost tokens in every request."""
     if isinstance(schema, dict):
         return {
             key: {name: _without_titles(prop) for name, prop in value.items()}

@@ -1,4 +1,4 @@
-"""What tools are set up with: the `config` that every tool is called with."""
+"""Tool configuration: the `config` that every tool is called with."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -15,13 +15,13 @@ USUAL_MODEL: Final = "gpt-4o-mini"
 
 @dataclass(frozen=True, slots=True)
 class LLMConfig:
-    """How the model of the calling agent is asked; never with what key, nor by what way."""
+    """Model settings of the calling agent, without its API key or proxy."""
 
     model: str = USUAL_MODEL
     max_tokens: int | None = 8000
     temperature: float | None = 0.4
     base_url: str | None = None
-    """None: the endpoint of the settings."""
+    """None: the endpoint from the settings."""
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"tools are not told the {name!r} of a model")
@@ -34,19 +34,19 @@ class SearchConfig:
     max_searches: int = 4
     max_results: int = 10
     content_limit: int = 1500
-    """Characters of a page that reach the agent; the whole is kept with the source."""
+    """Characters of a page that the agent sees; the full text is kept with the source."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutionConfig:
     reports_dir: str | None = None
-    """Where reports are also written as files; None: they are artifacts only."""
+    """Folder where reports are also written as files; None: they are artifacts only."""
     mcp_context_limit: int = 15_000
     max_iterations: int = 20
     max_clarifications: int = 3
     logs_dir: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """Fields that only tools know; each is also an attribute."""
+    """Additional fields for tools; each is also an attribute."""
 
     def __getattr__(self, name: str) -> Any:
         if name != "extra" and name in self.extra:
@@ -62,14 +62,14 @@ class ToolConfig:
 
 
 async def with_model(config: ToolConfig, session: Session, catalog: Catalog | None) -> ToolConfig:
-    """With the model that the session's agent has in this turn."""
+    """The config with the model of the session's agent in this turn."""
     turn = session.turn
     template = await catalog.templates.find(session.agent, turn.version) if catalog and turn else None
     return replace(config, llm=_told(template.llm_policy)) if template else config
 
 
 def _told(policy: LLMPolicy) -> LLMConfig:
-    """What a template says of its model, as far as tools may know it."""
-    # Some endpoints take their key in the query.
+    """The model settings of a template that tools may see."""
+    # Some endpoints take their API key in the query.
     base_url = str(URL(policy.base_url).with_query(None).with_fragment(None)) if policy.base_url else None
     return LLMConfig(policy.model or USUAL_MODEL, policy.max_tokens, policy.temperature, base_url)

@@ -1,4 +1,4 @@
-"""What a tool sees of its session, and what it changed there."""
+"""ToolContext: the part of a session that a tool can read and write, and the changes that it made."""
 
 import math
 from collections.abc import Awaitable, Callable, Sequence
@@ -17,13 +17,13 @@ from longhouse.tools.sgr.sources import as_search, as_source
 from longhouse.tools.sgr.states import AgentStatesEnum, state_name
 
 DEEPEST: Final = 64
-"""How many levels of lists and objects a value of the context may have: far from where walking it would break."""
+"""Maximum nesting of a context value: far below the recursion limit."""
 TOO_DEEP: Final = "[nested too deeply]"
 
 
 @dataclass(frozen=True, slots=True)
 class MadeFile:
-    """A file that a tool made; it is kept as an artifact of the session, together with the outcome."""
+    """A file that a tool created; it is stored as an artifact of the session together with the outcome."""
 
     path: str
     content: bytes
@@ -31,12 +31,12 @@ class MadeFile:
 
 
 FindTools = Callable[[Session, str, int], Awaitable[Sequence[ToolDescriptor]]]
-"""Tools that a session may have, best first, for a query and at most so many."""
+"""Finds tools that a session may use, for a query and a limit, best first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What the composition root lends to tools; each is there only if it was set up."""
+    """Services that the application gives to tools; each is None unless it is configured."""
 
     search: WebSearch | None = None
     memory: Memory | None = None
@@ -44,7 +44,7 @@ class Services:
 
 
 class Fields(dict[str, Any]):
-    """A dict whose keys are attributes, too: what it holds may have been a model when it was written."""
+    """A dict whose keys are also attributes: its value may have been a Pydantic model when it was written."""
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -58,7 +58,7 @@ class Fields(dict[str, Any]):
 
 @dataclass(slots=True)
 class ToolContext:
-    """What a tool sees of its session. What it writes here is journaled with its outcome."""
+    """The part of a session that a tool sees. Its writes are recorded in the journal with its outcome."""
 
     session_id: str
     conversation_id: str
@@ -67,13 +67,13 @@ class ToolContext:
     agent: str
     call: str
     key: str
-    """The idempotency key of this call: the same over all attempts."""
+    """The idempotency key of this call: the same for all attempts."""
     services: Services = field(default_factory=Services)
     session: Session | None = None
-    """As it was when the call was made."""
+    """The session at the time of the call."""
     memory_scope: str = "agent"
     made: list[MadeFile] = field(default_factory=list)
-    """Files to keep; append to it."""
+    """Files to store as artifacts; append to it."""
     state: AgentStatesEnum | str = AgentStatesEnum.RESEARCHING
     iteration: int = 0
     searches_used: int = 0
@@ -85,13 +85,13 @@ class ToolContext:
     execution_result: str | None = None
     current_step_reasoning: Any = None
     custom_context: Any = None
-    """What tools want to remember beside all this: a dict or a Pydantic model; read again, it is a dict."""
+    """Free state of tools: a dict or a Pydantic model; later calls read it as a dict."""
     found_tools: list[str] = field(default_factory=list)
-    """Tools that the agent found; they are offered to it from the next step on."""
+    """Tools that the agent found; they are offered from the next step on."""
 
 
 class ContextChanges(msgspec.Struct, frozen=True):
-    """What a tool may write to its context, in types that a journal can carry."""
+    """The fields that a tool may write, with types that the journal can store."""
 
     state: str
     searches_used: int
@@ -106,7 +106,7 @@ class ContextChanges(msgspec.Struct, frozen=True):
 def context_of(call: Open, session: Session, services: Services, memory_scope: str) -> ToolContext:
     turn = session.turn
     assert turn is not None
-    # Copies: a session is never edited, neither by us nor by a tool.
+    # Copies: a session is immutable, for us and for tools.
     kept = {name: _copied(value) for name, value in session.context.items()}
     return ToolContext(
         session_id=session.id,
@@ -131,7 +131,7 @@ def context_of(call: Open, session: Session, services: Services, memory_scope: s
 
 
 def _copied(value: Any, levels: int = DEEPEST) -> Any:
-    """A value of the journal as a tool may have it: cut where walking it would break."""
+    """A copy of a journal value for a tool, cut at the maximum nesting."""
     if not isinstance(value, dict | list | tuple):
         return value
     if levels == 0:
@@ -146,9 +146,9 @@ def _by_attribute(value: Any) -> Any:
 
 
 def written(context: ToolContext) -> dict[str, Any]:
-    """The context as a journal will give it back."""
+    """The context as it is stored in the journal."""
     values = {name: getattr(context, name) for name in ContextChanges.__struct_fields__}
-    # Calls side by side each begin one of their own: what they put there is added up.
+    # Parallel calls each start with an empty one: their additions are merged.
     values["custom_context"] = {} if context.custom_context is None else context.custom_context
     try:
         plain = msgspec.to_builtins(values, str_keys=True, enc_hook=_plain)
@@ -160,7 +160,7 @@ def written(context: ToolContext) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, pydantic.BaseModel):
-        # A tool may have put anything into its fields; what cannot be kept is refused here, not warned of.
+        # A tool may have put anything into the fields; what cannot be stored is refused later, without a warning here.
         return value.model_dump(mode="json", warnings=False)
     raise TypeError(f"a tool cannot keep a {type(value).__name__} in its context")
 
@@ -184,7 +184,7 @@ def _too_deep() -> ValueError:
 
 
 def changes(before: dict[str, Any], after: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What was set, and what was only added to; calls side by side may add without undoing each other."""
+    """The fields that were set, and the additions to fields; parallel calls can add without overwriting each other."""
     writes, adds = {}, {}
     for name, value in after.items():
         was = before[name]
@@ -199,7 +199,7 @@ def changes(before: dict[str, Any], after: dict[str, Any]) -> tuple[dict[str, An
 
 
 def _added(was: Any, value: Any) -> Any:
-    """The difference, where `value` holds all of `was`; None where it does not."""
+    """The difference if `value` contains all of `was`; otherwise None."""
     if isinstance(was, list) and isinstance(value, list) and value[: len(was)] == was:
         return value[len(was) :]
     if isinstance(was, dict) and isinstance(value, dict) and was.keys() <= value.keys():

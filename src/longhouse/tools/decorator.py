@@ -1,4 +1,4 @@
-"""`@tool`: a function as a tool. Its parameters are the arguments, its docstring is what the model reads."""
+"""The `@tool` decorator: a function as a tool. Its parameters are the arguments, its docstring is the description."""
 
 import inspect
 import types
@@ -15,9 +15,9 @@ from longhouse.tools.context import ToolContext
 Function = Callable[..., Awaitable[Any]]
 
 CONTEXT: Final = "context"
-"""A parameter of this name is no argument: it is given the ToolContext."""
+"""A parameter of this name is not an argument: it receives the ToolContext."""
 _FIELD: Final = "argument_"
-"""In front of each field, so that an argument may be called `timeout`, `json` or `_x`; models never see it."""
+"""Prefix of each field, so that an argument may be named `timeout`, `json` or `_x`; models never see it."""
 _NAMED: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -44,7 +44,7 @@ def tool(
     max_output: int = BaseTool.max_output,
     needs_approval: bool = BaseTool.needs_approval,
 ) -> Any:
-    """Makes a BaseTool of an async function: `@tool`, or `@tool(effect="once", timeout=5)`."""
+    """Makes a BaseTool from an async function: `@tool`, or `@tool(effect="once", timeout=5)`."""
     said = {
         "description": description,
         "effect": effect,
@@ -82,7 +82,7 @@ def _made(function: Function, said: dict[str, Any]) -> type[BaseTool]:
 
 
 def _arguments(function: Function) -> dict[str, Any]:
-    """The names of a function's parameters and their defaults; refuses those that a model could not be told of."""
+    """The parameters of a function and their defaults; refuses those that a schema cannot describe."""
     found = {}
     for name, parameter in inspect.signature(function).parameters.items():
         if parameter.kind not in _NAMED:

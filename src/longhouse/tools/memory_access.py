@@ -1,7 +1,7 @@
-"""The long-term files of agents, as tools see them: what can be done with them, and what a path may look like.
+"""Long-term memory files of agents: the interface for tools, and the validation of paths.
 
-They are rows under a name, never files of the machine, so no path leads out. Names that would lead out elsewhere
-are refused all the same: nobody should take `../secret.md` for something that it is not.
+The files are database rows, never files on disk, so path traversal is impossible. Paths such as `../secret.md` are
+refused nevertheless, so that nobody mistakes them for something else.
 """
 
 import re
@@ -13,18 +13,18 @@ from longhouse.store.memory_files import File, FileEntry, Scope, Verdict
 ROOT: Final = "memory_dir"
 
 MAX_PATH: Final = 512
-"""Bytes of a path; with its owner and scope it has to fit an index."""
+"""Maximum bytes of a path; with its owner and scope it must fit into an index row."""
 MAX_DEPTH: Final = 16
-"""Names in a path: deeper is a loop, not an order."""
+"""Maximum names in a path; a deeper path is most likely a loop."""
 
 _ESCAPED: Final = re.compile(r"%[0-9A-Fa-f]{2}")
 _DEVICE: Final = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)
 _HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-"""Categories of characters that cannot be seen: two names that look alike shall be alike."""
+"""Unicode categories of invisible characters: names that look the same must be the same."""
 
 
 class Memory(Protocol):
-    """Files and directories of text. Every change carries the key of its call and is made once for each."""
+    """Text files and directories. Every change carries the idempotency key of its call and is applied once per key."""
 
     async def read(self, scope: Scope, path: str) -> File | None: ...
     async def exists(self, scope: Scope, path: str, *, directory: bool) -> bool: ...
@@ -37,12 +37,12 @@ class Memory(Protocol):
 
 
 class BadPath(ValueError):  # noqa: N818 - it says what is wrong
-    """This is no path below the root, in words that a model can act on."""
+    """Not a valid path below the root; the model reads the message."""
 
 
 def plain(path: str) -> str:
-    """The one spelling of a path: `./a//b.md` and `memory_dir/a/b.md` are `a/b.md`, the root is ""."""
-    # Before anything is normalised: a long text is expensive to look at, and compatibility forms are there to deceive.
+    """Normalises a path: `./a//b.md` and `memory_dir/a/b.md` become `a/b.md`, the root is ""."""
+    # Checked before normalisation: a long text is expensive to process, and compatibility forms can deceive.
     if len(path.encode("utf-8", "replace")) > MAX_PATH:
         raise BadPath(f"the path is longer than {MAX_PATH} bytes")
     path = unicodedata.normalize("NFC", path)
@@ -59,14 +59,14 @@ def plain(path: str) -> str:
         raise BadPath(f"{_shown(path)} is deeper than {MAX_DEPTH} names")
     for name in names:
         _check(name, path)
-    # Composed characters may take more bytes than they did apart.
+    # Composed characters may take more bytes than decomposed ones.
     if len("/".join(names).encode()) > MAX_PATH:
         raise BadPath(f"the path is longer than {MAX_PATH} bytes")
     return "/".join(names)
 
 
 def _check(name: str, path: str) -> None:
-    """Refuses names that mean something else on some machine, also where another form of a character hides it."""
+    """Refuses names with a special meaning on some systems, even if a compatibility character hides it."""
     looks_like = unicodedata.normalize("NFKC", name)
     if not looks_like.strip(". ") or any(character in looks_like for character in "/\\"):
         raise BadPath(f"{_shown(path)} leads elsewhere; paths only go down from {ROOT}")

@@ -1,4 +1,4 @@
-"""Which tools an agent is offered now: what its template's policy permits, in the versions that its turn began with."""
+"""Selects the tools offered to an agent: those its template's policy permits, in the versions pinned by its turn."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -25,13 +25,13 @@ from longhouse.tools.toolbox import Toolbox
 log = structlog.get_logger()
 
 FRESH_FOR: Final = 0.5
-"""Seconds for which is believed what the catalog said to be active; what we change ourselves holds at once."""
+"""Seconds for which the active versions are cached; changes made by this process apply at once."""
 
 MOST_KNOWN: Final = 10_000
 MOST_FOUND: Final = 5
-"""Tools that an agent found itself, the newest of them, which it is offered for sure."""
+"""Of the tools that an agent found itself, this many of the newest are always offered."""
 FINAL_ANSWER: Final = FinalAnswerTool.tool_name
-"""Ends a turn where the policy names no tool of its own for that."""
+"""The tool that ends a turn if the policy names no other."""
 
 
 class Chosen(Protocol):
@@ -49,7 +49,7 @@ class ToolSelector(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """The tools of a step, and how they were chosen; None where all that is permitted is offered."""
+    """The tools of a step and how they were selected; the selection is None if all permitted tools are offered."""
 
     tools: list[Tool]
     selection: Selection | None = None
@@ -57,7 +57,7 @@ class Offered:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A template with all that its steps need, and the active versions of the tools that it then names."""
+    """A template completed with all tools that its steps need, and the active versions of the tools it names."""
 
     template: Template
     active: Mapping[str, int]
@@ -70,12 +70,12 @@ class Offering:
     catalog: Catalog
     toolbox: Toolbox
     search: ToolSelector | None = None
-    """Chooses where a policy permits more than may be offered."""
+    """Selects tools if a policy permits more than may be offered."""
     _known: dict[tuple[str, str], Known] = field(default_factory=dict)
     _told: set[tuple[str, str]] = field(default_factory=set)
 
     async def choose(self, session: Session, template: Template) -> Offered:
-        """The permitted tools that are open now: required ones, then others, never more than the policy's cap."""
+        """The permitted tools that are available now: required ones first, never more than the policy's cap."""
         known = await self._look(template, session.owner)
         found = session.context.get("found_tools", ())
         if self.search and (found or not _names_all(known.template.tool_policy, known.active)):
@@ -86,7 +86,7 @@ class Offering:
         return await self._named(session, known)
 
     async def _named(self, session: Session, known: Known) -> Offered:
-        """What the policy names, in its order; where that is too much, required tools first."""
+        """The tools that the policy names, in its order; over the cap, required tools come first."""
         policy, pinned = known.template.tool_policy, tool_order.pins(session)
         versions = {name: pinned.get(name, version) for name, version in known.active.items()}
         permission = Permission(known.template, session)
@@ -117,9 +117,10 @@ class Offering:
         return known
 
     async def _completed(self, template: Template, owner: str) -> tuple[Template, dict[str, int]]:
-        """The template with what every step of its agents needs, and name -> active version of what it names.
+        """The template with the tools that every step needs, and name -> active version of the tools it names.
 
-        That is what ends a turn, and what the agent's class thinks with. An agent without any tool ends in words.
+        Added are the tool that ends a turn and the reasoning tool of the agent class. An agent without any tool
+        answers in plain text.
         """
         policy = template.tool_policy
         cls = AgentRegistry.get(template.base_agent_class)
@@ -132,22 +133,23 @@ class Offering:
         self._tell_missing(template, active)
         ending = await self._finishing(policy, own) or (FINAL_ANSWER,)
         needed = [name for name in (*ending, *thinking) if name in active]
-        # First in line, so that no cap cuts them off.
+        # First, so that the cap never removes them.
         required = tuple(dict.fromkeys((*needed, *policy.required)))
         completed = replace(template, tool_policy=replace(policy, required=required))
         return completed, {**own, **{name: active[name] for name in needed}}
 
     def _tell_missing(self, template: Template, active: Mapping[str, int]) -> None:
-        """Says once that a required tool is not there: its agents work without it."""
+        """Logs once that a required tool is missing: its agents work without it."""
         for name in template.tool_policy.required:
             if name not in active and not name.endswith(".*") and (template.ref, name) not in self._told:
                 if len(self._told) >= MOST_KNOWN:
                     self._told.clear()
                 self._told.add((template.ref, name))
-                log.warning("a required tool is not active: agents work without it", template=template.ref, tool=name)
+                message = "a required tool is not active: agents work without it"
+                log.warning("required_tool_missing", message=message, template=template.ref, tool=name)
 
     async def _finishing(self, policy: ToolPolicy, active: Mapping[str, int]) -> tuple[str, ...]:
-        """Those of the tools that the policy names which end a turn: classes, which are named one by one."""
+        """The tools named by the policy that end a turn: classes, which are named one by one."""
         denied = Names(policy.denylist)
         names = [name for name in policy.named if name in active and name not in denied]
         described = await self.catalog.tools.several({name: active[name] for name in names})
@@ -157,9 +159,9 @@ class Offering:
 
 
 async def crowding(catalog: Catalog, template: Template, owner: str) -> str | None:
-    """Why not all that a template requires can be offered, with what is added to it; nothing is imported for that.
+    """Why the required tools of a template, with the added ones, exceed the cap; nothing is imported for this check.
 
-    All that a server has is counted when it is offered, and cut there: nobody knows before how much that will be.
+    The tools of an MCP server are counted and cut when they are offered: their number is not known earlier.
     """
     policy, cls = template.tool_policy, AgentRegistry.get(template.base_agent_class)
     if policy.allowlist is not None and not policy.named:
@@ -181,19 +183,19 @@ async def crowding(catalog: Catalog, template: Template, owner: str) -> str | No
 
 
 async def _may_finish(catalog: Catalog, policy: ToolPolicy, owner: str) -> bool:
-    """May one of the tools that the policy names end a turn? A class that was not imported here has not said so."""
+    """May a tool named by the policy end a turn? For a class that is not imported here, this is unknown."""
     unknown = [name for name in policy.named if not name.endswith(".*") and ToolRegistry.get(name) is None]
     described = await catalog.tools.several(await catalog.active_tools(unknown, owner)) if unknown else []
     return any(one.runtime_binding.python_entrypoint for one in described)
 
 
 def _searches(policy: ToolPolicy) -> bool:
-    """May the agent be offered what its policy does not name?"""
+    """May the agent be offered tools that its policy does not name?"""
     return policy.allowlist is None and policy.selection_strategy != "static"
 
 
 def _names_all(policy: ToolPolicy, active: Mapping[str, int]) -> bool:
-    """Does the policy name all the tools that there are for it, and no more than may be offered?"""
+    """Does the policy name all its tools explicitly, and no more than the cap?"""
     if policy.selection_strategy == "static":
         return True
     return policy.allowlist is not None and len(active) <= policy.max_tools_in_prompt

@@ -1,7 +1,7 @@
-"""Regular expressions of strangers: is one valid, and could it take forever? None is ever run on anything but a letter.
+"""Checks untrusted regular expressions: syntax and catastrophic backtracking. They run on single characters only.
 
-What takes forever is a repetition inside a repetition whose rounds cannot be told apart, as in `(a+)+`. Rounds can be
-told apart where each must hold a character that the inner repetition cannot eat, as in `[a-z]+(-[a-z]+)*`.
+Catastrophic backtracking comes from nested repetition whose iterations are ambiguous, as in `(a+)+`. Iterations are
+unambiguous if each must contain a character that the inner repetition cannot match, as in `[a-z]+(-[a-z]+)*`.
 """
 
 import re
@@ -13,7 +13,7 @@ from typing import Final
 
 LONGEST: Final = 500
 MANY: Final = 50
-"""A repetition with a higher bound counts as one without."""
+"""A repetition with a higher bound counts as unbounded."""
 
 _TOKEN: Final = re.compile(
     r"""(?P<open>\((?:\?(?::|=|!|<=|<!|P?<[A-Za-z]\w*>))?)
@@ -29,22 +29,22 @@ _ZERO_WIDTH: Final = frozenset({"^", "$", r"\b", r"\B", r"\A", r"\Z"})
 
 @dataclass(slots=True)
 class _Item:
-    """An atom, or a group of alternatives, and how often it comes."""
+    """An atom or a group of alternatives, with its repetition."""
 
     atom: str = ""
     ways: list[list["_Item"]] = field(default_factory=list)
     looks: bool = False
-    """A look-around: it eats nothing."""
+    """A look-around: it consumes nothing."""
     least: int = 1
     is_loop: bool = False
 
 
 @lru_cache(maxsize=1024)
 def problem(pattern: str) -> str | None:
-    """Why this pattern is not taken."""
+    """Why this pattern is refused."""
     if len(pattern) > LONGEST:
         return f"the pattern has more than {LONGEST} characters"
-    # The parser of Python knows such names only with a P; JSON Schema means the dialect of JavaScript.
+    # Python's parser needs a P in named groups; JSON Schema uses the JavaScript dialect.
     pattern = re.sub(r"\(\?<(?=[A-Za-z])", "(?P<", pattern)
     try:
         with warnings.catch_warnings(action="ignore"):
@@ -105,7 +105,7 @@ def _is_endless(item: _Item) -> bool:
 
 
 def _divides(item: _Item, eaten: frozenset[str]) -> bool:
-    """Must this item eat a character that is not among `eaten`?"""
+    """Must this item consume a character that is not in `eaten`?"""
     if item.looks or item.atom in _ZERO_WIDTH:
         return False
     if item.ways:
@@ -121,7 +121,7 @@ def _eats(item: _Item) -> frozenset[str]:
 
 @lru_cache(maxsize=1024)
 def _letters(atom: str) -> frozenset[str]:
-    """The characters that an atom stands for; all of them where that cannot be said."""
+    """The characters that an atom matches; all of them if that is not known."""
     if atom in _ZERO_WIDTH:
         return frozenset()
     try:

@@ -1,4 +1,4 @@
-"""Whether a tool can be used in this installation, asked before an agent finds out."""
+"""Self-check of a tool: can it be used in this installation?"""
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,20 +16,20 @@ from longhouse.tools.toolbox import Toolbox
 
 @dataclass(frozen=True, slots=True)
 class Checkup:
-    """What there is here for tools to be bound to."""
+    """The resources of this installation that tools can be bound to."""
 
     catalog: Catalog
     packages: Sequence[str]
     egress: Egress
     secret_problem: Callable[[str, str], str | None]
-    """Why a secret of this name cannot go to this address."""
+    """Why the secret of this name cannot be sent to this address."""
     servers: Sequence[McpServer]
     served: Toolbox
-    """With the tools that the MCP servers have now."""
+    """The toolbox with the tools that the MCP servers list now."""
     away: Away
 
     async def problems(self, tool: ToolDescriptor) -> AsyncIterator[str]:
-        """What would go wrong, in words."""
+        """The problems that a call would have, as sentences."""
         if tool.input_schema is not None and (says := schema_problem(tool.input_schema)):
             yield f"input_schema: {says}"
         way = tool.runtime_binding

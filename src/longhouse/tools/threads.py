@@ -1,4 +1,4 @@
-"""Threads for tools that block: their own, so that one that hangs takes none from others, and holds no process."""
+"""Threads for blocking tools: separate per tool, so that a hanging one takes none from others; none delays exit."""
 
 import asyncio
 import contextvars
@@ -15,9 +15,9 @@ from longhouse.tools.uncertain import NotBegun
 log = structlog.get_logger()
 
 EACH: Final = 16
-"""Threads that one tool has at a time; those that hang are among them."""
+"""Maximum threads of one tool, hanging ones included."""
 MOST: Final = 256
-"""Threads of all tools together."""
+"""Maximum threads of all tools together."""
 
 
 @dataclass(slots=True)
@@ -26,11 +26,11 @@ class _Lane:
 
     seats: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(EACH))
     hanging: int = 0
-    """Threads to which nobody listens any more, and which have not ended."""
+    """Threads whose call was abandoned and that have not ended."""
 
 
 class Threads:
-    """Each call has a thread of its own, which ends with it. A process does not wait for them when it leaves."""
+    """Each call has its own thread, which ends with it. The process does not wait for these threads at exit."""
 
     def __init__(self) -> None:
         self._lanes: dict[str, _Lane] = {}
@@ -41,7 +41,7 @@ class Threads:
         return sum(lane.hanging for lane in self._lanes.values())
 
     async def run(self, tool: str, work: Callable[[], Any]) -> Any:
-        """What `work` gives, or raises, in a thread; NotBegun where there is none for it."""
+        """Runs `work` in a thread and returns or raises what it does; NotBegun if no thread is free."""
         lane = self._lanes.setdefault(tool, _Lane())
         await self._seat(tool, lane)
         call = _ThreadCall(asyncio.get_running_loop(), work, lambda call: self._over(lane, call))
@@ -58,11 +58,16 @@ class Threads:
             if not call.is_over:
                 call.is_left = True
                 lane.hanging += 1
-                log.warning("a thread of a tool is left behind", tool=tool, hanging=lane.hanging)
+                log.warning(
+                    "tool_thread_abandoned",
+                    message="a thread of a tool is left behind",
+                    tool=tool,
+                    hanging=lane.hanging,
+                )
             raise
 
     async def _seat(self, tool: str, lane: _Lane) -> None:
-        """Waits for a thread where those of the tool are busy; where they hang, there is nothing to wait for."""
+        """Waits for a free thread if the tool's threads are busy; if they all hang, it does not wait."""
         if lane.hanging >= EACH:
             raise NotBegun(f"{EACH} calls of {tool} hang since their time was up; it is not called while they do")
         if self._alive >= MOST:
@@ -79,7 +84,7 @@ class Threads:
 
 
 class _ThreadCall:
-    """One call in its thread, and the way of its outcome back into the loop."""
+    """One call in its thread; passes the outcome back to the event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, work: Callable[[], Any], over: Callable[["_ThreadCall"], None]):
         self._loop = loop
@@ -92,9 +97,9 @@ class _ThreadCall:
     def run(self) -> None:
         try:
             value, error = self._work(), None
-        except BaseException as raised:  # noqa: BLE001 - whatever it is, it belongs to the call and not to the thread
+        except BaseException as raised:  # noqa: BLE001 - any exception belongs to the call, not to the thread
             value, error = None, raised
-        with suppress(RuntimeError):  # the loop is closed: nobody waits for this any more
+        with suppress(RuntimeError):  # the loop is closed: nobody waits for the outcome
             self._loop.call_soon_threadsafe(self._end, value, error)
 
     def _end(self, value: Any, error: BaseException | None) -> None:
@@ -109,5 +114,5 @@ class _ThreadCall:
 
 
 def _raisable(error: BaseException) -> BaseException:
-    """A future carries no StopIteration: it would end whoever waits for it."""
+    """A future cannot carry StopIteration: it would end the coroutine that awaits it."""
     return RuntimeError("the tool raised StopIteration") if isinstance(error, StopIteration) else error

@@ -1,4 +1,4 @@
-"""The tools that this process can run, and how a call becomes an outcome."""
+"""Toolbox: resolves the tools that this process can run, and runs calls with timeout, rate limit and error handling."""
 
 import asyncio
 import inspect
@@ -27,32 +27,32 @@ from longhouse.tools.uncertain import CallError, NotBegun, unknown
 log = structlog.get_logger()
 
 MAX_ARGUMENTS: Final = 1_000_000
-"""Characters of arguments that we read at all."""
+"""Maximum characters of arguments; longer ones are not parsed."""
 MOST_BOUND: Final = 2048
-"""Versions of tools that are kept ready."""
+"""Maximum tool versions in the cache of bindings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The outcome of a call, and what the tool changed and made beside it."""
+    """The outcome of a call, with the context changes and files of the tool."""
 
     outcome: Outcome
     writes: dict[str, Any] = field(default_factory=dict)
     adds: dict[str, Any] = field(default_factory=dict)
     made: tuple[MadeFile, ...] = ()
     doubt: str = ""
-    """Why nobody knows whether the call took effect, where nobody does; the outcome only says so."""
+    """Why it is unknown whether the call took effect; empty if it is known."""
 
 
 Begin = Callable[[], Fault | None]
-"""Asked right before an effect that must not happen twice: why it is not to be begun."""
+"""Called right before an effect that must not happen twice; returns why it must not begin, or None."""
 
 Binder = Callable[[ToolDescriptor], Binding | None]
-"""Binds a tool of the catalog to what runs it; None where this process cannot."""
+"""Binds a catalog tool to what runs it; None if this process cannot run it."""
 
 
 class _Overlaid(NamedTuple):
-    """A tool under an operator's decision."""
+    """Cache entry: a tool with its security overlay applied."""
 
     of: Tool
     overlay: SecurityOverlay
@@ -60,7 +60,7 @@ class _Overlaid(NamedTuple):
 
 
 class Toolbox:
-    """The tools that this process can run: its own classes, those of MCP servers, and what the catalog binds."""
+    """The tools that this process can run: its classes, MCP tools, and tools bound from the catalog."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Toolbox:
         self._overlaid: dict[tuple[str, int], _Overlaid] = {}
         self._config = config or ToolConfig()
         self._configs = configs or {}
-        """Of agents that have one of their own."""
+        """Configurations of agents that have their own."""
         self._services = services or Services()
         self._catalog = catalog
         self._binder = binder
@@ -87,7 +87,7 @@ class Toolbox:
 
     @property
     def left_behind(self) -> int:
-        """Calls whose time was up and which go on all the same, in tasks or in threads."""
+        """Number of calls that still run after their timeout, in tasks or threads."""
         return self._attempts.left + self._threads.hanging
 
     @property
@@ -95,26 +95,26 @@ class Toolbox:
         return list(self._classes.values())
 
     def add(self, binding: Binding) -> None:
-        """Takes up a tool that became known later, or a newer description of one."""
+        """Adds a tool at run time, or replaces its description."""
         self.remove(binding.tool.name)
         self._here[binding.tool.name] = binding
 
     async def announce(self, server: str, bindings: Sequence[Binding]) -> None:
-        """Takes up the tools of a server; the catalog learns of them, so that they are found like any other."""
+        """Adds the tools of an MCP server and publishes them to the catalog, so that search finds them."""
         if self._catalog:
             await publish_served(self._catalog, server, [binding.tool for binding in bindings])
         for binding in bindings:
             self.add(binding)
 
     def remove(self, name: str) -> None:
-        """A tool that is not there any more."""
+        """Removes a tool."""
         self._here.pop(name, None)
         for ref in [ref for ref in self._bound if ref[0] == name]:
             del self._bound[ref]
             self._overlaid.pop(ref, None)
 
     def find(self, name: str) -> Tool | None:
-        """A tool of this process, as it is now."""
+        """The current description of a tool of this process."""
         binding = self._here.get(name)
         return binding.tool if binding else None
 
@@ -122,7 +122,7 @@ class Toolbox:
         return self._here[name].tool
 
     async def resolve(self, name: str, version: int) -> Tool | None:
-        """This version of a tool, ready to be called here; None where it cannot be."""
+        """This version of a tool, ready to be called; None if it cannot be called here."""
         binding = self._bound.get((name, version))
         if binding is None:
             descriptor = await self._catalog.tools.find(name, version) if self._catalog else None
@@ -139,7 +139,7 @@ class Toolbox:
         return None if isinstance(binding, RefusedBinding) else self._decided(binding.tool)
 
     def _decided(self, tool: Tool) -> Tool:
-        """The tool, with what an operator has decided about it; made once, since requests are built from it."""
+        """The tool with the operator's security overlay; cached, since requests are built from it."""
         overlay = self._catalog.overlays.of(tool.name) if self._catalog else None
         if overlay is None:
             return tool
@@ -152,26 +152,26 @@ class Toolbox:
         way = descriptor.runtime_binding
         if way.mcp:
             return self._of_server(descriptor)
-        # Code has no versions: a class of this name here is the tool, wherever it was imported from before.
+        # Code has no versions: a class of this name in this process is the tool, wherever it was imported from before.
         cls = self._classes.get(way.python_entrypoint or "") or self._named.get(descriptor.name)
         if way.python_entrypoint and cls:
             return ClassBinding(cls, descriptor)
         return self._binder(descriptor)
 
     def _of_server(self, descriptor: ToolDescriptor) -> Binding | None:
-        """What the server has now, under the version that was asked for."""
+        """The server's current tool, under the requested version."""
         live = self._here.get(descriptor.name)
         return Versioned(live, descriptor.tool) if live else None
 
     def check(self, tool: Tool, arguments: str) -> Fault | None:
-        """Why a call with these arguments cannot be made."""
+        """Why a call with these arguments cannot run."""
         work = self._bind(tool.name, tool.version, arguments)
         return work if isinstance(work, Fault) else None
 
     async def perform(
         self, call: Open, session: Session, *, memory_scope: str = "agent", begin: Begin = lambda: None
     ) -> Result:
-        """Runs one call. Whatever the tool does, an outcome comes back, and not later than its timeout."""
+        """Runs one call. It always returns an outcome, at the latest after the tool's timeout."""
         tool = await self.resolve(call.tool, call.version)
         work = self._bind(call.tool, call.version, call.arguments)
         if isinstance(work, Fault) or tool is None:
@@ -195,12 +195,12 @@ class Toolbox:
             content = bounded(clean(str(output)), tool.max_output)
             return Result(Output(content=content), writes, adds, tuple(context.made))
         except BaseException as error:
-            # A raising tool is an outcome for the agent, never a dead run, whatever it raises.
+            # Any exception of a tool becomes an outcome for the agent; it never ends the run.
             if _is_ours(error):
                 raise
             if isinstance(error, Late):
                 return _late(tool, error)
-            log.info("a tool raised", error=repr(error), **about)
+            log.info("tool_raised", message="a tool raised an exception", error=repr(error), **about)
             return _failed(tool, error)
 
     async def _done(self, name: str, work: Work, context: ToolContext, config: ToolConfig) -> Any:
@@ -210,12 +210,12 @@ class Toolbox:
         return await output if inspect.isawaitable(output) else output
 
     def _is_off(self, name: str) -> bool:
-        """Has an operator switched it off since the call was made?"""
+        """Has an operator disabled the tool since the call was recorded?"""
         over = self._catalog.overlays.of(name) if self._catalog else None
         return over is not None and not over.enabled
 
     async def is_full(self, tool: Tool, owner: str) -> Fault | None:
-        """Why the tool is not used once more in this minute; else the use is counted."""
+        """The rate-limit fault if the limit of this minute is reached; otherwise the call is counted."""
         if tool.per_minute is None or self._catalog is None:
             return None
         if await self._catalog.may_use(owner, tool.name, tool.per_minute):
@@ -233,7 +233,7 @@ class Toolbox:
 
 @dataclass(frozen=True, slots=True)
 class Versioned:
-    """A binding under the description that an agent was shown."""
+    """A binding under the description that the agent saw."""
 
     binding: Binding
     tool: Tool
@@ -243,7 +243,7 @@ class Versioned:
 
 
 def _late(tool: Tool, late: Late) -> Result:
-    """The time is up: has nothing happened, nothing that matters, or nobody knows what?"""
+    """The result after a timeout: the call had no effect, a repeatable one, or an unknown one."""
     if isinstance(late.error, NotBegun):
         message = f"{tool.name} was not begun within {tool.timeout:g} seconds: {late.error}; nothing happened"
         return Result(Fault(code="timeout", message=clean(message)[:2000]))
@@ -266,7 +266,7 @@ def _unknown(name: str) -> Fault:
 
 
 def _is_ours(error: BaseException) -> bool:
-    """Does this end more than the tool? A cancellation that nobody asked for, or an exit, is the tool's own doing."""
+    """Must the error be re-raised? A cancellation that we did not request, or a SystemExit, is the tool's own error."""
     if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task()
         return task is None or task.cancelling() > 0

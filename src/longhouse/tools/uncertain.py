@@ -1,4 +1,4 @@
-"""Calls that brought no answer: which of them surely did nothing, and which may have taken effect."""
+"""Errors of calls without an answer: NotBegun had no effect, an uncertain call may have taken effect."""
 
 from typing import Final
 
@@ -6,25 +6,25 @@ from longhouse.errors import LonghouseError
 from longhouse.journal.events import Fault
 
 UNKNOWN: Final = "unknown_outcome"
-"""The code of a Fault that says so."""
+"""Fault code of an unknown outcome."""
 LOST: Final = "the worker that ran it was lost"
-"""Why nothing is known of a call whose worker is gone."""
+"""The reason for a call whose worker was lost."""
 
 
 class CallError(LonghouseError):
-    """A call brought no answer; in words that an agent can act on."""
+    """A call got no answer; the agent reads the message."""
 
     def __init__(self, message: str, *, in_doubt: bool = False) -> None:
         super().__init__(message)
         self.in_doubt = in_doubt
-        """It was sent, or begun, and may have taken effect."""
+        """The call was sent or begun, and may have taken effect."""
 
 
 class NotBegun(CallError):  # noqa: N818 - it says what happened, or did not
-    """Nothing was sent and nothing was started: the call surely had no effect."""
+    """Nothing was sent or started: the call certainly had no effect."""
 
 
 def unknown(tool: str, why: str) -> Fault:
-    """What an agent is told of an effect that nobody can be sure of."""
+    """The fault for an effect whose outcome is unknown."""
     message = f"it is not known whether {tool} took effect: {why}; do not repeat it without checking"
     return Fault(code=UNKNOWN, message=message)

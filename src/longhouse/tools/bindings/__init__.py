@@ -1,1 +1,1 @@
-"""From a tool's description to what runs it: a class, an HTTP endpoint, an MCP server, an agent."""
+"""Tool bindings: from a descriptor to what runs it, a class, an HTTP endpoint, an MCP server or an agent."""

@@ -1,4 +1,4 @@
-"""Agents among the tools: `agent.<template>`, and the tool that collects what one of them was asked to do."""
+"""Agents as tools: `agent.<template>`, and the tool that collects the result of a call with wait=false."""
 
 from typing import Any, ClassVar
 
@@ -16,7 +16,7 @@ from longhouse.tools.context import ToolContext
 
 
 class AgentBinding:
-    """An agent as a tool. It is not performed here: its call opens a session, whose end is the outcome."""
+    """An agent as a tool. The call does not run here: it opens a session, and the end of its turn is the outcome."""
 
     def __init__(self, descriptor: ToolDescriptor) -> None:
         self.tool = descriptor.tool

@@ -1,4 +1,4 @@
-"""A binding: a tool, and the way from its arguments to the work. And the binding of a class."""
+"""The Binding protocol, from arguments to a callable, and the binding of a BaseTool class."""
 
 import inspect
 from collections.abc import Awaitable, Callable
@@ -18,28 +18,28 @@ from longhouse.validation_messages import explain
 
 @dataclass(frozen=True, slots=True)
 class Blocking:
-    """Work that holds up whoever calls it: it gets a thread, so that the event loop and the heartbeat go on."""
+    """Blocking work: it runs in a thread, so that the event loop and the heartbeat continue."""
 
     call: Callable[[ToolContext, ToolConfig], Any]
 
 
 Work = Callable[[ToolContext, ToolConfig], Awaitable[Any]] | Blocking
-"""A call that is ready to be made."""
+"""A call that is ready to run."""
 
 
 class Binding(Protocol):
-    """A tool and the way from its arguments to the work: a class of ours, an MCP server, a remote endpoint."""
+    """A tool and what runs it: a class, an MCP server, a remote endpoint."""
 
     @property
     def tool(self) -> Tool: ...
 
     def bind(self, arguments: str) -> Work | Fault:
-        """The work, or why these arguments do not fit, in words that the model can act on. Nothing happens yet."""
+        """The work, or a fault for the model that says why the arguments do not fit. Nothing runs yet."""
         ...
 
 
 class ClassBinding:
-    """A subclass of BaseTool, as one version of the catalog describes it."""
+    """A subclass of BaseTool under the descriptor of one catalog version."""
 
     def __init__(self, cls: type[BaseTool], descriptor: ToolDescriptor | None = None) -> None:
         self.tool = cls.described(descriptor)
@@ -55,7 +55,7 @@ class ClassBinding:
 
 @dataclass(frozen=True, slots=True)
 class RefusedBinding:
-    """A tool that is not offered here, since its description asks for what may not be; a call of it is told why."""
+    """A tool that is not offered because its descriptor is not allowed; a call returns the fault."""
 
     tool: Tool
     fault: Fault
@@ -65,6 +65,6 @@ class RefusedBinding:
 
 
 def unfit(tool: str, error: pydantic.ValidationError) -> Fault:
-    """Why arguments are refused, for the model to read."""
+    """A fault for the model that says why the arguments are refused."""
     problems = [f"{'.'.join(map(str, where)) or 'arguments'}: {says}" for where, says in explain(error)[:5]]
     return Fault(code="bad_arguments", message=f"the arguments of {tool} do not fit: {'; '.join(problems)}")

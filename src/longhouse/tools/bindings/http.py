@@ -1,6 +1,6 @@
-"""Tools that are HTTP endpoints: the arguments go there as JSON, the answer comes back as JSON.
+"""Binding of remote HTTP tools: arguments and results are JSON.
 
-Nothing is sent twice by us: whether a call may be made again is a matter of its effect, and of the engine.
+Requests are not retried here: the engine decides about retries, from the effect of the tool.
 """
 
 import asyncio
@@ -32,21 +32,21 @@ from longhouse.tools.context import ToolContext
 from longhouse.tools.uncertain import CallError, NotBegun
 
 MOST_BYTES: Final = 4 * 2**20
-"""Of an answer, packed or unpacked."""
+"""Maximum bytes of a response, compressed or not."""
 
 _LOST_ON_THE_WAY: Final = (502, 504)
-"""Said by a gateway that passed the request on and got no answer that it could use."""
+"""Status of a gateway that forwarded the request and got no valid response."""
 
 SecretOf = Callable[[str], str | None]
-"""The secret that a reference stands for in this process."""
+"""Resolves a secret reference in this process."""
 
 
 class RemoteError(CallError):
-    """A remote tool did not give an answer; in words that an agent can act on."""
+    """A call of a remote tool failed; the agent reads the message."""
 
 
 class RemoteBinding:
-    """A tool of the catalog at an endpoint. Its secret is looked up for each call and told to nobody else."""
+    """A catalog tool at an HTTP endpoint. Its secret is resolved for each call and sent nowhere else."""
 
     def __init__(
         self,
@@ -83,13 +83,13 @@ class RemoteBinding:
         return checker(self.tool.schema)
 
     async def _call(self, given: dict[str, Any], key: str) -> str:
-        # Once there is a connection, the endpoint may have been told what to do.
+        # Once connected, the endpoint may have received the request.
         name, secret, connected = self.tool.name, self._secret(), asyncio.Event()
         hidden = redaction_of([secret] if secret else [])
         headers = json_headers(secret or "") | {"Accept-Encoding": "gzip", "Idempotency-Key": key}
         endpoint = Endpoint(http=self._http, url=self._url, headers=headers, redaction=hidden)
         try:
-            # What was checked is what is sent, not what the model wrote: two parsers may read that in two ways.
+            # The validated value is sent, not the model's text: two parsers may read that text differently.
             async with endpoint.post(
                 msgspec.json.encode(given), most_bytes=self._most_bytes, trace=connected
             ) as answer:
@@ -124,7 +124,7 @@ class RemoteBinding:
             raise RemoteError(f"{name} answered with {hidden.quoted(kind)}, which is not JSON", in_doubt=True)
         try:
             said = msgspec.json.decode(await answer.body())
-            # Written anew, so that a secret that comes back is found however its characters were escaped.
+            # Encoded again, so that redaction finds a returned secret however it was escaped.
             return said if isinstance(said, str) else msgspec.json.encode(said).decode()
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             raise RemoteError(f"{name} sent what is not valid JSON", in_doubt=True) from None
@@ -132,13 +132,13 @@ class RemoteBinding:
 
 @asynccontextmanager
 async def open_remote(egress: Egress, *, lookup: Lookup = look_up) -> AsyncIterator[aiohttp.ClientSession]:
-    """The connections of all remote tools; none is made where the rules do not allow it."""
+    """The connection pool of all remote tools; it connects only where the egress rules allow it."""
     async with open_session(egress, lookup=lookup, traces=[_tracing()]) as http:
         yield http
 
 
 def _tracing() -> aiohttp.TraceConfig:
-    """Sets the event of a request when its connection stands: names, sockets and TLS are behind it."""
+    """Sets the event of a request when its connection is established, after DNS, TCP and TLS."""
 
     async def connected(http: aiohttp.ClientSession, trace: Any, params: Any) -> None:
         if isinstance(trace.trace_request_ctx, asyncio.Event):

@@ -1,4 +1,4 @@
-"""A tool of an MCP server: what it is to an agent, what its arguments must be, what its result says."""
+"""Binding of MCP tools: description, validation of arguments, text of results."""
 
 import hashlib
 import math
@@ -21,9 +21,9 @@ from longhouse.tools.context import ToolContext
 
 MAX_DESCRIPTION: Final = 4_000
 MAX_SCHEMA: Final = 100_000
-"""Bytes of a schema; a tool with more is not taken up."""
+"""Maximum bytes of a schema; a tool with a larger one is skipped."""
 NO_LIMIT: Final = 100_000_000
-"""`mcp_context_limit` bounds what a result says, and is known only when the tool is called."""
+"""`mcp_context_limit` bounds the result instead; it is known only when the tool is called."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_./-]{1,128}")
 
@@ -32,11 +32,11 @@ Call = Callable[[str, dict[str, Any], ToolContext], Awaitable[mcp_types.CallTool
 
 
 class Unusable(Exception):  # noqa: N818 - it says what the tool is
-    """A tool that cannot be offered, and why."""
+    """This tool cannot be offered; the message says why."""
 
 
 class McpToolError(Exception):
-    """The tool says that it failed; the agent reads its words."""
+    """The tool reported an error; the agent reads its message."""
 
 
 class McpBinding:
@@ -91,7 +91,7 @@ def _described(server: str, told: mcp_types.Tool, timeout: float, secrets: Redac
 
 
 def _version(schema: bytes, description: str) -> int:
-    """MCP has no versions of tools. One made from the content is the same in every process, and new when that is."""
+    """A version number from a hash of the content, since MCP tools have no versions: the same in every process."""
     digest = hashlib.sha256(schema + b"\0" + description.encode()).digest()
     return int.from_bytes(digest[:3], "big") + 1
 
@@ -104,7 +104,7 @@ def _effect(told: mcp_types.Tool) -> Effect:
 
 
 def text_of(result: mcp_types.CallToolResult) -> str:
-    """What the result says: its text, other content in words, and structured content unless the text is the same."""
+    """The result as text: text blocks, other blocks described, and structured content unless the text repeats it."""
     text = "\n".join(_words(block) for block in result.content)
     structured = result.structured_content
     if structured is None or _repeats(text, structured):

@@ -1,4 +1,4 @@
-"""Tools that are classes of installed packages: `package.module:ClassName`, imported when one is first bound."""
+"""Binding of Python entrypoints, `package.module:ClassName` in installed packages, imported at first use."""
 
 import importlib
 import re
@@ -31,18 +31,18 @@ MOVED: Final = {
     "longhouse.tools.talk": "longhouse.tools.builtin.dialogue",
     "longhouse.tools.workspace": "longhouse.tools.builtin.memory_files",
 }
-"""Where tool classes of an earlier release are now: catalogs name them as they were."""
+"""New locations of tool classes of earlier releases: catalogs still contain the old names."""
 
 _NAME: Final = r"[A-Za-z][A-Za-z0-9_]*"
 _ENTRYPOINT: Final = re.compile(rf"(?P<module>{_NAME}(?:\.{_NAME})*):(?P<cls>{_NAME})")
 
 
 class EntrypointError(LonghouseError):
-    """An entrypoint that gives no tool, and why."""
+    """This entrypoint gives no tool; the message says why."""
 
 
 def check(entrypoint: str, allowed_packages: Sequence[str]) -> str | None:
-    """Why this entrypoint is not allowed. Only its text is looked at: nothing is imported or looked for."""
+    """Why this entrypoint is not allowed. Only its text is checked: nothing is imported or searched."""
     if len(entrypoint) > LONGEST:
         return f"an entrypoint has at most {LONGEST} characters"
     found = _ENTRYPOINT.fullmatch(entrypoint)
@@ -54,7 +54,7 @@ def check(entrypoint: str, allowed_packages: Sequence[str]) -> str | None:
 
 
 def load(entrypoint: str, allowed_packages: Sequence[str]) -> type[BaseTool]:
-    """The tool class, imported now if it was not before."""
+    """The tool class; imports its module if needed."""
     if problem := check(entrypoint, allowed_packages):
         raise EntrypointError(problem)
     module, name = _place(entrypoint)
@@ -63,7 +63,7 @@ def load(entrypoint: str, allowed_packages: Sequence[str]) -> type[BaseTool]:
     except (KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:
-        # Whatever foreign code raises while it is imported, an exit included, ends this call and nothing else.
+        # Any exception of foreign code during import, even SystemExit, ends only this call.
         raise EntrypointError(f"{module} cannot be imported: {type(error).__name__}: {error}") from error
     if not _is_tool(found):
         raise EntrypointError(f"{module} has no tool class {name}")
@@ -71,35 +71,36 @@ def load(entrypoint: str, allowed_packages: Sequence[str]) -> type[BaseTool]:
 
 
 def known(entrypoint: str) -> type[BaseTool] | None:
-    """The tool class, if this process has imported it already. Nothing is imported for that."""
+    """The tool class if its module is already imported; imports nothing."""
     module, name = _place(entrypoint)
-    # Not `getattr`, which may lead to an import.
+    # Not `getattr`, which may cause an import.
     found = vars(sys.modules[module]).get(name) if module in sys.modules else None
     return found if _is_tool(found) else None
 
 
 def bound(descriptor: ToolDescriptor, allowed_packages: Sequence[str]) -> Binding:
-    """What runs a tool whose class the catalog names. One that asks for less care than its class does is refused."""
+    """The binding of an entrypoint. A descriptor that is less careful than its class is refused."""
     binding = EntrypointBinding(descriptor, allowed_packages)
     if binding.weakened is None:
         return binding
-    log.warning("a tool is not offered", tool=descriptor.ref, reason=binding.weakened.message)
+    message = "a tool is not offered: its descriptor is less careful than its class"
+    log.warning("tool_refused", message=message, tool=descriptor.ref, reason=binding.weakened.message)
     return RefusedBinding(descriptor.tool, binding.weakened)
 
 
 class EntrypointBinding:
-    """A class that the catalog names. One that cannot be loaded is tried again with every call, which is told why."""
+    """A class named by the catalog. If it cannot be loaded, every call retries and returns the fault."""
 
     def __init__(self, descriptor: ToolDescriptor, allowed_packages: Sequence[str]) -> None:
         self._descriptor = descriptor
         self._allowed = tuple(allowed_packages)
         self.weakened: Fault | None = None
-        """Set: the class is there, and the descriptor asks for less care than it does."""
+        """Set if the class was loaded and the descriptor is less careful than the class."""
         self._loaded = self._load()
 
     @property
     def fault(self) -> Fault | None:
-        """Why it could not be loaded when it was last tried."""
+        """Why the last attempt to load it failed."""
         return self._loaded if isinstance(self._loaded, Fault) else None
 
     @property
@@ -126,7 +127,7 @@ class EntrypointBinding:
 
 
 def _place(entrypoint: str) -> tuple[str, str]:
-    """The module and the name of the class, wherever it is by now."""
+    """The current module and name of the class."""
     module, _, name = entrypoint.partition(":")
     return MOVED.get(module, module), name
 

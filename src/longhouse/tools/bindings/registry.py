@@ -1,4 +1,4 @@
-"""From a tool's description to what runs it: a class from an allowed package, a remote endpoint, an agent."""
+"""The binder: maps a catalog descriptor to a class from an allowed package, a remote endpoint or an agent."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -16,7 +16,7 @@ from longhouse.tools.toolbox import Binder
 def binder_of(
     http: aiohttp.ClientSession, secret_for: Callable[[str, str], str | None], packages: Sequence[str]
 ) -> Binder:
-    """Binds what the catalog describes. Classes are imported here, at first use, and never before.
+    """The binder of catalog descriptors. Classes are imported at first use.
 
     `secret_for` gives the secret of a name for calls to an address.
     """

@@ -1,1 +1,1 @@
-"""The tools that come with Longhouse."""
+"""Built-in tools."""

@@ -1,4 +1,4 @@
-"""The time, which no model knows by itself: a harmless tool, and an example of how one is written."""
+"""The clock tool: current date and time. Also a simple example of a tool."""
 
 from datetime import datetime
 from typing import Any

@@ -1,4 +1,4 @@
-"""Tools that talk to the person: asking a question, giving the answer."""
+"""Dialogue tools: ask the user a question, give the final answer."""
 
 from typing import Any, ClassVar, Literal
 
@@ -40,7 +40,7 @@ class FinalAnswerTool(BaseTool):
     answer: str = Field(description="The complete answer, in the language of the user")
     status: Literal["completed", "failed"] = Field(default="completed", description="Was the request fulfilled?")
 
-    # The answer may be on its way to the client already: what stands beside it is read as well as it can be.
+    # The answer may already be streaming to the client: the other fields are parsed leniently.
 
     @field_validator("reasoning", mode="before")
     @classmethod

@@ -1,4 +1,4 @@
-"""The tool by which an agent finds more tools."""
+"""The tool with which an agent searches for more tools."""
 
 from typing import Any, ClassVar, Final
 

@@ -1,4 +1,4 @@
-"""The ten memory tools: files that an agent keeps under `memory_dir` from one conversation to the next."""
+"""The ten memory tools: long-term files under `memory_dir` that an agent keeps across conversations."""
 
 import functools
 from collections.abc import Callable, Coroutine
@@ -34,11 +34,11 @@ P = ParamSpec("P")
 
 
 class PathRefused(Exception):  # noqa: N818 - it says what happened to the call
-    """What was asked for cannot be; the agent reads why."""
+    """The operation is refused; the agent reads the message."""
 
 
 def told(call: Callable[P, Coroutine[Any, Any, str]]) -> Callable[P, Coroutine[Any, Any, str]]:
-    """The one style of errors: text that begins with `Error: `."""
+    """Decorator: turns errors into text that begins with `Error: `."""
 
     @functools.wraps(call)
     async def wrapper(*args: P.args, **kwargs: P.kwargs) -> str:
@@ -184,7 +184,7 @@ MEMORY_TOOLS: Final = (
 
 
 def scope_of(context: ToolContext) -> Scope:
-    """Whose files these are. Where no keys are set, the owner is the user of what names none."""
+    """The owner and scope of the files. Without API keys, the owner is the user of requests that name none."""
     owner, user, conversation = context.owner, context.user, context.conversation_id
     match context.memory_scope:
         case "owner":
@@ -225,6 +225,6 @@ def _text(found: File | None, path: str) -> str:
 
 
 def _target(link: str) -> str:
-    """`[[people/ann#Work|her job]]` leads to people/ann."""
+    """The target of a link: `[[people/ann#Work|her job]]` gives people/ann."""
     link = link.strip().removeprefix("!").removeprefix("[[").removesuffix("]]")
     return link.split("|", 1)[0].split("#", 1)[0].strip()

@@ -1,4 +1,4 @@
-"""Tools for thinking aloud: where the work stands, a plan, a changed plan. They touch nothing but the context."""
+"""Reasoning and planning tools. They write only to the context."""
 
 from typing import Any, ClassVar
 

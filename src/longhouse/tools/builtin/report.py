@@ -1,4 +1,4 @@
-"""The report: Markdown with its sources, kept as an artifact of the session."""
+"""The report tool: Markdown with its sources, stored as an artifact of the session."""
 
 import asyncio
 import hashlib
@@ -42,7 +42,7 @@ class CreateReportTool(BaseTool):
         every, cited = known(context), _cited(content)
         listed = [every[number] for number in cited if number in every] or _all(context)
         text = _report(title, content, listed)
-        # The same name at every attempt: a report that is written again is the same report.
+        # The same name for every attempt: a retry writes the same report.
         name = f"{_slug(title)}-{hashlib.sha256(context.key.encode()).hexdigest()[:8]}.md"
         made = MadeFile(path=f"reports/{name}", content=text.encode(), media_type="text/markdown")
         context.made.append(made)
@@ -60,12 +60,12 @@ class CreateReportTool(BaseTool):
 
 
 def _cited(content: str) -> list[int]:
-    """The numbers that a text cites, each once, in order."""
+    """The source numbers cited in a text, each once, in order."""
     return sorted({int(number) for found in _CITED.findall(content) for number in found.split(",")})
 
 
 def _all(context: ToolContext) -> list[dict[str, Any]]:
-    """Every source, for a report that cites none by number."""
+    """All sources, for a report that cites none by number."""
     kept = [source for source in known(context).values() if source["url"] in context.sources]
     return sorted({one["url"]: one for one in kept}.values(), key=lambda one: int(one["number"]))
 
@@ -79,22 +79,23 @@ def _report(title: str, content: str, listed: list[dict[str, Any]]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Words of strangers, so that they stay words in Markdown."""
+    """Escapes untrusted text for Markdown."""
     return _MARKUP.sub(r"\\\1", " ".join(text.split()))
 
 
 def _slug(title: str) -> str:
-    """A title as the name of a file: letters and digits of any script, nothing that a file system could act on."""
+    """A title as a file name: letters and digits of any script, no character with a meaning for the file system."""
     words = re.findall(r"[^\W_]+", unicodedata.normalize("NFKC", title).lower())
     return "-".join(words)[:_LONGEST_SLUG].strip("-") or "report"
 
 
 async def _write(folder: Path, name: str, content: bytes) -> None:
-    """A copy for people who look into a folder. The artifact is the report; a full disk does not take it away."""
+    """Writes a copy to a folder. The artifact is the report: a failed write, as on a full disk, does not lose it."""
     try:
         await asyncio.to_thread(_replace, folder, name, content)
     except OSError as error:
-        log.warning("a report could not be written to its folder", name=name, error=error.strerror)
+        message = "a report could not be written to its folder"
+        log.warning("report_write_failed", message=message, name=name, error=error.strerror)
 
 
 def _replace(folder: Path, name: str, content: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Tools for research: searching, reading pages, writing a report. What they find is kept as numbered sources."""
+"""Research tools: web search and page extraction. Results are kept as numbered sources."""
 
 import re
 from typing import Any, ClassVar, Final
@@ -19,7 +19,7 @@ from longhouse.tools.sgr.sources import Finding
 MOST_URLS: Final = 10
 LONGEST_TITLE: Final = 300
 LONGEST_PAGE: Final = 100_000
-"""Characters of a page that are kept with its source."""
+"""Maximum characters of a page that are kept with its source."""
 
 
 class WebSearchTool(BaseTool):
@@ -74,7 +74,7 @@ class ExtractPageContentTool(BaseTool):
 
 
 async def _read(service: WebSearch, wanted: list[str], unread: dict[str, str]) -> dict[str, str]:
-    """The text of each page that could be read; why each other could not goes to `unread`."""
+    """The text of each page that could be read; the reasons for the others go to `unread`."""
     answer = await service.extract(wanted)
     pages: dict[str, WebPage] = {page.url.rstrip("/"): page for page in answer.results}
     reasons = {failed.url.rstrip("/"): failed.error for failed in answer.failed_results}
@@ -93,10 +93,10 @@ def _page(source: dict[str, Any], text: str, limit: int) -> str:
 
 
 class Numbers:
-    """Numbers for the sources that a call finds.
+    """Allocates numbers for the sources of a call.
 
-    Calls of one reply run side by side and do not see each other's sources. So each takes its numbers from a range of
-    its own, which begins above all that were ever given; the place of the call in its reply says which range.
+    Calls of one reply run in parallel and do not see each other's sources. So each call has its own range of numbers,
+    above all numbers used so far; the index of the call in its reply selects the range.
     """
 
     def __init__(self, context: ToolContext, setup: SearchConfig) -> None:
@@ -113,21 +113,21 @@ class Numbers:
 
 
 def _keep(context: ToolContext, url: str, numbers: Numbers, *, title: str = "", snippet: str = "") -> dict[str, Any]:
-    """The source of this address, in the context; what was known of it before stays."""
+    """Stores the source of this URL in the context; known fields are kept."""
     new = {"number": numbers.of(url), "title": title, "url": url, "snippet": snippet, "full_content": ""}
     there = context.sources.get(url)
     was = {name: value for name, value in there.items() if value} if isinstance(there, dict | Finding) else {}
-    # Counted anew whenever a source is read from the journal: a count of other text does not stay with this one.
+    # Recomputed whenever a source is read from the journal: the count of an earlier text must not remain.
     was.pop("char_count", None)
     context.sources[url] = source = {**new, **was}
     return source
 
 
 def known(context: ToolContext) -> dict[int, dict[str, Any]]:
-    """Every number that the agent was ever shown, and its source.
+    """Every source number that the agent has seen, with its source.
 
-    Two searches side by side may have found the same page, each under a number of its own: `sources` keeps one of
-    them, `searches` has both.
+    Two parallel searches may find the same page under different numbers: `sources` keeps one of them, `searches`
+    has both.
     """
     searches = [search for search in context.searches if isinstance(search, dict | Finding)]
     cited = [one for search in searches for one in search.get("citations", ())]
@@ -136,7 +136,7 @@ def known(context: ToolContext) -> dict[int, dict[str, Any]]:
 
 
 def refusal(url: str) -> str | None:
-    """Why a page is not asked for: what no public address is would lead a search service inside a network."""
+    """Why a page is not requested: a URL that is not public could lead the search service into a private network."""
     if not _is_link(url):
         return "it is not an address that starts with http:// or https://"
     return None if is_public_host(URL(url).raw_host or "") else "it is not a public address"

@@ -1,4 +1,4 @@
-"""Search over Tavily's HTTP API. The address is the operator's; what is searched for never changes whom we call."""
+"""Client of Tavily's search API. The operator sets its address; the query never changes which host is called."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,13 +12,13 @@ from longhouse.models.http_client import Endpoint, HttpFailure, open_endpoint
 
 BASE_URL: Final = "https://api.tavily.com"
 WITHIN: Final = 45.0
-"""Seconds for a whole answer: one that comes in drops ends here."""
+"""Timeout of a whole response in seconds, also for one that arrives slowly."""
 MOST_BYTES: Final = 8 * 2**20
-"""No honest answer is longer, packed or unpacked."""
+"""Maximum bytes of a response, compressed or not."""
 
 
 class SearchError(LonghouseError):
-    """A search did not come to anything; in words that an agent can act on."""
+    """A search failed; the agent reads the message."""
 
 
 class WebHit(msgspec.Struct, frozen=True):
@@ -54,7 +54,7 @@ _Answer = TypeVar("_Answer", Hits, Pages)
 
 @dataclass(frozen=True, slots=True)
 class WebSearch:
-    """A search service with its connections, which all tools share."""
+    """A search service with its connection pool, shared by all tools."""
 
     endpoint: Endpoint
     most_bytes: int = MOST_BYTES
@@ -63,7 +63,7 @@ class WebSearch:
         return await self._ask("search", {"query": query, "max_results": max_results}, Hits)
 
     async def extract(self, urls: list[str]) -> Pages:
-        """What stands on these pages. The service reads them; we never do."""
+        """The content of these pages. The service fetches them; this process never does."""
         return await self._ask("extract", {"urls": urls}, Pages)
 
     async def _ask(self, path: str, body: dict[str, Any], shape: type[_Answer]) -> _Answer:
@@ -84,7 +84,7 @@ class WebSearch:
 async def open_search(
     base_url: str = BASE_URL, api_key: str = "", *, within: float = WITHIN, most_bytes: int = MOST_BYTES
 ) -> AsyncIterator[WebSearch]:
-    """Opens the connections to a search service; no request is sent yet."""
+    """Opens a connection pool for a search service; sends no request yet."""
     async with open_endpoint(
         base_url, api_key, whose="the search service's", has_user=False, within=within, limit=32
     ) as endpoint:

@@ -1,1 +1,1 @@
-"""MCP servers: which there are, how they are reached, and the tools that they list."""
+"""MCP client: configuration of servers, connections, and their tools."""

@@ -1,4 +1,4 @@
-"""Tools of MCP servers beside our own: `async with open_mcp(servers, toolbox)`."""
+"""Adds the tools of MCP servers to the toolbox: `async with open_mcp(servers, toolbox)`."""
 
 import asyncio
 import importlib
@@ -10,24 +10,24 @@ from longhouse.tools.mcp.config import McpServer
 from longhouse.tools.toolbox import Toolbox
 
 Away = Callable[[], Mapping[str, str]]
-"""Which servers cannot be reached now, and why."""
+"""Gives the servers that cannot be reached now, with the reasons."""
 
 START_WITHIN: Final = 15.0
-"""Seconds that the start waits for the first list of every server; later ones are taken up when they come."""
+"""Seconds that start-up waits for the first tool list of every server; later lists are added when they arrive."""
 
 
 @asynccontextmanager
 async def open_mcp(
     servers: Sequence[McpServer], toolbox: Toolbox, *, start_within: float = START_WITHIN
 ) -> AsyncIterator[Away]:
-    """Puts the tools of these servers into the toolbox and keeps them there as the servers have them.
+    """Adds the tools of these servers to the toolbox and keeps them up to date.
 
-    A server that cannot be reached keeps nobody from starting: it is tried again, and its tools appear with it.
+    An unreachable server does not block start-up: the connection is retried, and its tools appear once it succeeds.
     """
     if not servers:
         yield dict
         return
-    # The library takes seconds to load, which those without servers should not spend.
+    # The library takes seconds to import; without servers it is not needed.
     at_work = await asyncio.to_thread(importlib.import_module, "longhouse.tools.mcp.server")
     async with at_work.running(servers, toolbox, start_within) as away:
         yield away

@@ -1,4 +1,4 @@
-"""Which MCP servers there are: the file that names them, and what of it must never be shown."""
+"""Configuration of MCP servers: reads the file, fills in environment variables, collects secrets for redaction."""
 
 import os
 import re
@@ -16,14 +16,14 @@ from longhouse.redaction import Redaction, redaction_of
 from longhouse.secrets import keys_in
 
 RESERVED: Final = frozenset({"agent"})
-"""Names that begin other tools of ours."""
+"""Reserved server names: prefixes of other tools."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 class _ServerEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One server as the file has it."""
+    """One server entry of the file."""
 
     command: str | None = None
     args: list[str] = []
@@ -43,7 +43,7 @@ class _File(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Stdio:
-    """A server that we start: it reads its standard input and writes its standard output."""
+    """A server process that we start, over standard input and output."""
 
     command: str
     args: tuple[str, ...] = field(default=(), repr=False)
@@ -53,7 +53,7 @@ class Stdio:
 
 @dataclass(frozen=True, slots=True)
 class Http:
-    """A server that runs elsewhere, over streamable HTTP."""
+    """A remote server over streamable HTTP."""
 
     url: str = field(repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -65,7 +65,7 @@ class McpServer:
     reach: Stdio | Http
     secrets: Redaction = field(default_factory=Redaction)
     timeout: float = 60.0
-    """Seconds that a call of one of its tools may take."""
+    """Timeout of a tool call in seconds."""
 
 
 def read_servers(path: Path | None, environ: Mapping[str, str] = os.environ) -> tuple[McpServer, ...]:
@@ -81,7 +81,7 @@ def read_servers(path: Path | None, environ: Mapping[str, str] = os.environ) -> 
 
 
 def read_server(name: str, raw: dict[str, Any], environ: Mapping[str, str] = os.environ) -> McpServer:
-    """One server as files have it."""
+    """Parses one server entry."""
     where = f"the MCP server {name!r}"
     if not _NAME.fullmatch(name) or name in RESERVED:
         raise SetupError(f"{where} needs another name: letters, digits, _ and -, at most 64, and not 'agent'.")
@@ -91,7 +91,7 @@ def read_server(name: str, raw: dict[str, Any], environ: Mapping[str, str] = os.
         raise SetupError(f"{where} needs either a command or a url.")
     if entry.timeout <= 0:
         raise SetupError(f"{where}: the timeout must be more than 0 seconds.")
-    # Some servers take their key in the query alone; it is hidden as those in headers are.
+    # Some servers take their API key only in the query; it is redacted like those in headers.
     asked = [value for _, value in keys_in(entry.url)] if entry.url and _is_address(entry.url) else []
     secrets = redaction_of([*used, *entry.headers.values(), *asked])
     if entry.url is None:
@@ -123,7 +123,7 @@ def _is_address(text: str) -> bool:
 
 
 def _filled(value: Any, environ: Mapping[str, str], where: str, used: list[str]) -> Any:
-    """`value` with `${NAME}` replaced from the environment in every string; what was put in is added to `used`."""
+    """Replaces `${NAME}` from the environment in every string of `value`; adds the values used to `used`."""
     if isinstance(value, str):
 
         def put(match: re.Match[str]) -> str:
@@ -151,5 +151,5 @@ def _decoded(text: bytes, kind: type[_T], where: str) -> _T:
 def _converted(raw: Any, where: str) -> _ServerEntry:
     try:
         return msgspec.convert(raw, _ServerEntry)
-    except msgspec.ValidationError as error:  # it names fields and types, never values
+    except msgspec.ValidationError as error:  # the message names fields and types, never values
         raise SetupError(f"{where} cannot be read: {error}.") from None

@@ -1,4 +1,4 @@
-"""HTTP connections to MCP servers: the address that was checked is the one that is connected to."""
+"""HTTP client for MCP servers: it connects only to the IP address that the egress check allowed."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -12,9 +12,9 @@ from longhouse.egress import ANYWHERE, Gate, Lookup, look_up
 
 
 def client_of(headers: dict[str, str] | None = None) -> httpx2.AsyncClient:
-    """As the library makes it, but for where it may connect. Redirects it follows within the server's origin only."""
+    """The library's client, with egress checks. It follows redirects only within the server's origin."""
     client = create_mcp_http_client(headers)
-    # Proxies of the environment are mounted beside it, and look names up themselves.
+    # Proxies from the environment are mounted separately and resolve names themselves.
     client._transport = _transport()
     return client
 
@@ -28,7 +28,7 @@ def _transport() -> httpx2.AsyncHTTPTransport:
 
 
 class Guarded(AsyncNetworkBackend):
-    """Looks names up by itself, and connects to none of their addresses that is not allowed."""
+    """Resolves names itself and connects only to allowed addresses."""
 
     def __init__(self, lookup: Lookup) -> None:
         self._inner = httpcore2.AnyIOBackend()

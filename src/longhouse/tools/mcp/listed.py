@@ -1,4 +1,4 @@
-"""What MCP servers list, as the catalog has it. A server says what its tools do, never what they are allowed to."""
+"""Publishes the tools of MCP servers to the catalog. A server describes its tools; it never sets their permissions."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,12 +14,11 @@ log = structlog.get_logger()
 
 
 async def publish_served(catalog: Catalog, server: str, tools: Sequence[Tool]) -> None:
-    """The catalog learns what a server lists; what an operator has decided about a tool stays."""
+    """Publishes the tool list of a server; an operator's decisions about a tool are kept."""
     for one in await persist(lambda: _publish(catalog, server, tools)):
         if one.is_new and not one.is_active:
-            log.warning(
-                "a tool of an MCP server has changed and waits to be activated", tool=one.name, version=one.version
-            )
+            message = "a tool of an MCP server has changed; the new version waits for activation"
+            log.warning("mcp_tool_changed", message=message, tool=one.name, version=one.version)
 
 
 async def _publish(catalog: Catalog, server: str, tools: Sequence[Tool]) -> list[Published]:
@@ -31,7 +30,7 @@ async def _publish(catalog: Catalog, server: str, tools: Sequence[Tool]) -> list
 
 
 def _described(server: str, tool: Tool, shaped: ToolDescriptor | None) -> ToolDescriptor:
-    """What the server says of a tool; of one that an operator has shaped, only the words and the arguments."""
+    """The descriptor of a server's tool; if an operator edited it, the server sets only description and arguments."""
     binding = RuntimeBinding(mcp=tool.name)
     if shaped:
         return replace(shaped, description_short=tool.description, input_schema=tool.schema, runtime_binding=binding)

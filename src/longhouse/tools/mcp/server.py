@@ -1,4 +1,4 @@
-"""One MCP server while Longhouse runs: connected, listed, called, lost, connected again."""
+"""The session with one MCP server: connect, list tools, call, detect a lost connection, reconnect."""
 
 import asyncio
 import hashlib
@@ -33,7 +33,7 @@ from longhouse.tools.uncertain import CallError, NotBegun
 log = structlog.get_logger()
 
 CONNECT_WITHIN: Final = 45.0
-"""Seconds; a first start may have to fetch the server's program."""
+"""Timeout in seconds; the first start may have to download the server's program."""
 PING_WITHIN: Final = 5.0
 FIRST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 60.0
@@ -41,7 +41,7 @@ MAX_TOOLS: Final = 1_000
 MAX_LINE: Final = 2_000
 KEY: Final = "longhouse/idempotency-key"
 
-# Ties a server's life to ours and becomes it: one that does not watch its standard input would outlive our SIGKILL.
+# Launcher: the server dies with us. A server that does not watch its standard input would survive our SIGKILL.
 LEASH: Final = """
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)
@@ -53,7 +53,7 @@ LIBRARIES: Final = ("fastmcp", "mcp", "httpx2", "httpcore2")
 
 
 class McpServerAway(CallError):  # noqa: N818 - the agent reads the name
-    """The server could not be reached, or was lost; the next call tries to reach it again."""
+    """The server could not be reached, or the connection was lost; the next call reconnects."""
 
 
 @asynccontextmanager
@@ -73,7 +73,7 @@ async def running(servers: Sequence[McpServer], toolbox: Toolbox, start_within: 
 
 @dataclass(slots=True)
 class McpConnection:
-    """A client that is connected, and what became known of it since."""
+    """A connected client, and its state since then."""
 
     client: Client[Any]
     stirred: asyncio.Event = field(default_factory=asyncio.Event)
@@ -87,11 +87,11 @@ class McpConnection:
 
 
 Attempt = asyncio.Future[McpConnection | str]
-"""A connection, or in words why there is none."""
+"""A connection, or a message that says why there is none."""
 
 
 class ServerSession:
-    """Keeps one server. `keep` alone connects and lists; calls only ask for it."""
+    """Keeps one server connected. Only `keep` connects and lists tools; calls request it."""
 
     def __init__(self, server: McpServer, toolbox: Toolbox) -> None:
         self.name = server.name
@@ -102,14 +102,14 @@ class ServerSession:
         self._wanted = asyncio.Event()
         self._wanted.set()
         self.tried: Attempt = self._attempt
-        """The first attempt, which the start of Longhouse waits for."""
+        """The first attempt, which start-up waits for."""
         self.trouble = "it has not answered yet"
-        """Why it cannot be called; empty while it is connected."""
+        """Why the server cannot be called; empty while it is connected."""
 
     async def keep(self) -> None:
         pause = FIRST_PAUSE
         while True:
-            # Tools that nobody knows of cannot be called: only time leads to the next attempt.
+            # Without known tools there are no calls: only the timeout triggers the next attempt.
             await self._wait_for_want(None if self._names else pause)
             pause, attempt = min(pause * 2, LONGEST_PAUSE), self._attempt
             try:
@@ -122,7 +122,9 @@ class ServerSession:
             else:
                 reason = "the connection was lost"
             self.trouble = reason
-            log.warning("an MCP server is away", server=self.name, reason=reason)
+            log.warning(
+                "mcp_server_unreachable", message="an MCP server cannot be reached", server=self.name, reason=reason
+            )
             if not attempt.done():
                 attempt.set_result(reason)
 
@@ -135,7 +137,7 @@ class ServerSession:
             raise McpServerAway(f"the MCP server {self.name!r} cannot be reached: {connection}")
         if f"{self.name}.{name}" not in self._names:
             raise McpServerAway(f"the MCP server {self.name!r} does not offer {name!r} any more")
-        # A digest: the server has no use for the ids of our sessions.
+        # A digest: the server must not see our session ids.
         key = hashlib.sha256(context.key.encode()).hexdigest()[:32]
         try:
             return await connection.client.call_tool_mcp(name, arguments, meta={KEY: key})
@@ -155,7 +157,7 @@ class ServerSession:
         raise McpServerAway(f"the MCP server {self.name!r} was lost during the call ({reason})", in_doubt=True)
 
     def _current(self) -> Attempt:
-        """The attempt that is under way or stands; a new one where the last failed or was lost."""
+        """The attempt in progress or the live connection; a new attempt if the last one failed or was lost."""
         attempt = self._attempt
         if attempt.done():
             result = attempt.result()
@@ -179,9 +181,11 @@ class ServerSession:
                 connection = await self._reached(stack)
                 await self._listen(connection, stack)
                 await self._list(connection)
-            # The first thing when all this is closed, for whatever reason: a call from then on asks for another one.
+            # Runs first when the stack closes, for any reason: later calls request a new connection.
             stack.callback(connection.tell, lost=True)
-            log.info("an MCP server is connected", server=self.name, tools=len(self._names))
+            log.info(
+                "mcp_server_connected", message="an MCP server is connected", server=self.name, tools=len(self._names)
+            )
             yield connection
 
     async def _reached(self, stack: AsyncExitStack) -> McpConnection:
@@ -194,7 +198,7 @@ class ServerSession:
         errors, reading = await stack.enter_async_context(_reading(self._note))
         connection = self._connection(StdioWire(command, args, env=reach.env, cwd=reach.cwd, errors=errors))
         await stack.enter_async_context(connection.client)
-        errors.close()  # the server alone holds it now, and it ends with the server
+        errors.close()  # only the server holds it now, and it closes when the server ends
         watching = asyncio.create_task(self._ended(connection, reading))
         stack.callback(watching.cancel)
         return connection
@@ -211,7 +215,7 @@ class ServerSession:
         return connection
 
     async def _attend(self, connection: McpConnection) -> None:
-        """Lists again when the server says that its tools changed; returns when it is lost."""
+        """Lists the tools again when the server reports a change; returns when the connection is lost."""
         while not connection.lost:
             await connection.stirred.wait()
             connection.stirred.clear()
@@ -232,7 +236,8 @@ class ServerSession:
                 if name in taken or (name not in self._names and self._toolbox.find(name)):
                     raise Unusable("twice")
             except Unusable as error:
-                log.warning("a tool of an MCP server is left out", server=self.name, tool=tool.name, reason=str(error))
+                message = "a tool of an MCP server is skipped"
+                log.warning("mcp_tool_skipped", message=message, server=self.name, tool=tool.name, reason=str(error))
                 continue
             taken[name] = binding
         await self._toolbox.announce(self.name, list(taken.values()))
@@ -241,13 +246,14 @@ class ServerSession:
         self._names = set(taken)
 
     async def _listen(self, connection: McpConnection, stack: AsyncExitStack) -> None:
-        """Servers of the newest protocol tell changes only to those who ask for them."""
+        """Subscribes to changes: servers of the newest protocol send them only to subscribers."""
         if not _announces(connection.client):
             return
         try:
             changes = await stack.enter_async_context(listen(connection.client.session, tools_list_changed=True))
         except MCPError as error:
-            log.info("an MCP server does not tell changes", server=self.name, reason=self._words(error))
+            message = "an MCP server refuses the subscription to changes"
+            log.info("mcp_changes_unavailable", message=message, server=self.name, reason=self._words(error))
             return
         hearing = asyncio.create_task(self._hear(connection, changes))
         stack.callback(hearing.cancel)
@@ -257,14 +263,15 @@ class ServerSession:
             async for _ in changes:
                 connection.tell(changed=True)
         except SubscriptionLost as error:
-            log.info("an MCP server tells no more changes", server=self.name, reason=self._words(error))
+            message = "the subscription to changes of an MCP server has ended"
+            log.info("mcp_changes_unavailable", message=message, server=self.name, reason=self._words(error))
 
     async def _says(self, message: LogMessage) -> None:
         self._note(f"{message.level}: {message.data}")
 
     def _note(self, line: str) -> None:
         if line := clean(self._server.secrets.hide(line)).strip()[:MAX_LINE]:
-            log.info("an MCP server says", server=self.name, line=line)
+            log.info("mcp_server_output", message="a line from an MCP server", server=self.name, line=line)
 
     def _words(self, error: BaseException) -> str:
         if isinstance(error, TimeoutError):
@@ -273,7 +280,7 @@ class ServerSession:
         return clean(self._server.secrets.hide(text))[:500]
 
     async def _ended(self, connection: McpConnection, reading: asyncio.Task[None]) -> None:
-        """When nobody holds the server's standard error any more, it is gone, unless it still answers."""
+        """When no process holds the server's standard error, the server has ended, unless it still answers."""
         await asyncio.wait([reading])
         try:
             async with asyncio.timeout(PING_WITHIN):
@@ -298,12 +305,12 @@ def _is_too_long(error: MCPError) -> bool:
 
 
 def _is_answer(error: MCPError) -> bool:
-    """Has the server said this, and not the library of an answer that it could not read?"""
+    """Did the server send this error, not the library about an answer that it could not read?"""
     return error.code != mcp_types.PARSE_ERROR
 
 
 def _is_lost(error: MCPError) -> bool:
-    """Does this end the connection, and not only the call?"""
+    """Does this error end the connection, not only the call?"""
     return error.code == mcp_types.CONNECTION_CLOSED or "Session terminated" in str(error)
 
 
@@ -314,7 +321,7 @@ def _announces(client: Client[Any]) -> bool:
 
 @asynccontextmanager
 async def _reading(note: Callable[[str], None]) -> AsyncIterator[tuple[TextIO, asyncio.Task[None]]]:
-    """A file to write lines to, which are noted one by one, and the task that ends when all writers have closed it."""
+    """A pipe whose lines are passed to `note`, and the task that ends when all writers have closed it."""
     theirs, ours = os.pipe()
     with os.fdopen(theirs, "rb", 0) as source, os.fdopen(ours, "w") as sink:
         reader = asyncio.StreamReader()
@@ -336,7 +343,7 @@ async def _note_lines(reader: asyncio.StreamReader, note: Callable[[str], None])
         for line in lines:
             note(line.decode(errors="replace"))
         if len(rest) > 4 * MAX_LINE:
-            # No line of anybody grows without end.
+            # The length of a line is bounded.
             note(rest.decode(errors="replace"))
             rest = b""
     note(rest.decode(errors="replace"))
@@ -344,7 +351,7 @@ async def _note_lines(reader: asyncio.StreamReader, note: Callable[[str], None])
 
 @contextmanager
 def _quiet_libraries(secrets: Redaction) -> Iterator[None]:
-    """What the libraries below log becomes records like ours, without secrets, and never reaches a terminal."""
+    """Turns the log records of the libraries into ours, with secrets redacted; they never reach a terminal."""
     handler = _Hiding(secrets)
     loggers = [logging.getLogger(name) for name in LIBRARIES]
     before = [(logger, logger.handlers, logger.propagate, logger.level) for logger in loggers]
@@ -365,7 +372,7 @@ class _Hiding(logging.Handler):
         self._secrets = secrets
 
     def emit(self, record: logging.LogRecord) -> None:
-        # Without the traceback: its last line is all that concerns us, and it may quote a server.
+        # Without the traceback: only its last line matters here, and it may quote a server.
         reason = repr(record.exc_info[1]) if record.exc_info and record.exc_info[1] else None
         text = self._secrets.hide(f"{record.getMessage()}: {reason}" if reason else record.getMessage())
         log.log(record.levelno, clean(text)[:MAX_LINE], source=record.name)

@@ -1,5 +1,5 @@
-"""The two ways to an MCP server. What one answer may hold is bounded while it is read, and one that is too long costs
-its own call and no other."""
+"""MCP transports: streamable HTTP and stdio. The size of a message is bounded while it is read, and a message that is
+too long fails only its own call."""
 
 import asyncio
 import os
@@ -27,18 +27,18 @@ from longhouse.tools.mcp import http as mcp_http
 log = structlog.get_logger()
 
 MOST_BYTES: Final = 8 * 2**20
-"""Of one message of a server."""
+"""Maximum bytes of one message of a server."""
 TOO_MUCH: Final = f"its answer has more than {MOST_BYTES} bytes"
 
 _PIECE: Final = 64 * 2**10
 _ENDS: Final = 512
-"""Bytes at both ends of a message that is too long: they say whose it was."""
+"""Bytes kept at both ends of a message that is too long, to find its request id."""
 _NO_WAY: Final = ("connection.connect_tcp.failed", "connection.start_tls.failed")
-"""What the HTTP library calls a connection that could not be made."""
+"""Trace events of the HTTP library for a connection that failed."""
 _LEAVE_WITHIN: Final = 2.0
-"""Seconds that a server gets to end when its input is closed, and again when it is told to."""
+"""Seconds that a server has to exit after its input is closed, and again after each signal."""
 
-# Whose answer a long line is can only be told from its ends: names inside of it may be anything.
+# The request id of a long line is only read from its ends: names inside it may be anything.
 _FIRST: Final = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d{1,18})\s*,(?!\s*"method")')
 _LAST: Final = re.compile(rb'[,{]\s*"id"\s*:\s*(\d{1,18})\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$')
 _NO_ANSWER: Final = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?(?:"id"\s*:[^,]*,\s*)?"method"')
@@ -51,13 +51,13 @@ class HttpWire(ClientTransport):
 
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
         self._url = url
-        # Unpacked, a short answer may be a very long one.
+        # Decompressed, a short answer may be very long.
         self._headers = {**headers, "Accept-Encoding": "identity"}
         self._unsent: list[bytes] = []
-        """Requests for which there was no connection: the session ends with the first of them."""
+        """Requests that found no connection: the session ends with the first of them."""
 
     def has_kept(self, mark: str) -> bool:
-        """Was the request that holds this mark never sent?"""
+        """Was the request that contains this mark never sent?"""
         return any(mark.encode() in request for request in self._unsent)
 
     @asynccontextmanager
@@ -91,7 +91,7 @@ async def _bound(response: httpx2.Response) -> None:
 
 
 class _Bounded(httpx2.AsyncByteStream):
-    """A body that ends in an error where it becomes too long."""
+    """A body stream that raises when it is too long."""
 
     def __init__(self, stream: httpx2.AsyncByteStream) -> None:
         self._stream = stream
@@ -109,7 +109,7 @@ class _Bounded(httpx2.AsyncByteStream):
 
 
 class StdioWire(ClientTransport):
-    """A process of ours, with a message on each line of its standard input and output."""
+    """The stdio transport: a child process with one message per line."""
 
     def __init__(
         self, command: str, args: list[str], *, env: Mapping[str, str], cwd: str | None, errors: TextIO
@@ -137,7 +137,7 @@ class StdioWire(ClientTransport):
             finally:
                 heard.close()
                 said.close()
-                # The server's output is read to its end meanwhile: one that cannot write does not leave.
+                # The server's output is drained meanwhile: a server that cannot write does not exit.
                 with anyio.CancelScope(shield=True):
                     await _end(process)
                 tasks.cancel_scope.cancel()
@@ -157,18 +157,18 @@ class StdioWire(ClientTransport):
             yield process
         finally:
             if process.returncode is None:
-                # Whatever went wrong, it does not stay behind.
+                # The process is killed on any error.
                 with suppress(ProcessLookupError, PermissionError):
                     os.killpg(process.pid, signal.SIGKILL)
 
 
 @dataclass(slots=True)
 class _WireLine:
-    """A line as it comes in. Past the bound, only its ends are kept."""
+    """A line being read. Past the size limit, only its ends are kept."""
 
     kept: bytearray = field(default_factory=bytearray)
     tail: bytes | None = None
-    """Set: it is too long."""
+    """Set if the line is too long."""
 
     def add(self, piece: bytes) -> None:
         if self.tail is not None:
@@ -180,7 +180,7 @@ class _WireLine:
             del self.kept[_ENDS:]
 
     def message(self) -> SessionMessage | Exception | None:
-        """What it says; of one that is too long, whose answer it would have been. None: nobody waits for it."""
+        """The message; for a line that is too long, an error for its request. None: no request waits for it."""
         if self.tail is None:
             return _parsed(bytes(self.kept))
         if found := _FIRST.match(self.kept) or _LAST.search(self.tail):
@@ -203,12 +203,12 @@ def _parsed(line: bytes) -> SessionMessage | Exception:
 
 
 async def _listen(source: asyncio.StreamReader, heard: _Heard) -> None:
-    """Hands on what the server says until it has said all; nobody may be there any more to hear it."""
+    """Forwards messages until the server closes its output; drains the rest if there is no receiver any more."""
     try:
         async with heard:
             await _hand_on(source, heard)
     except (_Lost, OSError) as error:
-        log.warning("what an MCP server says cannot be read", reason=str(error))
+        log.warning("mcp_output_unreadable", message="the output of an MCP server cannot be read", reason=str(error))
     while await source.read(_PIECE):
         pass
 
@@ -235,12 +235,12 @@ async def _speak(sink: asyncio.StreamWriter, said: MemoryObjectReceiveStream[Ses
                 sink.write(one.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
                 await sink.drain()
     except OSError:
-        # It may live on, but nobody can ask it anything: whoever waits for an answer is to know.
+        # The server may still run, but requests cannot reach it: pending calls must fail.
         await heard.aclose()
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Closes the server's input; one that does not leave then is told to, and in the end made to."""
+    """Closes the server's input; a server that does not exit gets SIGTERM, then SIGKILL."""
     assert process.stdin
     process.stdin.close()
     for sign in (signal.SIGTERM, signal.SIGKILL):
@@ -252,7 +252,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 async def _has_left(process: asyncio.subprocess.Process) -> bool:
-    # Not `wait()`: that waits for the pipes too, which a child of the server may hold.
+    # Not `wait()`: that also waits for the pipes, which a child of the server may hold.
     with anyio.move_on_after(_LEAVE_WITHIN):
         while process.returncode is None:  # noqa: ASYNC110 - nothing tells it without waiting for the pipes
             await anyio.sleep(0.01)

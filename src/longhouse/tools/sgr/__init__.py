@@ -1,1 +1,1 @@
-"""Types and services under the names that tools of SGR-Agent Core use."""
+"""Compatibility types and services under the names that tools of SGR-Agent Core use."""

@@ -1,4 +1,4 @@
-"""What research leaves in a context: sources and searches. Tools hold objects, the journal holds plain JSON."""
+"""Sources and search results in a tool context: objects for tools, plain JSON in the journal."""
 
 from collections.abc import ItemsView, KeysView, ValuesView
 from datetime import datetime
@@ -37,7 +37,7 @@ class Finding(pydantic.BaseModel):
         return self._held().items()
 
     def _held(self) -> dict[str, Any]:
-        """In brackets a time is the text that the journal has."""
+        """Item access gives a time as the text that the journal stores."""
         held = {**self.__dict__, **(self.model_extra or {})}
         return {name: _zoned(value) for name, value in held.items()}
 
@@ -57,7 +57,7 @@ class SourceData(Finding):
 
 
 def _local(moment: datetime) -> datetime:
-    """Without a zone, as `datetime.now()` gives it: tools compare the two."""
+    """A local time without a zone, like `datetime.now()`: tools compare the two."""
     return moment.astimezone().replace(tzinfo=None) if moment.tzinfo else moment
 
 
@@ -80,7 +80,7 @@ class SearchResult(Finding):
 
 
 def as_source(value: Any) -> Any:
-    """A source of the journal as an object; what another hand wrote in another shape is left as it is."""
+    """A source from the journal as an object; a value of another shape is returned unchanged."""
     if not isinstance(value, dict) or type(value.get("number")) is not int:
         return value
     source = _fitting(SourceData, value)

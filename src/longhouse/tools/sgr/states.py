@@ -11,7 +11,7 @@ class _Finished(frozenset[str]):
 
 
 class AgentStatesEnum(enum.StrEnum):
-    """Equal to its name in upper case, too, and printed so: that is how states are written everywhere else here."""
+    """A state also equals its upper-case name and prints as it: Longhouse writes states in upper case."""
 
     INITED = "inited"
     RESEARCHING = "researching"
@@ -41,6 +41,6 @@ class AgentStatesEnum(enum.StrEnum):
 
 
 def state_name(state: str) -> str:
-    """A state as the journal knows it. An agent that stopped before it was done has failed, whatever it calls that."""
+    """The journal's name of a state. ERROR and CANCELLED become FAILED: the agent stopped before it was done."""
     name = str.upper(state)
     return "FAILED" if name in ("ERROR", "CANCELLED") else name

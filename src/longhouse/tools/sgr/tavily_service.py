@@ -1,4 +1,4 @@
-"""The search service as tools of SGR-Agent Core ask it: what it finds comes as SourceData."""
+"""The search service with the interface of SGR-Agent Core: results are SourceData."""
 
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
@@ -10,14 +10,14 @@ from longhouse.tools.sgr.sources import SourceData
 
 
 class TavilySearchService:
-    """Opens its connections for each request: a tool that makes one for itself has nobody who would close it."""
+    """Opens its connections for each request: a tool that creates this service never closes it."""
 
     def __init__(self, search_config: SearchConfig) -> None:
         self._config = search_config
 
     @staticmethod
     def rearrange_sources(sources: list[SourceData], starting_number: int = 1) -> list[SourceData]:
-        """The same sources, numbered one after another."""
+        """Renumbers the sources in sequence."""
         for number, source in enumerate(sources, starting_number):
             source.number = number
         return sources
@@ -25,7 +25,7 @@ class TavilySearchService:
     async def search(
         self, query: str, max_results: int | None = None, include_raw_content: bool = True
     ) -> list[SourceData]:
-        """What is found, with the text of the pages unless it is not wanted."""
+        """The search results, by default with the text of the pages."""
         async with self._open() as service:
             found = await service.search(query, max_results=max_results or self._config.max_results)
             hits = [hit for hit in found.results if refusal(hit.url) is None]
@@ -36,7 +36,7 @@ class TavilySearchService:
         ]
 
     async def extract(self, urls: Sequence[str]) -> list[SourceData]:
-        """The pages that could be read; addresses that are not public are not asked for."""
+        """The pages that could be read; URLs that are not public are not requested."""
         async with self._open() as service:
             texts = await _texts(service, [url for url in urls if refusal(url) is None])
         return [
@@ -49,7 +49,7 @@ class TavilySearchService:
 
 
 async def _texts(service: WebSearch, urls: Sequence[str]) -> dict[str, str]:
-    """Text by address, of those that have one."""
+    """Text by URL, for the pages that have text."""
     if not urls:
         return {}
     answer = await service.extract(list(dict.fromkeys(urls))[:MOST_URLS])
