@@ -1,4 +1,4 @@
-"""The only composition root: opens every resource, wires it, and closes it again."""
+"""The composition root: opens, wires and closes all resources of the application."""
 
 import asyncio
 import importlib
@@ -78,7 +78,7 @@ from longhouse.tools.toolbox import Toolbox
 log = structlog.get_logger()
 
 AGENTS: Final = (SGRAgent, ToolCallingAgent, SGRToolCallingAgent)
-"""Our own strategies; whatever else is defined by the time an app opens is registered beside them."""
+"""The built-in strategies; others that are defined before an app opens are registered too."""
 TOOLS: Final = (
     ReasoningTool,
     ClarificationTool,
@@ -107,9 +107,9 @@ class App:
     door: Authenticator
     asgi: ASGIApp
     postgres: Postgres | None
-    """None with a Postgres of somebody else."""
+    """None with an external Postgres."""
     is_demo: bool
-    """No model is set: the built-in one answers."""
+    """No model is configured: the built-in demo model answers."""
 
 
 @asynccontextmanager
@@ -184,9 +184,9 @@ async def open_app(
 
 @asynccontextmanager
 async def open_store(settings: Settings, *, begin: bool = True) -> AsyncIterator[tuple[Database, Postgres | None]]:
-    """Our own Postgres, brought up to date by us; or somebody else's, which only `longhouse migrate` changes.
+    """Opens the embedded Postgres and migrates it; or an external one, which only `longhouse migrate` migrates.
 
-    Without `begin`, only one that is there already: who asks for what happened in the wrong folder is told so.
+    Without `begin`, an embedded Postgres must exist: a command in the wrong folder fails instead of creating one.
     """
     if settings.database_url:
         dsn = settings.database_url.get_secret_value()
@@ -211,7 +211,7 @@ async def open_store(settings: Settings, *, begin: bool = True) -> AsyncIterator
 
 @asynccontextmanager
 async def open_model(settings: Settings, secrets: Secrets, egress: Egress) -> AsyncIterator[ModelFor]:
-    """Who thinks for a template; `egress`: where templates may send their requests."""
+    """Opens the model clients of templates; `egress`: the hosts that templates may send requests to."""
     async with AsyncExitStack() as stack:
         default: Model = ScriptedModel(scene, remember=False)
         if settings.llm_base_url:
@@ -225,7 +225,7 @@ async def open_model(settings: Settings, secrets: Secrets, egress: Egress) -> As
 
 @asynccontextmanager
 async def open_embedder(settings: Settings) -> AsyncIterator[Embedder | None]:
-    """What turns texts into vectors: the endpoint of the settings, or a table, ours unless they name another."""
+    """Opens the embedder: the endpoint of the settings, or a static table, the built-in one by default."""
     if not settings.embeddings_base_url:
         yield embedding_table.lazy(settings.embeddings_table)
         return
@@ -236,11 +236,11 @@ async def open_embedder(settings: Settings) -> AsyncIterator[Embedder | None]:
 
 @asynccontextmanager
 async def open_memory(settings: Settings, db: Database, bus: Bus) -> AsyncIterator[PriorOf | None]:
-    """The copies of what happened in Redis and in logs; yields what is known there of conversations new to us."""
+    """Opens the projections to Redis and session logs; yields the loader of earlier history for new conversations."""
     if not settings.redis_url and not settings.log_dir:
         yield None
         return
-    # Redis's client takes half a second to load, which those without it should not spend.
+    # The Redis client takes half a second to import: only those who use it should pay for that.
     memory = await asyncio.to_thread(importlib.import_module, "longhouse.integrations.running")
     url = settings.redis_url.get_secret_value() if settings.redis_url else None
     kept = {"redis_url": url, "log_dir": settings.log_dir, "language": settings.log_language}
@@ -250,7 +250,7 @@ async def open_memory(settings: Settings, db: Database, bus: Bus) -> AsyncIterat
 
 @asynccontextmanager
 async def open_services(settings: Settings, db: Database) -> AsyncIterator[Services]:
-    """What tools are lent; nothing is called before a tool needs it."""
+    """Opens the services that tools use; they are called only when a tool needs them."""
     memory, key = Memories(db), settings.tavily_api_key.get_secret_value()
     if not key and not settings.tavily_base_url:
         yield Services(memory=memory)
@@ -260,7 +260,7 @@ async def open_services(settings: Settings, db: Database) -> AsyncIterator[Servi
 
 
 def open_shredder(setup: Configured, db: Database, configs: Sequence[ToolConfig]) -> FileCleanup:
-    """Who takes away what forgotten sessions have left in the folders of this machine."""
+    """Opens the cleanup of files that deleted sessions left on this machine."""
     logs = dict.fromkeys([setup.settings.logs_dir, *setup.log_folders.values()])
     reports = dict.fromkeys(one.execution.reports_dir for one in configs)
     return FileCleanup(db, tuple(path for path in logs if path), tuple(Path(path) for path in reports if path))
@@ -276,7 +276,7 @@ def open_entrance(settings: Settings, db: Database) -> AbstractAsyncContextManag
 
 
 def open_admission(setup: Configured, catalog: Catalog) -> CatalogValidator:
-    """What may be published in this installation."""
+    """Opens the validator of what may be published in this installation."""
     settings = setup.settings
     return CatalogValidator(
         catalog,
@@ -288,19 +288,19 @@ def open_admission(setup: Configured, catalog: Catalog) -> CatalogValidator:
 
 
 def named_egress(setup: Configured) -> Egress:
-    """Where templates may send their requests: as tools, and to the models that the operator has set up."""
+    """Egress rules of templates: the same as for tools, plus the models that the operator configured."""
     return Egress(parts_of(setup.settings.allow_egress)).also(setup.addresses)
 
 
 def open_checkup(setup: Configured, catalog: Catalog, served: Toolbox, away: Away) -> Checkup:
-    """What tools find in this installation; `served` are those of its MCP servers, `away` the servers without any."""
+    """Opens the check of tools in this installation; `served`: tools of MCP servers, `away`: unreachable servers."""
     egress = Egress(parts_of(setup.settings.allow_egress))
     packages = tool_packages(setup.settings)
     return Checkup(catalog, packages, egress, setup.secrets.problem, setup.servers, served, away)
 
 
 def tool_packages(settings: Settings) -> list[str]:
-    """The packages that classes of tools may come from."""
+    """The packages that tool classes may be imported from."""
     return parts_of(settings.tool_packages)
 
 
@@ -314,12 +314,12 @@ def tool_config(settings: Settings) -> ToolConfig:
 
 
 def parts_of(text: str) -> list[str]:
-    """The parts of a setting that is a list, with commas between them."""
+    """The items of a comma-separated setting."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
 async def publish(catalog: Catalog, setup: Configured, classes: Sequence[type[BaseTool]]) -> list[Published]:
-    """Puts the tools and templates of this process into the catalog; no template, if one of them has a mistake."""
+    """Publishes the tools and templates of this process to the catalog; no template if one of them is invalid."""
     await publish_classes(catalog, classes)
     await _check(setup.given, catalog, setup.servers, setup.secrets)
     published = await publish_templates(catalog, setup.given.templates, touched=setup.given.touched)
@@ -328,9 +328,9 @@ async def publish(catalog: Catalog, setup: Configured, classes: Sequence[type[Ba
 
 
 async def _check(given: LoadedFiles, catalog: Catalog, servers: Sequence[McpServer], secrets: Secrets) -> None:
-    """Refuses templates that name what is not there, all of them at once.
+    """Refuses templates that name unknown tools or agent classes; one error lists all of them.
 
-    Tools of MCP servers may come and go, and what an operator has switched off is there.
+    Tools of MCP servers may come and go, and tools that an operator has deactivated count as known.
     """
     templates, wrong = given.templates, []
     named = {(template.name, tool) for template in templates for tool in template.tool_policy.named}
@@ -357,16 +357,23 @@ async def _check(given: LoadedFiles, catalog: Catalog, servers: Sequence[McpServ
 
 
 def _warn_of_secret(template: Template, secrets: Secrets) -> None:
-    """No reason not to start: other agents do without it, and another process may have it."""
+    """Warns only: other agents work without this secret, and another process may have it."""
     policy = template.llm_policy
     if policy.base_url and policy.api_key_ref and (problem := secrets.problem(policy.api_key_ref, policy.base_url)):
-        log.warning("an agent has no key for its model", template=template.name, reason=problem)
+        log.warning(
+            "model_key_missing", message="An agent has no key for its model.", template=template.name, reason=problem
+        )
 
 
 async def _tell_switched_off(templates: Sequence[Template], catalog: Catalog) -> None:
-    """Agents work without a tool that is switched off; whoever wonders why finds it in the log."""
+    """Logs each deactivated tool that a template names: the agent works without it."""
     off = await catalog.switched_off({tool for one in templates for tool in one.tool_policy.named}, LOCAL.owner)
     for template in templates:
         for tool in template.tool_policy.named:
             if tool in off:
-                log.warning("a template names a tool that is switched off", template=template.name, tool=tool)
+                log.warning(
+                    "template_tool_inactive",
+                    message="A template names a tool that is switched off.",
+                    template=template.name,
+                    tool=tool,
+                )

@@ -156,7 +156,7 @@ async def test_a_shape_that_is_not_known_ends_streams_with_an_error(serving: Ser
             last = [event async for event in sse(following)][-1]
             assert (last.event, last.json["error"]["code"]) == ("error", "internal_error")
             told(await whole, DEFECT, session_id)
-        assert [one["event"] for one in logs].count("a defect ended a stream") == 2
+        assert [one["event"] for one in logs].count("stream_failed") == 2
         pen.end('a loaf."}')
         await client.close()
 
@@ -215,6 +215,6 @@ async def test_a_postgres_that_goes_away_ends_streams_with_an_error(serving: Ser
             assert AWAY.encode() in read[-1]
             assert session_id.encode() in read[-1]
             assert read[-1].startswith(b"data: " if is_chat else b"event: error\n")
-            [line] = [one for one in logs if "Postgres is away" in one["event"]]
+            [line] = [one for one in logs if one["event"] == "database_unreachable"]
             assert (line["log_level"], line["session"]) == ("warning", session_id)
         answer_with(pen)

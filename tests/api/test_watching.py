@@ -139,7 +139,7 @@ async def test_a_request_that_postgres_is_needed_for_may_come_again_when_it_is_b
     assert b"x-should-retry" not in headers, "whoever retries by itself may do so"
     assert headers[b"retry-after"] == b"2"
     assert [(one["log_level"], one["event"]) for one in logs] == [
-        ("warning", "Postgres is away, a request was refused"),
+        ("warning", "database_unreachable"),
         ("info", "request"),
     ]
 

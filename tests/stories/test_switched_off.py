@@ -17,7 +17,7 @@ from server_helpers import NO_FILES, House, Serving, content, launched_words, pr
 
 DONE = call("finalanswertool", answer="Done.")
 OWN = "agents: {own: {tools: [clocktool, createreporttool, agent.analytic, finalanswertool]}}"
-WARNING = "a template names a tool that is switched off"
+WARNING = "template_tool_inactive"
 
 
 def files(folder: Path, agents: str) -> dict[str, Any]:

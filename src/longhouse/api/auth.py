@@ -1,4 +1,4 @@
-"""Who is asking: keys turned into callers, and the two dependencies that every route has one of."""
+"""Authentication: API keys become callers; each route depends on one of two guards, user or admin."""
 
 import asyncio
 import hmac
@@ -23,12 +23,12 @@ from longhouse.store.database import Database
 from longhouse.store.keys import Key, Role
 
 OURS: Final = re.compile(r"lh_[A-Za-z0-9_-]{43}")
-"""What our keys look like; Postgres is not asked about anything else."""
+"""The format of our API keys; anything else is refused without a query to Postgres."""
 MAX_KEY: Final = 512
 CALLER: Final = "longhouse.caller"
-"""Where a request's scope keeps who is asking."""
+"""The key under which the request's scope holds its caller."""
 LOOK_EVERY: Final = 1.0
-"""Seconds between looks for keys that another process has revoked."""
+"""Seconds between polls for keys that another process has revoked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,27 +38,27 @@ class Caller:
     """The id of the API key, part of a client's fingerprint; never the key itself."""
     role: Role = "user"
     meter: Meter | None = field(default=None, compare=False, repr=False)
-    """None: nothing is limited."""
+    """None: no rate limits."""
 
     @property
     def publisher(self) -> str:
-        """Who is said to have published or decided something in the catalog."""
+        """The name recorded in the catalog as publisher or decider."""
         return self.key or self.owner
 
     def opens_session(self) -> None:
-        """Refuses one session too many."""
+        """Counts a new session; raises if the key has reached its limit."""
         if self.meter:
             self.meter.open_session()
 
 
 LOCAL: Final = Caller(owner=LOCAL_OWNER, role="admin")
-"""Without keys there is one owner."""
+"""The only caller while no keys are set."""
 ADMIN_KEY_ID: Final = "admin"
-"""The id of the key that the settings bring; it belongs to the local owner too."""
+"""The id of the admin key from the settings; its owner is the local owner too."""
 
 
 class Authenticator:
-    """Lets callers in by their keys. As long as no key was ever set, everybody is the local owner."""
+    """Authenticates callers by API key. While no key was ever set, every caller is the local owner."""
 
     def __init__(self, db: Database, *, admin_key: str, limits: KeyLimits) -> None:
         self.db = db
@@ -66,17 +66,17 @@ class Authenticator:
         self._admin = keys.digest_of(admin_key) if admin_key else ""
         self._limits = limits
         self._meters: dict[str, Meter] = {}
-        # It stays shut until the next start: revoking the last key must not let everybody in.
+        # Once keys are required, they stay required until the next start: revoking the last key must not open the API.
         self._is_shut = bool(admin_key)
 
     async def is_open(self) -> bool:
-        """Is no key set? Asked each time: the first one may come from another process."""
+        """True while no key is set. Queried each time, since another process may create the first key."""
         if not self._is_shut:
             self._is_shut = await keys.is_any_valid(self.db)
         return not self._is_shut
 
     async def admit(self, request: Request) -> Caller:
-        """The caller of this request, or a refusal; asked twice about one request, it answers the same."""
+        """Returns the caller of this request, or raises; a second call for the same request returns the same caller."""
         known: Caller | None = request.scope.get(CALLER)
         if known:
             return known
@@ -87,14 +87,14 @@ class Authenticator:
         return caller
 
     async def revoke(self, key_id: str) -> bool:
-        """The key opens nothing any more, and whoever is inside with it is shown out."""
+        """Revokes the key and ends the requests in flight that use it."""
         found = await keys.revoke(self.db, key_id)
         if found:
             self.visits.end(key_id)
         return found
 
     async def watch(self) -> None:
-        """Shows out whose key was revoked by another process."""
+        """Ends requests in flight whose key was revoked by another process."""
         await self.visits.some.wait()
         await asyncio.sleep(LOOK_EVERY)
         for key_id in await keys.revoked(self.db, self.visits.keys):
@@ -127,14 +127,14 @@ async def open_door(
     db: Database, *, admin_key: str = "", limits: KeyLimits | None = None
 ) -> AsyncIterator[Authenticator]:
     door = Authenticator(db, admin_key=admin_key, limits=limits or KeyLimits())
-    await door.is_open()  # a key that is there at the start counts, even if nobody asks before it is revoked
-    # Without further looks, revoked keys would stay for good.
+    await door.is_open()  # a key that exists at the start counts, even if it is revoked before the first request
+    # Without this poll, requests with keys revoked elsewhere would never be ended.
     async with background.running("revoked_keys", door.watch):
         yield door
 
 
 class Guard(SecurityBase):
-    """A dependency: the route's caller, who has this role or a higher one."""
+    """A dependency: the caller of the route, who must have this role or a higher one."""
 
     def __init__(self, role: Role) -> None:
         self._role = role
@@ -157,7 +157,7 @@ Admin = Annotated[Caller, Depends(admin)]
 
 
 def _presented(headers: Headers) -> str:
-    """The one key that a request carries; two that differ are none."""
+    """The API key of a request; two different keys are refused."""
     given = [_bearer(value) for value in headers.getlist("authorization")]
     given += [value for value in headers.getlist("x-api-key") if value]
     if not given:

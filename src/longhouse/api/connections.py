@@ -1,6 +1,6 @@
-"""Who has connected and keeps us waiting: how much of a request we take, how long we wait for it, and for how many.
+"""Connection limits: bounds on the size of a request, the time to receive it, and the number of connections.
 
-All of it is about receiving. An answer takes as long as it takes: event streams last for hours, and may be read slowly.
+All limits are about receiving. Responses have none: event streams last for hours, and clients may read slowly.
 """
 
 import asyncio
@@ -13,77 +13,77 @@ import structlog
 log = structlog.get_logger()
 
 FILES: Final = 65_536
-"""As many files as we ask for at most: more of them only cost those who count through all they might have."""
+"""The highest file limit that is set: programs that iterate over all descriptors become slow with a higher one."""
 RESERVED: Final = 384
-"""Files that connections leave alone: Postgres, models, MCP servers and tools need some 100, and what lies in the
-backlog is accepted at one go before we can count it."""
+"""File descriptors that connections must not use: Postgres, models, MCP servers and tools need some 100, and the whole
+backlog is accepted at once before it can be counted."""
 BACKLOG: Final = 256
-"""Connections that the kernel holds until we come to them."""
+"""Connections that the kernel queues until they are accepted."""
 WARN_EVERY: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """What a request may be before we know who sends it."""
+    """Limits of a request, which hold before its caller is known."""
 
     head: int = 32 * 1024
-    """Bytes of a request line and its headers: twice what Node takes, and as much as nginx does."""
+    """Bytes of a request line and its headers: twice the limit of Node, the same as nginx."""
     header: int = 16 * 1024
     """Bytes of one header; browsers send all cookies of a host in one."""
     headers: int = 100
     pipelined: int = 16
-    """Requests that a client may send ahead on one connection; hardly any client sends one."""
+    """Pipelined requests on one connection; hardly any client pipelines."""
     head_within: float = 10.0
-    """Seconds for a head, from its first byte on; also until that byte comes."""
+    """Seconds for a head, from its first byte on; also the seconds to wait for that byte."""
     pause_within: float = 30.0
-    """Seconds without a byte of a body that we wait for."""
+    """Seconds without a byte while a body is awaited."""
     request_within: float = 300.0
-    """Seconds for a whole request: the longest body that we take, over a line of a quarter of a megabit a second."""
+    """Seconds for a whole request: the largest accepted body at a quarter of a megabit per second."""
     linger: float = 2.0
-    """Seconds in which whoever was refused may read why: a connection that is closed at once takes its answer along."""
+    """Seconds for a refused client to read the response: closing the connection at once would discard it."""
     look_every: float = 1.0
     waiting: int = 1_000
-    """Connections without a whole request that we bear with."""
+    """Connections without a complete request at once."""
     grace: float = 1.0
-    """Seconds that a connection may wait however many there are: what was sent at once may not have been read yet."""
+    """Seconds that a connection may wait, however many there are: its first bytes may not have been read yet."""
     connections: int = 10_000
-    """Connections at once, as far as there are files for them."""
+    """Connections at once; fewer if the limit of open files is lower."""
 
 
 class ClientConnection(Protocol):
-    """A connection, as far as it matters here."""
+    """The part of a connection that this module uses."""
 
     since: float
     loop: asyncio.AbstractEventLoop
 
     @property
     def is_known(self) -> bool:
-        """Do we know who sends the request that we wait for?"""
+        """Is the caller of the awaited request authenticated?"""
 
     def look(self, now: float) -> None:
-        """Ends the connection if it has kept us waiting for too long."""
+        """Closes the connection if one of its timeouts has passed."""
 
     def drop(self) -> None:
-        """Ends the connection without a word."""
+        """Closes the connection without a response."""
 
     def turn_away(self) -> None:
-        """Ends the connection in words: there is no room."""
+        """Closes the connection with a 503: the server has too many connections."""
 
 
 class Connections:
-    """All connections of a server; those that keep us waiting can be asked to leave, the longest waiting first."""
+    """All connections of a server; idle ones can be closed to make room, the longest waiting first."""
 
     def __init__(self, bounds: Bounds | None = None) -> None:
         self.bounds = bounds or Bounds()
         self.waiting: dict[ClientConnection, None] = {}
-        """Without a whole request, in the order in which they began to wait."""
+        """Connections without a complete request, in the order in which they began to wait."""
         self._inside: set[ClientConnection] = set()
         self._most = min(self.bounds.connections, _room())
         self._looking: asyncio.TimerHandle | None = None
         self._warned_at = -WARN_EVERY
 
     def enter(self, one: ClientConnection) -> None:
-        """A new connection; where there is no room for it, somebody else leaves, or it does."""
+        """Adds a connection; at the limit, closes the longest waiting one, or else the new one."""
         self._inside.add(one)
         self.wait(one)
         if len(self._inside) > self._most:
@@ -98,31 +98,31 @@ class Connections:
         self.waiting.pop(one, None)
 
     def wait(self, one: ClientConnection) -> None:
-        """The connection waits for its next request, or for the rest of one."""
+        """The connection now waits for its next request, or for the rest of one."""
         self.waiting[one] = None
         if self._looking is None:
             self._looking = one.loop.call_later(self.bounds.look_every, self._look, one.loop)
 
     def served(self, one: ClientConnection) -> None:
-        """The connection's request is here: from now on it waits for us."""
+        """The request is complete: the connection no longer counts as waiting."""
         self.waiting.pop(one, None)
 
     def _make_room(self, one: ClientConnection) -> None:
         longest = self._longest()
         if longest is one:
-            longest = next(iter(self.waiting))  # whoever is known leaves only where there is nobody else
+            longest = next(iter(self.waiting))  # an authenticated client is dropped only if there is no other
         if longest is one:
-            self._warn(one, "every connection is in use, a new one was turned away")
+            self._warn(one, "connection_turned_away", "Every connection is in use; a new one was turned away.")
             one.turn_away()
         else:
             self._drop(longest)
 
     def _longest(self) -> ClientConnection:
-        """Who has waited longest of those whom we do not know; the one that has just come is among them."""
+        """The longest waiting connection that is not authenticated; the newest connection is among them."""
         return next(one for one in self.waiting if not one.is_known)
 
     def _drop(self, one: ClientConnection) -> None:
-        self._warn(one, "connections without a request were dropped to make room")
+        self._warn(one, "connection_dropped", "Connections without a request were dropped to make room.")
         self.leave(one)
         one.drop()
 
@@ -132,15 +132,17 @@ class Connections:
             one.look(now)
         self._looking = loop.call_later(self.bounds.look_every, self._look, loop) if self.waiting else None
 
-    def _warn(self, one: ClientConnection, what: str) -> None:
+    def _warn(self, one: ClientConnection, event: str, message: str) -> None:
         now = one.loop.time()
         if now > self._warned_at + WARN_EVERY:
             self._warned_at = now
-            log.warning(what, connections=len(self._inside), waiting=len(self.waiting), most=self._most)
+            log.warning(
+                event, message=message, connections=len(self._inside), waiting=len(self.waiting), most=self._most
+            )
 
 
 def raise_files() -> None:
-    """Lets this process open as many files as it may: each connection is one."""
+    """Raises the limit of open files for this process: each connection is a file descriptor."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < most:
@@ -148,6 +150,6 @@ def raise_files() -> None:
 
 
 def _room() -> int:
-    """How many connections there are files for."""
+    """How many connections fit into the limit of open files."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return FILES if soft == resource.RLIM_INFINITY else max(soft - RESERVED, soft // 3)

@@ -1,4 +1,4 @@
-"""Trouble that is not the caller's: what clients are told of it."""
+"""Server-side errors (500 and 503) as clients see them."""
 
 from typing import Final
 
@@ -6,16 +6,16 @@ from longhouse.errors import CallerError
 from longhouse.store.database import PASSING, UNREACHABLE
 
 RETRY_AFTER: Final = 2
-"""Seconds after which a request that met a Postgres in trouble, or a server that stops, is worth another try."""
+"""Seconds after which a client should retry when Postgres fails or the server stops."""
 
 
 def named(error: Exception) -> str:
-    """What is the matter with Postgres, for the log."""
-    return "Postgres is away" if isinstance(error, UNREACHABLE) else "Postgres is in trouble"
+    """The log key of a Postgres error."""
+    return "database_unreachable" if isinstance(error, UNREACHABLE) else "database_trouble"
 
 
 def of(error: Exception, session: str = "") -> CallerError:
-    """What a client is told of an error that ended its request; `session`: where the request had gone before."""
+    """The response for an error that ended a request; `session`: the session that the request had reached by then."""
     if isinstance(error, UNREACHABLE):
         return away(session)
     return troubled(session) if isinstance(error, PASSING) else defect(session)
@@ -26,7 +26,7 @@ def away(session: str = "") -> CallerError:
 
 
 def troubled(session: str = "") -> CallerError:
-    """Postgres is there, but has no disk, no memory or no time for this."""
+    """Postgres is reachable, but is out of disk or memory, or timed out."""
     return _passing("Postgres is in trouble for the moment.", session)
 
 
@@ -40,7 +40,7 @@ def defect(session: str = "") -> CallerError:
 
 
 def _passing(message: str, session: str) -> CallerError:
-    # A client may send it again: what had been kept of it by then is found by its key, or as a repeat.
+    # A client may retry: what was committed by then is found by its idempotency key, or as a repeated request.
     message = _with_session(message, session)
     return CallerError(message, status=503, kind="server_error", code="unavailable", retry_after=RETRY_AFTER)
 

@@ -1,7 +1,7 @@
-"""HTTP/1.1 as strangers may speak it: uvicorn's protocol, with bounds on what it receives and how long that takes.
+"""Uvicorn's HTTP/1.1 protocol with limits on the size of requests and the time to receive them.
 
-Uvicorn keeps a head of any length in memory and waits for the rest of a request for ever. Which clients are asked to
-leave is decided in `connections`; here is what each connection knows of itself.
+Uvicorn keeps a head of any length in memory and waits for the rest of a request without a timeout. `connections`
+decides which clients are dropped; this module holds the state of one connection.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ from longhouse.errors import CallerError
 log = structlog.get_logger()
 
 DRAINED: Final = 256 * 1024
-"""Bytes that are still read, and thrown away, from whoever was refused."""
+"""Bytes that are still read and discarded after a refusal."""
 
 Phase = Literal["awaiting", "head", "body", "answering", "refused"]
-"""Before a request, in its head, in its body, behind it; or behind the last one that we listened to."""
+"""Before a request, in its head, in its body, after it; or after a refusal, when no further request is read."""
 
 
 class Excess(Exception):  # noqa: N818 - never leaves this module
-    """A head outgrew its bounds."""
+    """A head exceeded its limits."""
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -39,15 +39,15 @@ class BoundedProtocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self.phase: Phase = "awaiting"
         self.since = 0.0
-        """When the client began to keep us waiting for what comes next."""
+        """When the server began to wait for the client's next bytes."""
         self._lobby = connections
         self._bounds: Bounds = connections.bounds
         self._began = 0.0
         self._barren = 0
-        """Bytes since a head ended or a piece of a body came: what the parser may have kept of them is no more."""
+        """Bytes since the last complete head or piece of a body: the most that the parser can have buffered."""
         self._excess: CallerError | None = None
 
-    # What the transport tells us
+    # Callbacks of the transport
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -68,13 +68,13 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._barren > self._bounds.head:
             self._refuse((self.phase == "head" and self._judged()) or _too_large())
 
-    # What the parser tells us
+    # Callbacks of the parser
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._began = self.since = self.loop.time()
         if self.phase == "answering":
-            self._lobby.wait(self)  # a request ahead of the answer to the one before it
+            self._lobby.wait(self)  # a pipelined request, sent before the previous response
         self.phase = "head"
 
     def on_headers_complete(self) -> None:
@@ -84,11 +84,11 @@ class BoundedProtocol(HttpToolsProtocol):
         self._barren = 0
         self.phase = "body"
         super().on_headers_complete()
-        # A trailer, behind the body, would be added to the list: nobody shall take it for a header.
+        # A trailer after the body would be appended to this list: it must not be taken for a header.
         self.headers = []
 
     def _judged(self) -> CallerError | None:
-        """What is wrong with a head that has ended; one that does not end is bounded by `_barren`."""
+        """The error of a complete head that exceeds the limits; `_barren` bounds an incomplete one."""
         bounds, total = self._bounds, len(self.url)
         if total > bounds.header:
             return CallerError("The address of the request is too long.", status=414, code="uri_too_long")
@@ -108,7 +108,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         super().on_message_complete()
         if self.cycle.response_complete:
-            self._await("awaiting")  # the answer did not wait for the end of its request
+            self._await("awaiting")  # the response was complete before its request
         else:
             self.phase = "answering"
             self._lobby.served(self)
@@ -119,10 +119,10 @@ class BoundedProtocol(HttpToolsProtocol):
             self._await("awaiting")
 
     def send_400_response(self, msg: str) -> None:
-        """What uvicorn does about a request that cannot be read."""
+        """Called by uvicorn for a request that cannot be parsed."""
         self._refuse(self._excess or CallerError("This is no valid HTTP request."))
 
-    # What is asked of us
+    # The interface of `connections.ClientConnection`
 
     @property
     def is_known(self) -> bool:
@@ -136,7 +136,7 @@ class BoundedProtocol(HttpToolsProtocol):
             case "head" if waited > bounds.head_within:
                 self._refuse(_too_slow())
             case "body" if self.flow.read_paused or self.cycle.waiting_for_100_continue:
-                self.since = now  # it is us who have not asked for more
+                self.since = now  # the server has not asked for more yet
             case "body" if waited > bounds.pause_within or now - self._began > bounds.request_within:
                 self._refuse(_too_slow())
             case "refused" if waited > bounds.linger:
@@ -155,18 +155,18 @@ class BoundedProtocol(HttpToolsProtocol):
         self._lobby.wait(self)
 
     def _refuse(self, error: CallerError) -> None:
-        """Says why nothing more is heard on this connection, and lets the client read that before it is closed."""
+        """Sends the error, reads no further request, and lets the client read the response before the close."""
         if self.transport.is_closing():
             return
         request_id = f"req_{uuid.uuid4().hex}"
-        log.info("connection refused", request_id=request_id, status=error.status, phase=self.phase)
+        log.info("connection_refused", request_id=request_id, status=error.status, phase=self.phase)
         self._barren = 0
         self._await("refused")
         if self._is_answering:
             self.transport.abort()
             return
         if self.cycle and not self.cycle.response_complete:
-            # Whoever is to answer learns that the client is gone, and what it says goes nowhere.
+            # The application sees a disconnected client, and its response is discarded.
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         self.transport.write(_written(error, request_id))
@@ -175,18 +175,18 @@ class BoundedProtocol(HttpToolsProtocol):
 
     @property
     def _is_answering(self) -> bool:
-        """Is the client in the middle of an answer? It would take another one for a part of that."""
+        """Has a response begun? The client would take a second one for a part of it."""
         if self.pipeline:
             return True
         return self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete
 
 
 def config_of(app: ASGIApp, connections: Connections | None = None, **options: Any) -> uvicorn.Config:
-    """How uvicorn serves us."""
+    """The uvicorn configuration of the server."""
     bounded = functools.partial(BoundedProtocol, connections=connections or Connections())
     return uvicorn.Config(
         app,
-        http=bounded,  # type: ignore[arg-type]  # it is called like a class, and nothing else is done with it
+        http=bounded,  # type: ignore[arg-type]  # uvicorn only calls it, like a class
         ws="none",
         lifespan="off",
         log_config=None,

@@ -1,4 +1,4 @@
-"""Requests that are being served: whoever is shown out, since a key was revoked or the server stops, is told why."""
+"""Requests in flight: drained when the server stops, ended when their key is revoked, with an error that says why."""
 
 import asyncio
 from collections import defaultdict
@@ -14,25 +14,25 @@ from longhouse.api.rate_limits import Meter
 from longhouse.errors import CallerError
 
 VISIT: Final = "longhouse.visit"
-"""Where a request's scope keeps its visit."""
+"""The key under which a request's scope holds its `InflightRequest`."""
 FAREWELL_WITHIN: Final = 2.0
-"""Seconds; a client that does not read is not waited for."""
+"""Seconds to send the last error; a client that does not read is not waited for."""
 
 
 @dataclass(eq=False, slots=True)
 class InflightRequest:
-    """One request, from its arrival to the last byte of its answer."""
+    """One request, from its arrival to the last byte of its response."""
 
     task: asyncio.Task[object] | None
     key: str = ""
     meter: Meter | None = None
     is_revoked: bool = False
     session: str = ""
-    """Where the request went, once that is known: what the session does, it does without us."""
+    """The session of the request, once it is known: the session goes on without the request."""
     in_stream: Callable[[CallerError], bytes] | None = None
-    """How an error is written in the stream that was begun, if one was."""
+    """Encodes an error for the stream that was begun, if there is one."""
     opened: ExitStack = field(default_factory=ExitStack)
-    """What was opened for this request, to be closed at its end."""
+    """Resources that were opened for this request and are closed at its end."""
 
     def end(self) -> None:
         assert self.task is not None
@@ -41,19 +41,19 @@ class InflightRequest:
 
     @property
     def farewell(self) -> CallerError:
-        """Why a visit ends before its answer."""
+        """The error for a request that is ended before its response is complete."""
         if self.is_revoked:
             return CallerError("This API key was revoked.", status=401, code="invalid_api_key")
         return errors.stopping(self.session)
 
 
 class InflightRequests:
-    """Who is inside, by key."""
+    """The requests in flight, by key."""
 
     def __init__(self) -> None:
         self._inside: defaultdict[str, set[InflightRequest]] = defaultdict(set)
         self.some = asyncio.Event()
-        """Set while anybody is inside."""
+        """Set while there are requests in flight."""
 
     @property
     def keys(self) -> list[str]:
@@ -63,15 +63,15 @@ class InflightRequests:
         return list(self._inside.get(key, ()))
 
     def enter(self, visit: InflightRequest, key: str, meter: Meter) -> None:
-        """Counts a request for its key; refuses one too many."""
-        visit.meter = meter  # also for one that is refused: its answer says where the key stands
+        """Counts a request for its key; raises if the key is over its limit."""
+        visit.meter = meter  # also for a refused request: its response carries the rate limit headers
         meter.enter()
         visit.key = key
         self._inside[key].add(visit)
         self.some.set()
 
     def leave(self, visit: InflightRequest) -> None:
-        """A visit that never entered leaves as quietly."""
+        """Removes the request; one that never entered is ignored."""
         inside = self._inside.get(visit.key)
         if inside is None or visit not in inside:
             return
@@ -84,14 +84,14 @@ class InflightRequests:
             self.some.clear()
 
     def end(self, key: str) -> None:
-        """Shows everybody out who came with this key, but for the one who is asking us to."""
+        """Ends all requests of this key, except the current one."""
         for visit in self.of(key):
             if visit.task is not asyncio.current_task() and not visit.is_revoked:
                 visit.end()
 
 
 class DrainMiddleware:
-    """Around all routes: each request is a visit, and one that is ended is told why."""
+    """Middleware around all routes: tracks each request, and sends an error to those that are ended early."""
 
     def __init__(self, app: ASGIApp, visits: InflightRequests) -> None:
         self.app = app
@@ -118,7 +118,7 @@ class DrainMiddleware:
 
 
 class _Response:
-    """What the client was sent so far, so that it can be ended in a way that it understands."""
+    """The state of a response, so that it can be ended in a form that the client understands."""
 
     def __init__(self, send: Send, visit: InflightRequest) -> None:
         self._send = send
@@ -136,7 +136,7 @@ class _Response:
         await self._send(message)
 
     async def end(self, scope: Scope, receive: Receive) -> None:
-        """Before the first byte a refusal, in a stream an error; any other answer is simply cut."""
+        """Before the first byte: an error response. In a stream: an error event. Any other response is cut."""
         farewell, in_stream = self._visit.farewell, self._visit.in_stream
         if not self._began:
             await wire.refused(farewell)(scope, receive, self.send)

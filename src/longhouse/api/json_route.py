@@ -1,6 +1,6 @@
-"""Routes that take JSON: the caller is known before anything is read, and a body is bounded before it is decoded.
+"""Routes that take JSON: authentication comes before the body is read, and the body's size is checked before decoding.
 
-FastAPI by itself reads and decodes the body before it asks any dependency, whoever sends it and however long it is.
+FastAPI by itself reads and decodes the body before it runs any dependency, whatever the caller and the size.
 """
 
 from collections.abc import Callable, Coroutine
@@ -24,11 +24,11 @@ REFUSED: Final[dict[int | str, dict[str, Any]]] = {
         ),
     )
 }
-"""How the OpenAPI document describes refusals, of which FastAPI would promise others."""
+"""How the OpenAPI document describes 4xx errors; FastAPI's own description would be wrong."""
 
 
 def of_app(name: str) -> Any:
-    """A dependency: the part of the application that `server.build` has put there under this name."""
+    """A dependency: the part of the application that `server.build` stored in `app.state` under this name."""
 
     async def part(request: Request) -> Any:
         return getattr(request.app.state, name)
@@ -37,7 +37,7 @@ def of_app(name: str) -> Any:
 
 
 class DecodedRequest(Request):
-    """A request whose body was read and decoded."""
+    """A request whose body is already read and decoded."""
 
     def __init__(self, request: Request, body: bytes, value: Any) -> None:
         super().__init__(request.scope, request.receive)
@@ -51,7 +51,7 @@ class DecodedRequest(Request):
 
 
 class JsonRoute(APIRoute):
-    """A route whose first dependency is a guard; a query parameter that it does not know is ignored."""
+    """A route whose first dependency is a guard; unknown query parameters are ignored."""
 
     def get_route_handler(self) -> Handler:
         answer = super().get_route_handler()
@@ -76,7 +76,7 @@ class JsonRoute(APIRoute):
 
 
 class StrictRoute(JsonRoute):
-    """A route of our own: it refuses query parameters that it does not know, and a body where it takes none."""
+    """A route of our own: it refuses unknown query parameters, and a body if the route takes none."""
 
     def get_route_handler(self) -> Handler:
         self._known = [
@@ -101,13 +101,13 @@ class StrictRoute(JsonRoute):
 
 
 def _names(kind: Any) -> list[str]:
-    """The query parameters that a model stands for."""
+    """The query parameters of a model."""
     is_model = isinstance(kind, type) and issubclass(kind, BaseModel)
     return [info.alias or name for name, info in kind.model_fields.items()] if is_model else []
 
 
 def strict_router(tag: str, guard: auth.Guard, *, prefix: str = "") -> APIRouter:
-    """A router for our own routes, all behind one guard."""
+    """A router for our own routes, all with the same guard."""
     return APIRouter(
         prefix=prefix, tags=[tag], dependencies=[Depends(guard)], route_class=StrictRoute, responses=REFUSED
     )

@@ -1,4 +1,4 @@
-"""Numbers for those who watch: requests, sessions in work, warm instances, calls that were refused."""
+"""Prometheus metrics: requests, busy sessions, warm instances, refused calls, event loop stalls."""
 
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,7 +22,7 @@ class Metrics:
         blocked: Callable[[], tuple[int, float]] = lambda: (0, 0.0),
         left: Callable[[], int] = int,
     ) -> None:
-        """`blocked`: how often the event loop stood still, and for how many seconds in all."""
+        """`blocked`: how often the event loop was blocked, and for how many seconds in total."""
         self._registry = CollectorRegistry()
         self._requests = Counter(
             "longhouse_requests", "HTTP requests answered", ["method", "route", "status"], registry=self._registry
@@ -42,7 +42,7 @@ class Metrics:
         self._seconds.labels(route).observe(seconds)
 
     def collect(self) -> Iterator[Metric]:
-        """What is true now, asked when somebody looks."""
+        """The current values, computed at each scrape."""
         busy = GaugeMetricFamily("longhouse_sessions_busy", "Sessions that this process is advancing")
         busy.add_metric([], self._busy())
         yield busy

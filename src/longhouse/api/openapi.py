@@ -1,4 +1,4 @@
-"""The API described by itself: /openapi.json, and a page to read it with, for those who may see it all."""
+"""/openapi.json and the Swagger UI page at /docs, for admins."""
 
 from pathlib import Path
 from typing import Final
@@ -10,7 +10,7 @@ from starlette.staticfiles import StaticFiles
 from longhouse.api import auth, wire
 
 STATIC: Final = Path(fastapi_offline.__file__).parent / "static"
-"""The page's scripts come with a package: it works without a network."""
+"""The page's scripts come with a package, so that it works offline."""
 
 PAGE: Final = """<!DOCTYPE html>
 <html lang="en">
@@ -28,7 +28,7 @@ PAGE: Final = """<!DOCTYPE html>
 </body>
 </html>
 """
-# A file of its own: the policy lets nothing run that is written into the page.
+# A separate file: the content security policy allows no inline scripts.
 START: Final = """SwaggerUIBundle({
     url: "/openapi.json",
     dom_id: "#swagger-ui",
@@ -40,14 +40,14 @@ START: Final = """SwaggerUIBundle({
 """
 
 HEADERS: Final = {
-    # Swagger UI puts styles into the page, and images of its own into its style sheet.
+    # Swagger UI uses inline styles, and data: images in its style sheet.
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline';"
     " img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "x-frame-options": "DENY",
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
 }
-"""The page can do everything that whoever reads it may do: nothing else runs in it, and nobody puts it in a frame."""
+"""The page acts with all rights of its reader, so no foreign script runs in it and it cannot be framed."""
 
 
 router = APIRouter(include_in_schema=False, dependencies=[Depends(auth.admin)])

@@ -1,4 +1,4 @@
-"""Query parameters of lists, and the pages that answer them."""
+"""Pagination: query parameters of lists, cursors, and pages."""
 
 import base64
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ Row = TypeVar("Row")
 
 
 class _NeverNull:
-    """A query parameter may be left out, but it is never null: the OpenAPI document shows it without null."""
+    """A query parameter may be omitted, but is never null: the OpenAPI document shows it without null."""
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         shown, _null = handler(schema)["anyOf"]
@@ -26,14 +26,14 @@ class _NeverNull:
 
 
 def digits(value: Any) -> Any:
-    """Pydantic would take `1_0`, ` 1` and `1.0` too."""
+    """Accepts digits only; Pydantic would accept `1_0`, ` 1` and `1.0` too."""
     if isinstance(value, str) and not (value.isascii() and value.isdecimal() and len(value) < 11):
         raise ValueError("It should be a number, written in digits")
     return value
 
 
 def _in_utc(text: Any) -> datetime:
-    """A moment that Postgres can be asked about: with a zone, and still a year of four digits in UTC."""
+    """A timestamp that Postgres accepts: with a zone, and with a four-digit year in UTC."""
     try:
         moment = datetime.fromisoformat(text)
         if moment.tzinfo is None:
@@ -55,19 +55,19 @@ def _cursor(text: Any) -> tuple[datetime, str]:
 
 Omittable = Annotated[T | None, _NeverNull()]
 Moment = Annotated[datetime, BeforeValidator(_in_utc), Field(json_schema_extra={"example": "2026-01-31T12:00:00Z"})]
-# A pair of a moment and an id; said to be one, FastAPI would gather it from two parameters of the same name.
+# A pair of timestamp and id; typed as a tuple, FastAPI would read it from two parameters of the same name.
 Cursor = Annotated[Any, BeforeValidator(_cursor), WithJsonSchema({"type": "string"})]
 YesOrNo = Literal["true", "false"]
 
 
 class Limited(wire.Strict):
-    """How much of a list is asked for."""
+    """The size of a page."""
 
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE), BeforeValidator(digits)] = Field(50, description="How many at most")
 
     @property
     def fetched(self) -> int:
-        """Rows to read: one more than the page has shows whether another page follows."""
+        """Rows to read: one more than the page, to know whether another page follows."""
         return self.limit + 1
 
     def cut(self, rows: Sequence[Row], cursor: Callable[[Row], str]) -> tuple[Sequence[Row], str | None]:
@@ -77,7 +77,7 @@ class Limited(wire.Strict):
 
 
 class Paged(Limited):
-    """The query of a list that is shown newest first."""
+    """The query of a list, newest first."""
 
     before: Omittable[Cursor] = Field(None, description="The `next` of the page before")
 
@@ -87,5 +87,5 @@ def cursor(moment: datetime, row_id: str) -> str:
 
 
 def page(data: Sequence[Any], following: str | None = None) -> dict[str, Any]:
-    """A list as every route answers it."""
+    """A list in the shape that every route returns."""
     return {"object": "list", "data": data, "has_more": following is not None, "next": following}

@@ -1,4 +1,4 @@
-"""How much one key may use: requests a minute, requests at once, sessions an hour; counted in this process."""
+"""Rate limits of API keys: requests per minute, concurrent requests, sessions per hour; counted in this process."""
 
 import math
 import time
@@ -13,15 +13,15 @@ Clock = Callable[[], float]
 @dataclass(frozen=True, slots=True)
 class KeyLimits:
     rate_limit: int = 600
-    """Requests a minute."""
+    """Requests per minute."""
     max_concurrent: int = 100
-    """Requests at once; an open stream is one of them."""
+    """Concurrent requests; an open stream counts as one."""
     sessions_per_hour: int = 1_000
-    """Sessions opened an hour."""
+    """New sessions per hour."""
 
 
 class Bucket:
-    """Holds `size` permits at most and fills evenly, all of them in `seconds`."""
+    """A token bucket: holds at most `size` permits and refills evenly, completely within `seconds`."""
 
     def __init__(self, size: int, seconds: float, now: Clock = time.monotonic) -> None:
         self.size = size
@@ -30,7 +30,7 @@ class Bucket:
         self._level, self._at = float(size), now()
 
     def take(self) -> float:
-        """Takes a permit and returns 0; or takes none and returns the seconds until there is one."""
+        """Takes a permit and returns 0; if there is none, returns the seconds until the next one."""
         self._fill()
         if self._level < 1:
             return (1 - self._level) / self._pace
@@ -44,7 +44,7 @@ class Bucket:
 
     @property
     def full_in(self) -> float:
-        """Seconds until nothing is missing."""
+        """Seconds until the bucket is full."""
         self._fill()
         return (self.size - self._level) / self._pace
 
@@ -55,7 +55,7 @@ class Bucket:
 
 
 class Meter:
-    """What one key has used of its limits."""
+    """The usage of one key against its limits."""
 
     def __init__(self, limits: KeyLimits, now: Clock = time.monotonic) -> None:
         self._requests = Bucket(limits.rate_limit, 60.0, now)
@@ -64,7 +64,7 @@ class Meter:
         self._inside = 0
 
     def enter(self) -> None:
-        """A request comes in; whoever enters leaves."""
+        """Counts a new request, or raises; each successful call needs a `leave`."""
         if self._inside >= self._places:
             raise _too_many(f"This key has {self._places} requests open, and may have no more at once.", 1.0)
         if wait := self._requests.take():
@@ -80,7 +80,7 @@ class Meter:
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """Where the key stands, as OpenAI's clients read it."""
+        """The rate limit headers that OpenAI's clients read."""
         return [
             (b"x-ratelimit-limit-requests", b"%d" % self._requests.size),
             (b"x-ratelimit-remaining-requests", b"%d" % self._requests.left),

@@ -1,4 +1,4 @@
-"""The HTTP server: every route in one place, one envelope for every error, one record for every request."""
+"""The HTTP application: all routes, error handlers with one envelope, and an access log."""
 
 import asyncio
 import time
@@ -43,9 +43,9 @@ from longhouse.tools.toolbox import Toolbox
 log = structlog.get_logger()
 
 LOGGED_PATH: Final = 300
-"""Characters of a path that go into the log."""
+"""Characters of a path in a log record."""
 READY_WITHIN: Final = 2.0
-"""Seconds; whoever asks whether we are ready does not wait for Postgres to come back."""
+"""Seconds; a readiness check does not wait for Postgres to come back."""
 
 
 def build(
@@ -61,14 +61,14 @@ def build(
     default_template: str = "",
     prior: PriorOf | None = None,
 ) -> ASGIApp:
-    # Its own pages would be open to everybody: ours come with `docs`.
+    # FastAPI's own documentation pages would be public: ours are in `openapi`.
     app = FastAPI(
         title="Longhouse", version=longhouse.__version__, openapi_url=None, docs_url=None, redirect_slashes=False
     )
     inbox = Inbox(db, bus)
     turns = SessionResolver(db, catalog, inbox, Router(AgentDirectory(finder), default_template), prior)
     held = Sessions(inbox, catalog, turns)
-    # The routes find these by name: see `json_route.of_app`.
+    # The routes look these up by name: see `json_route.of_app`.
     parts = {"db": db, "door": door, "catalog": catalog, "admission": admission, "finder": finder, "toolbox": toolbox}
     app.state = State({**parts, "sessions": held})
     routers = (
@@ -88,7 +88,7 @@ def build(
         openapi.router,
     )
     for router in routers:
-        app.router.routes += router.routes  # as they are: to include them would make each of them once more
+        app.router.routes += router.routes  # not `include_router`, which would build each route a second time
     _add_watching(app, db, numbers)
     _add_refusals(app)
     return Border(DrainMiddleware(app, door.visits), numbers, door)
@@ -97,12 +97,12 @@ def build(
 def _add_watching(app: FastAPI, db: Database, numbers: Metrics) -> None:
     @app.get("/health", tags=["Watching"])
     async def health() -> Response:
-        """Is the process there?"""
+        """Liveness: the process is running."""
         return wire.Json({"status": "ok"})
 
     @app.get("/ready", tags=["Watching"])
     async def ready() -> Response:
-        """Can a session be worked on: is Postgres there, and a worker?"""
+        """Readiness: Postgres is reachable, and a worker is alive."""
         try:
             async with asyncio.timeout(READY_WITHIN):
                 workers = await leases.alive(db)
@@ -128,7 +128,7 @@ def _add_refusals(app: FastAPI) -> None:
         code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
         message = "There is no such route." if error.status_code == 404 else f"{error.detail}."
         answer = wire.refused(CallerError(message, status=error.status_code, code=code))
-        answer.headers.update(error.headers or {})  # a 405 says what is allowed
+        answer.headers.update(error.headers or {})  # a 405 names the allowed methods
         return answer
 
     @app.exception_handler(RequestValidationError)
@@ -137,7 +137,7 @@ def _add_refusals(app: FastAPI) -> None:
 
     async def ask_for_patience(request: Request, error: Exception) -> Response:
         path = request.url.path[:LOGGED_PATH]
-        log.warning(f"{errors.named(error)}, a request was refused", path=path, error=repr(error))
+        log.warning(errors.named(error), message="A request was refused.", path=path, error=repr(error))
         return wire.refused(errors.of(error, request.scope[VISIT].session))
 
     for kind in PASSING:
@@ -149,7 +149,7 @@ def _add_refusals(app: FastAPI) -> None:
 
 
 class Border:
-    """Around everything: an id for each request, the headers that clients look for, and one line in the log."""
+    """The outermost middleware: a request id, the headers that clients expect, metrics, and one access log record."""
 
     def __init__(self, app: ASGIApp, numbers: Metrics, door: Authenticator) -> None:
         self.app = app
@@ -176,8 +176,8 @@ class Border:
         try:
             await app(scope, receive, send_with_headers)
         except Exception:
-            # The envelope has been sent by the handler above; what remains is to tell the operator.
-            log.exception("a defect ended a request", request_id=request_id, path=scope["path"][:LOGGED_PATH])
+            # The handler above has already sent the error response; here the error is logged.
+            log.exception("request_failed", request_id=request_id, path=scope["path"][:LOGGED_PATH])
             if not status:
                 raise
         finally:
@@ -193,7 +193,7 @@ class Border:
 
 
 def _key(scope: Scope) -> str | None:
-    """Which key the request came with, by its id; None: with none that is ours."""
+    """The id of the request's API key; None: the request was not authenticated."""
     caller: Caller | None = scope.get(auth.CALLER)
     return caller.key if caller else None
 
@@ -207,6 +207,6 @@ def _headers(request_id: str, seconds: float) -> list[tuple[bytes, bytes]]:
 
 
 def _route(scope: Scope) -> str:
-    """The pattern that matched, never the path itself: paths hold ids, and would make endless metrics."""
+    """The route pattern that matched, never the path: paths hold ids, and would make an unbounded number of metrics."""
     route = scope.get("route")
     return str(getattr(route, "path", "unknown"))

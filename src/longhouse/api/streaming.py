@@ -1,4 +1,4 @@
-"""Server-sent events: framing, and a response that ends when its client leaves, or in words."""
+"""Server-sent events: framing, and a streaming response that ends with its client, or with an error event."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -27,13 +27,13 @@ def data(value: Any) -> bytes:
 
 
 def named(event: str, value: Any, event_id: int | str | None = None) -> bytes:
-    """An event with a name and, if it is a fact, the id to continue from."""
+    """An event with a name and, if it is in the journal, the id to resume from."""
     head = b"" if event_id is None else f"id: {event_id}\n".encode()
     return head + b"event: " + event.encode() + b"\n" + data(value)
 
 
 class EventStream(Response):
-    """Writes each piece as it comes, and closes its source at once when the client is gone."""
+    """Writes each piece as it comes, and closes its source as soon as the client disconnects."""
 
     media_type = "text/event-stream"
 
@@ -58,7 +58,7 @@ class EventStream(Response):
             raise done[0]
 
     def error(self, error: CallerError) -> bytes:
-        """An error as this stream tells it."""
+        """An error, encoded for this stream."""
         return named("error", wire.envelope_of(error))
 
     async def _write(self, send: Send, session: str) -> None:
@@ -68,21 +68,21 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _told(self, session: str) -> AsyncGenerator[bytes, None]:
-        """What there is to tell; where its source fails, that is told last: many clients take a silent end for one."""
+        """The pieces, then an error event if their source fails: many clients take a silent end for success."""
         try:
             async with aclosing(self._pieces) as pieces:
                 async for piece in pieces:
                     yield piece
         except PASSING as error:
-            log.warning(f"{errors.named(error)}, a stream was ended", session=session or None, error=repr(error))
+            log.warning(errors.named(error), message="A stream was ended.", session=session or None, error=repr(error))
             yield self.error(errors.of(error, session))
-        except Exception as error:  # whatever it is, a client that waits for more must be told
-            log.exception("a defect ended a stream", session=session or None)
+        except Exception as error:  # the client waits for more, so it gets an error event
+            log.exception("stream_failed", session=session or None)
             yield self.error(errors.of(error, session))
 
 
 class ChatStream(EventStream):
-    """The same for clients of OpenAI's protocol, which know no names of events."""
+    """The same for clients of OpenAI's protocol, which has no event names."""
 
     def error(self, error: CallerError) -> bytes:
         return data(wire.envelope_of(error))

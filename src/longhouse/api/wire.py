@@ -1,4 +1,4 @@
-"""The wire as it is: request bodies checked at the border, answers and errors in OpenAI's shapes."""
+"""The wire format: request bodies are validated, responses and errors have OpenAI's shapes."""
 
 import base64
 import hashlib
@@ -21,9 +21,9 @@ from longhouse.validation_messages import Errors, Where, explain, path_text
 MAX_BODY: Final = 8 * 1024 * 1024
 MAX_MESSAGES: Final = 20_000
 MAX_FIELDS: Final = 100
-"""Fields of one object on our own routes: each unknown one is a complaint to be written."""
+"""Fields of one object on our own routes: each unknown one costs a validation error."""
 ID: Final = re.compile(r"(?!\.+$)[A-Za-z0-9._:@-]{1,128}")
-"""What an id that a client chooses looks like; it may become the name of a file, so it is not only dots."""
+"""The format of ids that clients choose; an id may become a file name, so it is not only dots."""
 _DATA_URL: Final = re.compile(r"data:(image/[a-z0-9.+-]{1,40});base64,", re.IGNORECASE)
 
 _BRANCHES: Final = ("str", "list", "int", "constrained-str")
@@ -34,13 +34,13 @@ Item = TypeVar("Item")
 
 
 class _Lenient(pydantic.BaseModel):
-    """OpenAI's routes ignore what they do not know."""
+    """OpenAI's routes ignore unknown fields."""
 
     model_config = pydantic.ConfigDict(extra="ignore", allow_inf_nan=False, frozen=True)
 
 
 class Strict(pydantic.BaseModel):
-    """Our own routes refuse what they do not know."""
+    """Our own routes refuse unknown fields."""
 
     model_config = pydantic.ConfigDict(extra="forbid", allow_inf_nan=False, frozen=True)
 
@@ -52,7 +52,7 @@ class Strict(pydantic.BaseModel):
         return value
 
 
-# A list stops at its first bad item: a complaint about each of a million would cost seconds and gigabytes.
+# Validation of a list stops at its first bad item: errors for a million items would cost seconds and gigabytes.
 Many = Annotated[list[Item], Field(fail_fast=True)]
 
 
@@ -148,9 +148,9 @@ class ChatRequest(_Lenient):
     metadata: Metadata | None = None
     chat_id: StrictStr | Annotated[int, Field(strict=True)] | None = None
     context: Many[ChatMessage] | None = Field(default=None, max_length=MAX_MESSAGES)
-    """The history, where the caller keeps it itself."""
+    """The history, if the caller keeps it itself."""
     subagent_contexts: Annotated[dict[str, Many[ChatMessage]], Field(max_length=64)] | None = None
-    """The histories of sub-agents, by name, where the caller keeps them itself."""
+    """The histories of sub-agents, by name, if the caller keeps them itself."""
     custom_system_prompt: StrictStr | None = None
     tools: list[Any] | None = None
     tool_choice: Any = None
@@ -159,7 +159,7 @@ class ChatRequest(_Lenient):
     @pydantic.model_validator(mode="before")
     @classmethod
     def _by_other_names(cls, body: Any) -> Any:
-        """`message` is a conversation of one, `agent_version` another name for the model."""
+        """Aliases: `message` is a list of one user message, `agent_version` is the model."""
         if not isinstance(body, dict):
             return body
         said = {"messages": [{"role": "user", "content": body["message"]}]} if "message" in body else {}
@@ -168,7 +168,7 @@ class ChatRequest(_Lenient):
 
     @property
     def brings_memory(self) -> bool:
-        """Does the caller keep the memory itself?"""
+        """Does the caller keep the history itself?"""
         return self.context is not None or self.subagent_contexts is not None
 
     @pydantic.field_validator("response_format")
@@ -183,7 +183,7 @@ class ChatRequest(_Lenient):
 
     @property
     def ignored(self) -> list[str]:
-        """What the client sent and we do not act on: its own tools are not run."""
+        """Fields of the request that have no effect: the client's own tools are not run."""
         return [name for name in ("tools", "functions", "tool_choice") if getattr(self, name)]
 
     @property
@@ -207,13 +207,13 @@ class ChatRequest(_Lenient):
 
 
 async def read_body(request: HttpRequest) -> bytes:
-    """The body, as far as we read one."""
+    """Reads a JSON body of at most `MAX_BODY` bytes."""
     _refuse_other_than_json(request)
     return await _bytes(request)
 
 
 async def refuse_body(request: HttpRequest) -> None:
-    """For routes that take no body; `{}` is as good as none."""
+    """Refuses a body on routes that take none; `{}` counts as none."""
     if body := await _bytes(request):
         _refuse_other_than_json(request)
         if (value := decode(body)) != {}:
@@ -245,7 +245,7 @@ async def _bytes(request: HttpRequest) -> bytes:
 
 
 def decode(body: bytes) -> Any:
-    """The value of a JSON body that can be stored: Postgres holds no NUL."""
+    """Decodes a JSON body; NUL characters are refused, since Postgres cannot store them."""
     try:
         value = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -256,10 +256,10 @@ def decode(body: bytes) -> Any:
 
 
 def refusal(error: Errors) -> CallerError:
-    """What the client is told of a request that was not as it should be; it names the field."""
-    # The first step says where the value was: in the body, the query or the path.
+    """The error response for a request that failed validation; it names the field."""
+    # The first item of the location is the source: body, query or path.
     problems = [(_path(where[1:]), says) for where, says in explain(error, words=_WORDS)]
-    # A union complains once for each of its branches: the one that came farthest knows best.
+    # A union yields an error for each of its branches: the deepest one is the most precise.
     first = problems[0][0]
     about = [one for one in problems if one[0][: len(first)] == first]
     where, says = max(about, key=lambda one: len(one[0]))
@@ -268,7 +268,7 @@ def refusal(error: Errors) -> CallerError:
 
 
 def _path(loc: Where) -> Where:
-    """Where the error is, as clients know it: a union also names its branches."""
+    """The location of the error as clients know it, without the names of union branches."""
     path: Where = ()
     for before, part in zip((None, *loc), loc, strict=False):
         is_branch = isinstance(part, str) and (part in _BRANCHES or "[" in part)
@@ -294,7 +294,7 @@ def checked_id(value: str, param: str) -> str:
 
 
 def image_bytes(url: str) -> tuple[str, bytes]:
-    """Media type and bytes of an image that came inside the request; nothing is ever fetched."""
+    """Media type and bytes of an image inside the request; URLs are never fetched."""
     match = _DATA_URL.match(url)
     if not match:
         raise PydanticCustomError(
@@ -307,12 +307,12 @@ def image_bytes(url: str) -> tuple[str, bytes]:
 
 
 def digest_of(body: bytes, *named: str | None) -> str:
-    """Of a request as it can be repeated: its body, and the headers that name its conversation."""
+    """The digest by which a repeated request is recognised: its body, and the headers that name its conversation."""
     return hashlib.sha256(b"\x00".join([body, *((name or "").encode() for name in named)])).hexdigest()
 
 
 class Documented:
-    """Annotates a body that others check: the OpenAPI document shows it as a value of this kind."""
+    """Annotates a body that is validated elsewhere: the OpenAPI document shows it with the schema of this type."""
 
     def __init__(self, kind: Any) -> None:
         self.kind = kind
@@ -327,12 +327,12 @@ def example(**body: Any) -> dict[str, Any]:
 
 
 def answer(description: str, example: Any) -> dict[str, Any]:
-    """An answer for the OpenAPI document."""
+    """A response for the OpenAPI document."""
     return {"description": description, "content": {"application/json": {"example": example}}}
 
 
 class Json(Response):
-    """A JSON answer, encoded by msgspec."""
+    """A JSON response, encoded by msgspec."""
 
     media_type = "application/json"
 
@@ -349,7 +349,7 @@ def envelope_of(error: CallerError) -> dict[str, Any]:
 
 
 def refused(error: CallerError) -> Json:
-    # Whatever was committed before a defect must not be sent again by a client that retries by itself.
+    # SDKs retry by themselves: they must not resend a request that was committed before an internal error.
     never = {"x-should-retry": "false"}
     headers = {401: {"www-authenticate": "Bearer"}, 409: never, 500: never}.get(error.status, {}).copy()
     if error.retry_after is not None:

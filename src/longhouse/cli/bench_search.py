@@ -1,4 +1,4 @@
-"""`longhouse bench search`: how good and how fast tool search is on data of one's own, by the product's own code."""
+"""`longhouse bench search`: measures quality and speed of tool search on your own data, with the production code."""
 
 import json
 import math
@@ -35,7 +35,7 @@ from longhouse.store.postgres import open_postgres
 from longhouse.store.search.query import SearchFilters
 
 DEPTH: Final = 50
-"""Results that are looked at."""
+"""Results per query that are evaluated."""
 AT_ONCE: Final = 1000
 SHORT: Final = 2000
 WARM_UP: Final = 5
@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 
 class Embeddings(StrEnum):
-    """What makes the vectors of a run."""
+    """The source of the vectors of a run."""
 
     TABLE = "table"
     ENDPOINT = "endpoint"
@@ -62,7 +62,7 @@ class BenchTool(msgspec.Struct):
 
     @property
     def indexed_name(self) -> str:
-        """The id, which is unique; with the name at its end, where the id does not say it."""
+        """The unique id; followed by the name if the id does not contain it."""
         said = self.name or ""
         return self.tool_id if said.lower() in self.tool_id.lower() else f"{self.tool_id}/{said}"
 
@@ -81,7 +81,7 @@ class BenchQuery(msgspec.Struct):
 
 @dataclass(slots=True)
 class Measured:
-    """The figures of one kind of search, query by query."""
+    """The measurements of one kind of search, per query."""
 
     found: list[tuple[list[str], set[str]]] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
@@ -110,7 +110,7 @@ def commands(run: Run) -> typer.Typer:
 
     @cli.callback()
     def bench() -> None:
-        """Measure parts of Longhouse on data of your own."""
+        """Measure parts of Longhouse on your own data."""
 
     @cli.command()
     def search(
@@ -124,7 +124,7 @@ def commands(run: Run) -> typer.Typer:
         ] = None,
         as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
     ) -> None:
-        """Index tools and agents in a Postgres made for it, and measure what search finds."""
+        """Index tools and agents in a temporary Postgres, and measure what search finds."""
         given = BenchData(
             _read(tools, BenchTool), _read(queries, BenchQuery), _read(agents, BenchAgent) if agents else [], by_step
         )
@@ -189,12 +189,12 @@ def _shown(name: str, value: float | str | None) -> str:
 
 
 async def measure(given: BenchData, embedder: Embedder | None) -> dict[str, Any]:
-    """Publishes and indexes what is given in a Postgres of its own, then asks all queries."""
+    """Publishes and indexes the data in a temporary Postgres, then runs all queries."""
     asked = [query for query in given.queries if query.relevant]
     if not asked or not given.tools:
         raise SetupError("there is nothing to measure: it takes tools, and queries with what is relevant to them.")
     with tempfile.TemporaryDirectory(prefix="longhouse-bench-") as folder:
-        os.chmod(folder, 0o711)  # noqa: S103 - Postgres may run under another account, which must be able to enter
+        os.chmod(folder, 0o711)  # noqa: S103 - Postgres may run under another account, which needs access to the folder
         async with open_postgres(Path(folder)) as postgres, open_database(postgres.dsn) as db:
             await migrate.migrate(db, may_extend=postgres.vectors)
             await _publish(db, given)
@@ -234,7 +234,7 @@ async def _publish(db: Database, given: BenchData) -> None:
 
 def _descriptor(tool: BenchTool) -> ToolDescriptor:
     given, said = tool.parameters or {}, tool.description or ""
-    # Either a schema, or its properties alone: then `properties` and `type` would be parameters of these names.
+    # Either a schema, or only its properties: then `properties` and `type` would be parameters with these names.
     is_schema = isinstance(given.get("properties"), dict) and not isinstance(given.get("type"), dict)
     return ToolDescriptor(
         name=tool.indexed_name,
@@ -246,7 +246,7 @@ def _descriptor(tool: BenchTool) -> ToolDescriptor:
 
 
 def _tools(finder: Finder, ids: Mapping[str, str]) -> Look:
-    given_alone = SearchFilters(deny=(f"{PREFIX}*",))  # an agent is a tool too, but not one of those that are measured
+    given_alone = SearchFilters(deny=(f"{PREFIX}*",))  # agents are tools too, but are not measured here
 
     async def look(text: str) -> list[tuple[str, float]]:
         return [(ids[hit.name], hit.score) for hit in await finder.tools(text, given_alone, DEPTH)]

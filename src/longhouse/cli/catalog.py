@@ -1,4 +1,4 @@
-"""`longhouse tools …` and `longhouse templates …`: the catalog from the command line, straight in the database."""
+"""`longhouse tools …` and `longhouse templates …`: catalog commands that work directly on the database."""
 
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -21,7 +21,7 @@ from longhouse.store.catalog.publish import LAST
 from longhouse.store.catalog.repository import CatalogEntry, Kind, Version, VersionRepository
 
 BY: Final = "command line"
-"""Who published what came this way."""
+"""The publisher recorded for these commands."""
 BATCH: Final = 1_000
 PAGE: Final = 1_000
 
@@ -50,7 +50,7 @@ def _add_reading(cli: typer.Typer, run: Run, kind: Kind) -> None:
 
     @cli.command()
     def show(name: Annotated[str, typer.Argument(help="A name, or name@version.")]) -> None:
-        """Print a descriptor as JSON: the active version, or the one that is named."""
+        """Print a descriptor as JSON: the active version, or the one you name."""
         settings = Settings()
         run(settings, lambda: show_one(settings, kind, name))
 
@@ -62,7 +62,7 @@ def _add_reading(cli: typer.Typer, run: Run, kind: Kind) -> None:
 
     @cli.command()
     def diff(name: Name, older: Number, newer: Number) -> None:
-        """Print what differs between two versions."""
+        """Print the differences between two versions."""
         settings = Settings()
         run(settings, lambda: compare(settings, kind, name, older, newer))
 
@@ -73,7 +73,7 @@ def _add_changing(cli: typer.Typer, run: Run, kind: Kind) -> None:
         file: Annotated[Path, typer.Argument(help="JSON: one descriptor or a list; or JSONL: one on each line.")],
         activate: Annotated[bool, typer.Option(help="Make what is published active.")] = True,
     ) -> None:
-        """Publish descriptors from a file. The same content again makes no new version."""
+        """Publish descriptors from a file. Unchanged content makes no new version."""
         settings = Settings()
         run(settings, lambda: publish_file(settings, kind, file, activate=activate))
 
@@ -85,19 +85,19 @@ def _add_changing(cli: typer.Typer, run: Run, kind: Kind) -> None:
 
     @cli.command()
     def rollback(name: Name) -> None:
-        """Make the version active that was so before."""
+        """Make the previously active version active again."""
         settings = Settings()
         run(settings, lambda: roll_back(settings, kind, name))
 
     @cli.command()
     def deactivate(name: Name) -> None:
-        """No version is active any more; a rollback brings the last one back."""
+        """Make no version active; a rollback restores the last one."""
         settings = Settings()
         run(settings, lambda: deactivate_one(settings, kind, name, retire=False))
 
     @cli.command()
     def retire(name: Name) -> None:
-        """Take a name out of lists and out of use; turns that began with it keep it."""
+        """Remove a name from lists and from use; turns that began with it keep it."""
         settings = Settings()
         run(settings, lambda: deactivate_one(settings, kind, name, retire=True))
 
@@ -115,7 +115,7 @@ def _add_deciding(cli: typer.Typer, run: Run) -> None:
         enabled: Annotated[bool | None, typer.Option("--on/--off", help="Is it offered at all?")] = None,
         clear: Annotated[bool, typer.Option(help="First take away what was said before.")] = False,
     ) -> None:
-        """Show what holds for a tool, or put a security policy over it, whoever describes it."""
+        """Show a tool's effective security policy, or override it, whoever published the tool."""
         settings = Settings()
         allow = {"templates": None if templates is None else parts_of(templates), "sub_agents": sub_agents}
         said = {
@@ -145,12 +145,12 @@ async def decide(settings: Settings, name: str, said: dict[str, Any], *, clear: 
 def _add_asking(cli: typer.Typer, run: Run) -> None:
     @cli.command()
     def describe(place: Annotated[str, typer.Argument(help="A class, as package.module:ClassName.")]) -> None:
-        """Print the whole descriptor of a class, ready to be published."""
+        """Print the complete descriptor of a class, ready to publish."""
         tool_check.describe(Settings(), place)
 
     @cli.command()
     def check() -> None:
-        """Say of every active tool what keeps it from being used here; exit code 1 if anything does."""
+        """Check whether every active tool can be used here; exit code 1 if one cannot."""
         settings = Settings()
         run(settings, lambda: tool_check.check_all(settings))
 
@@ -201,7 +201,7 @@ async def compare(settings: Settings, kind: Kind, name: str, older: int, newer: 
 async def publish_file(settings: Settings, kind: Kind, file: Path, *, activate: bool) -> None:
     sent = read_file(file)
     async with _opened(settings, kind) as (shelf, catalog):
-        # With the files: what they say of keys and models counts here as it does for the server.
+        # Configuration files are read too: their keys and models apply here as they do for the server.
         new, admission = 0, open_admission(configure(settings), catalog)
         for start in range(0, len(sent), BATCH):
             some = sent[start : start + BATCH]
@@ -238,7 +238,7 @@ async def deactivate_one(settings: Settings, kind: Kind, name: str, *, retire: b
 
 
 def read_file(file: Path) -> list[Any]:
-    """The descriptors of a file: one, a list of them, or one on each line."""
+    """The descriptors of a file: one, a list, or one per line."""
     try:
         content = file.read_bytes()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""A conversation in the terminal, over the same API that every client uses."""
+"""`longhouse chat`: a chat in the terminal, over the same API that every client uses."""
 
 import asyncio
 import getpass
@@ -24,19 +24,19 @@ _CONTROLS: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class UnansweredError(LonghouseError):
-    """This message has no answer; the next one may."""
+    """This message got no answer; the chat goes on."""
 
 
 def account(key: str) -> str:
-    """Whom the agent talks to: without a key the one owner, behind a key that many may share this machine's account."""
+    """The user name: without a key the local owner; with a key, which many may share, the account on this machine."""
     try:
         return getpass.getuser() if key else LOCAL_OWNER
-    except (KeyError, OSError):  # an account without a name
+    except (KeyError, OSError):  # the account has no name
         return LOCAL_OWNER
 
 
 async def talk(url: str, model: str, key: str = "", user: str = "") -> None:
-    """Reads lines until the end of input; each is a message, and the answer is written as it comes."""
+    """Reads lines until the end of input; each line is a message, and the answer is streamed to the terminal."""
     user = user or account(key)
     address, headers = _address(url), {"authorization": f"Bearer {key}"} if key else None
     page, lines = ChatPage(Console()), _lines()
@@ -67,7 +67,7 @@ async def talk(url: str, model: str, key: str = "", user: str = "") -> None:
 
 
 def _lines() -> asyncio.Queue[str | None]:
-    """What is typed, line by line; None at its end. The thread is left alone when we go: it may wait for ever."""
+    """The lines of standard input; None at its end. The thread is not joined at exit: it may block for ever."""
     lines: asyncio.Queue[str | None] = asyncio.Queue()
     loop = asyncio.get_running_loop()
 
@@ -81,7 +81,7 @@ def _lines() -> asyncio.Queue[str | None]:
             loop.call_soon_threadsafe(lines.put_nowait, last)
 
     def read_on() -> None:
-        with suppress(RuntimeError):  # nobody listens any more
+        with suppress(RuntimeError):  # the event loop is closed
             read()
 
     threading.Thread(target=read_on, daemon=True).start()
@@ -89,7 +89,7 @@ def _lines() -> asyncio.Queue[str | None]:
 
 
 def _address(url: str) -> URL:
-    """Where Longhouse is; clients of OpenAI are used to saying `/v1` too."""
+    """The address of the server; `/v1` at its end is accepted, as OpenAI's clients write it."""
     try:
         address = URL(url)
     except ValueError:
@@ -123,12 +123,12 @@ def _reason(answer: bytes) -> str:
 
 
 def _obeyed_by_none(words: str) -> str:
-    """Words with nothing in them that a terminal would obey: they could paint over what a person is asked."""
+    """Text without terminal control sequences, which could overwrite what the person is asked."""
     return _CONTROLS.sub(lambda found: readable(found[0]), words)
 
 
 class ChatPage:
-    """What is written of an answer: words as they come, and between them what the agent does, on lines of its own."""
+    """Prints an answer: text as it comes, and the agent's activity between it on separate lines."""
 
     def __init__(self, console: Console) -> None:
         self.console = console

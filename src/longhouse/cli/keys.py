@@ -1,4 +1,4 @@
-"""`longhouse keys …`: make, list and revoke API keys, straight in the database."""
+"""`longhouse keys …`: create, list and revoke API keys, directly in the database."""
 
 from collections.abc import Callable, Coroutine
 from typing import Annotated, Any, Final
@@ -33,7 +33,7 @@ def commands(run: Run) -> typer.Typer:
         max_concurrent: Limit = None,
         sessions_per_hour: Limit = None,
     ) -> None:
-        """Make a key. It is printed once, and cannot be shown again."""
+        """Create a key. It is printed once and cannot be shown again."""
         limits = {
             "rate_limit": rate_limit,
             "max_concurrent": max_concurrent,
@@ -44,13 +44,13 @@ def commands(run: Run) -> typer.Typer:
 
     @cli.command(name="list")
     def list_keys() -> None:
-        """List all keys, newest first, revoked ones too."""
+        """List all keys, newest first, including revoked ones."""
         settings = Settings()
         run(settings, lambda: list_all(settings))
 
     @cli.command()
     def revoke(key_id: Annotated[str, typer.Argument(help="The id, as `longhouse keys list` shows it.")]) -> None:
-        """Revoke a key for good; what it has open ends within two seconds."""
+        """Revoke a key permanently; its open requests end within two seconds."""
         settings = Settings()
         run(settings, lambda: revoke_key(settings, key_id))
 

@@ -2,7 +2,7 @@
 
 import gc
 
-gc.disable()  # imports leave no garbage, and looking for some takes a tenth of each start
+gc.disable()  # imports leave no garbage, and collections take a tenth of the start-up time
 
 import asyncio
 import ipaddress
@@ -45,7 +45,7 @@ gc.enable()
 
 class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
-        """What we refuse on purpose ends in one sentence."""
+        """Prints our own errors as one sentence, without a traceback."""
         try:
             return super().invoke(ctx)
         except LonghouseError as error:
@@ -58,7 +58,7 @@ cli = typer.Typer(cls=Commands, help="A server for AI agents that live long and 
 DEMO: Final = "no model is set: the built-in demo model answers (set LONGHOUSE_LLM_BASE_URL, _API_KEY, _MODEL)"
 OPEN: Final = "no API key is set: whoever reaches this port may do everything (set LONGHOUSE_ADMIN_KEY)"
 WELL_KNOWN: Final = ("password", "changeme", "change-me", "change_me", "secret", "admin", "longhouse", "your-", "your_")
-"""What keys in examples are made of."""
+"""Parts of the keys that examples use."""
 LEAST_KEY: Final = 16
 
 Host = Annotated[str | None, typer.Option(help="Address to listen on.")]
@@ -81,7 +81,7 @@ def work() -> None:
 
 @cli.command()
 def migrate() -> None:
-    """Bring the database's schema up to date."""
+    """Migrate the database schema to the latest version."""
     settings = Settings()
     _run(settings, lambda: _migrate(settings))
 
@@ -103,13 +103,13 @@ def chat(
 
 @cli.command()
 def probe(model: Annotated[str | None, typer.Option(help="Another model than LONGHOUSE_LLM_MODEL.")] = None) -> None:
-    """Find out what the model's endpoint can do, and what a template should say of it."""
+    """Find out what the model's endpoint supports, and what a template should say about it."""
     settings = Settings()
     _run(settings, lambda: _probe(settings, model))
 
 
 def _run(settings: Settings, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Runs until the end or a signal."""
+    """Runs until `main` ends or a signal comes."""
     _set_up_logs(settings.log_level)
     try:
         if path := file_of(settings, "logging_config"):
@@ -130,12 +130,12 @@ async def _serve(settings: Settings) -> None:
             _on_end(server.leave)
             is_open = await app.door.is_open()
             if is_open and not _is_local(settings.host):
-                raise _missing_key(settings.host)  # it was revoked since we looked
+                raise _missing_key(settings.host)  # the last key was revoked since the check
             settle()
             address, port = listener.getsockname()[:2]
             typer.echo(f"longhouse serves on http://{address}:{port}")
             if is_open:
-                structlog.get_logger().warning(OPEN)
+                structlog.get_logger().warning("no_api_key_set", message=OPEN)
             if app.is_demo:
                 typer.echo(DEMO)
             await _until_end(app, server.serve(sockets=[listener]))
@@ -151,7 +151,8 @@ async def _work(settings: Settings) -> None:
 
 
 def settle() -> None:
-    """What start-up built stays for good. A full collection that walked it would cost a long session's wake 50 ms."""
+    """Freezes the objects of start-up: they live until exit, and a full collection over them would delay the wake-up of
+    a long session by 50 ms."""
     gc.collect()
     gc.freeze()
 
@@ -183,7 +184,7 @@ async def _probe(settings: Settings, model: str | None) -> None:
 
 
 async def _until_end(app: App, work: Coroutine[Any, Any, None]) -> None:
-    """Until the work ends; a Postgres that ends before it ends us too, in one sentence."""
+    """Waits until the work ends; if Postgres exits first, stops with an error of one sentence."""
     working = asyncio.create_task(work)
     if app.postgres is None:
         await working
@@ -203,9 +204,10 @@ async def _set(event: asyncio.Event) -> None:
 
 
 class _Server(uvicorn.Server):
-    """Serves until it is told to leave; what signals mean for the whole process is not its business.
+    """A uvicorn server without signal handling, which belongs to the process.
 
-    Left to itself it would raise them once more at its end, and SIGTERM would kill us before the worker lets go.
+    Uvicorn would raise captured signals again at its end, and SIGTERM would kill the process before the worker has
+    released its leases.
     """
 
     @contextmanager
@@ -217,7 +219,7 @@ class _Server(uvicorn.Server):
 
 
 def _on_end(leave: Callable[[], None]) -> None:
-    """SIGTERM and SIGINT ask us to leave; a second SIGINT, from somebody who will not wait, ends us at once."""
+    """SIGTERM and SIGINT start a graceful shutdown; a second SIGINT ends the process at once."""
     loop = asyncio.get_running_loop()
 
     def heard() -> None:
@@ -229,7 +231,7 @@ def _on_end(leave: Callable[[], None]) -> None:
 
 
 def _refuse_easy_key(host: str, key: str) -> None:
-    """What others can reach they will try to guess."""
+    """Refuses a guessable admin key on an address that others can reach."""
     is_easy = len(key) < LEAST_KEY or len(set(key)) < LEAST_KEY / 2 or any(word in key.lower() for word in WELL_KNOWN)
     if key and is_easy and not _is_local(host):
         raise SetupError(
@@ -239,10 +241,10 @@ def _refuse_easy_key(host: str, key: str) -> None:
 
 
 async def _refuse_missing_key(settings: Settings) -> None:
-    """Without keys, everybody who reaches the port owns everything: it is not even bound."""
+    """Refuses to bind a public address without keys: anyone who reaches the port would own everything."""
     if _is_local(settings.host) or settings.admin_key.get_secret_value().strip():
         return
-    # A Postgres of ours that was never begun holds no key, and is not begun to find that out.
+    # An embedded Postgres that does not exist yet holds no key, and is not created to find that out.
     has_store = settings.database_url or (settings.data_dir / "postgres").exists()
     if has_store:
         async with open_store(settings, begin=False) as (db, _):
@@ -282,9 +284,9 @@ def _listening(host: str, port: int) -> Iterator[socket.socket]:
 
 
 def _set_up_logs(level: str) -> None:
-    """One record a line, whatever is in it: for people on a terminal, as JSON elsewhere."""
+    """One log record per line, whatever it contains: readable on a terminal, JSON elsewhere."""
     pretty = sys.stderr.isatty()
-    # Values in quotes: what a client sends must not speak to the terminal.
+    # Values are quoted: text from clients must not send control sequences to the terminal.
     terminal = structlog.dev.ConsoleRenderer(repr_native_str=True, exception_formatter=_write_traceback)
     renderer = terminal if pretty else structlog.processors.JSONRenderer()
     structlog.configure(
@@ -302,15 +304,22 @@ def _set_up_logs(level: str) -> None:
 
 
 class _Libraries(logging.Handler):
-    """What libraries log becomes records like ours."""
+    """Forwards the log records of libraries to structlog."""
 
     def emit(self, record: logging.LogRecord) -> None:
         log = structlog.get_logger()
-        log.log(record.levelno, record.getMessage(), source=record.name, exc_info=record.exc_info)
+        log.log(
+            record.levelno,
+            "library_log",
+            message=record.getMessage(),
+            source=record.name,
+            exc_info=record.exc_info,
+        )
 
 
 def _write_traceback(out: TextIO, error: Any) -> None:
-    """Without the values of variables, which may be secrets, and without what a terminal would obey."""
+    """Writes a traceback without the values of variables, which may be secrets, and without terminal control
+    sequences."""
     text = "".join(traceback.format_exception(*error))
     out.write("\n" + "".join(char if char.isprintable() or char == "\n" else f"\\x{ord(char):02x}" for char in text))
 

@@ -1,4 +1,4 @@
-"""`longhouse seed`: publish what config.yaml and agents.yaml say, and end."""
+"""`longhouse seed`: publishes the agents of config.yaml and agents.yaml, and exits."""
 
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -20,7 +20,7 @@ AgentsFile = Annotated[Path | None, typer.Option(help="The agents; agents.yaml u
 
 def command(run: Run) -> Callable[..., None]:
     def seed(config_file: ConfigFile = None, agents_file: AgentsFile = None) -> None:
-        """Publish the agents of config.yaml and agents.yaml. What they said before changes nothing."""
+        """Publish the agents of config.yaml and agents.yaml. Content that is already published makes no new version."""
         settings = Settings(**named(config_file=config_file, agents_file=agents_file))
         run(settings, lambda: sow(settings))
 

@@ -1,4 +1,4 @@
-"""A session drawn as a tree: its turns, their steps and calls, and beneath its call each agent that was asked."""
+"""Draws a session as a tree: turns, steps and calls, with each sub-agent below its call."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -13,12 +13,12 @@ from longhouse.journal.events import Fault
 from longhouse.journal.session import Open, Session
 
 SHOWN: Final = 120
-"""Characters of a task, of arguments, of an outcome."""
+"""Characters shown of a task, of arguments, of an outcome."""
 STYLES: Final = {"COMPLETED": "green", "FAILED": "red", "CANCELLED": "yellow", "ok": "green", "error": "red"}
 
 
 def plain(text: str, most: int = SHOWN) -> str:
-    """Text on one line, with nothing in it that a terminal would obey."""
+    """Text on one line, without terminal control sequences."""
     line = " ".join(text[: 20 * most].split())
     line = line if len(line) <= most else f"{line[: most - 1]}…"
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in line)
@@ -33,7 +33,7 @@ def lasting(seconds: float) -> str:
 
 
 def drawn(lives: Mapping[str, Life], session_id: str, below: WaitingStatus, *, last: int, now: datetime) -> Tree:
-    """The tree of one session; `lives` has it and all whom it has called."""
+    """The tree of one session; `lives` holds the session and all sub-agents that it called."""
     return _Drawing(lives, now).session(session_id, below, last)
 
 
@@ -96,7 +96,7 @@ class _Drawing:
 
 
 def _line(*parts: str | Text) -> Text:
-    """Parts with dots between them; what is a plain string is made harmless here."""
+    """Parts with dots between them; plain strings are stripped of control sequences here."""
     shown = (part if isinstance(part, Text) else Text(plain(part, 3 * SHOWN)) for part in parts if part)
     return Text(" · ").join(shown)
 

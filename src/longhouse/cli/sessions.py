@@ -1,4 +1,4 @@
-"""`longhouse sessions …`: list them, draw one with all that its agents and tools did; straight from the database."""
+"""`longhouse sessions …`: list sessions, draw one as a tree; directly from the database."""
 
 from collections.abc import Callable, Coroutine
 from typing import Annotated, Any, Final
@@ -40,7 +40,7 @@ def commands(run: Run) -> typer.Typer:
         session_id: Annotated[str, typer.Argument(help="The id, as `longhouse sessions list` shows it.")],
         turns: Annotated[int, typer.Option(min=1, help="How many turns, from the last one back.")] = 10,
     ) -> None:
-        """Draw a session: its turns, steps, tools and timings, with the agents it called beneath their calls."""
+        """Draw a session: its turns, steps, tools and timings, with sub-agents below their calls."""
         settings = Settings()
         run(settings, lambda: show_one(settings, session_id, turns))
 
@@ -63,6 +63,6 @@ async def show_one(settings: Settings, session_id: str, turns: int) -> None:
         below = await waiting_status(db, lives[session_id].session)
     console = Console(highlight=False)
     if not console.is_terminal:
-        # On a terminal long lines are folded beneath their branch; elsewhere each stays one, for programs to read.
+        # On a terminal long lines wrap within their branch; elsewhere they stay whole, for programs to read.
         console.width = WIDEST
     console.print(drawn(lives, session_id, below, last=turns, now=clock.now()))

@@ -1,4 +1,4 @@
-"""A session's journal as people look at it: turns, their steps, the calls of each, and how long it all took."""
+"""A session's journal as a timeline: turns, steps, calls, and their durations."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from longhouse.store.delegation import tree
 from longhouse.store.delegation.tree import Root
 
 END: Final = 2**62
-"""Beyond any seq."""
+"""Larger than any seq."""
 ENDS: Final = {events.Finished: "COMPLETED", events.Failed: "FAILED", events.Cancelled: "CANCELLED"}
 
 
@@ -31,7 +31,7 @@ class TimelineUse:
 
 @dataclass(slots=True)
 class TimelineStep:
-    """One reply of the model, and the calls it led to."""
+    """One reply of the model, and its calls."""
 
     replied: events.Replied
     began_at: datetime
@@ -41,7 +41,7 @@ class TimelineStep:
 
 @dataclass(slots=True)
 class TimelineTurn:
-    """One prompt and what it has caused in this session."""
+    """One prompt and its events in this session."""
 
     prompt: int
     trace: str
@@ -49,15 +49,15 @@ class TimelineTurn:
     began_at: datetime
     steps: list[TimelineStep] = field(default_factory=list)
     ended: str = ""
-    """Empty while it goes on."""
+    """Empty while the turn runs."""
     ended_at: datetime | None = None
     words: str = ""
-    """What it ended with."""
+    """The final text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a call has given to another agent: the session it went to, and the prompt that it became there."""
+    """A delegated task: the sub-agent's session, and the prompt there."""
 
     child: str
     prompt: int
@@ -70,11 +70,11 @@ class Life:
     session: Session
     turns: tuple[TimelineTurn, ...]
     tasks: dict[str, Task] = field(default_factory=dict)
-    """Call -> what it has given to another agent."""
+    """Call -> the task that it delegated."""
 
 
 def turns_of(records: Iterable[Recorded]) -> list[TimelineTurn]:
-    """The turns that these events tell of, the oldest first."""
+    """The turns of these events, oldest first."""
     prompts: dict[int, str] = {}
     turns: list[TimelineTurn] = []
     uses: dict[str, TimelineUse] = {}
@@ -110,7 +110,7 @@ def _end(turn: TimelineTurn, event: events.Finished | events.Failed | events.Can
 
 
 async def lives_of(db: Database, session_id: str, last: int) -> dict[str, Life]:
-    """The session and every agent that its `last` turns have called, through whomever; empty if there is none."""
+    """The session and every sub-agent that its `last` turns called, directly or not; empty if there is no session."""
     journals = await tree.read(db, {session_id: (0, END)})
     turns = turns_of(journals.get(session_id, ()))[-last:]
     nodes = await tree.nodes(db, [Root(session_id, session_id, turn.trace) for turn in turns])

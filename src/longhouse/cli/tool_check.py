@@ -1,4 +1,4 @@
-"""`longhouse tools describe` and `longhouse tools check`: what a class says of its tool, and what tools lack here."""
+"""`longhouse tools describe` and `longhouse tools check`: the descriptor of a tool class, and tools that cannot run."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -23,7 +23,7 @@ PAGE: Final = 500
 
 
 def describe(settings: Settings, place: str) -> None:
-    """The whole descriptor of a class, ready to be published."""
+    """Prints the complete descriptor of a class, ready to publish."""
     own = python.load(place, tool_packages(settings)).descriptor()
     whole = replace(own, runtime_binding=RuntimeBinding(python_entrypoint=place))
     told = ADAPTERS["tool"].dump_python(whole, mode="json", exclude={"version"}, exclude_none=True)
@@ -31,7 +31,7 @@ def describe(settings: Settings, place: str) -> None:
 
 
 async def check_all(settings: Settings) -> None:
-    """Says of every active tool what keeps it from being used here."""
+    """Prints for every active tool what prevents its use here."""
     setup = configure(settings, templates=BUILT_IN, tools=[cls.tool_name for cls in TOOLS])
     served, wrong, tools = Toolbox([]), 0, 0
     async with open_store(setup.settings, begin=False) as (db, _), open_mcp(setup.servers, served) as away:

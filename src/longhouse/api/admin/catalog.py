@@ -1,4 +1,4 @@
-"""The catalog over HTTP: tools and templates published, shown, compared, activated, rolled back, retired."""
+"""Catalog routes: publish, show, compare, activate, roll back and retire tools and templates."""
 
 from typing import Annotated, Any
 
@@ -42,7 +42,7 @@ class Compared(wire.Strict):
 
 
 def routes(shelf: VersionRepository[T], admission: CatalogValidator, overlays: Overlays | None = None) -> APIRouter:
-    """`overlays` are what operators have put over names of this shelf."""
+    """The routes of one repository; `overlays` are the security policies that operators set for its names."""
     desk = CatalogService(shelf, admission, overlays)
     router = strict_router("Admin", auth.admin, prefix=f"/admin/{shelf.kind}s")
     _add_publishing(router, desk)
@@ -74,7 +74,7 @@ def _add_publishing(router: APIRouter, desk: CatalogService[T]) -> None:
     async def put(
         caller: auth.Admin, name: Name, sent: Annotated[Any, Body(), one], activate: Activate = "true"
     ) -> Response:
-        """Publishes the next version of a name that is there."""
+        """Publishes the next version of an existing name."""
         published = await desk.next(name, sent, by=caller.publisher, activate=activate == "true")
         return wire.Json(_placed(published), _status(published))
 
@@ -86,7 +86,7 @@ def _add_publishing(router: APIRouter, desk: CatalogService[T]) -> None:
         responses=answers,
     )
     async def patch(caller: auth.Admin, name: Name, sent: Fields, activate: Activate = "true") -> Response:
-        """Publishes the active version, or the latest, with these fields changed: a JSON merge patch (RFC 7396)."""
+        """Publishes the active (or latest) version with these fields changed: a JSON merge patch (RFC 7396)."""
         published = await desk.change(name, sent, by=caller.publisher, activate=activate == "true")
         return wire.Json(_placed(published), _status(published))
 
@@ -96,7 +96,7 @@ def _add_lists(router: APIRouter, desk: CatalogService[T]) -> None:
 
     @router.get("", summary=f"List {kind}s", responses={200: docs.listed("One page, by name.", shown)})
     async def list_names(asked: Annotated[NamesQuery, Query()]) -> Response:
-        """All names in alphabetical order, each with its active version, or its latest where none is active."""
+        """All names in alphabetical order, each with its active version, or its latest if none is active."""
         found = await desk.shelf.page(after=asked.before, limit=asked.fetched, inactive=asked.inactive == "true")
         names, following = asked.cut(found, lambda one: one.name)
         decided = await desk.decided([one.name for one in names])
@@ -134,7 +134,7 @@ def _add_reading(router: APIRouter, desk: CatalogService[T]) -> None:
         responses={200: wire.answer("Its active version.", shown), **missing},
     )
     async def get_name(name: Name) -> Response:
-        """The active version, or the latest where none is active."""
+        """The active version, or the latest if none is active."""
         found = await desk.named(name)
         version = await desk.version(name, found.active or found.latest)
         decided = await desk.decided([name])
@@ -146,7 +146,7 @@ def _add_reading(router: APIRouter, desk: CatalogService[T]) -> None:
         responses={200: wire.answer("What changed.", docs.compared(kind)), **missing},
     )
     async def compare(name: Name, asked: Annotated[Compared, Query()]) -> Response:
-        """Every place in which two versions differ."""
+        """All differences between two versions."""
         to = asked.newer or (await desk.named(name)).latest
         since = asked.older or max(1, to - 1)
         before, after = await desk.version(name, since), await desk.version(name, to)
@@ -165,7 +165,7 @@ def _add_moving(router: APIRouter, desk: CatalogService[T]) -> None:
         responses={200: wire.answer("It is active.", docs.placed(kind)), **missing},
     )
     async def activate(name: Name, asked: Activation) -> Response:
-        """Makes a version active, of a retired name too; turns that run keep the one they began with."""
+        """Makes a version active, also of a retired name; running turns keep the version they began with."""
         return wire.Json(await desk.activate(name, asked.version))
 
     @router.post(
@@ -174,7 +174,7 @@ def _add_moving(router: APIRouter, desk: CatalogService[T]) -> None:
         responses={200: wire.answer("It is active again.", docs.placed(kind, 1)), **missing},
     )
     async def roll_back(name: Name) -> Response:
-        """Makes the version active that was so before; 409 where there is none."""
+        """Makes the previously active version active again; 409 if there is none."""
         return wire.Json(await desk.roll_back(name))
 
     @router.post(
@@ -183,7 +183,7 @@ def _add_moving(router: APIRouter, desk: CatalogService[T]) -> None:
         responses={200: wire.answer("None is.", docs.placed(kind, is_active=False)), **missing},
     )
     async def deactivate(name: Name) -> Response:
-        """No version is active any more; a rollback brings the last one back."""
+        """Makes no version active; a rollback restores the last one."""
         return wire.Json(await desk.deactivate(name))
 
     @router.delete(
@@ -193,7 +193,7 @@ def _add_moving(router: APIRouter, desk: CatalogService[T]) -> None:
         responses={204: {"description": "It is retired."}, **missing},
     )
     async def retire(name: Name) -> Response:
-        """Takes a name out of lists and out of use; its versions are kept for the turns that began with them."""
+        """Removes a name from lists and from use; its versions are kept for turns that began with them."""
         await desk.deactivate(name, retire=True)
         return Response(status_code=204)
 

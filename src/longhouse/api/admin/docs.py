@@ -1,4 +1,4 @@
-"""The Admin API described: examples of what goes in and comes out, for the OpenAPI document."""
+"""Examples of requests and responses of the Admin API, for the OpenAPI document."""
 
 from typing import Annotated, Any, Final
 
@@ -89,7 +89,7 @@ WORKER: Final[dict[str, Any]] = {
 
 
 def listed(description: str, row: Any) -> dict[str, Any]:
-    """A page of such rows."""
+    """A page of rows like this one."""
     return wire.answer(description, pagination.page([row]))
 
 
@@ -98,7 +98,7 @@ def error(description: str, message: str, *, code: str | None = None, param: str
 
 
 def shown(kind: str) -> dict[str, Any]:
-    """A descriptor as it is shown, what the catalog adds included."""
+    """A descriptor in a response, with the fields that the catalog adds."""
     return {f"{kind}_id": EXAMPLES[kind]["name"], **EXAMPLES[kind], **ADDED}
 
 
@@ -117,7 +117,7 @@ def missing(kind: str) -> dict[int | str, dict[str, Any]]:
 
 
 def published(kind: str) -> dict[int | str, dict[str, Any]]:
-    """The answers of the routes that publish."""
+    """The responses of the routes that publish."""
     taken = "name: a tool of this name comes with the program, and cannot be published by others."
     wrong = "timeout: Input should be greater than 0."
     return {

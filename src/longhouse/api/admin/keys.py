@@ -1,4 +1,4 @@
-"""API keys as resources: made once, listed without their secret, revoked at once."""
+"""API key routes: create, list without secrets, revoke."""
 
 from dataclasses import asdict
 from typing import Annotated, Any, Final
@@ -60,23 +60,23 @@ TheDoor = Annotated[Authenticator, of_app("door")]
     responses={201: wire.answer("The key; its secret is not shown again.", {**LISTED, "key": "lh_<43 characters>"})},
 )
 async def create_key(caller: auth.Admin, door: TheDoor, asked: NewKey) -> Response:
-    """Makes a key. Whoever has it acts for its owner; limits that are not given are those of the settings."""
+    """Creates a key, which acts for its owner; limits that are not given come from the settings."""
     made, secret = await keys.create(door.db, **asked.model_dump())
-    log.info("a key was made", key=made.id, owner=made.owner, role=made.role, by=caller.key)
+    log.info("api_key_created", key=made.id, owner=made.owner, role=made.role, by=caller.key)
     return wire.Json({**asdict(made), "key": secret}, status_code=201, headers={"cache-control": "no-store"})
 
 
 @router.get("/admin/keys", responses={200: docs.listed("One page of keys.", LISTED)})
 async def list_keys(door: TheDoor, asked: Annotated[pagination.Paged, Query()]) -> Response:
-    """All keys, newest first, revoked ones too; `limit` (≤ 200), `before` (the `next` of the page before)."""
+    """All keys, newest first, including revoked ones; `limit` (≤ 200), `before` (the `next` of the previous page)."""
     found = await keys.listed(door.db, before=asked.before, limit=asked.fetched)
     return wire.Json(pagination.page(*asked.cut(found, lambda key: pagination.cursor(key.created_at, key.id))))
 
 
 @router.delete("/admin/keys/{key_id}", status_code=204)
 async def revoke_key(caller: auth.Admin, door: TheDoor, key_id: str) -> Response:
-    """Revokes a key at once and for good; streams that it opened end with an error."""
+    """Revokes a key immediately and permanently; its open streams end with an error."""
     if not await door.revoke(key_id):
         raise wire.not_found("There is no such key.", code="key_not_found")
-    log.info("a key was revoked", key=key_id, by=caller.key)
+    log.info("api_key_revoked", key=key_id, by=caller.key)
     return Response(status_code=204)

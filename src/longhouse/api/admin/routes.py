@@ -1,4 +1,4 @@
-"""What operators see of everybody: sessions, instances and workers."""
+"""Operator routes: the sessions of all owners, instances, and workers."""
 
 from typing import Annotated
 
@@ -42,7 +42,7 @@ async def list_sessions(db: Db, asked: Annotated[AllSessions, Query()]) -> Respo
 
 @router.get("/admin/instances", responses={200: docs.listed("One page of instances.", docs.INSTANCE)})
 async def list_instances(db: Db, asked: Annotated[Instances, Query()]) -> Response:
-    """The instances of all workers, the last used first; `metrics.history` has the states they were in lately."""
+    """The instances of all workers, most recently used first; `metrics.history` has their recent states."""
     found = await workers.instances(
         db,
         status=asked.status,
@@ -58,6 +58,6 @@ async def list_instances(db: Db, asked: Annotated[Instances, Query()]) -> Respon
 
 @router.get("/admin/workers", responses={200: docs.listed("One page of workers.", docs.WORKER)})
 async def list_workers(db: Db, asked: Annotated[pagination.Paged, Query()]) -> Response:
-    """The workers on the roster, the latest to start first."""
+    """The registered workers, most recently started first."""
     found = await workers.workers(db, before=asked.before, limit=asked.fetched)
     return wire.Json(pagination.page(*asked.cut(found, lambda one: pagination.cursor(one.started_at, one.worker_id))))

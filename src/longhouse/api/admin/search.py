@@ -1,4 +1,4 @@
-"""Search explained: what would be found for a query, and what each leg has to say about it."""
+"""Search routes for operators: ranked results of a query, with the score of each search method."""
 
 from dataclasses import asdict, replace
 from typing import Annotated, Any
@@ -20,11 +20,11 @@ class SearchRequest(wire.Strict):
     query: StrictStr = Field(min_length=1, max_length=10_000)
     top_k: int = Field(default=10, ge=1, le=100, strict=True)
     template: StrictStr | None = Field(default=None, max_length=160)
-    """As an agent of this template would find them, by its policy."""
+    """Search with the policy of this template."""
     stage: StrictStr | None = Field(default=None, max_length=64, deprecated=True)
-    """Changes nothing any more: the word of a stage is not searched for."""
+    """Has no effect: the stage is no longer part of the search."""
     owner: StrictStr | None = Field(default=None, max_length=128)
-    """What this owner may see; without one, what everybody may."""
+    """Search what this owner may see; without an owner, what is public."""
 
 
 EXAMPLE = wire.example(query="send an e-mail to the customer", top_k=5)
@@ -46,7 +46,7 @@ TheFinder = Annotated[Finder, of_app("finder")]
 async def search_tools(
     catalog: Annotated[Catalog, of_app("catalog")], finder: TheFinder, asked: SearchRequest
 ) -> Response:
-    """Tools ranked for a query, with the score of each leg."""
+    """Tools ranked for a query, with the score of each search method."""
     filters = await _filters(catalog, asked)
     return wire.Json(pagination.page([_tool(hit) for hit in await finder.tools(asked.query, filters, asked.top_k)]))
 
@@ -57,7 +57,7 @@ async def search_tools(
     responses={200: docs.listed("Agents, the best first.", AGENT)},
 )
 async def search_directory(finder: TheFinder, asked: SearchRequest) -> Response:
-    """Agents ranked for a query, by their own text and by the best of their tools."""
+    """Agents ranked for a query, by their own text and by their best tools."""
     hits = await AgentDirectory(finder).search(asked.query, asked.top_k, owner=asked.owner)
     return wire.Json(pagination.page([_agent(hit) for hit in hits]))
 

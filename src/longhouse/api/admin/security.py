@@ -1,4 +1,4 @@
-"""What operators put over the security policy of single tools, whoever describes them."""
+"""Security policy routes: overrides that operators set for single tools, whoever published them."""
 
 from typing import Annotated, Any, Final
 
@@ -49,7 +49,7 @@ TheCatalog = Annotated[Catalog, of_app("catalog")]
 async def _tool(
     name: Name, catalog: TheCatalog, admission: Annotated[CatalogValidator, of_app("admission")]
 ) -> Version:
-    """The tool that the path names: its active version, or the latest where none is active."""
+    """The tool that the path names: its active version, or the latest if none is active."""
     desk = CatalogService(catalog.tools, admission)
     found = await desk.named(name)
     return await desk.version(name, found.active or found.latest)
@@ -60,7 +60,7 @@ Tool = Annotated[Version, Depends(_tool)]
 
 @router.get("", summary="Read what holds for a tool", responses=ANSWERS)
 async def get_policy(catalog: TheCatalog, tool: Tool) -> Response:
-    """What the tool's description says, what an operator has put over it, and what holds."""
+    """The policy in the tool's descriptor, the operator's override, and the effective policy."""
     return wire.Json((await security.held(catalog, tool)).shown())
 
 
@@ -73,8 +73,8 @@ async def get_policy(catalog: TheCatalog, tool: Tool) -> Response:
 async def put_policy(
     caller: auth.Admin, catalog: TheCatalog, tool: Tool, said: Annotated[Fields, wire.Documented(SecurityOverlay)]
 ) -> Response:
-    """Replaces what was put over the tool, whichever version is active and whoever describes it; built-in tools,
-    agents and tools of MCP servers included. The risk is replaced, all else only narrows what the tool says."""
+    """Replaces the override of a tool, for all versions and publishers; built-in tools, agents and tools of MCP servers
+    included. The override replaces the risk; its other fields only narrow what the descriptor allows."""
     return wire.Json((await security.decide(catalog, tool, lambda before: said, by=caller.publisher)).shown())
 
 
@@ -85,7 +85,7 @@ async def put_policy(
     responses=ANSWERS,
 )
 async def patch_policy(caller: auth.Admin, catalog: TheCatalog, tool: Tool, said: Fields) -> Response:
-    """Changes some fields of what was put over the tool: a JSON merge patch, in which null takes a field away."""
+    """Changes some fields of the override: a JSON merge patch, in which null removes a field."""
     held = await security.decide(catalog, tool, lambda before: _merged(before, said), by=caller.publisher)
     return wire.Json(held.shown())
 
@@ -97,7 +97,7 @@ async def patch_policy(caller: auth.Admin, catalog: TheCatalog, tool: Tool, said
     responses={204: {"description": "The tool's own description holds."}, **docs.missing("tool")},
 )
 async def delete_policy(caller: auth.Admin, catalog: TheCatalog, tool: Tool) -> Response:
-    """The tool's own description holds again."""
+    """Removes the override: the policy in the tool's descriptor applies again."""
     await security.decide(catalog, tool, lambda before: {}, by=caller.publisher)
     return Response(status_code=204)
 

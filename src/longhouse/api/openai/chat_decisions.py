@@ -1,4 +1,4 @@
-"""Deciding in the chat: a message that comes while calls wait for a decision is one, or is kept for the turn."""
+"""Approvals in the chat: a message sent while calls wait for a decision is that decision, or is queued for the turn."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ from longhouse.store.database import Database
 
 @dataclass(frozen=True, slots=True)
 class ChatDecisions:
-    """What a chat message is where calls wait for a person."""
+    """Handles chat messages while calls wait for a person's decision."""
 
     db: Database
     inbox: Inbox
@@ -32,9 +32,9 @@ class ChatDecisions:
         meant: Question | None = None,
         may_decide: bool = True,
     ) -> TurnHandle | None:
-        """Where calls wait for a decision, the message is one; or else its client is told at once what waits.
+        """If calls wait for a decision, the message decides; if it is no decision, the response lists what waits.
 
-        `meant` is what the client has named: nothing else is decided.
+        `meant` is the call that the client named: no other call is decided.
         """
         for _ in range(decisions.RACES):
             waiting = await decisions.undecided(self.db, session)
@@ -44,7 +44,7 @@ class ChatDecisions:
             is_own_user = decisions.is_own_user(session, asked.user)
             said = text_of(prompt.content) if len(prompt.content) == 1 else ""
             found = decisions.read(said, waiting, session, asked.reply_to) if is_own_user and may_decide else None
-            # Words that lost their race were not said about what waits now.
+            # After a lost race, the message was not about the call that waits now.
             may_decide = found is not None and (meant is None or found[0].is_same(meant))
             try:
                 if found and may_decide:
@@ -53,7 +53,7 @@ class ChatDecisions:
                 return await self._set_aside(asked, session, turn, prompt, is_own_user=is_own_user)
             except journals.NotThere:
                 if await sessions.session(self.db, session.id, session.owner) is None:
-                    raise  # it was forgotten meanwhile
+                    raise  # the session was deleted meanwhile
                 session = await journals.catch_up(self.db, session)
         raise decisions.outrun()
 
@@ -65,7 +65,7 @@ class ChatDecisions:
         prompt: Prompted,
         found: tuple[Question, events.Decision],
     ) -> TurnHandle:
-        """Writes a decision down that was said in the chat; NotThere if the session has moved on."""
+        """Records a decision from the chat; raises NotThere if the session has moved on."""
         on, decision = found
         asking, is_own = on.session, on.session.id == session.id
         decided = events.Decided(
@@ -86,7 +86,7 @@ class ChatDecisions:
     async def _set_aside(
         self, asked: ChatInput, session: Session, turn: Turn, prompt: Prompted, *, is_own_user: bool
     ) -> TurnHandle:
-        """Keeps a message for the running turn; NotThere if the session has moved on."""
+        """Queues a message for the running turn; raises NotThere if the session has moved on."""
         aside = structs.replace(prompt, trace=turn.trace, aside=True)
         delivered = await self.inbox.prompt(session, aside, accepted=asked.accepted)
         return TurnHandle(session=delivered.session, trace=turn.trace, is_aside=True, is_own_user=is_own_user)

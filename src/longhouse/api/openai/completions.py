@@ -1,4 +1,4 @@
-"""A turn as Chat Completions shows it: chunks on a stream, or one answer at the end."""
+"""Encodes a turn as Chat Completions: chunks on a stream, or one response at the end."""
 
 import time
 from collections.abc import AsyncGenerator
@@ -24,7 +24,7 @@ STATUSES: Final = {
     "template_not_found": 404,
     "unreadable_reply": 502,
 }
-"""Of turns that failed, by code. A limit is the operator's word: nothing is broken, and a repeat would not help."""
+"""HTTP status of failed turns, by code. Limits are set by the operator: no defect, and a retry would not help."""
 
 _encode: Final = msgspec.json.encode
 _REST_OF_CHUNK: Final = b',"logprobs":null,"finish_reason":null}]}\n\n'
@@ -32,7 +32,7 @@ _REST_OF_CHUNK: Final = b',"logprobs":null,"finish_reason":null}]}\n\n'
 
 @dataclass
 class Completion:
-    """One response to one request: the same id, time and model on everything it says."""
+    """One response to one request: all its chunks have the same id, time and model."""
 
     telling: TurnStream
     include_usage: bool
@@ -42,7 +42,7 @@ class Completion:
 
     def __post_init__(self) -> None:
         attached = self.telling.attached
-        # A turn with questions has several responses: the event that this one follows tells them apart.
+        # A turn with questions has several responses: the head of the journal makes their ids different.
         self.id = f"chatcmpl-{attached.trace}-{attached.session.head}"
         self.model = attached.session.id
         usage = b',"usage":null' if self.include_usage else b""
@@ -53,10 +53,10 @@ class Completion:
         self._delta = self._head + b',"choices":[{"index":0,"delta":'
         self._calls = 0
         self._content = ""
-        """All that the client was sent as content: it is known by that when it resends it."""
+        """All content that was sent to the client: when the client resends it, its session is found by it."""
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
-        """The stream, byte for byte."""
+        """The encoded chunks of the stream."""
         telling = self.telling
         session = telling.attached.session
         extra = self._extra
@@ -86,7 +86,7 @@ class Completion:
 
     @property
     def _extra(self) -> dict[str, Any]:
-        """What the client should know about how its request was taken."""
+        """Extra fields that tell the client how its request was handled."""
         routed = self.telling.attached.routed
         return {
             **({"ignored": self.ignored} if self.ignored else {}),
@@ -94,7 +94,7 @@ class Completion:
         }
 
     async def _mark(self, ending: Ending) -> None:
-        """What the client was sent is what it will resend: where the session does not know it by that, we say so."""
+        """Records the fingerprint of the sent content, which the client will resend, if the session lacks it."""
         attached = self.telling.attached
         if not attached.chain:
             return
@@ -103,7 +103,7 @@ class Completion:
             await sessions.mark_rest(self.telling.db, mark, ending.session.id, ending.session.head)
 
     def _words(self, piece: Piece) -> str:
-        """What of a piece is content: its own, or what a tool returned where that is to be shown so."""
+        """The content of a piece: its own text, or a tool's result if the template shows results as content."""
         words, activity = piece.content, piece.activity or {}
         is_result = activity.get("event") == "tool_result" and piece.role != "finishes"
         if is_result and self.streaming.tool_activity == "content":
@@ -122,7 +122,7 @@ class Completion:
         return self._activity(piece.activity or {})
 
     def _activity(self, activity: dict[str, Any]) -> bytes:
-        """What the agent does, where the template wants it: beside the text, in it, or as tool calls."""
+        """The agent's activity, where the template shows it: beside the text, in it, or as tool calls."""
         event, mode = activity.get("event"), self.streaming.tool_activity
         if mode == "tool_calls" and event == "tool_call":
             function = {"name": activity["tool"], "arguments": activity["arguments"]}
@@ -145,7 +145,7 @@ class Completion:
         )
 
     async def whole(self) -> wire.Json:
-        """The answer at once, when the turn has come to rest."""
+        """The whole response, when the turn has ended or waits for a person."""
         reasoning = ""
         self.telling.shows_drafts = False
         async for pieces in self.telling.pieces():
@@ -155,7 +155,7 @@ class Completion:
         ending = self.telling.ending
         assert ending is not None
         if ending.error:
-            # The prompt is in the journal: sending it again would only repeat it.
+            # The prompt is in the journal: a retry would only duplicate it.
             return wire.Json(ending.error, status_code=_status(ending), headers={"x-should-retry": "false"})
         await self._mark(ending)
         message: dict[str, Any] = {"role": "assistant", "content": self._content, "refusal": None}
@@ -200,9 +200,9 @@ def closing(ending: Ending) -> dict[str, Any]:
 
 
 def usage_of(ending: Ending, attached: TurnHandle) -> dict[str, Any]:
-    """What this response has cost; what a turn had cost before its question was answered is not counted again."""
+    """The usage of this response; what the turn used before its question was answered is not counted again."""
     ended, began = ending.turn, attached.session.turn
-    # Where the prompt still waits behind another turn, that one's cost is not its own.
+    # If the prompt is still queued behind another turn, that turn's usage does not count here.
     usage = ended.usage if ended and ended.trace == attached.trace else events.Usage()
     before = began.usage if began and began.trace == attached.trace else events.Usage()
     return {

@@ -1,4 +1,4 @@
-"""Requests that are being placed: whoever has lost patience with one, and sends it again, waits for it."""
+"""Idempotency of racing retries: a retry waits for the same request that is still being committed."""
 
 import asyncio
 from collections.abc import Iterator
@@ -8,14 +8,14 @@ from longhouse.store.requests import Accepted
 
 
 class RequestsInProgress:
-    """Which requests are on their way into a journal in this process, by who sent them and what they say."""
+    """Requests that this process is writing to a journal, by sender and digest."""
 
     def __init__(self) -> None:
         self._placing: dict[tuple[str, str], list[asyncio.Event]] = {}
 
     @contextmanager
     def placing(self, accepted: Accepted) -> Iterator[None]:
-        """While this one is placed, whether or not it arrives."""
+        """Registers the request while it is being written, whether or not that succeeds."""
         if accepted.lock is None:
             yield
             return
@@ -30,7 +30,7 @@ class RequestsInProgress:
             over.set()
 
     async def others(self, accepted: Accepted) -> bool:
-        """Waits for those that say the same; were there any?"""
+        """Waits for identical requests in progress; returns whether there were any."""
         placing = list(self._placing.get((accepted.owner, accepted.digest), ()))
         for over in placing:
             await over.wait()

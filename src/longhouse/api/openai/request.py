@@ -1,4 +1,4 @@
-"""What a chat request says: who sends it, what is new in it, and which conversation it names."""
+"""Parses a chat request: its caller, its new messages, and the conversation that it names."""
 
 import uuid
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ NamedBy = Literal["caller", "open_webui"]
 
 @dataclass(frozen=True, slots=True)
 class ClientHistory:
-    """A request's messages, sorted: what was said before, and what is new."""
+    """The messages of a request, split into history and new messages."""
 
     before: tuple[ChatMessage, ...]
     new: tuple[ChatMessage, ...]
@@ -35,7 +35,7 @@ class ClientHistory:
 
 @dataclass(frozen=True, slots=True)
 class ChatInput:
-    """One request: who sends it, what it says, and under which mark it is kept."""
+    """One parsed request: its caller, its messages, and the idempotency record under which it is stored."""
 
     caller: Caller
     request: ChatRequest
@@ -44,10 +44,10 @@ class ChatInput:
     conversation: str | None
     named_by: NamedBy | None
     model: str
-    """Whom the client asks, in its own words: they are part of its fingerprint, whoever is chosen."""
+    """The model as the client wrote it: part of the fingerprint, whichever template is chosen."""
 
     def followed_in(self, trace: str) -> Accepted:
-        """How it is kept where its event goes to an agent beneath: its client follows the turn at the top."""
+        """The idempotency record when the event goes to a sub-agent: the client follows the turn of the top session."""
         return replace(self.accepted, follows=trace)
 
     def to(self, model: str) -> "ChatInput":
@@ -55,12 +55,12 @@ class ChatInput:
 
     @property
     def reply_to(self) -> str | None:
-        """The question that the message answers, where the client names one."""
+        """The question that the message answers, if the client names one."""
         return (self.request.metadata or {}).get("reply_to")
 
     @property
     def user(self) -> str | None:
-        """Who speaks, as the request says; where no keys are set and it says nothing, the owner, who is one person."""
+        """The user named in the request; if it names none and no keys are set, the owner, who is the only person."""
         named = self.request.user
         return named if self.caller.key or (named and named.strip()) else self.caller.owner
 
@@ -70,7 +70,7 @@ class ChatInput:
         return fingerprint.grown(begin, ((message.role, message.text) for message in said))
 
     async def prompt(self, db: Database, version: int | None = None) -> Prompted:
-        """What is new, as the event it becomes; images are kept first."""
+        """The new messages as a `Prompted` event; their images are stored first."""
         return Prompted(
             trace=uuid.uuid4().hex,
             content=tuple([await _content(db, message) for message in self.said.new]),
@@ -83,7 +83,7 @@ class ChatInput:
 
 def read(caller: Caller, request: ChatRequest, body: bytes, headers: Mapping[str, str]) -> ChatInput:
     digest = wire.digest_of(body, headers.get("x-conversation-id"), headers.get("x-openwebui-chat-id"))
-    retries = headers.get("x-stainless-retry-count")  # the SDKs of OpenAI count, and say no more than that
+    retries = headers.get("x-stainless-retry-count")  # OpenAI's SDKs send a retry count and nothing else
     is_retry = None if retries is None else retries not in ("", "0")
     accepted = Accepted(owner=caller.owner, digest=digest, key=_key(headers), is_retry=is_retry)
     conversation, named_by = _conversation(request, headers)
@@ -91,7 +91,7 @@ def read(caller: Caller, request: ChatRequest, body: bytes, headers: Mapping[str
 
 
 def sort_out(request: ChatRequest) -> ClientHistory:
-    """Only what follows our last reply is new."""
+    """Splits the messages: only those after our last reply are new."""
     spoken = [message for message in request.messages if message.role not in ("system", "developer")]
     _refuse_orphans(request.messages)
     cut = max((index + 1 for index, message in enumerate(spoken) if message.role != "user"), default=0)
@@ -101,7 +101,7 @@ def sort_out(request: ChatRequest) -> ClientHistory:
 
 
 async def prior_of(db: Database, before: Sequence[ChatMessage]) -> tuple[Message, ...]:
-    """The client's history as messages; what its own tools did is told in words, since they are not ours."""
+    """The client's history as messages; calls of the client's own tools become text, since they are not our tools."""
     prior: list[Message] = []
     for message in before:
         if message.role == "user":

@@ -20,7 +20,7 @@ from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 
 CREATED = 1_767_225_600
-"""When the built-in templates came into being, as far as clients care (2026-01-01)."""
+"""The `created` time of the built-in templates (2026-01-01); clients only need some value."""
 
 EXAMPLE: Final = wire.example(model="tool_calling_agent", messages=[{"role": "user", "content": "Hello"}], stream=True)
 
@@ -30,8 +30,8 @@ def routes(db: Database, bus: Bus, catalog: Catalog, turns: SessionResolver) -> 
 
     @router.post("/v1/chat/completions", openapi_extra=EXAMPLE)
     async def chat_completions(caller: auth.User, asked: wire.ChatRequest, request: Request) -> Response:
-        """Talk to an agent. `model` is a template, `template@version`, `auto` or a session id; the answer's `model` is
-        the session."""
+        """Sends a message to an agent. `model` is a template, `template@version`, `auto` or a session id; the `model`
+        of the response is the session."""
         attached = await turns.attach(caller, asked, await request.body(), request.headers)
         telling = follow_turn(request.scope[VISIT], db, bus, attached)
         template = await catalog.templates.find(attached.session.agent, attached.version)
@@ -47,13 +47,13 @@ def routes(db: Database, bus: Bus, catalog: Catalog, turns: SessionResolver) -> 
 
     @router.get("/v1/models")
     async def list_models(caller: auth.User) -> Response:
-        """The active templates, and `auto`, which chooses among them."""
+        """The active templates, and `auto`, which selects one of them."""
         names = await catalog.templates.names(owner=caller.owner)
         return wire.Json({"object": "list", "data": [_model(name) for name in (AUTO, *names)]})
 
     @router.get("/v1/models/{model:path}")
     async def get_model(caller: auth.User, model: str) -> Response:
-        """One template, or a session of yours."""
+        """One template, or one of your sessions."""
         if model == AUTO:
             return wire.Json(_model(AUTO))
         if SESSION_ID.fullmatch(model):

@@ -1,4 +1,4 @@
-"""Whose turn is it: from a chat request to the session it belongs to, and the event it becomes."""
+"""Finds or opens the session of a chat request, and appends the request to its journal as an event."""
 
 import hashlib
 import re
@@ -41,7 +41,7 @@ from longhouse.store.requests import Accepted, Repeated
 
 SESSION_ID: Final = re.compile(r".+_[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 MAX_TOLD: Final = 1_000_000
-"""Events of a journal that are read at once."""
+"""Events of a journal that are read in one query."""
 ENDS: Final = (events.Finished, events.Failed, events.Cancelled)
 
 
@@ -52,14 +52,14 @@ class SessionResolver:
     inbox: Inbox
     router: Router | None = None
     prior: PriorOf | None = None
-    """What is known elsewhere of a conversation that is met for the first time."""
+    """Loads the history of a new conversation from an external store."""
     under_way: RequestsInProgress = field(default_factory=RequestsInProgress)
 
     def __post_init__(self) -> None:
         self._deciding = ChatDecisions(self.db, self.inbox)
 
     async def attach(self, caller: Caller, request: ChatRequest, body: bytes, headers: Mapping[str, str]) -> TurnHandle:
-        """Finds or opens the session of this request and gives it what is new."""
+        """Finds or opens the session of this request and appends the new messages."""
         asked = read(caller, request, body, headers)
         if repeated := await self._repeated(asked):
             return await self._again(repeated, asked)
@@ -67,16 +67,16 @@ class SessionResolver:
             with self.under_way.placing(asked.accepted):
                 return await self._place(asked)
         except journals.NotThere:
-            # It was forgotten while we looked at it.
+            # The session was deleted meanwhile.
             raise unknown_model(request.model) from None
         except Repeated:
             if repeated := await self._repeated(asked):
                 return await self._again(repeated, asked)
-        # The key is held by a request that is old enough to be forgotten.
+        # The idempotency key is held by an expired request.
         await sessions.forget_requests(self.db)
         return await self._place(asked)
 
-    # The same request once more
+    # A repeated request
 
     async def _repeated(self, asked: ChatInput) -> sessions.Turned | None:
         accepted = asked.accepted
@@ -93,7 +93,7 @@ class SessionResolver:
         return turned
 
     async def _again(self, turned: sessions.Turned, asked: ChatInput) -> TurnHandle:
-        """Follows the turn from where the first request placed its event."""
+        """Follows the turn from the event of the first request on."""
         session = await journals.load_up_to(self.db, blank(turned.session_id), turned.seq)
         is_beneath = session.turn is not None and bool(session.turn.root) and asked.request.model != session.id
         so_far = await self._seen_heads_again(session, turned, is_beneath=is_beneath)
@@ -107,7 +107,7 @@ class SessionResolver:
                 is_aside=isinstance(placed.event, Prompted) and placed.event.aside,
                 is_own_user=decisions.is_own_user(session, asked.user),
             )
-        # An answer to an agent beneath: what is followed is the turn at the top, from then on.
+        # An answer to a sub-agent: the client follows the turn of the top session, from the answer on.
         told = await journals.read(self.db, session.turn.root, limit=MAX_TOLD)
         root = fold(takewhile(partial(_was_before, session, turned.trace_id), told), blank(session.turn.root))
         if root.turn and asked.said.resends:
@@ -120,7 +120,7 @@ class SessionResolver:
     async def _seen_heads_again(
         self, session: Session, turned: sessions.Turned, *, is_beneath: bool
     ) -> Mapping[str, int]:
-        """`Attached.seen_heads`, as it was for the first request."""
+        """`TurnHandle.seen_heads` as it was for the first request."""
         if session.turn is None or (session.turn.trace != turned.trace_id and not is_beneath):
             return {}
         before = await journals.load_up_to(self.db, blank(session.id), turned.seq - 1)
@@ -135,7 +135,7 @@ class SessionResolver:
         return replace(await self._settle(asked.to(routed.template)), routed=routed)
 
     async def _settle(self, asked: ChatInput) -> TurnHandle:
-        """Finds the session that the request belongs to, or opens it."""
+        """Finds the session of the request, or opens one."""
         owner, request, said = asked.caller.owner, asked.request, asked.said
         if SESSION_ID.fullmatch(request.model):
             row = await sessions.session(self.db, request.model, owner)
@@ -163,7 +163,7 @@ class SessionResolver:
         return await self._open(asked, template, prompt, conversation=conversation, label=label)
 
     async def _routed(self, asked: ChatInput) -> Routed:
-        """The agent of a conversation stays the same; a new one gets the agent that fits what it begins with."""
+        """Chooses the template: a conversation keeps its own; a new one gets the best match for its first message."""
         owner, said = asked.caller.owner, asked.said
         chain = asked.chain(said.before) if said.resends else None
         known = await sessions.agent_of(self.db, owner, conversation=asked.conversation, fingerprint=chain)
@@ -175,7 +175,7 @@ class SessionResolver:
         return await self.router.choose(first, owner)
 
     async def _open_briefly(self, asked: ChatInput, template: Template, prompt: Prompted) -> TurnHandle:
-        """A session for one request, on the history that the caller brings along; it is not found again."""
+        """Opens a session for one request with the history that the caller sends; later requests never find it."""
         request = asked.request
         prior = await prior_of(self.db, [*(request.context or ()), *asked.said.before])
         contexts = {}
@@ -188,7 +188,7 @@ class SessionResolver:
         return await self._open(asked, template, prompt, conversation=asked.conversation, label=label)
 
     async def _label(self, owner: str, template: Template, conversation: str | None, prompt: Prompted) -> str:
-        """A conversation's first session is the plain one; a history that we do not share opens a branch beside it."""
+        """The label of a new session: empty for the first of a conversation; a differing history opens a branch."""
         if conversation is None:
             return ""
         if not await sessions.root(self.db, owner=owner, conversation_id=conversation, agent=template.name):
@@ -199,7 +199,7 @@ class SessionResolver:
         self, asked: ChatInput, template: Template, prompt: Prompted, *, conversation: str | None, label: str
     ) -> TurnHandle:
         if asked.reply_to is not None:
-            raise names_nothing(asked.reply_to, "metadata.reply_to")  # nobody has asked anything here yet
+            raise names_nothing(asked.reply_to, "metadata.reply_to")  # a new session has no questions
         if self.prior and conversation and not label and not prompt.prior:
             known = await self.prior(conversation, asked.caller.owner, None, "")
             prompt = structs.replace(prompt, prior=known)
@@ -218,7 +218,7 @@ class SessionResolver:
         return TurnHandle(session=delivered.session, trace=prompt.trace, is_behind=delivered.is_behind)
 
     async def _continue(self, asked: ChatInput, session_id: str, prompt: Prompted, *, resent: bool) -> TurnHandle:
-        """An open question is answered; otherwise the message is the next prompt."""
+        """The message answers an open question; without one it is the next prompt."""
         session = await journals.load(self.db, session_id)
         if not resent:
             prompt = structs.replace(prompt, chain=_continued(session, asked.said))
@@ -239,7 +239,7 @@ class SessionResolver:
         return await self._queue(asked, session, prompt)
 
     async def _answered_again(self, asked: ChatInput, session: Session, prompt: Prompted) -> TurnHandle:
-        """What names a question of the session that has its answer is the next message, where nobody else asks."""
+        """A message that names an answered question of the session is the next prompt, if no other question is open."""
         below = await waiting_status(self.db, session)
         if any(one.call.kind == "ask" for one in (*own(session), *below.questions)):
             raise settled("The question that metadata.reply_to names was answered already; another one is open.")
@@ -248,7 +248,7 @@ class SessionResolver:
     async def _answer_first(
         self, asked: ChatInput, session: Session, turn: Turn, prompt: Prompted, question: Question
     ) -> TurnHandle:
-        """The message is the answer to this question, unless somebody was first: then it answers nothing else."""
+        """The message answers this question; if another answer came first, it answers no other question."""
         is_own = question.session.id == session.id
         try:
             if not is_own:
@@ -267,7 +267,7 @@ class SessionResolver:
     async def _answer_beneath(
         self, asked: ChatInput, session: Session, turn: Turn, prompt: Prompted, question: Question
     ) -> TurnHandle:
-        """An agent beneath gets its answer, whatever the others are doing; the client follows the turn at the top."""
+        """Answers a sub-agent, whatever state the others are in; the client follows the turn of the top session."""
         accepted, text = asked.followed_in(turn.trace), text_of(prompt.content)
         done = await self.answer(question.session, question.call.call, text, accepted=accepted)
         followed = session.heard_up_to(prompt.chain)
@@ -279,7 +279,7 @@ class SessionResolver:
         return TurnHandle(session=delivered.session, trace=prompt.trace, is_behind=delivered.is_behind)
 
     async def _misnamed(self, session: Session, reply_to: str) -> CallerError:
-        """Why a message cannot answer what it names, which no open question has as its id."""
+        """The error for a message whose `reply_to` is not the id of an open question."""
         if await tree.was_answered(self.db, session, reply_to):
             return settled("The question that metadata.reply_to names was answered already.")
         return names_nothing(reply_to, "metadata.reply_to")
@@ -287,14 +287,14 @@ class SessionResolver:
     async def answer(
         self, session: Session, call: str, text: str, *, chain: str = "", accepted: Accepted | None = None
     ) -> TurnHandle:
-        """Gives a question its answer; raises AlreadyReturned if somebody was first."""
+        """Appends the answer to a question; raises AlreadyReturned if another answer came first."""
         assert session.turn is not None
         before = await seen_heads(self.db, session)
         delivered = await self.inbox.answer(session, call, text, chain=chain, accepted=accepted)
         trace, is_behind = session.turn.trace, delivered.is_behind
         return TurnHandle(session=delivered.session, trace=trace, is_behind=is_behind, seen_heads=before)
 
-    # Whom the request names
+    # The session that the request names
 
     async def template(self, model: str, owner: str) -> tuple[Template, int | None]:
         name, _, version = model.partition("@")
@@ -317,7 +317,7 @@ def names_nothing(call: str, param: str) -> CallerError:
 
 
 def _was_before(answered: Session, trace: str, record: Recorded) -> bool:
-    """Did this happen before the answer came? Never so the end of its turn, whatever the clocks say."""
+    """Did this happen before the answer? The end of the answer's own turn never did, whatever the clocks say."""
     is_end = record.trace == trace and isinstance(record.event, ENDS)
     return not is_end and answered.updated_at is not None and record.at <= answered.updated_at
 
@@ -329,9 +329,9 @@ def has_asked(session: Session, call: str) -> bool:
 
 
 def _continued(session: Session, said: ClientHistory) -> str:
-    """The chain of a client that sent only what is new: what was said in the session, and this.
+    """The fingerprint for a client that sent only new messages: the session's conversation plus these messages.
 
-    Empty where it cannot be known: in a running turn, after one that failed.
+    Empty if it cannot be known: during a running turn, or after a failed one.
     """
     mark = None if session.can_move else session.rest_mark
     return fingerprint.grown(mark, ((message.role, message.text) for message in said.new)) if mark else ""

@@ -1,4 +1,4 @@
-"""A chat request in its place: the turn that its client follows, and the session as it was just then."""
+"""The handle of a committed chat request: the turn that its client follows, and the session at that moment."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,26 +12,26 @@ from longhouse.store.delegation import tree
 
 @dataclass(frozen=True, slots=True)
 class TurnHandle:
-    """A request in its place: the turn to follow, and the session as it was right after the request came in."""
+    """A committed request: the turn to follow, and the session right after the request was appended."""
 
     session: Session
     trace: str
     is_behind: bool = False
-    """Placed by an earlier request, or among others: more may have happened since."""
+    """The event was appended by an earlier request, or with others: the journal may have grown since."""
     routed: Routed | None = None
-    """Who was chosen, where the choice was ours."""
+    """The chosen template, if the router chose it."""
     answers_beneath: bool = False
-    """What was said went to an agent beneath: this session's journal does not know of it."""
+    """The message went to a sub-agent: this session's journal does not contain it."""
     seen_heads: Mapping[str, int] = field(default_factory=dict)
-    """Agent beneath -> how far its journal went when a question was answered: that is not shown again."""
+    """Sub-agent session -> the head of its journal when a question was answered: earlier events are not shown again."""
     is_aside: bool = False
-    """What was said waits for a decision on something else: the client is told so at once."""
+    """The message waits for a decision on a call: the response says so at once."""
     is_own_user: bool = True
-    """Is the session that of the user who speaks?"""
+    """Does the session belong to the user of the request?"""
 
     @property
     def version(self) -> int | None:
-        """The template's version that the turn is on, or is to be on; None: the active one, when it begins."""
+        """The template version of the turn; None: the version that is active when the turn begins."""
         turn = self.session.turn
         if turn and turn.trace == self.trace:
             return turn.version or None
@@ -40,7 +40,7 @@ class TurnHandle:
 
     @property
     def chain(self) -> str:
-        """The fingerprint of all that the client had said up to here; empty where it is not known."""
+        """The fingerprint of all that the client has sent so far; empty if unknown."""
         turn = self.session.turn
         if turn and turn.trace == self.trace:
             return turn.chain
@@ -48,9 +48,10 @@ class TurnHandle:
 
 
 async def seen_heads(db: Database, session: Session, at: datetime | None = None) -> Mapping[str, int]:
-    """How far the journals beneath were shown before a question of this session is answered.
+    """How far the journals of sub-agents were shown before a question of this session is answered.
 
-    Of one that waits for nobody but a person they were shown up to its rest, though others may have worked on since.
+    If the session waits for a person only, they were shown up to the moment when it began to wait, though sub-agents
+    may have worked on since.
     """
     is_alone = session.turn is not None and not session.turn.root and not session.awaits_agents
     return await tree.heads(db, session, session.updated_at if is_alone else at)

@@ -1,4 +1,4 @@
-"""A turn as it is told to a client: what happens becomes pieces of text and activity, until the turn rests."""
+"""Streams a turn to a client: events become pieces of text and activity, until the turn ends or waits for a person."""
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,58 +25,58 @@ WITH_IT: Final = "Your message is kept, and reaches the agent once this is decid
 BEHIND_IT: Final = "Your message is next, once this is decided:"
 BEHIND_QUESTION: Final = "Your message is next, once this is answered:"
 SHOWN: Final = 2_000
-"""Characters of a tool's result that are shown; the whole is in the journal."""
+"""Characters of a tool's result that are shown; the journal has the whole result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Something for the client to see: text, or an activity in `x_agent`."""
+    """A part of the response: text, or an activity in `x_agent`."""
 
     content: str = ""
     reasoning: str = ""
     activity: dict[str, Any] | None = None
     role: str = ""
-    """Of the tool that an activity is about."""
+    """The role of the tool that the activity is about."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How the turn came to rest."""
+    """How the turn ended, or what it waits for."""
 
     session: Session
     turn: Turn | None
     """None: the prompt never became a turn."""
     error: dict[str, Any] | None = None
     asked: Question | None = None
-    """What an agent beneath asks; it is asked here."""
+    """The question of a sub-agent, which is asked in this response."""
 
 
 @dataclass
 class TurnStream:
-    """Follows one turn and turns what happens into pieces; at the end, `ending` says how it ended."""
+    """Follows one turn and converts its events to pieces; at the end, `ending` says how it ended."""
 
     db: Database
     bus: Bus
     attached: TurnHandle
     subscription: Subscription
-    """To the session that the client is attached to, begun before anything could happen there."""
+    """The subscription to the client's session, opened before anything could happen there."""
     beat: float = streaming.HEARTBEAT_EVERY
     shows_drafts: bool = True
-    """False: the client sees nothing before the end, so nothing has to be taken back when a step restarts."""
+    """False: the client sees nothing before the end, so a restarted step needs no correction."""
     ending: Ending | None = None
     sent: str = ""
-    """Content that the client has: it cannot be taken back."""
+    """Content that was already sent: it cannot be changed."""
     _said: list[str] = field(default_factory=list)
-    """What each recorded reply has said in this response."""
+    """The text of each recorded reply in this response."""
     _replied: int = 0
-    """The seq of the last reply; fragments of a step that was decided before it are known already."""
+    """The seq of the last reply; fragments of steps before it are already known."""
     _draft: str = ""
     _draft_of: tuple[int, int] = (0, 0)
     _aloud: list[str] = field(default_factory=list)
-    """Reasoning of the running step that was read along."""
+    """Reasoning of the running step that was streamed."""
     _tree: TreeReader | None = None
     _handles: list[str] = field(default_factory=list)
-    """What the turn collects, and the tree is not read for yet."""
+    """Handles that the turn collects, and that the tree reader does not read yet."""
     _session: Session = field(init=False)
 
     def __post_init__(self) -> None:
@@ -91,7 +91,7 @@ class TurnStream:
         session = self._session
         if self.attached.is_behind:
             self.subscription.put(JournalGrew())
-        # An answer to one of several questions: the next one is open already. An aside: it says what is open.
+        # An answer to one of several questions: the next one is open already. An aside: the response lists open ones.
         pieces = await (self._say_what_waits() if self.attached.is_aside else self._rest())
         if self.ending is not None:
             yield pieces
@@ -125,11 +125,11 @@ class TurnStream:
 
     @property
     def _rests_alone(self) -> bool:
-        """Does it wait for people only? What others do meanwhile is told with the answer."""
+        """Does the turn wait for people only? What sub-agents do meanwhile is shown after the answer."""
         return self._is_ours and not self._session.can_move and not self._session.awaits_agents
 
     async def _in_order(self, batch: Sequence[Seen]) -> Sequence[Seen | News]:
-        """What is new at the top, and with it what is new beneath, causes before their effects."""
+        """New events of the top session, merged with those of its sub-agents, causes before effects."""
         for fact in (item for item in batch if isinstance(item, Recorded) and item.trace == self.attached.trace):
             if isinstance(fact.event, events.Called):
                 self._notice(fact.event)
@@ -139,12 +139,12 @@ class TurnStream:
             await self._tree.collect(self.attached.session, self.attached.trace, self._handles.pop())
         items = await self._tree.since(batch)
         if self._tree.held:
-            # The session has gone on since: we read what it did, and show all of it in order.
+            # The session has moved on: its new events are read, and all are shown in order.
             self.subscription.put(JournalGrew())
         return items
 
     def _notice(self, called: events.Called | Use) -> None:
-        """A call that others work for is followed to where it leads."""
+        """Begins to follow the sub-agents of a call that delegates, or that collects a delegated result."""
         if not called.tool.startswith(PREFIX) and called.role != "collects":
             return
         if self._tree is None:
@@ -174,7 +174,7 @@ class TurnStream:
 
     @property
     def _was_dropped(self) -> bool:
-        """A prompt that was cancelled while it still waited in the queue."""
+        """Was the prompt cancelled while it was still queued?"""
         waits = any(waiting.prompt.trace == self.attached.trace for waiting in self._session.queue)
         return not waits and not self._is_ours
 
@@ -192,12 +192,12 @@ class TurnStream:
         if fragment.offset > len(self._draft):
             return self._join()
         if fragment.offset < len(self._draft):
-            return []  # known since we joined
+            return []  # already part of the draft at subscription
         self._draft += fragment.text
         return self._say_draft()
 
     def _join(self) -> list[Piece]:
-        """What the running step has written before we came; where it is not known, the finished reply brings it."""
+        """The draft of the running step at subscription; if it is unknown, the finished reply brings the text."""
         draft = self.bus.draft(self._session.id)
         if draft is None or not self.shows_drafts or not self._is_ours:
             return []
@@ -210,7 +210,7 @@ class TurnStream:
         return self._say(together([*self._said, self._draft]), is_whole=False)
 
     def _say(self, text: str, *, is_whole: bool) -> list[Piece]:
-        """Sends what `text` adds to what was sent; text that does not continue it cannot be shown any more."""
+        """Sends the part of `text` that extends what was sent; text that does not extend it cannot be shown."""
         if text.startswith(self.sent):
             new, self.sent = text[len(self.sent) :], text
             return [Piece(content=new)] if new else []
@@ -219,7 +219,7 @@ class TurnStream:
         return []
 
     async def _rest(self) -> list[Piece]:
-        """A turn that waits for a person is at rest too: what it waits for is its content."""
+        """The end of the response; if the turn waits for a person, its content is what it waits for."""
         session = self._session
         if session.turn is None or session.can_move or self._is_held:
             return []
@@ -232,7 +232,7 @@ class TurnStream:
         return late if self._is_held else [*late, *self._ask_now(below)]
 
     def _ask_now(self, below: WaitingStatus) -> list[Piece]:
-        """What the turn waits for: a question before a decision, and what the session asks itself before others."""
+        """What the turn waits for: questions before decisions, the session's own before those of sub-agents."""
         session = self._session
         questions = [one for one in below.questions if one.call.kind == "ask"]
         if not session.questions and questions:
@@ -243,7 +243,7 @@ class TurnStream:
         return self._ask(words_on(waiting, session), self._beneath(waiting))
 
     async def _say_what_waits(self) -> list[Piece]:
-        """The turn waits for a person, and what was said waits with it, or behind it: nobody hangs on for that."""
+        """The turn waits for a person and the message waits too: the response lists what is open and ends at once."""
         if not self.attached.is_aside and (questions := await self._questions()):
             first = questions[0]
             beneath = self._beneath(questions)
@@ -260,11 +260,11 @@ class TurnStream:
         return [one for one in (*own(self._session), *below.questions) if one.call.kind == "ask"]
 
     def _beneath(self, waiting: Sequence[Question]) -> Question | None:
-        """The first that waits, where it is of an agent beneath."""
+        """The first open question, if a sub-agent asks it."""
         return None if waiting[0].session.id == self._session.id else waiting[0]
 
     def _ask(self, words: str, asked: Question | None = None) -> list[Piece]:
-        """The last words of a turn that waits for a person."""
+        """The last content of a turn that waits for a person."""
         pieces = self._say(together(self._said, words), is_whole=True)
         self.ending = self.ending or Ending(self._session, self._session.turn, asked=asked)
         return pieces
@@ -297,13 +297,13 @@ class TurnStream:
         return pieces
 
     def _reply(self, event: events.Replied) -> list[Piece]:
-        """What a reply has said, where it was not read along, or not to its end."""
+        """The text of a reply that was not streamed, or not to its end."""
         self._said.append(event.text[: event.said])
         self._draft = ""
         return self._say(together(self._said), is_whole=False)
 
     def _think(self, thought: str) -> list[Piece]:
-        """A thought, unless its very words were read along while they were written."""
+        """A thought, unless the same text was already streamed."""
         aloud = "".join(self._aloud)
         self._aloud.clear()
         return [] if thought.strip() in aloud else [Piece(reasoning=thought)]
@@ -324,7 +324,7 @@ class TurnStream:
 def follow_turn(visit: InflightRequest, db: Database, bus: Bus, attached: TurnHandle) -> TurnStream:
     """Follows a turn from now on until the request is over.
 
-    Called right after the commit, with no `await` in between, it misses nothing that the worker tells.
+    Called right after the commit, with no `await` in between, it misses no hint of the worker.
     """
     visit.session = attached.session.id
     return TurnStream(db, bus, attached, visit.opened.enter_context(bus.subscribed(attached.session.id)))

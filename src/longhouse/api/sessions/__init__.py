@@ -1,1 +1,1 @@
-"""Sessions as resources: read, follow, answer, cancel, forget."""
+"""Session routes: read, follow, answer, cancel, delete."""

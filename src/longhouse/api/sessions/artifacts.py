@@ -1,4 +1,4 @@
-"""What came of a session beside its answer: the files that its tools made, the sources that they found."""
+"""Artifact routes: the files that a session's tools created, and the sources that they found."""
 
 import re
 from pathlib import PurePosixPath
@@ -21,14 +21,14 @@ router = strict_router("Sessions", auth.user)
 
 @router.get(f"{SESSION}/artifacts")
 async def list_artifacts(caller: auth.User, sessions: Held, session_id: str) -> Response:
-    """The files that the session's tools made, oldest first."""
+    """The files that the session's tools created, oldest first."""
     session = await sessions.load(caller, session_id)
     return wire.Json(pagination.page([_described(session, artifact) for artifact in session.files]))
 
 
 @router.get(f"{SESSION}/artifacts/{{artifact_id}}")
 async def get_artifact(caller: auth.User, sessions: Held, session_id: str, artifact_id: str) -> Response:
-    """One of these files, to download: by its id, or by the id of the call that made it (the first of several)."""
+    """Downloads one file: by its id, or by the id of the call that created it (the first of several)."""
     session = await sessions.load(caller, session_id)
     found = next((one for one in session.files if artifact_id in (str(one.seq), one.file.call)), None)
     content = await files.content(sessions.db, found.file.digest) if found else None
@@ -61,7 +61,8 @@ def _described(session: Session, artifact: Artifact) -> dict[str, Any]:
 
 
 def _headers(artifact: Artifact) -> dict[str, str]:
-    """A tool chose type, name and content, perhaps by a stranger's words: a browser saves it and opens nothing."""
+    """Headers that make a browser save the file and never open it: untrusted input may have set its type, name and
+    content."""
     name = PurePosixPath(artifact.file.path).name or "artifact"
     plain = re.sub(r"[^A-Za-z0-9._-]", "_", name)
     return {
@@ -79,7 +80,7 @@ def _content_type(media_type: str) -> str:
 
 
 def _source(url: str, source: Any) -> dict[str, Any]:
-    """A source in the shape of ours, whoever's tool has written it."""
+    """A source in our format, whichever tool wrote it."""
     told = source if isinstance(source, dict) else {}
     number = told.get("number")
     return {

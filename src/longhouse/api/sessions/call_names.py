@@ -1,4 +1,4 @@
-"""Which call a name means: ids belong to a session, and agents beneath it may have the same ones."""
+"""Resolves the name of a call: call ids are unique within a session only, and sub-agents may use the same ids."""
 
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -17,12 +17,12 @@ HOW: Final = "name the one that you mean with its agent, as in analytic/1-action
 async def meant(
     db: Database, session: Session, name: str | None, fits: Callable[[Question], bool] = lambda one: True
 ) -> list[Question]:
-    """What waits for a person and is meant by this name: one at most, the session's own before any beneath.
+    """The waiting call that this name means: at most one, the session's own before those of sub-agents.
 
-    Without a name, all that waits. What was said about a call that is over never reaches another one of its id: that
-    is a 409, and so is a name that several have. A name with agent and label, as it is handed out, is always enough.
+    Without a name, all waiting calls. A message about a finished call never reaches another call with the same id: that
+    is a 409, and so is an ambiguous name. A name with agent and label, as the API returns it, is always unique.
     """
-    # Looked up first: what is over by now waits no more when we look at what waits.
+    # Read first: a call that is finished by now cannot be among the waiting calls that are read next.
     over = await _over(db, session, name) if name is not None else set()
     below = await waiting_status(db, session)
     waiting = named([*own(session), *below.questions], session, name)
@@ -38,7 +38,7 @@ async def meant(
 
 
 async def _over(db: Database, session: Session, name: str) -> set[str]:
-    """The sessions whose call of this name is over."""
+    """The sessions whose call of this name is finished."""
     by, _, call = name.rpartition("/")
     found = await tree.over(db, session, call, collected(session))
     if by:
@@ -47,7 +47,7 @@ async def _over(db: Database, session: Session, name: str) -> set[str]:
 
 
 def _may_mean_what_is_over(over: set[str], waiting: Sequence[Question]) -> bool:
-    """Is there any that waits no more, or whose time is over while others wait?"""
+    """Is there a finished call, or one past its deadline while others wait?"""
     now = clock.now()
     is_late = len(waiting) > 1 and any(decisions.is_late(one.call, now) for one in waiting)
     return is_late or bool(over.difference(one.session.id for one in waiting))

@@ -1,4 +1,4 @@
-"""The cursor of a tree stream: an id that a client hands back to continue from there, wherever it reconnects."""
+"""The resume cursor of a tree stream: an event id with which a client continues on any server."""
 
 import base64
 import hashlib
@@ -15,7 +15,7 @@ from longhouse.store.delegation.tree import Root
 
 BEGINNING: Final = "0"
 LONGEST: Final = 60_000
-"""Characters of an id; servers and proxies take no longer headers anyway."""
+"""Characters of an id; servers and proxies refuse longer headers anyway."""
 
 _Seq = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 _decoder: Final = msgspec.json.Decoder(tuple[str, _Seq, dict[str, _Seq]])
@@ -30,7 +30,7 @@ class TreeCursor:
 
     @property
     def seq(self) -> int:
-        """Of the session at the top."""
+        """The seq of the top session."""
         return self.seen_heads.get(self.root, 0)
 
     @property
@@ -41,7 +41,7 @@ class TreeCursor:
 
 
 async def cursor_of(db: Database, root: str, text: str) -> TreeCursor:
-    """The cursor that an id names; one of another session, or of none, is refused."""
+    """Decodes a cursor; an invalid one, or one of another session, is refused."""
     if text == BEGINNING:
         return TreeCursor(root, {})
     mark, seq, below = _read(text)
@@ -57,13 +57,13 @@ def _read(text: str) -> tuple[str, int, dict[str, int]]:
         if len(text) > LONGEST:
             raise _refusal()
         return _decoder.decode(base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True))
-    except (ValueError, RecursionError):  # msgspec's are ValueErrors too
+    except (ValueError, RecursionError):  # msgspec's errors are ValueErrors too
         raise _refusal() from None
 
 
 @lru_cache(maxsize=10_000)
 def _mark(session_id: str) -> str:
-    """A few characters for a session: each event carries those of its whole tree."""
+    """A short form of a session id: each event carries those of its whole tree."""
     return base64.urlsafe_b64encode(hashlib.blake2s(session_id.encode(), digest_size=6).digest()).decode()
 
 

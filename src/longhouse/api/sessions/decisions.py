@@ -1,4 +1,4 @@
-"""Decisions of people on calls that wait for them: read from their words in a chat, and written down."""
+"""Approvals: parses a person's decision on a waiting call from a chat message, and records it."""
 
 import re
 import unicodedata
@@ -14,7 +14,7 @@ from longhouse.journal.pending_decisions import Undecided, words_for
 from longhouse.journal.session import Open, Session
 from longhouse.store.database import Database
 
-# Clear words only: whatever else is said is no decision. Each as `plain` leaves it.
+# Unambiguous words only: anything else is no decision. Each is in the form that `plain` returns.
 YES: Final = """
     yes/y/yeah/yep/yes please/ok/o k/okay/yes ok/approve/approved/i approve/approve it/yes approve/confirm/confirmed
     i confirm/agreed/go ahead/yes go ahead
@@ -47,7 +47,7 @@ GIVE_UP: Final = """
 
 
 def _meaning(**words: str) -> dict[str, Decision]:
-    """Decision -> its words, turned around."""
+    """Inverts decision -> words into word -> decision."""
     found: dict[str, Decision] = {}
     for decision, said in words.items():
         found |= {one.strip(): decision for line in said.splitlines() for one in line.split("/") if one.strip()}  # type: ignore[misc]  # the names are decisions
@@ -56,23 +56,23 @@ def _meaning(**words: str) -> dict[str, Decision]:
 
 ON_APPROVAL: Final = _meaning(approve=YES, deny=NO)
 ON_UNCERTAIN: Final = _meaning(happened=HAPPENED, did_not_happen=DID_NOT_HAPPEN, give_up=GIVE_UP)
-"""A bare yes or no is no decision here: "no" would begin the call once more."""
+"""A bare yes or no is no decision here: "no" would run the call again."""
 
 RACES: Final = 20
-"""How often a decision is tried again because the session moved on meanwhile."""
+"""How often a decision is retried because the session moved on meanwhile."""
 LONGEST: Final = 300
-"""Characters; who writes more than this, which the longest name of a call has room in, has more to say."""
+"""Characters of a decision, enough for the longest name of a call; a longer message is no decision."""
 _APOSTROPHE: Final = re.compile("['\u2018\u2019\u02bc`]")
 _ORDINARY: Final = re.compile(r"""[\w\s.,:!~*"«»\u2039\u203a„“”‟(){}\[\]「」『』《》〈〉【】。、\u2010-\u2015-]*""")
-"""What may stand beside a decision. Any other sign may take it back, as a question mark, a cross or ≠ do."""
+"""Characters allowed around a decision. Others may negate it, such as a question mark, a cross or ≠."""
 _TAKES_BACK: Final = re.compile(r"^\W*[!~]|[!~]\S*\w|(?<![\w!~])~")
-"""Before a word these mean not; after one, they are only loud. What is struck out has ~ around it."""
+"""Before a word, ! and ~ mean not; after one, they are emphasis. Struck-out text has ~ around it."""
 
 
 def read(
     text: str, waiting: Sequence[Question], top: Session, reply_to: str | None
 ) -> tuple[Question, Decision] | None:
-    """The decision that these words are, and on what; None where they are none, or may mean several."""
+    """The decision in a message and the call it is about; None if there is none, or if it is ambiguous."""
     if len(text) > LONGEST:
         return None
     text = unicodedata.normalize("NFKC", text)
@@ -89,12 +89,12 @@ def read(
 
 
 def _named_in(text: str, meant: list[Question], top: Session) -> tuple[list[Question], str]:
-    """Those that the words name, and the words without the name; where they name none, all, and the words."""
+    """The calls that the text names, and the text without the name; if it names none, all calls and the whole text."""
     labels = sorted({one.label(top) for one in meant}, key=len, reverse=True)
-    # As it is written, where names differ by their case alone.
+    # Case-sensitive first: names may differ by case alone.
     for case in (re.NOFLAG, re.IGNORECASE):
         for label in labels:
-            # Letters of other scripts may stand beside it without a space.
+            # Letters of other scripts may be adjacent without a space.
             whole = rf"(?<![\w./-])(?<!\w[:@]){re.escape(label)}(?![\w/-])"
             said, found = re.subn(whole, " ", text, flags=re.ASCII | case)
             if found:
@@ -103,8 +103,8 @@ def _named_in(text: str, meant: list[Question], top: Session) -> tuple[list[Ques
 
 
 def _was_told(question: Question, top: Session) -> bool:
-    """False where its turn, or that at the top, was moved on elsewhere: whoever still looks at what waited before it
-    was not told of this one, unless he has said something since."""
+    """Has the user seen this question? False if its turn, or the turn of the top session, was moved on elsewhere: the
+    chat still shows what waited before, unless the user has sent a message since."""
     spoke = top.turn.spoke if top.turn else None
     for turn in (top.turn, question.session.turn):
         if turn is None or turn.moved_on is None or (spoke and spoke >= turn.moved_on):
@@ -115,7 +115,7 @@ def _was_told(question: Question, top: Session) -> bool:
 
 
 def plain(text: str) -> str:
-    """Words alone: no punctuation, nothing unseen, one space between them; empty where there is a doubt."""
+    """Normalised words: no punctuation, no invisible characters, single spaces; empty if in doubt."""
     seen = "".join(char for char in _APOSTROPHE.sub("", text) if unicodedata.category(char) != "Cf")
     if not _ORDINARY.fullmatch(seen) or _TAKES_BACK.search(seen):
         return ""
@@ -123,42 +123,42 @@ def plain(text: str) -> str:
 
 
 async def undecided(db: Database, session: Session) -> list[Question]:
-    """What waits for a decision, in the session and beneath it; one whose time is over is as good as denied."""
+    """Calls that wait for a decision, in the session and its sub-agents; those past their deadline count as denied."""
     now = clock.now()
     return [one for one in all_waiting(session, await waiting_status(db, session)) if not is_late(one.call, now)]
 
 
 def all_waiting(session: Session, below: WaitingStatus) -> list[Question]:
-    """The same, whatever the time: the session's own first."""
+    """The same, including calls past their deadline: the session's own first."""
     return [one for one in (*own(session), *below.questions) if _awaits_decision(one.call)]
 
 
 def words_on(waiting: Sequence[Question], top: Session, *, is_own_user: bool = True) -> str:
-    """What waits, and how to decide, as it is told in the chat with the session at the top."""
+    """The text that lists the waiting calls and how to decide, for the chat of the top session."""
     told = [_undecided(one, top, is_own_user=is_own_user) for one in waiting]
     return words_for(told, top.id)
 
 
 def decidable(session: Session, decision: Decision) -> list[Open]:
-    """The calls of this session on which such a decision can be made now."""
+    """The calls of this session for which this decision is possible now."""
     if decision == "approve":
-        # Past its deadline a call counts as denied, whether or not a worker has said so yet.
+        # Past its deadline a call counts as denied, even if no worker has recorded that yet.
         return [call for call in session.unapproved if not is_late(call, clock.now())]
     return session.unapproved if decision == "deny" else session.uncertain
 
 
 def outrun() -> CallerError:
-    """The session was ahead of us each time."""
+    """The error after `RACES` lost races."""
     return CallerError("The session moved on each time; try again.", status=409, code="busy")
 
 
 def settled(message: str) -> CallerError:
-    """Somebody was first."""
+    """The error for a call that is already decided."""
     return CallerError(message, status=409, code="already_settled")
 
 
 def is_own_user(session: Session, user: str | None) -> bool:
-    """Is this the user of the session? One without a user, or whose user is the owner, is the owner's own."""
+    """Is this the user of the session? A session without a user, or whose user is the owner, is the owner's."""
     mine = session.owner if user is None else user
     return session.user == mine or (session.user is None and mine == session.owner)
 

@@ -1,4 +1,4 @@
-"""GET /v1/sessions/{id}/events: a session, or its whole tree, as it goes on."""
+"""GET /v1/sessions/{id}/events: the events of a session, or of its whole tree, as a live stream."""
 
 from typing import Annotated, Literal
 
@@ -36,7 +36,7 @@ async def get_events(
     asked: Annotated[Following, Query()],
     last_event_id: LastEventId = None,
 ) -> Response:
-    """What happens, as server-sent events; continue with `Last-Event-ID` or `after`."""
+    """The session's events as server-sent events; resume with `Last-Event-ID` or `after`."""
     db, bus, deltas = sessions.db, sessions.bus, asked.deltas == "true"
     row = await sessions.find(caller, session_id)
     after = last_event_id or asked.after or BEGINNING

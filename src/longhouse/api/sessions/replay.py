@@ -1,4 +1,4 @@
-"""What the model saw: the request of any step, composed again from the journal."""
+"""Replay: rebuilds the model request of any step from the journal."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -27,9 +27,9 @@ router = strict_router("Sessions", auth.user)
 async def get_request(
     caller: auth.User, sessions: Held, toolbox: Annotated[Toolbox, of_app("toolbox")], session_id: str, step: int
 ) -> Response:
-    """The request that the session's n-th reply answered, byte for byte; stored images are named by digest.
+    """The model request of the session's n-th reply, byte for byte; stored images are named by digest.
 
-    `selection` says how its tools were chosen, where more were permitted than may be offered.
+    `selection` says how its tools were chosen, if more were permitted than can be offered.
     """
     row = await sessions.find(caller, session_id)
     session, replied = await _before(sessions.db, row.id, step)
@@ -55,7 +55,7 @@ async def get_request(
 
 
 def _selection(replied: Replied, offered: Sequence[str]) -> dict[str, Any] | None:
-    """Why these tools were offered and others were not; None where there was nothing to choose."""
+    """Why these tools were offered and others were not; None if all were offered."""
     chosen = replied.selection
     if chosen is None:
         return None
@@ -73,7 +73,7 @@ def _selection(replied: Replied, offered: Sequence[str]) -> dict[str, Any] | Non
 
 
 async def _before(db: Database, session_id: str, step: int) -> tuple[Session, Replied]:
-    """The session as it was just before its n-th reply, and that reply."""
+    """The session just before its n-th reply, and that reply."""
     session, replies = blank(session_id), 0
     while page := await journals.read(db, session_id, session.head):
         for nth, record in enumerate(page):

@@ -1,4 +1,4 @@
-"""Sessions as resources: list, read, follow, answer, cancel, forget."""
+"""Session routes: list, read, follow, answer, approve, cancel, delete."""
 
 from functools import partial
 from typing import Annotated, Any, Final
@@ -30,7 +30,7 @@ from longhouse.store.delegation import tree
 
 
 class SessionFilters(pagination.Paged):
-    """The query of a list of sessions; what it names beside the page are `views.Filters`."""
+    """The query of a list of sessions; its fields besides the page are those of `views.SessionQuery`."""
 
     state: Omittable[State] = Field(None, description="In this state")
     template: Omittable[str] = Field(None, description="Of this template")
@@ -63,7 +63,7 @@ class Approval(wire.Strict):
 
 
 class Sessions:
-    """What can be done with a session from outside; the routes below only translate."""
+    """The operations on sessions; the routes below only translate between them and HTTP."""
 
     def __init__(self, inbox: Inbox, catalog: Catalog, turns: SessionResolver) -> None:
         self.inbox = inbox
@@ -73,7 +73,7 @@ class Sessions:
         self.turns = turns
 
     async def find(self, caller: Caller, session_id: str) -> views.SessionRow:
-        """The caller's own; that of another owner is as good as none."""
+        """The caller's session; a session of another owner is not found."""
         row = await views.session(self.db, session_id, caller.owner)
         if row is None:
             raise _missing()
@@ -84,7 +84,7 @@ class Sessions:
         return await journals.load(self.db, session_id, row.head)
 
     async def answer(self, caller: Caller, session_id: str, text: str, call_id: str | None) -> Session:
-        """Answers a question of the session, or of an agent beneath it."""
+        """Answers a question of the session, or of one of its sub-agents."""
         session = await self.load(caller, session_id)
         questions = await meant(self.db, session, call_id, lambda one: one.call.kind == "ask")
         if not questions and call_id is not None and not await tree.was_answered(self.db, session, call_id):
@@ -101,7 +101,7 @@ class Sessions:
         return attached.session if asked.session is session else await self.load(caller, session_id)
 
     async def decide(self, caller: Caller, session_id: str, approval: Approval) -> Session:
-        """Approves or denies a call, or settles one whose outcome nobody knows, as it stands now."""
+        """Approves or denies a call, or settles a call with an unknown outcome, in its current state."""
         first: Question | None = None
         for _ in range(decisions.RACES):
             session = await self.load(caller, session_id)
@@ -117,13 +117,13 @@ class Sessions:
         raise decisions.outrun()
 
     async def forget(self, caller: Caller, session_id: str) -> None:
-        """Deletes the session and all that it has called, whatever they are doing, with all that was said there."""
+        """Deletes the session and all sub-agents that it called, in any state, with their whole content."""
         await self.find(caller, session_id)
         if not await self.inbox.forget(session_id, caller.owner):
             raise _missing()
 
     async def cancel(self, caller: Caller, session_id: str) -> Session:
-        """Ends the running turn, or the next one waiting; in a session that rests, what it has left at work."""
+        """Cancels the running turn, or the next queued one; in an idle session, its background delegations."""
         return await self.inbox.cancel(await self.load(caller, session_id))
 
 
@@ -145,7 +145,7 @@ async def list_sessions(caller: auth.User, sessions: Held, asked: Annotated[OwnS
 
 @router.get(SESSION)
 async def get_session(caller: auth.User, sessions: Held, session_id: str) -> Response:
-    """One session: its state, what it is doing, what it waits for, what came of it."""
+    """One session: its state, its current activity, what it waits for, its results."""
     session = await sessions.load(caller, session_id)
     return wire.Json(described(session, await waiting_status(sessions.db, session)))
 
@@ -170,20 +170,20 @@ async def clarify(caller: auth.User, sessions: Held, session_id: str, answer: An
     openapi_extra=wire.example(call_id="3-action-0", decision="happened", result="paid"),
 )
 async def approve(caller: auth.User, sessions: Held, session_id: str, approval: Approval) -> Response:
-    """Approves or denies a call that waits for it; or says what became of one whose worker was lost:
+    """Approves or denies a waiting call; or reports the outcome of a call whose worker was lost:
     happened (with its result), did_not_happen, give_up."""
     return _accepted(session_id, await sessions.decide(caller, session_id, approval))
 
 
 @router.post(f"{SESSION}/cancel", status_code=202)
 async def cancel(caller: auth.User, sessions: Held, session_id: str) -> Response:
-    """Ends the running turn, or the next one waiting; in a session that rests, what it has left at work."""
+    """Cancels the running turn, or the next queued one; in an idle session, its background delegations."""
     return _accepted(session_id, await sessions.cancel(caller, session_id))
 
 
 @router.delete(SESSION)
 async def forget(caller: auth.User, sessions: Held, session_id: str) -> Response:
-    """Forgets the session for real, and the agents that it has called: nothing that was said there is left."""
+    """Deletes the session and the sub-agents that it called: none of their content is left."""
     await sessions.forget(caller, session_id)
     return wire.Json({"id": session_id, "object": "session.deleted", "deleted": True})
 
@@ -201,7 +201,7 @@ def _may_decide(decision: events.Decision, question: Question) -> bool:
 
 
 def described(session: Session, below: WaitingStatus) -> dict[str, Any]:
-    """A session in all that a client may want to know of it; its state is that of the agents beneath it, too."""
+    """A session with all details; its state includes that of its sub-agents."""
     turn = session.turn
     counters = {
         "iteration": turn.iteration if turn else 0,
@@ -261,7 +261,7 @@ def _question(question: Question, top: Session) -> dict[str, Any]:
 
 
 def listed(row: views.SessionRow) -> dict[str, Any]:
-    """A session as lists show it."""
+    """A session as a row of a list."""
     return {
         "session_id": row.id,
         "template_id": row.agent,

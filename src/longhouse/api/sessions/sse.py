@@ -17,14 +17,14 @@ from longhouse.store.database import Database
 async def events_of(
     db: Database, bus: Bus, session_id: str, after: int, *, until_rest_of: Session | None, deltas: bool
 ) -> AsyncGenerator[bytes, None]:
-    """Facts after the id come first, then the draft of the running step, then whatever happens.
+    """Journal events after the id come first, then the draft of the running step, then live events.
 
-    `until_rest_of`: the session as it was just now, to tell when it rests; without it the stream never ends by itself,
-    and a client that only listens costs no fold.
+    `until_rest_of`: the current session, folded along to end the stream when the session rests. Without it the stream
+    never ends by itself, and a client that only listens costs no fold.
     """
     watch = Watch(db, until_rest_of)
     with bus.subscribed(session_id) as subscription:
-        # A draft is shown after the facts that its step was decided at, even if they came while we read.
+        # A draft is sent after the events that its step is based on, even if they were appended during this read.
         while (page := await journals.read(db, session_id, after)) or is_ahead(bus.draft(session_id), after):
             yield b"".join(fact(session_id, record, record.seq) for record in page)
             watch.see(page)
@@ -44,7 +44,7 @@ async def events_of(
 
 
 class Watch:
-    """Folds along until the session rests; without a session it has nothing to do."""
+    """Folds the events until the session rests; does nothing without a session."""
 
     def __init__(self, db: Database, session: Session | None) -> None:
         self._db = db
@@ -56,7 +56,7 @@ class Watch:
             self._session = fold((record for record in records if record.seq > head), self._session)
 
     async def is_over(self) -> bool:
-        """Does the session rest, and can none of those that it waits for move before a person does something?"""
+        """Does the session rest, and can no sub-agent that it waits for proceed without a person?"""
         if self._session is None or self._session.can_move:
             return False
         return (await waiting_status(self._db, self._session)).rests
@@ -71,7 +71,7 @@ def _piece(session_id: str, item: Recorded | Fragment) -> bytes:
 
 
 def fact(session_id: str, record: Recorded, event_id: int | str) -> bytes:
-    """An event of the journal, with the id to continue from."""
+    """An event of the journal, with the id to resume from."""
     value = {
         "seq": record.seq,
         "at": record.at,

@@ -1,4 +1,4 @@
-"""Following a session: every fact once and in order, fragments in between, whatever becomes of the hints."""
+"""The live tail of a session: every journal event once and in order, with fragments between, even if hints are lost."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Iterator
@@ -18,10 +18,10 @@ S = TypeVar("S", bound=Seen)
 async def follow(
     db: Database, session_id: str, subscription: Subscription, *, after: int, beat: float
 ) -> AsyncGenerator[list[Seen], None]:
-    """Batches of what happened after `after`; every `beat` seconds an empty one, whatever else happens.
+    """Batches of events after `after`; an empty batch every `beat` seconds as a heartbeat.
 
-    It ends where the session was forgotten.
-    Hints that bring nothing new, and news that a reader passes over, must not keep its connection silent.
+    It ends if the session is deleted.
+    Heartbeats come also while hints bring nothing new or the reader skips events, so that the connection never idles.
     """
     clock = asyncio.get_running_loop().time
     beats_at = clock() + beat
@@ -50,7 +50,7 @@ async def follow(
 
 
 async def _facts(db: Database, session_id: str, item: Facts | JournalGrew, after: int) -> list[Recorded]:
-    """What this hint adds to what is known: taken from the hint where it joins, else from the journal."""
+    """The new events of a hint: taken from the hint if they follow directly, else read from the journal."""
     if isinstance(item, Facts) and item.recorded[0].seq <= after + 1:
         return [record for record in item.recorded if record.seq > after]
     if isinstance(item, JournalGrew) and item.head is not None and item.head <= after:
@@ -59,7 +59,7 @@ async def _facts(db: Database, session_id: str, item: Facts | JournalGrew, after
 
 
 def dated(items: Iterable[S]) -> Iterator[tuple[datetime, S]]:
-    """Items with their times, to be merged with others; fragments stay where they are among the facts."""
+    """Items with their times, for a merge; fragments keep their position among the events."""
     at = datetime.min.replace(tzinfo=UTC)
     for item in items:
         at = item.at if isinstance(item, Recorded) else at

@@ -1,6 +1,6 @@
-"""One reader for delegation trees: what is new in the journals beneath a session, causes before effects.
+"""The reader of delegation trees: new events in the journals of a session's sub-agents, causes before effects.
 
-The chat, the tree's server-sent events and the terminal show what it finds.
+The chat, the tree's server-sent events and the terminal render its result.
 """
 
 import heapq
@@ -23,7 +23,7 @@ from longhouse.store.journals import PAGE
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """One event of one session; for an agent beneath, as it is shown, or None where nothing is shown."""
+    """One event of one session; for a sub-agent with the event that clients see, or None if they see nothing."""
 
     session: str
     record: Recorded
@@ -32,46 +32,46 @@ class News:
 
 @dataclass(slots=True)
 class TreeReader:
-    """Reads what is new in a tree; the top session's own events come from its tail and are merged with the rest."""
+    """Reads new events of a tree; the top session's own events come from its tail and are merged with the rest."""
 
     db: Database
     top: str
     head: int
-    """Up to where the events of the top session are known."""
+    """The seq up to which the events of the top session are known."""
     conversation: str
     roots: list[Root]
     seen_heads: dict[str | None, dict[str, int]]
-    """Trace -> session -> up to where its journal was read; None: in every other trace."""
+    """Trace -> session -> the seq up to which its journal was read; None: in every other trace."""
     polls: bool = False
-    """Is it asked again and again, mostly while nothing has happened? Then much is read page by page."""
+    """Is the reader polled, mostly with nothing new? Then long journals are read page by page."""
     held: list[Seen] = field(default_factory=list)
-    """Events of the top session that wait, since it is not known for sure that their causes beneath were read."""
+    """Events of the top session that are held back until their causes in sub-agents are certainly read."""
     is_cut: bool = False
-    """Was there more to read than a page?"""
+    """Was there more than one page to read?"""
     _mark: int | None = None
     _tools: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Session -> call -> its tool; empty for a question, whose answer is no result of a tool."""
+    """Session -> call -> its tool; empty for a question, since its answer is no tool result."""
 
     @classmethod
     def of_turn(cls, db: Database, session: Session, trace: str, seen_heads: Mapping[str, int]) -> "TreeReader":
-        """Reads what one turn has begun; nothing that is in `seen_heads` already."""
+        """Reads what one turn has delegated, after `seen_heads`."""
         seen: dict[str | None, dict[str, int]] = {None: dict(seen_heads), trace: dict(seen_heads)}
         roots = [Root(session.id, session.id, trace)]
         return cls(db, session.id, session.head, session.conversation, roots, seen)
 
     @classmethod
     def of_session(cls, db: Database, top: str, conversation: str, seen_heads: Mapping[str, int]) -> "TreeReader":
-        """Reads all that was ever done for a session, after `seen_heads`."""
+        """Reads all delegations of a session, after `seen_heads`."""
         head, seen = seen_heads.get(top, 0), dict(seen_heads)
         return cls(db, top, head, conversation, [Root(top, top, None)], {None: seen}, polls=True)
 
     @property
     def is_whole(self) -> bool:
-        """Did the last look show everybody up to then?"""
+        """Did the last read cover all journals completely?"""
         return not self.is_cut and not self.held
 
     async def collect(self, session: Session, trace: str, handle: str) -> None:
-        """Also reads what an earlier turn has begun by this call, from where the streams of such turns have ended."""
+        """Also reads what an earlier turn delegated with this call, from where the streams of those turns ended."""
         uses = (use for entry in session.transcript if isinstance(entry, Step) for use in entry.uses)
         calls = [use.call for use in uses if use.role == "collects" and handle in handles_in(use.arguments)]
         begun = await tree.begun(self.db, session, trace, handle, calls)
@@ -84,13 +84,13 @@ class TreeReader:
             self.seen_heads[begun.trace] = {one: max(heads.get(one, 0), before.get(one, 0)) for one in heads | before}
 
     async def so_far(self) -> list[Seen | News]:
-        """All that is not read yet, with the events of the top session, at most a page."""
+        """All unread events, including those of the top session, at most one page."""
         return merged((), await self._look(with_top=True) or ())
 
     async def since(self, batch: Sequence[Seen]) -> Sequence[Seen | News]:
-        """What is new at the top, and with it what is new beneath; nothing, and it is held, while causes are missing.
+        """New events of the top session and its sub-agents; while causes are missing, the batch is held back.
 
-        Fragments alone are worth no look; an empty batch says that a while has passed.
+        Fragments alone trigger no query; an empty batch is a heartbeat.
         """
         self.held += batch
         self.head = next((item.seq for item in reversed(self.held) if isinstance(item, Recorded)), self.head)
@@ -102,14 +102,14 @@ class TreeReader:
         return merged(held, lives)
 
     async def _has_changed(self) -> bool:
-        """False where no journal of the conversation has grown since the last look, and that one was whole."""
+        """False if the last read was complete and no journal of the conversation has grown since."""
         if not self.polls:
             return True
         before, self._mark = self._mark, await tree.mark(self.db, self.top)
         return before != self._mark or self.is_cut
 
     async def _look(self, *, with_top: bool = False) -> list[list[News]] | None:
-        """The new events of each session; None where the top session itself has gone further than `head`."""
+        """The new events of each session; None if the top session itself has grown beyond `head`."""
         seen = self.seen_heads[None] if self.polls else {}
         nodes = await tree.nodes(self.db, self.roots, seen_heads={**seen, self.top: self.head})
         if not with_top and any(node.id == self.top for node in nodes):
@@ -155,22 +155,22 @@ class TreeReader:
 
 
 def merged(held: Iterable[Seen], lives: Iterable[Sequence[News]]) -> list[Seen | News]:
-    """Journals in one order: merged by time and not sorted, so that the events of one session stay in theirs."""
+    """Journals in one order: merged by time, not sorted, so that the events of each session keep their order."""
     others = ([(one.record.at, one) for one in life] for life in lives)
     return [item for _, item in heapq.merge(dated(held), *others, key=lambda pair: pair[0])]
 
 
 @dataclass(frozen=True, slots=True)
 class TreeAgent:
-    """The agent beneath whose events are shown."""
+    """The sub-agent whose events are shown."""
 
     id: str
     name: str
     conversation: str
     depths: Mapping[str, int]
-    """Trace -> how far beneath it stands there; its other traces are nobody's business here."""
+    """Trace -> the agent's depth in it; events of its other traces are not shown."""
     seen: Mapping[str, int] = field(default_factory=dict)
-    """Trace -> up to where its journal was read for it."""
+    """Trace -> the seq up to which its journal was read."""
 
     def is_concerned_by(self, record: Recorded) -> bool:
         return record.trace in self.depths and record.seq > self.seen.get(record.trace, 0)
@@ -179,7 +179,7 @@ class TreeAgent:
 def subagent_events(
     records: Sequence[Recorded], tools: dict[str, str], agent: TreeAgent
 ) -> Iterator[tuple[Recorded, dict[str, Any] | None]]:
-    """Each record with the event that a client sees, by the names that people know; None where it sees nothing."""
+    """Each record with the event that a client sees, under public names; None if it sees nothing."""
     ours = [record for record in records if agent.is_concerned_by(record)]
     nth = 0
     for record in records:
@@ -209,7 +209,7 @@ def _dressed(record: Recorded, agent: TreeAgent, event: str, detail: dict[str, A
 def _event(
     event: events.Event, rest: Iterable[Recorded], tools: dict[str, str]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """At most one."""
+    """The client's event for a record: at most one."""
     match event:
         case events.Prompted(aside=False):
             yield "subagent_delegation", {"task": "\n".join(one for one in event.content if isinstance(one, str))}
@@ -233,7 +233,7 @@ def _event(
 
 
 def _calls(rest: Iterable[Recorded]) -> list[events.Called]:
-    """The calls of a reply, which were recorded together with it."""
+    """The calls of a reply, which are recorded together with it."""
     found = []
     for record in rest:
         if isinstance(record.event, events.Replied):

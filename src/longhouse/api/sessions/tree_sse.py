@@ -1,4 +1,4 @@
-"""A session and the agents beneath it as server-sent events, in an order in which causes come before effects."""
+"""A session and its sub-agents as one stream of server-sent events, causes before effects."""
 
 from collections.abc import AsyncGenerator, Iterable, Iterator
 from typing import Final
@@ -22,9 +22,9 @@ LOOK_EVERY: Final = 1.0
 async def tree_events_of(
     db: Database, bus: Bus, cursor: TreeCursor, conversation: str, *, until_rest_of: Session | None, deltas: bool
 ) -> AsyncGenerator[bytes, None]:
-    """What happened in the tree after the cursor, then the draft of the running step, then whatever happens.
+    """Events of the tree after the cursor, then the draft of the running step, then live events.
 
-    `until_rest_of`: as in `events_of`; such a stream ends when nobody in the tree can move.
+    `until_rest_of`: as in `events_of`; the stream then ends when no session of the tree can proceed.
     """
     root, watch, silent = cursor.root, Watch(db, until_rest_of), 0
     reader = TreeReader.of_session(db, root, conversation, cursor.seen_heads)
@@ -52,7 +52,7 @@ async def tree_events_of(
                 return
             is_over = await _is_over(db, root, watch)
             if reader.is_cut or (is_over and reader.is_whole):
-                # What did not fit, or happened on the way to the rest, is still to be shown.
+                # Events beyond the page, or appended just before the rest, are still to be sent.
                 subscription.put(SubagentsChanged())
 
 
@@ -64,7 +64,7 @@ async def _is_over(db: Database, root: str, watch: Watch) -> bool:
 
 
 def _pieces(cursor: TreeCursor, items: Iterable[Seen | News]) -> Iterator[bytes]:
-    """As they are sent, each fact with the id to continue from."""
+    """The encoded events, each journal event with the id to resume from."""
     for item in items:
         if isinstance(item, Fragment):
             yield delta(item)

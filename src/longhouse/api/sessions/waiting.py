@@ -1,4 +1,4 @@
-"""What agents ask a person, in a session and beneath it, and whether anything there can move before he answers."""
+"""Open questions of a session and its sub-agents, and whether anything can proceed before a person answers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -33,37 +33,37 @@ class Question:
 
     @property
     def spoken(self) -> str:
-        """As a question is asked at the top: with who asks."""
+        """The question as the top session asks it: with the name of the agent."""
         return f"{self.session.agent}: {self.text}"
 
     def label(self, top: Session) -> str:
-        """What a person calls it by in the session at the top: ids are a session's own, so others are named with it."""
+        """Its name in the top session: call ids are unique within a session only, so sub-agents add their own name."""
         if self.session.id == top.id:
             return self.call.call
         return f"{asker(self.session.agent, self.session.label)}/{self.call.call}"
 
     @property
     def of_agent(self) -> str:
-        """The same by the agent alone, where there is one session of it."""
+        """The same with the agent's name alone, for an agent with one session."""
         return f"{self.session.agent}/{self.call.call}"
 
     def is_same(self, other: "Question") -> bool:
-        """Is it about the same call, however far its session has gone since?"""
+        """Is it about the same call, whatever its session has done since?"""
         return (self.session.id, self.call.call) == (other.session.id, other.call.call)
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingStatus:
-    """What a session waits for beneath it."""
+    """What a session waits for in its sub-agents."""
 
     rests: bool
-    """Can nothing move before a person does something?"""
+    """Can nothing proceed before a person acts?"""
     questions: tuple[Question, ...] = ()
-    """The oldest first."""
+    """Oldest first."""
 
     @property
     def state(self) -> State | None:
-        """What the session at the top is shown as, where somebody beneath it waits for a person."""
+        """The state shown for the top session if a sub-agent waits for a person."""
         kinds = {question.call.kind for question in self.questions}
         if "ask" in kinds:
             return State.WAITING_FOR_CLARIFICATION
@@ -71,18 +71,18 @@ class WaitingStatus:
 
 
 def asker(agent: str, label: str) -> str:
-    """One agent may have several sessions, under labels of letters, digits and . _ : @ -"""
+    """The agent's name with the label of its session: one agent may have several. Labels: letters, digits, . _ : @ -"""
     label = own_label(label)
     return f"{agent}:{label}" if label else agent
 
 
 def own(session: Session) -> list[Question]:
-    """What the session itself asks a person."""
+    """The session's own open questions."""
     return [Question(session, call) for call in session.open.values() if call.awaits_person]
 
 
 def named(questions: Sequence[Question], top: Session, name: str | None) -> list[Question]:
-    """Those that a person means by a name: the one with this label, else any of this agent, else any with this id."""
+    """The questions that a name means: the one with this label, else those of this agent, else those with this id."""
     if name is None:
         return [*questions]
     by_label = [one for one in questions if one.label(top) == name]
@@ -91,20 +91,20 @@ def named(questions: Sequence[Question], top: Session, name: str | None) -> list
 
 
 def collected(session: Session) -> list[str]:
-    """The handles that the present turn collects what earlier calls have begun by."""
+    """The handles of earlier delegations that the current turn collects."""
     uses = (use for step in session.steps for use in step.uses if use.role == "collects")
     return [handle for use in uses for handle in handles_in(use.arguments)]
 
 
 def handles_in(arguments: str) -> list[str]:
-    """One at most: a model writes whatever it likes."""
+    """The handle in the arguments: at most one, since a model may write anything."""
     given = value_of(arguments)
     handle = given.get("handle") if isinstance(given, dict) else None
     return [handle] if isinstance(handle, str) else []
 
 
 async def waiting_status(db: Database, session: Session) -> WaitingStatus:
-    """What a session that waits for others waits for; one that waits for nobody rests by itself."""
+    """The waiting status of a session that waits for sub-agents; a session that waits for none rests by itself."""
     turn = session.turn
     if turn is None or session.can_move or not session.awaits_agents:
         return WaitingStatus(rests=not session.can_move)
@@ -112,16 +112,16 @@ async def waiting_status(db: Database, session: Session) -> WaitingStatus:
     nodes = [node for node in found if node.id != session.id]
     asking = [await journals.load(db, node.id, node.head) for node in nodes if node.state in ASKING]
     questions = [question for one in asking for question in own(one)]
-    # Where nobody asks, an outcome is on its way to us.
+    # Without an open question, an outcome is on its way to the session.
     rests = bool(questions or own(session)) and not any(node.can_move for node in nodes)
     return WaitingStatus(rests, tuple(sorted(questions, key=_age)))
 
 
 async def shown(db: Database, rows: Sequence[sessions.SessionRow]) -> list[sessions.SessionRow]:
-    """Sessions as lists show them: one that waits for others is in the state of those who wait for a person."""
+    """Rows of a list: a session that waits for sub-agents has the state of the one that waits for a person."""
     waiting = [Root(row.id, row.id, row.trace_id) for row in rows if row.state == State.WAITING_FOR_AGENT]
     nodes = await tree.nodes(db, [root for root in waiting if root.trace], awaited=True, open_only=True)
-    # As `WaitingStatus` has it: a question comes before an approval.
+    # As in `WaitingStatus`: a question comes before an approval.
     states = {
         node.top: node.state
         for kind in reversed(ASKING)

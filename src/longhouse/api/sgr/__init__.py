@@ -1,1 +1,1 @@
-"""The paths that users of SGR-Agent Core know."""
+"""Routes that are compatible with SGR-Agent Core."""

@@ -1,4 +1,4 @@
-"""The agent log of a session, as users of SGR-Agent Core know it."""
+"""The agent log of a session, in the format of SGR-Agent Core."""
 
 from fastapi import Response
 
@@ -12,6 +12,6 @@ router = strict_router("Sessions", auth.user)
 
 @router.get(f"{SESSION}/log")
 async def get_log(caller: auth.User, sessions: Held, session_id: str) -> Response:
-    """What the agent thought and did, step by step: id, model_config, task, toolkit, log."""
+    """The agent's reasoning and calls, step by step: id, model_config, task, toolkit, log."""
     session = await sessions.load(caller, session_id)
     return wire.Json(await log_of(sessions.db, sessions.catalog, session))

@@ -1,4 +1,4 @@
-"""The paths that users of SGR-Agent Core know: /agents, /agents/{id}/state, /agents/{id}/provide_clarification."""
+"""Routes compatible with SGR-Agent Core: /agents, /agents/{id}/state, /agents/{id}/provide_clarification."""
 
 from typing import Any
 
@@ -25,11 +25,11 @@ OLD_STATES = {
     State.WAITING_FOR_AGENT: State.RESEARCHING,
     State.WAITING_FOR_APPROVAL: State.WAITING_FOR_CLARIFICATION,
 }
-"""States that SGR-Agent Core does not know, as it would call them."""
+"""Our states that SGR-Agent Core lacks -> the nearest state that it has."""
 
 
 class Clarifications(wire.Strict):
-    """The body it sends: a text, several texts, or messages of which the user's are taken."""
+    """The request body: a text, several texts, or messages, of which those of the user are used."""
 
     clarifications: StrictStr | wire.Many[StrictStr] | None = None
     messages: wire.Many[wire.ChatMessage] | None = Field(default=None, min_length=1, max_length=wire.MAX_MESSAGES)
@@ -48,7 +48,7 @@ def routes(db: Database, bus: Bus, sessions: Sessions) -> APIRouter:
 
     @router.get("/agents")
     async def list_agents(caller: auth.User) -> Response:
-        """The newest sessions, as it lists agents."""
+        """The newest sessions, in the format of SGR-Agent Core's list of agents."""
         rows = await views.sessions(db, views.SessionQuery(owner=caller.owner), before=None, limit=MAX_PAGE)
         agents = [_listed(row) for row in await shown(db, rows)]
         return wire.Json({"agents": agents, "total": len(agents)})
@@ -68,7 +68,7 @@ def routes(db: Database, bus: Bus, sessions: Sessions) -> APIRouter:
     async def provide_clarification(
         caller: auth.User, agent_id: str, given: Clarifications, request: Request
     ) -> Response:
-        """Answers the oldest open question, also one of an agent beneath, and streams what follows."""
+        """Answers the oldest open question, also one of a sub-agent, and streams the rest of the turn."""
         if not given.text:
             raise CallerError("Send the answer under 'clarifications' or 'messages'.", param="clarifications")
         session = await sessions.load(caller, agent_id)
