@@ -17,7 +17,7 @@ BUDGETS = {
     "journal": 1_950,
     "memory": 150,
     "models": 1_950,
-    "runtime": 2_800,
+    "runtime": 2_850,
     "search": 1_500,
     "store": 5_950,
     "tools": 4_250,
