@@ -158,7 +158,11 @@ class IndexEntry:
 async def sole_writer(db: Database) -> AsyncIterator[bool]:
     """Whether this process may write the index: one process at a time, by an advisory lock that ends with it."""
     async with db.connection() as connection:
-        yield bool(await connection.fetchval("SELECT pg_try_advisory_lock($1, $2)", *LOCK))
+        may_write = bool(await connection.fetchval("SELECT pg_try_advisory_lock($1, $2)", *LOCK))
+        yield may_write
+        if may_write:
+            # Postgres notices a closed connection a moment later: until then the next writer would be refused.
+            await connection.execute("SELECT pg_advisory_unlock($1, $2)", *LOCK)
 
 
 async def space(db: Database, name: str) -> Space | None:
