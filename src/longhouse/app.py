@@ -141,10 +141,10 @@ async def open_app(
         pool, offering = Pool(model_for), Offering(catalog, toolbox, replace(search, resolve=toolbox.resolve))
         patience = Patience(attended=settings.patience, unattended=15 * settings.patience)
         engine = Engine(db, bus, catalog, toolbox, offering, pool, worker=new_id(), patience=patience, prior=prior)
-        terms = WorkerOptions(slots=settings.worker_slots, lease=settings.lease_seconds)
+        options = WorkerOptions(slots=settings.worker_slots, lease=settings.lease_seconds)
         folders = setup.log_folders
         keep = LogFolder(db, catalog, settings.logs_dir, folders).keep if settings.logs_dir or folders else None
-        worker = Worker(db, bus, engine, terms, keep_log=keep)
+        worker = Worker(db, bus, engine, options, keep_log=keep)
         watchdog = Watchdog()
         numbers = Metrics(
             lambda: worker.busy,
@@ -153,14 +153,14 @@ async def open_app(
             lambda: (watchdog.times, watchdog.seconds),
             lambda: toolbox.left_behind,
         )
-        roster = InstanceRegistry(db, pool, worker.id)
-        shredder = open_shredder(setup, db, [config, *configs.values()])
+        registry = InstanceRegistry(db, pool, worker.id)
+        cleanup = file_cleanup_of(setup, db, [config, *configs.values()])
         async with (
-            shredder.running(),
+            cleanup.running(),
             open_mcp(servers, toolbox),
-            roster.kept(),
+            registry.kept(),
             worker.working(),
-            open_entrance(settings, db) as door,
+            open_authenticator(settings, db) as door,
         ):
             asgi = server.build(
                 db,
@@ -169,7 +169,7 @@ async def open_app(
                 numbers,
                 door=door,
                 toolbox=toolbox,
-                admission=open_admission(setup, catalog),
+                admission=validator_of(setup, catalog),
                 finder=finder,
                 default_template=settings.default_template,
                 prior=prior,
@@ -259,14 +259,14 @@ async def open_services(settings: Settings, db: Database) -> AsyncIterator[Servi
         yield Services(search=search, memory=memory)
 
 
-def open_shredder(setup: Configured, db: Database, configs: Sequence[ToolConfig]) -> FileCleanup:
+def file_cleanup_of(setup: Configured, db: Database, configs: Sequence[ToolConfig]) -> FileCleanup:
     """Opens the cleanup of files that deleted sessions left on this machine."""
     logs = dict.fromkeys([setup.settings.logs_dir, *setup.log_folders.values()])
     reports = dict.fromkeys(one.execution.reports_dir for one in configs)
     return FileCleanup(db, tuple(path for path in logs if path), tuple(Path(path) for path in reports if path))
 
 
-def open_entrance(settings: Settings, db: Database) -> AbstractAsyncContextManager[Authenticator]:
+def open_authenticator(settings: Settings, db: Database) -> AbstractAsyncContextManager[Authenticator]:
     limits = KeyLimits(
         rate_limit=settings.rate_limit,
         max_concurrent=settings.max_concurrent,
@@ -275,7 +275,7 @@ def open_entrance(settings: Settings, db: Database) -> AbstractAsyncContextManag
     return open_door(db, admin_key=settings.admin_key.get_secret_value().strip(), limits=limits)
 
 
-def open_admission(setup: Configured, catalog: Catalog) -> CatalogValidator:
+def validator_of(setup: Configured, catalog: Catalog) -> CatalogValidator:
     """Opens the validator of what may be published in this installation."""
     settings = setup.settings
     return CatalogValidator(

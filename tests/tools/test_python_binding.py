@@ -13,7 +13,7 @@ from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.journal.events import Fault
 from longhouse.tools.base import BaseTool
 from longhouse.tools.bindings.base import RefusedBinding
-from longhouse.tools.bindings.python import EntrypointBinding, EntrypointError, bound, check, known, load
+from longhouse.tools.bindings.python import MOVED, EntrypointBinding, EntrypointError, bound, check, known, load
 from longhouse.tools.builtin.clock import ClockTool
 
 TOOL = """
@@ -142,6 +142,28 @@ def test_checking_imports_nothing_and_loading_does(package: Package, tmp_path: P
 
 def test_our_own_tools_are_always_there() -> None:
     assert load("longhouse.tools.builtin.clock:ClockTool", []) is ClockTool
+
+
+@pytest.mark.parametrize(
+    "entrypoint",
+    [
+        "longhouse.tools.clock:ClockTool",
+        "longhouse.tools.delegate:CollectTool",
+        "longhouse.tools.find:FindToolsTool",
+        "longhouse.tools.plan:ReasoningTool",
+        "longhouse.tools.report:CreateReportTool",
+        "longhouse.tools.research:WebSearchTool",
+        "longhouse.tools.talk:FinalAnswerTool",
+        "longhouse.tools.workspace:ReadFileTool",
+    ],
+)
+def test_a_class_that_a_catalog_of_before_names_is_found_where_it_is_now(entrypoint: str) -> None:
+    module, _, name = entrypoint.partition(":")
+    assert check(entrypoint, []) is None
+    found = load(entrypoint, [])
+    assert (found.__name__, known(entrypoint)) == (name, found)
+    assert module in MOVED
+    assert found.__module__ == MOVED[module]
 
 
 @pytest.mark.parametrize("name", ["function", "number", "Path", "BaseTool", "Missing"])

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 import msgspec
 import typer
 
-from longhouse.app import open_admission, open_store, parts_of
+from longhouse.app import open_store, parts_of, validator_of
 from longhouse.catalog import security
 from longhouse.catalog.diff import differences
 from longhouse.catalog.service import merge
@@ -202,7 +202,7 @@ async def publish_file(settings: Settings, kind: Kind, file: Path, *, activate: 
     sent = read_file(file)
     async with _opened(settings, kind) as (shelf, catalog):
         # Configuration files are read too: their keys and models apply here as they do for the server.
-        new, admission = 0, open_admission(configure(settings), catalog)
+        new, admission = 0, validator_of(configure(settings), catalog)
         for start in range(0, len(sent), BATCH):
             some = sent[start : start + BATCH]
             for one in await admission.publish(shelf, some, by=BY, activate=activate):
