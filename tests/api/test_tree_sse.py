@@ -7,11 +7,7 @@ from typing import Any
 
 from attack_helpers import leaves_no_trace, refusal
 
-from longhouse.agents.strategies.protocol import Body
-from longhouse.api.sessions.cursor import TreeCursor
-from longhouse.models.scripted import Say, call, calls, say
-from server_helpers import House, Serving, Sse, dictated, sse
-from stories.delegating_server import (
+from delegating_server import (
     CAST,
     SignTool,
     answer,
@@ -23,6 +19,10 @@ from stories.delegating_server import (
     question,
     session_of,
 )
+from longhouse.agents.strategies.protocol import Body
+from longhouse.api.sessions.cursor import TreeCursor
+from longhouse.models.scripted import Say, call, calls, say
+from server_helpers import House, Serving, Sse, dictated, sse
 
 NAMED = {
     "subagent_delegation": {"task"},

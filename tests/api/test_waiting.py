@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from delegating_server import CAST, SignTool, answer, ask, in_steps, playing, question, results, session_of
 from longhouse.api.sessions.tree_reader import News, TreeAgent, TreeReader, subagent_events
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
@@ -16,7 +17,6 @@ from longhouse.runtime.bus import SubagentsChanged
 from longhouse.store.delegation import tree
 from longhouse.store.delegation.tree import Root
 from server_helpers import BEGAN, House, Serving, dictated, prompted, returned, sse, started, used
-from stories.delegating_server import CAST, SignTool, answer, ask, in_steps, playing, question, results, session_of
 
 AGENT = TreeAgent("analytic_1", "analytic", "c", {"t": 2})
 CHAIN: dict[str, Any] = {"master": in_steps(ask("ann", "Go on.")), "ann": in_steps(ask("ben", "Go on."))}

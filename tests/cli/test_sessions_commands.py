@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from delegating_server import CAST, SignTool, answer, ask, in_steps, playing, question, session_of
 from longhouse import clock
 from longhouse.agents.strategies.protocol import Body
 from longhouse.api.sessions.waiting import WaitingStatus, waiting_status
@@ -22,7 +23,6 @@ from longhouse.models.scripted import Say, call, calls, say
 from longhouse.settings import Settings
 from longhouse.store.sessions import SessionQuery
 from server_helpers import BEGAN, House, Serving, dictated, launched_words, opened, prompted, returned, started, used
-from stories.delegating_server import CAST, SignTool, answer, ask, in_steps, playing, question, session_of
 
 NASTY = "a\x1b[31mb\x1b]0;owned\x07 \x9b31m c\u202egpj\r\nd\u200b [bold]e[/bold]"
 
