@@ -209,7 +209,8 @@ def test_files_that_are_named_exist() -> None:
         if page.name == "CHANGELOG.md":
             continue  # it tells of what is gone
         examples = {block.file for block in blocks(page, "python")}
-        for name in re.findall(r"`(?:longhouse/)?([\w./-]+\.py)`", _prose(page)):
+        spans = " ".join(re.findall(r"`([^`]+)`", _prose(page)))
+        for name in re.findall(r"(?<![\w./-])(?:longhouse/)?([\w-][\w./-]*\.py)\b", spans):
             is_known = name in examples or any(f"/{path}".endswith(f"/{name}") for path in known)
             assert is_known, f"{page.name} names {name}"
 
