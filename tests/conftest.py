@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import threading
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -161,7 +161,7 @@ async def db(dsn: str) -> AsyncIterator[Database]:
 
 
 @pytest.fixture
-def serving(dsn: str) -> Iterator[Serving]:
+def serving(dsn: str) -> Serving:
     """Starts Longhouses on this test's database: `async with serving(...) as house:`."""
     return Serving(dsn)
 

@@ -133,7 +133,7 @@ async def appears(db: Any, sql: str, *args: Any, within: float = 10.0) -> Any:
         return found
 
 
-def cast_house(**environment: str) -> Any:
+def cast_house(**environment: Any) -> Any:
     """This file in a process of its own."""
     from server_helpers import launched  # noqa: PLC0415 - the tests' own helpers are not there when this file is the program
 

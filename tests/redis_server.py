@@ -52,6 +52,12 @@ class RedisServer:
         self._process.send_signal(signal.SIGCONT)
 
 
+def text(value: bytes | str | None) -> str:
+    """The words of a key or a value; clients of Longhouse leave them as bytes."""
+    assert isinstance(value, bytes)
+    return value.decode()
+
+
 @asynccontextmanager
 async def redis_server() -> AsyncIterator[RedisServer]:
     with tempfile.TemporaryDirectory(prefix="longhouse-redis-") as name:

@@ -46,8 +46,31 @@ NO_FILES = {"config_file": "", "agents_file": "", "logging_config": ""}
 """What somebody keeps in the folder that tests run in is none of their business."""
 
 
+class HouseClient:
+    """What a test says to a Longhouse over HTTP, in whichever process it serves."""
+
+    http: aiohttp.ClientSession
+
+    async def say(self, text: str, *, model: str = AGENT, **extra: Any) -> Any:
+        """One message, one answer, not streamed; extra fields go into the body."""
+        body = {"model": model, "messages": [{"role": "user", "content": text}], **extra}
+        async with self.http.post("/v1/chat/completions", json=body) as response:
+            return await response.json()
+
+    async def session(self, session_id: str) -> Any:
+        async with self.http.get(f"/v1/sessions/{session_id}") as response:
+            return await response.json()
+
+    async def until(self, session_id: str, *states: str, within: float = 10.0) -> Any:
+        """The session once it is in one of these states."""
+        async with asyncio.timeout(within):
+            while (shown := await self.session(session_id))["state"] not in states:
+                await asyncio.sleep(0.02)
+            return shown
+
+
 @dataclass
-class House:
+class House(HouseClient):
     """A Longhouse that serves on `url`, in this process."""
 
     app: App
@@ -63,16 +86,6 @@ class House:
     def db(self) -> Database:
         return self.app.db
 
-    async def say(self, text: str, *, model: str = AGENT, **extra: Any) -> Any:
-        """One message, one answer, not streamed; extra fields go into the body."""
-        body = {"model": model, "messages": [{"role": "user", "content": text}], **extra}
-        async with self.http.post("/v1/chat/completions", json=body) as response:
-            return await response.json()
-
-    async def session(self, session_id: str) -> Any:
-        async with self.http.get(f"/v1/sessions/{session_id}") as response:
-            return await response.json()
-
     async def journal(self, session_id: str) -> list[Recorded]:
         return await journals.read(self.db, session_id)
 
@@ -81,13 +94,6 @@ class House:
 
     async def folded(self, session_id: str) -> Session:
         return await journals.load(self.db, session_id)
-
-    async def until(self, session_id: str, *states: str, within: float = 10.0) -> Any:
-        """The session once it is in one of these states."""
-        async with asyncio.timeout(within):
-            while (shown := await self.session(session_id))["state"] not in states:
-                await asyncio.sleep(0.02)
-            return shown
 
 
 class Serving:
@@ -139,17 +145,13 @@ async def _served(app: App, lobby: Connections) -> AsyncIterator[str]:
 
 
 @dataclass
-class Process:
+class Process(HouseClient):
     """A Longhouse in a process of its own, which can be killed."""
 
     process: Forked
     url: str
     said: list[str]
     http: aiohttp.ClientSession
-
-    say = House.say
-    session = House.session
-    until = House.until
 
     async def facts(self, session_id: str) -> list[Any]:
         """The journal of a session that rests, as clients see it."""
