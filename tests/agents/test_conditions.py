@@ -122,8 +122,8 @@ def test_every_fact_and_every_limit_is_there_at_every_step() -> None:
 
 
 def test_facts_count_what_happened() -> None:
-    plan = [events.Replied(), used("1-action-0", tool="generateplantool"), returned("1-action-0")]
-    found = [
+    plan: list[events.Event] = [events.Replied(), used("1-action-0", tool="generateplantool"), returned("1-action-0")]
+    found: list[events.Event] = [
         events.Replied(usage=events.Usage(total_tokens=70)),
         used("2-action-0"),
         returned("2-action-0", adds={"searches_used": 1, "sources": {"http://a": {"url": "http://a"}}}),
@@ -140,7 +140,7 @@ def test_the_first_stage_that_holds_is_the_stage_and_time_counts_too() -> None:
     early = BEGAN + timedelta(seconds=3)
     assert rules.facts_of(session_of(), template, early)["stage"] == "first"
     assert rules.facts_of(session_of(), template, NOW)["stage"] == "hurry"
-    step = [events.Replied(), used("1-action-0"), returned("1-action-0")]
+    step: list[events.Event] = [events.Replied(), used("1-action-0"), returned("1-action-0")]
     assert rules.facts_of(session_of(*step), template, early)["stage"] == "plan", "none holds: that of the work itself"
 
 

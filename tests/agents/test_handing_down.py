@@ -42,6 +42,7 @@ def test_a_template_is_a_tool_that_takes_a_task() -> None:
     assert (tool.name, tool.runtime_binding.agent, tool.owner) == ("agent.analytic", "analytic", "acme")
     assert "Counts things." in tool.description_short
     assert tool.tags == ("numbers",)
+    assert tool.input_schema is not None
     assert set(tool.input_schema["properties"]) == {"task", "constraints", "label", "wait"}
     assert tool.input_schema["required"] == ["task"]
     assert tool.tool.is_delegated
@@ -103,7 +104,7 @@ def test_what_was_used_is_not_handed_down() -> None:
 
 def test_all_beneath_have_one_purse_of_what_the_agent_at_the_top_leaves() -> None:
     limits = Limits(max_iterations=9, max_clarifications=1, time_budget=60, tool_budget=5, token_budget=100)
-    asking = [events.Replied(usage=Usage(total_tokens=30)), used("1-action-0")]
+    asking: list[events.Event] = [events.Replied(usage=Usage(total_tokens=30)), used("1-action-0")]
     session = at_work(*asking, returned("1-action-0", spent=Usage(total_tokens=50), calls=2), limits=limits)
     assert session.turn is not None
     # What was used beneath is not taken from the purse twice: there it is counted by itself.

@@ -207,7 +207,7 @@ def test_many_calls_in_one_reply_leave_a_turn_its_steps_to_finish() -> None:
 
 def test_searches_tools_and_tokens_have_budgets_too() -> None:
     search = Tool(name="websearchtool", description="", schema={})
-    searched = [events.Replied(), used("1-action-0"), events.Returned(
+    searched: list[events.Event] = [events.Replied(), used("1-action-0"), events.Returned(
         call="1-action-0", outcome=events.Output(content=""), adds={"searches_used": 2}
     )]  # fmt: skip
     assert open_tools(session_of(*searched, max_searches=3), TEMPLATE, [search, FINISH], STARTED_AT) == [

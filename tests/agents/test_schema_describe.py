@@ -47,7 +47,9 @@ def test_what_may_be_chosen_is_read_too() -> None:
 def test_a_schema_that_refers_to_itself_comes_to_an_end() -> None:
     tree = {"properties": {f"child{n}": {"$ref": "#/$defs/Tree"} for n in range(50)}}
     assert len(parameters({"$ref": "#/$defs/Tree", "$defs": {"Tree": tree}})) == 50
-    wide = {"properties": {f"p{n}": {"properties": {f"q{m}": {} for m in range(50)}} for n in range(50)}}
+    wide: dict[str, Any] = {
+        "properties": {f"p{n}": {"properties": {f"q{m}": {} for m in range(50)}} for n in range(50)}
+    }
     assert len(parameters(wide)) == MOST
 
 

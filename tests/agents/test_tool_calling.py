@@ -1,6 +1,7 @@
 """ToolCallingAgent: what it asks a model, and what it makes of the reply. And the names that a provider accepts."""
 
 import re
+from typing import Any
 
 import msgspec
 import pytest
@@ -27,7 +28,7 @@ TEMPLATE = Template(
 )
 
 
-def session_of(*new: events.Event, **prompt: object) -> Session:
+def session_of(*new: events.Event, **prompt: Any) -> Session:
     return told(opened(), prompted("Will it rain?", **prompt), started(2), *new)
 
 

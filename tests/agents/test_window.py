@@ -1,5 +1,7 @@
 """The transcript that a model sees, message by message."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -15,7 +17,7 @@ TEMPLATE = Template(name="t", tool_policy=ToolPolicy(allowlist=()), prompt_pack=
 ATTACKS = ["{available_tools.__class__}", "{{7*7}}", "{0}", "{task}", "{current_date}", "{clarifications}", "%s", "{"]
 
 
-def session_of(*new: events.Event, text: str = "Will it rain?", **prompt: object) -> Session:
+def session_of(*new: events.Event, text: str = "Will it rain?", **prompt: Any) -> Session:
     return told(opened(), prompted(text, **prompt), started(2), *new)
 
 

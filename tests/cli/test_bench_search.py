@@ -5,6 +5,7 @@ import math
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -35,7 +36,7 @@ QUERIES = [
 
 
 def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    files = {"tools": TOOLS, "queries": QUERIES, "agents": AGENTS}
+    files: dict[str, list[Any]] = {"tools": TOOLS, "queries": QUERIES, "agents": AGENTS}
     command = [sys.executable, "-m", "longhouse", "bench", "search"]
     for name, rows in files.items():
         path = folder / f"{name}.jsonl"

@@ -31,9 +31,10 @@ async def shown(house: House, session_id: str, last: int = 10) -> list[str]:
     """The lines of the tree, as they are drawn where no terminal is."""
     lives = await lives_of(house.db, session_id, last)
     below = await waiting_status(house.db, lives[session_id].session)
-    console = Console(file=io.StringIO(), width=1_000)
+    written = io.StringIO()
+    console = Console(file=written, width=1_000)
     console.print(drawn(lives, session_id, below, last=last, now=clock.now()))
-    return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    return written.getvalue().splitlines()
 
 
 def depth(lines: list[str], words: str) -> int:
@@ -196,7 +197,7 @@ async def test_a_session_that_is_not_there_is_one_sentence(dsn: str) -> None:
 
 
 def test_times_are_those_of_the_journal() -> None:
-    story = [
+    story: list[tuple[int, events.Event]] = [
         (0, opened()), (0, prompted("Go.")), (1, started(2)),
         (4, events.Replied(text="Hm.")), (4, used("1-action-0")), (9, returned("1-action-0", "noon")),
         (10, prompted("Later.")), (11, events.Replied()), (11, events.Finished(answer="Noon.")),
@@ -231,12 +232,14 @@ def test_a_long_text_is_cut() -> None:
 
 def test_what_a_lost_server_said_is_drawn_harmless() -> None:
     lost = events.Decided(call="1-action-0", decision="unknown", by="w1", comment=NASTY)
-    story = (opened(), prompted("Go."), started(2), events.Replied(), used("1-action-0", effect="once"), lost)
+    step = (events.Replied(), used("1-action-0", effect="once"), lost)
+    story: tuple[events.Event, ...] = (opened(), prompted("Go."), started(2), *step)
     records = [Recorded(seq=seq, at=BEGAN, event=event) for seq, event in enumerate(story, 1)]
     life = Life(fold(records, blank("a_1")), tuple(turns_of(records)))
-    console = Console(file=io.StringIO(), width=1_000)
+    written = io.StringIO()
+    console = Console(file=written, width=1_000)
     console.print(drawn({"a_1": life}, "a_1", WaitingStatus(rests=True), last=1, now=BEGAN))
-    text = console.file.getvalue()  # type: ignore[attr-defined]
+    text = written.getvalue()
     assert "\\u202egpj d\\u200b [bold]e[/bold]: did it happen?" in text
     assert all(char.isprintable() or char == "\n" for char in text)
 

@@ -152,7 +152,8 @@ async def test_what_cannot_be_answered_is_said_in_a_sentence(tmp_path: Path, mon
         try:
             await web.TCPSite(runner, "127.0.0.1", 0).start()
             async with aiohttp.ClientSession(f"http://127.0.0.1:{runner.addresses[0][1]}") as http:
-                for body in ({"message": "whose?"}, [], "{"):
+                wrong: tuple[Any, ...] = ({"message": "whose?"}, [], "{")
+                for body in wrong:
                     async with http.post("/chat", json=body) as response:
                         assert (response.status, "chat_id" in await response.text()) == (400, True)
                 async with http.post("/chat", json={"chat_id": 1, "message": "Hello"}) as response:

@@ -10,6 +10,7 @@ from redis.asyncio import Redis
 
 from longhouse.integrations.redis.mirror import Mirror
 from longhouse.store.database import Database
+from redis_server import text
 
 CHAT, SUB = "chat_history:12345", "subagent:analytic:12345"
 
@@ -33,6 +34,10 @@ async def put(redis: Redis, key: str, messages: Any) -> None:
 async def get(redis: Redis, key: str) -> Any:
     value = await redis.get(key)
     return msgspec.json.decode(value) if value else None
+
+
+async def names(redis: Redis) -> set[str]:
+    return {text(key) for key in await redis.keys()}
 
 
 async def until(look: Callable[[], Awaitable[Any]], expected: Any, within: float = 30.0) -> None:

@@ -3,15 +3,15 @@
 import pytest
 from journal_writer import Scribe
 from redis.asyncio import Redis
-from redis_helpers import CHAT, OLD, SUB, assistant, get, mirrored, put, until, user
+from redis_helpers import CHAT, OLD, SUB, assistant, get, mirrored, names, put, until, user
 
 from longhouse.store import erasure
 from longhouse.store.database import Database
 from redis_server import RedisServer
 
 
-async def names(redis: Redis) -> set[str]:
-    return {key.decode() for key in await redis.keys() if not key.startswith(b"longhouse:mirror:")}
+async def visible(redis: Redis) -> set[str]:
+    return {name for name in await names(redis) if not name.startswith("longhouse:mirror:")}
 
 
 @pytest.mark.parametrize("away", ["nobody", "mirror", "redis"])
@@ -29,21 +29,21 @@ async def test_what_was_put_aside_is_forgotten_with_the_conversation(
         await scribe.turn("master", "Hello", "Hi", owner="acme")
         aside = {f"longhouse:before:{key}" for key in (CHAT, SUB, f"{SUB}/b", theirs)}
         every = {CHAT, SUB, f"{SUB}/b", theirs, *aside}
-        await until(lambda: names(redis), every)
+        await until(lambda: visible(redis), every)
         if away == "nobody":
             await _forget(db, root, plain, labelled)
-            await until(lambda: names(redis), {theirs, f"longhouse:before:{theirs}"})
+            await until(lambda: visible(redis), {theirs, f"longhouse:before:{theirs}"})
             return
         if away == "redis":
             server.hang()
             await _forget(db, root, plain, labelled)
             server.go_on()
-            await until(lambda: names(redis), {theirs, f"longhouse:before:{theirs}"})
+            await until(lambda: visible(redis), {theirs, f"longhouse:before:{theirs}"})
             return
     await _forget(db, root, plain, labelled)
-    assert await names(redis) == every
+    assert await visible(redis) == every
     async with mirrored(db, redis):
-        await until(lambda: names(redis), {theirs, f"longhouse:before:{theirs}"})
+        await until(lambda: visible(redis), {theirs, f"longhouse:before:{theirs}"})
 
 
 async def _forget(db: Database, *sessions: str) -> None:
@@ -62,14 +62,14 @@ async def test_keys_under_a_label_go_although_no_label_is_kept_and_others_are_wr
     await scribe.task("analytic", "theirs", "ok", label="b", owner="acme")
     async with mirrored(db, redis):
         kept = {SUB, f"{SUB}/c", "subagent:analytic:1234/b", f"acme/{SUB}/b"}
-        await until(lambda: names(redis), {*kept, f"{SUB}/b"})
+        await until(lambda: visible(redis), {*kept, f"{SUB}/b"})
     await _forget(db, gone)
     assert await db.value("SELECT count(*) FROM forgotten WHERE label = 'b'") == 0
     # Somebody else has the name since, and is shorter: it is not taken for an older copy.
     await scribe.prompt("analytic", "anew", side="sub", label="b")
     async with mirrored(db, redis):
         await until(lambda: get(redis, f"{SUB}/b"), [])
-        await until(lambda: names(redis), {*kept, f"{SUB}/b"})
+        await until(lambda: visible(redis), {*kept, f"{SUB}/b"})
         await until(lambda: get(redis, f"{SUB}/c"), [user("plain c"), assistant("ok")])
 
 
@@ -89,8 +89,8 @@ async def test_what_belongs_to_others_stays_when_a_session_of_the_same_conversat
     ]
     kept = {SUB, f"{SUB}/c", f"longhouse:before:{SUB}", f"longhouse:before:{SUB}/c", *foreign}
     async with mirrored(db, redis):
-        await until(lambda: names(redis), {*kept, f"{SUB}/b", "subagent:analytic:777/b"})
+        await until(lambda: visible(redis), {*kept, f"{SUB}/b", "subagent:analytic:777/b"})
         await _forget(db, *gone)
-        await until(lambda: names(redis), kept)
+        await until(lambda: visible(redis), kept)
     for key in foreign:
         assert await get(redis, key) == OLD

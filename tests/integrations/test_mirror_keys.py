@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 from journal_writer import Scribe
 from redis.asyncio import Redis
-from redis_helpers import CHAT, SUB, assistant, get, mirrored, until, user
+from redis_helpers import CHAT, SUB, assistant, get, mirrored, names, until, user
 
 from longhouse.integrations.redis.client import open_redis
 from longhouse.integrations.redis.mirror import Mirror
 from longhouse.journal import events
 from longhouse.journal.messages import Assistant, User
 from longhouse.store.database import Database
-from redis_server import RedisServer
+from redis_server import RedisServer, text
 from server_helpers import returned, used
 
 
@@ -56,7 +56,7 @@ async def test_a_sub_agents_history_has_its_tasks_its_work_and_its_answers(
         assert result == {
             "role": "tool", "content": "17:00", "tool_call_id": call["tool_calls"][0]["id"], "name": "clocktool",
         }  # fmt: skip
-        assert "Алия".encode() in await redis.get(SUB)
+        assert "Алия" in text(await redis.get(SUB))
         assert await redis.exists(CHAT) == 0
 
 
@@ -74,9 +74,8 @@ async def test_labels_and_owners_have_keys_of_their_own(db: Database, redis: Red
         await until(lambda: get(redis, f"{SUB}/b"), [user("second opinion"), assistant("ok")])
         await until(lambda: get(redis, f"acme/{SUB}/b"), [user("secret"), assistant("ok")])
         await until(lambda: get(redis, f"a%2F..%2Fb/{SUB}"), [user("odd"), assistant("ok")])
-        names = {key.decode() for key in await redis.keys()}
         ours = {CHAT, f"acme/{CHAT}", SUB, f"{SUB}/b", f"acme/{SUB}/b", f"a%2F..%2Fb/{SUB}"}
-        assert {name for name in names if not name.startswith("longhouse:")} == ours
+        assert {name for name in await names(redis) if not name.startswith("longhouse:")} == ours
 
 
 async def test_all_root_sessions_of_a_conversation_are_told_in_order_of_time(
@@ -216,8 +215,7 @@ async def test_histories_that_the_caller_keeps_leave_no_trace(db: Database, redi
     await scribe.turn("master", "Hello", "Hi")
     async with mirrored(db, redis):
         await until(lambda: get(redis, CHAT), [user("Hello"), assistant("Hi")])
-    names = {key.decode() for key in await redis.keys()}
-    assert {name for name in names if not name.startswith("longhouse:")} == {CHAT}
+    assert {name for name in await names(redis) if not name.startswith("longhouse:")} == {CHAT}
 
 
 async def test_a_label_that_an_agent_has_chosen_is_not_taken_for_one_of_these(

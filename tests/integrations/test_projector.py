@@ -27,7 +27,7 @@ JOURNALS = """
 async def write_many(db: Database) -> None:
     """As many conversations, each with one message."""
     about = events.Opened(agent="master", version=1, owner="local", conversation="c")
-    new = [about, prompted("Hello"), started(2)]
+    new: list[events.Event] = [about, prompted("Hello"), started(2)]
     bodies, kinds = [events.encode(event) for event in new], [events.kind_of(event) for event in new]
     await db.run(SESSIONS, MANY, clock.now())
     await db.run(JOURNALS, MANY, clock.now(), kinds, bodies)

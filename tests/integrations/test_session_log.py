@@ -183,7 +183,7 @@ async def test_the_sub_agents_of_a_session_are_those_its_template_names(db: Data
     catalog = Catalog(db)
     await publish_templates(catalog, BUILT_IN)
     asked = subagents_in(catalog)
-    where = {"owner": "local", "conversation_id": "1", "side": "root", "label": "", "head": 3}
+    where: dict[str, Any] = {"owner": "local", "conversation_id": "1", "side": "root", "label": "", "head": 3}
     assert list(await asked(ProjectionRow(id="m", agent="master", **where))) == ["analytic"]
     assert list(await asked(ProjectionRow(id="a", agent="analytic", **where))) == []
     assert list(await asked(ProjectionRow(id="x", agent="nobody", **where))) == []

@@ -42,14 +42,14 @@ def test_a_task_and_its_answer_are_two_messages_and_four_after_two() -> None:
 
 
 def test_an_answer_in_words_is_the_same_as_one_through_its_tool() -> None:
-    replied = [events.Replied(text="It is five."), events.Finished(answer="It is five.")]
+    replied: list[events.Event] = [events.Replied(text="It is five."), events.Finished(answer="It is five.")]
     session = told(opened(), prompted("What time is it?"), started(2), *replied)
     assert conversation.messages_of(session) == conversation.messages_of(one_call())
     assert conversation.spoken_in(session) == conversation.spoken_in(one_call()) == conversation.messages_of(session)
 
 
 def test_real_calls_and_results_stand_between_task_and_answer() -> None:
-    work = [
+    work: list[events.Event] = [
         events.Replied(text="Let me look."),
         used("1-action-0", arguments='{"zone": "UTC"}'),
         used("1-action-1", tool="tickets.create"),
@@ -79,7 +79,7 @@ def test_real_calls_and_results_stand_between_task_and_answer() -> None:
 
 
 def test_thoughts_are_nobody_elses_business() -> None:
-    thinking = [
+    thinking: list[events.Event] = [
         events.Replied(phase="reasoning"),
         used("1-reasoning", tool="reasoningtool"),
         returned("1-reasoning", '{"enough_data": false}'),
@@ -97,7 +97,12 @@ def test_thoughts_are_nobody_elses_business() -> None:
 
 
 def test_calls_appear_when_all_of_them_have_returned() -> None:
-    work = [events.Replied(), used("1-action-0"), used("1-action-1"), returned("1-action-0", "17:00")]
+    work: list[events.Event] = [
+        events.Replied(),
+        used("1-action-0"),
+        used("1-action-1"),
+        returned("1-action-0", "17:00"),
+    ]
     session = told(opened(), prompted("Time?"), started(2), *work)
     assert conversation.messages_of(session) == [user("Time?")]
     session = told(returned("1-action-1", "18:00"), session=session)
@@ -105,8 +110,8 @@ def test_calls_appear_when_all_of_them_have_returned() -> None:
 
 
 def test_a_question_and_its_answer_are_words_of_both_sides() -> None:
-    asked = [events.Replied(), used("1-action-0", tool="clarificationtool", call_kind="ask", question="Which city?")]
-    session = told(opened(), prompted("Rain?"), started(2), *asked)
+    question = used("1-action-0", tool="clarificationtool", call_kind="ask", question="Which city?")
+    session = told(opened(), prompted("Rain?"), started(2), events.Replied(), question)
     assert (
         conversation.messages_of(session)
         == conversation.spoken_in(session)
@@ -145,7 +150,7 @@ def test_an_image_is_only_named() -> None:
 
 
 def test_a_finishing_tool_of_ones_own_is_shown_with_the_answer_it_set() -> None:
-    work = [
+    work: list[events.Event] = [
         events.Replied(),
         used("1-action-0", tool="handovertool"),
         returned("1-action-0", "noted", writes={"state": "COMPLETED", "execution_result": "Ann has it now."}),

@@ -107,7 +107,7 @@ def test_the_state_says_whether_the_session_moves_or_waits(journal: list[Recorde
 
 
 def test_a_waiting_call_is_counted_once_however_the_events_are_batched() -> None:
-    journal = [
+    journal: list[events.Event] = [
         opened(), prompted("x"), started(2), events.Replied(),
         used("1-action-0", call_kind="ask", question="?"), returned("1-action-0"),
     ]  # fmt: skip

@@ -68,7 +68,11 @@ def test_the_words_of_a_content_leave_images_out(content: Content | None, text: 
 def test_a_stored_image_is_shown_as_its_data_url_and_an_unknown_one_stays() -> None:
     outside = ImagePart(image_url=ImageUrl(url="data:image/gif;base64,BB=="))
     lost = ImagePart(image_url=ImageUrl(url=f"{messages.FILE_SCHEME}lost"))
-    said = [System(content="s"), User(content="t"), User(content=(TextPart(text="see"), PICTURE, outside, lost))]
+    said: list[messages.Message] = [
+        System(content="s"),
+        User(content="t"),
+        User(content=(TextPart(text="see"), PICTURE, outside, lost)),
+    ]
     assert messages.files_in(said) == {"abc", "lost"}
     shown = messages.with_files(said, {"abc": "data:image/png;base64,AA=="})
     assert shown[:2] == said[:2]

@@ -304,8 +304,8 @@ def test_a_turn_ends_and_a_new_prompt_begins_another(end: events.Event, state: S
 
 def test_what_replies_have_said_is_what_the_client_will_resend() -> None:
     first, last = "Let me look. ", "It is noon."
-    said = [events.Replied(text=first, said=len(first)), used("1-action-0"), returned("1-action-0")]
-    end = [events.Replied(text=last, said=len(last)), events.Finished(answer=last)]
+    said: list[events.Event] = [events.Replied(text=first, said=len(first)), used("1-action-0"), returned("1-action-0")]
+    end: list[events.Event] = [events.Replied(text=last, said=len(last)), events.Finished(answer=last)]
     session = told(opened(), prompted("Time?", chain="c"), started(2), *said, *end)
     assert session.spoken == "Let me look. \n\nIt is noon."
     assert session.rest_mark == fingerprint.grown("c", [("assistant", "Let me look.It is noon.")])
@@ -315,7 +315,7 @@ def test_what_replies_have_said_is_what_the_client_will_resend() -> None:
 
 def test_a_journal_of_an_earlier_version_is_known_by_its_answers_alone() -> None:
     """It does not say what was said on the way: that was no content then, and clients do not resend it."""
-    said = [events.Replied(text="Let me look. "), used("1-action-0"), returned("1-action-0")]
+    said: list[events.Event] = [events.Replied(text="Let me look. "), used("1-action-0"), returned("1-action-0")]
     session = told(opened(), prompted("Time?", chain="c"), started(2), *said, events.Finished(answer="Noon."))
     assert session.rest_mark == fingerprint.grown("c", [("assistant", "Noon.")])
     assert b'"said"' not in msgspec.json.encode(events.Replied(text="Let me look. "))

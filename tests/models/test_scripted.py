@@ -291,6 +291,6 @@ async def test_a_server_stops_although_somebody_hangs_on_it() -> None:
 
 async def test_leaving_early_leaves_the_server_well() -> None:
     async with over_http(say("x" * 50, chunk=1, delay=0.02), say("Next.")) as model:
-        async with aclosing(model.stream(asked())) as stream:  # type: ignore[type-var]
+        async with aclosing(model.stream(asked())) as stream:
             await anext(stream)
         assert text_of(await deltas_of(model)) == "Next."

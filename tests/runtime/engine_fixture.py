@@ -63,7 +63,7 @@ class Gate(BaseTool):
         return "passed"
 
 
-BUILT_IN = (ClarificationTool, FinalAnswerTool, ClockTool, Echo, Broken)
+BUILT_IN: tuple[type[BaseTool], ...] = (ClarificationTool, FinalAnswerTool, ClockTool, Echo, Broken)
 
 
 @dataclass

@@ -70,10 +70,12 @@ def test_asking_leaves_nothing_behind_either() -> None:
 
 
 async def test_an_append_from_outside_wakes_the_worker_and_the_followers() -> None:
-    bus, woken, stopped = Bus(), [], []
+    woken: list[str] = []
+    stopped: list[tuple[str, int]] = []
+    bus = Bus()
     bus.on_wake(woken.append)
     bus.on_wake(woken.append)
-    bus.on_stop(lambda *heard: stopped.append(heard))
+    bus.on_stop(lambda session_id, fence: stopped.append((session_id, fence)))
     with bus.subscribed("s") as subscription:
         bus.appended("s", 7)
         assert woken == ["s", "s"]

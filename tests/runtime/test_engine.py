@@ -8,6 +8,7 @@ from engine_fixture import Gate, Room
 
 from longhouse.journal import events
 from longhouse.journal.events import Fault, Output
+from longhouse.journal.messages import Assistant
 from longhouse.journal.session import State
 from longhouse.models.scripted import Call, Say, call, calls, say
 from longhouse.runtime.bus import Fragment
@@ -55,7 +56,9 @@ async def test_the_models_arguments_keep_their_order(db: Database) -> None:
     room = Room(db, [Say(calls=(Call(name="echo", arguments=written),)), FINISH])
     session = await room.run()
     assert (await room.found(session.id, events.Called))[0].arguments == written
-    assert room.model.bodies[-1].messages[2].tool_calls[0].function.arguments == written
+    shown = room.model.bodies[-1].messages[2]
+    assert isinstance(shown, Assistant)
+    assert shown.tool_calls[0].function.arguments == written
 
 
 async def test_parallel_calls_are_all_answered_and_shown_in_the_order_of_the_calls(db: Database) -> None:

@@ -1,5 +1,7 @@
 """Search finds what fits, in words and in vectors, and never what it may not."""
 
+from typing import Any
+
 import pytest
 
 from longhouse.agents.template import MultiAgentMeta, Template, ToolPolicy
@@ -111,7 +113,7 @@ async def test_policies_are_applied_before_ranking(db: Database) -> None:
         tool("weatherXe", "weather", type="meta", risk="medium"),
     )
 
-    async def names(**filters: object) -> str:
+    async def names(**filters: Any) -> str:
         return "".join(sorted(name[-1] for name in await found(finder, "weather", **filters)))
 
     assert await names() == "abde"
