@@ -85,7 +85,8 @@ async def test_a_default_that_is_named_is_no_other_content(catalog: Catalog) -> 
 
 
 async def test_what_is_left_to_a_class_is_other_content_than_a_default_that_is_named(catalog: Catalog) -> None:
-    for version, said in enumerate(({}, {"timeout": 60.0}, {"needs_approval": False}), 1):
+    contents: list[dict[str, Any]] = [{}, {"timeout": 60.0}, {"needs_approval": False}]
+    for version, said in enumerate(contents, 1):
         for is_new in (True, False):
             [placed] = await catalog.tools.publish([tool(**said)], by="a test")
             assert (placed.version, placed.is_new) == (version, is_new)

@@ -238,7 +238,7 @@ async def test_no_more_agents_are_called_where_too_many_are_at_work_for_one_requ
     await db.run(AT_WORK, MOST_AT_WORK, "another")
     await db.run(AT_WORK.replace("earlier", "before"), MOST_AT_WORK - 1, "t-0")
     calls = ("1-action-0", "1-action-1")
-    new = [events.Replied(), *(called(one) for one in calls)]
+    new: list[events.Event] = [events.Replied(), *(called(one) for one in calls)]
     after = folded(parent.session, new)
     tasks = [delegation_of(after, MASTER, one, "helper", AgentTask(task=one, wait=False)) for one in calls]
     handles = [events.Returned(call=one, outcome=events.Output(content="a handle")) for one in calls]

@@ -198,7 +198,8 @@ async def test_appends_under_a_rain_of_cut_connections_are_all_there_once(dsn: s
         return steps
 
     async with asyncio.timeout(30):
-        _, steps, *_ = await asyncio.gather(rain(), work(), *(prompt(number) for number in range(4)))
+        prompts = asyncio.gather(*(prompt(number) for number in range(4)))
+        _, steps, _ = await asyncio.gather(rain(), work(), prompts)
     await admin.close()
     told = await whole(db)
     assert sorted(str(event.content[0]) for event in told if isinstance(event, events.Prompted)) == sorted(said)

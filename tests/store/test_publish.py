@@ -1,6 +1,7 @@
 """On which terms versions are added: over whose, from what was seen, whose they stay, apart from look-alikes."""
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
@@ -88,7 +89,7 @@ async def test_of_changes_at_once_none_is_lost(catalog: Catalog) -> None:
         await catalog.tools.publish([changed], by="us", terms=PublishTerms(seen={"price": found.version}))
 
     tags = [f"tag {n}" for n in range(5)]
-    await asyncio.gather(*(persist(lambda tag=tag: add(tag)) for tag in tags))
+    await asyncio.gather(*(persist(partial(add, tag)) for tag in tags))
     found = await catalog.tools.find("price")
     assert found is not None
     assert sorted(found.tags) == tags

@@ -192,7 +192,8 @@ async def lived(db: Database, *appends: list[Event], prompt: events.Prompted | N
     """A session `s` with these appends after its prompt, each written as a worker does."""
     await journals.open(db, "s", opened(), prompt or prompted("Hello"), task="Hello")
     assert await leases.claim(db, "s", "w")
-    for new in ([started(2)], *appends):
+    await append(db, [started(2)])
+    for new in appends:
         await append(db, new)
 
 
@@ -212,7 +213,7 @@ async def test_an_answer_in_plain_words_is_there_once(db: Database) -> None:
 
 
 async def test_an_agent_that_says_it_failed_is_quoted_and_other_failures_are_not(db: Database) -> None:
-    ended = [used("1-action-0", tool="finalanswertool"), returned("1-action-0", "I could not.")]
+    ended: list[Event] = [used("1-action-0", tool="finalanswertool"), returned("1-action-0", "I could not.")]
     await lived(db, [events.Replied(), *ended, events.Failed(reason="I could not.", code="agent_failed")])
     await journals.add(db, "s", [prompted("Again")], trace="t")
     await append(db, [started(8), events.Failed(reason="the model is away", code="provider_error")])

@@ -5,7 +5,7 @@ Any statement may lose its reply after it was committed, as with a connection th
 
 import asyncio
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -67,7 +67,7 @@ class Expected:
 
 
 class StoreMachine(RuleBasedStateMachine):
-    run: ClassVar[Callable[[Coroutine[Any, Any, Any]], Any]]
+    runner: ClassVar[asyncio.Runner]
     db: ClassVar[Database]
     line: ClassVar[Line]
 
@@ -85,7 +85,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         for table in ("workers", "sessions", "journal", "snapshots"):
-            self.run(self.db.run(f"DELETE FROM {table}"))
+            self.runner.run(self.db.run(f"DELETE FROM {table}"))
 
     def _prompted(self) -> events.Prompted:
         self.number += 1
@@ -94,7 +94,7 @@ class StoreMachine(RuleBasedStateMachine):
     def _lossy(self, lost: int, doing: Coroutine[Any, Any, Any]) -> Any:
         self.line.lose_reply(lost)
         try:
-            return self.run(doing)
+            return self.runner.run(doing)
         finally:
             self.line.lose_reply(0)
 
@@ -110,7 +110,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def _enlist(self, worker: str) -> None:
         self.roster.add(worker)
-        self.run(self.db.run(leases.ENLIST, worker, leases.lock_key(worker), "node", 1, 8))
+        self.runner.run(self.db.run(leases.ENLIST, worker, leases.lock_key(worker), "node", 1, 8))
 
     @rule(data=st.data(), worker=workers, lost=losses)
     def fate(self, data: st.DataObject, worker: str, lost: int) -> None:
@@ -131,7 +131,7 @@ class StoreMachine(RuleBasedStateMachine):
             self._enlist(worker)
             return
         self.roster.discard(worker)
-        self.run(leases.retire(self.db, worker))
+        self.runner.run(leases.retire(self.db, worker))
 
     @rule(worker=workers, lost=losses)
     def claim(self, worker: str, lost: int) -> None:
@@ -146,7 +146,7 @@ class StoreMachine(RuleBasedStateMachine):
         previous = worker if lost else row.holder
         assert (lease.fence, lease.previous, lease.attempts) == (row.fence + 1 + lost, previous, row.attempts)
         self.expected = replace(row, fence=lease.fence, holder=worker, due=True, wake=None)
-        session = self.run(journals.load(self.db, self.id, lease.head))
+        session = self.runner.run(journals.load(self.db, self.id, lease.head))
         self.holds[worker] = Hold(lease=lease, session=session, owes_resumed=lease.previous is not None)
 
     # What holders do, and those who believe that they are
@@ -190,7 +190,7 @@ class StoreMachine(RuleBasedStateMachine):
         if any(isinstance(event, events.Returned) and event.call not in self.now.open for event in new[:1]):
             with pytest.raises(AlreadyReturned):
                 self._lossy(lost, appending)
-            hold.session = self.run(journals.catch_up(self.db, before))
+            hold.session = self.runner.run(journals.catch_up(self.db, before))
             return
         appended = self._lossy(lost, appending)
         first = len(self.expected.told) + 1
@@ -202,7 +202,7 @@ class StoreMachine(RuleBasedStateMachine):
             holder=None if may_rest else self.expected.holder,
         )  # fmt: skip
         hold.owes_resumed = False
-        hold.session = after if before.head == first - 1 else self.run(journals.catch_up(self.db, before))
+        hold.session = after if before.head == first - 1 else self.runner.run(journals.catch_up(self.db, before))
 
     def _next(self, hold: Hold, data: st.DataObject) -> list[Event]:
         """What a holder has to say next, by what it knows; nothing if it can only rest."""
@@ -240,7 +240,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert self._lossy(lost, resting) == may
         if may:
             self.expected = replace(self.expected, holder=None, due=False)
-        hold.session = self.run(journals.catch_up(self.db, session))
+        hold.session = self.runner.run(journals.catch_up(self.db, session))
 
     @precondition(lambda self: self.holds)
     @rule(data=st.data(), lost=losses, is_interrupted=interruptions, seconds=st.sampled_from([-1, 3600]))
@@ -323,7 +323,7 @@ class StoreMachine(RuleBasedStateMachine):
         self._add(lost, [events.Returned(call=call, outcome=Output(content="sent"))])
 
     def _cancel(self, lost: int, *, is_late: bool) -> None:
-        session = self.run(journals.load(self.db, self.id))
+        session = self.runner.run(journals.load(self.db, self.id))
         trace = session.turn.trace if session.turn and session.is_running else session.queue[0].prompt.trace
         fault = Fault(code="cancelled", message="")
         new: list[Event] = [events.Returned(call=call, outcome=fault) for call in session.open]
@@ -340,16 +340,17 @@ class StoreMachine(RuleBasedStateMachine):
             )
 
     def _snapshot(self, lost: int) -> None:
-        session = self.run(journals.catch_up(self.db, blank(self.id)))
+        session = self.runner.run(journals.catch_up(self.db, blank(self.id)))
         self._lossy(lost, journals.snapshot(self.db, session))
 
     # What must hold at any time
 
     @invariant()
     def row_and_journal_are_as_expected(self) -> None:
-        row = self.run(self.db.row("SELECT * FROM sessions WHERE id = $1", self.id))
-        told = self.run(journals.read(self.db, self.id))
+        row = self.runner.run(self.db.row("SELECT * FROM sessions WHERE id = $1", self.id))
+        told = self.runner.run(journals.read(self.db, self.id))
         expected = self.expected
+        assert row is not None
         assert [record.seq for record in told] == list(range(1, len(told) + 1))
         assert [record.event for record in told] == expected.told
         assert row["head"] == len(told)
@@ -359,11 +360,11 @@ class StoreMachine(RuleBasedStateMachine):
         assert all(one <= other for one, other in pairwise(fences))
         returned = [record.event.call for record in told if isinstance(record.event, events.Returned)]
         assert len(returned) == len(set(returned))
-        loaded = self.run(journals.load(self.db, self.id))
+        loaded = self.runner.run(journals.load(self.db, self.id))
         assert loaded == fold(told, blank(self.id))
         assert not loaded.can_move or row["due"] or row["wake_at"]
         may_be_claimed = row["due"] and (row["holder"] is None or row["holder"] not in self.roster)
-        found = self.run(leases.runnable(self.db, "nobody", 1000, running=[]))
+        found = self.runner.run(leases.runnable(self.db, "nobody", 1000, running=[]))
         assert (self.id in found) == may_be_claimed
 
 
@@ -375,7 +376,7 @@ def test_the_store_agrees_with_its_model(dsn: str) -> None:
     with asyncio.Runner() as runner:
         stack = AsyncExitStack()
         db, line = runner.run(_entered(stack, dsn))
-        StoreMachine.run, StoreMachine.db, StoreMachine.line = runner.run, db, line
+        StoreMachine.runner, StoreMachine.db, StoreMachine.line = runner, db, line
         bounds = settings(
             max_examples=25,
             stateful_step_count=30,
