@@ -47,11 +47,13 @@ class Endpoint:
         return response
 
 
-def saying(text: str | bytes, status: int = 200, kind: str = "application/json", **headers: str) -> Answer:
+def saying(
+    text: str | bytes, status: int = 200, kind: str = "application/json", headers: Mapping[str, str] | None = None
+) -> Answer:
     body = text if isinstance(text, bytes) else text.encode()
 
     async def answer(request: web.BaseRequest) -> web.StreamResponse:
-        return web.Response(body=body, status=status, headers={"Content-Type": kind, **headers})
+        return web.Response(body=body, status=status, headers={"Content-Type": kind, **(headers or {})})
 
     return answer
 

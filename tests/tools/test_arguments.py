@@ -132,7 +132,7 @@ def test_a_schema_that_is_not_safe_is_refused_in_words(schema: Any, told: str) -
     assert len(problem) <= 600
 
 
-VALUES = st.sampled_from(
+VALUES: st.SearchStrategy[Any] = st.sampled_from(
     [True, {}, {"type": "string"}, [], [{}], ["a"], ["a", "a"], "a", "object", 1, 0, -1, 1.5, None]
 )
 WORDS = st.sampled_from(

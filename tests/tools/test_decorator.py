@@ -120,7 +120,7 @@ def test_what_cannot_be_a_tool_is_refused_where_it_is_defined() -> None:
 
     for function, why in ((bare, "'city' has no annotation"), (loose, "by name"), (blocking, "not an async function")):
         with pytest.raises(SetupError, match=why):
-            tool(function)  # type: ignore[call-overload]
+            tool(function)  # type: ignore[arg-type]
 
 
 async def test_the_example_of_the_docs_runs_as_written() -> None:

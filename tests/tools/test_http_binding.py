@@ -187,7 +187,7 @@ async def test_an_answer_without_end_is_cut_off() -> None:
 @pytest.mark.parametrize("is_packed", [False, True])
 async def test_the_limit_is_of_the_unpacked_answer(size: int, is_cut: bool, is_packed: bool) -> None:
     body = b'"' + b"x" * (size - 2) + b'"'
-    answer = saying(packed(body), **{"Content-Encoding": "gzip"}) if is_packed else saying(body)
+    answer = saying(packed(body), headers={"Content-Encoding": "gzip"}) if is_packed else saying(body)
     outcome = await answer_to(answer, most_bytes=1000)
     assert isinstance(outcome, Fault) is is_cut
     assert is_cut or outcome == "x" * 998
@@ -197,7 +197,7 @@ async def test_a_gzip_bomb_is_not_unpacked() -> None:
     packer = zlib.compressobj(9, wbits=31)
     bomb = b"".join(packer.compress(b" " * 2**20) for _ in range(50)) + packer.flush()
     assert len(bomb) < 300_000
-    assert await failure(saying(bomb, **{"Content-Encoding": "gzip"})) == (
+    assert await failure(saying(bomb, headers={"Content-Encoding": "gzip"})) == (
         "RemoteError: weather sent more than 4194304 bytes"
     )
 
@@ -212,14 +212,14 @@ async def test_a_gzip_bomb_is_not_unpacked() -> None:
     ],
 )
 async def test_an_answer_that_cannot_be_unpacked_is_told(body: bytes, packing: str, told: str) -> None:
-    assert told in await failure(saying(body, **{"Content-Encoding": packing}))
+    assert told in await failure(saying(body, headers={"Content-Encoding": packing}))
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 async def test_no_redirect_is_followed(status: int) -> None:
     async with endpoint() as elsewhere, endpoint() as served:
         for target in (elsewhere.url, "http://169.254.169.254/latest/meta-data/", "file:///etc/passwd"):
-            served.answer = saying("", status, Location=target)
+            served.answer = saying("", status, headers={"Location": target})
             outcome = await call(served.url)
             assert outcome == Fault(
                 code="tool_failed", message=f"RemoteError: weather answered {status}, a redirect, which is not followed"
@@ -251,7 +251,7 @@ async def test_an_answer_without_content_says_nothing() -> None:
         (saying("<html>long page</html>", 502, "text/html"), "502: no reason given"),
         (saying("", 503), "503: no reason given"),
         (saying("x" * 100_000, 500), f"500: {'x' * 300}…"),
-        (saying(packed(b"packed words"), 400, **{"Content-Encoding": "gzip"}), "400: packed words"),
+        (saying(packed(b"packed words"), 400, headers={"Content-Encoding": "gzip"}), "400: packed words"),
     ],
 )
 async def test_an_endpoint_that_fails_is_quoted_in_one_bounded_line(answer: Answer, told: str) -> None:
@@ -311,7 +311,7 @@ async def test_an_endpoint_that_hangs_up_is_asked_only_once() -> None:
         (dawdle, "weather did not answer within 1 seconds"),
         (saying("{"), "weather sent what is not valid JSON"),
         (saying("paid", kind="text/plain"), "weather answered with text/plain, which is not JSON"),
-        (saying(b"paid", **{"Content-Encoding": "gzip"}), "the answer cannot be unpacked"),
+        (saying(b"paid", headers={"Content-Encoding": "gzip"}), "the answer cannot be unpacked"),
         (saying("upstream is gone", 502, "text/plain"), "weather answered 502: upstream is gone"),
         (saying("upstream is slow", 504, "text/plain"), "weather answered 504: upstream is slow"),
     ],
@@ -332,8 +332,11 @@ async def test_an_effect_whose_answer_is_lost_is_not_known(answer: Answer, why: 
     [
         (saying("no such account", 404, "text/plain"), "weather answered 404: no such account"),
         (saying("out of order", 500, "text/plain"), "weather answered 500: out of order"),
-        (saying("", 302, Location="/elsewhere"), "weather answered 302, a redirect, which is not followed"),
-        (saying(b"no", 400, **{"Content-Encoding": "br"}), "weather answered 400: no reason given"),
+        (
+            saying("", 302, headers={"Location": "/elsewhere"}),
+            "weather answered 302, a redirect, which is not followed",
+        ),
+        (saying(b"no", 400, headers={"Content-Encoding": "br"}), "weather answered 400: no reason given"),
     ],
 )
 async def test_an_effect_that_the_endpoint_refuses_is_known_not_to_be(answer: Answer, told: str) -> None:
@@ -447,7 +450,7 @@ async def test_a_proxy_of_the_environment_is_not_used(monkeypatch: pytest.Monkey
 
 
 async def test_cookies_are_not_kept() -> None:
-    async with endpoint(saying('"done"', **{"Set-Cookie": "id=1; Path=/"})) as served:
+    async with endpoint(saying('"done"', headers={"Set-Cookie": "id=1; Path=/"})) as served:
         async with open_remote(Egress(["127.0.0.1"])) as http:
             await _posted(http, served.url)
             await _posted(http, served.url)

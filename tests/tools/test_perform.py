@@ -71,7 +71,12 @@ async def test_a_tool_gets_its_session_its_counters_and_its_key() -> None:
     seen: list[ToolContext] = []
     before = (events.Replied(), used("0-action-0"), returned("0-action-0", adds={"searches_used": 4}))
     session = session_of("probe", before=before)
-    result = await perform(probe(lambda context: seen.append(context) or "ok"), session=session)
+
+    def see(context: ToolContext) -> str:
+        seen.append(context)
+        return "ok"
+
+    result = await perform(probe(see), session=session)
     assert result == Result(Output(content="ok"))
     [context] = seen
     assert (context.session_id, context.conversation_id, context.call) == (session.id, "c", "1-action-0")

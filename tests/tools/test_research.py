@@ -84,9 +84,8 @@ async def test_a_search_shows_numbered_results_and_keeps_them_as_sources() -> No
 
 async def test_the_service_is_asked_as_tavily_wants_it() -> None:
     async with tavily(KNOWN, PAGES) as stand_in:
-        calls = [("websearchtool", {"query": "rain"}), ("extractpagecontenttool", {"urls": [RAIN]})]
-        for one in calls:
-            await answered(stand_in, asking(one))
+        await answered(stand_in, asking(("websearchtool", {"query": "rain"})))
+        await answered(stand_in, asking(("extractpagecontenttool", {"urls": [RAIN]})))
         search, extract = stand_in.requests
     assert (search.path, search.body) == ("/search", {"query": "rain", "max_results": 10})
     assert (extract.path, extract.body) == ("/extract", {"urls": [RAIN]})
@@ -118,7 +117,7 @@ async def test_a_page_found_again_keeps_its_number() -> None:
 
 async def test_searches_side_by_side_never_give_one_number_to_two_pages() -> None:
     async with tavily(KNOWN, PAGES, together=3) as stand_in:
-        calls = [
+        calls: list[tuple[str, dict[str, Any]]] = [
             ("websearchtool", {"query": "rain"}),
             ("websearchtool", {"query": "fog"}),
             ("extractpagecontenttool", {"urls": [SNOW]}),

@@ -131,7 +131,7 @@ async def test_pages_that_our_own_tools_read_have_their_count() -> None:
 
 async def test_what_journals_hold_from_before_is_read_as_objects_where_it_fits() -> None:
     old = {"number": 3, "title": "Oak", "url": OAK, "snippet": "", "full_content": "Old text", "shelf_mark": ["b", 2]}
-    search = {"query": "oak", "answer": None, "citations": [], "timestamp": "2026-01-02T03:04:05+00:00"}
+    search: dict[str, Any] = {"query": "oak", "answer": None, "citations": [], "timestamp": "2026-01-02T03:04:05+00:00"}
     foreign = {"a": "just text", "b": {"title": "no number"}, "c": {"number": "3", "url": "c"}, "d": {"number": 1}}
     seen: list[ToolContext] = []
 
@@ -155,7 +155,7 @@ async def test_what_journals_hold_from_before_is_read_as_objects_where_it_fits()
 
 
 def test_an_object_answers_to_brackets_as_the_plain_one_did() -> None:
-    source = SourceData(number=1, url=OAK, mark="x")  # type: ignore[call-arg]
+    source = SourceData(number=1, url=OAK, mark="x")
     source["title"], source["score"] = "Oak", 0.5
     assert (source["number"], source.title, source["mark"], source.get("score"), source.get("none", 7)) == (
         1, "Oak", "x", 0.5, 7,
@@ -272,7 +272,8 @@ def test_a_state_is_equal_to_its_name_in_either_case() -> None:
     assert not done != "COMPLETED"  # noqa: SIM202
     assert done not in ("FAILED", AgentStatesEnum.FAILED, 1, None)
     assert AgentStatesEnum("COMPLETED") is AgentStatesEnum("completed") is done
-    assert {done: 1}["completed"] == 1
+    by_state: dict[str, int] = {done: 1}
+    assert by_state["completed"] == 1
     assert (str(done), f"{done}", json.dumps(done)) == ("COMPLETED", "COMPLETED", '"completed"')
     assert done in AgentStatesEnum.FINISH_STATES
     assert "FINISH_STATES" not in AgentStatesEnum.__members__

@@ -1,6 +1,7 @@
 """BaseTool: the contract of a tool, and the registry of all tool classes."""
 
 import inspect
+from collections.abc import Coroutine
 from dataclasses import replace
 from functools import cache
 from typing import Any, ClassVar
@@ -45,7 +46,8 @@ class BaseTool(pydantic.BaseModel):
         cls.description = cls.__dict__.get("description") or inspect.cleandoc(cls.__doc__ or "")
         ToolRegistry.register(cls, name=cls.tool_name)
 
-    async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
+    def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> Coroutine[Any, Any, str] | str:
+        """Overridden with `async def`, or with a blocking `def`, which runs in a thread."""
         raise NotImplementedError(f"{type(self).__name__} does not say what it does: define `async def __call__`")
 
     @classmethod

@@ -50,7 +50,8 @@ class ClassBinding:
             parsed = self._cls.model_validate_json(arguments or "{}")
         except pydantic.ValidationError as error:
             return unfit(self.tool.name, error)
-        return parsed.__call__ if inspect.iscoroutinefunction(type(parsed).__call__) else Blocking(parsed)
+        call = parsed.__call__
+        return call if inspect.iscoroutinefunction(call) else Blocking(call)
 
 
 @dataclass(frozen=True, slots=True)
