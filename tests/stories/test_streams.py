@@ -27,16 +27,16 @@ async def asked(house: House, text: str = "Hello", *, model: str = AGENT) -> Asy
 
 
 @asynccontextmanager
-async def followed(house: House, session_id: str, after: int | None = None, **query: str) -> AsyncIterator[Any]:
-    headers = {} if after is None else {"Last-Event-ID": str(after)}
+async def followed(house: House, session_id: str, last: int | None = None, **query: str) -> AsyncIterator[Any]:
+    headers = {} if last is None else {"Last-Event-ID": str(last)}
     path = f"/v1/sessions/{session_id}/events"
     async with asyncio.timeout(30), house.http.get(path, headers=headers, params=query) as response:
         assert response.status == 200
         yield sse(response)
 
 
-async def facts(house: House, session_id: str, after: int | None = None, **query: str) -> list[Sse]:
-    async with followed(house, session_id, after, **query) as events:
+async def facts(house: House, session_id: str, last: int | None = None, **query: str) -> list[Sse]:
+    async with followed(house, session_id, last, **query) as events:
         return [event async for event in events]
 
 
