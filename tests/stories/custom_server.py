@@ -55,10 +55,12 @@ CLERK = Template(
 def ledger(folder: Path) -> list[tuple[str, str]]:
     """(tool, idempotency key) of every effect that was begun."""
     path = folder / "ledger"
-    return [tuple(line.split(" ", 1)) for line in path.read_text().splitlines()] if path.exists() else []
+    if not path.exists():
+        return []
+    return [(tool, key) for tool, key in (line.split(" ", 1) for line in path.read_text().splitlines())]
 
 
-def clerk_house(folder: Path, **environment: str) -> AbstractAsyncContextManager[Any]:
+def clerk_house(folder: Path, **environment: Any) -> AbstractAsyncContextManager[Any]:
     """This file in a process of its own; its tools work in `folder`."""
     from server_helpers import launched  # noqa: PLC0415 - the tests' own helpers are not there when this file is the program
 

@@ -57,7 +57,7 @@ class GateTool(BaseTool):
         return "the gate is open"
 
 
-TOOLS = [TransferTool, DraftTool, EchoTool, GateTool]
+TOOLS: list[type[BaseTool]] = [TransferTool, DraftTool, EchoTool, GateTool]
 POLICY = ToolPolicy(allowlist=(*NAMES, "echotool", "gatetool"))
 BANK = Template(name=AGENT, tool_policy=POLICY)
 

@@ -26,7 +26,7 @@ def results(house: House) -> list[str]:
 
 
 async def test_a_research_with_such_tools_survives_its_process(serving: Serving, tmp_path: Path) -> None:
-    here = {"templates": [TEMPLATE], "tools": EVERY, "reports_dir": tmp_path / "reports"}
+    here: dict[str, Any] = {"templates": [TEMPLATE], "tools": EVERY, "reports_dir": tmp_path / "reports"}
     first = [
         call("shelfsearchtool", query="The"),
         call("shelfreadtool", urls=[ELM]),

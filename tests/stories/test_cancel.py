@@ -104,8 +104,9 @@ def body(text: str, **extra: Any) -> dict[str, Any]:
 
 async def test_cancel_in_mid_model_call_hangs_up_on_the_model(serving: Serving) -> None:
     async with running(serving, THINKS, ANSWER) as (house, saying, session_id):
-        assert house.model is not None
-        await eventually(lambda: len(house.model.requests) == 1)
+        model = house.model
+        assert model is not None
+        await eventually(lambda: len(model.requests) == 1)
         assert await cancel(house, session_id) == "CANCELLED"
         response = await asyncio.wait_for(saying, 10)
         assert (response.status, response.headers["x-should-retry"]) == (409, "false")
@@ -115,7 +116,7 @@ async def test_cancel_in_mid_model_call_hangs_up_on_the_model(serving: Serving) 
         # Once more changes nothing: the turn has ended.
         assert await cancel(house, session_id) == "CANCELLED"
         assert len(await house.journal(session_id)) == 4
-        await assert_next_turn_is_answered(house, session_id, house.model.requests)
+        await assert_next_turn_is_answered(house, session_id, model.requests)
 
 
 async def test_cancel_ends_a_stream_with_an_error(serving: Serving) -> None:

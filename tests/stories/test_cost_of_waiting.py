@@ -103,7 +103,7 @@ async def test_waiting_sessions_hold_no_task_no_connection_and_no_slot(serving: 
             return min(counts)
 
         def connections_in_use() -> int:
-            return house.db.pool.get_size() - house.db.pool.get_idle_size()
+            return int(house.db.pool.get_size() - house.db.pool.get_idle_size())
 
         tasks = await tasks_at_rest()
         questions = [await house.say("Will it rain?") for _ in range(20)]

@@ -306,7 +306,7 @@ async def test_an_orchestrator_that_insists_is_heard_the_second_time(serving: Se
     policy = ExecutionPolicy(must_delegate=True)
     templates = [agent("master", execution_policy=policy), *CAST[1:]]
     for stubborn in (say("I know it myself."), answer("I know it myself.")):
-        async with playing(serving, {"master": lambda body, said=stubborn: said}, templates=templates) as house:
+        async with playing(serving, {"master": in_steps(stubborn)}, templates=templates) as house:
             assert content(await house.say("Go", model="master")) == "I know it myself."
             assert len(requests_of(house.model, "master")) == 2
 

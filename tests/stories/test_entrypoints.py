@@ -63,7 +63,7 @@ async def test_a_class_keeps_its_word_over_a_kill_and_beneath_another_agent(
     serving: Serving, dsn: str, tmp_path: Path, package: str
 ) -> None:
     async with serve_model(firm) as model:
-        settings = {"llm_base_url": model.url, "tool_packages": package}
+        settings: dict[str, Any] = {"llm_base_url": model.url, "tool_packages": package}
         async with process(database_url=dsn, **settings) as first:
             for path, given in (("tools", silent(package)), ("templates", PAYER), ("templates", BOSS)):
                 assert (await put(first, f"/admin/{path}", given))[0] == 201

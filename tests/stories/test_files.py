@@ -51,8 +51,8 @@ def written(folder: Path, **files: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("agent", ["market_researcher", "note_keeper", "quick_answers"])
 async def test_the_agents_of_the_example_files_work(serving: Serving, agent: str) -> None:
-    files = {"config_file": ROOT / "config.example.yaml", "agents_file": ROOT / "agents.example.yaml"}
-    async with serving(**files) as house:
+    config, agents = ROOT / "config.example.yaml", ROOT / "agents.example.yaml"
+    async with serving(config_file=config, agents_file=agents) as house:
         asked = await house.say("Hello", model=agent)
         assert "which city" in content(asked)
         answered = await house.say("Bergen", model=asked["model"])

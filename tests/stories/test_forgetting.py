@@ -16,7 +16,7 @@ from longhouse.journal.events import Fault, Returned
 from longhouse.journal.messages import ToolResult
 from longhouse.models.scripted import Say, call
 from longhouse.store.database import Database
-from redis_server import RedisServer
+from redis_server import RedisServer, text
 from server_helpers import House, Serving, content, dictated, sse
 
 CANARY = "канарейка金絲雀canary"
@@ -75,7 +75,7 @@ def on_disk(*folders: Path) -> str:
 
 async def in_redis(redis: Redis) -> str:
     names = [key async for key in redis.scan_iter("*") if await redis.type(key) == b"string"]
-    return "\n".join([f"{key.decode()} {(await redis.get(key) or b'').decode()}" for key in names])
+    return "\n".join([f"{text(key)} {text(await redis.get(key) or b'')}" for key in names])
 
 
 async def until_gone(look: Any, within: float = 20.0) -> None:
@@ -105,7 +105,7 @@ async def test_nothing_of_a_session_is_left_anywhere(
     serving: Serving, server: RedisServer, redis: Redis, tmp_path: Path
 ) -> None:
     folders = {name: tmp_path / name for name in ("log_dir", "logs_dir", "reports_dir")}
-    settings = {name: str(path) for name, path in folders.items()}
+    settings: dict[str, Any] = {name: str(path) for name, path in folders.items()}
     cast_of_two = cast(**ROLES)
     async with serving(cast_of_two, templates=[KEEPER, HELPER], redis_url=server.url, **settings) as house:
         long = f"{CANARY} " * 8_000  # more than a row takes: its body goes to files
@@ -178,7 +178,7 @@ async def test_what_others_have_said_and_shown_stays(serving: Serving, server: R
         async with asyncio.timeout(20):
             while (await redis.get("chat_history:c-1")) is None:
                 await asyncio.sleep(0.05)
-        told = msgspec.json.decode(await redis.get("chat_history:c-1"))
+        told = msgspec.json.decode(text(await redis.get("chat_history:c-1")))
         assert [message["content"] for message in told] == ["Скажи и ты", "Видел."]
         for one in (beside, other):
             assert (await house.session(one))["state"] == "COMPLETED"

@@ -75,7 +75,7 @@ async def test_a_kill_in_mid_turn_costs_the_fourth_strategy_no_phase(dsn: str, t
         return say("Rain, and snow.") if asked.startswith("Now write") else say("Rain.")
 
     async with serve_model(script) as model:
-        settings = {"database_url": dsn, "llm_base_url": model.url, "llm_api_key": "sk-test-canary"}
+        settings: dict[str, Any] = {"database_url": dsn, "llm_base_url": model.url, "llm_api_key": "sk-test-canary"}
         async with launched(str(program), **settings) as first:
             saying = asyncio.create_task(first.say("Weather?", model="careful"))
             async with asyncio.timeout(20):

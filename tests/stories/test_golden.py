@@ -71,7 +71,8 @@ def settled(value: Any) -> Any:
 
 def steps(requests: list[Any]) -> list[dict[str, Any]]:
     """Each request by what it adds to the one before: how many leading messages are the same, and all that follow."""
-    told, before = [], []
+    told: list[dict[str, Any]] = []
+    before: list[Any] = []
     for request in requests:
         messages = request.pop("messages")
         same = next(
@@ -105,7 +106,7 @@ async def composed_again(house: House, session_id: str, count: int) -> list[Any]
 @pytest.mark.parametrize("agent", AGENTS)
 async def test_a_research_task_is_told_word_for_word(serving: Serving, agent: str) -> None:
     async with tavily(FOUND, PAGES) as stand_in:
-        setup = {"tavily_base_url": stand_in.url, "tavily_api_key": KEY}
+        setup: dict[str, Any] = {"tavily_base_url": stand_in.url, "tavily_api_key": KEY}
         async with serving(written(AGENTS[agent], *BEFORE), **setup) as house:
             asked = await house.say(TASK, model=agent)
             assert content(asked) == "Which city is yours?"

@@ -12,6 +12,7 @@ import asyncpg
 import pytest
 from custom_server import CLERK, clerk_house, ledger
 from openai import AsyncOpenAI
+from openai.types.chat import ChatCompletion
 
 from longhouse.agents.strategies.protocol import Body
 from longhouse.journal.messages import Message, User, text_of
@@ -246,10 +247,11 @@ async def test_a_gateway_killed_before_its_first_byte_has_stored_the_prompt_once
                 async with asyncio.timeout(20):
                     answered = await asking
                     text = (
-                        "".join([chunk.choices[0].delta.content or "" async for chunk in answered])
-                        if stream
-                        else answered.choices[0].message.content
+                        answered.choices[0].message.content
+                        if isinstance(answered, ChatCompletion)
+                        else "".join([chunk.choices[0].delta.content or "" async for chunk in answered])
                     )
+                assert isinstance(answered, ChatCompletion) is not stream
                 assert text == "Here I am."
                 assert await db.value("SELECT count(*) FROM sessions") == 1
                 assert await db.value("SELECT count(*) FROM journal WHERE kind = 'Prompted'") == 1
@@ -310,8 +312,9 @@ async def test_a_running_session_goes_on_when_postgres_is_restarted(folder: Path
     await running.wait()
     async with Serving(restarting)(slow_story(8), lease_seconds=60) as house:
         saying = asyncio.create_task(house.say("Go"))
-        assert house.model is not None
-        await until(lambda: len(house.model.requests) >= 3)
+        model = house.model
+        assert model is not None
+        await until(lambda: len(model.requests) >= 3)
         stop.set()
         await stopped.wait()
         assert not saying.done()

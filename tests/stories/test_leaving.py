@@ -83,7 +83,7 @@ async def test_an_effect_that_ends_while_we_leave_is_recorded_and_asks_nobody(
     serving: Serving, dsn: str, db: Database
 ) -> None:
     async with open_till() as till, serve_model(pays_once) as model:
-        settings = {"llm_base_url": model.url, "allow_egress": till.place}
+        settings: dict[str, Any] = {"llm_base_url": model.url, "allow_egress": till.place}
         async with process(database_url=dsn, **settings) as leaving:
             await put(leaving, "/admin/tools", till.tool)
             await put(leaving, "/admin/templates", PAYER)

@@ -36,7 +36,7 @@ def clerk(body: Body) -> Say:
     return calls(*(call(name, seconds=ENOUGH) if name == "holdtool" else call(name) for name in names))
 
 
-def house(folder: Path, **environment: str) -> AbstractAsyncContextManager[Process]:
+def house(folder: Path, **environment: Any) -> AbstractAsyncContextManager[Process]:
     return launched(str(Path(__file__).with_name("deadly_server.py")), test_folder=str(folder), **environment)
 
 

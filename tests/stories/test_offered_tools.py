@@ -50,7 +50,7 @@ async def files(
 ) -> AsyncIterator[House]:
     (folder / "config.yaml").write_text(config or "{}")
     (folder / "agents.yaml").write_text(agents or "{}")
-    named = {**NO_FILES, "config_file": folder / "config.yaml", "agents_file": folder / "agents.yaml"}
+    named: dict[str, Any] = {**NO_FILES, "config_file": folder / "config.yaml", "agents_file": folder / "agents.yaml"}
     async with serving(script or thinks_first, **named, **more) as house:
         yield house
 

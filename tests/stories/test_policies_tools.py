@@ -65,7 +65,7 @@ NAMED = (*EVERYBODYS, "picky", "theirs", END)
 class Case:
     """A policy, and the tools that are offered under it beside the one that finishes."""
 
-    field: str
+    about: str
     offered: tuple[str, ...]
     policy: dict[str, Any] = field(default_factory=dict)
     template: dict[str, Any] = field(default_factory=dict)
@@ -155,7 +155,7 @@ async def test_each_policy_offers_what_it_says(serving: Serving) -> None:
             await house.app.catalog.templates.publish([template], by="a test")
             await house.say("hi", model=template.name)
             wire = tuple(name.replace(".", "_") for name in case.offered)
-            assert set(offered(house)) == set(wire), f"{case.field}: {case.policy}"
+            assert set(offered(house)) == set(wire), f"{case.about}: {case.policy}"
 
 
 async def test_own_rules_join_those_that_close_searching_and_asking_at_their_limits(serving: Serving) -> None:

@@ -34,7 +34,7 @@ async def test_a_disk_that_was_full_for_a_while_strands_no_session(serving: Serv
     async with dictated() as model, serving(llm_base_url=model.url) as house:
         saying = asyncio.create_task(house.say("one"))
         pen = await model.asked()
-        session_id, fence = await house.db.row("SELECT id, fence FROM sessions")
+        [(session_id, fence)] = await house.db.rows("SELECT id, fence FROM sessions")
         async with full(house.db, "journal", "INSERT"):
             pen.call("finalanswertool", '{"answer": "lost"}')
             pen.end()

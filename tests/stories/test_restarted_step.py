@@ -233,7 +233,7 @@ async def test_on_the_event_stream_a_higher_fence_replaces_the_text(scene: Scene
         pen.call("finalanswertool", '{"answer": "Oslo')
         await reader.until("Oslo")
         async with scene.house.http.get(f"/v1/sessions/{reader.session_id}/events") as response:
-            events, seen = sse(response), []
+            events, seen = sse(response), list[Sse]()
             async with asyncio.timeout(30):
                 while not seen or seen[-1].event != "delta.snapshot":
                     seen.append(await anext(events))

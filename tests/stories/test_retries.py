@@ -234,7 +234,8 @@ async def test_the_openai_client_loses_patience_while_postgres_stalls_and_one_pr
             base_url=f"{house.url}/v1", api_key="none", max_retries=8, timeout=0.8, http_client=counting
         ) as client:
             async with stalled(house, ROW, session_id):
-                asking = asyncio.create_task(client.chat.completions.create(model=session_id, messages=[user("Pay")]))
+                said: Any = [user("Pay")]
+                asking = asyncio.create_task(client.chat.completions.create(model=session_id, messages=said))
                 async with asyncio.timeout(20):
                     for _ in range(3):  # the third one means that the second has waited in vain, too
                         await tries.get()

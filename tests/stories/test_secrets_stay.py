@@ -11,7 +11,7 @@ from aiohttp import web
 from structlog.testing import capture_logs
 
 from longhouse.agents.template import LLMPolicy, Template, ToolPolicy
-from longhouse.journal.events import Fault
+from longhouse.journal.events import Fault, Returned
 from longhouse.models.scripted import call
 from longhouse.models.scripted_server import serve as serve_model
 from server_helpers import House, Serving, content
@@ -80,7 +80,7 @@ async def published(house: House, kind: str, body: Any) -> tuple[int, str, str]:
         return response.status, error.get("param", ""), error.get("message", "")
 
 
-def config(folder: Path, base_url: str) -> dict[str, str]:
+def config(folder: Path, base_url: str) -> dict[str, Any]:
     path = folder / "config.yaml"
     path.write_text(f"llm: {{base_url: '{base_url}', api_key: {KEY}}}")
     return {"config_file": str(path)}
@@ -132,8 +132,8 @@ async def test_a_remote_tool_that_was_stored_before_does_not_get_it_either(servi
             await house.app.catalog.templates.publish([caller], by="somebody")
             said = await house.say("Go", model="caller")
             assert content(said) == "Done."
-            events = [record.event for record in await house.journal(said["model"])]
-            [fault] = [one.outcome for one in events if isinstance(getattr(one, "outcome", None), Fault)]
+            returned = [one.event for one in await house.journal(said["model"]) if isinstance(one.event, Returned)]
+            [fault] = [one.outcome for one in returned if isinstance(one.outcome, Fault)]
             assert "belongs to another address" in fault.message
         assert heard == []
 
@@ -212,10 +212,10 @@ async def test_an_old_template_does_not_reach_what_nobody_may(serving: Serving) 
 async def test_a_template_sends_a_proxy_to_no_name_that_the_operator_has_not_named(serving: Serving) -> None:
     """What the proxy makes of a name, such as an address of the inner network, is not seen from here."""
     async with serve_model([DONE] * 3) as model, proxy_to(model.url) as (proxy, asked):
-        own = {"llm_base_url": "http://model.test/v1", "llm_proxy": proxy, "allow_egress": "named.test:80"}
-        async with serving(patience=1, **own) as house:
+        model_url, egress = "http://model.test/v1", "named.test:80"
+        async with serving(patience=1, llm_base_url=model_url, llm_proxy=proxy, allow_egress=egress) as house:
             assert content(await house.say("Go")) == "Done.", "the operator's own model"
-            for name, url in (("same", "http://model.test/v1"), ("named", "http://named.test/v1")):
+            for name, url in (("same", model_url), ("named", "http://named.test/v1")):
                 assert (await published(house, "template", template(name, base_url=url, proxy=proxy)))[0] == 201
                 assert content(await house.say("Go", model=name)) == "Done."
             assert [one.split("/")[2] for one in asked] == ["model.test", "model.test", "named.test"]
@@ -246,8 +246,9 @@ async def test_a_template_sends_a_proxy_to_no_name_that_the_operator_has_not_nam
 
 @pytest.mark.parametrize("setting", ["llm_base_url", "tavily_base_url", "embeddings_base_url"])
 async def test_an_operator_is_told_at_the_start_that_nothing_reaches_metadata(serving: Serving, setting: str) -> None:
+    settings: dict[str, Any] = {setting: "http://169.254.169.254/v1"}
     with pytest.raises(Exception, match=r"may not go|nothing here may reach"):
-        async with serving(**{setting: "http://169.254.169.254/v1"}):
+        async with serving(**settings):
             raise AssertionError("it opened")
 
 

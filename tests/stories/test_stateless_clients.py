@@ -168,7 +168,7 @@ async def test_an_edited_message_opens_a_branch_that_goes_its_own_way(serving: S
         assert await said_to(house, branch) == ["Two, edited", "?three", "Three"]
         prompted = (await house.journal(branch))[1].event
         assert isinstance(prompted, events.Prompted)
-        assert [(type(one).__name__, text_of(one.content)) for one in prompted.prior] == [  # type: ignore[arg-type]
+        assert [(type(one).__name__, text_of(one.content)) for one in prompted.prior] == [
             ("User", "One"),
             ("Assistant", "You said:\n\nOne\n"),
         ]

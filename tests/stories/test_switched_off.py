@@ -55,7 +55,7 @@ async def test_the_next_start_says_what_is_off_and_serves(serving: Serving, dsn:
     built_in = {(one.name, tool) for one in BUILT_IN for tool in one.tool_policy.named}
     off = {"clocktool", "createreporttool", "agent.analytic"}
     assert sorted(told) == sorted([pair for pair in built_in if pair[1] in off] + [("own", tool) for tool in off])
-    where = {"database_url": dsn, "agents_file": str(given["agents_file"])}
+    where: dict[str, Any] = {"database_url": dsn, "agents_file": str(given["agents_file"])}
     seeding = asyncio.create_task(launched_words("seed", **where))
     async with process("work", **where) as working:
         assert any("worker ready" in line for line in working.said), working.said

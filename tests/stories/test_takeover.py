@@ -204,7 +204,7 @@ async def test_a_run_that_is_broken_off_in_mid_effect_does_not_begin_it_again(
     async with serving(Clerk(), **CLERKS) as house:
         saying = asyncio.create_task(house.say("paytool", model=CLERK.name))
         await eventually(lambda: len(ledger(tmp_path)) == 1)
-        session_id, fence = await house.db.row("SELECT id, fence FROM sessions")
+        [(session_id, fence)] = await house.db.rows("SELECT id, fence FROM sessions")
         house.app.bus.stop(session_id, fence)
         house.app.bus.stop(session_id, fence + 1)
         shown = await house.until(session_id, "WAITING_FOR_APPROVAL")
