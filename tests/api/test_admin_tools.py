@@ -60,9 +60,9 @@ async def test_a_name_with_dots_is_read_by_version(serving: Serving) -> None:
         for path in ("depot.stock@3", "depot", "depot.stock.x", "depot.stock@1@1", "%00", "a%00@1", "x" * 300, "é@1"):
             status, answer = await sent(house, "GET", f"{TOOLS}/{path}")
             assert (status, answer["error"]["code"]) == (404, "tool_not_found"), path
-        for version in ("0", "-1", "x", "1.0", "", "99999999999", "٣"):
-            status, answer = await sent(house, "GET", f"{TOOLS}/depot.stock@{version}")
-            assert status in (400, 404), version
+        for wrong in ("0", "-1", "x", "1.0", "", "99999999999", "٣"):
+            status, answer = await sent(house, "GET", f"{TOOLS}/depot.stock@{wrong}")
+            assert status in (400, 404), wrong
 
 
 async def test_versions_are_listed_newest_first_and_compared(serving: Serving) -> None:
@@ -105,8 +105,8 @@ async def test_put_and_patch_publish_the_next_version_of_a_name_that_is_there(se
         for method, body in (("PUT", tool(name="other")), ("PATCH", {"name": "other"})):
             found = await Client(house).refused(method, path, body)
             assert (found[0], found[1]["param"]) == (400, "name")
-        for method, body in (("PUT", [TOOL]), ("PATCH", [TOOL]), ("PATCH", "x"), ("PATCH", {"timeout": 0})):
-            assert (await Client(house).refused(method, path, body))[0] == 400, body
+        for method, wrong in (("PUT", [TOOL]), ("PATCH", [TOOL]), ("PATCH", "x"), ("PATCH", {"timeout": 0})):
+            assert (await Client(house).refused(method, path, wrong))[0] == 400, wrong
 
 
 async def test_what_is_shown_may_be_sent_back(serving: Serving) -> None:
@@ -168,7 +168,9 @@ async def test_many_are_published_at_once_or_none(serving: Serving) -> None:
         assert (found.status, found.param) == (400, "[150].timeout")
         assert "[150].nonsense: there is no such field" in found.error["message"]
         assert await counted(house) == 200
-        for body in ([tool(name="twice"), tool(name="twice", timeout=1)], [TOOL] * 5_001, [[]], [None], "x", 1, None):
+        twice = [tool(name="twice"), tool(name="twice", timeout=1)]
+        bodies: tuple[Any, ...] = (twice, [TOOL] * 5_001, [[]], [None], "x", 1, None)
+        for body in bodies:
             assert (await refused(house, body, TOOLS)).status == 400
 
 

@@ -68,7 +68,7 @@ async def test_a_research_leaves_a_report_and_its_sources(serving: Serving, tmp_
         call("finalanswertool", answer="Done."),
     ]
     async with tavily(KNOWN, {RAIN: "All about rain."}) as stand_in:
-        setup = {"tavily_base_url": stand_in.url, "tavily_api_key": KEY, "reports_dir": tmp_path}
+        setup: dict[str, Any] = {"tavily_base_url": stand_in.url, "tavily_api_key": KEY, "reports_dir": tmp_path}
         async with serving(script, templates=[SCOUT], **setup) as house:
             answer = await house.say("Weather?", model="scout")
             own = f"/v1/sessions/{answer['model']}"

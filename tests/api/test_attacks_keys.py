@@ -314,7 +314,7 @@ def test_an_admin_key_that_is_easy_to_guess_is_for_loopback_only() -> None:
 
 
 async def test_other_addresses_than_loopback_need_a_key(dsn: str) -> None:
-    tries = ({"admin_key": " "}, {"admin_key": "changeme"})
+    tries: list[dict[str, Any]] = [{"admin_key": " "}, {"admin_key": "changeme"}]
     elsewhere = ("serve", "--port", "0", "--host", "0.0.0.0")
     told = await asyncio.gather(*(launched_words(*elsewhere, database_url=dsn, **one) for one in tries))
     for one, (status, said) in zip(tries, told, strict=True):
@@ -334,7 +334,7 @@ async def test_a_missing_key_is_noticed_before_a_port_or_a_postgres_is_touched(d
         new = Path(folder) / "data"
         mounted = Path(folder) / "mounted"
         mounted.mkdir()
-        tries = ({"database_url": dsn}, {"data_dir": str(new)}, {"data_dir": str(mounted)})
+        tries: list[dict[str, Any]] = [{"database_url": dsn}, {"data_dir": str(new)}, {"data_dir": str(mounted)}]
         told = await asyncio.gather(*(launched_words(*serve, **one) for one in tries))
         for status, said in told:
             assert (status, "no API key is set" in said) == (1, True), "who binds first is told of the port"

@@ -182,7 +182,7 @@ async def test_addresses_inside_the_network_are_called_by_nobody(serving: Servin
 async def test_a_session_goes_on_after_a_service_that_answers_nonsense(serving: Serving) -> None:
     async with tavily(answer=says(b"<html>", kind="text/html")) as stand_in:
         script = [call("websearchtool", query="rain"), call("finalanswertool", answer="No luck.")]
-        setup = {"tavily_base_url": stand_in.url, "tavily_api_key": KEY}
+        setup: dict[str, Any] = {"tavily_base_url": stand_in.url, "tavily_api_key": KEY}
         async with serving(script, templates=[SCOUT], **setup) as house:
             answer = await house.say("Search.", model="scout")
             journal = repr(await house.journal(answer["model"]))

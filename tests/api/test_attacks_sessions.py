@@ -97,8 +97,11 @@ async def test_what_is_somebody_elses_is_in_no_list(serving: Serving) -> None:
         theirs = await somebody_elses(house)
         row = await house.db.row("SELECT created_at FROM sessions WHERE id = $1", theirs)
         assert row is not None
-        filters = ({}, {"conversation_id": "theirs"}, {"template": AGENT}, {"state": "WAITING_FOR_CLARIFICATION"})
-        for query in (*filters, {"since": row["created_at"].isoformat()}, {"parent": theirs}):
+        filters: list[dict[str, str]] = [
+            {}, {"conversation_id": "theirs"}, {"template": AGENT}, {"state": "WAITING_FOR_CLARIFICATION"},
+            {"since": row["created_at"].isoformat()}, {"parent": theirs},
+        ]  # fmt: skip
+        for query in filters:
             async with house.http.get("/v1/sessions", params=query) as response:
                 assert (await response.json())["data"] == [], query
         async with house.http.get("/agents") as response:

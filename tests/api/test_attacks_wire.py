@@ -138,8 +138,8 @@ async def test_bytes_that_are_no_text_are_refused_in_paths_and_headers(serving: 
             head += f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
             assert answers(await raw(house.url, head.encode() + body)) == [404], path
         for name in (b"X-Conversation-Id", b"X-OpenWebUI-Chat-Id", b"Idempotency-Key"):
-            head = POST + b"%b: \xff\xfe\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % (name, len(HONEST))
-            received = await raw(house.url, head + HONEST)
+            odd = POST + b"%b: \xff\xfe\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % (name, len(HONEST))
+            received = await raw(house.url, odd + HONEST)
             assert answers(received) == [400], name
             assert name in received.partition(b'"param":')[2]
 

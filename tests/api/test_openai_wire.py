@@ -275,7 +275,14 @@ async def test_system_texts_of_the_client_follow_the_prompt_of_the_template(serv
 
 async def test_sampling_reaches_the_model_for_this_turn(serving: Serving) -> None:
     shape = {"type": "json_schema", "json_schema": {"name": "z", "schema": {"type": "object", "a": {}}}}
-    sampling = {"temperature": 0, "top_p": 0.5, "max_tokens": 77, "seed": 7, "stop": ["\n"], "response_format": shape}
+    sampling: dict[str, Any] = {
+        "temperature": 0,
+        "top_p": 0.5,
+        "max_tokens": 77,
+        "seed": 7,
+        "stop": ["\n"],
+        "response_format": shape,
+    }
     async with serving([LOOK, ANSWER, ANSWER, ANSWER]) as house:
         answer = await house.say("Hello", **sampling)
         assert house.model is not None
@@ -298,6 +305,7 @@ async def test_images_are_files_here_and_data_urls_to_the_model(serving: Serving
         answer = await chat(house, [picture])
         assert (await last_request(house))["messages"][1] == picture
         row = await house.db.row("SELECT digest, media_type, content FROM files")
+        assert row is not None
         assert tuple(row) == (hashlib.sha256(PIXEL).hexdigest(), "image/png", PIXEL)
         body = await house.db.value("SELECT string_agg(body::text, '') FROM journal")
         assert row["digest"] in body

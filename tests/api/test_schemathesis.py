@@ -39,7 +39,7 @@ class Caller:
     http: requests.Session = field(default_factory=requests.Session)
     statuses: list[tuple[str, int]] = field(default_factory=list)
 
-    def acquaint(self, case: Case) -> None:
+    def acquaint(self, case: Case[Any]) -> None:
         """The same request about things that exist; one that should fit is made to succeed, with the example body."""
         path = case.operation.path
         named = {**self.known, "name": EXAMPLES["template" if "templates" in path else "tool"]["name"]}
@@ -50,7 +50,7 @@ class Caller:
             told = self.document["paths"][path][case.method.lower()].get("requestBody")
             case.body = told["content"]["application/json"]["example"] if told else case.body
 
-    def send(self, case: Case) -> None:
+    def send(self, case: Case[Any]) -> None:
         asked = case.as_transport_kwargs(base_url=self.url)
         asked["headers"] = {**asked.get("headers", {}), "authorization": f"Bearer {ADMIN}"}
         with self.http.request(**asked, stream=True, timeout=PATIENCE) as answer:
@@ -80,7 +80,7 @@ def play(caller: Caller) -> None:
                 phases=[Phase.generate],
                 suppress_health_check=list(HealthCheck),
             )
-            def sent(case: Case, exists: bool) -> None:
+            def sent(case: Case[Any], exists: bool) -> None:
                 if exists:
                     caller.acquaint(case)
                 caller.send(case)

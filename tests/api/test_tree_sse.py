@@ -40,7 +40,9 @@ def in_turn(*says: Any) -> Any:
 
 
 def _played(reply: Any, body: Body) -> Say:
-    return reply(body) if callable(reply) else reply
+    said = reply(body) if callable(reply) else reply
+    assert isinstance(said, Say)
+    return said
 
 
 TWO_DEEP = {
