@@ -61,7 +61,6 @@ check: $(VENV)/.check $(VENV)/.test
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/mypy tests_model
-	@$(BIN)/mypy tests/test_front_door.py tests/test_docs.py tests/pages.py
 	@$(BIN)/lint-imports
 
 format: $(VENV)/.check

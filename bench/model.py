@@ -26,10 +26,10 @@ THOUGHT = {
 
 def reply(body: Body) -> Say:
     """Nine uses of a tool, then the answer; its first word is the moment at which it was written."""
-    role = text_of(body.messages[0].content)  # type: ignore[union-attr]
+    role = text_of(body.messages[0].content)
     if role.startswith((ASKS, HELPS)):
         return delegated(body)
-    task = text_of(body.messages[1].content)  # type: ignore[union-attr]
+    task = text_of(body.messages[1].content)
     if task == "stream":
         return say(f"{time.monotonic_ns()} " + "a word or two, twenty." * CHUNKS, chunk=22, delay=1e-9)
     if task == "talk":
@@ -49,7 +49,7 @@ def delegated(body: Body) -> Say:
     if isinstance(last, ToolResult):
         there, answered = last.content.split()
         return call("finalanswertool", answer=f"{there} {now - int(answered)}")
-    said = text_of(last.content)  # type: ignore[union-attr]
+    said = text_of(last.content)
     if said.isdecimal():
         return call("finalanswertool", answer=f"{now - int(said)} {time.monotonic_ns()}")
     return call("agent_bench_helper", task=f"{time.monotonic_ns()}")

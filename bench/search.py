@@ -154,7 +154,7 @@ def _brute(tools: Sequence[ToolDescriptor], queries: Sequence[str]) -> float:
 
 def _read(tool: ToolDescriptor) -> IndexedText:
     return document.of_tool(
-        ToolFacts(name=tool.name, description_short=tool.description_short, input_schema=tool.input_schema)
+        ToolFacts(name=tool.name, description_short=tool.description_short, input_schema=tool.input_schema or {})
     )
 
 
