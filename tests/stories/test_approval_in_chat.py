@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
+from test_approval import DONE, NAMES, TRANSFER, DraftTool, TransferTool, decide, republished, told
+
 from delegating_server import (
     CAST,
     PLAIN,
@@ -22,8 +24,6 @@ from delegating_server import (
     sessions_of,
     task_of,
 )
-from test_approval import DONE, NAMES, TRANSFER, DraftTool, TransferTool, decide, republished, told
-
 from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import ExecutionPolicy, Template, ToolPolicy
 from longhouse.journal import events

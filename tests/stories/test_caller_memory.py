@@ -4,7 +4,6 @@ import json
 from typing import Any
 
 import delegating_server as agents
-
 from longhouse.models.scripted import call, calls
 from server_helpers import House, Serving, sse
 

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from strategy_replies import WRITE, written
+
 from delegating_server import (
     CAST,
     PLAIN,
@@ -24,8 +26,6 @@ from delegating_server import (
     session_of,
     task_of,
 )
-from strategy_replies import WRITE, written
-
 from longhouse.agents.strategies.protocol import Body
 from longhouse.journal import events
 from longhouse.journal.messages import User, text_of

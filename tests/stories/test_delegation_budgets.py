@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from delegating_server import CAST, agent, answer, appears, ask, playing, requests_of, results, session_of, task_of
-
 from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import ExecutionPolicy, Template
 from longhouse.journal import events

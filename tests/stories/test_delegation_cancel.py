@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import pytest
+
 from delegating_server import (
     NAMES,
     PLAIN,
@@ -21,7 +22,6 @@ from delegating_server import (
     session_of,
     task_of,
 )
-
 from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import ExecutionPolicy
 from longhouse.journal import events

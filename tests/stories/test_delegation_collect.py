@@ -5,8 +5,8 @@ import json
 from typing import Any
 
 import pytest
-from delegating_server import answer, appears, ask, in_steps, playing, question, results, session_of, task_of
 
+from delegating_server import answer, appears, ask, in_steps, playing, question, results, session_of, task_of
 from longhouse.agents.strategies.protocol import Body
 from longhouse.api.sessions.waiting import collected
 from longhouse.journal import events

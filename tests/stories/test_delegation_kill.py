@@ -6,8 +6,8 @@ from collections import Counter
 from typing import Any
 
 import aiohttp
-from delegating_server import answer, appears, ask, cast, cast_house, last_result, results, task_of
 
+from delegating_server import answer, appears, ask, cast, cast_house, last_result, results, task_of
 from longhouse.agents.strategies.protocol import Body
 from longhouse.journal import events
 from longhouse.models.scripted import Say, calls, step_of

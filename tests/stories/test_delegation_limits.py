@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+
 from delegating_server import (
     CAST,
     SignTool,
@@ -21,7 +22,6 @@ from delegating_server import (
     sessions_of,
     task_of,
 )
-
 from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import ExecutionPolicy, MemoryPolicy
 from longhouse.agents.tool_descriptor import Allow

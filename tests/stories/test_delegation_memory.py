@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-from delegating_server import CAST, agent, answer, ask, in_steps, playing, requests_of, results
 
+from delegating_server import CAST, agent, answer, ask, in_steps, playing, requests_of, results
 from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import MemoryPolicy
 from longhouse.models.scripted import Say

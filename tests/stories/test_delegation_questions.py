@@ -4,6 +4,8 @@ import asyncio
 from typing import Any
 
 import pytest
+from test_approval_in_chat import blocked, held, one_by_one
+
 from delegating_server import (
     CAST,
     PLAIN,
@@ -22,8 +24,6 @@ from delegating_server import (
     session_of,
     task_of,
 )
-from test_approval_in_chat import blocked, held, one_by_one
-
 from longhouse.agents.strategies.protocol import Body
 from longhouse.models.scripted import Say, call, calls, say, step_of
 from longhouse.models.scripted_server import serve as serve_model

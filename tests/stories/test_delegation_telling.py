@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+
 from delegating_server import (
     CAST,
     SignTool,
@@ -18,7 +19,6 @@ from delegating_server import (
     session_of,
     task_of,
 )
-
 from longhouse.agents.strategies.protocol import Body
 from longhouse.journal import events
 from longhouse.models.scripted import Say, call, calls

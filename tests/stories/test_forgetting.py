@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from delegating_server import CAST, SignTool, ask, cast, in_steps, playing
 from redis.asyncio import Redis
 
+from delegating_server import CAST, SignTool, ask, cast, in_steps, playing
 from longhouse.agents.template import MemoryPolicy, PromptPack, Template, ToolPolicy
 from longhouse.journal.events import Fault, Returned
 from longhouse.journal.messages import ToolResult
