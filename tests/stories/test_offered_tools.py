@@ -1,5 +1,6 @@
 """An agent is offered what it names, however many tools there are beside, and the journal says why."""
 
+import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator
@@ -27,6 +28,7 @@ agents:
     base_class: SGRToolCallingAgent
     tools: [{", ".join(MEMORY)}, clarificationtool, finalanswertool, reasoningtool]
 """
+ENTRY = "write a new entry into the diary"
 GLOBAL = json.dumps({"mcp": {"mcpServers": {"diary": {"command": sys.executable, "args": [SERVER]}}}})
 BUILT_IN = ("sgr_agent", "tool_calling_agent", "sgr_tool_calling_agent")
 SAID = ("Запомни: меня зовут Алия", "Write this into the diary and remember it", "记住：我叫阿丽雅")
@@ -91,7 +93,7 @@ async def test_a_global_server_takes_nothing_from_the_agents_that_name_their_too
         if is_first and b"agent_memory_agent" in names:
             return call("agent_memory_agent", task=SAID[0])
         if is_first and b"findtoolstool" in names:
-            return call("findtoolstool", query="write a new entry into the diary")
+            return call("findtoolstool", query=ENTRY)
         return thinks_first(body)
 
     async with files(serving, tmp_path, script, config=GLOBAL, agents=agents) as house:
@@ -107,6 +109,16 @@ async def test_a_global_server_takes_nothing_from_the_agents_that_name_their_too
         await check_that_what_an_agent_finds_has_its_place(house)
 
 
+async def until_found(house: House, name: str) -> None:
+    """A server's tools are indexed some time after it has connected."""
+    async with asyncio.timeout(30):
+        while True:
+            async with house.http.post("/admin/tools/search", json={"query": ENTRY}) as response:
+                if name in [one["name"] for one in (await response.json())["data"]]:
+                    return
+            await asyncio.sleep(0.05)
+
+
 async def check_that_sub_agents_are_offered_what_they_name(house: House) -> None:
     chief = (await house.say(SAID[0], model="chief"))["model"]
     child = await house.db.value("SELECT id FROM sessions WHERE agent = 'memory_agent'")
@@ -117,6 +129,7 @@ async def check_that_sub_agents_are_offered_what_they_name(house: House) -> None
 
 
 async def check_that_what_an_agent_finds_has_its_place(house: House) -> None:
+    await until_found(house, "diary.add_entry")
     session_id = (await house.say(SAID[0], model="finder"))["model"]
     found = (await house.folded(session_id)).context["found_tools"]
     assert "diary.add_entry" in found
