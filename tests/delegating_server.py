@@ -115,7 +115,9 @@ def requests_of(model: Any, name: str) -> list[list[dict[str, Any]]]:
 
 
 async def sessions_of(db: Any, name: str, side: str = "sub") -> list[str]:
-    rows = await db.rows("SELECT id FROM sessions WHERE agent = $1 AND side = $2 ORDER BY created_at, id", name, side)
+    rows = await db.rows(
+        "SELECT id FROM sessions WHERE agent = :agent AND side = :side ORDER BY created_at, id", agent=name, side=side
+    )
     return [row["id"] for row in rows]
 
 
@@ -125,10 +127,10 @@ async def session_of(db: Any, name: str, side: str = "sub") -> str:
     return found
 
 
-async def appears(db: Any, sql: str, *args: Any, within: float = 10.0) -> Any:
+async def appears(db: Any, sql: str, *, within: float = 10.0, **values: Any) -> Any:
     """The first value of a query that is not nothing."""
     async with asyncio.timeout(within):
-        while not (found := await db.value(sql, *args)):
+        while not (found := await db.value(sql, **values)):
             await asyncio.sleep(0.01)
         return found
 

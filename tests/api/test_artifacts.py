@@ -177,7 +177,7 @@ async def test_another_owners_session_is_as_if_it_were_not_there(serving: Servin
         answer = await house.say("Report.", model="scout")
         own = f"/v1/sessions/{answer['model']}"
         [artifact] = (await read(house, f"{own}/artifacts"))["data"]
-        await house.db.run("UPDATE sessions SET owner = 'somebody' WHERE id = $1", answer["model"])
+        await house.db.run("UPDATE sessions SET owner = 'somebody' WHERE id = :id", id=answer["model"])
         for path in (f"{own}/artifacts", artifact["download"], f"{own}/sources", "/v1/sessions/none/artifacts"):
             async with house.http.get(path) as response:
                 found = await refusal(response)

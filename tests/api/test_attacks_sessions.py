@@ -95,7 +95,7 @@ async def test_a_session_of_somebody_else_is_as_good_as_none(serving: Serving) -
 async def test_what_is_somebody_elses_is_in_no_list(serving: Serving) -> None:
     async with serving(ask) as house:
         theirs = await somebody_elses(house)
-        row = await house.db.row("SELECT created_at FROM sessions WHERE id = $1", theirs)
+        row = await house.db.row("SELECT created_at FROM sessions WHERE id = :id", id=theirs)
         assert row is not None
         filters: list[dict[str, str]] = [
             {}, {"conversation_id": "theirs"}, {"template": AGENT}, {"state": "WAITING_FOR_CLARIFICATION"},

@@ -125,12 +125,12 @@ async def _answered(http: aiohttp.ClientSession, json: Any) -> tuple[int, Any]:
 
 async def grow_strange(house: House, session_id: str) -> None:
     """Writes what a newer worker might have written, and tells the followers that something is there."""
-    await house.db.run("UPDATE sessions SET head = head + 1 WHERE id = $1", session_id)
+    await house.db.run("UPDATE sessions SET head = head + 1 WHERE id = :id", id=session_id)
     await house.db.run(
         "INSERT INTO journal (session_id, seq, conversation_id, kind, append_id, nth, body, at)"
         " SELECT id, head, conversation_id, 'Dreamt', gen_random_uuid(), 1, '{\"kind\": \"Dreamt\"}', now()"
-        " FROM sessions WHERE id = $1",
-        session_id,
+        " FROM sessions WHERE id = :id",
+        id=session_id,
     )
     house.app.bus.publish(session_id, JournalGrew())
 

@@ -88,7 +88,9 @@ async def test_a_long_list_comes_in_pages_that_stay_in_place(serving: Serving) -
     async with serving(ask) as house:
         made = [(await house.say(f"number {n}"))["model"] for n in range(5)]
         # All at the same moment: the id decides, and no page loses or repeats one.
-        await house.db.run("UPDATE sessions SET created_at = $1", datetime(2026, 1, 31, 12, tzinfo=UTC))
+        await house.db.run(
+            "UPDATE sessions SET created_at = :created_at", created_at=datetime(2026, 1, 31, 12, tzinfo=UTC)
+        )
         first = await got(house, "/v1/sessions", limit="2")
         assert (len(first["data"]), first["has_more"]) == (2, True)
         await house.say("a later one")

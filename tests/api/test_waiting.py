@@ -105,8 +105,8 @@ async def test_the_events_of_one_agent_keep_their_order_whatever_the_clocks_say(
         session = await house.folded(root)
         before = await roles(TreeReader.of_turn(house.db, session, trace, {}))
         assert before[0] == "subagent_delegation"
-        await house.db.run("UPDATE journal SET at = $2::timestamptz - seq * interval '1 hour' WHERE session_id = $1",
-                           ann, datetime(2026, 1, 31, tzinfo=UTC))  # fmt: skip
+        await house.db.run("UPDATE journal SET at = :at::timestamptz - seq * interval '1 hour' WHERE session_id = :id",
+                           id=ann, at=datetime(2026, 1, 31, tzinfo=UTC))  # fmt: skip
         reader = TreeReader.of_turn(house.db, session, trace, {})
         assert await roles(reader) == before
         assert await roles(reader) == []
@@ -128,12 +128,12 @@ async def test_many_ways_to_the_same_agent_are_one_node_each(serving: Serving) -
         for name in (*names, "x"):
             await house.db.run(
                 "INSERT INTO sessions (id, agent, owner, conversation_id, side, head, due, version, created_at,"
-                " updated_at) VALUES ($1, $1, 'local', 'c', 'sub', 1, false, 1, now(), now())", name
+                " updated_at) VALUES (:id, :id, 'local', 'c', 'sub', 1, false, 1, now(), now())", id=name
             )  # fmt: skip
         for parent, child in pairwise(names):
             await house.db.run(
                 "INSERT INTO delegations (parent, call, child, prompt, trace)"
-                " SELECT $1, n::text, $2, n, 't' FROM generate_series(1, 10) n", parent, child
+                " SELECT :parent, n::text, :child, n, 't' FROM generate_series(1, 10) n", parent=parent, child=child
             )  # fmt: skip
         roots = [Root("a", "a", None)]
         nodes = await tree.nodes(house.db, roots)

@@ -15,12 +15,14 @@ MANY = 2 * projector.PAGE + 10
 
 SESSIONS = """
     INSERT INTO sessions (id, owner, conversation_id, side, agent, version, head, due, created_at, updated_at)
-    SELECT 'master_' || n, 'local', n::text, 'root', 'master', 1, 3, false, $2, $2 FROM generate_series(1, $1::int) AS n
+    SELECT 'master_' || n, 'local', n::text, 'root', 'master', 1, 3, false, :at, :at
+    FROM generate_series(1, :many::int) AS n
 """
 JOURNALS = """
     INSERT INTO journal (session_id, seq, conversation_id, kind, append_id, nth, body, at)
-    SELECT 'master_' || n, new.seq, n::text, new.kind, gen_random_uuid(), 1, new.body, $2
-    FROM generate_series(1, $1::int) AS n, unnest($3::text[], $4::json[]) WITH ORDINALITY AS new (kind, body, seq)
+    SELECT 'master_' || n, new.seq, n::text, new.kind, gen_random_uuid(), 1, new.body, :at
+    FROM generate_series(1, :many::int) AS n,
+         unnest(:kinds::text[], :bodies::json[]) WITH ORDINALITY AS new (kind, body, seq)
 """
 
 
@@ -29,8 +31,8 @@ async def write_many(db: Database) -> None:
     about = events.Opened(agent="master", version=1, owner="local", conversation="c")
     new: list[events.Event] = [about, prompted("Hello"), started(2)]
     bodies, kinds = [events.encode(event) for event in new], [events.kind_of(event) for event in new]
-    await db.run(SESSIONS, MANY, clock.now())
-    await db.run(JOURNALS, MANY, clock.now(), kinds, bodies)
+    await db.run(SESSIONS, many=MANY, at=clock.now())
+    await db.run(JOURNALS, many=MANY, at=clock.now(), kinds=kinds, bodies=bodies)
 
 
 async def test_a_rebuild_goes_page_by_page_and_leaves_nobody_out(db: Database, redis: Redis) -> None:
@@ -72,11 +74,14 @@ async def test_a_journal_that_a_newer_process_wrote_is_left_to_it_and_the_others
     scribe = Scribe(db)
     odd = await scribe.turn("master", "Where from?", "Hi", conversation="0")
     await db.run(
-        "UPDATE journal SET body = $2 WHERE session_id = $1 AND kind = 'Started'", odd, events.encode(started(99))
+        "UPDATE journal SET body = :body WHERE session_id = :session AND kind = 'Started'",
+        session=odd,
+        body=events.encode(started(99)),
     )
     unknown = await scribe.turn("master", "From the future", "Hi", conversation="1")
     await db.run(
-        """UPDATE journal SET body = '{"v":99,"kind":"Prompted"}' WHERE session_id = $1 AND seq = 2""", unknown
+        """UPDATE journal SET body = '{"v":99,"kind":"Prompted"}' WHERE session_id = :session AND seq = 2""",
+        session=unknown,
     )
     async with mirrored(db, redis) as running:
         running.nudge(odd)

@@ -151,7 +151,7 @@ class Room:
                 await asyncio.sleep(0.005)
 
     async def row(self, session_id: str) -> Any:
-        return await self.db.row("SELECT * FROM sessions WHERE id = $1", session_id)
+        return await self.db.row("SELECT * FROM sessions WHERE id = :id", id=session_id)
 
     def results(self, request: int = -1) -> list[str]:
         """What the tool messages of one request say."""

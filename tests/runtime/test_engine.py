@@ -22,8 +22,8 @@ FINISH = call("finalanswertool", answer="Done.")
 
 async def commits(db: Database, session_id: str, kind: str) -> int:
     """In how many appends the events of a kind were written."""
-    query = "SELECT count(DISTINCT append_id) FROM journal WHERE session_id = $1 AND kind = $2"
-    return int(await db.value(query, session_id, kind))
+    query = "SELECT count(DISTINCT append_id) FROM journal WHERE session_id = :session AND kind = :kind"
+    return int(await db.value(query, session=session_id, kind=kind))
 
 
 async def test_a_turn_from_the_prompt_to_its_answer(db: Database) -> None:
@@ -47,8 +47,8 @@ async def test_a_turn_from_the_prompt_to_its_answer(db: Database) -> None:
 async def test_a_step_costs_two_commits_and_the_end_one(db: Database) -> None:
     room = Room(db, [call("echo"), FINISH])
     session = await room.run()
-    query = "SELECT count(DISTINCT append_id) FROM journal WHERE session_id = $1 AND seq > 3"
-    assert await db.value(query, session.id) == 3
+    query = "SELECT count(DISTINCT append_id) FROM journal WHERE session_id = :session AND seq > 3"
+    assert await db.value(query, session=session.id) == 3
 
 
 async def test_the_models_arguments_keep_their_order(db: Database) -> None:

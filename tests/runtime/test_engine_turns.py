@@ -226,7 +226,7 @@ async def test_a_long_session_is_kept_as_a_snapshot_that_equals_its_journal(db: 
     room = Room(db, [many, many, many, many, FINISH])
     session = await room.run()
     assert session.head > journals.SNAPSHOT_EVERY
-    assert await db.value("SELECT seq FROM snapshots WHERE session_id = $1", session.id) == session.head
+    assert await db.value("SELECT seq FROM snapshots WHERE session_id = :session", session=session.id) == session.head
     assert await journals.load(db, session.id) == session
     await db.run("DELETE FROM snapshots")
     assert await journals.load(db, session.id) == session

@@ -54,10 +54,10 @@ async def test_a_takeover_that_was_broken_off_before_it_was_told_leaves_the_name
             # Sessions can be claimed and read; that they were taken over cannot be written down.
             await other.execute("LOCK TABLE journal IN EXCLUSIVE MODE")
             await until_waiting(db)
-            fence = await db.value("SELECT fence FROM sessions WHERE id = $1", session_id)
+            fence = await db.value("SELECT fence FROM sessions WHERE id = :id", id=session_id)
             room.bus.stop(session_id, fence + 1)
             async with asyncio.timeout(10):
-                while await db.value("SELECT fence FROM sessions WHERE id = $1", session_id) == fence:
+                while await db.value("SELECT fence FROM sessions WHERE id = :id", id=session_id) == fence:
                     await asyncio.sleep(0.02)
         assert await state_of(db, session_id, State.WAITING_FOR_APPROVAL)
         [resumed] = await room.found(session_id, events.Resumed)

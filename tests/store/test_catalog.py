@@ -112,7 +112,7 @@ BEFORE = """{"name":"price","type":"domain","tags":[],"categories":[],"descripti
 
 async def test_a_row_of_an_older_release_leaves_its_defaults_to_the_class(catalog: Catalog) -> None:
     await catalog.tools.publish([tool(text="x", max_output=5000)], by="a test")
-    await catalog.db.run("UPDATE catalog_versions SET descriptor = $1", BEFORE)
+    await catalog.db.run("UPDATE catalog_versions SET descriptor = :descriptor", descriptor=BEFORE)
     found = await Catalog(catalog.db).tools.find("price")
     assert found == tool(text="x", max_output=5000)
     shown = await catalog.tools.version("price", 1)

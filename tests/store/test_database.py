@@ -18,7 +18,9 @@ async def test_statements_on_silent_connections_are_sent_again_on_new_ones(dsn: 
         assert await db.value("SELECT 1") == 1
         between.fall_silent()
         # The first waits for its answer, the others for its connection.
-        cancelled, *asking = [asyncio.create_task(db.value("SELECT $1::int", number)) for number in range(5)]
+        cancelled, *asking = [
+            asyncio.create_task(db.value("SELECT :number::int", number=number)) for number in range(5)
+        ]
 
         async def several(tx: Transaction) -> int:
             return int(await tx.value("SELECT 6")) + int(await tx.value("SELECT 1"))
@@ -49,10 +51,12 @@ async def test_every_statement_is_answered_whenever_the_connections_are_given_up
             while renewing:
                 # A statement of its own each time: what is prepared already leaves no such moment.
                 asked += 1
-                assert await db.value(f"SELECT $1::int AS n{asked}", number) == number
+                assert await db.value(f"SELECT :number::int AS n{asked}", number=number) == number
                 assert await db.together(several) == 3
-                assert await db.alone((1, number), f"SELECT $1::int AS n{asked}", number) == (number,)
-                [row] = await db.tuned("SET LOCAL enable_seqscan = off", f"SELECT $1::int AS n{asked}", number)
+                assert await db.alone((1, number), f"SELECT :number::int AS n{asked}", number=number) == (number,)
+                [row] = await db.tuned(
+                    "SET LOCAL enable_seqscan = off", f"SELECT :number::int AS n{asked}", number=number
+                )
                 assert row == (number,)
                 answered += 1
 

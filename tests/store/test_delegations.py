@@ -167,7 +167,7 @@ async def test_an_end_whose_call_was_settled_meanwhile_is_written_without_it(db:
 
 async def test_a_deposed_child_ends_nothing(db: Database) -> None:
     parent, child = await delegated(db)
-    await db.run("UPDATE sessions SET fence = fence + 1 WHERE id = $1", child.session.id)
+    await db.run("UPDATE sessions SET fence = fence + 1 WHERE id = :id", id=child.session.id)
     with pytest.raises(Deposed):
         await child.end()
     assert (await kinds(db, parent.session.id))[-1] == "Called"
@@ -229,14 +229,14 @@ async def test_two_calls_of_one_reply_open_one_child_with_two_prompts(db: Databa
 
 AT_WORK = """
     INSERT INTO delegations (parent, call, child, prompt, trace)
-    SELECT 'master-0', 'earlier-' || n, 'somebody', n, $2 FROM generate_series(1, $1) n
+    SELECT 'master-0', 'earlier-' || n, 'somebody', n, :trace FROM generate_series(1, :many) n
 """
 
 
 async def test_no_more_agents_are_called_where_too_many_are_at_work_for_one_request(db: Database) -> None:
     parent = await prompted(db)
-    await db.run(AT_WORK, MOST_AT_WORK, "another")
-    await db.run(AT_WORK.replace("earlier", "before"), MOST_AT_WORK - 1, "t-0")
+    await db.run(AT_WORK, many=MOST_AT_WORK, trace="another")
+    await db.run(AT_WORK.replace("earlier", "before"), many=MOST_AT_WORK - 1, trace="t-0")
     calls = ("1-action-0", "1-action-1")
     new: list[events.Event] = [events.Replied(), *(called(one) for one in calls)]
     after = folded(parent.session, new)
@@ -281,7 +281,7 @@ COPY = (
     INSERT INTO sessions SELECT (jsonb_populate_record(s, jsonb_build_object(
         'id', replace(s.id, '-0', '-' || n), 'conversation_id', 'c-' || n, 'trace_id', 't-' || n,
         'parent', replace(s.parent, '-0', '-' || n)))).*
-    FROM sessions s, generate_series(1, $1) n
+    FROM sessions s, generate_series(1, :many) n
     """,
     """
     INSERT INTO journal (session_id, seq, conversation_id, trace_id, kind, call_id, reply_to, worker, fence,
@@ -289,13 +289,13 @@ COPY = (
     SELECT replace(session_id, '-0', '-' || n), seq, 'c-' || n, 't-' || n, kind, call_id,
            replace(reply_to, 'master-0', 'master-' || n), worker, fence, append_id, nth,
            regexp_replace(body::text, '(master|t|c)-0"', '\\1-' || n || '"', 'g')::json, at
-    FROM journal, generate_series(1, $1) n
+    FROM journal, generate_series(1, :many) n
     """,
     """
     INSERT INTO delegations (parent, call, child, prompt, trace)
-    SELECT 'master-' || n, call, 'helper-' || n, prompt, 't-' || n FROM delegations, generate_series(1, $1) n
+    SELECT 'master-' || n, call, 'helper-' || n, prompt, 't-' || n FROM delegations, generate_series(1, :many) n
     """,
-    "INSERT INTO awaits SELECT 'master-' || n, call, awaited FROM awaits, generate_series(1, $1) n",
+    "INSERT INTO awaits SELECT 'master-' || n, call, awaited FROM awaits, generate_series(1, :many) n",
 )
 NAME = (
     "UPDATE sessions SET id = 'helper-0' WHERE side = 'sub'",
@@ -320,7 +320,7 @@ async def test_hundreds_of_ends_meet_as_many_cancels(db: Database) -> None:
     for statement in NAME:
         await db.run(statement)
     for statement in COPY:
-        await db.run(statement, RACES - 1)
+        await db.run(statement, many=RACES - 1)
     inbox = Inbox(db, Bus())
     dice, numbers, usual = random.Random(6), iter(range(RACES)), 0.01
 

@@ -309,7 +309,7 @@ async def written(db: Database, turns: int, steps: int) -> None:
     ]  # fmt: skip
     async with db.pool.acquire() as connection:
         await connection.copy_records_to_table("journal", records=rows, columns=columns)
-    await db.run("UPDATE sessions SET head = $1, due = false", len(rows))
+    await db.run("UPDATE sessions SET head = :head, due = false", head=len(rows))
 
 
 async def from_scratch(db: Database) -> Session:
@@ -374,8 +374,8 @@ async def test_a_session_that_was_forgotten_leaves_no_snapshot(db: Database) -> 
 async def test_a_snapshot_of_another_fold_is_ignored(db: Database) -> None:
     await written(db, turns=12, steps=10)
     session = await from_scratch(db)
-    insert = "INSERT INTO snapshots (session_id, seq, fold_version, state) VALUES ('s', $1, $2, $3)"
-    await db.run(insert, session.head, FOLD_VERSION - 1, b'{"id":"an older shape"}')
+    insert = "INSERT INTO snapshots (session_id, seq, fold_version, state) VALUES ('s', :seq, :fold, :state)"
+    await db.run(insert, seq=session.head, fold=FOLD_VERSION - 1, state=b'{"id":"an older shape"}')
     assert await journals.load(db, "s") == session
     # The next one at rest takes its place, though it is of the same event.
     await journals.snapshot(db, session)

@@ -32,9 +32,9 @@ async def filled(db: Database, files: int, size: int, scope: Scope = MINE) -> No
     await db.run(
         """
         INSERT INTO memories (owner, scope, path, content, written_by)
-        SELECT $1, $2, 'fill/' || n, repeat('x', $4), 'test' FROM generate_series(1, $3) AS n
+        SELECT :owner, :scope, 'fill/' || n, repeat('x', :size), 'test' FROM generate_series(1, :files) AS n
         """,
-        scope.owner, scope.key, files, size,
+        owner=scope.owner, scope=scope.key, files=files, size=size,
     )  # fmt: skip
 
 

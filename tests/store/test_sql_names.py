@@ -31,8 +31,8 @@ STEPS: tuple[tuple[str, dict[str, Any]], ...] = (
 MODEL = "gpt-4o-mini"
 
 
-async def select(db: Database, columns: str, source: str, *args: object) -> list[tuple[Any, ...]]:
-    return [tuple(row) for row in await db.rows(f"SELECT {columns} FROM {source}", *args)]
+async def select(db: Database, columns: str, source: str, **values: object) -> list[tuple[Any, ...]]:
+    return [tuple(row) for row in await db.rows(f"SELECT {columns} FROM {source}", **values)]
 
 
 def compact(value: Any) -> str:
@@ -75,20 +75,24 @@ async def catalog_as_expected(house: House) -> None:
     tools = {tool for tool, _ in STEPS}
     known = "tool_executions e JOIN tools t ON t.name = e.tool_name AND t.version = e.tool_version WHERE t.is_active"
     assert {row[0] for row in await select(house.db, "t.tool_id", known)} == tools
-    policy = "agent_template_tool_policy WHERE template_id = $1 AND version = 1 AND rule = 'allow'"
-    assert {row[0] for row in await select(house.db, "tool_name", policy, AGENT)} >= tools
+    policy = "agent_template_tool_policy WHERE template_id = :template AND version = 1 AND rule = 'allow'"
+    assert {row[0] for row in await select(house.db, "tool_name", policy, template=AGENT)} >= tools
 
 
 async def executions_as_expected(house: House, session: str) -> list[str]:
     """What the tools said, in the order of the calls."""
     columns = "call_id, tool_name, tool_version, args, status, effect, started_at <= finished_at"
-    rows = await select(house.db, columns, "tool_executions WHERE session_id = $1 ORDER BY call_id", session)
+    rows = await select(
+        house.db, columns, "tool_executions WHERE session_id = :session ORDER BY call_id", session=session
+    )
     effects = ["read", "read", "read", "idempotent", "read"]
     assert rows == [
         (f"{n}-action-0", tool, 1, compact(arguments), "ok", effect, True)
         for n, ((tool, arguments), effect) in enumerate(zip(STEPS, effects, strict=True), start=1)
     ]
-    told = await select(house.db, "result", "tool_executions WHERE session_id = $1 ORDER BY call_id", session)
+    told = await select(
+        house.db, "result", "tool_executions WHERE session_id = :session ORDER BY call_id", session=session
+    )
     results = [str(row[0]) for row in told]
     assert results[1] == (
         f"Search query: rain Bergen\n\n[1] Rain in Bergen\n{RAIN}\nIt rains a lot.\n\n[2] Clouds\n{COAST}\n"
@@ -101,7 +105,9 @@ async def executions_as_expected(house: House, session: str) -> list[str]:
 
 async def messages_as_expected(house: House, session: str, results: list[str]) -> None:
     columns = "role, content, tool_calls, tool_call_id, name"
-    rows = await select(house.db, columns, "session_messages WHERE session_id = $1 ORDER BY seq, nth", session)
+    rows = await select(
+        house.db, columns, "session_messages WHERE session_id = :session ORDER BY seq, nth", session=session
+    )
     expected: list[tuple[Any, ...]] = [("user", TASK, None, None, None)]
     for n, ((tool, arguments), result) in enumerate(zip(STEPS, results, strict=True), start=1):
         function = {"name": tool, "arguments": compact(arguments)}

@@ -110,7 +110,8 @@ class StoreMachine(RuleBasedStateMachine):
 
     def _enlist(self, worker: str) -> None:
         self.roster.add(worker)
-        self.runner.run(self.db.run(leases.ENLIST, worker, leases.lock_key(worker), "node", 1, 8))
+        values = {"worker": worker, "lock_key": leases.lock_key(worker), "node": "node", "pid": 1, "slots": 8}
+        self.runner.run(self.db.run(leases.ENLIST, **values))
 
     @rule(data=st.data(), worker=workers, lost=losses)
     def fate(self, data: st.DataObject, worker: str, lost: int) -> None:
@@ -347,7 +348,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def row_and_journal_are_as_expected(self) -> None:
-        row = self.runner.run(self.db.row("SELECT * FROM sessions WHERE id = $1", self.id))
+        row = self.runner.run(self.db.row("SELECT * FROM sessions WHERE id = :id", id=self.id))
         told = self.runner.run(journals.read(self.db, self.id))
         expected = self.expected
         assert row is not None

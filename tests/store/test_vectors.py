@@ -47,10 +47,10 @@ async def test_a_slot_is_read_once(db: Database, monkeypatch: pytest.MonkeyPatch
     read: list[object] = []
     rows = Database.rows
 
-    async def noted(self: Database, sql: str, *args: object) -> Any:
+    async def noted(self: Database, sql: str, **values: Any) -> Any:
         if sql == vectors.READ:
-            read.append(args[1])
-        return await rows(self, sql, *args)
+            read.append(values["first"])
+        return await rows(self, sql, **values)
 
     monkeypatch.setattr(Database, "rows", noted)
     for query in QUERIES:

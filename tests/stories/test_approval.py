@@ -218,7 +218,7 @@ async def test_a_turn_that_waits_for_approval_is_cancelled(serving: Serving) -> 
         assert await decide(house, session_id, "approve") == 409
         assert TransferTool.sent == []
         assert (await house.kinds(session_id))[-2:] == ["Returned", "Cancelled"]
-        assert await house.db.value("SELECT wake_at FROM sessions WHERE id = $1", session_id) is None
+        assert await house.db.value("SELECT wake_at FROM sessions WHERE id = :id", id=session_id) is None
 
 
 async def test_an_answer_and_an_action_that_needs_approval_do_not_go_together(serving: Serving) -> None:
@@ -244,7 +244,7 @@ async def test_waiting_for_approval_does_not_use_up_the_time_of_the_turn(serving
         assert folded.turn is not None
         assert folded.turn.resting_since is not None
         assert folded.wake_at is not None
-        kept = await house.db.value("SELECT wake_at FROM sessions WHERE id = $1", session_id)
+        kept = await house.db.value("SELECT wake_at FROM sessions WHERE id = :id", id=session_id)
         assert kept == folded.wake_at
         assert await decide(house, session_id, "approve") == 202
         shown = await house.until(session_id, "COMPLETED")

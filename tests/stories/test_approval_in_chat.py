@@ -444,7 +444,7 @@ async def test_of_two_answers_at_once_the_second_approves_nothing(serving: Servi
         assert content(first) == "ben: Sure?"
         ann, ben = [await session_of(house.db, name) for name in ("ann", "ben")]
         async with held(house) as holding:
-            await holding.run("SELECT FROM sessions WHERE id = $1 FOR UPDATE", ben)
+            await holding.run("SELECT FROM sessions WHERE id = :id FOR UPDATE", id=ben)
             both = [asyncio.create_task(house.say("yes", model=first["model"])) for _ in range(2)]
             await blocked(house, 2)
         heard = sorted([content(one) for one in await asyncio.gather(*both)])
@@ -457,10 +457,10 @@ async def test_of_two_answers_at_once_the_second_approves_nothing(serving: Servi
         root = (await house.say("Go", model="master", chat_id="gone"))["model"]
         assert content(await house.say("fine", model=root)).startswith("ann: May signtool run?")
         async with held(house) as holding:
-            await holding.run("SELECT FROM sessions WHERE id = $1 FOR UPDATE", root)
+            await holding.run("SELECT FROM sessions WHERE id = :id FOR UPDATE", id=root)
             hanging = asyncio.create_task(house.say("Hm", model=root))
             await blocked(house, 1)
-            await holding.run("DELETE FROM sessions WHERE id = $1", root)
+            await holding.run("DELETE FROM sessions WHERE id = :id", id=root)
         assert (await hanging)["error"]["code"] == "model_not_found"
 
 
@@ -473,14 +473,14 @@ async def test_a_decision_that_somebody_else_made_first_is_not_made_on_what_wait
     }
     ben = agent("ben", tools=(*PLAIN, "gatetool"))
     cast = (*(one for one in CAST if one.name != "ben"), ben)
-    waiting = "SELECT id FROM sessions WHERE agent = $1 AND state = 'WAITING_FOR_APPROVAL'"
+    waiting = "SELECT id FROM sessions WHERE agent = :agent AND state = 'WAITING_FOR_APPROVAL'"
     async with playing(serving, roles, templates=cast, tools=[SignTool, GateTool]) as house:
         going = asyncio.create_task(house.say("Go", model="master"))
-        signing = await house.folded(await appears(house.db, waiting, "ann"))
+        signing = await house.folded(await appears(house.db, waiting, agent="ann"))
         root = await session_of(house.db, "master", "root")
         denied = events.Decided(call="2-action-0", decision="deny", by="somebody else")
         async with held(house) as holding:
-            await holding.run("SELECT FROM sessions WHERE id = $1 FOR UPDATE", signing.id)
+            await holding.run("SELECT FROM sessions WHERE id = :id FOR UPDATE", id=signing.id)
             late = [
                 asyncio.create_task(house.say("yes", model=root)),
                 asyncio.create_task(house.say("yes", model=root, metadata={"reply_to": "2-action-0"})),
@@ -488,7 +488,7 @@ async def test_a_decision_that_somebody_else_made_first_is_not_made_on_what_wait
             route = asyncio.create_task(decide(house, root, "approve", "2-action-0"))
             await blocked(house, 3)
             GateTool.open.set()
-            other = await appears(house.db, waiting, "ben")
+            other = await appears(house.db, waiting, agent="ben")
             assert signing.turn is not None
             await journals.add(holding, signing.id, with_outcome(denied), trace=signing.turn.trace, head=signing.head)
         house.app.bus.wake(signing.id)

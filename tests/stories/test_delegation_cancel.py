@@ -75,7 +75,7 @@ async def until_held(keys: list[str], times: int = 1) -> None:
 
 
 async def root_of(house: House, name: str = "master") -> str:
-    return str(await appears(house.db, "SELECT id FROM sessions WHERE agent = $1 AND side = 'root'", name))
+    return str(await appears(house.db, "SELECT id FROM sessions WHERE agent = :agent AND side = 'root'", agent=name))
 
 
 async def outcomes(house: House, session_id: str) -> list[Any]:

@@ -192,7 +192,7 @@ async def test_who_collects_what_is_cancelled_reads_the_fault(serving: Serving) 
     async with playing(serving, {"master": master, "ann": ann, "ben": in_steps(question("Shall I?"))}) as house:
         said = await house.say("begin", model="master", chat_id="c")
         await house.say("collect", model="master", chat_id="c")
-        trace = await house.db.value("SELECT trace FROM delegations WHERE parent = $1", said["model"])
+        trace = await house.db.value("SELECT trace FROM delegations WHERE parent = :parent", parent=said["model"])
         # As where the session went on between the look at it and the cancel: it is at another turn, and waits.
         await cancel.cancel(house.db, await house.folded(said["model"]), trace)
         house.app.bus.wake(said["model"])

@@ -62,7 +62,9 @@ async def test_a_tree_of_agents_survives_being_killed_again_and_again(dsn: str, 
             head = await db.value("SELECT sum(head) FROM sessions")
             async with cast_house(**settings) as again:
                 # Some way into the work, wherever that is.
-                await appears(db, "SELECT sum(head) > $1 OR NOT bool_or(due) FROM sessions", head + dice.randrange(12))
+                await appears(
+                    db, "SELECT sum(head) > :head OR NOT bool_or(due) FROM sessions", head=head + dice.randrange(12)
+                )
                 again.kill()
                 await again.ended()
         async with cast_house(**settings) as last:

@@ -279,7 +279,7 @@ async def test_of_two_answers_at_once_the_second_is_the_next_message_and_is_told
         async def both(at: str, *words: str) -> list[str]:
             """What is answered to each, where all of them are sent before the first has reached the session."""
             async with held(house) as holding:
-                await holding.run("SELECT FROM sessions WHERE id = $1 FOR UPDATE", at)
+                await holding.run("SELECT FROM sessions WHERE id = :id FOR UPDATE", id=at)
                 sent = [asyncio.create_task(house.say(one, model=root)) for one in words]
                 await blocked(house, len(sent))
             return sorted([content(one) for one in await asyncio.gather(*sent)])
@@ -292,7 +292,9 @@ async def test_of_two_answers_at_once_the_second_is_the_next_message_and_is_told
         assert await both(first["session_id"], "one", "two") == sorted([left, f"{waits}{left}"])
         assert [one["agent"] for one in (await house.session(root))["questions"]] == [second["agent"]]
         assert content(await house.say("three", model=root)) == "Done."
-        await appears(house.db, "SELECT count(*) = 3 FROM journal WHERE session_id = $1 AND kind = 'Finished'", root)
+        await appears(
+            house.db, "SELECT count(*) = 3 FROM journal WHERE session_id = :session AND kind = 'Finished'", session=root
+        )
 
 
 def signs(body: Body) -> Say:

@@ -228,7 +228,9 @@ async def test_who_waits_for_an_agent_that_is_deleted_is_told(serving: Serving, 
         assert fault.code == "forgotten"
         left = [row["agent"] for row in await house.db.rows("SELECT agent FROM sessions")]
         assert left == ["master"], "those that she had called are gone with her"
-        assert await house.db.value("SELECT count(*) FROM delegations WHERE parent <> $1", asked["model"]) == 0
+        assert (
+            await house.db.value("SELECT count(*) FROM delegations WHERE parent <> :parent", parent=asked["model"]) == 0
+        )
         # Called again, she is a new one.
         again = await house.say("Go", model="master", chat_id="c")
         assert content(again) == content(asked)

@@ -66,7 +66,7 @@ def pool() -> Pool:
 
 
 async def enlisted(db: Database, worker: str) -> None:
-    await db.run("INSERT INTO workers (id, lock_key, node, pid, slots) VALUES ($1, 1, 'n', 1, 1)", worker)
+    await db.run("INSERT INTO workers (id, lock_key, node, pid, slots) VALUES (:id, 1, 'n', 1, 1)", id=worker)
 
 
 async def test_twenty_sessions_in_a_row_run_on_one_instance(serving: Serving) -> None:
@@ -147,7 +147,7 @@ async def test_a_lost_roster_is_written_again(db: Database) -> None:
     async with warm.acquired(TEMPLATE, "s"), warm.acquired(TEMPLATE, "t"):
         await roster.write()
         [first, _] = await rows(db)
-        await db.run("DELETE FROM agent_instances WHERE instance_id = $1", first["instance_id"])
+        await db.run("DELETE FROM agent_instances WHERE instance_id = :instance_id", instance_id=first["instance_id"])
         await roster.look()
         assert await roster.write() == 1
         assert {row["session_id"] for row in await rows(db)} == {"s", "t"}
@@ -180,11 +180,15 @@ async def test_the_instances_of_workers_that_are_gone_are_struck_and_those_of_th
 async def test_what_stopped_long_ago_is_forgotten(db: Database) -> None:
     now = clock.now()
     entries = [
-        RegisteredInstance("long gone", "a", 1, "STOPPED", None, now, {"stopped_at": now - timedelta(minutes=61)}),
-        RegisteredInstance("just gone", "a", 1, "STOPPED", None, now - timedelta(days=1), {"stopped_at": now}),
-        RegisteredInstance("idle", "a", 1, "IDLE", None, now - timedelta(days=1), {}),
+        RegisteredInstance(
+            "long gone", "a", 1, "STOPPED", "n", "us", None, now, {"stopped_at": now - timedelta(minutes=61)}
+        ),
+        RegisteredInstance(
+            "just gone", "a", 1, "STOPPED", "n", "us", None, now - timedelta(days=1), {"stopped_at": now}
+        ),
+        RegisteredInstance("idle", "a", 1, "IDLE", "n", "us", None, now - timedelta(days=1), {}),
     ]
-    await registry.write(db, entries, node="n", worker="us")
+    await registry.write(db, entries)
     await InstanceRegistry(db, pool(), "us").look()
     assert {row["instance_id"] for row in await rows(db)} == {"just gone", "idle"}
 

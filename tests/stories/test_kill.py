@@ -123,9 +123,9 @@ def task_of_request(request: Any) -> str:
 
 async def waits_for_its_provider(folder: Path, session_id: str) -> None:
     """Between two attempts the session is held by nobody and has the time of the next one in its row."""
-    sql = "SELECT wake_at IS NOT NULL AND holder IS NULL FROM sessions WHERE id = $1"
+    sql = "SELECT wake_at IS NOT NULL AND holder IS NULL FROM sessions WHERE id = :id"
     async with open_postgres(folder) as postgres, open_database(postgres.dsn) as db, asyncio.timeout(10):
-        while not await db.value(sql, session_id):
+        while not await db.value(sql, id=session_id):
             await asyncio.sleep(0.005)
 
 

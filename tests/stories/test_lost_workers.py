@@ -46,11 +46,11 @@ def ledger(folder: Path) -> Counter[str]:
 
 
 async def session_of(db: Database, task: str) -> str:
-    return str(await db.value("SELECT id FROM sessions WHERE task = $1", task))
+    return str(await db.value("SELECT id FROM sessions WHERE task = :task", task=task))
 
 
 async def state_of(db: Database, task: str) -> str:
-    return str(await db.value("SELECT state FROM sessions WHERE task = $1", task))
+    return str(await db.value("SELECT state FROM sessions WHERE task = :task", task=task))
 
 
 def chief(body: Body) -> Say:

@@ -74,15 +74,15 @@ CAST = [
 ]
 
 
-def inserted(table: str, row: dict[str, Any]) -> tuple[str, str, str]:
+def inserted(table: str, row: dict[str, Any]) -> tuple[str, dict[str, str]]:
     """A statement for the columns that the older release had, and what it takes; a body as the text that it is."""
     columns = ", ".join(f'"{name}"' for name in row)
     body = str(row.get("body", "null"))
-    values = columns.replace('"body"', "$2::json")
+    values = columns.replace('"body"', ":body::json")
     given = json.dumps({**row, "body": None})
-    # $2 is named in any case: Postgres wants to know what it is.
-    told = f"json_populate_record(NULL::{table}, $1), (SELECT $2::json) AS body_of_row"
-    return f"INSERT INTO {table} ({columns}) SELECT {values} FROM {told}", given, body
+    # The body is named in any case: Postgres wants to know what it is.
+    told = f"json_populate_record(NULL::{table}, :row), (SELECT :body::json) AS body_of_row"
+    return f"INSERT INTO {table} ({columns}) SELECT {values} FROM {told}", {"row": given, "body": body}
 
 
 async def test_what_an_older_release_has_sent_is_composed_again_exactly(serving: Serving) -> None:
@@ -92,7 +92,8 @@ async def test_what_an_older_release_has_sent_is_composed_again_exactly(serving:
         await house.app.catalog.templates.publish(CAST, by="somebody")
         for table in ("sessions", "journal"):
             for row in kept[table]:
-                await house.db.run(*inserted(table, row))
+                sql, values = inserted(table, row)
+                await house.db.run(sql, **values)
         for row in kept["sessions"]:
             for step in (1, 2, 3):
                 async with house.http.get(f"/v1/sessions/{row['id']}/steps/{step}/request") as response:

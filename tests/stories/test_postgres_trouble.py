@@ -85,11 +85,11 @@ async def test_a_postgres_in_trouble_is_no_defect_at_the_gateway(serving: Servin
 
 
 async def claimed_since(db: Database, fence: int) -> bool:
-    return bool(await db.value("SELECT fence >= $1 FROM sessions", fence))
+    return bool(await db.value("SELECT fence >= :fence FROM sessions", fence=fence))
 
 
 async def refused(db: Database, times: int) -> bool:
-    return bool(await db.value("SELECT is_called AND last_value >= $1 FROM refusals", times))
+    return bool(await db.value("SELECT is_called AND last_value >= :times FROM refusals", times=times))
 
 
 async def test_a_worker_outlives_a_postgres_that_refuses_its_sweep(serving: Serving) -> None:

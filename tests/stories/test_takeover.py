@@ -113,7 +113,7 @@ async def test_the_sessions_of_a_dead_worker_go_on_elsewhere(
                 assert_one_writer(await heir.journal(session_id))
             kinds = await heir.kinds(ids["think"])
             assert kinds[2:5] == ["Started", "Resumed", "Replied"]
-            assert not await heir.db.value("SELECT count(*) FROM workers WHERE id <> $1", heir.app.worker.id)
+            assert not await heir.db.value("SELECT count(*) FROM workers WHERE id <> :id", id=heir.app.worker.id)
         await asyncio.gather(*saying, return_exceptions=True)
 
 
@@ -272,7 +272,7 @@ async def test_of_two_workers_one_holds_and_the_other_is_deposed_at_its_first_wr
     await old.advance(lease)
     told = await journals.read(db, session_id)
     assert {record.worker for record in told} == {"", "new"}
-    assert await db.value("SELECT holder IS NULL AND NOT due FROM sessions WHERE id = $1", session_id)
+    assert await db.value("SELECT holder IS NULL AND NOT due FROM sessions WHERE id = :id", id=session_id)
 
 
 async def test_a_worker_deposed_in_mid_step_drops_its_reply_and_is_silent(db: Database) -> None:
@@ -307,6 +307,6 @@ async def test_a_prompt_in_mid_step_never_costs_the_reply(db: Database) -> None:
     assert [record.event.answer for record in told if isinstance(record.event, events.Finished)] == [
         "to the first", "to the second",
     ]  # fmt: skip
-    assert await db.value("SELECT fence FROM sessions WHERE id = $1", session_id) == 1
+    assert await db.value("SELECT fence FROM sessions WHERE id = :id", id=session_id) == 1
     # The first turn could not rest, since something had come; the second could.
-    assert await db.value("SELECT NOT due FROM sessions WHERE id = $1", session_id)
+    assert await db.value("SELECT NOT due FROM sessions WHERE id = :id", id=session_id)

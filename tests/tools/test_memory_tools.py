@@ -154,9 +154,9 @@ async def test_limits_are_told_in_words(db: Database, desk: Desk) -> None:
     await db.run(
         """
         INSERT INTO memories (owner, scope, path, content, written_by)
-        SELECT owner, scope, 'fill/' || n, repeat('x', $1), 'test' FROM memories, generate_series(1, $2) AS n
+        SELECT owner, scope, 'fill/' || n, repeat('x', :size), 'test' FROM memories, generate_series(1, :files) AS n
         """,
-        MAX_FILE, MAX_SCOPE // MAX_FILE,
+        size=MAX_FILE, files=MAX_SCOPE // MAX_FILE,
     )  # fmt: skip
     full = await desk("createfiletool", path="a.md", content="x")
     assert full == f"Error: memory_dir would be larger than {MAX_SCOPE} bytes; delete what is no longer needed"

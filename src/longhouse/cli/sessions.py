@@ -33,7 +33,7 @@ def commands(run: Run) -> typer.Typer:
     ) -> None:
         """List the sessions, newest first."""
         settings = Settings()
-        run(settings, lambda: list_all(settings, sessions.SessionQuery(owner=owner, state=state), limit))
+        run(settings, lambda: list_all(settings, limit, owner=owner, state=state))
 
     @cli.command()
     def show(
@@ -47,9 +47,9 @@ def commands(run: Run) -> typer.Typer:
     return cli
 
 
-async def list_all(settings: Settings, filters: sessions.SessionQuery, limit: int) -> None:
+async def list_all(settings: Settings, limit: int, owner: str | None = None, state: State | None = None) -> None:
     async with open_store(settings, begin=False) as (db, _):
-        rows = await shown(db, await sessions.sessions(db, filters, before=None, limit=limit))
+        rows = await shown(db, await sessions.sessions(db, limit=limit, owner=owner, state=state))
     for row in rows:
         opened = f"{row.created_at:%Y-%m-%d %H:%M:%S}"
         typer.echo("  ".join(map(plain, (row.id, row.state, opened, row.owner, row.task or ""))).rstrip())

@@ -52,8 +52,7 @@ class InstanceRegistry:
         changed = [one for one in (*self._pool.instances, *stopped) if self._written.get(one.id) != _mark(one)]
         marks = {one.id: _mark(one) for one in changed}
         if changed:
-            entries = [_entry(one) for one in changed]
-            await registry.write(self._db, entries, node=self._node, worker=self._worker)
+            await registry.write(self._db, [self._entry(one) for one in changed])
             self._written |= marks
         for one in stopped:
             self._pool.stopped.remove(one)
@@ -62,7 +61,7 @@ class InstanceRegistry:
 
     async def look(self) -> None:
         """Marks the instances of dead workers as stopped; finds rows of ours that others changed or that were lost."""
-        await registry.strike(self._db, self._worker)
+        await registry.stop_orphaned(self._db, self._worker)
         await registry.forget(self._db, clock.now() - KEPT_FOR)
         shown = await registry.statuses(self._db, self._worker)
         for instance_id, (status, *_) in list(self._written.items()):
@@ -80,23 +79,24 @@ class InstanceRegistry:
         async with asyncio.timeout(LAST_WORDS):
             await self.write()
 
+    def _entry(self, instance: Instance) -> RegisteredInstance:
+        history = [{"status": status, "at": at} for status, at in instance.history]
+        metrics: dict[str, Any] = {"served": instance.served, "failed": instance.failed, "history": history}
+        if instance.status is InstanceStatus.STOPPED:
+            metrics["stopped_at"] = history[-1]["at"]
+        return RegisteredInstance(
+            instance_id=instance.id,
+            template_id=instance.template.name,
+            version=instance.template.version,
+            status=instance.status,
+            node=self._node,
+            worker=self._worker,
+            session_id=instance.session_id,
+            last_used_at=instance.last_used_at,
+            metrics=metrics,
+        )
+
 
 def _mark(instance: Instance) -> _Mark:
     _, moved_at = instance.history[-1]
     return instance.status, instance.session_id, instance.served, instance.failed, moved_at
-
-
-def _entry(instance: Instance) -> RegisteredInstance:
-    history = [{"status": status, "at": at} for status, at in instance.history]
-    metrics: dict[str, Any] = {"served": instance.served, "failed": instance.failed, "history": history}
-    if instance.status is InstanceStatus.STOPPED:
-        metrics["stopped_at"] = history[-1]["at"]
-    return RegisteredInstance(
-        instance_id=instance.id,
-        template_id=instance.template.name,
-        version=instance.template.version,
-        status=instance.status,
-        session_id=instance.session_id,
-        last_used_at=instance.last_used_at,
-        metrics=metrics,
-    )

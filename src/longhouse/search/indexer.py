@@ -16,6 +16,7 @@ from longhouse.models.protocol import Embedder
 from longhouse.search import document
 from longhouse.search.document import TemplateFacts, ToolFacts
 from longhouse.store.catalog import overlays
+from longhouse.store.catalog.catalog import active_versions
 from longhouse.store.database import Database
 from longhouse.store.search import index, maintenance
 from longhouse.store.search.index import IndexedText, IndexEntry
@@ -158,7 +159,7 @@ class Indexer:
         entries = []
         for row in await index.templates(self.db):
             facts = _template_facts(row)
-            tools = await index.named_tools(self.db, facts.named_tools, row["owner"], document.MOST_NAMED)
+            tools = await active_versions(self.db, facts.named_tools, row["owner"], document.MOST_NAMED)
             digest = _digest(row, tools)
             model = space.model if space else None
             indexed = (row["digest"], row["indexed_owner"], row["model"] if space else None)

@@ -1,17 +1,18 @@
 """The connection pool, with retries that survive a restart of Postgres."""
 
 import asyncio
+import re
 import socket
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import lru_cache, partial
 from types import SimpleNamespace
 from typing import Any, Final, TypeVar
 
 import asyncpg
 
 from longhouse.errors import SetupError
-from longhouse.store import schema as schemas
 
 POOL_SIZE: Final = 20
 RETRY_FOR: Final = 15.0
@@ -47,6 +48,16 @@ PASSING: Final = (
 LINE: Final = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
 SERVER_LINE: Final = {"tcp_keepalives_idle": "10", "tcp_keepalives_interval": "5", "tcp_keepalives_count": "3"}
 
+DEFAULT_SCHEMA: Final = "longhouse"
+# Other programs have a table of this name too; that of Longhouse is recognised by its columns.
+FIND_SCHEMA: Final = """
+    SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.relname = 'schema_migrations' AND c.relkind = 'r'
+      AND 3 = (SELECT count(*) FROM pg_attribute a WHERE a.attrelid = c.oid AND NOT a.attisdropped
+                   AND a.attname IN ('number', 'digest', 'applied_at'))
+      AND (n.nspname = :wanted OR :is_default AND n.nspname = ANY(current_schemas(false)))
+    ORDER BY n.nspname <> :wanted, array_position(current_schemas(false), n.nspname) LIMIT 1
+"""
 
 FIXED_TYPES: Final = 10_000
 """Types with a smaller OID are built in, and have the same OID in every Postgres."""
@@ -75,7 +86,65 @@ class PooledConnection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg car
         return types, statement
 
 
-class Database:
+# Text, quoted names and comments are matched whole: a colon in them names no parameter. Nor does one of a cast (`::`)
+# or of an array slice (`[1:n]`, `[:n]`).
+_PARAMETER: Final = re.compile(
+    r"""'[^']*' | "[^"]*" | \$\$.*?\$\$ | --[^\n]* | /\*.*?\*/ | (?<![\w\[\]):]):([a-z_]+)""", re.DOTALL | re.VERBOSE
+)
+
+
+@lru_cache(maxsize=1024)
+def _numbered(sql: str) -> tuple[str, dict[str, str]]:
+    """The statement with `$1`, `$2`, … in place of `:name`, and name -> number, in this order."""
+    names = dict.fromkeys(name for name in _PARAMETER.findall(sql) if name)
+    numbers = {name: f"${number}" for number, name in enumerate(names, 1)}
+    return _PARAMETER.sub(lambda found: numbers.get(found[1], found[0]), sql), numbers
+
+
+def bound(sql: str, /, **values: object) -> tuple[Any, ...]:
+    """The arguments for asyncpg: the statement with numbered parameters, and a value for each of them."""
+    numbered, names = _numbered(sql)
+    if values.keys() != names.keys():
+        missing, unknown = sorted(names.keys() - values), sorted(values.keys() - names)
+        raise TypeError(f"missing values: {missing}, unknown names: {unknown}, in the statement {sql.strip()[:200]!r}")
+    return (numbered, *map(values.__getitem__, names))
+
+
+class Executor(ABC):
+    """Executes statements with named parameters: the database, or a transaction in it."""
+
+    @abstractmethod
+    async def _execute(self, method: str, statement: tuple[Any, ...]) -> Any:
+        """Calls this method of a connection."""
+
+    async def rows(self, sql: str, /, **values: object) -> Sequence[asyncpg.Record]:
+        return list(await self._execute("fetch", bound(sql, **values)))
+
+    async def row(self, sql: str, /, **values: object) -> asyncpg.Record | None:
+        return await self._execute("fetchrow", bound(sql, **values))
+
+    async def value(self, sql: str, /, **values: object) -> Any:
+        return await self._execute("fetchval", bound(sql, **values))
+
+    async def run(self, sql: str, /, **values: object) -> str:
+        return str(await self._execute("execute", bound(sql, **values)))
+
+
+class Transaction(Executor):
+    """Runs one statement per call inside a transaction."""
+
+    def __init__(self, connection: asyncpg.Connection) -> None:
+        self._connection = connection
+
+    async def _execute(self, method: str, statement: tuple[Any, ...]) -> Any:
+        return await getattr(self._connection, method)(*statement)
+
+    async def lock(self, family: int, key: int) -> None:
+        """Takes an advisory lock, which the end of the transaction releases."""
+        await self.run("SELECT pg_advisory_xact_lock(:family, :key)", family=family, key=key)
+
+
+class Database(Executor):
     """Runs one statement per call. A statement may be sent twice, so it must only read, or refuse a repeat."""
 
     def __init__(self, pool: asyncpg.Pool, dsn: str, schema: str, pool_size: int) -> None:
@@ -85,56 +154,45 @@ class Database:
         self._pool_size = pool_size
         self._renewing = asyncio.Lock()
 
-    async def rows(self, sql: str, *args: object) -> Sequence[asyncpg.Record]:
-        return await self._with_retries(lambda pool: pool.fetch(sql, *args))
+    async def _execute(self, method: str, statement: tuple[Any, ...]) -> Any:
+        return await self._with_retries(lambda pool: getattr(pool, method)(*statement))
 
-    async def row(self, sql: str, *args: object) -> asyncpg.Record | None:
-        return await self._with_retries(lambda pool: pool.fetchrow(sql, *args))
-
-    async def value(self, sql: str, *args: object) -> Any:
-        return await self._with_retries(lambda pool: pool.fetchval(sql, *args))
-
-    async def run(self, sql: str, *args: object) -> str:
-        return str(await self._with_retries(lambda pool: pool.execute(sql, *args)))
-
-    async def alone(self, lock: tuple[int, int], sql: str, *args: object) -> asyncpg.Record | None:
+    async def alone(self, lock: tuple[int, int], sql: str, /, **values: object) -> asyncpg.Record | None:
         """Runs one statement under an advisory lock: what it reads does not change before its writes are committed."""
 
-        async def ask(pool: asyncpg.Pool) -> asyncpg.Record | None:
-            async with pool.acquire() as connection, connection.transaction(isolation="read_committed"):
-                # A statement sees the data as of its start, so the lock must be held before it starts.
-                await connection.execute("SELECT pg_advisory_xact_lock($1, $2)", *lock)
-                return await connection.fetchrow(sql, *args)
+        async def locked(tx: Transaction) -> asyncpg.Record | None:
+            # A statement sees the data as of its start, so the lock must be held before it starts.
+            await tx.lock(*lock)
+            return await tx.row(sql, **values)
 
-        return await self._with_retries(ask)
+        return await self.together(locked)
 
-    async def tuned(self, settings: str, sql: str, *args: object) -> Sequence[asyncpg.Record]:
-        """Runs one read-only statement under settings that apply to it alone."""
+    async def tuned(self, settings: str, sql: str, /, **values: object) -> Sequence[asyncpg.Record]:
+        """Runs one statement under settings that apply to it alone."""
 
-        async def ask(pool: asyncpg.Pool) -> Sequence[asyncpg.Record]:
-            async with pool.acquire() as connection, connection.transaction(readonly=True):
-                await connection.execute(settings)
-                return list(await connection.fetch(sql, *args))
+        async def set_and_read(tx: Transaction) -> Sequence[asyncpg.Record]:
+            await tx.run(settings)
+            return await tx.rows(sql, **values)
 
-        return await self._with_retries(ask)
+        return await self.together(set_and_read)
 
-    async def together(self, work: "Callable[[Transaction], Awaitable[T]]") -> T:
+    async def together(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
         """Runs several statements in one transaction. If the connection is lost, the whole transaction is retried."""
 
-        async def ask(pool: asyncpg.Pool) -> T:
+        async def attempt(pool: asyncpg.Pool) -> T:
             async with pool.acquire() as connection, connection.transaction(isolation="read_committed"):
                 return await work(Transaction(connection))
 
-        return await self._with_retries(ask)
+        return await self._with_retries(attempt)
 
-    async def _with_retries(self, ask: Callable[[asyncpg.Pool], Awaitable[T]]) -> T:
-        """Runs `ask`, with retries and back-off while Postgres cannot be reached."""
+    async def _with_retries(self, attempt: Callable[[asyncpg.Pool], Awaitable[T]]) -> T:
+        """Runs `attempt`, with retries and back-off while Postgres cannot be reached."""
         give_up_at = asyncio.get_running_loop().time() + RETRY_FOR
         pause = 0.01
         while True:
             pool = self.pool
             try:
-                return await ask(pool)
+                return await attempt(pool)
             except UNREACHABLE as error:
                 if self._is_over(give_up_at - pause):
                     raise
@@ -176,29 +234,6 @@ class Database:
             connection.terminate()
 
 
-class Transaction:
-    """Runs one statement per call inside a transaction."""
-
-    def __init__(self, connection: asyncpg.Connection) -> None:
-        self._connection = connection
-
-    async def rows(self, sql: str, *args: object) -> Sequence[asyncpg.Record]:
-        return list(await self._connection.fetch(sql, *args))
-
-    async def row(self, sql: str, *args: object) -> asyncpg.Record | None:
-        return await self._connection.fetchrow(sql, *args)
-
-    async def value(self, sql: str, *args: object) -> Any:
-        return await self._connection.fetchval(sql, *args)
-
-    async def run(self, sql: str, *args: object) -> str:
-        return str(await self._connection.execute(sql, *args))
-
-
-Executor = Database | Transaction
-"""Executes statements: the database, or a transaction in it."""
-
-
 async def connect(dsn: str, schema: str | None = None) -> asyncpg.Connection:
     """A connection with the search path set to one schema; without a schema, with the role's own search path."""
     connection = await asyncpg.connect(
@@ -216,9 +251,13 @@ async def connect(dsn: str, schema: str | None = None) -> asyncpg.Connection:
     return connection
 
 
+def quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
 async def _set_search_path(connection: asyncpg.Connection, schema: str) -> None:
     # Set after connecting: a connection pooler may refuse start-up parameters that it does not know.
-    await connection.execute(f"SET search_path = {schemas.quoted(schema)}", timeout=CONNECT_WITHIN)
+    await connection.execute(f"SET search_path = {quoted(schema)}", timeout=CONNECT_WITHIN)
 
 
 async def _open_pool(dsn: str, schema: str, *, first: int, most: int) -> asyncpg.Pool:
@@ -252,7 +291,7 @@ def watch(transport: asyncio.BaseTransport) -> None:
 
 @asynccontextmanager
 async def open_database(
-    dsn: str, *, schema: str = schemas.DEFAULT, pool_size: int = POOL_SIZE
+    dsn: str, *, schema: str = DEFAULT_SCHEMA, pool_size: int = POOL_SIZE
 ) -> AsyncIterator[Database]:
     try:
         schema = await _schema(dsn, schema)
@@ -267,8 +306,10 @@ async def open_database(
 
 
 async def _schema(dsn: str, wanted: str) -> str:
+    """The wanted schema; or that of an installation older than the setting, usually `public`."""
     connection = await connect(dsn)
     try:
-        return await schemas.find(connection, wanted)
+        found = await connection.fetchval(*bound(FIND_SCHEMA, wanted=wanted, is_default=wanted == DEFAULT_SCHEMA))
+        return str(found or wanted)
     finally:
         connection.terminate()

@@ -25,25 +25,25 @@ REPORTS: Final = ", ".join(f"'{name}'" for name in tools_of("reports"))
 """Tools whose calls were recorded without a role. Their files lie in a folder, under a name that ends with a digest of
 the call."""
 
-WHERE: Final = "SELECT conversation_id FROM sessions WHERE id = $1 AND owner = $2"
-DONE: Final = "SELECT session_id FROM forgotten WHERE request = $1 ORDER BY nth"
+WHERE: Final = "SELECT conversation_id FROM sessions WHERE id = :session AND owner = :owner"
+DONE: Final = "SELECT session_id FROM forgotten WHERE request = :request ORDER BY nth"
 LOCK_TASKS: Final = """
-    SELECT FROM delegations WHERE parent = ANY($1) OR child = ANY($1) ORDER BY parent, call FOR UPDATE
+    SELECT FROM delegations WHERE parent = ANY(:ids) OR child = ANY(:ids) ORDER BY parent, call FOR UPDATE
 """
 # Somebody else's call that waits for one of them gets a fault; one that has its outcome keeps it in its own journal.
 UNDONE: Final = """
-    UPDATE delegations SET outcome = $2 WHERE child = ANY($1) AND parent <> ALL($1) AND outcome IS NULL
+    UPDATE delegations SET outcome = :outcome WHERE child = ANY(:ids) AND parent <> ALL(:ids) AND outcome IS NULL
     RETURNING parent, call, trace
 """
 OUTCOMES: Final = """
-    UPDATE delegations SET outcome = $2 WHERE child = ANY($1) AND parent <> ALL($1)
+    UPDATE delegations SET outcome = :outcome WHERE child = ANY(:ids) AND parent <> ALL(:ids)
 """
 FILES: Final = """
     WITH told AS (
         SELECT j.kind, j.body_digest,
                CASE WHEN f.content IS NULL THEN j.body::text ELSE convert_from(f.content, 'UTF8') END AS body
         FROM journal j LEFT JOIN files f ON f.digest = j.body_digest
-        WHERE j.session_id = ANY($1) AND (j.kind IN ('Prompted', 'Stored') OR j.body_digest IS NOT NULL)
+        WHERE j.session_id = ANY(:ids) AND (j.kind IN ('Prompted', 'Stored') OR j.body_digest IS NOT NULL)
     )
     SELECT body_digest AS digest FROM told WHERE body_digest IS NOT NULL
     UNION SELECT body::json ->> 'digest' FROM told WHERE kind = 'Stored'
@@ -61,10 +61,10 @@ NOTE: Final = f"""
         SELECT left(encode(sha256(convert_to(j.session_id || ':' || j.call_id, 'UTF8')), 'hex'), 8)
         FROM journal_events j WHERE j.session_id = s.id AND j.kind = 'Called'
         AND (j.body ->> 'role' = 'reports' OR j.body ->> 'tool' IN ({REPORTS}))
-    ), $2 FROM sessions s WHERE s.id = ANY($1) ORDER BY s.id
+    ), :request FROM sessions s WHERE s.id = ANY(:ids) ORDER BY s.id
 """
 GONE: Final = tuple(
-    f"DELETE FROM {table} WHERE {column} = ANY($1)"
+    f"DELETE FROM {table} WHERE {column} = ANY(:ids)"
     for table, column in (
         ("delegations", "parent"),  # with who awaits them
         ("journal", "session_id"),
@@ -75,36 +75,35 @@ GONE: Final = tuple(
         ("sessions", "id"),
     )
 )
-LOCK_SCOPE: Final = "SELECT pg_advisory_xact_lock($1, $2)"
 SHARING: Final = """
     SELECT DISTINCT owner, "user", agent, conversation_id FROM sessions
-    WHERE owner = $1 AND conversation_id = $2 AND (id = ANY($3)) = $4
+    WHERE owner = :owner AND conversation_id = :conversation AND (id = ANY(:ids)) = :are_gone
 """
 # A directory stays while something stands in it that stays.
 WRITTEN: Final = """
     WITH known AS (
         SELECT scope, path, content IS NULL AS is_directory,
-               split_part(written_by, ':', 1) = ANY($3) OR former_writers && $3 AS is_theirs
-        FROM memories WHERE owner = $1 AND scope = ANY($2)
+               split_part(written_by, ':', 1) = ANY(:ids) OR former_writers && :ids AS is_theirs
+        FROM memories WHERE owner = :owner AND scope = ANY(:scopes)
     )
     DELETE FROM memories m USING known k
-    WHERE m.owner = $1 AND m.scope = k.scope AND m.path = k.path AND k.is_theirs AND NOT (
+    WHERE m.owner = :owner AND m.scope = k.scope AND m.path = k.path AND k.is_theirs AND NOT (
         k.is_directory AND EXISTS (
             SELECT FROM known b WHERE b.scope = k.scope AND starts_with(b.path, k.path || '/') AND NOT b.is_theirs
         )
     )
 """
 DESERTED: Final = tuple(
-    f"DELETE FROM {table} WHERE owner = $1 AND scope = ANY($2)" for table in ("memories", "memory_calls")
+    f"DELETE FROM {table} WHERE owner = :owner AND scope = ANY(:scopes)" for table in ("memories", "memory_calls")
 )
-MEMORY_CALLS: Final = "DELETE FROM memory_calls WHERE owner = $1 AND split_part(key, ':', 1) = ANY($2)"
+MEMORY_CALLS: Final = "DELETE FROM memory_calls WHERE owner = :owner AND split_part(key, ':', 1) = ANY(:ids)"
 IN_ORDER: Final = "SELECT pg_advisory_xact_lock(hashtextextended('longhouse forgetting', 0))"
 
 SINCE: Final = """
     SELECT nth, session_id, owner, conversation_id, side, agent, label, reports FROM forgotten
-    WHERE nth > $1 ORDER BY nth LIMIT 500
+    WHERE nth > :nth ORDER BY nth LIMIT 500
 """
-THERE: Final = "SELECT id FROM sessions WHERE id = ANY($1)"
+THERE: Final = "SELECT id FROM sessions WHERE id = ANY(:ids)"
 SWEEP: Final = "DELETE FROM forgotten WHERE at < now() - interval '7 days'"
 
 
@@ -147,28 +146,28 @@ async def forget(db: Database, session_id: str, owner: str) -> Forgotten | None:
     request, fault = uuid.uuid4(), DelegationResult(outcome=FORGOTTEN).encoded
 
     async def write(tx: Transaction) -> Forgotten | None:
-        conversation = await tx.value(WHERE, session_id, owner)
+        conversation = await tx.value(WHERE, session=session_id, owner=owner)
         if conversation is None:
             # Sent again, perhaps, since we never heard that it was done.
-            done = [row["session_id"] for row in await tx.rows(DONE, request)]
+            done = [row["session_id"] for row in await tx.rows(DONE, request=request)]
             return Forgotten(done, []) if done else None
-        await tx.run(LOCK, owner, conversation)  # from here on nobody joins the tree
+        await tx.run(LOCK, owner=owner, conversation=conversation)  # from here on nobody joins the tree
         # In whatever trace: what each was told is in its journal, among what others said.
         ids = sorted(await tree.ever_called(tx, session_id))
-        await tx.run(LOCK_TASKS, ids)  # before any session, as everybody does who locks both
-        waiting = await tx.rows(UNDONE, ids, fault)
-        await tx.run(OUTCOMES, ids, fault)
-        there = {row["id"] for row in await tx.rows(LOCK_ROWS, sorted({*ids, *(row["parent"] for row in waiting)}))}
+        await tx.run(LOCK_TASKS, ids=ids)  # before any session, as everybody does who locks both
+        waiting = await tx.rows(UNDONE, ids=ids, outcome=fault)
+        await tx.run(OUTCOMES, ids=ids, outcome=fault)
+        there = {row["id"] for row in await tx.rows(LOCK_ROWS, ids=sorted({*ids, *(row["parent"] for row in waiting)}))}
         if session_id not in there:
             return None  # another request was first
         told = await tell(tx, waiting, DelegationResult(outcome=FORGOTTEN))
-        digests = [row["digest"] for row in await tx.rows(FILES, ids)]
+        digests = [row["digest"] for row in await tx.rows(FILES, ids=ids)]
         await _forget_memories(tx, owner, conversation, ids)
         # Numbers in the order of commits, so that who follows them by number misses none.
         await tx.run(IN_ORDER)
-        await tx.run(NOTE, ids, request)
+        await tx.run(NOTE, ids=ids, request=request)
         for sql in GONE:
-            await tx.run(sql, ids)
+            await tx.run(sql, ids=ids)
         await files.drop_unused(tx, digests)
         return Forgotten(ids, told)
 
@@ -183,29 +182,29 @@ async def _forget_memories(tx: Transaction, owner: str, conversation: str, ids: 
     theirs = await _shared(tx, owner, conversation, ids, are_gone=True)
     # Whoever writes there now has done so before this, or finds that it is too late.
     for lock in sorted({scope.lock for scope in theirs}):
-        await tx.run(LOCK_SCOPE, memory_files.LOCKS, lock)
-    await tx.run(WRITTEN, owner, [scope.key for scope in theirs], ids)
+        await tx.lock(memory_files.LOCKS, lock)
+    await tx.run(WRITTEN, owner=owner, scopes=[scope.key for scope in theirs], ids=ids)
     # Read under the locks: a session that has begun meanwhile may have written there before we came.
     deserted = theirs - await _shared(tx, owner, conversation, ids, are_gone=False)
     for sql in DESERTED:
-        await tx.run(sql, owner, [scope.key for scope in deserted])
-    await tx.run(MEMORY_CALLS, owner, ids)
+        await tx.run(sql, owner=owner, scopes=[scope.key for scope in deserted])
+    await tx.run(MEMORY_CALLS, owner=owner, ids=ids)
 
 
 async def _shared(tx: Transaction, owner: str, conversation: str, ids: Sequence[str], *, are_gone: bool) -> set[Scope]:
     """The scopes that these sessions of a conversation, or all others of it, have for this conversation alone."""
-    rows = await tx.rows(SHARING, owner, conversation, ids, are_gone)
+    rows = await tx.rows(SHARING, owner=owner, conversation=conversation, ids=ids, are_gone=are_gone)
     return {scope for row in rows for scope in memory_scopes.passing(*row)}
 
 
 async def since(db: Database, nth: int) -> list[Trace]:
     """What was forgotten after this number, in order; not all at once, if it is much."""
-    return [Trace(*row) for row in await db.rows(SINCE, nth)]
+    return [Trace(*row) for row in await db.rows(SINCE, nth=nth)]
 
 
 async def gone(db: Database, ids: Sequence[str]) -> set[str]:
     """Those of these sessions that are not there any more."""
-    there = {row["id"] for row in await db.rows(THERE, list(ids))} if ids else set()
+    there = {row["id"] for row in await db.rows(THERE, ids=list(ids))} if ids else set()
     return set(ids) - there
 
 

@@ -7,13 +7,16 @@ from typing import Final
 
 from longhouse.store.database import Database, Executor
 
-PUT = "INSERT INTO files (digest, media_type, content) VALUES ($1, $2, $3) ON CONFLICT (digest) DO NOTHING"
-CONTENT = "SELECT content FROM files WHERE digest = $1"
-GET = "SELECT digest, media_type, content FROM files WHERE digest = ANY($1)"
+PUT: Final = """
+    INSERT INTO files (digest, media_type, content) VALUES (:digest, :media_type, :content)
+    ON CONFLICT (digest) DO NOTHING
+"""
+CONTENT: Final = "SELECT content FROM files WHERE digest = :digest"
+GET: Final = "SELECT digest, media_type, content FROM files WHERE digest = ANY(:digests)"
 
-# $2: delete only if this session has been erased; NULL: delete in any case.
+# With `session`, deletes only if that session has been erased.
 UNUSED: Final = """
-    DELETE FROM files f WHERE f.digest = ANY($1)
+    DELETE FROM files f WHERE f.digest = ANY(:digests)
       AND NOT EXISTS (SELECT FROM journal j WHERE j.body_digest = f.digest)
       AND NOT EXISTS (SELECT FROM journal j WHERE j.kind = 'Stored' AND j.body ->> 'digest' = f.digest)
       AND NOT EXISTS (
@@ -25,7 +28,7 @@ UNUSED: Final = """
           WHERE j.kind = 'Prompted' AND j.body_digest IS NOT NULL
             AND position(convert_to('longhouse-file:' || f.digest, 'UTF8') IN long.content) > 0
       )
-      AND ($2::text IS NULL OR NOT EXISTS (SELECT FROM sessions s WHERE s.id = $2))
+      AND (:session::text IS NULL OR NOT EXISTS (SELECT FROM sessions s WHERE s.id = :session))
 """
 
 
@@ -35,12 +38,12 @@ def digest_of(content: bytes) -> str:
 
 async def put(db: Executor, content: bytes, media_type: str) -> str:
     digest = digest_of(content)
-    await db.run(PUT, digest, media_type, content)
+    await db.run(PUT, digest=digest, media_type=media_type, content=content)
     return digest
 
 
 async def content(db: Database, digest: str) -> bytes | None:
-    found: bytes | None = await db.value(CONTENT, digest)
+    found: bytes | None = await db.value(CONTENT, digest=digest)
     return found
 
 
@@ -50,12 +53,12 @@ async def drop_unused(db: Executor, digests: Sequence[str], *, session: str | No
     A file that another process stores again at the same moment, and does not refer to yet, would be deleted too.
     """
     if digests:
-        await db.run(UNUSED, list(digests), session)
+        await db.run(UNUSED, digests=list(digests), session=session)
 
 
 async def data_urls(db: Database, digests: Iterable[str]) -> dict[str, str]:
     """Digest -> data URL, the form in which a file is sent to a model."""
-    rows = await db.rows(GET, list(digests))
+    rows = await db.rows(GET, digests=list(digests))
     return {
         row["digest"]: f"data:{row['media_type']};base64,{base64.b64encode(row['content']).decode()}" for row in rows
     }

@@ -17,7 +17,7 @@ from longhouse.journal.fold import FOLD_VERSION, blank, fold
 from longhouse.journal.session import Session
 from longhouse.store import files
 from longhouse.store.database import Database, Executor, Transaction
-from longhouse.store.requests import Accepted, Repeated, accept, under_way
+from longhouse.store.requests import ACCEPT, UNDER_WAY, Accepted, Repeated, accept
 
 TASK_SHOWN: Final = 1_000
 """Characters of a task in the session's row: the row is rewritten with every append, the prompt is stored once."""
@@ -63,49 +63,47 @@ class Appended:
 
 
 WRITE: Final = """
-    INSERT INTO journal (session_id, seq, conversation_id, trace_id, kind, call_id, reply_to,
-                         worker, fence, append_id, nth, body, body_digest, at)
+    INSERT INTO journal (session_id, seq, conversation_id, trace_id, kind, call_id, reply_to, body, body_digest, at,
+                         append_id, nth, worker, fence)
+    SELECT moved.id, moved.head - :count + {nth}, moved.conversation_id, :trace, new.kind, new.call_id, new.reply_to,
+           new.body, new.digest, :at, :append_id, {nth}, {author}
+    FROM moved, unnest(:kinds::text[], :calls::text[], :replies::text[], :bodies::json[], :digests::text[])
+         WITH ORDINALITY AS new (kind, call_id, reply_to, body, digest, nth)
+"""
+WRITE_OUTSIDE: Final = WRITE.format(nth="new.nth", author="NULL, NULL")
+MARK_REST: Final = """
+    INSERT INTO rests (fingerprint, session_id, seq)
+    SELECT :fingerprint, moved.id, moved.head FROM moved WHERE :fingerprint::text IS NOT NULL
 """
 
 APPEND: Final = f"""
 WITH moved AS (
     UPDATE sessions SET
-        head = head + $3, state = $4, trace_id = $5, version = $6, task = $7, updated_at = $8,
-        due = NOT ($9 AND head = $10),
-        holder = CASE WHEN $9 AND head = $10 THEN NULL ELSE holder END,
-        wake_at = CASE WHEN $9 AND head = $10 THEN $19::timestamptz END, attempts = 0, troubled_at = NULL
-    WHERE id = $1 AND fence = $2
+        head = head + :count, state = :state, trace_id = :trace, version = :version, task = :task, updated_at = :at,
+        due = NOT (:rests AND head = :folded),
+        holder = CASE WHEN :rests AND head = :folded THEN NULL ELSE holder END,
+        wake_at = CASE WHEN :rests AND head = :folded THEN :wake_at::timestamptz END, attempts = 0, troubled_at = NULL
+    WHERE id = :session AND fence = :fence
     RETURNING id, head, due, fence, conversation_id
 ), written AS (
-    {WRITE}
-    SELECT moved.id, moved.head - $3 + new.nth, moved.conversation_id, $5, new.kind, new.call_id, new.reply_to,
-           $11, moved.fence, $12, new.nth, new.body, new.digest, $8
-    FROM moved, unnest($13::text[], $14::text[], $15::text[], $16::json[], $17::text[])
-         WITH ORDINALITY AS new (kind, call_id, reply_to, body, digest, nth)
+    {WRITE.format(nth="new.nth", author=":worker, moved.fence")}
 ), rested AS (
-    INSERT INTO rests (fingerprint, session_id, seq)
-    SELECT $18, moved.id, moved.head FROM moved WHERE $18::text IS NOT NULL
+    {MARK_REST}
 )
 SELECT head, due FROM moved
 """
 
 ADD: Final = f"""
 WITH moved AS (
-    UPDATE sessions SET head = head + $2, due = true, state = COALESCE($3, state), updated_at = $4
-    WHERE id = $1 AND head = COALESCE($16::bigint, head) AND {under_way("$17")}
+    UPDATE sessions SET head = head + :count, due = true, state = COALESCE(:state, state), updated_at = :at
+    WHERE id = :session AND head = COALESCE(:head::bigint, head) AND {UNDER_WAY}
     RETURNING id, head, conversation_id
 ), written AS (
-    {WRITE}
-    SELECT moved.id, moved.head - $2 + new.nth, moved.conversation_id, $5, new.kind, new.call_id, new.reply_to,
-           NULL, NULL, $6, new.nth, new.body, new.digest, $4
-    FROM moved, unnest($7::text[], $8::text[], $9::text[], $10::json[], $11::text[])
-         WITH ORDINALITY AS new (kind, call_id, reply_to, body, digest, nth)
+    {WRITE_OUTSIDE}
 ), accepted AS (
-    INSERT INTO requests (owner, digest, key, session_id, trace_id, seq, at)
-    SELECT $12, $13, $14, moved.id, COALESCE($18::text, $5), moved.head, $4 FROM moved WHERE $13::text IS NOT NULL
+    {ACCEPT}
 ), rested AS (
-    INSERT INTO rests (fingerprint, session_id, seq)
-    SELECT $15, moved.id, moved.head FROM moved WHERE $15::text IS NOT NULL
+    {MARK_REST}
 )
 SELECT id, head FROM moved
 """
@@ -116,20 +114,16 @@ OPEN: Final = f"""
 WITH moved AS (
     INSERT INTO sessions (id, owner, "user", conversation_id, side, agent, label, version, parent,
                           head, due, created_at, updated_at, trace_id, task)
-    SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, 2, true, $10, $10, $11, $12 WHERE {under_way("$20")}
+    SELECT :session, :owner, :user, :conversation, :side, :agent, :label, :version, :parent,
+           2, true, :at, :at, :trace, :task WHERE {UNDER_WAY}
     ON CONFLICT (owner, conversation_id, side, agent, label)
-    DO UPDATE SET head = sessions.head + 1, due = true, updated_at = $10
+    DO UPDATE SET head = sessions.head + 1, due = true, updated_at = :at
     RETURNING id, head, conversation_id
 ), written AS (
-    {WRITE}
-    SELECT moved.id, moved.head - 2 + least(new.nth, 2), moved.conversation_id, $11, new.kind, NULL, new.reply_to,
-           NULL, NULL, $13, least(new.nth, 2), new.body, new.digest, $10
-    FROM moved, unnest($14::text[], $15::text[], $16::json[], $17::text[])
-         WITH ORDINALITY AS new (kind, reply_to, body, digest, nth)
-    WHERE CASE WHEN moved.id = $1 THEN new.nth <= 2 ELSE new.nth = cardinality($14::text[]) END
+    {WRITE.format(nth="least(new.nth, 2)", author="NULL, NULL")}
+    WHERE CASE WHEN moved.id = :session THEN new.nth <= 2 ELSE new.nth = cardinality(:kinds::text[]) END
 ), accepted AS (
-    INSERT INTO requests (owner, digest, key, session_id, trace_id, seq, at)
-    SELECT $2, $18, $19, moved.id, $11, moved.head, $10 FROM moved WHERE $18::text IS NOT NULL
+    {ACCEPT}
 )
 SELECT id, head FROM moved
 """
@@ -137,16 +131,12 @@ SELECT id, head FROM moved
 # Conditional on the head: a cancel that has not seen all events is refused, and the caller folds again.
 CANCEL: Final = f"""
 WITH moved AS (
-    UPDATE sessions SET head = head + $3, fence = fence + 1, holder = NULL, due = $4, state = $5, updated_at = $6,
-                        wake_at = NULL, attempts = 0, troubled_at = NULL
-    WHERE id = $1 AND head = $2
+    UPDATE sessions SET head = head + :count, fence = fence + 1, holder = NULL, due = :due, state = :state,
+                        updated_at = :at, wake_at = NULL, attempts = 0, troubled_at = NULL
+    WHERE id = :session AND head = :head
     RETURNING id, head, fence, conversation_id
 ), written AS (
-    {WRITE}
-    SELECT moved.id, moved.head - $3 + new.nth, moved.conversation_id, $7, new.kind, new.call_id, new.reply_to,
-           NULL, NULL, $8, new.nth, new.body, new.digest, $6
-    FROM moved, unnest($9::text[], $10::text[], $11::text[], $12::json[], $13::text[])
-         WITH ORDINALITY AS new (kind, call_id, reply_to, body, digest, nth)
+    {WRITE_OUTSIDE}
 )
 SELECT id, head, fence FROM moved
 """
@@ -154,52 +144,43 @@ SELECT id, head, fence FROM moved
 READ: Final = """
     SELECT j.seq, j.at, j.trace_id, j.worker, j.fence, j.body, f.content
     FROM journal j LEFT JOIN files f ON f.digest = j.body_digest
-    WHERE j.session_id = $1 AND j.seq > $2 ORDER BY j.seq LIMIT $3
+    WHERE j.session_id = :session AND j.seq > :after ORDER BY j.seq LIMIT :limit
 """
 
-WRITTEN: Final = "SELECT seq FROM journal WHERE session_id = $1 AND append_id = $2 ORDER BY nth"
-DUE: Final = "SELECT due FROM sessions WHERE id = $1"
+WRITTEN: Final = "SELECT max(seq) FROM journal WHERE session_id = :session AND append_id = :append_id"
+DUE: Final = "SELECT due FROM sessions WHERE id = :session"
 FIND: Final = """
     SELECT id FROM sessions
-    WHERE owner = $1 AND conversation_id = $2 AND side = $3 AND agent = $4 AND label = $5
+    WHERE owner = :owner AND conversation_id = :conversation AND side = :side AND agent = :agent AND label = :label
 """
 
-LATEST: Final = "SELECT seq, state FROM snapshots WHERE session_id = $1 AND fold_version = $2"
+LATEST: Final = "SELECT seq, state FROM snapshots WHERE session_id = :session AND fold_version = :fold_version"
 SNAPSHOT: Final = """
     INSERT INTO snapshots (session_id, seq, fold_version, state)
-    SELECT $1, $2, $3, $4 FROM (SELECT FROM sessions WHERE id = $1 FOR KEY SHARE) there -- unless it was erased
-    ON CONFLICT (session_id) DO UPDATE SET seq = $2, fold_version = $3, state = $4
-    WHERE snapshots.seq < $2 OR snapshots.fold_version <> $3
+    SELECT :session, :seq, :fold_version, :state
+    FROM (SELECT FROM sessions WHERE id = :session FOR KEY SHARE) there -- unless it was erased
+    ON CONFLICT (session_id) DO UPDATE SET seq = :seq, fold_version = :fold_version, state = :state
+    WHERE snapshots.seq < :seq OR snapshots.fold_version <> :fold_version
 """
 
 _session_decoder = msgspec.json.Decoder(Session)
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """Events as columns, the form of a statement's array parameters."""
-
-    kinds: list[str]
-    calls: list[str | None]
-    replies: list[str | None]
-    bodies: list[str]
-    digests: list[str | None]
-
-
-async def _rows(db: Executor, new: Sequence[Event]) -> _Rows:
+async def _columns(db: Executor, new: Sequence[Event]) -> dict[str, Sequence[str | None]]:
+    """Events as the array parameters of a statement."""
     bodies = [events.encode(event) for event in new]
     digests: list[str | None] = [None] * len(bodies)
     for index, body in enumerate(bodies):
         if len(body) * 4 > BODY_LIMIT and len(raw := body.encode()) > BODY_LIMIT:
             digests[index] = await files.put(db, raw, "application/json")
             bodies[index] = "{}"
-    return _Rows(
-        kinds=[events.kind_of(event) for event in new],
-        calls=[events.call_of(event) for event in new],
-        replies=[events.reply_to_of(event) for event in new],
-        bodies=bodies,
-        digests=digests,
-    )
+    return {
+        "kinds": [events.kind_of(event) for event in new],
+        "calls": [events.call_of(event) for event in new],
+        "replies": [events.reply_to_of(event) for event in new],
+        "bodies": bodies,
+        "digests": digests,
+    }
 
 
 async def append(
@@ -219,36 +200,32 @@ async def append(
     `fingerprint`, where this append ends what the client is sent: by it, a client that resends the whole conversation
     is matched with this session.
     """
-    append_id, rows, turn = append_id or uuid.uuid4(), await _rows(db, new), session.turn
-    args = (
-        session.id,
-        fence,
-        len(new),
-        session.state,
-        turn.trace if turn else None,
-        turn.version if turn else session.opened_version,
-        turn.task[:TASK_SHOWN] if turn else None,
-        at,
-        rest is not None,
-        rest.head if rest else 0,
-        worker,
-        append_id,
-        rows.kinds,
-        rows.calls,
-        rows.replies,
-        rows.bodies,
-        rows.digests,
-        fingerprint,
-        rest.wake_at if rest else None,
-    )
+    append_id, columns, turn = append_id or uuid.uuid4(), await _columns(db, new), session.turn
     try:
-        row = await db.row(APPEND, *args)
+        row = await db.row(
+            APPEND,
+            session=session.id,
+            fence=fence,
+            count=len(new),
+            state=session.state,
+            trace=turn.trace if turn else None,
+            version=turn.version if turn else session.opened_version,
+            task=turn.task[:TASK_SHOWN] if turn else None,
+            at=at,
+            rests=rest is not None,
+            folded=rest.head if rest else 0,
+            wake_at=rest.wake_at if rest else None,
+            worker=worker,
+            append_id=append_id,
+            fingerprint=fingerprint,
+            **columns,
+        )
     except asyncpg.UniqueViolationError as error:
         row = await _already_there(db, session.id, append_id, error)
     if row is None:
         if isinstance(db, Database):
             # The session may have been erased; then no event refers to the bodies that were just stored.
-            await files.drop_unused(db, [one for one in rows.digests if one], session=session.id)
+            await files.drop_unused(db, [one for one in columns["digests"] if one], session=session.id)
         raise Deposed(f"session {session.id!r} is held by another worker, or was forgotten")
     trace, first = turn.trace if turn else "", row["head"] - len(new) + 1
     recorded = tuple(
@@ -275,33 +252,27 @@ async def add(
     `head`: the append requires this head; if the head has moved, NotThere is raised.
     """
     assert all(isinstance(event, events.OUTSIDE) for event in new)
-    append_id, rows, at = uuid.uuid4(), await _rows(db, new), clock.now()
-    args = (
-        session_id,
-        len(new),
-        state,
-        at,
-        trace,
-        append_id,
-        rows.kinds,
-        rows.calls,
-        rows.replies,
-        rows.bodies,
-        rows.digests,
-        accepted.owner if accepted else None,
-        accepted.digest if accepted else None,
-        accepted.key if accepted else None,
-        fingerprint,
-        head,
-        accepted.lock if accepted else None,
-        accepted.follows if accepted else None,
-    )
+    append_id, at = uuid.uuid4(), clock.now()
     try:
-        row = await accept(db, accepted, ADD, *args)
+        row = await accept(
+            db,
+            accepted,
+            ADD,
+            session=session_id,
+            count=len(new),
+            state=state,
+            at=at,
+            trace=trace,
+            append_id=append_id,
+            owner=accepted.owner if accepted else None,
+            fingerprint=fingerprint,
+            head=head,
+            **await _columns(db, new),
+        )
     except asyncpg.UniqueViolationError as error:
         row = await _already_there(db, session_id, append_id, error)
-    if row is None and head is not None and (seqs := await db.rows(WRITTEN, session_id, append_id)):
-        row = {"head": seqs[-1]["seq"]}  # a retry after a lost answer finds the head that its first try has moved
+    if row is None and head is not None and (written := await last_written(db, session_id, append_id)):
+        row = {"head": written}  # a retry after a lost answer finds the head that its first try has moved
     if row is None:
         raise NotThere(f"there is no session {session_id!r}, or not at this head")
     return Placed(session_id=session_id, seq=row["head"], at=at)
@@ -319,65 +290,59 @@ async def open(
 ) -> Placed:
     """Opens the session of this conversation, agent and label with the proposed id, or finds it; appends the prompt."""
     bare = [msgspec.structs.replace(prompted, prior=())] if prompted.prior else []
-    append_id, rows, at = uuid.uuid4(), await _rows(db, [opened, prompted, *bare]), clock.now()
-    args = (
-        session_id,
-        opened.owner,
-        opened.user,
-        opened.conversation,
-        opened.side,
-        opened.agent,
-        opened.label,
-        opened.version,
-        parent,
-        at,
-        prompted.trace,
-        task[:TASK_SHOWN],
-        append_id,
-        rows.kinds,
-        rows.replies,
-        rows.bodies,
-        rows.digests,
-        accepted.digest if accepted else None,
-        accepted.key if accepted else None,
-        accepted.lock if accepted else None,
-    )
+    append_id, at = uuid.uuid4(), clock.now()
+    identity = {
+        "owner": opened.owner,
+        "conversation": opened.conversation,
+        "side": opened.side,
+        "agent": opened.agent,
+        "label": opened.label,
+    }
     try:
-        row = await accept(db, accepted, OPEN, *args)
+        row = await accept(
+            db,
+            accepted,
+            OPEN,
+            session=session_id,
+            **identity,
+            user=opened.user,
+            version=opened.version,
+            parent=parent,
+            at=at,
+            trace=prompted.trace,
+            task=task[:TASK_SHOWN],
+            append_id=append_id,
+            count=2,
+            **await _columns(db, [opened, prompted, *bare]),
+        )
     except asyncpg.UniqueViolationError as error:
         if isinstance(db, Transaction):
             raise
-        found = await db.value(FIND, opened.owner, opened.conversation, opened.side, opened.agent, opened.label)
-        row = await _already_there(db, found or session_id, append_id, error)
+        row = await _already_there(db, await db.value(FIND, **identity) or session_id, append_id, error)
     assert row is not None
     return Placed(session_id=row["id"], seq=row["head"], at=at)
 
 
 async def cancel(db: Executor, session: Session, new: Sequence[Event], *, after: Session) -> Placed | None:
     """Cancels a turn from outside and deposes the lease holder; None if the head moved since `session` was folded."""
-    append_id, rows, at = uuid.uuid4(), await _rows(db, new), clock.now()
+    append_id, at = uuid.uuid4(), clock.now()
     assert session.turn is not None or session.queue
-    trace = next(event.trace for event in new if isinstance(event, events.Cancelled))
     row = await db.row(
         CANCEL,
-        session.id,
-        session.head,
-        len(new),
-        after.can_move,
-        after.state,
-        at,
-        trace,
-        append_id,
-        rows.kinds,
-        rows.calls,
-        rows.replies,
-        rows.bodies,
-        rows.digests,
+        session=session.id,
+        head=session.head,
+        count=len(new),
+        due=after.can_move,
+        state=after.state,
+        at=at,
+        trace=next(event.trace for event in new if isinstance(event, events.Cancelled)),
+        append_id=append_id,
+        **await _columns(db, new),
     )
     if row is None:
         # The head does not match: perhaps only because this is a retry and the first try was written.
-        written = [one["seq"] for one in await db.rows(WRITTEN, session.id, append_id)]
-        return Placed(session_id=session.id, seq=written[-1], at=at) if written else None
+        written = await last_written(db, session.id, append_id)
+        return Placed(session_id=session.id, seq=written, at=at) if written else None
     return Placed(session_id=session.id, seq=row["head"], at=at, fence=row["fence"])
 
 
@@ -387,9 +352,8 @@ async def _already_there(
     """Classifies a unique violation: if the first try of this same append was written, it is a success."""
     if isinstance(db, Transaction):
         raise error  # the transaction has failed: no more statements can run in it
-    seqs = [row["seq"] for row in await db.rows(WRITTEN, session_id, append_id)]
-    if seqs:
-        return {"id": session_id, "head": seqs[-1], "due": await db.value(DUE, session_id)}
+    if head := await last_written(db, session_id, append_id):
+        return {"id": session_id, "head": head, "due": await db.value(DUE, session=session_id)}
     match error.constraint_name:
         case "journal_returned":
             raise AlreadyReturned(f"a call of session {session_id!r} has its outcome already") from error
@@ -399,13 +363,14 @@ async def _already_there(
             raise error
 
 
-async def is_written(db: Database, session_id: str, append_id: uuid.UUID) -> bool:
-    """Was this append written? For appends whose answer was lost."""
-    return bool(await db.rows(WRITTEN, session_id, append_id))
+async def last_written(db: Executor, session_id: str, append_id: uuid.UUID) -> int | None:
+    """The last seq of this append if it was written: for appends whose answer was lost."""
+    found: int | None = await db.value(WRITTEN, session=session_id, append_id=append_id)
+    return found
 
 
 async def read(db: Executor, session_id: str, after: int = 0, limit: int = PAGE) -> list[Recorded]:
-    return [recorded(row) for row in await db.rows(READ, session_id, after, limit)]
+    return [recorded(row) for row in await db.rows(READ, session=session_id, after=after, limit=limit)]
 
 
 def recorded(row: asyncpg.Record) -> Recorded:
@@ -424,7 +389,7 @@ async def load(db: Executor, session_id: str, head: int | None = None) -> Sessio
     """Folds the session's journal. A known `head` tells whether the journal is long enough for a snapshot."""
     session = blank(session_id)
     if head is None or head > SNAPSHOT_EVERY:
-        row = await db.row(LATEST, session_id, FOLD_VERSION)
+        row = await db.row(LATEST, session=session_id, fold_version=FOLD_VERSION)
         if row:
             session = _session_decoder.decode(row["state"])
     return await catch_up(db, session)
@@ -445,4 +410,6 @@ async def load_up_to(db: Executor, session: Session, seq: int) -> Session:
 
 
 async def snapshot(db: Database, session: Session) -> None:
-    await db.run(SNAPSHOT, session.id, session.head, FOLD_VERSION, msgspec.json.encode(session))
+    await db.run(
+        SNAPSHOT, session=session.id, seq=session.head, fold_version=FOLD_VERSION, state=msgspec.json.encode(session)
+    )

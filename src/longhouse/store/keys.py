@@ -3,12 +3,13 @@
 import hashlib
 import secrets
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal
 
 from longhouse.store.database import Database
+from longhouse.store.pages import Position, page
 
 Role = Literal["user", "admin"]
 
@@ -21,24 +22,18 @@ COLUMNS: Final = "id, name, owner, role, rate_limit, max_concurrent, sessions_pe
 # A retry with the same id finds its own row.
 CREATE: Final = f"""
     INSERT INTO api_keys (id, name, owner, role, digest, rate_limit, max_concurrent, sessions_per_hour)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+    VALUES (:id, :name, :owner, :role, :digest, :rate_limit, :max_concurrent, :sessions_per_hour)
     ON CONFLICT (id) DO UPDATE SET name = EXCLUDED.name
     RETURNING {COLUMNS}
 """
 
-FIND: Final = f"SELECT {COLUMNS} FROM api_keys WHERE digest = $1 AND revoked_at IS NULL"
+FIND: Final = f"SELECT {COLUMNS} FROM api_keys WHERE digest = :digest AND revoked_at IS NULL"
 
-LIST: Final = f"""
-    SELECT {COLUMNS} FROM api_keys
-    WHERE $1::timestamptz IS NULL OR (created_at, id) < ($1, $2)
-    ORDER BY created_at DESC, id DESC LIMIT $3
-"""
-
-REVOKE: Final = "UPDATE api_keys SET revoked_at = COALESCE(revoked_at, now()) WHERE id = $1 RETURNING id"
+REVOKE: Final = "UPDATE api_keys SET revoked_at = COALESCE(revoked_at, now()) WHERE id = :id RETURNING id"
 
 IS_ANY_VALID: Final = "SELECT EXISTS (SELECT FROM api_keys WHERE revoked_at IS NULL)"
 
-REVOKED: Final = "SELECT id FROM api_keys WHERE id = ANY($1::text[]) AND revoked_at IS NOT NULL"
+REVOKED: Final = "SELECT id FROM api_keys WHERE id = ANY(:ids::text[]) AND revoked_at IS NOT NULL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +71,14 @@ async def create(
     secret = PREFIX + secrets.token_urlsafe(RANDOM_BYTES)
     row = await db.row(
         CREATE,
-        f"key_{uuid.uuid4().hex}",
-        name,
-        owner,
-        role,
-        digest_of(secret),
-        rate_limit,
-        max_concurrent,
-        sessions_per_hour,
+        id=f"key_{uuid.uuid4().hex}",
+        name=name,
+        owner=owner,
+        role=role,
+        digest=digest_of(secret),
+        rate_limit=rate_limit,
+        max_concurrent=max_concurrent,
+        sessions_per_hour=sessions_per_hour,
     )
     assert row is not None
     return Key(*row), secret
@@ -91,21 +86,21 @@ async def create(
 
 async def find(db: Database, secret: str) -> Key | None:
     """The key with this secret, unless it was revoked."""
-    row = await db.row(FIND, digest_of(secret))
+    row = await db.row(FIND, digest=digest_of(secret))
     return Key(*row) if row else None
 
 
-async def listed(db: Database, *, before: tuple[datetime, str] | None = None, limit: int) -> Sequence[Key]:
-    """A page of keys, newest first, with revoked ones; `before` is the last row of the previous page."""
-    rows = await db.rows(LIST, before[0] if before else None, before[1] if before else None, limit)
-    return [Key(*row) for row in rows]
+async def listed(db: Database, *, before: Position | None = None, limit: int) -> list[Key]:
+    """A page of keys, newest first, with revoked ones."""
+    select = f"SELECT {COLUMNS} FROM api_keys"
+    return [Key(*row) for row in await page(db, select, by="created_at, id", before=before, limit=limit)]
 
 
 async def revoke(db: Database, key_id: str) -> bool:
     """Revokes a key; False if there is no such key."""
     if "\x00" in key_id:
         return False  # Postgres refuses NUL characters even in a look-up
-    return await db.value(REVOKE, key_id) is not None
+    return await db.value(REVOKE, id=key_id) is not None
 
 
 async def is_any_valid(db: Database) -> bool:
@@ -114,4 +109,4 @@ async def is_any_valid(db: Database) -> bool:
 
 async def revoked(db: Database, key_ids: Iterable[str]) -> list[str]:
     """The ids among these that belong to revoked keys."""
-    return [row["id"] for row in await db.rows(REVOKED, list(key_ids))]
+    return [row["id"] for row in await db.rows(REVOKED, ids=list(key_ids))]

@@ -9,7 +9,8 @@ from typing import Final
 import asyncpg
 
 from longhouse.journal.events import INTERRUPTED
-from longhouse.store.database import Database
+from longhouse.store.database import Database, bound
+from longhouse.store.pages import Position, page
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,47 +27,47 @@ class Lease:
 
 
 CLAIM: Final = """
-    UPDATE sessions s SET fence = s.fence + 1, holder = $2, due = true, wake_at = NULL
-    FROM (SELECT id, holder FROM sessions WHERE id = $1 FOR UPDATE) old
+    UPDATE sessions s SET fence = s.fence + 1, holder = :worker, due = true, wake_at = NULL
+    FROM (SELECT id, holder FROM sessions WHERE id = :session FOR UPDATE) old
     WHERE s.id = old.id AND (s.due OR s.wake_at <= now())
-      AND (old.holder IS NULL OR old.holder = $2 OR NOT EXISTS (SELECT FROM workers w WHERE w.id = old.holder))
+      AND (old.holder IS NULL OR old.holder = :worker OR NOT EXISTS (SELECT FROM workers w WHERE w.id = old.holder))
     RETURNING s.id, s.fence, s.head, old.holder AS previous, s.attempts, s.troubled_at
 """
 
 # The holder may report that there is nothing to do only at the head that it has folded.
 REST: Final = """
 WITH moved AS (
-    UPDATE sessions SET holder = NULL, due = false, state = $4, wake_at = $6
-    WHERE id = $1 AND fence = $2 AND head = $3 RETURNING id, head
+    UPDATE sessions SET holder = NULL, due = false, state = :state, wake_at = :wake_at
+    WHERE id = :session AND fence = :fence AND head = :head RETURNING id, head
 ), rested AS (
     INSERT INTO rests (fingerprint, session_id, seq)
-    SELECT $5, moved.id, moved.head FROM moved WHERE $5::text IS NOT NULL ON CONFLICT DO NOTHING
+    SELECT :fingerprint, moved.id, moved.head FROM moved WHERE :fingerprint::text IS NOT NULL ON CONFLICT DO NOTHING
 )
 SELECT true FROM moved
 """
 
 WAIT_OUT: Final = """
-    UPDATE sessions SET holder = NULL, due = false, wake_at = $4, attempts = COALESCE($5, attempts) + 1,
-                        troubled_at = COALESCE($6, troubled_at, now())
-    WHERE id = $1 AND fence = $2 AND head = $3 RETURNING true
+    UPDATE sessions SET holder = NULL, due = false, wake_at = :wake_at, attempts = COALESCE(:attempts, attempts) + 1,
+                        troubled_at = COALESCE(:troubled_at, troubled_at, now())
+    WHERE id = :session AND fence = :fence AND head = :head RETURNING true
 """
 
-LET_GO: Final = "UPDATE sessions SET holder = NULL, due = true WHERE id = $1 AND fence = $2 RETURNING true"
+LET_GO: Final = "UPDATE sessions SET holder = NULL, due = true WHERE id = :session AND fence = :fence RETURNING true"
 
 # The holder's name stays with a suffix that no worker has, so the next claim journals a takeover.
 BREAK_OFF: Final = f"""
     UPDATE sessions SET holder = holder || '{INTERRUPTED}', due = true
-    WHERE id = $1 AND fence = $2 AND holder NOT LIKE '%{INTERRUPTED}'
+    WHERE id = :session AND fence = :fence AND holder NOT LIKE '%{INTERRUPTED}'
 """
 
 # Restores the previous holder as if the session had not been claimed: the next claim is a takeover from that holder.
-PUT_BACK: Final = "UPDATE sessions SET holder = $3, due = true WHERE id = $1 AND fence = $2"
+PUT_BACK: Final = "UPDATE sessions SET holder = :holder, due = true WHERE id = :session AND fence = :fence"
 
 RUNNABLE: Final = """
     SELECT s.id FROM sessions s
-    WHERE s.due AND s.id <> ALL($3)
-      AND (s.holder IS NULL OR s.holder = $1 OR NOT EXISTS (SELECT FROM workers w WHERE w.id = s.holder))
-    ORDER BY s.updated_at LIMIT $2
+    WHERE s.due AND s.id <> ALL(:running)
+      AND (s.holder IS NULL OR s.holder = :worker OR NOT EXISTS (SELECT FROM workers w WHERE w.id = s.holder))
+    ORDER BY s.updated_at LIMIT :limit
 """
 
 # Rows locked by another transaction are left for the next sweep: two sweepers never wait for each other.
@@ -76,12 +77,12 @@ FIRE: Final = """
     RETURNING id
 """
 
-FENCES: Final = "SELECT id, fence FROM sessions WHERE id = ANY($1)"
+FENCES: Final = "SELECT id, fence FROM sessions WHERE id = ANY(:sessions)"
 
-HEADS: Final = "SELECT id, head, state FROM sessions WHERE id = ANY($1)"
+HEADS: Final = "SELECT id, head, state FROM sessions WHERE id = ANY(:sessions)"
 
 ENLIST: Final = """
-    INSERT INTO workers (id, lock_key, node, pid, slots) VALUES ($1, $2, $3, $4, $5)
+    INSERT INTO workers (id, lock_key, node, pid, slots) VALUES (:worker, :lock_key, :node, :pid, :slots)
     ON CONFLICT (id) DO UPDATE SET beat_at = now()
 """
 BEAT: Final = "UPDATE workers SET beat_at = now() WHERE id = $1 RETURNING true"
@@ -92,8 +93,7 @@ AT_WORK: Final = """
     )
 """
 ALIVE: Final = "SELECT count(*) FROM workers WHERE beat_at > now() - interval '10 seconds'"
-RETIRE: Final = "DELETE FROM workers WHERE id = $1"
-RETIRE_ALL: Final = "DELETE FROM workers"
+RETIRE: Final = "DELETE FROM workers WHERE id = :worker"
 
 _HOLDS: Final = """
     l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
@@ -108,12 +108,35 @@ EVICT: Final = f"SELECT pg_terminate_backend(l.pid) FROM pg_locks l WHERE {_HOLD
 # started after the worker's last heartbeat, so a missing lock says nothing about the worker and only the lease counts.
 SUSPECTS: Final = f"""
     SELECT w.id, w.beat_at,
-           w.beat_at < now() - make_interval(secs => $2) AS silent,
+           w.beat_at < now() - make_interval(secs => :lease) AS silent,
            pg_postmaster_start_time() > w.beat_at AS restarted,
            NOT EXISTS (SELECT FROM pg_locks l WHERE {_HOLDS.format(key="w.lock_key")}) AS unlocked
-    FROM workers w WHERE w.id <> $1
+    FROM workers w WHERE w.id <> :worker
 """
-BURY: Final = "DELETE FROM workers WHERE id = $1 AND beat_at = $2"
+BURY: Final = "DELETE FROM workers WHERE id = :worker AND beat_at = :beat_at"
+
+
+# A session with a holder is always marked as due, and the index covers due sessions.
+WORKERS: Final = """
+    SELECT w.id, w.node, w.pid, w.slots, w.started_at, w.beat_at, w.beat_at > now() - interval '10 seconds',
+           (SELECT count(*)::int FROM sessions s WHERE s.due AND s.holder = w.id)
+    FROM workers w
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRow:
+    """A worker in lists for operators."""
+
+    worker_id: str
+    node: str
+    pid: int
+    slots: int
+    started_at: datetime
+    beat_at: datetime
+    is_alive: bool
+    sessions: int
+    """The number of sessions that it holds now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,24 +164,16 @@ def is_lost_by(worker: str, previous: str) -> bool:
 
 
 async def claim(db: Database, session_id: str, worker: str) -> Lease | None:
-    row = await db.row(CLAIM, session_id, worker)
-    if row is None:
-        return None
-    return Lease(
-        session_id=row["id"],
-        fence=row["fence"],
-        head=row["head"],
-        previous=row["previous"],
-        attempts=row["attempts"],
-        troubled_at=row["troubled_at"],
-    )
+    row = await db.row(CLAIM, session=session_id, worker=worker)
+    return Lease(*row) if row else None
 
 
 async def rest(
     db: Database, lease: Lease, *, head: int, state: str, fingerprint: str | None, wake_at: datetime | None = None
 ) -> bool:
     """Releases a session that has nothing to do before `wake_at`; False if its head moved or the lease is lost."""
-    return bool(await db.value(REST, lease.session_id, lease.fence, head, state, fingerprint, wake_at))
+    values = {"head": head, "state": state, "fingerprint": fingerprint, "wake_at": wake_at}
+    return bool(await db.value(REST, session=lease.session_id, fence=lease.fence, **values))
 
 
 async def wait_out(
@@ -175,28 +190,28 @@ async def wait_out(
     Each append resets the row's retry counter. `attempts` (retries before this one) and `troubled_at` (the time of the
     first failure) are given where the row has lost them.
     """
-    args = (lease.session_id, lease.fence, head, wake_at, attempts, troubled_at)
-    return bool(await db.value(WAIT_OUT, *args))
+    values = {"head": head, "wake_at": wake_at, "attempts": attempts, "troubled_at": troubled_at}
+    return bool(await db.value(WAIT_OUT, session=lease.session_id, fence=lease.fence, **values))
 
 
 async def let_go(db: Database, lease: Lease) -> bool:
     """Releases a session between two steps so that another worker can claim it; False if one has already."""
-    return bool(await db.value(LET_GO, lease.session_id, lease.fence))
+    return bool(await db.value(LET_GO, session=lease.session_id, fence=lease.fence))
 
 
 async def break_off(db: Database, lease: Lease) -> None:
     """Releases the session within a step: effects may be under way, so the next holder journals a takeover."""
-    await db.run(BREAK_OFF, lease.session_id, lease.fence)
+    await db.run(BREAK_OFF, session=lease.session_id, fence=lease.fence)
 
 
 async def put_back(db: Database, lease: Lease) -> None:
     """Gives up a takeover before any event of it is written."""
-    await db.run(PUT_BACK, lease.session_id, lease.fence, lease.previous)
+    await db.run(PUT_BACK, session=lease.session_id, fence=lease.fence, holder=lease.previous)
 
 
 async def runnable(db: Database, worker: str, limit: int, *, running: Iterable[str]) -> list[str]:
     """Sessions that `worker` may claim: also those it holds but is not `running`, since a run may have been lost."""
-    return [row["id"] for row in await db.rows(RUNNABLE, worker, limit, list(running))]
+    return [row["id"] for row in await db.rows(RUNNABLE, worker=worker, limit=limit, running=list(running))]
 
 
 async def fire(db: Database) -> list[str]:
@@ -205,12 +220,12 @@ async def fire(db: Database) -> list[str]:
 
 
 async def fences(db: Database, sessions: Sequence[str]) -> dict[str, int]:
-    return {row["id"]: row["fence"] for row in await db.rows(FENCES, list(sessions))}
+    return {row["id"]: row["fence"] for row in await db.rows(FENCES, sessions=list(sessions))}
 
 
 async def heads(db: Database, sessions: Sequence[str]) -> dict[str, tuple[int, str]]:
     """Session -> its head and state."""
-    return {row["id"]: (row["head"], row["state"]) for row in await db.rows(HEADS, list(sessions))}
+    return {row["id"]: (row["head"], row["state"]) for row in await db.rows(HEADS, sessions=list(sessions))}
 
 
 async def enlist(connection: asyncpg.Connection, worker: str, *, node: str, pid: int, slots: int) -> None:
@@ -219,7 +234,7 @@ async def enlist(connection: asyncpg.Connection, worker: str, *, node: str, pid:
         # An older connection of this worker holds the lock and is dead; Postgres may not notice that for hours.
         await connection.execute(EVICT, lock_key(worker))
         await connection.execute("SELECT pg_advisory_lock($1)", lock_key(worker))
-    await connection.execute(ENLIST, worker, lock_key(worker), node, pid, slots)
+    await connection.execute(*bound(ENLIST, worker=worker, lock_key=lock_key(worker), node=node, pid=pid, slots=slots))
 
 
 async def beat(connection: asyncpg.Connection, worker: str) -> bool:
@@ -238,19 +253,23 @@ async def alive(db: Database) -> int:
 
 
 async def retire(db: Database, worker: str) -> None:
-    await db.run(RETIRE, worker)
+    await db.run(RETIRE, worker=worker)
 
 
 async def retire_all(db: Database) -> None:
     """Deletes all workers: for a Postgres that was started by this process, so that no earlier worker can be alive."""
-    await db.run(RETIRE_ALL)
+    await db.run("DELETE FROM workers")
 
 
 async def suspects(db: Database, worker: str, lease: float) -> list[Suspect]:
-    rows = await db.rows(SUSPECTS, worker, lease)
-    return [Suspect(row["id"], row["beat_at"], row["silent"], row["restarted"], row["unlocked"]) for row in rows]
+    return [Suspect(*row) for row in await db.rows(SUSPECTS, worker=worker, lease=lease)]
 
 
 async def bury(db: Database, suspect: Suspect) -> None:
     """Deletes a dead worker's row, unless it has written a heartbeat since."""
-    await db.run(BURY, suspect.worker, suspect.beat_at)
+    await db.run(BURY, worker=suspect.worker, beat_at=suspect.beat_at)
+
+
+async def workers(db: Database, *, before: Position | None, limit: int) -> list[WorkerRow]:
+    """A page of workers, the last started first."""
+    return [WorkerRow(*row) for row in await page(db, WORKERS, by="w.started_at, w.id", before=before, limit=limit)]

@@ -55,18 +55,17 @@ class File:
     content: str | None
 
 
-# In all changes $1 is the owner, $2 the scope, $3 the key of the call. The CTE `verdict` decides; the other parts of
-# the statement write only when it is "done".
-KNOWN: Final = "EXISTS (SELECT FROM memory_calls WHERE owner = $1 AND scope = $2 AND key = $3)"
+# In all changes the CTE `verdict` decides; the other parts of the statement write only when it is "done".
+KNOWN: Final = "EXISTS (SELECT FROM memory_calls WHERE owner = :owner AND scope = :scope AND key = :key)"
 # Erasure takes the same lock: it finds what was written before it, and later writes find the row in `forgotten`.
-ORPHANED: Final = "EXISTS (SELECT FROM forgotten WHERE session_id = split_part($3, ':', 1))"
-HERE: Final = "SELECT path, content IS NULL AS is_directory, size FROM memories WHERE owner = $1 AND scope = $2"
+ORPHANED: Final = "EXISTS (SELECT FROM forgotten WHERE session_id = split_part(:key, ':', 1))"
+HERE: Final = "SELECT path, content IS NULL AS is_directory, size FROM memories WHERE owner = :owner AND scope = :scope"
 # The worker that takes over repeats a call, mostly within seconds; 30 days cover a server that was switched off.
 NOTED: Final = """
     noted AS (
-        INSERT INTO memory_calls (owner, scope, key) SELECT $1, $2, $3 FROM verdict WHERE verdict = 'done'
+        INSERT INTO memory_calls (owner, scope, key) SELECT :owner, :scope, :key FROM verdict WHERE verdict = 'done'
     ), swept AS (
-        DELETE FROM memory_calls WHERE owner = $1 AND scope = $2 AND at < now() - interval '30 days'
+        DELETE FROM memory_calls WHERE owner = :owner AND scope = :scope AND at < now() - interval '30 days'
     )
     SELECT verdict FROM verdict
 """
@@ -75,24 +74,26 @@ KEEP: Final = f"""
 WITH here AS (
     {HERE}
 ), new AS (
-    SELECT $4::text AS path, $5::text AS content
+    SELECT :path::text AS path, :content::text AS content
     UNION ALL
-    SELECT parent, NULL FROM unnest($6::text[]) AS parent
+    SELECT parent, NULL FROM unnest(:parents::text[]) AS parent
 ), verdict AS (
     SELECT CASE
         WHEN {KNOWN} THEN 'repeated'
         WHEN {ORPHANED} THEN 'forgotten'
-        WHEN EXISTS (SELECT FROM here WHERE path = $4 AND is_directory AND $5 IS NOT NULL) THEN 'is_directory'
-        WHEN EXISTS (SELECT FROM here WHERE path = $4 AND NOT is_directory AND $5 IS NULL) THEN 'is_file'
-        WHEN EXISTS (SELECT FROM here WHERE path = $4 AND NOT is_directory) THEN 'exists'
-        WHEN EXISTS (SELECT FROM here WHERE path = ANY($6) AND NOT is_directory) THEN 'parent_is_file'
-        WHEN (SELECT COALESCE(sum(size), 0) FROM here) + COALESCE(octet_length($5), 0) > $7 THEN 'scope_full'
-        WHEN (SELECT count(*) FROM (SELECT path FROM here UNION SELECT path FROM new) AS all_paths) > $8 THEN 'too_many'
+        WHEN EXISTS (SELECT FROM here WHERE path = :path AND is_directory AND :content IS NOT NULL) THEN 'is_directory'
+        WHEN EXISTS (SELECT FROM here WHERE path = :path AND NOT is_directory AND :content IS NULL) THEN 'is_file'
+        WHEN EXISTS (SELECT FROM here WHERE path = :path AND NOT is_directory) THEN 'exists'
+        WHEN EXISTS (SELECT FROM here WHERE path = ANY(:parents) AND NOT is_directory) THEN 'parent_is_file'
+        WHEN (SELECT COALESCE(sum(size), 0) FROM here) + COALESCE(octet_length(:content), 0) > :max_scope
+            THEN 'scope_full'
+        WHEN (SELECT count(*) FROM (SELECT path FROM here UNION SELECT path FROM new) AS all_paths) > :max_entries
+            THEN 'too_many'
         ELSE 'done'
     END AS verdict
 ), kept AS (
     INSERT INTO memories (owner, scope, path, content, written_by)
-    SELECT $1, $2, new.path, new.content, $3 FROM new, verdict WHERE verdict = 'done'
+    SELECT :owner, :scope, new.path, new.content, :key FROM new, verdict WHERE verdict = 'done'
     ON CONFLICT DO NOTHING
 ), {NOTED}
 """
@@ -104,24 +105,25 @@ WITH verdict AS (
         WHEN {ORPHANED} THEN 'forgotten'
         WHEN file.owner IS NULL THEN 'missing'
         WHEN file.content IS NULL THEN 'is_directory'
-        WHEN strpos(file.content, $5) = 0 OR ($5 = '' AND file.content <> '') THEN 'not_found'
-        WHEN file.size + grown.bytes > $7 THEN 'file_full'
-        WHEN (SELECT sum(size) FROM memories WHERE owner = $1 AND scope = $2) + grown.bytes > $8 THEN 'scope_full'
+        WHEN strpos(file.content, :old) = 0 OR (:old = '' AND file.content <> '') THEN 'not_found'
+        WHEN file.size + grown.bytes > :max_file THEN 'file_full'
+        WHEN (SELECT sum(size) FROM memories WHERE owner = :owner AND scope = :scope) + grown.bytes > :max_scope
+            THEN 'scope_full'
         ELSE 'done'
     END AS verdict
-    FROM (SELECT octet_length($6::text) - octet_length($5::text) AS bytes) AS grown
-    LEFT JOIN memories AS file ON file.owner = $1 AND file.scope = $2 AND file.path = $4
+    FROM (SELECT octet_length(:new::text) - octet_length(:old::text) AS bytes) AS grown
+    LEFT JOIN memories AS file ON file.owner = :owner AND file.scope = :scope AND file.path = :path
 ), changed AS (
     UPDATE memories SET
-        content = overlay(content PLACING $6 FROM strpos(content, $5) FOR char_length($5)),
-        written_by = $3, updated_at = now(),
+        content = overlay(content PLACING :new FROM strpos(content, :old) FOR char_length(:old)),
+        written_by = :key, updated_at = now(),
         -- Each session once, and only in scopes that erasure reads it for: lasting files have too many writers.
         former_writers = CASE
-            WHEN $9 AND split_part(written_by, ':', 1) <> ALL(former_writers)
+            WHEN :passing AND split_part(written_by, ':', 1) <> ALL(former_writers)
             THEN former_writers || split_part(written_by, ':', 1) ELSE former_writers
         END
     FROM verdict
-    WHERE verdict = 'done' AND owner = $1 AND scope = $2 AND path = $4
+    WHERE verdict = 'done' AND owner = :owner AND scope = :scope AND path = :path
 ), {NOTED}
 """
 
@@ -132,30 +134,30 @@ WITH here AS (
     SELECT CASE
         WHEN {KNOWN} THEN 'repeated'
         WHEN {ORPHANED} THEN 'forgotten'
-        WHEN NOT EXISTS (SELECT FROM here WHERE path = $4) THEN 'missing'
-        WHEN EXISTS (SELECT FROM here WHERE starts_with(path, $4 || '/')) THEN 'not_empty'
+        WHEN NOT EXISTS (SELECT FROM here WHERE path = :path) THEN 'missing'
+        WHEN EXISTS (SELECT FROM here WHERE starts_with(path, :path || '/')) THEN 'not_empty'
         ELSE 'done'
     END AS verdict
 ), deleted AS (
-    DELETE FROM memories USING verdict WHERE verdict = 'done' AND owner = $1 AND scope = $2 AND path = $4
+    DELETE FROM memories USING verdict WHERE verdict = 'done' AND owner = :owner AND scope = :scope AND path = :path
 ), {NOTED}
 """
 
-READ: Final = "SELECT content FROM memories WHERE owner = $1 AND scope = $2 AND path = $3"
+READ: Final = "SELECT content FROM memories WHERE owner = :owner AND scope = :scope AND path = :path"
 EXISTS: Final = """
     SELECT EXISTS (
-        SELECT FROM memories WHERE owner = $1 AND scope = $2 AND path = $3 AND (content IS NULL) = $4
+        SELECT FROM memories WHERE owner = :owner AND scope = :scope AND path = :path AND (content IS NULL) = :directory
     )
 """
 # The root contains all of a scope, and exists without a row.
 LIST: Final = """
     SELECT path, content IS NULL AS is_directory, size, updated_at FROM memories
-    WHERE owner = $1 AND scope = $2 AND ($3 = '' OR starts_with(path, $3 || '/'))
+    WHERE owner = :owner AND scope = :scope AND (:path = '' OR starts_with(path, :path || '/'))
     ORDER BY path
 """
 SIZE: Final = """
     SELECT sum(size) FROM memories
-    WHERE owner = $1 AND scope = $2 AND ($3 = '' OR path = $3 OR starts_with(path, $3 || '/'))
+    WHERE owner = :owner AND scope = :scope AND (:path = '' OR path = :path OR starts_with(path, :path || '/'))
 """
 
 
@@ -166,19 +168,21 @@ class Memories:
         self._db = db
 
     async def read(self, scope: Scope, path: str) -> File | None:
-        row = await self._db.row(READ, scope.owner, scope.key, path)
+        row = await self._db.row(READ, owner=scope.owner, scope=scope.key, path=path)
         return File(row["content"]) if row else None
 
     async def exists(self, scope: Scope, path: str, *, directory: bool) -> bool:
-        return (directory and path == "") or bool(await self._db.value(EXISTS, scope.owner, scope.key, path, directory))
+        return (directory and path == "") or bool(
+            await self._db.value(EXISTS, owner=scope.owner, scope=scope.key, path=path, directory=directory)
+        )
 
     async def list(self, scope: Scope, path: str = "") -> list[FileEntry]:
         """All files and directories below a directory, at every depth."""
-        return [FileEntry(*row) for row in await self._db.rows(LIST, scope.owner, scope.key, path)]
+        return [FileEntry(*row) for row in await self._db.rows(LIST, owner=scope.owner, scope=scope.key, path=path)]
 
     async def size(self, scope: Scope, path: str = "") -> int | None:
         """Bytes of a file, or of all files below a directory; None if the path does not exist."""
-        size = await self._db.value(SIZE, scope.owner, scope.key, path)
+        size = await self._db.value(SIZE, owner=scope.owner, scope=scope.key, path=path)
         return 0 if size is None and path == "" else size
 
     async def write(self, scope: Scope, path: str, content: str, *, key: str) -> Verdict:
@@ -193,22 +197,21 @@ class Memories:
 
     async def update(self, scope: Scope, path: str, old: str, new: str, *, key: str) -> Verdict:
         """Replaces the first `old` in a file by `new`; an empty `old` matches only an empty file."""
-        return await self._locked(scope, CHANGE, key, path, old, new, MAX_FILE, MAX_SCOPE, scope.passing)
+        limits = {"max_file": MAX_FILE, "max_scope": MAX_SCOPE}
+        return await self._locked(scope, CHANGE, key=key, path=path, old=old, new=new, passing=scope.passing, **limits)
 
     async def delete(self, scope: Scope, path: str, *, key: str) -> Verdict:
         """Deletes a file, or an empty directory."""
-        return await self._locked(scope, DELETE, key, path)
+        return await self._locked(scope, DELETE, key=key, path=path)
 
     async def _create(self, scope: Scope, path: str, content: str | None, key: str) -> Verdict:
-        return await self._locked(scope, KEEP, key, path, content, _parents(path), MAX_SCOPE, MAX_ENTRIES)
+        names = path.split("/")
+        parents = ["/".join(names[:depth]) for depth in range(1, len(names))]
+        values = {"path": path, "content": content, "parents": parents}
+        return await self._locked(scope, KEEP, key=key, max_scope=MAX_SCOPE, max_entries=MAX_ENTRIES, **values)
 
-    async def _locked(self, scope: Scope, sql: str, *args: object) -> Verdict:
-        row = await self._db.alone((LOCKS, scope.lock), sql, scope.owner, scope.key, *args)
+    async def _locked(self, scope: Scope, sql: str, **values: object) -> Verdict:
+        row = await self._db.alone((LOCKS, scope.lock), sql, owner=scope.owner, scope=scope.key, **values)
         assert row is not None
         verdict: Verdict = row["verdict"]
         return verdict
-
-
-def _parents(path: str) -> list[str]:
-    names = path.split("/")
-    return ["/".join(names[:depth]) for depth in range(1, len(names))]

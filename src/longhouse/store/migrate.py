@@ -9,8 +9,7 @@ import asyncpg
 
 from longhouse.errors import SetupError
 from longhouse.store import preflight
-from longhouse.store.database import Database
-from longhouse.store.schema import quoted
+from longhouse.store.database import Database, bound, quoted
 from longhouse.store.search import columns
 
 # Migrations that were rewritten, with their old digests: later migrations bring databases with the old one up to date.
@@ -28,8 +27,7 @@ CREATE TABLE IF NOT EXISTS schema_migrations (
     digest     text NOT NULL,
     applied_at timestamptz NOT NULL DEFAULT now()
 )"""
-
-
+APPLIED: Final = "INSERT INTO schema_migrations (number, name, digest) VALUES (:number, :name, :digest)"
 # Works even where the role has no right to use the schema.
 THERE: Final = """
     SELECT EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -119,11 +117,7 @@ async def _apply(connection: asyncpg.Connection, migration: Migration) -> None:
     try:
         async with connection.transaction():
             await connection.execute(migration.sql)
-            await connection.execute(
-                "INSERT INTO schema_migrations (number, name, digest) VALUES ($1, $2, $3)",
-                migration.number,
-                migration.name,
-                migration.digest,
-            )
+            applied = {"number": migration.number, "name": migration.name, "digest": migration.digest}
+            await connection.execute(*bound(APPLIED, **applied))
     except asyncpg.PostgresError as error:
         raise SetupError(f"Migration {migration.name} failed, and nothing of it was kept: {error}.") from error

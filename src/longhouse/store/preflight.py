@@ -7,7 +7,7 @@ from typing import Any, Final
 import asyncpg
 
 from longhouse.errors import SetupError
-from longhouse.store.schema import quoted
+from longhouse.store.database import bound, quoted
 
 OLDEST: Final = 15
 
@@ -27,12 +27,12 @@ FACTS: Final = """
 # Only the owner of a table may alter it.
 OWNERS: Final = """
     SELECT DISTINCT pg_get_userbyid(relowner) AS owner FROM pg_class
-    WHERE relnamespace = to_regnamespace($1) AND relname = ANY($2::text[]) AND NOT pg_has_role(relowner, 'USAGE')
-    ORDER BY owner
+    WHERE relnamespace = to_regnamespace(:schema) AND relname = ANY(:names::text[])
+      AND NOT pg_has_role(relowner, 'USAGE') ORDER BY owner
 """
 THERE: Final = """
     SELECT relname FROM pg_class
-    WHERE relnamespace = to_regnamespace($1) AND relname = ANY($2::text[]) ORDER BY relname
+    WHERE relnamespace = to_regnamespace(:schema) AND relname = ANY(:names::text[]) ORDER BY relname
 """
 MADE: Final = re.compile(r"^CREATE (?:TABLE|VIEW) (\w+)", re.MULTILINE)
 
@@ -43,9 +43,11 @@ async def check(connection: asyncpg.Connection, schema: str, statements: Sequenc
     problems = [*lacking(facts, schema)]
     names = MADE.findall("\n".join(statements))
     if begun:
-        owners = [row["owner"] for row in await connection.fetch(OWNERS, quoted(schema), names)]
+        owners = [row["owner"] for row in await connection.fetch(*bound(OWNERS, schema=quoted(schema), names=names))]
         problems += [f"The tables in {schema} belong to {owner}: migrate as that role." for owner in owners]
-    elif strange := [row["relname"] for row in await connection.fetch(THERE, quoted(schema), names)]:
+    elif strange := [
+        row["relname"] for row in await connection.fetch(*bound(THERE, schema=quoted(schema), names=names))
+    ]:
         problems.append(
             f"The schema {schema} already has {', '.join(strange)}, not created by Longhouse: name another schema with "
             "LONGHOUSE_DATABASE_SCHEMA."

@@ -33,35 +33,36 @@ COLUMNS: Final = "s.id, s.owner, s.conversation_id, s.side, s.agent, s.label, s.
 # Ordered by id, so that a large rebuild continues where its last page ended.
 BEHIND: Final = f"""
     SELECT {COLUMNS}
-    FROM sessions s LEFT JOIN projection_cursors c ON c.projection = $1 AND c.session_id = s.id
-    WHERE s.id > $3 AND (c.head IS NULL OR s.head > c.head OR c.epoch <> $2)
-    ORDER BY s.id LIMIT $4
+    FROM sessions s LEFT JOIN projection_cursors c ON c.projection = :projection AND c.session_id = s.id
+    WHERE s.id > :after AND (c.head IS NULL OR s.head > c.head OR c.epoch <> :epoch)
+    ORDER BY s.id LIMIT :limit
 """
-ROWS: Final = f"SELECT {COLUMNS} FROM sessions s WHERE s.id = ANY($1)"
+ROWS: Final = f"SELECT {COLUMNS} FROM sessions s WHERE s.id = ANY(:ids)"
 ROOTS: Final = f"""
     SELECT {COLUMNS}
-    FROM sessions s JOIN unnest($1::text[], $2::text[]) AS asked (owner, conversation_id)
+    FROM sessions s JOIN unnest(:owners::text[], :conversations::text[]) AS asked (owner, conversation_id)
       ON s.owner = asked.owner AND s.conversation_id = asked.conversation_id
     WHERE s.side = 'root' ORDER BY s.created_at, s.id
 """
 SAVE: Final = """
     INSERT INTO projection_cursors (projection, session_id, epoch, head)
-    SELECT $1, carried.id, $2, carried.head FROM unnest($3::text[], $4::bigint[]) AS carried (id, head)
+    SELECT :projection, saved.id, :epoch, saved.head FROM unnest(:ids::text[], :heads::bigint[]) AS saved (id, head)
     ON CONFLICT (projection, session_id) DO UPDATE SET epoch = excluded.epoch, head = excluded.head
     WHERE projection_cursors.head < excluded.head OR projection_cursors.epoch <> excluded.epoch
 """
-CURSOR: Final = "SELECT head FROM projection_cursors WHERE projection = $1 AND session_id = $2"
+CURSOR: Final = "SELECT head FROM projection_cursors WHERE projection = :projection AND session_id = :session"
 CLAIM: Final = """
-    INSERT INTO projection_cursors (projection, session_id, epoch, head) VALUES ($1, $2, '', $4)
-    ON CONFLICT (projection, session_id) DO UPDATE SET head = excluded.head WHERE projection_cursors.head = $3
+    INSERT INTO projection_cursors (projection, session_id, epoch, head) VALUES (:projection, :session, '', :head)
+    ON CONFLICT (projection, session_id) DO UPDATE SET head = excluded.head WHERE projection_cursors.head = :before
     RETURNING head
 """
 TIMES: Final = """
-    SELECT session_id, seq, at FROM journal WHERE session_id = ANY($1) AND kind IN ('Started', 'Replied')
+    SELECT session_id, seq, at FROM journal WHERE session_id = ANY(:ids) AND kind IN ('Started', 'Replied')
 """
 SUBS: Final = f"""
     SELECT {COLUMNS}
-    FROM sessions s JOIN unnest($1::text[], $2::text[], $3::text[]) AS asked (owner, conversation_id, agent)
+    FROM sessions s
+    JOIN unnest(:owners::text[], :conversations::text[], :agents::text[]) AS asked (owner, conversation_id, agent)
       ON s.owner = asked.owner AND s.conversation_id = asked.conversation_id AND s.agent = asked.agent
     WHERE s.side = 'sub' ORDER BY s.id
 """
@@ -69,50 +70,53 @@ IDENTITY: Final = "SELECT id::text FROM identity"
 IS_MET: Final = """
     SELECT EXISTS (
         SELECT FROM sessions
-        WHERE owner = $1 AND conversation_id = $2 AND side = $3 AND ($4::text IS NULL OR (agent = $4 AND label = $5))
-          AND label !~ $6
-    ) OR EXISTS (SELECT FROM forgotten WHERE owner = $1 AND conversation_id = $2)
+        WHERE owner = :owner AND conversation_id = :conversation AND side = :side AND label !~ :ephemeral
+          AND (:agent::text IS NULL OR (agent = :agent AND label = :label))
+    ) OR EXISTS (SELECT FROM forgotten WHERE owner = :owner AND conversation_id = :conversation)
 """
 CHILD: Final = """
     SELECT id FROM sessions
-    WHERE owner = $1 AND conversation_id = $2 AND side = 'sub' AND agent = $3 AND label = ''
+    WHERE owner = :owner AND conversation_id = :conversation AND side = 'sub' AND agent = :agent AND label = ''
 """
 
 
 async def behind(db: Database, projection: str, *, epoch: str, after: str, limit: int) -> Sequence[ProjectionRow]:
     """Sessions with new events since they were projected, or never projected; only ids greater than `after`."""
-    return [ProjectionRow(*row) for row in await db.rows(BEHIND, projection, epoch, after, limit)]
+    return [
+        ProjectionRow(*row)
+        for row in await db.rows(BEHIND, projection=projection, epoch=epoch, after=after, limit=limit)
+    ]
 
 
 async def rows(db: Database, ids: Sequence[str]) -> Sequence[ProjectionRow]:
-    return [ProjectionRow(*row) for row in await db.rows(ROWS, ids)]
+    return [ProjectionRow(*row) for row in await db.rows(ROWS, ids=ids)]
 
 
 async def roots(db: Database, conversations: Sequence[tuple[str, str]]) -> Sequence[ProjectionRow]:
     """The root sessions of these (owner, conversation) pairs, oldest first."""
     owners, ids = [owner for owner, _ in conversations], [conversation for _, conversation in conversations]
-    return [ProjectionRow(*row) for row in await db.rows(ROOTS, owners, ids)]
+    return [ProjectionRow(*row) for row in await db.rows(ROOTS, owners=owners, conversations=ids)]
 
 
 async def save(db: Database, projection: str, *, epoch: str, heads: Mapping[str, int]) -> None:
     """Stores the heads up to which these sessions were projected."""
     # Sorted, so that two concurrent saves lock the rows in the same order.
     ids = sorted(heads)
-    await db.run(SAVE, projection, epoch, ids, [heads[one] for one in ids])
+    await db.run(SAVE, projection=projection, epoch=epoch, ids=ids, heads=[heads[one] for one in ids])
 
 
 async def cursor(db: Database, projection: str, session_id: str) -> int:
-    return int(await db.value(CURSOR, projection, session_id) or 0)
+    return int(await db.value(CURSOR, projection=projection, session=session_id) or 0)
 
 
 async def claim(db: Database, projection: str, session_id: str, *, before: int, head: int) -> bool:
     """Claims the events between `before` and `head` for this process; False if another process has them."""
-    return await db.value(CLAIM, projection, session_id, before, head) is not None
+    return await db.value(CLAIM, projection=projection, session=session_id, before=before, head=head) is not None
 
 
 async def times(db: Database, ids: Sequence[str]) -> dict[tuple[str, int], datetime]:
     """(session, seq) -> the time at which that entry of the session's transcript was written."""
-    return {(session_id, seq): at for session_id, seq, at in await db.rows(TIMES, ids)}
+    return {(session_id, seq): at for session_id, seq, at in await db.rows(TIMES, ids=ids)}
 
 
 async def identity(db: Database) -> str:
@@ -123,16 +127,28 @@ async def identity(db: Database) -> str:
 async def is_met(db: Database, owner: str, conversation_id: str, *, agent: str | None, label: str) -> bool:
     """Does the conversation have a session with a root agent, or with this sub-agent? Erased ones count too."""
     side = "root" if agent is None else "sub"
-    return bool(await db.value(IS_MET, owner, conversation_id, side, agent, label, EPHEMERAL_LABEL))
+    return bool(
+        await db.value(
+            IS_MET,
+            owner=owner,
+            conversation=conversation_id,
+            side=side,
+            agent=agent,
+            label=label,
+            ephemeral=EPHEMERAL_LABEL,
+        )
+    )
 
 
 async def subs(db: Database, agents: Sequence[tuple[str, str, str]]) -> Sequence[ProjectionRow]:
     """The sessions of these sub-agents (owner, conversation, agent), with any label."""
     owners, conversations, names = ([one[nth] for one in agents] for nth in range(3))
-    return [ProjectionRow(*row) for row in await db.rows(SUBS, owners, conversations, names)]
+    return [
+        ProjectionRow(*row) for row in await db.rows(SUBS, owners=owners, conversations=conversations, agents=names)
+    ]
 
 
 async def child(db: Database, owner: str, conversation_id: str, agent: str) -> str | None:
     """The id of the conversation's session with this sub-agent, without a label; None if there is none."""
-    found = await db.value(CHILD, owner, conversation_id, agent)
+    found = await db.value(CHILD, owner=owner, conversation=conversation_id, agent=agent)
     return str(found) if found else None

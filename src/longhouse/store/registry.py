@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from longhouse.store.database import Database
+from longhouse.store.pages import Position, page
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,67 +19,67 @@ class RegisteredInstance:
     template_id: str
     version: int
     status: str
+    node: str
+    worker: str
     session_id: str | None
     last_used_at: datetime
     metrics: dict[str, Any]
 
 
-WRITE: Final = """
-    INSERT INTO agent_instances
-           (instance_id, template_id, version, status, node, worker, session_id, last_used_at, metrics)
-    SELECT g.instance_id, g.template_id, g.version, g.status, $1, $2, g.session_id, g.last_used_at, g.metrics
-    FROM unnest($3::text[], $4::text[], $5::int[], $6::text[], $7::text[], $8::timestamptz[], $9::jsonb[])
-         AS g (instance_id, template_id, version, status, session_id, last_used_at, metrics)
+COLUMNS: Final = "instance_id, template_id, version, status, node, worker, session_id, last_used_at, metrics"
+
+WRITE: Final = f"""
+    INSERT INTO agent_instances ({COLUMNS})
+    SELECT {COLUMNS} FROM jsonb_populate_recordset(NULL::agent_instances, :entries)
     ON CONFLICT (instance_id) DO UPDATE SET
         status = EXCLUDED.status, session_id = EXCLUDED.session_id, last_used_at = EXCLUDED.last_used_at,
         metrics = EXCLUDED.metrics
 """
 
-STATUSES: Final = "SELECT instance_id, status FROM agent_instances WHERE worker = $1"
+STATUSES: Final = "SELECT instance_id, status FROM agent_instances WHERE worker = :worker"
 
 # A worker that is not in the table `workers` is dead, and so are its instances.
-STRIKE: Final = """
+STOP_ORPHANED: Final = """
     UPDATE agent_instances i SET
         status = 'STOPPED', session_id = NULL,
         metrics = metrics || jsonb_build_object(
             'stopped_at', now(),
             'history', COALESCE(metrics -> 'history', '[]') || jsonb_build_object('status', 'STOPPED', 'at', now()))
-    WHERE status <> 'STOPPED' AND worker <> $1 AND NOT EXISTS (SELECT FROM workers w WHERE w.id = i.worker)
-    RETURNING instance_id
+    WHERE status <> 'STOPPED' AND worker <> :worker AND NOT EXISTS (SELECT FROM workers w WHERE w.id = i.worker)
 """
 
 FORGET: Final = """
     DELETE FROM agent_instances
-    WHERE status = 'STOPPED' AND COALESCE((metrics ->> 'stopped_at')::timestamptz, last_used_at) < $1
+    WHERE status = 'STOPPED' AND COALESCE((metrics ->> 'stopped_at')::timestamptz, last_used_at) < :before
 """
 
+FILTERS: Final = {"status": "status = :status", "template": "template_id = :template", "worker": "worker = :worker"}
 
-async def write(db: Database, entries: Sequence[RegisteredInstance], *, node: str, worker: str) -> None:
-    """Writes the present state of these instances of `worker`."""
-    await db.run(
-        WRITE,
-        node,
-        worker,
-        [entry.instance_id for entry in entries],
-        [entry.template_id for entry in entries],
-        [entry.version for entry in entries],
-        [entry.status for entry in entries],
-        [entry.session_id for entry in entries],
-        [entry.last_used_at for entry in entries],
-        [msgspec.json.encode(entry.metrics).decode() for entry in entries],
-    )
+
+async def write(db: Database, entries: Sequence[RegisteredInstance]) -> None:
+    """Writes the present state of these instances."""
+    await db.run(WRITE, entries=msgspec.json.encode(entries).decode())
 
 
 async def statuses(db: Database, worker: str) -> dict[str, str]:
     """Instance id -> status, of one worker's instances."""
-    return {row["instance_id"]: row["status"] for row in await db.rows(STATUSES, worker)}
+    return {row["instance_id"]: row["status"] for row in await db.rows(STATUSES, worker=worker)}
 
 
-async def strike(db: Database, worker: str) -> list[str]:
+async def stop_orphaned(db: Database, worker: str) -> None:
     """Marks the instances of dead workers as stopped; those of `worker`, the caller, are not touched."""
-    return [row["instance_id"] for row in await db.rows(STRIKE, worker)]
+    await db.run(STOP_ORPHANED, worker=worker)
 
 
 async def forget(db: Database, before: datetime) -> None:
     """Deletes instances that were stopped before this time."""
-    await db.run(FORGET, before)
+    await db.run(FORGET, before=before)
+
+
+async def instances(
+    db: Database, *, before: Position | None, limit: int, **filters: str | None
+) -> list[RegisteredInstance]:
+    """A page of the instances of all workers, the last used first; `filters` are those of FILTERS."""
+    select, by = f"SELECT {COLUMNS} FROM agent_instances", "last_used_at, instance_id"
+    rows = await page(db, select, by=by, before=before, limit=limit, conditions=FILTERS, **filters)
+    return [RegisteredInstance(*(*row[:-1], msgspec.json.decode(row["metrics"]))) for row in rows]

@@ -7,11 +7,21 @@ from typing import Final
 import asyncpg
 
 from longhouse.store import sessions
-from longhouse.store.database import Executor, Transaction
+from longhouse.store.database import Database, Executor, Transaction
 
 LOCKS: Final = 0x72717374
 """The class of these advisory locks, "rqst"; one lock covers the requests of one owner with the same digest."""
-LOCK: Final = "SELECT pg_advisory_xact_lock($1, $2)"
+
+# Always true: it takes the request's lock (shared) until the transaction commits. It needs no round trip of its own,
+# and first tries do not wait for each other.
+UNDER_WAY: Final = f"""
+    (:lock::integer IS NULL OR (SELECT pg_advisory_xact_lock_shared({LOCKS}, :lock)::text) IS NOT NULL)
+"""
+ACCEPT: Final = """
+    INSERT INTO requests (owner, digest, key, session_id, trace_id, seq, at)
+    SELECT :owner, :digest, :key, moved.id, COALESCE(:follows::text, :trace), moved.head, :at
+    FROM moved WHERE :digest::text IS NOT NULL
+"""
 
 
 class Repeated(Exception):  # noqa: N818
@@ -39,28 +49,21 @@ class Accepted:
         return int.from_bytes(digest[:4], signed=True)
 
 
-def under_way(parameter: str) -> str:
-    """An SQL condition that is always true and takes the request's lock (shared) until the transaction commits.
-
-    It needs no round trip of its own, and first tries do not wait for each other.
-    """
-    taken = f"(SELECT pg_advisory_xact_lock_shared({LOCKS}, {parameter})::text) IS NOT NULL"
-    return f"({parameter}::integer IS NULL OR {taken})"
-
-
-async def accept(db: Executor, accepted: Accepted | None, sql: str, *args: object) -> asyncpg.Record | None:
+async def accept(db: Executor, accepted: Accepted | None, sql: str, **values: object) -> asyncpg.Record | None:
     """Runs the statement that stores a request; raises Repeated for a retry of a request that is stored already.
 
     A retry may arrive, perhaps in another process, while the first try still waits for Postgres: it waits for the
     first one's lock.
     """
-    if accepted is None or not accepted.is_retry or accepted.lock is None or isinstance(db, Transaction):
-        return await db.row(sql, *args)
+    for name in ("digest", "key", "lock", "follows"):
+        values[name] = getattr(accepted, name, None)
+    if accepted is None or not accepted.is_retry or (lock := accepted.lock) is None or not isinstance(db, Database):
+        return await db.row(sql, **values)
 
     async def look_first(tx: Transaction) -> asyncpg.Record | None:
-        await tx.run(LOCK, LOCKS, accepted.lock)
-        if await tx.row(sessions.BY_DIGEST, accepted.owner, accepted.digest):
+        await tx.lock(LOCKS, lock)
+        if await tx.row(sessions.BY_DIGEST, owner=accepted.owner, digest=accepted.digest):
             raise Repeated
-        return await tx.row(sql, *args)
+        return await tx.row(sql, **values)
 
     return await db.together(look_first)

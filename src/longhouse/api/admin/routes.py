@@ -12,7 +12,7 @@ from longhouse.api.pagination import Omittable
 from longhouse.api.sessions.routes import SessionFilters, cursor_of, listed
 from longhouse.api.sessions.waiting import shown
 from longhouse.runtime.instances import InstanceStatus
-from longhouse.store import sessions, workers
+from longhouse.store import leases, registry, sessions
 from longhouse.store.database import Database
 
 router = strict_router("Admin", auth.admin)
@@ -32,9 +32,7 @@ class Instances(pagination.Paged):
 @router.get("/admin/sessions", responses={200: docs.listed("One page of sessions.", docs.SESSION)})
 async def list_sessions(db: Db, asked: Annotated[AllSessions, Query()]) -> Response:
     """The sessions of all owners, newest first."""
-    found = await sessions.sessions(
-        db, sessions.SessionQuery(**asked.filters), before=asked.before, limit=asked.fetched
-    )
+    found = await sessions.sessions(db, before=asked.before, limit=asked.fetched, **asked.filters)
     rows, following = asked.cut(found, cursor_of)
     data = [{**listed(row), "owner": row.owner, "user": row.user} for row in await shown(db, rows)]
     return wire.Json(pagination.page(data, following))
@@ -43,7 +41,7 @@ async def list_sessions(db: Db, asked: Annotated[AllSessions, Query()]) -> Respo
 @router.get("/admin/instances", responses={200: docs.listed("One page of instances.", docs.INSTANCE)})
 async def list_instances(db: Db, asked: Annotated[Instances, Query()]) -> Response:
     """The instances of all workers, most recently used first; `metrics.history` has their recent states."""
-    found = await workers.instances(
+    found = await registry.instances(
         db,
         status=asked.status,
         template=asked.template,
@@ -59,5 +57,5 @@ async def list_instances(db: Db, asked: Annotated[Instances, Query()]) -> Respon
 @router.get("/admin/workers", responses={200: docs.listed("One page of workers.", docs.WORKER)})
 async def list_workers(db: Db, asked: Annotated[pagination.Paged, Query()]) -> Response:
     """The registered workers, most recently started first."""
-    found = await workers.workers(db, before=asked.before, limit=asked.fetched)
+    found = await leases.workers(db, before=asked.before, limit=asked.fetched)
     return wire.Json(pagination.page(*asked.cut(found, lambda one: pagination.cursor(one.started_at, one.worker_id))))

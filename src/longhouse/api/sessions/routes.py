@@ -30,7 +30,7 @@ from longhouse.store.delegation import tree
 
 
 class SessionFilters(pagination.Paged):
-    """The query of a list of sessions; its fields besides the page are those of `views.SessionQuery`."""
+    """The query of a list of sessions; its fields besides the page are those of `views.FILTERS`."""
 
     state: Omittable[State] = Field(None, description="In this state")
     template: Omittable[str] = Field(None, description="Of this template")
@@ -137,8 +137,9 @@ router = strict_router("Sessions", auth.user)
 @router.get("/v1/sessions")
 async def list_sessions(caller: auth.User, sessions: Held, asked: Annotated[OwnSessions, Query()]) -> Response:
     """Your sessions, newest first; filtered by state, template, conversation_id, parent, since, until."""
-    filters = views.SessionQuery(owner=caller.owner, **asked.filters)
-    found = await views.sessions(sessions.db, filters, before=asked.before, limit=asked.fetched)
+    found = await views.sessions(
+        sessions.db, before=asked.before, limit=asked.fetched, owner=caller.owner, **asked.filters
+    )
     rows, following = asked.cut(found, cursor_of)
     return wire.Json(pagination.page([listed(row) for row in await shown(sessions.db, rows)], following))
 

@@ -49,7 +49,7 @@ def routes(db: Database, bus: Bus, sessions: Sessions) -> APIRouter:
     @router.get("/agents")
     async def list_agents(caller: auth.User) -> Response:
         """The newest sessions, in the format of SGR-Agent Core's list of agents."""
-        rows = await views.sessions(db, views.SessionQuery(owner=caller.owner), before=None, limit=MAX_PAGE)
+        rows = await views.sessions(db, owner=caller.owner, limit=MAX_PAGE)
         agents = [_listed(row) for row in await shown(db, rows)]
         return wire.Json({"agents": agents, "total": len(agents)})
 

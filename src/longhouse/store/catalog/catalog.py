@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any, Final
 
 from longhouse.agents import delegation, tool_descriptor
@@ -10,36 +11,36 @@ from longhouse.agents.tool_descriptor import SecurityOverlay, ToolDescriptor
 from longhouse.store.catalog.overlays import Overlaid, Overlays
 from longhouse.store.catalog.publish import ANY, Published, PublishTerms
 from longhouse.store.catalog.repository import VersionRepository
-from longhouse.store.database import Database
+from longhouse.store.database import Database, Executor
 
 BUILT_IN: Final = "longhouse"
 """The publisher name of built-in tools and templates."""
 
 OWNERS: Final = """
     SELECT name, active, owner FROM catalog_names
-    WHERE kind = 'template' AND name = ANY($1) AND active IS NOT NULL ORDER BY name
+    WHERE kind = 'template' AND name = ANY(:names) AND active IS NOT NULL ORDER BY name
 """
 
+# A plain name is a range of one, `<prefix>.*` a range that the primary key's index serves ("C" collation).
 ACTIVES: Final = """
-    SELECT name, active FROM catalog_names
-    WHERE kind = 'tool' AND name = ANY($1) AND active IS NOT NULL AND (owner IS NULL OR owner = $2)
+    SELECT n.name, n.active FROM unnest(:firsts::text[], :lasts::text[]) WITH ORDINALITY AS asked (first, last, nth)
+    CROSS JOIN LATERAL (
+        SELECT name, active FROM catalog_names
+        WHERE kind = 'tool' AND name >= asked.first AND name <= asked.last AND active IS NOT NULL
+          AND (owner IS NULL OR owner = :owner)
+        ORDER BY name LIMIT :limit
+    ) n
+    ORDER BY asked.nth, n.name
 """
 
 # Also inactive and retired names: a name that once existed is not a typing error.
 THERE: Final = """
-    SELECT name FROM catalog_names WHERE kind = 'tool' AND name = ANY($1) AND (owner IS NULL OR owner = $2)
-"""
-
-# Names with a prefix, as a range that the primary key's index serves ("C" collation).
-BENEATH: Final = """
-    SELECT name, active FROM catalog_names
-    WHERE kind = 'tool' AND name >= $1 AND name < $1 || U&'\\FFFF' AND active IS NOT NULL
-      AND (owner IS NULL OR owner = $2) ORDER BY name
+    SELECT name FROM catalog_names WHERE kind = 'tool' AND name = ANY(:names) AND (owner IS NULL OR owner = :owner)
 """
 
 USE: Final = """
-    INSERT INTO tool_uses AS t (owner, tool, minute, used) VALUES ($1, $2, date_trunc('minute', now()), 1)
-    ON CONFLICT (owner, tool, minute) DO UPDATE SET used = t.used + 1 WHERE t.used < $3
+    INSERT INTO tool_uses AS t (owner, tool, minute, used) VALUES (:owner, :tool, date_trunc('minute', now()), 1)
+    ON CONFLICT (owner, tool, minute) DO UPDATE SET used = t.used + 1 WHERE t.used < :per_minute
     RETURNING true
 """
 FORGET_USES: Final = "DELETE FROM tool_uses WHERE minute < now() - interval '2 minutes'"
@@ -102,7 +103,7 @@ class Templates(VersionRepository[Template]):
         return done
 
     async def _publish_tools(self, names: set[str], terms: PublishTerms = ANY) -> None:
-        rows = await self.db.rows(OWNERS, list(names)) if names else []
+        rows = await self.db.rows(OWNERS, names=list(names)) if names else []
         owners = {row["name"]: row["owner"] for row in rows}
         templates = await self.several({row["name"]: int(row["active"]) for row in rows})
         tools = [delegation.as_tool(replace(one, owner=owners[one.name])) for one in templates]
@@ -123,17 +124,7 @@ class Catalog:
 
         A tool that an operator has switched off is left out, whichever version is active.
         """
-        names = list(names)
-        plain = [name for name in names if not name.endswith(".*")]
-        rows = await self.db.rows(ACTIVES, plain, owner) if plain else []
-        known = {row["name"]: int(row["active"]) for row in rows}
-        found: dict[str, int] = {}
-        for name in names:
-            if name.endswith(".*"):
-                rows = await self.db.rows(BENEATH, name[:-1], owner)
-                found |= {row["name"]: int(row["active"]) for row in rows}
-            elif name in known:
-                found[name] = known[name]
+        found = await active_versions(self.db, list(names), owner)
         await self.overlays.refresh()
         return self.overlays.without_off(found)
 
@@ -151,15 +142,28 @@ class Catalog:
     async def switched_off(self, names: Iterable[str], owner: str) -> set[str]:
         """The tools among these that this owner may see but that are not active, or are switched off."""
         plain = [name for name in names if not name.endswith(".*")]
-        existing = {row["name"] for row in await self.db.rows(THERE, plain, owner)} if plain else set()
+        existing = {row["name"] for row in await self.db.rows(THERE, names=plain, owner=owner)} if plain else set()
         return existing - (await self.active_tools(existing, owner)).keys()
 
     async def may_use(self, owner: str, tool: str, per_minute: int) -> bool:
         """Counts one use of a tool with a rate limit; False when the limit of this minute is reached."""
-        return bool(await self.db.value(USE, owner, tool, per_minute))
+        return bool(await self.db.value(USE, owner=owner, tool=tool, per_minute=per_minute))
 
     async def forget_uses(self) -> None:
         await self.db.run(FORGET_USES)
+
+
+async def active_versions(
+    db: Executor, names: Sequence[str], owner: str | None, limit: int | None = None
+) -> dict[str, int]:
+    """Name -> active version, of the tools that this owner may see, in the order asked; `<prefix>.*` is expanded.
+
+    With `limit`, the first ones.
+    """
+    ranges = [(name[:-1], f"{name[:-1]}\uffff") if name.endswith(".*") else (name, name) for name in names]
+    firsts, lasts = [first for first, _ in ranges], [last for _, last in ranges]
+    rows = await db.rows(ACTIVES, firsts=firsts, lasts=lasts, owner=owner, limit=limit) if names else []
+    return dict(islice({row["name"]: row["active"] for row in rows}.items(), limit))
 
 
 def _with_model(template: Template, model: str | None) -> Template:

@@ -18,25 +18,25 @@ FRESH_FOR: Final = 0.5
 """Seconds for which overlays are cached; changes made by this process apply at once."""
 
 ALL: Final = "SELECT name, overlay, changed_by, changed_at FROM security_overlays"
-SOME: Final = f"{ALL} WHERE name = ANY($1)"
+SOME: Final = f"{ALL} WHERE name = ANY(:names)"
 
 # The search index stores the risk and the permissions of each tool: a changed tool is marked for indexing again.
-# Optimistic locking: a change applies only if the stored overlay is still the one that it was made from ($2).
+# Optimistic locking: a change applies only if the stored overlay is still the one that it was made from (`seen`).
 _FOLLOWED: Final = """, stale AS (
-    UPDATE search_documents SET version = 0 WHERE kind = 'tool' AND name = $1 AND EXISTS (SELECT FROM said)
+    UPDATE search_documents SET version = 0 WHERE kind = 'tool' AND name = :name AND EXISTS (SELECT FROM said)
 ), moved AS (
     UPDATE catalog_generation SET generation = generation + 1 WHERE kind = 'tool' AND EXISTS (SELECT FROM said)
 ) SELECT name FROM said"""
-_IS_SEEN: Final = "(SELECT overlay::text FROM security_overlays WHERE name = $1) IS NOT DISTINCT FROM $2::text"
+_IS_SEEN: Final = "(SELECT overlay::text FROM security_overlays WHERE name = :name) IS NOT DISTINCT FROM :seen::text"
 LAY: Final = f"""
 WITH said AS (
-    INSERT INTO security_overlays (name, overlay, changed_by) SELECT $1, $3::json, $4 WHERE {_IS_SEEN}
+    INSERT INTO security_overlays (name, overlay, changed_by) SELECT :name, :overlay::json, :by WHERE {_IS_SEEN}
     ON CONFLICT (name) DO UPDATE SET overlay = EXCLUDED.overlay, changed_by = EXCLUDED.changed_by, changed_at = now()
     RETURNING name
 ){_FOLLOWED}"""
 LIFT: Final = f"""
 WITH said AS (
-    DELETE FROM security_overlays WHERE name = $1 AND {_IS_SEEN} RETURNING name
+    DELETE FROM security_overlays WHERE name = :name AND {_IS_SEEN} RETURNING name
 ){_FOLLOWED}"""
 
 
@@ -92,26 +92,22 @@ class Overlays:
         """Sets a tool's overlay in place of the one that was `seen`; an overlay without content is deleted."""
         before, text = seen.text if seen else None, msgspec.json.encode(spoken(overlay)).decode()
         if overlay == SecurityOverlay():
-            done = seen is None or await self.db.alone(LOCK, LIFT, name, before)
+            done = seen is None or await self.db.alone(LOCK, LIFT, name=name, seen=before)
         else:
-            done = await self.db.alone(LOCK, LAY, name, before, text, by)
+            done = await self.db.alone(LOCK, LAY, name=name, seen=before, overlay=text, by=by)
         self._until = 0.0
         if not done:
             raise Outrun
 
     def _read(self, rows: Sequence[asyncpg.Record]) -> dict[str, Overlaid]:
         """An overlay that has not changed stays the same object: cached tools depend on its identity."""
-        read = (_overlaid(row) if self._is_new(row) else self._known[row["name"]] for row in rows)
-        return {row["name"]: one for row, one in zip(rows, read, strict=True)}
-
-    def _is_new(self, row: asyncpg.Record) -> bool:
-        known = self._known.get(row["name"])
-        return known is None or (known.text, known.changed_at) != (row["overlay"], row["changed_at"])
+        read = {row["name"]: _overlaid(row) for row in rows}
+        return {name: known if one == (known := self._known.get(name)) else one for name, one in read.items()}
 
 
 async def some(db: Database, names: Iterable[str]) -> dict[str, SecurityOverlay]:
     """The overlays of these tools, read from the database."""
-    return {row["name"]: _overlaid(row).overlay for row in await db.rows(SOME, list(names))}
+    return {row["name"]: _overlaid(row).overlay for row in await db.rows(SOME, names=list(names))}
 
 
 def spoken(overlay: SecurityOverlay) -> dict[str, Any]:

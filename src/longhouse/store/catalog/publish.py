@@ -60,41 +60,41 @@ async def persist(attempt: Callable[[], Awaitable[Done]]) -> Done:
 
 
 # One statement publishes all versions, or none if the terms do not hold. Content that exists already keeps its version.
-# `$6`: activate what is published; `$7`: also if its content existed already. LIMIT 1 keeps the planner from reading
-# all names for a few: right after many were published there are no statistics yet.
+# `activate`: activate what is published; `again`: also if its content existed already. LIMIT 1 keeps the planner from
+# reading all names for a few: right after many were published there are no statistics yet.
 PUBLISH: Final = """
 WITH asked AS (
     SELECT g.*, n.name IS NOT NULL AS is_named, n.owner AS whose, n.active AS was, n.retired_at
-    FROM unnest($2::text[], $3::text[], $4::json[], $8::text[], $9::boolean[], $10::integer[])
-         WITH ORDINALITY AS g (name, digest, descriptor, owner, keeps, seen, nth)
-    LEFT JOIN LATERAL (SELECT * FROM catalog_names WHERE kind = $1 AND name = g.name LIMIT 1) n ON true
+    FROM unnest(:names::text[], :digests::text[], :descriptors::json[], :owners::text[], :keeps::boolean[],
+                :seen::integer[]) WITH ORDINALITY AS g (name, digest, descriptor, owner, keeps, seen, nth)
+    LEFT JOIN LATERAL (SELECT * FROM catalog_names WHERE kind = :kind AND name = g.name LIMIT 1) n ON true
 ), outrun AS (
     SELECT FROM asked a
     WHERE (a.seen IS NOT NULL AND a.seen IS DISTINCT FROM COALESCE(
-               a.was, (SELECT max(v.version) FROM catalog_versions v WHERE v.kind = $1 AND v.name = a.name)))
-       OR (a.seen IS NOT NULL AND a.retired_at IS NOT NULL AND $12::text[] IS NULL)
-       OR ($11 AND NOT a.is_named AND (
-               SELECT true FROM catalog_names WHERE kind = $1 AND lower(name) = lower(a.name COLLATE "C") LIMIT 1))
+               a.was, (SELECT max(v.version) FROM catalog_versions v WHERE v.kind = :kind AND v.name = a.name)))
+       OR (a.seen IS NOT NULL AND a.retired_at IS NOT NULL AND :over::text[] IS NULL)
+       OR (:apart AND NOT a.is_named AND (
+               SELECT true FROM catalog_names WHERE kind = :kind AND lower(name) = lower(a.name COLLATE "C") LIMIT 1))
 ), given AS (
     SELECT DISTINCT ON (name, digest) * FROM asked WHERE NOT EXISTS (SELECT FROM outrun) ORDER BY name, digest, nth
 ), known AS (
     SELECT g.*, v.version AS there FROM given g
-    LEFT JOIN catalog_versions v ON v.kind = $1 AND v.name = g.name AND v.digest = g.digest
+    LEFT JOIN catalog_versions v ON v.kind = :kind AND v.name = g.name AND v.digest = g.digest
 ), numbered AS (
     SELECT k.*, COALESCE(
                k.there,
-               COALESCE((SELECT max(v.version) FROM catalog_versions v WHERE v.kind = $1 AND v.name = k.name), 0)
+               COALESCE((SELECT max(v.version) FROM catalog_versions v WHERE v.kind = :kind AND v.name = k.name), 0)
                + count(*) FILTER (WHERE k.there IS NULL) OVER (PARTITION BY k.name ORDER BY k.nth)
            ) AS version
     FROM known k
 ), written AS (
     INSERT INTO catalog_versions (kind, name, version, digest, descriptor, published_by)
-    SELECT $1, name, version, digest, descriptor, $5 FROM numbered WHERE there IS NULL
+    SELECT :kind, name, version, digest, descriptor, :by FROM numbered WHERE there IS NULL
 ), last AS (
     SELECT DISTINCT ON (l.name) l.*,
-           $6 AND ($7 OR l.there IS NULL) AND (NOT l.is_named OR $12::text[] IS NULL OR COALESCE((
-               SELECT v.published_by = ANY($12) FROM catalog_versions v
-               WHERE v.kind = $1 AND v.name = l.name AND v.version = l.was
+           :activate AND (:again OR l.there IS NULL) AND (NOT l.is_named OR :over::text[] IS NULL OR COALESCE((
+               SELECT v.published_by = ANY(:over) FROM catalog_versions v
+               WHERE v.kind = :kind AND v.name = l.name AND v.version = l.was
            ), false)) AS takes
     FROM numbered l ORDER BY l.name, l.nth DESC
 ), settled AS (
@@ -103,7 +103,7 @@ WITH asked AS (
     FROM last l
 ), named AS (
     INSERT INTO catalog_names AS n (kind, name, owner, active)
-    SELECT $1, name, belongs, active FROM settled
+    SELECT :kind, name, belongs, active FROM settled
     WHERE there IS NULL OR (active, belongs) IS DISTINCT FROM (was, whose)
     ON CONFLICT (kind, name) DO UPDATE SET
         owner = EXCLUDED.owner,
@@ -113,7 +113,7 @@ WITH asked AS (
         changed_at = now()
     RETURNING name
 ), moved AS (
-    UPDATE catalog_generation SET generation = generation + 1 WHERE kind = $1 AND EXISTS (SELECT FROM named)
+    UPDATE catalog_generation SET generation = generation + 1 WHERE kind = :kind AND EXISTS (SELECT FROM named)
 )
 SELECT json_agg(
            json_build_array(name, version, active IS NOT DISTINCT FROM version, there IS NULL) ORDER BY nth

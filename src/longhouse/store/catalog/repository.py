@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Generic, Literal, TypeVar
 
+import asyncpg
 import msgspec
 from pydantic import TypeAdapter
 
@@ -20,7 +21,7 @@ T = TypeVar("T", Template, ToolDescriptor)
 
 ADDED: Final = {"version", "owner"}
 """Fields that the catalog sets, not the publisher."""
-KEPT: Final = 4096
+MAX_CACHED: Final = 4096
 """Versions that a process caches; a version never changes, so a cached one does not expire."""
 
 
@@ -32,9 +33,9 @@ class CatalogEntry:
     owner: str | None
     active: int | None
     latest: int
+    changed_at: datetime
     descriptor: dict[str, Any]
     """The descriptor of the active version, or else of the latest; with the owner of the name."""
-    changed_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,21 +60,21 @@ class Version:
 
 
 _MOVED: Final = """, moved AS (
-    UPDATE catalog_generation SET generation = generation + 1 WHERE kind = $1 AND EXISTS (SELECT FROM done)
+    UPDATE catalog_generation SET generation = generation + 1 WHERE kind = :kind AND EXISTS (SELECT FROM done)
 ) SELECT active FROM done"""
 
 ACTIVATE: Final = f"""
 WITH done AS (
     UPDATE catalog_names SET
-        before = CASE WHEN active IS NULL OR active = $3 THEN before ELSE before || active END,
-        active = $3, retired_at = NULL, changed_at = now()
-    WHERE kind = $1 AND name = $2
-      AND EXISTS (SELECT FROM catalog_versions WHERE kind = $1 AND name = $2 AND version = $3)
+        before = CASE WHEN active IS NULL OR active = :version THEN before ELSE before || active END,
+        active = :version, retired_at = NULL, changed_at = now()
+    WHERE kind = :kind AND name = :name
+      AND EXISTS (SELECT FROM catalog_versions WHERE kind = :kind AND name = :name AND version = :version)
     RETURNING active
 ){_MOVED}"""
 
 WAY_BACK: Final = """
-    SELECT cardinality(before) FROM catalog_names WHERE kind = $1 AND name = $2 AND retired_at IS NULL
+    SELECT cardinality(before) FROM catalog_names WHERE kind = :kind AND name = :name AND retired_at IS NULL
 """
 
 # Conditional on the length of the history of active versions: a retry, or two calls at once, roll back one step only.
@@ -81,49 +82,43 @@ ROLL_BACK: Final = f"""
 WITH done AS (
     UPDATE catalog_names SET active = before[cardinality(before)], before = before[:cardinality(before) - 1],
                              changed_at = now()
-    WHERE kind = $1 AND name = $2 AND cardinality(before) = $3 AND retired_at IS NULL
+    WHERE kind = :kind AND name = :name AND cardinality(before) = :steps AND retired_at IS NULL
     RETURNING active
 ){_MOVED}"""
 
 # The active version is added to the history of active versions, so that a rollback restores it.
 DEACTIVATE: Final = f"""
 WITH done AS (
-    UPDATE catalog_names SET before = CASE WHEN active IS NULL THEN before ELSE before || active END,
-                             active = NULL, retired_at = CASE WHEN $3 THEN now() ELSE retired_at END, changed_at = now()
-    WHERE kind = $1 AND name = $2 AND retired_at IS NULL
+    UPDATE catalog_names SET before = CASE WHEN active IS NULL THEN before ELSE before || active END, active = NULL,
+                             retired_at = CASE WHEN :retire THEN now() ELSE retired_at END, changed_at = now()
+    WHERE kind = :kind AND name = :name AND retired_at IS NULL
     RETURNING name, active
 ){_MOVED.replace("active FROM", "name FROM")}"""
 
-SEEN: Final = "retired_at IS NULL AND ($2::text IS NULL OR n.owner IS NULL OR n.owner = $2)"
-
 ACTIVE: Final = """
     SELECT active FROM catalog_names
-    WHERE kind = $1 AND name = $2 AND ($3::text IS NULL OR owner IS NULL OR owner = $3)
-"""
-
-VERSION: Final = """
-    SELECT v.name, v.version, n.active IS NOT DISTINCT FROM v.version AS is_active, v.digest, v.published_by,
-           v.published_at, v.descriptor, n.owner
-    FROM catalog_versions v JOIN catalog_names n ON n.kind = v.kind AND n.name = v.name
-    WHERE v.kind = $1 AND v.name = $2 AND v.version = $3
+    WHERE kind = :kind AND name = :name AND (:owner::text IS NULL OR owner IS NULL OR owner = :owner)
 """
 
 SEVERAL: Final = """
-    SELECT v.version, v.descriptor FROM catalog_versions v JOIN unnest($2::text[], $3::int[]) AS w (name, version)
-    ON v.kind = $1 AND v.name = w.name AND v.version = w.version
+    SELECT v.name, v.version, v.descriptor
+    FROM unnest(:names::text[], :versions::int[]) WITH ORDINALITY AS asked (name, version, nth)
+    JOIN catalog_versions v ON v.kind = :kind AND v.name = asked.name AND v.version = asked.version
+    ORDER BY asked.nth
 """
 
 VERSIONS: Final = """
     SELECT v.name, v.version, n.active IS NOT DISTINCT FROM v.version AS is_active, v.digest, v.published_by,
            v.published_at, v.descriptor, n.owner
     FROM catalog_versions v JOIN catalog_names n ON n.kind = v.kind AND n.name = v.name
-    WHERE v.kind = $1 AND v.name = $2 AND ($3::int IS NULL OR v.version < $3) ORDER BY v.version DESC LIMIT $4
+    WHERE v.kind = :kind AND v.name = :name AND (:before::bigint IS NULL OR v.version < :before)
+    ORDER BY v.version DESC LIMIT :limit
 """
 
 # Selects the names first, then the versions of each: in a plain join, the planner might read all versions.
 NAMED: Final = """
-    SELECT n.name, n.owner, n.active, latest.version AS latest, v.descriptor, n.changed_at
-    FROM ({names}) n
+    SELECT n.name, n.owner, n.active, latest.version AS latest, n.changed_at, v.descriptor
+    FROM (SELECT * FROM catalog_names WHERE kind = :kind AND retired_at IS NULL AND {condition}) n
     CROSS JOIN LATERAL (
         SELECT max(version) AS version FROM catalog_versions WHERE kind = n.kind AND name = n.name
     ) latest
@@ -136,43 +131,44 @@ NAMED: Final = """
 # Right after many were published there are no statistics yet, and the planner would sort all names for one page.
 IN_ORDER: Final = "SET LOCAL enable_sort = off; SET LOCAL enable_bitmapscan = off; SET LOCAL enable_seqscan = off"
 LIST: Final = NAMED.format(
-    names=f"""
-    SELECT * FROM catalog_names n
-    WHERE kind = $1 AND {SEEN} AND name > COALESCE($3, '') AND ($5 OR active IS NOT NULL) ORDER BY name LIMIT $4"""
+    condition="name > COALESCE(:after, '') AND (:inactive OR active IS NOT NULL) ORDER BY name LIMIT :limit"
 )
-ONE: Final = NAMED.format(names=f"SELECT * FROM catalog_names n WHERE kind = $1 AND {SEEN} AND name = $3")
+ONE: Final = NAMED.format(condition="name = :name")
 
-NAMES: Final = f"""
-    SELECT n.name FROM catalog_names n WHERE n.kind = $1 AND {SEEN} AND n.active IS NOT NULL ORDER BY n.name LIMIT $3
+NAMES: Final = """
+    SELECT name FROM catalog_names
+    WHERE kind = :kind AND active IS NOT NULL AND (:owner::text IS NULL OR owner IS NULL OR owner = :owner)
+    ORDER BY name LIMIT :limit
 """
 
-# Names that differ from these in case alone, or not at all, and whether $3 has published any of their versions.
+# Names that differ from these in case alone, or not at all, and whether `by` has published any of their versions.
 ALIKE: Final = """
     SELECT n.name, n.owner, EXISTS (
-        SELECT FROM catalog_versions v WHERE v.kind = n.kind AND v.name = n.name AND v.published_by = $3
+        SELECT FROM catalog_versions v WHERE v.kind = n.kind AND v.name = n.name AND v.published_by = :by
     ) AS is_by
-    FROM unnest($2::text[]) AS wanted (key)
-    JOIN catalog_names n ON n.kind = $1 AND lower(n.name) = wanted.key COLLATE "C"
+    FROM unnest(:keys::text[]) AS wanted (key)
+    JOIN catalog_names n ON n.kind = :kind AND lower(n.name) = wanted.key COLLATE "C"
 """
 
-# The active version, or else the latest, of names with a version by any publisher but $3.
+# The active version, or else the latest, of names with a version by any publisher but `besides`.
 SHAPED: Final = """
     SELECT v.version, v.descriptor FROM catalog_names n
     CROSS JOIN LATERAL (
         SELECT version, descriptor FROM catalog_versions
         WHERE kind = n.kind AND name = n.name ORDER BY version = n.active DESC NULLS LAST, version DESC LIMIT 1
     ) v
-    WHERE n.kind = $1 AND n.name = ANY($2)
-      AND EXISTS (SELECT FROM catalog_versions o WHERE o.kind = n.kind AND o.name = n.name AND o.published_by <> $3)
+    WHERE n.kind = :kind AND n.name = ANY(:names)
+      AND EXISTS (SELECT FROM catalog_versions WHERE kind = n.kind AND name = n.name AND published_by <> :besides)
 """
 
 LAST_BY: Final = """
     SELECT DISTINCT ON (v.name) v.name, v.digest, n.owner, v.published_by
     FROM catalog_versions v JOIN catalog_names n ON n.kind = v.kind AND n.name = v.name
-    WHERE v.kind = $1 AND v.name = ANY($2) AND v.published_by = ANY($3) ORDER BY v.name, v.version DESC
+    WHERE v.kind = :kind AND v.name = ANY(:names) AND v.published_by = ANY(:publishers)
+    ORDER BY v.name, v.version DESC
 """
 
-GENERATION: Final = "SELECT generation FROM catalog_generation WHERE kind = $1"
+GENERATION: Final = "SELECT generation FROM catalog_generation WHERE kind = :kind"
 
 ADAPTERS: Final[dict[Kind, TypeAdapter[Any]]] = {
     "template": TypeAdapter(Template),
@@ -202,18 +198,18 @@ class VersionRepository(Generic[T]):
         row = await self.db.alone(
             LOCK,
             PUBLISH,
-            self.kind,
-            [one.name for one in given],
-            [self.digest(one) for one in given],
-            [self._stored(one) for one in given],
-            by,
-            activate,
-            again,
-            [one.owner for one in given],
-            [one.name in terms.keep_owner for one in given],
-            [terms.seen.get(one.name) for one in given],
-            terms.apart,
-            terms.over,
+            kind=self.kind,
+            names=[one.name for one in given],
+            digests=[self.digest(one) for one in given],
+            descriptors=[self._stored(one) for one in given],
+            by=by,
+            activate=activate,
+            again=again,
+            owners=[one.owner for one in given],
+            keeps=[one.name in terms.keep_owner for one in given],
+            seen=[terms.seen.get(one.name) for one in given],
+            apart=terms.apart,
+            over=terms.over,
         )
         assert row is not None
         if row["published"] is None:
@@ -225,97 +221,86 @@ class VersionRepository(Generic[T]):
         """The given version, or else the active one if this owner may see it; None as owner sees all."""
         if version is None:
             version = await self.active(name, owner=owner)
-        if version is None:
-            return None
-        kept = self._versions.get((name, version))
-        if kept is None:
-            row = await self.db.row(VERSION, self.kind, name, version)
-            if row is None:
-                return None
-            kept = self._read(row["descriptor"], version)
-            self._keep(kept)
-        return kept
+        found = [] if version is None else await self.several({name: version})
+        return found[0] if found else None
 
     async def several(self, versions: Mapping[str, int]) -> list[T]:
         """Those of these versions that exist, in the order asked."""
-        missing = [pair for pair in versions.items() if pair not in self._versions]
-        read: dict[tuple[str, int], T] = {}
+        known = {pair: self._versions.get(pair) for pair in versions.items()}
+        missing = dict(pair for pair, one in known.items() if one is None)
         if missing:
-            names, numbers = [name for name, _ in missing], [version for _, version in missing]
-            for row in await self.db.rows(SEVERAL, self.kind, names, numbers):
-                one = self._read(row["descriptor"], row["version"])
-                read[one.name, one.version] = one
-        found = [read.get(pair) or self._versions.get(pair) for pair in versions.items()]
-        for one in read.values():
-            self._keep(one)
-        return [one for one in found if one]
+            values = {"names": list(missing), "versions": list(missing.values())}
+            for row in await self.db.rows(SEVERAL, kind=self.kind, **values):
+                known[row["name"], row["version"]] = one = self._read(row["descriptor"], row["version"])
+                self._cache(one)
+        return [one for one in known.values() if one]
 
     async def active(self, name: str, *, owner: str | None = None) -> int | None:
         """The number of the active version."""
-        found: int | None = None if "\x00" in name else await self.db.value(ACTIVE, self.kind, name, owner)
+        found: int | None = (
+            None if "\x00" in name else await self.db.value(ACTIVE, kind=self.kind, name=name, owner=owner)
+        )
         return found
 
     async def names(self, *, owner: str | None = None, limit: int = 1000) -> list[str]:
         """Names with an active version that this owner may see; None as owner sees all."""
-        return [row["name"] for row in await self.db.rows(NAMES, self.kind, owner, limit)]
+        return [row["name"] for row in await self.db.rows(NAMES, kind=self.kind, owner=owner, limit=limit)]
 
-    async def page(
-        self, *, after: str | None, limit: int, owner: str | None = None, inactive: bool = True
-    ) -> list[CatalogEntry]:
+    async def page(self, *, after: str | None, limit: int, inactive: bool = True) -> list[CatalogEntry]:
         """A page of names in order; with `inactive`, also those without an active version."""
-        rows = await self.db.tuned(IN_ORDER, LIST, self.kind, owner, after, limit, inactive)
-        return [self._named(row) for row in rows]
+        values = {"after": after, "limit": limit, "inactive": inactive}
+        return [self._entry(row) for row in await self.db.tuned(IN_ORDER, LIST, kind=self.kind, **values)]
 
-    async def named(self, name: str, *, owner: str | None = None) -> CatalogEntry | None:
-        row = None if "\x00" in name else await self.db.row(ONE, self.kind, owner, name)
-        return self._named(row) if row else None
+    async def named(self, name: str) -> CatalogEntry | None:
+        row = await self.db.row(ONE, kind=self.kind, name=name)
+        return self._entry(row) if row else None
 
     async def version(self, name: str, version: int) -> Version | None:
-        row = None if "\x00" in name else await self.db.row(VERSION, self.kind, name, version)
-        return self._version(row) if row else None
+        found = await self.versions(name, before=version + 1, limit=1)
+        return found[0] if found and found[0].version == version else None
 
     async def versions(self, name: str, *, before: int | None = None, limit: int = 200) -> list[Version]:
-        rows = [] if "\x00" in name else await self.db.rows(VERSIONS, self.kind, name, before, limit)
+        rows = await self.db.rows(VERSIONS, kind=self.kind, name=name, before=before, limit=limit)
         return [self._version(row) for row in rows]
 
     async def alike(self, names: Iterable[str], *, by: str) -> dict[str, list[Alike]]:
         """Names in the catalog that equal these or differ in case alone, by their lower-case key."""
         found: dict[str, list[Alike]] = {}
-        for row in await self.db.rows(ALIKE, self.kind, list({key(name) for name in names}), by):
+        for row in await self.db.rows(ALIKE, kind=self.kind, keys=list({key(name) for name in names}), by=by):
             found.setdefault(key(row["name"]), []).append(Alike(*row))
         return found
 
     async def shaped(self, names: Iterable[str], *, besides: str) -> dict[str, T]:
         """The active version, or else the latest, of those names with a version by another publisher than `besides`."""
-        rows = await self.db.rows(SHAPED, self.kind, list(names), besides)
+        rows = await self.db.rows(SHAPED, kind=self.kind, names=list(names), besides=besides)
         return {one.name: one for one in (self._read(row["descriptor"], row["version"]) for row in rows)}
 
     async def last_by(self, names: Iterable[str], by: Iterable[str]) -> dict[str, tuple[str, str | None, str]]:
         """Name -> digest, owner and publisher of the newest version that one of the publishers `by` has published."""
-        rows = await self.db.rows(LAST_BY, self.kind, list(names), list(by))
+        rows = await self.db.rows(LAST_BY, kind=self.kind, names=list(names), publishers=list(by))
         return {row["name"]: (row["digest"], row["owner"], row["published_by"]) for row in rows}
 
     async def activate(self, name: str, version: int) -> bool:
         self.changes += 1
-        return await self.db.alone(LOCK, ACTIVATE, self.kind, name, version) is not None
+        return await self.db.alone(LOCK, ACTIVATE, kind=self.kind, name=name, version=version) is not None
 
     async def roll_back(self, name: str) -> int | None:
         """Activates the previously active version; None if there is none."""
         self.changes += 1
-        steps = await self.db.value(WAY_BACK, self.kind, name)
+        steps = await self.db.value(WAY_BACK, kind=self.kind, name=name)
         if not steps:
             return None
-        await self.db.alone(LOCK, ROLL_BACK, self.kind, name, steps)
+        await self.db.alone(LOCK, ROLL_BACK, kind=self.kind, name=name, steps=steps)
         return await self.active(name)
 
     async def deactivate(self, name: str, *, retire: bool = False) -> bool:
         """Leaves the name without an active version; turns that started with a version keep it."""
         self.changes += 1
-        return await self.db.alone(LOCK, DEACTIVATE, self.kind, name, retire) is not None
+        return await self.db.alone(LOCK, DEACTIVATE, kind=self.kind, name=name, retire=retire) is not None
 
     async def generation(self) -> int:
         """A number that grows with every change."""
-        return int(await self.db.value(GENERATION, self.kind))
+        return int(await self.db.value(GENERATION, kind=self.kind))
 
     def digest(self, one: T) -> str:
         """The digest of the published content, without fields that the catalog sets.
@@ -346,18 +331,17 @@ class VersionRepository(Generic[T]):
     def _lifted(self, row: dict[str, Any]) -> dict[str, Any]:
         return row
 
-    def _named(self, row: Any) -> CatalogEntry:
-        return CatalogEntry(**{**dict(row), "descriptor": self._descriptor(row)})
+    def _entry(self, row: asyncpg.Record) -> CatalogEntry:
+        return CatalogEntry(*(*row[:5], self._descriptor(row)))
 
-    def _version(self, row: Any) -> Version:
-        facts = {name: value for name, value in row.items() if name != "owner"}
-        return Version(**{**facts, "descriptor": self._descriptor(row)})
+    def _version(self, row: asyncpg.Record) -> Version:
+        return Version(*(*row[:6], self._descriptor(row)))
 
-    def _descriptor(self, row: Any) -> dict[str, Any]:
+    def _descriptor(self, row: asyncpg.Record) -> dict[str, Any]:
         """The descriptor of the version, with the present owner of its name."""
         return {**self._lifted(msgspec.json.decode(row["descriptor"])), "owner": row["owner"]}
 
-    def _keep(self, one: T) -> None:
-        if len(self._versions) >= KEPT:
+    def _cache(self, one: T) -> None:
+        if len(self._versions) >= MAX_CACHED:
             del self._versions[next(iter(self._versions))]
         self._versions[one.name, one.version] = one

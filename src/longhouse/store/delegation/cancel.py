@@ -17,10 +17,10 @@ from longhouse.store.delegation.results import DelegationResult
 from longhouse.store.delegation.tree import Root
 
 DROP: Final = """
-    UPDATE delegations SET outcome = $3 WHERE child = $1 AND trace = $2 AND outcome IS NULL
+    UPDATE delegations SET outcome = :outcome WHERE child = :child AND trace = :trace AND outcome IS NULL
     RETURNING parent, call, trace
 """
-NO_LONGER: Final = "DELETE FROM awaits WHERE parent = ANY($1)"
+NO_LONGER: Final = "DELETE FROM awaits WHERE parent = ANY(:parents)"
 
 CANCELLED: Final = Fault(code="cancelled", message="the turn was cancelled")
 
@@ -62,12 +62,14 @@ async def cancel(db: Database, top: Session, trace: str) -> Stopped:
     folded = {node.id: await journals.load(db, node.id, node.head) for node in nodes} | {top.id: top}
 
     async def write(tx: Transaction) -> Stopped:
-        await tx.run(LOCK, top.owner, top.conversation)  # from here on no session can join the tree
+        await tx.run(LOCK, owner=top.owner, conversation=top.conversation)  # from here on no session can join the tree
         ids = sorted({top.id, *(node.id for node in await tree.nodes(tx, roots, open_only=True))})
         kept = DelegationResult(outcome=CANCELLED).encoded
-        dropped = [row for session_id in ids for row in await tx.rows(DROP, session_id, trace, kept)]
+        dropped = [
+            row for session_id in ids for row in await tx.rows(DROP, child=session_id, trace=trace, outcome=kept)
+        ]
         outside = {row["parent"] for row in dropped}.difference(ids)
-        heads = {row["id"]: row["head"] for row in await tx.rows(LOCK_ROWS, sorted({*ids, *outside}))}
+        heads = {row["id"]: row["head"] for row in await tx.rows(LOCK_ROWS, ids=sorted({*ids, *outside}))}
         sessions = {one: await _caught_up(tx, folded, one, heads[one]) for one in ids}
         endings = [_ending(one, trace) for one in sessions.values() if _is_in(one, trace)]
         stopped = Stopped(next((one.after for one in endings if one.session.id == top.id), sessions[top.id]), [], [])
@@ -76,7 +78,7 @@ async def cancel(db: Database, top: Session, trace: str) -> Stopped:
         # The calls of ended sessions have faults already and wait for nothing. Sessions that continue may wait for a
         # dropped delegation, and get its outcome.
         ended = {session_id for session_id, _ in stopped.ended}
-        await tx.run(NO_LONGER, list(ended))
+        await tx.run(NO_LONGER, parents=list(ended))
         others = [row for row in dropped if row["parent"] not in ended]
         stopped.told.extend(await tell(tx, others, DelegationResult(outcome=CANCELLED)))
         return stopped

@@ -24,43 +24,45 @@ from longhouse.store.journals import Appended, Placed, Rest
 
 T = TypeVar("T")
 
-LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended('longhouse delegation ' || $1 || ' ' || $2, 0))"
-LOCK_ROWS: Final = "SELECT id, head FROM sessions WHERE id = ANY($1) ORDER BY id FOR UPDATE"
+LOCK: Final = (
+    "SELECT pg_advisory_xact_lock(hashtextextended('longhouse delegation ' || :owner || ' ' || :conversation, 0))"
+)
+LOCK_ROWS: Final = "SELECT id, head FROM sessions WHERE id = ANY(:ids) ORDER BY id FOR UPDATE"
 
 # Edges from a waiting session to the session that it waits for: open delegations that a call awaits. A child works its
 # queue in order, so a task in the queue also waits for what the tasks ahead of it wait for.
 EDGES: Final = """
     SELECT d.parent, d.child FROM sessions s JOIN delegations d ON d.parent = s.id JOIN awaits a
         ON a.parent = d.parent AND a.awaited = d.call
-    WHERE s.owner = $1 AND s.conversation_id = $2 AND d.outcome IS NULL
+    WHERE s.owner = :owner AND s.conversation_id = :conversation AND d.outcome IS NULL
 """
 
 CHILDREN: Final = """
-    SELECT s.agent, s.label, s.id FROM unnest($3::text[], $4::text[]) AS asked (agent, label)
-    JOIN sessions s ON s.owner = $1 AND s.conversation_id = $2 AND s.side = 'sub'
+    SELECT s.agent, s.label, s.id FROM unnest(:agents::text[], :labels::text[]) AS asked (agent, label)
+    JOIN sessions s ON s.owner = :owner AND s.conversation_id = :conversation AND s.side = 'sub'
         AND s.agent = asked.agent AND s.label = asked.label
 """
 
 DELEGATE: Final = """
 WITH delegated AS (
-    INSERT INTO delegations (parent, call, child, prompt, trace) VALUES ($1, $2, $3, $4, $5)
+    INSERT INTO delegations (parent, call, child, prompt, trace) VALUES (:parent, :call, :child, :prompt, :trace)
 )
-INSERT INTO awaits (parent, call, awaited) SELECT $1, $2, $2 WHERE $6
+INSERT INTO awaits (parent, call, awaited) SELECT :parent, :call, :call WHERE :awaited
 """
-AWAIT: Final = "INSERT INTO awaits (parent, call, awaited) VALUES ($1, $2, $3)"
-HANDLE: Final = "SELECT child, outcome FROM delegations WHERE parent = $1 AND call = $2 FOR UPDATE"
-KEEP: Final = "UPDATE delegations SET outcome = $3 WHERE parent = $1 AND call = $2"
+AWAIT: Final = "INSERT INTO awaits (parent, call, awaited) VALUES (:parent, :call, :handle)"
+HANDLE: Final = "SELECT child, outcome FROM delegations WHERE parent = :parent AND call = :call FOR UPDATE"
+KEEP: Final = "UPDATE delegations SET outcome = :outcome WHERE parent = :parent AND call = :call"
 
 END: Final = """
-    UPDATE delegations SET outcome = $3 WHERE child = $1 AND prompt = $2 AND outcome IS NULL
+    UPDATE delegations SET outcome = :outcome WHERE child = :child AND prompt = :prompt AND outcome IS NULL
     RETURNING parent, call, trace
 """
 # The waiting calls that are still open, and their trace: a later turn than that of the task may have made them.
 AWAITING: Final = """
-WITH waited AS (DELETE FROM awaits WHERE parent = $1 AND awaited = $2 RETURNING call)
-SELECT waited.call, s.trace_id AS trace FROM waited JOIN sessions s ON s.id = $1
+WITH waited AS (DELETE FROM awaits WHERE parent = :parent AND awaited = :call RETURNING call)
+SELECT waited.call, s.trace_id AS trace FROM waited JOIN sessions s ON s.id = :parent
 WHERE NOT EXISTS (
-    SELECT FROM journal r WHERE r.session_id = $1 AND r.call_id = waited.call AND r.kind = 'Returned'
+    SELECT FROM journal r WHERE r.session_id = :parent AND r.call_id = waited.call AND r.kind = 'Returned'
 )
 """
 
@@ -105,7 +107,7 @@ async def begin(
     append_id = uuid.uuid4()
 
     async def write(tx: Transaction) -> tuple[Session, Appended, list[tuple[str, int]]]:
-        await tx.run(LOCK, session.owner, session.conversation)
+        await tx.run(LOCK, owner=session.owner, conversation=session.conversation)
         children = await _children(tx, session, tasks)
         edges = await _edges(tx, session) if collects or any(children.values()) else []
         circles = {
@@ -120,7 +122,7 @@ async def begin(
         ended = await _ended(tx, after, kept) if kept else []
         touched = {session.id, *filter(None, children.values()), *(row["parent"] for row in ended)}
         if len(touched) > 1:  # the append locks the session's own row
-            await tx.rows(LOCK_ROWS, sorted(touched))
+            await tx.rows(LOCK_ROWS, ids=sorted(touched))
         appended = await _append(tx, session, after, settled, append_id=append_id, how=recording)
         prompted = await tell(tx, ended, kept) if kept else []
         begun: set[tuple[str, str]] = set()
@@ -133,7 +135,7 @@ async def begin(
             begun.add((task.agent, task.label))
             prompted.append(await _prompt(tx, session, task if is_new else task.with_prior(()), opened))
         for collect in known:
-            await tx.run(AWAIT, session.id, collect.call, collect.handle)
+            await tx.run(AWAIT, parent=session.id, call=collect.call, handle=collect.handle)
         return after, appended, prompted
 
     return await _once(db, session, append_id, write)
@@ -148,7 +150,7 @@ async def end(
     async def write(tx: Transaction) -> tuple[Appended, list[tuple[str, int]]]:
         kept = _kept(after, recording)
         ended = await _ended(tx, after, kept)
-        await tx.rows(LOCK_ROWS, sorted({session.id, *(row["parent"] for row in ended)}))
+        await tx.rows(LOCK_ROWS, ids=sorted({session.id, *(row["parent"] for row in ended)}))
         appended = await _append(tx, session, after, settled, append_id=append_id, how=recording)
         return appended, await tell(tx, ended, kept)
 
@@ -179,7 +181,7 @@ async def _once(
     try:
         return await db.together(write)
     except asyncpg.UniqueViolationError as error:
-        if await journals.is_written(db, session.id, append_id):
+        if await journals.last_written(db, session.id, append_id):
             raise DelegationWritten from error
         if error.constraint_name == "journal_returned":
             raise AlreadyReturned(f"a call of session {session.id!r} has its outcome already") from error
@@ -212,14 +214,17 @@ async def _children(tx: Transaction, parent: Session, tasks: Sequence[Delegation
     if not tasks:
         return {}
     agents, labels = [task.agent for task in tasks], [task.label for task in tasks]
-    rows = await tx.rows(CHILDREN, parent.owner, parent.conversation, agents, labels)
+    rows = await tx.rows(CHILDREN, owner=parent.owner, conversation=parent.conversation, agents=agents, labels=labels)
     there = {(row["agent"], row["label"]): row["id"] for row in rows}
     return {task.call: there.get((task.agent, task.label)) for task in tasks}
 
 
 async def _edges(tx: Transaction, session: Session) -> list[tuple[str, str]]:
     """Which session waits for which in the conversation; a new agent waits for none."""
-    return [(row["parent"], row["child"]) for row in await tx.rows(EDGES, session.owner, session.conversation)]
+    return [
+        (row["parent"], row["child"])
+        for row in await tx.rows(EDGES, owner=session.owner, conversation=session.conversation)
+    ]
 
 
 def _opened(parent: Session, task: Delegation, version: int) -> Opened:
@@ -239,7 +244,15 @@ async def _prompt(tx: Transaction, parent: Session, task: Delegation, opened: Op
     text = "".join(content for content in prompted.content if isinstance(content, str))
     proposed = f"{task.agent}_{uuid.uuid4()}"
     placed: Placed = await journals.open(tx, proposed, opened, prompted, task=text, parent=parent.id)
-    await tx.run(DELEGATE, parent.id, task.call, placed.session_id, placed.seq, prompted.trace, task.awaited)
+    await tx.run(
+        DELEGATE,
+        parent=parent.id,
+        call=task.call,
+        child=placed.session_id,
+        prompt=placed.seq,
+        trace=prompted.trace,
+        awaited=task.awaited,
+    )
     return placed.session_id, placed.seq
 
 
@@ -249,7 +262,7 @@ async def _collected(
     """The collects that have to wait, and the outcomes of those that do not."""
     waiting, returned = [], []
     for collect in collects:
-        row = await tx.row(HANDLE, parent, collect.handle)
+        row = await tx.row(HANDLE, parent=parent, call=collect.handle)
         if row is None:
             fault = Fault(code="unknown_handle", message=f"there is no handle {collect.handle[:100]!r} of yours")
             returned.append(Returned(call=collect.call, outcome=fault))
@@ -257,7 +270,7 @@ async def _collected(
             kept = results.decode(row["outcome"])
             returned.append(kept.returned(collect.call))
             if kept.spent:  # counted once
-                await tx.run(KEEP, parent, collect.handle, kept.counted.encoded)
+                await tx.run(KEEP, parent=parent, call=collect.handle, outcome=kept.counted.encoded)
         elif waits_for(edges, row["child"], parent):
             returned.append(Returned(call=collect.call, outcome=_cycle()))
         else:
@@ -269,14 +282,14 @@ async def tell(tx: Transaction, ended: Sequence[asyncpg.Record], kept: Delegatio
     """Appends the outcome to every open call that awaits it; only the first one is charged the cost."""
     told = []
     for row in ended:
-        waiting = await tx.rows(AWAITING, row["parent"], row["call"])
+        waiting = await tx.rows(AWAITING, parent=row["parent"], call=row["call"])
         calls = [one["call"] for one in waiting]
         if calls:
             new = [kept.returned(calls[0]), *(kept.counted.returned(call) for call in calls[1:])]
             placed = await journals.add(tx, row["parent"], new, trace=waiting[0]["trace"])
             told.append((placed.session_id, placed.seq))
         elif kept.spent:
-            await tx.run(KEEP, row["parent"], row["call"], kept.encoded)
+            await tx.run(KEEP, parent=row["parent"], call=row["call"], outcome=kept.encoded)
     return told
 
 
@@ -287,7 +300,7 @@ def _kept(after: Session, recording: Recording) -> DelegationResult:
 async def _ended(tx: Transaction, after: Session, kept: DelegationResult) -> Sequence[asyncpg.Record]:
     """Stores the outcome of an ended turn; returns the call that delegated it, if there is one."""
     assert after.turn is not None
-    return await tx.rows(END, after.id, after.turn.prompt, kept.counted.encoded)
+    return await tx.rows(END, child=after.id, prompt=after.turn.prompt, outcome=kept.counted.encoded)
 
 
 async def _too_many(tx: Transaction, session: Session, tasks: Sequence[Delegation]) -> dict[str, Outcome]:

@@ -14,13 +14,13 @@ from longhouse.store.database import Executor
 # Through the sessions of the conversation, since a trace never leaves it; few delegations are open.
 AT_WORK: Final = """
     SELECT count(*) FROM sessions s JOIN delegations d ON d.parent = s.id
-    WHERE s.owner = $1 AND s.conversation_id = $2 AND d.outcome IS NULL AND d.trace = $3
+    WHERE s.owner = :owner AND s.conversation_id = :conversation AND d.outcome IS NULL AND d.trace = :trace
 """
 USED: Final = """
     SELECT COALESCE(sum((d.outcome ->> 'own_calls')::bigint), 0)::bigint AS calls,
            COALESCE(sum((d.outcome ->> 'own_tokens')::bigint), 0)::bigint AS tokens
     FROM sessions s JOIN delegations d ON d.parent = s.id
-    WHERE s.owner = $1 AND s.conversation_id = $2 AND d.outcome IS NOT NULL AND d.trace = $3
+    WHERE s.owner = :owner AND s.conversation_id = :conversation AND d.outcome IS NOT NULL AND d.trace = :trace
 """
 
 
@@ -75,13 +75,13 @@ def of_turn(session: Session, outcome: Outcome, at: datetime) -> DelegationResul
 
 async def at_work(db: Executor, session: Session, trace: str) -> int:
     """The number of open tasks of a trace."""
-    return int(await db.value(AT_WORK, session.owner, session.conversation, trace))
+    return int(await db.value(AT_WORK, owner=session.owner, conversation=session.conversation, trace=trace))
 
 
 async def left(db: Executor, session: Session, prompt: Prompted) -> Limits | None:
     """The budget of a prompt that is about to start: what is left of its own, and of that shared by its trace."""
     if prompt.budget is None or prompt.purse is None:
         return prompt.budget
-    used = await db.row(USED, session.owner, session.conversation, prompt.trace)
+    used = await db.row(USED, owner=session.owner, conversation=session.conversation, trace=prompt.trace)
     assert used is not None
     return left_of(prompt.budget, prompt.purse, calls=used["calls"], tokens=used["tokens"])

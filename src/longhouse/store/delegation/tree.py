@@ -17,15 +17,17 @@ from longhouse.journal.session import Session, State
 from longhouse.store import journals
 from longhouse.store.database import Database, Executor
 
-# The recursive query. The roots $1..$4 are sessions, each with the top session that it is read for; a root without a
-# trace is followed in all its traces. With $5, delegations of earlier turns that a top session awaits are followed too.
+# The recursive query. The roots are sessions, each with the top session that it is read for; a root without a trace is
+# followed in all its traces. With `awaited`, delegations of earlier turns that a top session awaits are followed too.
 # Agents may call each other in turn: only the shortest way to a session matters, so the tree has depths and no paths,
 # and no template allows a depth of more than 32. The step is made once from each session, however many tasks it was
 # given there. Each parameter is in a sub-SELECT: a plan for its values is then no better than the generic plan, so that
 # Postgres keeps the generic one. Planning costs more than the query.
 TREE: Final = """
     WITH RECURSIVE roots (top, id, trace, depth) AS (
-        SELECT * FROM unnest((SELECT $1::text[]), (SELECT $2::text[]), (SELECT $3::text[]), (SELECT $4::int[]))
+        SELECT * FROM unnest(
+            (SELECT :tops::text[]), (SELECT :ids::text[]), (SELECT :traces::text[]), (SELECT :depths::int[])
+        )
     ), tree (top, id, trace, depth, prompt, is_open) AS (
         (
             SELECT top, id, trace, depth, 0::bigint, false FROM roots
@@ -36,7 +38,7 @@ TREE: Final = """
             SELECT d.parent, d.child, d.trace, 1, d.prompt, true
             FROM roots r JOIN awaits a ON a.parent = r.top
             JOIN delegations d ON d.parent = a.parent AND d.call = a.awaited
-            WHERE (SELECT $5::bool) AND d.outcome IS NULL
+            WHERE (SELECT :awaited::bool) AND d.outcome IS NULL
         )
         UNION
         SELECT t.top, d.child, d.trace, t.depth + 1, d.prompt, d.outcome IS NULL
@@ -44,45 +46,45 @@ TREE: Final = """
         JOIN delegations d ON d.parent = t.id AND d.trace = t.trace
     )
 """
-# With $6, only through open delegations; of the sessions in $7, only those whose head is greater than $8.
+# With `open_only`, only through open delegations; of the sessions that were `seen`, only those whose head has grown.
 NODES: Final = f"""
     {TREE}, reached AS (
         SELECT top, id, trace, min(depth) AS depth, min(prompt) AS first FROM tree
-        WHERE is_open OR NOT (SELECT $6::bool) GROUP BY top, id, trace
+        WHERE is_open OR NOT (SELECT :open_only::bool) GROUP BY top, id, trace
     )
     SELECT r.top, s.id, s.agent, s.label, s.state, s.head, s.due, s.wake_at, s.holder,
            array_agg(r.trace) AS traces, array_agg(r.depth) AS depths, min(r.first) AS first
     FROM reached r JOIN sessions s ON s.id = r.id
-    LEFT JOIN unnest((SELECT $7::text[]), (SELECT $8::bigint[])) AS seen (id, head) ON seen.id = r.id
+    LEFT JOIN unnest((SELECT :seen::text[]), (SELECT :seen_heads::bigint[])) AS seen (id, head) ON seen.id = r.id
     WHERE s.head > COALESCE(seen.head, 0)
     GROUP BY r.top, s.id ORDER BY min(r.depth), s.created_at, s.id
 """
-# One checksum of all heads in the conversation of $1: any append there changes it.
+# One checksum of all heads in the session's conversation: any append there changes it.
 MARK: Final = """
     SELECT bit_xor(hashtextextended(s.id, s.head))
-    FROM sessions top JOIN sessions s USING (owner, conversation_id) WHERE top.id = $1
+    FROM sessions top JOIN sessions s USING (owner, conversation_id) WHERE top.id = :session
 """
 READ: Final = """
     SELECT j.session_id, j.seq, j.at, j.trace_id, j.worker, j.fence, j.body, f.content
-    FROM unnest($1::text[], $2::bigint[], $3::bigint[]) WITH ORDINALITY AS span (session_id, after, upto, nth)
+    FROM unnest(:ids::text[], :after::bigint[], :upto::bigint[]) WITH ORDINALITY AS span (session_id, after, upto, nth)
     JOIN journal j ON j.session_id = span.session_id AND j.seq > span.after AND j.seq <= span.upto
     LEFT JOIN files f ON f.digest = j.body_digest
-    ORDER BY span.nth, j.seq LIMIT $4
+    ORDER BY span.nth, j.seq LIMIT :limit
 """
-HEADS: Final = "SELECT id, head FROM sessions WHERE owner = $1 AND conversation_id = $2 AND side = 'sub'"
+HEADS: Final = "SELECT id, head FROM sessions WHERE owner = :owner AND conversation_id = :conversation AND side = 'sub'"
 HEADS_AT: Final = """
     SELECT s.id, last.seq AS head FROM sessions s CROSS JOIN LATERAL (
-        SELECT j.seq FROM journal j WHERE j.session_id = s.id AND j.at <= $3 ORDER BY j.seq DESC LIMIT 1
+        SELECT j.seq FROM journal j WHERE j.session_id = s.id AND j.at <= :at ORDER BY j.seq DESC LIMIT 1
     ) AS last
-    WHERE s.owner = $1 AND s.conversation_id = $2 AND s.side = 'sub'
+    WHERE s.owner = :owner AND s.conversation_id = :conversation AND s.side = 'sub'
 """
-# The sessions where a person was asked about a call with the id $7 that now has its outcome or its decision. In the
-# session $6 calls of any turn count, in other sessions those of the tree's traces.
+# The sessions where a person was asked about a call with this id that now has its outcome or its decision. In the given
+# session calls of any turn count, in other sessions those of the tree's traces.
 OVER: Final = f"""
     {TREE}, put (id, agent, label) AS (
         SELECT DISTINCT s.id, s.agent, s.label FROM tree JOIN sessions s ON s.id = tree.id
-        JOIN journal_events e ON e.session_id = s.id AND (e.trace_id = tree.trace OR s.id = $6)
-        WHERE e.call_id = $7 AND (
+        JOIN journal_events e ON e.session_id = s.id AND (e.trace_id = tree.trace OR s.id = :session)
+        WHERE e.call_id = :call AND (
             e.kind = 'Decided'
             OR (e.kind = 'Called' AND (e.body->>'approve_by' IS NOT NULL OR e.body->>'call_kind' = 'ask'))
             OR (e.kind = 'Called' AND e.body->>'effect' = 'once' AND EXISTS (
@@ -91,41 +93,43 @@ OVER: Final = f"""
         )
     )
     SELECT put.id, put.agent, put.label FROM put
-    WHERE EXISTS (SELECT FROM journal r WHERE r.session_id = put.id AND r.call_id = $7 AND r.kind = 'Returned')
+    WHERE EXISTS (SELECT FROM journal r WHERE r.session_id = put.id AND r.call_id = :call AND r.kind = 'Returned')
        OR 'unknown' <> (
             SELECT d.body->>'decision' FROM journal_events d
-            WHERE d.session_id = put.id AND d.call_id = $7 AND d.kind = 'Decided' ORDER BY d.seq DESC LIMIT 1
+            WHERE d.session_id = put.id AND d.call_id = :call AND d.kind = 'Decided' ORDER BY d.seq DESC LIMIT 1
        )
 """
-# An answer or decision of a person on the call $4, of this session or of any sub-agent; with $5, of the sub-agents with
-# this name, which may include a label. A long answer is stored in `files`, and its body is empty.
+# An answer or decision of a person on the call, of this session or of any sub-agent; with `agent`, of the sub-agents
+# with this name, which may include a label. A long answer is stored in `files`, and its body is empty.
 ANSWERED: Final = """
     SELECT EXISTS (
         SELECT FROM sessions s JOIN journal j ON j.session_id = s.id
-        WHERE (s.id = $1 OR (s.owner = $2 AND s.conversation_id = $3 AND s.side = 'sub'))
-          AND j.call_id = $4 AND ($5::text IS NULL OR $5 IN (s.agent, s.agent || ':' || s.label))
+        WHERE (s.id = :session OR (s.owner = :owner AND s.conversation_id = :conversation AND s.side = 'sub'))
+          AND j.call_id = :call AND (:agent::text IS NULL OR :agent IN (s.agent, s.agent || ':' || s.label))
           AND ((j.kind = 'Decided' AND j.body->>'decision' <> 'unknown')
                OR (j.kind = 'Returned' AND (j.body->>'by' = 'user' OR j.body_digest IS NOT NULL)))
     )
 """
-# The task that the call $2 has started in an earlier turn; streams have shown it up to the end of the last turn in
-# which one of the calls $3 returned.
+# The task that the call `handle` has started in an earlier turn; streams have shown it up to the end of the last turn
+# in which one of `calls` returned.
 BEGUN: Final = """
     SELECT d.child, d.trace, (
         SELECT max(ended.at) FROM journal r CROSS JOIN LATERAL (
             SELECT j.at FROM journal j
-            WHERE j.session_id = $1 AND j.seq > r.seq AND j.trace_id = r.trace_id
+            WHERE j.session_id = :session AND j.seq > r.seq AND j.trace_id = r.trace_id
               AND j.kind IN ('Finished', 'Failed', 'Cancelled')
             ORDER BY j.seq LIMIT 1
         ) AS ended
-        WHERE r.session_id = $1 AND r.kind = 'Returned' AND r.call_id = ANY($3) AND r.trace_id <> $4
+        WHERE r.session_id = :session AND r.kind = 'Returned' AND r.call_id = ANY(:calls) AND r.trace_id <> :trace
     ) AS seen_until
-    FROM delegations d WHERE d.parent = $1 AND d.call = $2 AND d.trace <> $4
+    FROM delegations d WHERE d.parent = :session AND d.call = :handle AND d.trace <> :trace
 """
 TOOLS: Final = """
-    SELECT body FROM journal_events WHERE session_id = $1 AND kind = 'Called' AND call_id = ANY($2)
+    SELECT body FROM journal_events WHERE session_id = :session AND kind = 'Called' AND call_id = ANY(:calls)
 """
-GIVEN: Final = "SELECT $1::text, child, trace, 1 FROM delegations WHERE parent = $1 AND call = ANY($2)"
+GIVEN: Final = (
+    "SELECT :session::text, child, trace, 1 FROM delegations WHERE parent = :session AND call = ANY(:handles)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +203,8 @@ async def nodes(
     if not roots:
         return []
     seen = seen_heads or {}
-    rows = await db.rows(NODES, *_columns(roots), awaited, open_only, list(seen), list(seen.values()))
+    flags = {"awaited": awaited, "open_only": open_only}
+    rows = await db.rows(NODES, **_columns(roots), **flags, seen=list(seen), seen_heads=list(seen.values()))
     return [_node(row) for row in rows]
 
 
@@ -209,8 +214,10 @@ def _node(row: asyncpg.Record) -> Node:
     return Node(*(*known, reached, first))
 
 
-def _columns(roots: Sequence[Root]) -> list[list[object]]:
-    return [list(column) for column in zip(*map(astuple, roots), strict=True)]
+def _columns(roots: Sequence[Root]) -> dict[str, list[object]]:
+    return dict(
+        zip(("tops", "ids", "traces", "depths"), map(list, zip(*map(astuple, roots), strict=True)), strict=True)
+    )
 
 
 async def ever_called(db: Executor, session_id: str) -> set[str]:
@@ -225,7 +232,7 @@ async def ever_called(db: Executor, session_id: str) -> set[str]:
 
 async def mark(db: Database, session_id: str) -> int | None:
     """A checksum that changes with every append to a journal of the session's conversation."""
-    found: int | None = await db.value(MARK, session_id)
+    found: int | None = await db.value(MARK, session=session_id)
     return found
 
 
@@ -236,7 +243,7 @@ async def read(
     if not spans:
         return {}
     after, upto = [span[0] for span in spans.values()], [span[1] for span in spans.values()]
-    rows = await db.rows(READ, list(spans), after, upto, limit)
+    rows = await db.rows(READ, ids=list(spans), after=after, upto=upto, limit=limit)
     found: dict[str, list[Recorded]] = {}
     for row in rows if len(rows) != limit else _whole(rows):
         found.setdefault(row["session_id"], []).append(journals.recorded(row[1:]))
@@ -257,8 +264,9 @@ async def left_at_work(db: Database, session: Session) -> list[str]:
 
 async def heads(db: Database, session: Session, at: datetime | None = None) -> dict[str, int]:
     """Session -> head, of all sub-agents in this conversation; with `at`, the head at that time."""
-    asked = (HEADS_AT, session.owner, session.conversation, at) if at else (HEADS, session.owner, session.conversation)
-    return {row["id"]: row["head"] for row in await db.rows(*asked)}
+    given = {"at": at} if at else {}
+    rows = await db.rows(HEADS_AT if at else HEADS, owner=session.owner, conversation=session.conversation, **given)
+    return {row["id"]: row["head"] for row in rows}
 
 
 async def over(db: Database, session: Session, call: str, handles: Sequence[str]) -> list[Asker]:
@@ -268,8 +276,9 @@ async def over(db: Database, session: Session, call: str, handles: Sequence[str]
     """
     roots = [Root(session.id, session.id, session.turn.trace if session.turn else "")]
     if handles:
-        roots += [Root(*row) for row in await db.rows(GIVEN, session.id, list(handles))]
-    return [Asker(*row) for row in await db.rows(OVER, *_columns(roots), False, session.id, call)]
+        roots += [Root(*row) for row in await db.rows(GIVEN, session=session.id, handles=list(handles))]
+    rows = await db.rows(OVER, **_columns(roots), awaited=False, session=session.id, call=call)
+    return [Asker(*row) for row in rows]
 
 
 async def was_answered(db: Database, session: Session, name: str) -> bool:
@@ -278,16 +287,25 @@ async def was_answered(db: Database, session: Session, name: str) -> bool:
     `name` is the id of the call, which may follow the agent: `<agent>/<id>` or `<agent>:<label>/<id>`.
     """
     agent, _, call = name.rpartition("/")
-    return bool(await db.value(ANSWERED, session.id, session.owner, session.conversation, call, agent or None))
+    return bool(
+        await db.value(
+            ANSWERED,
+            session=session.id,
+            owner=session.owner,
+            conversation=session.conversation,
+            call=call,
+            agent=agent or None,
+        )
+    )
 
 
 async def begun(db: Database, session: Session, trace: str, handle: str, calls: Sequence[str]) -> OpenDelegation | None:
     """The task that the call `handle` has started in another turn than that of `trace`; `calls` collected it before."""
-    row = await db.row(BEGUN, session.id, handle, [handle, *calls], trace)
+    row = await db.row(BEGUN, session=session.id, handle=handle, calls=[handle, *calls], trace=trace)
     return OpenDelegation(*row) if row else None
 
 
 async def tools(db: Database, session_id: str, calls: Sequence[str]) -> dict[str, str]:
     """Call -> the name of its tool; empty where the call is not shown as work."""
-    called = [events.decode(row["body"]) for row in await db.rows(TOOLS, session_id, list(calls))]
+    called = [events.decode(row["body"]) for row in await db.rows(TOOLS, session=session_id, calls=list(calls))]
     return {one.call: one.tool if one.is_work else "" for one in called if isinstance(one, events.Called)}

@@ -7,6 +7,7 @@ from typing import Final
 import asyncpg
 import structlog
 
+from longhouse.store.database import Executor, bound
 from longhouse.store.search.vectors import spelled
 
 log = structlog.get_logger()
@@ -18,6 +19,10 @@ STATE: Final = """
     SELECT c.relkind = 'r' AS is_table, a.atttypid AS type FROM pg_class c
     JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'embedding' AND NOT a.attisdropped
     WHERE c.oid IN (to_regclass('search_documents'), to_regclass('tools'), to_regclass('agent_templates'))
+"""
+COLUMN_TYPE: Final = """
+    SELECT format_type(atttypid, NULL) FROM pg_attribute
+    WHERE attrelid = to_regclass('search_documents') AND attname = 'embedding' AND NOT attisdropped
 """
 TYPE: Final = """
     SELECT t.oid FROM pg_type t
@@ -44,7 +49,7 @@ GRANTS: Final = """
 VECTORS: Final = "SELECT kind, name, vector FROM search_documents WHERE vector IS NOT NULL"
 FILL: Final = """
     UPDATE search_documents d SET embedding = given.embedding::%s
-    FROM unnest($1::text[], $2::text[], $3::text[]) AS given (kind, name, embedding)
+    FROM unnest(:kinds::text[], :names::text[], :embeddings::text[]) AS given (kind, name, embedding)
     WHERE d.kind = given.kind AND d.name = given.name
 """
 BYTES: Final = 17
@@ -63,10 +68,10 @@ def as_shown(extension: int | None) -> Shown:
     return Shown(kept=extension, views=(extension or BYTES,) * len(VIEWS))
 
 
-async def column_type(connection: asyncpg.Connection) -> str | None:
+async def column_type(db: Executor) -> str | None:
     """The name of the column `embedding`'s type on this connection; None where there is no such column."""
-    kept = (await _shown(connection)).kept
-    return await _name(connection, kept) if kept else None
+    found: str | None = await db.value(COLUMN_TYPE)
+    return found
 
 
 async def bind(connection: asyncpg.Connection, *, may_extend: bool) -> None:
@@ -143,4 +148,5 @@ async def _fill(connection: asyncpg.Connection, named: str) -> None:
     cursor = await connection.cursor(VECTORS)
     while rows := await cursor.fetch(BATCH):
         kinds, names, vectors = zip(*rows, strict=True)
-        await connection.execute(FILL % named, kinds, names, [spelled(vector) for vector in vectors])
+        embeddings = [spelled(vector) for vector in vectors]
+        await connection.execute(*bound(FILL % named, kinds=kinds, names=names, embeddings=embeddings))

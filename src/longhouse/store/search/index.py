@@ -9,8 +9,8 @@ import asyncpg
 import numpy as np
 import numpy.typing as npt
 
-from longhouse.store.catalog.repository import Kind
-from longhouse.store.database import Database
+from longhouse.store.catalog.repository import SEVERAL, Kind
+from longhouse.store.database import Database, Transaction
 from longhouse.store.search import columns, postings
 from longhouse.store.search.postings import CROWDED
 from longhouse.store.search.vectors import Space, packed, spelled
@@ -18,18 +18,20 @@ from longhouse.store.search.vectors import Space, packed, spelled
 LOCK: Final = (0x6C6F6E67, 0x696E6478)  # "long", "indx": one process writes the index
 BEHIND: Final = """
     SELECT g.kind, g.generation FROM catalog_generation g JOIN search_state s ON s.kind = g.kind
-    WHERE s.generation <> g.generation OR ($1::int IS NOT NULL AND s.model IS DISTINCT FROM $1) ORDER BY g.kind DESC
+    WHERE s.generation <> g.generation OR (:model::int IS NOT NULL AND s.model IS DISTINCT FROM :model)
+    ORDER BY g.kind DESC
 """
 # A model whose dimensions changed counts as another model: its old vectors cannot be compared with the new ones.
 SET_ASIDE: Final = """
-    UPDATE search_models SET name = name || ' of ' || dimensions || ' #' || id WHERE name = $1 AND dimensions <> $2
+    UPDATE search_models SET name = name || ' of ' || dimensions || ' #' || id
+    WHERE name = :name AND dimensions <> :dimensions
 """
 MODEL: Final = """
-    INSERT INTO search_models (name, dimensions) VALUES ($1, $2)
+    INSERT INTO search_models (name, dimensions) VALUES (:name, :dimensions)
     ON CONFLICT (name) DO UPDATE SET name = EXCLUDED.name RETURNING id
 """
 LEADING: Final = "SELECT model FROM search_state WHERE kind = 'tool'"
-KNOWN_MODEL: Final = "SELECT id, dimensions FROM search_models WHERE name = $1"
+KNOWN_MODEL: Final = "SELECT id, dimensions FROM search_models WHERE name = :name"
 
 # The planner uses the statistics of the last ANALYZE, when an index that is being built was empty: by default, it would
 # scan whole tables for each batch. Look-ups by key are right at every size.
@@ -44,12 +46,12 @@ _LACKING: Final = """
     ) d ON true
     WHERE n.kind = 'tool' AND n.active IS NOT NULL AND n.retired_at IS NULL
       AND (d.version IS DISTINCT FROM n.active OR d.owner IS DISTINCT FROM n.owner
-           OR ($1::int IS NOT NULL AND d.model IS DISTINCT FROM $1))
+           OR (:model::int IS NOT NULL AND d.model IS DISTINCT FROM :model))
 """
 COUNT: Final = f"SELECT count(*) {_LACKING}"
 LACKING: Final = f"""
     SELECT n.name, n.version, n.owner, v.descriptor
-    FROM (SELECT n.name, n.active AS version, n.owner {_LACKING} AND n.name > $2 ORDER BY n.name LIMIT $3) n
+    FROM (SELECT n.name, n.active AS version, n.owner {_LACKING} AND n.name > :after ORDER BY n.name LIMIT :limit) n
     CROSS JOIN LATERAL (
         SELECT descriptor FROM catalog_versions v
         WHERE v.kind = 'tool' AND v.name = n.name AND v.version = n.version LIMIT 1
@@ -64,28 +66,13 @@ TEMPLATES: Final = f"""
     LEFT JOIN search_documents d ON d.kind = n.kind AND d.name = n.name
     WHERE n.kind = 'template' AND n.retired_at IS NULL ORDER BY n.name
 """
-# Tools that a template names, restricted to those that the users of the template may see.
-_NAMED: Final = """
-    SELECT n.name, n.active AS version FROM catalog_names n
-    WHERE n.kind = 'tool' AND n.active IS NOT NULL AND n.retired_at IS NULL AND (n.owner IS NULL OR n.owner = $2)
-"""
-NAMED_TOOLS: Final = f"{_NAMED} AND n.name = ANY($1::text[]) ORDER BY array_position($1::text[], n.name) LIMIT $3"
-# A prefix as a range that the primary key's index serves ("C" collation).
-BENEATH: Final = f"{_NAMED} AND n.name >= $1 AND n.name < $1 || U&'\\FFFF' ORDER BY n.name LIMIT $3"
-
-DESCRIPTORS: Final = """
-    SELECT v.name, v.descriptor FROM unnest($1::text[], $2::int[]) WITH ORDINALITY AS asked (name, version, nth)
-    JOIN catalog_versions v ON v.kind = 'tool' AND v.name = asked.name AND v.version = asked.version
-    ORDER BY asked.nth
-"""
-
 GONE: Final = """
     SELECT d.name FROM search_documents d LEFT JOIN catalog_names n ON n.kind = d.kind AND n.name = d.name
-    WHERE d.kind = $1 AND (n.active IS NULL OR n.retired_at IS NOT NULL)
+    WHERE d.kind = :kind AND (n.active IS NULL OR n.retired_at IS NOT NULL)
 """
 REMOVE: Final = """
     WITH gone AS (
-        DELETE FROM search_documents WHERE kind = $1 AND name = ANY($2::text[]) RETURNING shard, slot
+        DELETE FROM search_documents WHERE kind = :kind AND name = ANY(:names::text[]) RETURNING shard, slot
     ), counted AS (
         SELECT shard, count(*) AS left_it, string_agg(int2send(slot::smallint), ''::bytea) AS slots
         FROM gone GROUP BY shard
@@ -98,24 +85,26 @@ REMOVE: Final = """
 ADD: Final = """
     INSERT INTO search_documents (kind, name, version, digest, owner, shard, slot, type, risk, tags, templates,
                                   sub_agents, tools, model, vector {column})
-    SELECT $1, a.name, a.version, a.digest, $2, $3, $4 + a.nth - 1, a.type, a.risk,
-           a.tags::text[], a.templates::text[], a.sub_agents, a.tools::text[], $14::int,
+    SELECT :kind, a.name, a.version, a.digest, :owner, :shard, :first + a.nth - 1, a.type, a.risk,
+           a.tags::text[], a.templates::text[], a.sub_agents, a.tools::text[], :model::int,
            a.vector {value}
-    FROM unnest($5::text[], $6::int[], $7::text[], $8::text[], $9::int[], $10::text[], $11::text[], $12::boolean[],
-                $13::text[], $15::bytea[], $16::text[]) WITH ORDINALITY
+    FROM unnest(:names::text[], :versions::int[], :digests::text[], :types::text[], :risks::int[], :tags::text[],
+                :templates::text[], :sub_agents::boolean[], :tools::text[], :vectors::bytea[], :embeddings::text[])
+         WITH ORDINALITY
          AS a (name, version, digest, type, risk, tags, templates, sub_agents, tools, vector, embedding, nth)
 """
 
 # The version of the code that made the documents of this index, stored beside the state of indexing.
 RECIPE: Final = "SELECT generation FROM search_state WHERE kind = 'recipe'"
 NEW_RECIPE: Final = """
-    INSERT INTO search_state (kind, generation) VALUES ('recipe', $1)
+    INSERT INTO search_state (kind, generation) VALUES ('recipe', :recipe)
     ON CONFLICT (kind) DO UPDATE SET generation = EXCLUDED.generation, changed_at = now()
 """
 STATE: Final = """
-    UPDATE search_state SET generation = $2, model = $3, done = 0, todo = 0, changed_at = now() WHERE kind = $1
+    UPDATE search_state SET generation = :generation, model = :model, done = 0, todo = 0, changed_at = now()
+    WHERE kind = :kind
 """
-PROGRESS: Final = "UPDATE search_state SET done = $2, todo = $3, changed_at = now() WHERE kind = $1"
+PROGRESS: Final = "UPDATE search_state SET done = :done, todo = :todo, changed_at = now() WHERE kind = :kind"
 STATUS: Final = """
     SELECT s.kind, s.generation = g.generation AS is_current, s.done, s.todo, m.name AS model,
            (SELECT count(*) FROM search_documents d WHERE d.kind = s.kind) AS indexed
@@ -167,13 +156,13 @@ async def sole_writer(db: Database) -> AsyncIterator[bool]:
 
 async def space(db: Database, name: str) -> Space | None:
     """The vector space of an embedding model; None if nothing was indexed with the model."""
-    row = await db.row(KNOWN_MODEL, name)
+    row = await db.row(KNOWN_MODEL, name=name)
     return Space(row["id"], row["dimensions"]) if row else None
 
 
 async def make_space(db: Database, name: str, dimensions: int) -> Space:
-    await db.run(SET_ASIDE, name, dimensions)
-    return Space(int(await db.value(MODEL, name, dimensions)), dimensions)
+    await db.run(SET_ASIDE, name=name, dimensions=dimensions)
+    return Space(int(await db.value(MODEL, name=name, dimensions=dimensions)), dimensions)
 
 
 async def leading_model(db: Database) -> int | None:
@@ -184,7 +173,7 @@ async def leading_model(db: Database) -> int | None:
 
 async def behind(db: Database, model: int | None) -> Mapping[str, int]:
     """Kind -> the catalog's generation, for kinds whose index is behind it; without a model, vectors are ignored."""
-    return {row["kind"]: row["generation"] for row in await db.rows(BEHIND, model)}
+    return {row["kind"]: row["generation"] for row in await db.rows(BEHIND, model=model)}
 
 
 async def recipe(db: Database) -> int | None:
@@ -194,66 +183,70 @@ async def recipe(db: Database) -> int | None:
 
 
 async def write_recipe(db: Database, number: int) -> None:
-    await db.run(NEW_RECIPE, number)
+    await db.run(NEW_RECIPE, recipe=number)
 
 
 async def reached(db: Database, kind: Kind, generation: int, model: int | None) -> None:
-    await db.run(STATE, kind, generation, model)
+    await db.run(STATE, kind=kind, generation=generation, model=model)
 
 
 async def write(db: Database, kind: Kind, entries: Sequence[IndexEntry], space: Space | None) -> None:
     """Writes documents to the index in one transaction, in place of older ones with the same names."""
-    async with db.pool.acquire() as connection, connection.transaction():
-        await connection.execute(BY_KEYS)
-        await connection.execute(REMOVE, kind, [entry.name for entry in entries])
+
+    async def replace(tx: Transaction) -> None:
+        await tx.run(BY_KEYS)
+        await tx.run(REMOVE, kind=kind, names=[entry.name for entry in entries])
         for owner in {entry.owner for entry in entries}:
             own = [entry for entry in entries if entry.owner == owner]
             while own:
-                where = await postings.room(connection, kind, owner)
-                await _add(connection, kind, where, own[: where.free], space)
+                where = await postings.room(tx, kind, owner)
+                await _add(tx, kind, where, own[: where.free], space)
                 own = own[where.free :]
+
+    await db.together(replace)
 
 
 async def _add(
-    connection: asyncpg.Connection, kind: Kind, where: postings.Room, entries: Sequence[IndexEntry], space: Space | None
+    tx: Transaction, kind: Kind, where: postings.Room, entries: Sequence[IndexEntry], space: Space | None
 ) -> None:
     texts = [entry.document for entry in entries]
     vectors = packed(np.array([entry.vector for entry in entries])) if space else []
-    shown_as = await columns.column_type(connection) if vectors else None
-    await postings.append(connection, where, [text.weights for text in texts])
-    await connection.execute(
+    shown_as = await columns.column_type(tx) if vectors else None
+    await postings.append(tx, where, [text.weights for text in texts])
+    await tx.run(
         ADD.format(column=", embedding", value=f", a.embedding::{shown_as}")
         if shown_as
         else ADD.format(column="", value=""),
-        *(kind, entries[0].owner, where.shard, where.first),
-        [entry.name for entry in entries],
-        [entry.version for entry in entries],
-        [entry.digest for entry in entries],
-        [text.type for text in texts],
-        [text.risk for text in texts],
-        [_array(text.tags) for text in texts],
-        [None if text.templates is None else _array(text.templates) for text in texts],
-        [text.sub_agents for text in texts],
-        [_array(text.tools) for text in texts],
-        space.model if space else None,
-        vectors,
-        [spelled(vector) for vector in vectors] if shown_as else [],
+        kind=kind,
+        owner=entries[0].owner,
+        shard=where.shard,
+        first=where.first,
+        names=[entry.name for entry in entries],
+        versions=[entry.version for entry in entries],
+        digests=[entry.digest for entry in entries],
+        types=[text.type for text in texts],
+        risks=[text.risk for text in texts],
+        tags=[_array(text.tags) for text in texts],
+        templates=[None if text.templates is None else _array(text.templates) for text in texts],
+        sub_agents=[text.sub_agents for text in texts],
+        tools=[_array(text.tools) for text in texts],
+        model=space.model if space else None,
+        vectors=vectors,
+        embeddings=[spelled(vector) for vector in vectors] if shown_as else [],
     )
 
 
 async def remove(db: Database, kind: Kind, names: Sequence[str]) -> None:
-    async with db.pool.acquire() as connection, connection.transaction():
-        await connection.execute(BY_KEYS)
-        await connection.execute(REMOVE, kind, list(names))
+    await db.tuned(BY_KEYS, REMOVE, kind=kind, names=list(names))
 
 
 async def lacking(db: Database, model: int | None, *, after: str, limit: int) -> Sequence[asyncpg.Record]:
     """A page of active tools whose present version is not in the index, by name."""
-    return await db.tuned(BY_KEYS, LACKING, model, after, limit)
+    return await db.tuned(BY_KEYS, LACKING, model=model, after=after, limit=limit)
 
 
 async def count_lacking(db: Database, model: int | None) -> int:
-    return int(await db.value(COUNT, model))
+    return int(await db.value(COUNT, model=model))
 
 
 async def templates(db: Database) -> Sequence[asyncpg.Record]:
@@ -261,28 +254,18 @@ async def templates(db: Database) -> Sequence[asyncpg.Record]:
     return await db.rows(TEMPLATES)
 
 
-async def named_tools(db: Database, names: Sequence[str], owner: str | None, limit: int) -> dict[str, int]:
-    """Name -> active version of these tools; `<prefix>.*` stands for all names with the prefix."""
-    plain = [name for name in names if not name.endswith(".*")]
-    found = list(await db.rows(NAMED_TOOLS, plain, owner, limit)) if plain else []
-    for name in names:
-        if name.endswith(".*") and len(found) < limit:
-            found += await db.rows(BENEATH, name[:-1], owner, limit)
-    return dict(list({row["name"]: row["version"] for row in found}.items())[:limit])
-
-
 async def descriptors(db: Database, tools: Mapping[str, int]) -> Sequence[asyncpg.Record]:
     """Names and descriptors of these versions of tools, in the order given."""
-    return await db.rows(DESCRIPTORS, list(tools), list(tools.values()))
+    return await db.rows(SEVERAL, kind="tool", names=list(tools), versions=list(tools.values()))
 
 
 async def gone(db: Database, kind: Kind) -> list[str]:
     """Names in the index that have no active version in the catalog."""
-    return [row["name"] for row in await db.rows(GONE, kind)]
+    return [row["name"] for row in await db.rows(GONE, kind=kind)]
 
 
 async def progress(db: Database, kind: Kind, done: int, todo: int) -> None:
-    await db.run(PROGRESS, kind, done, todo)
+    await db.run(PROGRESS, kind=kind, done=done, todo=todo)
 
 
 async def status(db: Database) -> list[dict[str, object]]:

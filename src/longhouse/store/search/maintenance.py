@@ -13,13 +13,13 @@ IN_SHARDS: Final = """
     SELECT n.name, n.active AS version, n.owner, v.descriptor FROM search_documents d
     JOIN catalog_names n ON n.kind = d.kind AND n.name = d.name
     JOIN catalog_versions v ON v.kind = n.kind AND v.name = n.name AND v.version = n.active
-    WHERE d.shard = $1 AND d.kind = 'tool' ORDER BY n.name
+    WHERE d.shard = :shard AND d.kind = 'tool' ORDER BY n.name
 """
 
-# Without a model ($1), shards with vectors are left alone: moved documents would lose their vectors.
+# Without a model, shards with vectors are left alone: moved documents would lose their vectors.
 CROWDS: Final = f"""
     SELECT id FROM search_shards s WHERE kind = 'tool' AND gone < slots AND {CROWDED}
-    AND ($1::int IS NOT NULL
+    AND (:model::int IS NOT NULL
          OR NOT EXISTS (SELECT FROM search_documents d WHERE d.shard = s.id AND d.model IS NOT NULL))
 """
 SWEEP: Final = """
@@ -39,11 +39,11 @@ async def settle(db: Database) -> None:
 
 async def crowded(db: Database, space: Space | None) -> list[int]:
     """Shards of tools with too many deleted documents, whose other documents should move to other shards."""
-    return [row["id"] for row in await db.rows(CROWDS, space.model if space else None)]
+    return [row["id"] for row in await db.rows(CROWDS, model=space.model if space else None)]
 
 
 async def in_shard(db: Database, shard: int) -> Sequence[asyncpg.Record]:
-    return await db.rows(IN_SHARDS, shard)
+    return await db.rows(IN_SHARDS, shard=shard)
 
 
 async def sweep(db: Database) -> None:

@@ -7,7 +7,7 @@ from typing import Final
 import asyncpg
 import numpy as np
 
-from longhouse.store.database import Database
+from longhouse.store.database import Database, Transaction
 
 POSTING: Final = np.dtype([("slot", "<u2"), ("weight", "<f2")])
 SHARD_SLOTS: Final = 16_384
@@ -24,22 +24,22 @@ CROWDED: Final = f"gone >= greatest({FEWEST_GONE}, slots * {MOST_GONE})"
 # The newest shard with free slots; its row is locked, so that each slot is given out once.
 OPEN: Final = f"""
     SELECT id, slots FROM search_shards
-    WHERE kind = $1 AND owner IS NOT DISTINCT FROM $2 AND slots < $3 AND NOT ({CROWDED})
+    WHERE kind = :kind AND owner IS NOT DISTINCT FROM :owner AND slots < :slots AND NOT ({CROWDED})
     ORDER BY id DESC LIMIT 1 FOR UPDATE
 """
-NEW: Final = "INSERT INTO search_shards (kind, owner) VALUES ($1, $2) RETURNING id, slots"
-TAKE: Final = "UPDATE search_shards SET slots = slots + $2 WHERE id = $1"
+NEW: Final = "INSERT INTO search_shards (kind, owner) VALUES (:kind, :owner) RETURNING id, slots"
+TAKE: Final = "UPDATE search_shards SET slots = slots + :taken WHERE id = :shard"
 
 APPEND: Final = """
     INSERT INTO search_postings AS p (shard, term, postings)
-    SELECT $1, term, postings FROM unnest($2::text[], $3::bytea[]) AS added (term, postings)
+    SELECT :shard, term, postings FROM unnest(:terms::text[], :postings::bytea[]) AS added (term, postings)
     ON CONFLICT (shard, term) DO UPDATE SET postings = p.postings || EXCLUDED.postings
 """
 
 READ: Final = """
     SELECT s.id, s.slots, s.gone, p.term, p.postings
-    FROM search_shards s LEFT JOIN search_postings p ON p.shard = s.id AND p.term = ANY($3::text[])
-    WHERE s.kind = $1 AND (s.owner IS NULL OR s.owner = $2)
+    FROM search_shards s LEFT JOIN search_postings p ON p.shard = s.id AND p.term = ANY(:terms::text[])
+    WHERE s.kind = :kind AND (s.owner IS NULL OR s.owner = :caller)
     ORDER BY s.id
 """
 
@@ -53,16 +53,17 @@ class Room:
     free: int
 
 
-async def room(connection: asyncpg.Connection, kind: str, owner: str | None) -> Room:
-    row = await connection.fetchrow(OPEN, kind, owner, SHARD_SLOTS) or await connection.fetchrow(NEW, kind, owner)
+async def room(tx: Transaction, kind: str, owner: str | None) -> Room:
+    row = await tx.row(OPEN, kind=kind, owner=owner, slots=SHARD_SLOTS) or await tx.row(NEW, kind=kind, owner=owner)
+    assert row is not None
     return Room(row["id"], row["slots"], SHARD_SLOTS - row["slots"])
 
 
-async def append(connection: asyncpg.Connection, where: Room, texts: Sequence[Mapping[str, float]]) -> None:
+async def append(tx: Transaction, where: Room, texts: Sequence[Mapping[str, float]]) -> None:
     """Writes the term weights of documents, which take the next slots of the shard."""
     words, packed = pack(texts, where.first)
-    await connection.execute(TAKE, where.shard, len(texts))
-    await connection.execute(APPEND, where.shard, words, packed)
+    await tx.run(TAKE, shard=where.shard, taken=len(texts))
+    await tx.run(APPEND, shard=where.shard, terms=words, postings=packed)
 
 
 def pack(texts: Sequence[Mapping[str, float]], first: int) -> tuple[list[str], list[bytes]]:
@@ -82,4 +83,4 @@ def pack(texts: Sequence[Mapping[str, float]], first: int) -> tuple[list[str], l
 
 async def read(db: Database, kind: str, caller: str | None, terms: Sequence[str]) -> Sequence[asyncpg.Record]:
     """Every shard that the caller may see, with the postings of these terms and of deleted documents."""
-    return await db.rows(READ, kind, caller, [*terms, GONE])
+    return await db.rows(READ, kind=kind, caller=caller, terms=[*terms, GONE])

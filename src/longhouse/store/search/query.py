@@ -17,7 +17,7 @@ from longhouse.store.search import postings
 NOW: Final = """
     CROSS JOIN LATERAL (
         SELECT active FROM catalog_names n
-        WHERE n.kind = d.kind AND n.name = d.name AND n.retired_at IS NULL AND (n.owner IS NULL OR n.owner = $1) LIMIT 1
+        WHERE n.kind = d.kind AND n.name = d.name AND (n.owner IS NULL OR n.owner = :caller) LIMIT 1
     ) n
 """
 AT: Final = f"""
@@ -30,8 +30,8 @@ AT: Final = f"""
 USERS: Final = """
     SELECT d.name, n.active AS version, d.tools FROM search_documents d
     JOIN catalog_names n ON n.kind = 'template' AND n.name = d.name AND n.active IS NOT NULL AND n.retired_at IS NULL
-    WHERE d.kind = 'template' AND d.tools && $2::text[]
-      AND (d.owner IS NULL OR d.owner = $1) AND (n.owner IS NULL OR n.owner = $1)
+    WHERE d.kind = 'template' AND d.tools && :tools::text[]
+      AND (d.owner IS NULL OR d.owner = :caller) AND (n.owner IS NULL OR n.owner = :caller)
     ORDER BY d.name
 """
 
@@ -52,60 +52,57 @@ class SearchFilters:
     """The template of the agent that searches."""
     is_sub: bool = False
 
-    def conditions(self, args: list[object]) -> str:
-        """The SQL condition on a document `d`. It has only the filters in use: each costs time for every document."""
-
-        def given(value: object) -> str:
-            args.append(value)
-            return f"${len(args)}"
-
-        caller, template = given(self.caller), given(self.template)
-        held = [f"(d.owner IS NULL OR d.owner = {caller}::text)"]
-        held.append(f"(d.templates IS NULL OR {template}::text = ANY(d.templates))")
+    def conditions(self) -> tuple[list[str], dict[str, object]]:
+        """SQL conditions on a document `d`, and their values. Only the filters in use: each costs time per document."""
+        held = [
+            "(d.owner IS NULL OR d.owner = :caller::text)",
+            "(d.templates IS NULL OR :template::text = ANY(d.templates))",
+        ]
+        values: dict[str, object] = {"caller": self.caller, "template": self.template}
         if self.allow is not None:
-            names, patterns = split(self.allow)
-            held.append(f"(d.name = ANY({given(names)}::text[]) OR d.name LIKE ANY({given(patterns)}::text[]))")
+            held.append("(d.name = ANY(:allowed::text[]) OR d.name LIKE ANY(:allowed_patterns::text[]))")
+            values["allowed"], values["allowed_patterns"] = split(self.allow)
         if self.deny:
-            names, patterns = split(self.deny)
-            held.append(f"NOT (d.name = ANY({given(names)}::text[]) OR d.name LIKE ANY({given(patterns)}::text[]))")
+            held.append("NOT (d.name = ANY(:denied::text[]) OR d.name LIKE ANY(:denied_patterns::text[]))")
+            values["denied"], values["denied_patterns"] = split(self.deny)
         if self.types:
-            held.append(f"d.type = ANY({given(list(self.types))}::text[])")
+            held.append("d.type = ANY(:types::text[])")
+            values["types"] = list(self.types)
         if self.tags:
-            held.append(f"d.tags && {given(list(self.tags))}::text[]")
+            held.append("d.tags && :tags::text[]")
+            values["tags"] = list(self.tags)
         if self.max_risk != "high":
             held.append(f"d.risk <= {RISKS.index(self.max_risk):d}")
         if self.is_sub:
             held.append("d.sub_agents")
-        return " AND ".join(held)
+        return held, values
 
 
 async def some(db: Database, kind: Kind, filters: SearchFilters, limit: int) -> Sequence[asyncpg.Record]:
     """At most `limit` permitted documents, in no order."""
-    args: list[object] = []
-    sql = _select(kind, "search_documents d", filters.conditions(args))
-    return await db.rows(f"{sql} LIMIT {limit:d}", *args)
+    held, values = filters.conditions()
+    return await db.rows(f"{_select(kind, 'search_documents d', held)} LIMIT {limit:d}", **values)
 
 
 async def permitted(db: Database, kind: Kind, filters: SearchFilters) -> Sequence[asyncpg.Record]:
     """The shards and slots of all permitted documents."""
-    args: list[object] = []
-    held = filters.conditions(args)
-    return await db.rows(f"SELECT d.shard, d.slot FROM search_documents d WHERE d.kind = '{kind}' AND {held}", *args)
+    held, values = filters.conditions()
+    where = " AND ".join([f"d.kind = '{kind}'", *held])
+    return await db.rows(f"SELECT d.shard, d.slot FROM search_documents d WHERE {where}", **values)
 
 
 async def at(db: Database, kind: Kind, filters: SearchFilters, places: Sequence[int]) -> Sequence[asyncpg.Record]:
     """The permitted documents at these places."""
-    args: list[object] = []
-    held = filters.conditions(args)
-    args.append(places)
-    return await db.rows(_select(kind, f"unnest(${len(args)}::bigint[]) AS c (place) {AT}", held), *args)
+    held, values = filters.conditions()
+    sql = _select(kind, f"unnest(:places::bigint[]) AS c (place) {AT}", held)
+    return await db.rows(sql, places=places, **values)
 
 
-def _select(kind: Kind, candidates: str, held: str) -> str:
+def _select(kind: Kind, candidates: str, held: Sequence[str]) -> str:
     return f"""
         SELECT d.name, n.active AS version, d.shard, d.slot
         FROM {candidates} {NOW}
-        WHERE d.kind = '{kind}' AND n.active IS NOT NULL AND {held}
+        WHERE {" AND ".join([f"d.kind = '{kind}'", "n.active IS NOT NULL", *held])}
     """
 
 
@@ -120,7 +117,7 @@ class ToolUser:
 
 async def users_of(db: Database, tools: Sequence[str], caller: str | None) -> list[ToolUser]:
     """The templates that name any of these tools."""
-    rows = await db.rows(USERS, caller, list(tools))
+    rows = await db.rows(USERS, caller=caller, tools=list(tools))
     return [ToolUser(row["name"], row["version"], tuple(row["tools"])) for row in rows]
 
 

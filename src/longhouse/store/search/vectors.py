@@ -25,7 +25,7 @@ BUSY: Final = 1_000_000
 LONG: Final = 4 * BUSY
 """From this many numbers on, vectors are compared in a thread: it costs more than the millisecond that fewer take."""
 
-READ: Final = "SELECT slot, vector FROM search_documents WHERE shard = $1 AND slot >= $2 AND model = $3"
+READ: Final = "SELECT slot, vector FROM search_documents WHERE shard = :shard AND slot >= :first AND model = :model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class VectorCache:
         key = (shard, space.model)
         known = self.shards.get(key, np.zeros((0, space.dimensions), np.float32))
         if len(known) < slots:
-            rows = await self._db.rows(READ, shard, len(known), space.model)
+            rows = await self._db.rows(READ, shard=shard, first=len(known), model=space.model)
             new = {row["slot"]: row["vector"] for row in rows if row["slot"] < slots}
             is_busy = len(new) * space.dimensions >= BUSY
             read = await asyncio.to_thread(grown, known, new, slots) if is_busy else grown(known, new, slots)
