@@ -14,6 +14,7 @@ from longhouse.search.indexer import Indexer
 from longhouse.search.selection import Finder
 from longhouse.search.tokenizer import terms
 from longhouse.store.catalog.catalog import Catalog
+from longhouse.store.catalog.repository import VersionRepository
 from longhouse.store.database import Database
 from longhouse.store.search.query import SearchFilters
 
@@ -34,6 +35,12 @@ class Buckets:
             vector[hashlib.sha256(term.encode()).digest()[0] % self.dimensions] += 1.0
         length = sum(number * number for number in vector) ** 0.5
         return [number / length for number in vector]
+
+
+async def generation(repository: VersionRepository[Any]) -> int:
+    """A number that grows with every change of the catalog."""
+    sql = "SELECT generation FROM catalog_generation WHERE kind = :kind"
+    return int(await repository.db.value(sql, kind=repository.kind))
 
 
 def tool(

@@ -8,7 +8,7 @@ import pytest
 
 from conftest import database, plain_role
 from longhouse.errors import SetupError
-from longhouse.store import migrate, preflight
+from longhouse.store import migrate
 from longhouse.store.database import Database, open_database
 from old_database import made_formerly
 from server_helpers import process
@@ -204,7 +204,7 @@ async def test_tables_of_another_role_are_not_changed(empty: str) -> None:
 def test_an_old_version_and_a_standby_are_told() -> None:
     facts = {"major": 14, "version": "14.9", "encoding": "UTF8", "is_read_only": True, "is_standby": True}
     facts |= {"database": "d", "role": "r", "has_schema": False, "may_create_schemas": True, "has_plpgsql": False}
-    assert list(preflight.lacking(facts, "longhouse")) == [
+    assert list(migrate.lacking(facts, "longhouse")) == [
         "It is version 14.9: 15 or newer is needed.",
         "It is a standby, which cannot be written: name the primary in LONGHOUSE_DATABASE_URL.",
         "It has no plpgsql: CREATE EXTENSION plpgsql.",

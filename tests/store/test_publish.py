@@ -12,6 +12,7 @@ from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.catalog.publish import Outrun, PublishTerms, persist
 from longhouse.store.database import Database
+from search_helpers import generation
 
 OURS = PublishTerms(over=("us",))
 
@@ -64,12 +65,12 @@ async def test_a_change_of_what_others_have_changed_meanwhile_is_outrun_as_a_who
     await publish(catalog, "one")
     seen = PublishTerms(seen={"price": 1})
     assert await publish(catalog, "two", terms=seen) == (2, True)
-    before = await catalog.tools.generation()
+    before = await generation(catalog.tools)
     with pytest.raises(Outrun):
         await catalog.tools.publish([tool("cost"), tool(text="three")], by="us", terms=seen)
     assert await catalog.tools.named("cost") is None
     assert len(await catalog.tools.versions("price")) == 2
-    assert await catalog.tools.generation() == before
+    assert await generation(catalog.tools) == before
     await catalog.tools.deactivate("price")
     assert await publish(catalog, "three", terms=PublishTerms(seen={"price": 2})) == (3, True), (
         "the latest where none is"

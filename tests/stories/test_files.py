@@ -15,6 +15,7 @@ from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.tools.base import BaseTool
 from longhouse.tools.context import ToolContext
+from search_helpers import generation
 from server_helpers import NO_FILES, Serving, content, launched_words, process
 
 ROOT = Path(__file__).parents[2]
@@ -70,9 +71,9 @@ async def test_files_that_say_the_same_change_nothing_and_changed_ones_publish_t
         return next(line for line in capsys.readouterr().out.splitlines() if line.startswith("own "))
 
     assert await sown(0.1) == "own  version 1  new"
-    before = await templates.generation(), await tools.generation()
+    before = await generation(templates), await generation(tools)
     assert await sown(0.1) == "own  version 1  unchanged"
-    assert (await templates.generation(), await tools.generation()) == before
+    assert (await generation(templates), await generation(tools)) == before
     assert await sown(0.2) == "own  version 2  new"
     assert await templates.active("own") == 2
     assert await templates.roll_back("own") == 1

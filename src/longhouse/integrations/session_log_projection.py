@@ -25,7 +25,7 @@ from longhouse.journal.events import Output, Recorded
 from longhouse.journal.fold import blank, fold
 from longhouse.journal.messages import text_of
 from longhouse.journal.transcript import Step
-from longhouse.store import erasure, journals, projections
+from longhouse.store import erasure, journals, projections, sessions
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.store.erasure import Trace
@@ -180,7 +180,8 @@ class SessionLog:
         return lines
 
     async def _remembered(self, news: _NewEvent, name: str) -> int:
-        child = await projections.child(self._db, news.row.owner, news.row.conversation_id, name)
+        owner, conversation = news.row.owner, news.row.conversation_id
+        child = await sessions.find(self._db, owner=owner, conversation=conversation, agent=name, side="sub")
         if child is None:
             return 0
         session, began = blank(child), news.record.at

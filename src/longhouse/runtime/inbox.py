@@ -69,7 +69,7 @@ class Inbox:
             stopped = await cancels.cancel(self.db, session, one)
             for ended, fence in stopped.fences.items():
                 self.bus.stop(ended, fence)
-            for reached, head in (*stopped.ended, *stopped.told):
+            for reached, head in stopped.appended:
                 self.bus.appended(reached, head)
             session = stopped.top
         return session
@@ -81,7 +81,7 @@ class Inbox:
             return False
         for gone in forgotten.ids:
             self.bus.gone(gone)
-        for reached, head in forgotten.told:
+        for reached, head in forgotten.appended:
             self.bus.appended(reached, head)
         return True
 

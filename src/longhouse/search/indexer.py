@@ -18,7 +18,7 @@ from longhouse.search.document import TemplateFacts, ToolFacts
 from longhouse.store.catalog import overlays
 from longhouse.store.catalog.catalog import active_versions
 from longhouse.store.database import Database
-from longhouse.store.search import index, maintenance
+from longhouse.store.search import index
 from longhouse.store.search.index import IndexedText, IndexEntry
 from longhouse.store.search.vectors import Space
 
@@ -91,7 +91,7 @@ class Indexer:
         """Deletes the index and builds it again from the catalog; False where another process is writing it."""
         async with index.sole_writer(self.db) as may_write:
             if may_write:
-                await maintenance.empty(self.db)
+                await index.empty(self.db)
         return may_write and await self.catch_up()
 
     async def catch_up(self) -> bool:
@@ -123,7 +123,7 @@ class Indexer:
     async def _begin(self) -> None:
         """Deletes an index that another release built with a different method."""
         if not self._is_ours and await index.recipe(self.db) != document.RECIPE:
-            await maintenance.empty(self.db)
+            await index.empty(self.db)
             await index.write_recipe(self.db, document.RECIPE)
         self._is_ours = True
 
@@ -152,7 +152,7 @@ class Indexer:
                 await index.progress(self.db, "tool", done, todo)
                 log.info("tools_indexed", done=done, of=todo)
         if todo >= BATCH:
-            await maintenance.settle(self.db)
+            await index.settle(self.db)
 
     async def _index_templates(self, space: Space | None) -> None:
         await index.remove(self.db, "template", await index.gone(self.db, "template"))
@@ -186,12 +186,12 @@ class Indexer:
 
     async def _tidy(self, space: Space | None) -> None:
         """Moves the remaining documents out of crowded shards, and deletes empty shards."""
-        for shard in await maintenance.crowded(self.db, space):
-            rows = await maintenance.in_shard(self.db, shard)
+        for shard in await index.crowded(self.db, space):
+            rows = await index.in_shard(self.db, shard)
             for start in range(0, len(rows), BATCH):
                 batch = rows[start : start + BATCH]
                 await self._write(batch, await _texts(self.db, batch), space)
-        await maintenance.sweep(self.db)
+        await index.sweep(self.db)
 
     def _wait_for_model(self, error: ProviderError) -> None:
         message = "The embedding model failed; new documents are found by words alone."

@@ -1,7 +1,7 @@
-"""Forgetting for real: a session and all beneath it leave every table, in one transaction.
+"""Erases a session and all sub-agent sessions that it called from every table, in one transaction.
 
-Rows are deleted and not blanked: a session whose events say nothing could neither be folded nor go on, and whoever asks
-for it is to hear what he would hear of a session that never was. Postgres itself keeps dead rows until its next vacuum.
+Rows are deleted and not blanked: a session with empty events could neither be folded nor continue, and a request for it
+gets the same answer as for a session that never existed. Postgres itself keeps dead rows until its next vacuum.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from typing import Final
 from longhouse.journal.events import Fault
 from longhouse.journal.roles import tools_of
 from longhouse.journal.session import EPHEMERAL, EPHEMERAL_LABEL
-from longhouse.store import files, memory_files, memory_scopes
+from longhouse.store import files, memory_files
 from longhouse.store.database import Database, Transaction
 from longhouse.store.delegation import tree
 from longhouse.store.delegation.delegations import LOCK, LOCK_ROWS, tell
@@ -22,7 +22,7 @@ from longhouse.store.memory_files import Scope
 
 FORGOTTEN: Final = Fault(code="forgotten", message="the agent was deleted with all that it knew, and did not finish")
 REPORTS: Final = ", ".join(f"'{name}'" for name in tools_of("reports"))
-"""Tools whose calls were recorded without a role. Their files lie in a folder, under a name that ends with a digest of
+"""Tools whose calls were recorded without a role. Their files are in a folder, and the file name ends with a digest of
 the call."""
 
 WHERE: Final = "SELECT conversation_id FROM sessions WHERE id = :session AND owner = :owner"
@@ -30,13 +30,14 @@ DONE: Final = "SELECT session_id FROM forgotten WHERE request = :request ORDER B
 LOCK_TASKS: Final = """
     SELECT FROM delegations WHERE parent = ANY(:ids) OR child = ANY(:ids) ORDER BY parent, call FOR UPDATE
 """
-# Somebody else's call that waits for one of them gets a fault; one that has its outcome keeps it in its own journal.
-UNDONE: Final = """
-    UPDATE delegations SET outcome = :outcome WHERE child = ANY(:ids) AND parent <> ALL(:ids) AND outcome IS NULL
-    RETURNING parent, call, trace
-"""
+# Calls of other sessions that wait for one of these get a fault; a call that has its outcome keeps it in its journal.
 OUTCOMES: Final = """
-    UPDATE delegations SET outcome = :outcome WHERE child = ANY(:ids) AND parent <> ALL(:ids)
+    WITH others AS (
+        SELECT parent, call, outcome IS NULL AS is_open FROM delegations
+        WHERE child = ANY(:ids) AND parent <> ALL(:ids)
+    )
+    UPDATE delegations d SET outcome = :outcome FROM others o WHERE d.parent = o.parent AND d.call = o.call
+    RETURNING d.parent, d.call, d.trace, o.is_open
 """
 FILES: Final = """
     WITH told AS (
@@ -79,7 +80,7 @@ SHARING: Final = """
     SELECT DISTINCT owner, "user", agent, conversation_id FROM sessions
     WHERE owner = :owner AND conversation_id = :conversation AND (id = ANY(:ids)) = :are_gone
 """
-# A directory stays while something stands in it that stays.
+# A directory stays as long as it contains something that stays.
 WRITTEN: Final = """
     WITH known AS (
         SELECT scope, path, content IS NULL AS is_directory,
@@ -109,16 +110,17 @@ SWEEP: Final = "DELETE FROM forgotten WHERE at < now() - interval '7 days'"
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """What a forgetting has reached."""
+    """The effects of an erasure."""
 
     ids: list[str]
-    told: list[tuple[str, int]]
-    """Who waited for one of them and has its fault now, each with its new head."""
+    """The sessions that were erased."""
+    appended: list[tuple[str, int]]
+    """The sessions that waited for one of them and got a fault, with their new heads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A session that is gone, as far as its copies elsewhere have to be found."""
+    """An erased session: what is needed to find its copies in other systems."""
 
     nth: int
     session_id: str
@@ -127,7 +129,7 @@ class Trace:
     side: str
     agent: str
     mark: str
-    """Empty for a session without a label; of a label, which an agent has worded, only a digest is kept."""
+    """Empty for a session without a label. An agent chose the words of a label, so only its digest is stored."""
     reports: Sequence[str] = ()
 
     @property
@@ -139,52 +141,51 @@ class Trace:
 
 
 async def forget(db: Database, session_id: str, owner: str) -> Forgotten | None:
-    """Deletes a session of this owner and all that it has called; None where there is none.
+    """Deletes a session of this owner and all sessions that it has called; None if there is none.
 
-    Whoever works on one of them finds no row to append to, and stops.
+    A worker that holds one of them finds no row to append to, and stops.
     """
     request, fault = uuid.uuid4(), DelegationResult(outcome=FORGOTTEN).encoded
 
     async def write(tx: Transaction) -> Forgotten | None:
         conversation = await tx.value(WHERE, session=session_id, owner=owner)
         if conversation is None:
-            # Sent again, perhaps, since we never heard that it was done.
+            # Perhaps this is a retry, because the answer to the first try was lost.
             done = [row["session_id"] for row in await tx.rows(DONE, request=request)]
             return Forgotten(done, []) if done else None
-        await tx.run(LOCK, owner=owner, conversation=conversation)  # from here on nobody joins the tree
-        # In whatever trace: what each was told is in its journal, among what others said.
+        await tx.run(LOCK, owner=owner, conversation=conversation)  # from here on no session can join the tree
+        # In any trace: the journal of a sub-agent contains the tasks of all traces.
         ids = sorted(await tree.ever_called(tx, session_id))
-        await tx.run(LOCK_TASKS, ids=ids)  # before any session, as everybody does who locks both
-        waiting = await tx.rows(UNDONE, ids=ids, outcome=fault)
-        await tx.run(OUTCOMES, ids=ids, outcome=fault)
+        await tx.run(LOCK_TASKS, ids=ids)  # before the sessions: the order in which all code locks both
+        waiting = [row for row in await tx.rows(OUTCOMES, ids=ids, outcome=fault) if row["is_open"]]
         there = {row["id"] for row in await tx.rows(LOCK_ROWS, ids=sorted({*ids, *(row["parent"] for row in waiting)}))}
         if session_id not in there:
             return None  # another request was first
-        told = await tell(tx, waiting, DelegationResult(outcome=FORGOTTEN))
+        appended = await tell(tx, waiting, DelegationResult(outcome=FORGOTTEN))
         digests = [row["digest"] for row in await tx.rows(FILES, ids=ids)]
         await _forget_memories(tx, owner, conversation, ids)
-        # Numbers in the order of commits, so that who follows them by number misses none.
+        # The numbers grow in the order of commits, so that a reader that follows them misses none.
         await tx.run(IN_ORDER)
         await tx.run(NOTE, ids=ids, request=request)
         for sql in GONE:
             await tx.run(sql, ids=ids)
         await files.drop_unused(tx, digests)
-        return Forgotten(ids, told)
+        return Forgotten(ids, appended)
 
     return await db.together(write)
 
 
 async def _forget_memories(tx: Transaction, owner: str, conversation: str, ids: Sequence[str]) -> None:
-    """Deletes what these sessions wrote for this conversation alone, and all of it that nobody is left to read.
+    """Deletes files that these sessions wrote in scopes of this conversation, and scopes that no session can read now.
 
     Long-term memory outlives conversations on purpose.
     """
     theirs = await _shared(tx, owner, conversation, ids, are_gone=True)
-    # Whoever writes there now has done so before this, or finds that it is too late.
+    # A concurrent write has either finished before this, or finds that the session has been erased.
     for lock in sorted({scope.lock for scope in theirs}):
         await tx.lock(memory_files.LOCKS, lock)
     await tx.run(WRITTEN, owner=owner, scopes=[scope.key for scope in theirs], ids=ids)
-    # Read under the locks: a session that has begun meanwhile may have written there before we came.
+    # Read under the locks: a session that was opened meanwhile may have written there before.
     deserted = theirs - await _shared(tx, owner, conversation, ids, are_gone=False)
     for sql in DESERTED:
         await tx.run(sql, owner=owner, scopes=[scope.key for scope in deserted])
@@ -192,22 +193,22 @@ async def _forget_memories(tx: Transaction, owner: str, conversation: str, ids: 
 
 
 async def _shared(tx: Transaction, owner: str, conversation: str, ids: Sequence[str], *, are_gone: bool) -> set[Scope]:
-    """The scopes that these sessions of a conversation, or all others of it, have for this conversation alone."""
+    """The scopes that belong to this conversation alone: of these sessions, or of all its other sessions."""
     rows = await tx.rows(SHARING, owner=owner, conversation=conversation, ids=ids, are_gone=are_gone)
-    return {scope for row in rows for scope in memory_scopes.passing(*row)}
+    return {scope for row in rows for scope in memory_files.passing(*row)}
 
 
 async def since(db: Database, nth: int) -> list[Trace]:
-    """What was forgotten after this number, in order; not all at once, if it is much."""
+    """A page of the sessions that were erased after this number, in order."""
     return [Trace(*row) for row in await db.rows(SINCE, nth=nth)]
 
 
 async def gone(db: Database, ids: Sequence[str]) -> set[str]:
-    """Those of these sessions that are not there any more."""
+    """Those of these sessions that no longer exist."""
     there = {row["id"] for row in await db.rows(THERE, ids=list(ids))} if ids else set()
     return set(ids) - there
 
 
 async def sweep(db: Database) -> None:
-    """Copies that are not gone after a week are of machines that are."""
+    """Deletes old entries: a process that has not deleted its copies within a week no longer runs."""
     await db.run(SWEEP)

@@ -15,7 +15,7 @@ from longhouse.journal import events
 from longhouse.journal.events import Event, Recorded
 from longhouse.journal.fold import FOLD_VERSION, blank, fold
 from longhouse.journal.session import Session
-from longhouse.store import files
+from longhouse.store import files, sessions
 from longhouse.store.database import Database, Executor, Transaction
 from longhouse.store.requests import ACCEPT, UNDER_WAY, Accepted, Repeated, accept
 
@@ -149,10 +149,6 @@ READ: Final = """
 
 WRITTEN: Final = "SELECT max(seq) FROM journal WHERE session_id = :session AND append_id = :append_id"
 DUE: Final = "SELECT due FROM sessions WHERE id = :session"
-FIND: Final = """
-    SELECT id FROM sessions
-    WHERE owner = :owner AND conversation_id = :conversation AND side = :side AND agent = :agent AND label = :label
-"""
 
 LATEST: Final = "SELECT seq, state FROM snapshots WHERE session_id = :session AND fold_version = :fold_version"
 SNAPSHOT: Final = """
@@ -291,13 +287,7 @@ async def open(
     """Opens the session of this conversation, agent and label with the proposed id, or finds it; appends the prompt."""
     bare = [msgspec.structs.replace(prompted, prior=())] if prompted.prior else []
     append_id, at = uuid.uuid4(), clock.now()
-    identity = {
-        "owner": opened.owner,
-        "conversation": opened.conversation,
-        "side": opened.side,
-        "agent": opened.agent,
-        "label": opened.label,
-    }
+    identity = {name: getattr(opened, name) for name in ("owner", "conversation", "side", "agent", "label")}
     try:
         row = await accept(
             db,
@@ -318,7 +308,7 @@ async def open(
     except asyncpg.UniqueViolationError as error:
         if isinstance(db, Transaction):
             raise
-        row = await _already_there(db, await db.value(FIND, **identity) or session_id, append_id, error)
+        row = await _already_there(db, await sessions.find(db, **identity) or session_id, append_id, error)
     assert row is not None
     return Placed(session_id=row["id"], seq=row["head"], at=at)
 

@@ -38,11 +38,13 @@ BEHIND: Final = f"""
     ORDER BY s.id LIMIT :limit
 """
 ROWS: Final = f"SELECT {COLUMNS} FROM sessions s WHERE s.id = ANY(:ids)"
-ROOTS: Final = f"""
+OF_CONVERSATIONS: Final = f"""
     SELECT {COLUMNS}
-    FROM sessions s JOIN unnest(:owners::text[], :conversations::text[]) AS asked (owner, conversation_id)
+    FROM sessions s
+    JOIN unnest(:owners::text[], :conversations::text[], :agents::text[]) AS asked (owner, conversation_id, agent)
       ON s.owner = asked.owner AND s.conversation_id = asked.conversation_id
-    WHERE s.side = 'root' ORDER BY s.created_at, s.id
+     AND s.side = CASE WHEN asked.agent IS NULL THEN 'root' ELSE 'sub' END AND s.agent = COALESCE(asked.agent, s.agent)
+    ORDER BY s.created_at, s.id
 """
 SAVE: Final = """
     INSERT INTO projection_cursors (projection, session_id, epoch, head)
@@ -59,13 +61,6 @@ CLAIM: Final = """
 TIMES: Final = """
     SELECT session_id, seq, at FROM journal WHERE session_id = ANY(:ids) AND kind IN ('Started', 'Replied')
 """
-SUBS: Final = f"""
-    SELECT {COLUMNS}
-    FROM sessions s
-    JOIN unnest(:owners::text[], :conversations::text[], :agents::text[]) AS asked (owner, conversation_id, agent)
-      ON s.owner = asked.owner AND s.conversation_id = asked.conversation_id AND s.agent = asked.agent
-    WHERE s.side = 'sub' ORDER BY s.id
-"""
 IDENTITY: Final = "SELECT id::text FROM identity"
 IS_MET: Final = """
     SELECT EXISTS (
@@ -73,10 +68,6 @@ IS_MET: Final = """
         WHERE owner = :owner AND conversation_id = :conversation AND side = :side AND label !~ :ephemeral
           AND (:agent::text IS NULL OR (agent = :agent AND label = :label))
     ) OR EXISTS (SELECT FROM forgotten WHERE owner = :owner AND conversation_id = :conversation)
-"""
-CHILD: Final = """
-    SELECT id FROM sessions
-    WHERE owner = :owner AND conversation_id = :conversation AND side = 'sub' AND agent = :agent AND label = ''
 """
 
 
@@ -92,10 +83,11 @@ async def rows(db: Database, ids: Sequence[str]) -> Sequence[ProjectionRow]:
     return [ProjectionRow(*row) for row in await db.rows(ROWS, ids=ids)]
 
 
-async def roots(db: Database, conversations: Sequence[tuple[str, str]]) -> Sequence[ProjectionRow]:
-    """The root sessions of these (owner, conversation) pairs, oldest first."""
-    owners, ids = [owner for owner, _ in conversations], [conversation for _, conversation in conversations]
-    return [ProjectionRow(*row) for row in await db.rows(ROOTS, owners=owners, conversations=ids)]
+async def of_conversations(db: Database, asked: Sequence[tuple[str, str, str | None]]) -> Sequence[ProjectionRow]:
+    """The sessions of these (owner, conversation, sub-agent), oldest first, with any label; root sessions for None."""
+    owners, conversations, agents = ([one[nth] for one in asked] for nth in range(3))
+    rows = await db.rows(OF_CONVERSATIONS, owners=owners, conversations=conversations, agents=agents)
+    return [ProjectionRow(*row) for row in rows]
 
 
 async def save(db: Database, projection: str, *, epoch: str, heads: Mapping[str, int]) -> None:
@@ -138,17 +130,3 @@ async def is_met(db: Database, owner: str, conversation_id: str, *, agent: str |
             ephemeral=EPHEMERAL_LABEL,
         )
     )
-
-
-async def subs(db: Database, agents: Sequence[tuple[str, str, str]]) -> Sequence[ProjectionRow]:
-    """The sessions of these sub-agents (owner, conversation, agent), with any label."""
-    owners, conversations, names = ([one[nth] for one in agents] for nth in range(3))
-    return [
-        ProjectionRow(*row) for row in await db.rows(SUBS, owners=owners, conversations=conversations, agents=names)
-    ]
-
-
-async def child(db: Database, owner: str, conversation_id: str, agent: str) -> str | None:
-    """The id of the conversation's session with this sub-agent, without a label; None if there is none."""
-    found = await db.value(CHILD, owner=owner, conversation=conversation_id, agent=agent)
-    return str(found) if found else None

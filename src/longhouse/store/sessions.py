@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from longhouse.store.database import Database
+from longhouse.journal.events import Side
+from longhouse.store.database import Database, Executor
 from longhouse.store.pages import Position, page
 
 
@@ -79,9 +80,9 @@ MARK: Final = (
     "INSERT INTO rests (fingerprint, session_id, seq) VALUES (:fingerprint, :session, :seq) ON CONFLICT DO NOTHING"
 )
 
-ROOT: Final = """
+FIND: Final = """
     SELECT id FROM sessions
-    WHERE owner = :owner AND conversation_id = :conversation AND side = 'root' AND agent = :agent AND label = ''
+    WHERE owner = :owner AND conversation_id = :conversation AND side = :side AND agent = :agent AND label = :label
 """
 
 AGENT_OF: Final = """
@@ -133,10 +134,14 @@ async def mark_rest(db: Database, fingerprint: str, session_id: str, seq: int) -
     await db.run(MARK, fingerprint=fingerprint, session=session_id, seq=seq)
 
 
-async def root(db: Database, *, owner: str, conversation_id: str, agent: str) -> str | None:
-    """The id of the conversation's root session with this agent, without a label; None if there is none."""
-    found = await db.value(ROOT, owner=owner, conversation=conversation_id, agent=agent)
-    return str(found) if found else None
+async def find(
+    db: Executor, *, owner: str, conversation: str, agent: str, side: Side = "root", label: str = ""
+) -> str | None:
+    """The id of the conversation's session with this agent; None if there is none."""
+    found: str | None = await db.value(
+        FIND, owner=owner, conversation=conversation, side=side, agent=agent, label=label
+    )
+    return found
 
 
 async def agent_of(db: Database, owner: str, *, conversation: str | None, fingerprint: str | None) -> str | None:

@@ -148,7 +148,7 @@ class SessionResolver:
         if request.brings_memory:
             return await self._open_briefly(asked, template, prompt)
         if asked.named_by == "caller" and not said.resends:
-            found = await sessions.root(self.db, owner=owner, conversation_id=conversation or "", agent=template.name)
+            found = await sessions.find(self.db, owner=owner, conversation=conversation or "", agent=template.name)
             if found:
                 return await self._continue(asked, found, prompt, resent=False)
             return await self._open(asked, template, prompt, conversation=conversation, label="")
@@ -191,7 +191,7 @@ class SessionResolver:
         """The label of a new session: empty for the first of a conversation; a differing history opens a branch."""
         if conversation is None:
             return ""
-        if not await sessions.root(self.db, owner=owner, conversation_id=conversation, agent=template.name):
+        if not await sessions.find(self.db, owner=owner, conversation=conversation, agent=template.name):
             return ""
         return f"branch-{hashlib.sha256(f'{prompt.chain}{prompt.trace}'.encode()).hexdigest()[:8]}"
 

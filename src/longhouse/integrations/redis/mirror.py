@@ -186,12 +186,12 @@ class Mirror:
         for trace in traces:
             self._known.pop(trace.session_id, None)
         copied = [trace for trace in traces if not trace.is_ephemeral]
-        spoken = sorted({(trace.owner, trace.conversation_id) for trace in copied if trace.side == "root"})
+        spoken = sorted({(trace.owner, trace.conversation_id, None) for trace in copied if trace.side == "root"})
         asked = [trace for trace in copied if trace.side == "sub"]
-        await self._remove({keys.chat_key(conversation, owner) for owner, conversation in spoken})
+        await self._remove({keys.chat_key(conversation, owner) for owner, conversation, _ in spoken})
         await self._remove([name async for name in self._names_of(asked)])
         agents = sorted({(trace.owner, trace.conversation_id, trace.agent) for trace in asked})
-        left = [*await projections.roots(self._db, spoken), *await projections.subs(self._db, agents)]
+        left = await projections.of_conversations(self._db, [*spoken, *agents])
         await self._write(await self._copies([row for row in left if not row.is_ephemeral]))
 
     async def _names_of(self, asked: Sequence[Trace]) -> AsyncIterator[str]:
@@ -222,9 +222,9 @@ class Mirror:
     async def _copies(self, rows: Sequence[ProjectionRow]) -> list[_Copy]:
         """The values of all keys in which these sessions appear."""
         subs = [[row] for row in rows if row.side == "sub"]
-        spoken = list(dict.fromkeys((row.owner, row.conversation_id) for row in rows if row.side == "root"))
+        spoken = list(dict.fromkeys((row.owner, row.conversation_id, None) for row in rows if row.side == "root"))
         together: dict[tuple[str, str], list[ProjectionRow]] = defaultdict(list)
-        for row in await projections.roots(self._db, spoken) if spoken else ():
+        for row in await projections.of_conversations(self._db, spoken) if spoken else ():
             if not row.is_ephemeral:
                 together[row.owner, row.conversation_id].append(row)
         groups, copies = [*subs, *together.values()], []

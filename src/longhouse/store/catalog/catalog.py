@@ -9,7 +9,7 @@ from longhouse.agents import delegation, tool_descriptor
 from longhouse.agents.template import Template
 from longhouse.agents.tool_descriptor import SecurityOverlay, ToolDescriptor
 from longhouse.store.catalog.overlays import Overlaid, Overlays
-from longhouse.store.catalog.publish import ANY, Published, PublishTerms
+from longhouse.store.catalog.publish import ANY, PublishTerms
 from longhouse.store.catalog.repository import VersionRepository
 from longhouse.store.database import Database, Executor
 
@@ -71,43 +71,21 @@ class Templates(VersionRepository[Template]):
         super().__init__(db, "template", Template, complete)
         self._tools = tools
 
-    async def publish(
-        self,
-        given: Sequence[Template],
-        *,
-        by: str,
-        activate: bool = True,
-        again: bool = True,
-        terms: PublishTerms = ANY,
-    ) -> list[Published]:
-        published = await super().publish(given, by=by, activate=activate, again=again, terms=terms)
-        moved = {one.name for one in published if activate and one.is_active and (one.is_new or again)}
-        # Terms that protect other publishers' templates protect the tools `agent.<name>` in the same way.
-        await self._publish_tools(moved, ANY if terms.over is None else PublishTerms(over=(BUILT_IN,)))
-        return published
-
-    async def activate(self, name: str, version: int) -> bool:
-        done = await super().activate(name, version)
-        await self._publish_tools({name} if done else set())
-        return done
-
-    async def roll_back(self, name: str) -> int | None:
-        version = await super().roll_back(name)
-        await self._publish_tools({name} if version else set())
-        return version
-
     async def deactivate(self, name: str, *, retire: bool = False) -> bool:
         done = await super().deactivate(name, retire=retire)
         if done:
             await self._tools.deactivate(f"{delegation.PREFIX}{name}", retire=retire)
         return done
 
-    async def _publish_tools(self, names: set[str], terms: PublishTerms = ANY) -> None:
+    async def _activated(self, names: set[str], terms: PublishTerms = ANY) -> None:
         rows = await self.db.rows(OWNERS, names=list(names)) if names else []
         owners = {row["name"]: row["owner"] for row in rows}
         templates = await self.several({row["name"]: int(row["active"]) for row in rows})
         tools = [delegation.as_tool(replace(one, owner=owners[one.name])) for one in templates]
-        await self._tools.publish(tools, by=BUILT_IN, terms=terms)
+        # Terms that protect other publishers' templates protect the tools `agent.<name>` in the same way.
+        await self._tools.publish(
+            tools, by=BUILT_IN, terms=ANY if terms.over is None else PublishTerms(over=(BUILT_IN,))
+        )
 
 
 class Catalog:

@@ -168,8 +168,6 @@ LAST_BY: Final = """
     ORDER BY v.name, v.version DESC
 """
 
-GENERATION: Final = "SELECT generation FROM catalog_generation WHERE kind = :kind"
-
 ADAPTERS: Final[dict[Kind, TypeAdapter[Any]]] = {
     "template": TypeAdapter(Template),
     "tool": TypeAdapter(ToolDescriptor),
@@ -215,7 +213,10 @@ class VersionRepository(Generic[T]):
         if row["published"] is None:
             raise Outrun
         self.changes += 1
-        return [Published(*one) for one in msgspec.json.decode(row["published"])]
+        published = [Published(*one) for one in msgspec.json.decode(row["published"])]
+        if activate:
+            await self._activated({one.name for one in published if one.is_active and (one.is_new or again)}, terms)
+        return published
 
     async def find(self, name: str, version: int | None = None, *, owner: str | None = None) -> T | None:
         """The given version, or else the active one if this owner may see it; None as owner sees all."""
@@ -282,7 +283,9 @@ class VersionRepository(Generic[T]):
 
     async def activate(self, name: str, version: int) -> bool:
         self.changes += 1
-        return await self.db.alone(LOCK, ACTIVATE, kind=self.kind, name=name, version=version) is not None
+        done = await self.db.alone(LOCK, ACTIVATE, kind=self.kind, name=name, version=version) is not None
+        await self._activated({name} if done else set())
+        return done
 
     async def roll_back(self, name: str) -> int | None:
         """Activates the previously active version; None if there is none."""
@@ -291,6 +294,7 @@ class VersionRepository(Generic[T]):
         if not steps:
             return None
         await self.db.alone(LOCK, ROLL_BACK, kind=self.kind, name=name, steps=steps)
+        await self._activated({name})
         return await self.active(name)
 
     async def deactivate(self, name: str, *, retire: bool = False) -> bool:
@@ -298,9 +302,8 @@ class VersionRepository(Generic[T]):
         self.changes += 1
         return await self.db.alone(LOCK, DEACTIVATE, kind=self.kind, name=name, retire=retire) is not None
 
-    async def generation(self) -> int:
-        """A number that grows with every change."""
-        return int(await self.db.value(GENERATION, kind=self.kind))
+    async def _activated(self, names: set[str], terms: PublishTerms = ANY) -> None:
+        """Called after these names got another active version."""
 
     def digest(self, one: T) -> str:
         """The digest of the published content, without fields that the catalog sets.

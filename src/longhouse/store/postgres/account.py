@@ -92,7 +92,12 @@ def state_folder(data_dir: Path, account: Account | None) -> Path:
     It is the state directory that systemd gives to a service, else /var/lib for root and the XDG state folder for other
     users. If it is not writable, or the account cannot enter it, the data folder is used.
     """
-    folder = _state_folder()
+    if named := os.environ.get("STATE_DIRECTORY", "").partition(":")[0]:
+        folder = Path(named)
+    elif is_root():
+        folder = Path("/var/lib/longhouse")
+    else:
+        folder = Path(os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")) / "longhouse"
     if not folder.is_absolute():  # the user has no home directory
         return data_dir
     with suppress(OSError):
@@ -102,11 +107,3 @@ def state_folder(data_dir: Path, account: Account | None) -> Path:
         if os.access(folder, os.W_OK | os.X_OK) and (account is None or account.may_enter(folder)):
             return folder
     return data_dir
-
-
-def _state_folder() -> Path:
-    if named := os.environ.get("STATE_DIRECTORY", "").partition(":")[0]:
-        return Path(named)
-    if is_root():
-        return Path("/var/lib/longhouse")
-    return Path(os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")) / "longhouse"

@@ -6,7 +6,7 @@ import platform
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -29,7 +29,7 @@ class Binaries:
 
     folder: Path
     major: int
-    vectors: bool = False
+    vectors: bool
     """Whether the extension `vector` works with them on this CPU."""
 
     def path(self, program: str) -> str:
@@ -76,33 +76,28 @@ class BinarySource:
         if override:
             yield str(override), override.absolute
             return
-        package = _package(PACKED)
-        if package and (package / PACKED_FILE).is_file():
+        if (package := _package(PACKED)) and (package / PACKED_FILE).is_file():
             yield PACKED_BY, partial(self._unpacked, package / PACKED_FILE)
-        package = _package(READY)
-        if package:
+        if package := _package(READY):
             yield READY_BY, partial(self._reachable, package)
 
     def _tried(self, folder: Path) -> "Binaries | str":
         """The programs if they run on this machine; else the reason why not."""
-        found = self._version(folder)
-        if not isinstance(found, Binaries):
-            return found
-        verdict = trial.verdict(folder, found.environment, self.account, self.state)
+        env = environment(folder)
+        # The server needs more libraries than the other programs: if it prints its version, they all run.
+        try:
+            answer = accounts.run([str(folder / "postgres"), "--version"], self.account, env)
+        except OSError as error:
+            return error.strerror or str(error)
+        version = re.search(r"\(PostgreSQL\) (\d+)", answer.stdout)
+        if version is None:
+            return trial.reason(answer.stderr, answer.returncode)
+        verdict = trial.verdict(folder, env, self.account, self.state)
         if not verdict.runs:
             return verdict.why
         if verdict.why:
             self.say(f"pgvector in {folder.parent} does not run here ({verdict.why}): search works without it.")
-        return replace(found, vectors=verdict.vectors)
-
-    def _version(self, folder: Path) -> "Binaries | str":
-        """The version as the server prints it, which shows that it runs: it needs more libraries than the others."""
-        try:
-            answer = accounts.run([str(folder / "postgres"), "--version"], self.account, environment(folder))
-        except OSError as error:
-            return error.strerror or str(error)
-        version = re.search(r"\(PostgreSQL\) (\d+)", answer.stdout)
-        return Binaries(folder, int(version[1])) if version else trial.reason(answer.stderr, answer.returncode)
+        return Binaries(folder, int(version[1]), verdict.vectors)
 
     def _unpacked(self, packed: Path) -> Path:
         name = f"{PACKED_BY}-{importlib.metadata.version(PACKED_BY)}-{platform.machine()}"

@@ -87,16 +87,13 @@ def settle(data_dir: Path, say: Callable[[str], None]) -> Path:
     if accounts.is_root() and not os.path.lexists(place):
         account = accounts.unprivileged()
         if not account.may_enter(data_dir):
-            place.symlink_to(_new_folder(data_dir, account) / "postgres")
+            # A random name: if the data folder is deleted and made again, it does not get the old data.
+            state = accounts.state_folder(data_dir, account)
+            folder = Path(tempfile.mkdtemp(prefix=f"{_digest(data_dir)}-", dir=state))
+            folder.chmod(accounts.PASSAGE)
+            place.symlink_to(folder / "postgres")
             say(f"Postgres runs as {account.name}, who may not enter {data_dir}: its data is in {place.readlink()}.")
     return place.resolve()
-
-
-def _new_folder(data_dir: Path, account: Account) -> Path:
-    """A new folder with a random name: if the data folder is deleted and made again, it does not get the old data."""
-    folder = Path(tempfile.mkdtemp(prefix=f"{_digest(data_dir)}-", dir=accounts.state_folder(data_dir, account)))
-    folder.chmod(accounts.PASSAGE)
-    return folder
 
 
 def _digest(path: Path) -> str:
@@ -147,7 +144,11 @@ async def make(home: Path, account: Account | None, binaries: Binaries, perform:
         os.rename(draft, home)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-    _sync(home.parent)
+    handle = os.open(home.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _initdb(draft: Path, binaries: Binaries) -> list[str]:
@@ -160,14 +161,6 @@ def _initdb(draft: Path, binaries: Binaries) -> list[str]:
     ]
 
 
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def socket_folder(home: Path, account: Account | None) -> Path:
     """The data directory, which is closed to other accounts; a short private folder where its path is too long."""
     if len(os.fsencode(home)) <= LONGEST_SOCKET_FOLDER and PLAIN_PATH.fullmatch(str(home)):
@@ -178,14 +171,10 @@ def socket_folder(home: Path, account: Account | None) -> Path:
         folder.mkdir(mode=0o700)
         os.chown(folder, uid, account.gid if account else -1)
     except FileExistsError:
-        _refuse_unless_private(folder, uid)
+        # Another account may have created the name first: the system's temporary folder is open to all.
+        facts = folder.lstat()
+        if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != uid or facts.st_mode & 0o077:
+            raise SetupError(
+                f"{folder} is not a private folder of Longhouse: remove it, or choose a shorter LONGHOUSE_DATA_DIR."
+            ) from None
     return folder
-
-
-def _refuse_unless_private(folder: Path, uid: int) -> None:
-    """Another account may have created the name first: the system's temporary folder is open to all."""
-    facts = folder.lstat()
-    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != uid or facts.st_mode & 0o077:
-        raise SetupError(
-            f"{folder} is not a private folder of Longhouse: remove it, or choose a shorter LONGHOUSE_DATA_DIR."
-        )

@@ -86,18 +86,13 @@ def _lock(data_dir: Path) -> Iterator[int]:
         os.close(lock)
 
 
-def _is_ours(lock: int) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 async def _other(data_dir: Path, lock: int) -> Postmaster | None:
     """The server of another process, once it answers; None once this process holds the lock."""
     deadline = time.monotonic() + START_WITHIN
-    while not _is_ours(lock):
+    while True:
+        with suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return None
         with _explained(data_dir):
             server = _postmaster(data_dir / "postgres")
         if server and server.status == "ready" and await _answers(server):
@@ -105,7 +100,6 @@ async def _other(data_dir: Path, lock: int) -> Postmaster | None:
         if time.monotonic() > deadline:
             raise SetupError(f"Another process holds {data_dir}, but its Postgres does not answer: end that process.")
         await asyncio.sleep(TICK)
-    return None
 
 
 async def _answers(server: Postmaster) -> bool:
@@ -167,7 +161,7 @@ def _exists(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True
+        pass
     return True
 
 
@@ -191,8 +185,7 @@ async def _watched(is_up: Callable[[], bool]) -> AsyncIterator[asyncio.Event]:
         yield gone
     finally:
         watching.cancel()
-        with suppress(asyncio.CancelledError):
-            await watching
+        await asyncio.wait((watching,))
 
 
 # Starting and stopping the server that this process owns

@@ -63,25 +63,22 @@ def _put(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> Non
 
 def placed(folder: Path, fill: Callable[[Path], None]) -> Path:
     """The folder, filled by the first process and readable for all accounts; abandoned drafts are removed."""
-    if not folder.exists():
-        with _locked(folder.parent):
-            for abandoned in folder.parent.glob(f"{folder.name}.new-*"):
-                shutil.rmtree(abandoned, ignore_errors=True)
-            if not folder.exists():
-                _fill(folder, fill)
-    return folder
-
-
-def _fill(folder: Path, fill: Callable[[Path], None]) -> None:
-    draft = Path(tempfile.mkdtemp(prefix=f"{folder.name}.new-", dir=folder.parent))
-    try:
-        fill(draft)
-        for path in (draft, *draft.rglob("*")):
-            if not path.is_symlink():
-                path.chmod(0o755 if path.stat().st_mode & 0o100 else 0o644)
-        draft.rename(folder)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
+    if folder.exists():
+        return folder
+    with _locked(folder.parent):
+        for abandoned in folder.parent.glob(f"{folder.name}.new-*"):
+            shutil.rmtree(abandoned, ignore_errors=True)
+        if folder.exists():
+            return folder
+        draft = Path(tempfile.mkdtemp(prefix=f"{folder.name}.new-", dir=folder.parent))
+        try:
+            fill(draft)
+            for path in (draft, *draft.rglob("*")):
+                if not path.is_symlink():
+                    path.chmod(0o755 if path.stat().st_mode & 0o100 else 0o644)
+            return draft.rename(folder)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """The SQL column `embedding`: the type `vector` of pgvector where the extension works, else bytes."""
 
-from dataclasses import dataclass
 from importlib import resources
 from typing import Final
 
@@ -12,11 +11,12 @@ from longhouse.store.search.vectors import spelled
 
 log = structlog.get_logger()
 
+TABLE: Final = "search_documents"
 VIEWS: Final = ("tools", "agent_templates")
 BATCH: Final = 1000
 
 STATE: Final = """
-    SELECT c.relkind = 'r' AS is_table, a.atttypid AS type FROM pg_class c
+    SELECT c.relname AS name, a.atttypid AS type FROM pg_class c
     JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'embedding' AND NOT a.attisdropped
     WHERE c.oid IN (to_regclass('search_documents'), to_regclass('tools'), to_regclass('agent_templates'))
 """
@@ -56,18 +56,6 @@ BYTES: Final = 17
 """The OID of the type `bytea`, the same in every Postgres."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """How SQL shows vectors: the type of the column `embedding` (None: no such column), and the type in each view."""
-
-    kept: int | None
-    views: tuple[int, ...]
-
-
-def as_shown(extension: int | None) -> Shown:
-    return Shown(kept=extension, views=(extension or BYTES,) * len(VIEWS))
-
-
 async def column_type(db: Executor) -> str | None:
     """The name of the column `embedding`'s type on this connection; None where there is no such column."""
     found: str | None = await db.value(COLUMN_TYPE)
@@ -77,23 +65,17 @@ async def column_type(db: Executor) -> str | None:
 async def bind(connection: asyncpg.Connection, *, may_extend: bool) -> None:
     """Sets the column and the views to the extension's type if that works on this Postgres; else, to bytes."""
     extension = await _extension(connection) if may_extend else None
-    wanted = as_shown(extension)
-    if await _shown(connection) == wanted:
+    present = {row["name"]: row["type"] for row in await connection.fetch(STATE)}
+    if present == dict.fromkeys(VIEWS, extension or BYTES) | ({TABLE: extension} if extension else {}):
         return
     try:
         async with connection.transaction():
-            await _show(connection, wanted)
+            await _show(connection, extension)
     except (asyncpg.InsufficientPrivilegeError, asyncpg.DependentObjectsStillExistError) as error:
         # Other objects depend on the views, or another role owns them. They work as before, so nothing else fails.
         reason = f"{error.args[0]}: {error.detail}" if error.detail else error.args[0]
         message = "SQL shows vectors as before: resolve what the error names, then migrate again"
         log.warning("vector_columns_unchanged", message=message, error=reason)
-
-
-async def _shown(connection: asyncpg.Connection) -> Shown:
-    rows = await connection.fetch(STATE)
-    kept = next((row["type"] for row in rows if row["is_table"]), None)
-    return Shown(kept, tuple(row["type"] for row in rows if not row["is_table"]))
 
 
 async def _extension(connection: asyncpg.Connection) -> int | None:
@@ -129,16 +111,16 @@ async def _name(connection: asyncpg.Connection, number: int) -> str:
     return str(await connection.fetchval("SELECT format_type($1, NULL)", number))
 
 
-async def _show(connection: asyncpg.Connection, wanted: Shown) -> None:
+async def _show(connection: asyncpg.Connection, extension: int | None) -> None:
     grants = [row["grant"] for row in await connection.fetch(GRANTS)]
     await connection.execute(f"DROP VIEW IF EXISTS {', '.join(VIEWS)}")
     await connection.execute("ALTER TABLE search_documents DROP COLUMN IF EXISTS embedding")
-    if wanted.kept:
-        named = await _name(connection, wanted.kept)
+    if extension:
+        named = await _name(connection, extension)
         await connection.execute(f"ALTER TABLE search_documents ADD embedding {named}")
         await _fill(connection, named)
     views = (resources.files("longhouse.store") / "catalog_views.sql").read_text("utf-8")
-    await connection.execute(views.replace(":embedding", "embedding" if wanted.kept else "vector"))
+    await connection.execute(views.replace(":embedding", "embedding" if extension else "vector"))
     for grant in grants:
         await connection.execute(grant)
 
