@@ -13,7 +13,7 @@ from longhouse.models.http_client import open_endpoint
 from longhouse.models.openai import OpenAIModel
 
 TABLE = "CREATE TABLE IF NOT EXISTS bare (id bigserial PRIMARY KEY, body json NOT NULL)"
-APPEND = "INSERT INTO bare (body) VALUES ($1)"
+APPEND = "INSERT INTO bare (body) VALUES (:body)"
 CLOCK = Tool(name="clocktool", description="Tell the time.", schema={"type": "object", "properties": {}})
 
 
@@ -44,7 +44,7 @@ async def _session(ground: Ground, model: OpenAIModel) -> None:
     for step in range(STEPS):
         body = Body(model="m", messages=messages, tools=(CLOCK.spec("clocktool"),), tool_choice="required")
         arguments = "".join([part.arguments async for delta in model.stream(body) for part in delta.calls])
-        await ground.db.run(APPEND, '{"replied": true}')
+        await ground.db.run(APPEND, body='{"replied": true}')
         call = ToolCall(id=f"{step}-action-0", function=Function(name="clocktool", arguments=arguments))
         messages += [Assistant(tool_calls=(call,)), ToolResult(tool_call_id=call.id, content="noon")]
-        await ground.db.run(APPEND, '{"returned": true}')
+        await ground.db.run(APPEND, body='{"returned": true}')

@@ -1,6 +1,7 @@
 """Tests on throw-away data whether Postgres programs run on this CPU: an illegal instruction would crash the server."""
 
 import hashlib
+import json
 import os
 import platform
 import re
@@ -8,11 +9,9 @@ import signal
 import subprocess
 import tempfile
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
-
-import msgspec
 
 from longhouse.store.postgres import account as accounts
 from longhouse.store.postgres.account import Account
@@ -49,13 +48,13 @@ class TrialResult:
 def verdict(programs: Path, env: dict[str, str], account: Account | None, state: Path) -> TrialResult:
     """The stored verdict on these programs and this CPU; without one, runs a trial and stores its verdict."""
     note = state / f"trial-{_key(programs)}.json"
-    with suppress(OSError, msgspec.MsgspecError):
-        return msgspec.json.decode(note.read_bytes(), type=TrialResult)
+    with suppress(OSError, ValueError, TypeError):
+        return TrialResult(**json.loads(note.read_text("utf-8")))
     found = _tried(programs, env, account)
     if not found.why or ILLEGAL in found.why:  # other failures, such as a full disk, may be temporary
         # If this fails, the next start only needs another trial of about a second.
-        with suppress(OSError), tempfile.NamedTemporaryFile(dir=note.parent, delete=False) as draft:
-            draft.write(msgspec.json.encode(found))
+        with suppress(OSError), tempfile.NamedTemporaryFile("w", dir=note.parent, delete=False) as draft:
+            json.dump(asdict(found), draft)
             draft.close()
             os.replace(draft.name, note)
     return found
