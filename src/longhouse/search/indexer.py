@@ -142,7 +142,7 @@ class Indexer:
 
     async def _index_tools(self, space: Space | None) -> None:
         model = space.model if space else None
-        await index.remove(self.db, "tool", await index.gone(self.db, "tool"))
+        await index.remove_gone(self.db, "tool")
         todo = await index.count_lacking(self.db, model)
         done = 0
         async with aclosing(_ahead(lambda after: _read(self.db, model, after))) as batches:
@@ -155,7 +155,7 @@ class Indexer:
             await index.settle(self.db)
 
     async def _index_templates(self, space: Space | None) -> None:
-        await index.remove(self.db, "template", await index.gone(self.db, "template"))
+        await index.remove_gone(self.db, "template")
         entries = []
         for row in await index.templates(self.db):
             facts = _template_facts(row)

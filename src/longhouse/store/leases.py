@@ -52,16 +52,15 @@ WAIT_OUT: Final = """
     WHERE id = :session AND fence = :fence AND head = :head RETURNING true
 """
 
-LET_GO: Final = "UPDATE sessions SET holder = NULL, due = true WHERE id = :session AND fence = :fence RETURNING true"
+RELEASE: Final = """
+    UPDATE sessions SET holder = :holder, due = true WHERE id = :session AND fence = :fence RETURNING true
+"""
 
 # The holder's name stays with a suffix that no worker has, so the next claim journals a takeover.
 BREAK_OFF: Final = f"""
     UPDATE sessions SET holder = holder || '{INTERRUPTED}', due = true
     WHERE id = :session AND fence = :fence AND holder NOT LIKE '%{INTERRUPTED}'
 """
-
-# Restores the previous holder as if the session had not been claimed: the next claim is a takeover from that holder.
-PUT_BACK: Final = "UPDATE sessions SET holder = :holder, due = true WHERE id = :session AND fence = :fence"
 
 RUNNABLE: Final = """
     SELECT s.id FROM sessions s
@@ -114,7 +113,6 @@ SUSPECTS: Final = f"""
     FROM workers w WHERE w.id <> :worker
 """
 BURY: Final = "DELETE FROM workers WHERE id = :worker AND beat_at = :beat_at"
-
 
 # A session with a holder is always marked as due, and the index covers due sessions.
 WORKERS: Final = """
@@ -196,7 +194,7 @@ async def wait_out(
 
 async def let_go(db: Database, lease: Lease) -> bool:
     """Releases a session between two steps so that another worker can claim it; False if one has already."""
-    return bool(await db.value(LET_GO, session=lease.session_id, fence=lease.fence))
+    return bool(await db.value(RELEASE, session=lease.session_id, fence=lease.fence, holder=None))
 
 
 async def break_off(db: Database, lease: Lease) -> None:
@@ -205,8 +203,8 @@ async def break_off(db: Database, lease: Lease) -> None:
 
 
 async def put_back(db: Database, lease: Lease) -> None:
-    """Gives up a takeover before any event of it is written."""
-    await db.run(PUT_BACK, session=lease.session_id, fence=lease.fence, holder=lease.previous)
+    """Undoes a claim of which no event is written: the next claim is a takeover from the previous holder."""
+    await db.run(RELEASE, session=lease.session_id, fence=lease.fence, holder=lease.previous)
 
 
 async def runnable(db: Database, worker: str, limit: int, *, running: Iterable[str]) -> list[str]:

@@ -180,7 +180,7 @@ async def sole_writer(db: Database) -> AsyncIterator[bool]:
 async def space(db: Database, name: str) -> Space | None:
     """The vector space of an embedding model; None if nothing was indexed with the model."""
     row = await db.row(KNOWN_MODEL, name=name)
-    return Space(row["id"], row["dimensions"]) if row else None
+    return Space(*row) if row else None
 
 
 async def make_space(db: Database, name: str, dimensions: int) -> Space:
@@ -259,8 +259,10 @@ async def _add(
     )
 
 
-async def remove(db: Database, kind: Kind, names: Sequence[str]) -> None:
-    await db.tuned(BY_KEYS, REMOVE, kind=kind, names=list(names))
+async def remove_gone(db: Database, kind: Kind) -> None:
+    """Removes documents whose name has no active version in the catalog."""
+    names = [row["name"] for row in await db.rows(GONE, kind=kind)]
+    await db.tuned(BY_KEYS, REMOVE, kind=kind, names=names)
 
 
 async def lacking(db: Database, model: int | None, *, after: str, limit: int) -> Sequence[asyncpg.Record]:
@@ -280,11 +282,6 @@ async def templates(db: Database) -> Sequence[asyncpg.Record]:
 async def descriptors(db: Database, tools: Mapping[str, int]) -> Sequence[asyncpg.Record]:
     """Names and descriptors of these versions of tools, in the order given."""
     return await db.rows(SEVERAL, kind="tool", names=list(tools), versions=list(tools.values()))
-
-
-async def gone(db: Database, kind: Kind) -> list[str]:
-    """Names in the index that have no active version in the catalog."""
-    return [row["name"] for row in await db.rows(GONE, kind=kind)]
 
 
 async def progress(db: Database, kind: Kind, done: int, todo: int) -> None:
@@ -316,8 +313,7 @@ async def sweep(db: Database) -> None:
 
 async def empty(db: Database) -> None:
     """Deletes the whole index, so that it is built again."""
-    async with db.pool.acquire() as connection, connection.transaction():
-        await connection.execute(EMPTY)
+    await db.run(EMPTY)
 
 
 def _array(values: Sequence[str]) -> str:
