@@ -223,7 +223,7 @@ async def test_a_prompt_in_the_queue_is_cancelled_before_it_starts(serving: Serv
     session_id = await opened(db)
     async with db.connection() as connection:
         # Held by a worker that lives and does nothing.
-        await leases.enlist(connection, "slow", node="n", pid=1, slots=1)
+        await leases.register_worker(connection, "slow", node="n", pid=1, slots=1)
         assert await leases.claim(db, session_id, "slow")
         async with serving(ask) as house:
             shown = await house.session(session_id)

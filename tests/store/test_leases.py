@@ -30,7 +30,7 @@ async def claimed(db: Database, worker: str, session_id: str = "s") -> Lease:
 async def on_the_roster(dsn: str, worker: str) -> asyncpg.Connection:
     """The connection on which this worker lives."""
     connection = await connect(dsn)
-    await leases.enlist(connection, worker, node="n", pid=1, slots=1)
+    await leases.register_worker(connection, worker, node="n", pid=1, slots=1)
     return connection
 
 
@@ -133,7 +133,7 @@ async def test_a_worker_whose_connection_is_gone_is_unlocked_at_once(dsn: str, d
     assert not gone.silent
     lease = await claimed(db, "w", await opened(db))
     assert await leases.claim(db, "s", "heir") is None
-    await leases.bury(db, gone)
+    await leases.delete_dead_worker(db, gone)
     heir = await claimed(db, "heir")
     assert (heir.previous, heir.fence) == ("w", lease.fence + 1)
 
@@ -154,9 +154,9 @@ async def test_a_worker_that_beats_again_is_not_buried(dsn: str, db: Database) -
     life = await on_the_roster(dsn, "w")
     seen = await suspect(db, "w")
     assert await leases.beat(life, "w")
-    await leases.bury(db, seen)
+    await leases.delete_dead_worker(db, seen)
     assert await leases.alive(db) == 1
-    await leases.bury(db, await suspect(db, "w"))
+    await leases.delete_dead_worker(db, await suspect(db, "w"))
     assert await leases.alive(db) == 0
     assert not await leases.beat(life, "w")
     life.terminate()

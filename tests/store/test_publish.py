@@ -10,7 +10,7 @@ from unsteady_connection import COMMIT, unsteady
 from longhouse.agents.template import MultiAgentMeta, Template
 from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.store.catalog.catalog import Catalog
-from longhouse.store.catalog.publish import Outrun, PublishTerms, persist
+from longhouse.store.catalog.publish import ConcurrentChange, PublishTerms, retry_on_change
 from longhouse.store.database import Database
 from search_helpers import generation
 
@@ -66,7 +66,7 @@ async def test_a_change_of_what_others_have_changed_meanwhile_is_outrun_as_a_who
     seen = PublishTerms(seen={"price": 1})
     assert await publish(catalog, "two", terms=seen) == (2, True)
     before = await generation(catalog.tools)
-    with pytest.raises(Outrun):
+    with pytest.raises(ConcurrentChange):
         await catalog.tools.publish([tool("cost"), tool(text="three")], by="us", terms=seen)
     assert await catalog.tools.named("cost") is None
     assert len(await catalog.tools.versions("price")) == 2
@@ -76,7 +76,7 @@ async def test_a_change_of_what_others_have_changed_meanwhile_is_outrun_as_a_who
         "the latest where none is"
     )
     await catalog.tools.deactivate("price", retire=True)
-    with pytest.raises(Outrun):
+    with pytest.raises(ConcurrentChange):
         await publish(catalog, "four", terms=PublishTerms(seen={"price": 3}))
 
 
@@ -90,7 +90,7 @@ async def test_of_changes_at_once_none_is_lost(catalog: Catalog) -> None:
         await catalog.tools.publish([changed], by="us", terms=PublishTerms(seen={"price": found.version}))
 
     tags = [f"tag {n}" for n in range(5)]
-    await asyncio.gather(*(persist(partial(add, tag)) for tag in tags))
+    await asyncio.gather(*(retry_on_change(partial(add, tag)) for tag in tags))
     found = await catalog.tools.find("price")
     assert found is not None
     assert sorted(found.tags) == tags
@@ -98,8 +98,8 @@ async def test_of_changes_at_once_none_is_lost(catalog: Catalog) -> None:
 
 async def test_who_is_always_outrun_is_told_so_in_the_end(catalog: Catalog) -> None:
     await catalog.tools.publish([tool()], by="us")
-    with pytest.raises(Outrun) as error:
-        await persist(lambda: publish(catalog, "two", terms=PublishTerms(seen={"price": 7})))
+    with pytest.raises(ConcurrentChange) as error:
+        await retry_on_change(lambda: publish(catalog, "two", terms=PublishTerms(seen={"price": 7})))
     assert (error.value.status, error.value.code) == (409, "changed_meanwhile")
 
 
@@ -109,7 +109,7 @@ async def test_names_that_differ_in_case_alone_never_come_side_by_side(catalog: 
     told = await asyncio.gather(
         *(catalog.tools.publish([tool(name)], by="us", terms=apart) for name in names), return_exceptions=True
     )
-    assert [type(one) for one in told].count(Outrun) == 3
+    assert [type(one) for one in told].count(ConcurrentChange) == 3
     [there] = await catalog.tools.names()
     [same] = await catalog.tools.publish([tool(there, "next")], by="us", terms=apart)
     assert same.version == 2
@@ -174,5 +174,5 @@ async def test_a_change_whose_reply_is_lost_finds_itself_again(dsn: str) -> None
             return await publish(catalog, "two", terms=PublishTerms(seen={"price": seen}))
 
         line.lose_reply(at=COMMIT)
-        assert await persist(change) == (2, True)
+        assert await retry_on_change(change) == (2, True)
         assert line.cuts == 1

@@ -78,7 +78,7 @@ async def test_those_not_asked_for_the_longest_make_room(db: Database) -> None:
 def test_vectors_are_kept_as_half_floats_with_the_low_byte_first() -> None:
     [kept] = vectors.packed(np.array([[0.25, -1.0, 0.0000001]], np.float32))
     assert kept == bytes.fromhex("0034 00bc 0200")
-    assert vectors.spelled(kept) == "[0.25,-1.0,0.0]"
+    assert vectors.pgvector_literal(kept) == "[0.25,-1.0,0.0]"
 
 
 def test_a_text_without_a_vector_is_near_to_nothing() -> None:

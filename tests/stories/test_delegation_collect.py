@@ -124,8 +124,8 @@ async def test_a_result_of_an_earlier_turn_is_waited_for_with_its_questions(serv
         # What she was told belongs to the tree of that turn, although another has begun her.
         top, ann = await house.folded(said["model"]), await session_of(house.db, "ann")
         for call in ("1-action-0", "2-action-0"):
-            assert [one.id for one in await tree.over(house.db, top, call, collected(top))] == [ann]
-            assert await tree.over(house.db, top, call, []) == []
+            assert [one.id for one in await tree.closed_questions(house.db, top, call, collected(top))] == [ann]
+            assert await tree.closed_questions(house.db, top, call, []) == []
 
 
 async def test_a_handle_of_somebody_else_is_none(serving: Serving) -> None:

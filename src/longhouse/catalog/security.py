@@ -11,8 +11,8 @@ import structlog
 from longhouse.agents.tool_descriptor import SecurityOverlay, SecurityPolicy
 from longhouse.errors import CallerError
 from longhouse.store.catalog.catalog import Catalog
-from longhouse.store.catalog.overlays import Overlaid, spoken
-from longhouse.store.catalog.publish import persist
+from longhouse.store.catalog.overlays import Overlaid, set_fields
+from longhouse.store.catalog.publish import retry_on_change
 from longhouse.store.catalog.repository import Version
 from longhouse.tools.base import ToolRegistry
 from longhouse.validation_messages import explain, path_text
@@ -47,7 +47,7 @@ def shown(laid: Overlaid | None) -> dict[str, Any] | None:
     """An overlay as the API shows it."""
     if laid is None:
         return None
-    return {**spoken(laid.overlay), "changed_by": laid.changed_by, "changed_at": laid.changed_at}
+    return {**set_fields(laid.overlay), "changed_by": laid.changed_by, "changed_at": laid.changed_at}
 
 
 async def held(catalog: Catalog, tool: Version) -> Held:
@@ -55,7 +55,7 @@ async def held(catalog: Catalog, tool: Version) -> Held:
     await catalog.overlays.refresh()
     said = tool.descriptor
     policy = msgspec.convert(said.get("security_policy") or {}, SecurityPolicy)
-    return Held(tool.name, policy, bool(said.get("needs_approval")), catalog.overlays.laid(tool.name))
+    return Held(tool.name, policy, bool(said.get("needs_approval")), catalog.overlays.entry(tool.name))
 
 
 async def decide(catalog: Catalog, tool: Version, change: Callable[[dict[str, Any]], Any], *, by: str) -> Held:
@@ -63,14 +63,14 @@ async def decide(catalog: Catalog, tool: Version, change: Callable[[dict[str, An
 
     async def attempt() -> Held:
         seen = (await held(catalog, tool)).laid
-        overlay = _parsed(change(spoken(seen.overlay) if seen else {}))
+        overlay = _parsed(change(set_fields(seen.overlay) if seen else {}))
         _refuse_approval(tool, overlay)
         await catalog.overlay(tool.name, overlay, seen=seen, by=by)
         message = "The security policy of a tool was changed."
-        log.info("security_overlay_changed", message=message, tool=tool.name, by=by, overlay=spoken(overlay))
+        log.info("security_overlay_changed", message=message, tool=tool.name, by=by, overlay=set_fields(overlay))
         return await held(catalog, tool)
 
-    return await persist(attempt)
+    return await retry_on_change(attempt)
 
 
 def _parsed(said: Any) -> SecurityOverlay:

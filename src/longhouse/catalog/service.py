@@ -8,7 +8,7 @@ from longhouse.catalog import security
 from longhouse.catalog.validation import CatalogValidator
 from longhouse.errors import CallerError
 from longhouse.store.catalog.overlays import Overlays
-from longhouse.store.catalog.publish import Published, persist
+from longhouse.store.catalog.publish import Published, retry_on_change
 from longhouse.store.catalog.repository import CatalogEntry, T, Version, VersionRepository
 
 
@@ -50,7 +50,7 @@ class CatalogService(Generic[T]):
             seen = {name: found.active or found.latest}
             return await self.next(name, patched(found.descriptor, patch), by=by, activate=activate, seen=seen)
 
-        return await persist(attempt)
+        return await retry_on_change(attempt)
 
     async def named(self, name: str) -> CatalogEntry:
         found = await self.shelf.named(name) if could_be_named(name) else None
@@ -63,7 +63,7 @@ class CatalogService(Generic[T]):
         if self._overlays is None:
             return {}
         await self._overlays.refresh()
-        laid = {name: security.shown(self._overlays.laid(name)) for name in names}
+        laid = {name: security.shown(self._overlays.entry(name)) for name in names}
         return {name: {"security_overlay": one} for name, one in laid.items() if one}
 
     async def version(self, name: str, version: int) -> Version:

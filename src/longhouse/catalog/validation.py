@@ -16,7 +16,7 @@ from longhouse.catalog.drafts import Problem
 from longhouse.egress import ANYWHERE, Egress
 from longhouse.secrets import READS_ALONG, Secrets, is_like_a_key, keys_in, unsealed
 from longhouse.store.catalog.catalog import BUILT_IN, Catalog
-from longhouse.store.catalog.publish import Published, PublishTerms, persist
+from longhouse.store.catalog.publish import Published, PublishTerms, retry_on_change
 from longhouse.store.catalog.repository import Alike, Kind, T, VersionRepository
 from longhouse.tools.arguments import schema_problem
 from longhouse.tools.bindings import python
@@ -81,7 +81,7 @@ class CatalogValidator:
             return [replace(one, warnings=warned.get(nth, ())) for nth, one in enumerate(published)]
 
         # No retry with `seen`: a descriptor made from an outdated version must be made again by the caller.
-        return await (attempt() if seen else persist(attempt))
+        return await (attempt() if seen else retry_on_change(attempt))
 
     async def _read(self, shelf: VersionRepository[T], listed: Sequence[Any], many: bool) -> list[T]:
         """The parsed descriptors, if all are valid."""

@@ -11,7 +11,7 @@ from longhouse import background
 from longhouse.integrations.redis.client import TROUBLE as REDIS_TROUBLE
 from longhouse.store import erasure, projections
 from longhouse.store.database import UNREACHABLE, Database
-from longhouse.store.erasure import Trace
+from longhouse.store.erasure import ErasedSession
 from longhouse.store.projections import ProjectionRow
 
 TROUBLE: Final = (*REDIS_TROUBLE, *UNREACHABLE, asyncpg.PostgresError)
@@ -40,7 +40,7 @@ class Target(Protocol):
         """Brings these sessions up to date in the target, and saves the cursors."""
         ...
 
-    async def forget(self, traces: Sequence[Trace]) -> None:
+    async def forget(self, traces: Sequence[ErasedSession]) -> None:
         """Removes the data of erased sessions from the target."""
         ...
 

@@ -28,7 +28,7 @@ from longhouse.journal.transcript import Step
 from longhouse.store import erasure, journals, projections, sessions
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
-from longhouse.store.erasure import Trace
+from longhouse.store.erasure import ErasedSession
 from longhouse.store.projections import ProjectionRow
 
 log = structlog.get_logger()
@@ -115,7 +115,7 @@ class SessionLog:
             # Erased while it was written: the eraser may have removed the logs before this write.
             await self._remove((row.owner, row.conversation_id) for row in rows if row.id in gone)
 
-    async def forget(self, traces: Sequence[Trace]) -> None:
+    async def forget(self, traces: Sequence[ErasedSession]) -> None:
         """Removes the logs of their conversations: the lines of single sessions cannot be told apart in them."""
         await self._remove((trace.owner, trace.conversation_id) for trace in traces)
 

@@ -134,7 +134,7 @@ class Engine:
                 unbegun = self.performer.unbegun(run.session)
             else:
                 # Our name is there from a claim that failed: the worker before it is not known.
-                previous = leases.NOBODY_KNOWN
+                previous = leases.UNKNOWN_HOLDER
         try:
             await self.recorder.record(run, [events.Resumed(worker=self.worker, previous=previous, unbegun=unbegun)])
         except AlreadyReturned:
@@ -200,7 +200,7 @@ class Engine:
             run.session,
             version=template.version,
             instance=instance.id,
-            limits=within(template.execution_policy.limits, await results.left(self.db, run.session, prompt)),
+            limits=within(template.execution_policy.limits, await results.budget_left(self.db, run.session, prompt)),
             rights=narrowed(prompt.rights, template),
             cleaned=template.reset_policy.cleaned,
             approve_in_chat=template.execution_policy.approve_in_chat,

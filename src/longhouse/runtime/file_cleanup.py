@@ -13,7 +13,7 @@ from longhouse import background
 from longhouse.integrations.agent_log_files import file_name
 from longhouse.store import erasure
 from longhouse.store.database import Database
-from longhouse.store.erasure import Trace
+from longhouse.store.erasure import ErasedSession
 
 log = structlog.get_logger()
 
@@ -43,7 +43,7 @@ class FileCleanup:
             await asyncio.to_thread(self._shred, traces)
             self._nth = traces[-1].nth
 
-    def _shred(self, traces: Sequence[Trace]) -> None:
+    def _shred(self, traces: Sequence[ErasedSession]) -> None:
         marks = {mark for trace in traces for mark in trace.reports}
         _remove(folder / file_name(trace.session_id) for folder in self.logs for trace in traces)
         if marks:

@@ -85,7 +85,7 @@ class Heartbeat:
         lost, self._backend = asyncio.Event(), connection.get_server_pid()
         connection.add_termination_listener(lambda _: lost.set())
         node, pid = socket.gethostname(), os.getpid()
-        await self._answered(leases.enlist(connection, self._worker, node=node, pid=pid, slots=self._slots))
+        await self._answered(leases.register_worker(connection, self._worker, node=node, pid=pid, slots=self._slots))
         while await self._answered(leases.beat(connection, self._worker)):
             self._last, self._is_lost = asyncio.get_running_loop().time(), False
             self.begun.set()

@@ -179,7 +179,7 @@ class Worker:
         self._suspected = {suspect.worker: suspect for suspect in suspects if suspect.unlocked}
         for suspect in dead:
             log.warning("worker_dead", message="a worker is dead; its sessions are taken over", worker=suspect.worker)
-            await leases.bury(self._db, suspect)
+            await leases.delete_dead_worker(self._db, suspect)
         if dead:
             await self._find_runnable()
 

@@ -152,7 +152,7 @@ class Indexer:
                 await index.progress(self.db, "tool", done, todo)
                 log.info("tools_indexed", done=done, of=todo)
         if todo >= BATCH:
-            await index.settle(self.db)
+            await index.update_statistics(self.db)
 
     async def _index_templates(self, space: Space | None) -> None:
         await index.remove_gone(self.db, "template")

@@ -16,7 +16,7 @@ from longhouse.journal.session import EPHEMERAL, EPHEMERAL_LABEL
 from longhouse.store import files, memory_files
 from longhouse.store.database import Database, Transaction
 from longhouse.store.delegation import tree
-from longhouse.store.delegation.delegations import LOCK, LOCK_ROWS, tell
+from longhouse.store.delegation.delegations import LOCK, LOCK_ROWS, return_outcome
 from longhouse.store.delegation.results import DelegationResult
 from longhouse.store.memory_files import Scope
 
@@ -40,16 +40,16 @@ OUTCOMES: Final = """
     RETURNING d.parent, d.call, d.trace, o.is_open
 """
 FILES: Final = """
-    WITH told AS (
+    WITH events AS (
         SELECT j.kind, j.body_digest,
                CASE WHEN f.content IS NULL THEN j.body::text ELSE convert_from(f.content, 'UTF8') END AS body
         FROM journal j LEFT JOIN files f ON f.digest = j.body_digest
         WHERE j.session_id = ANY(:ids) AND (j.kind IN ('Prompted', 'Stored') OR j.body_digest IS NOT NULL)
     )
-    SELECT body_digest AS digest FROM told WHERE body_digest IS NOT NULL
-    UNION SELECT body::json ->> 'digest' FROM told WHERE kind = 'Stored'
+    SELECT body_digest AS digest FROM events WHERE body_digest IS NOT NULL
+    UNION SELECT body::json ->> 'digest' FROM events WHERE kind = 'Stored'
     UNION
-    SELECT shown[1] FROM told CROSS JOIN LATERAL regexp_matches(body, 'longhouse-file:([0-9a-f]{64})', 'g') AS shown
+    SELECT shown[1] FROM events CROSS JOIN LATERAL regexp_matches(body, 'longhouse-file:([0-9a-f]{64})', 'g') AS shown
     WHERE kind = 'Prompted'
 """
 NOTE: Final = f"""
@@ -119,7 +119,7 @@ class Forgotten:
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class ErasedSession:
     """An erased session: what is needed to find its copies in other systems."""
 
     nth: int
@@ -161,7 +161,7 @@ async def forget(db: Database, session_id: str, owner: str) -> Forgotten | None:
         there = {row["id"] for row in await tx.rows(LOCK_ROWS, ids=sorted({*ids, *(row["parent"] for row in waiting)}))}
         if session_id not in there:
             return None  # another request was first
-        appended = await tell(tx, waiting, DelegationResult(outcome=FORGOTTEN))
+        appended = await return_outcome(tx, waiting, DelegationResult(outcome=FORGOTTEN))
         digests = [row["digest"] for row in await tx.rows(FILES, ids=ids)]
         await _forget_memories(tx, owner, conversation, ids)
         # The numbers grow in the order of commits, so that a reader that follows them misses none.
@@ -198,9 +198,9 @@ async def _shared(tx: Transaction, owner: str, conversation: str, ids: Sequence[
     return {scope for row in rows for scope in memory_files.passing(*row)}
 
 
-async def since(db: Database, nth: int) -> list[Trace]:
+async def since(db: Database, nth: int) -> list[ErasedSession]:
     """A page of the sessions that were erased after this number, in order."""
-    return [Trace(*row) for row in await db.rows(SINCE, nth=nth)]
+    return [ErasedSession(*row) for row in await db.rows(SINCE, nth=nth)]
 
 
 async def gone(db: Database, ids: Sequence[str]) -> set[str]:

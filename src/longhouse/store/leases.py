@@ -80,7 +80,7 @@ FENCES: Final = "SELECT id, fence FROM sessions WHERE id = ANY(:sessions)"
 
 HEADS: Final = "SELECT id, head, state FROM sessions WHERE id = ANY(:sessions)"
 
-ENLIST: Final = """
+REGISTER_WORKER: Final = """
     INSERT INTO workers (id, lock_key, node, pid, slots) VALUES (:worker, :lock_key, :node, :pid, :slots)
     ON CONFLICT (id) DO UPDATE SET beat_at = now()
 """
@@ -112,7 +112,7 @@ SUSPECTS: Final = f"""
            NOT EXISTS (SELECT FROM pg_locks l WHERE {_HOLDS.format(key="w.lock_key")}) AS unlocked
     FROM workers w WHERE w.id <> :worker
 """
-BURY: Final = "DELETE FROM workers WHERE id = :worker AND beat_at = :beat_at"
+DELETE_DEAD_WORKER: Final = "DELETE FROM workers WHERE id = :worker AND beat_at = :beat_at"
 
 # A session with a holder is always marked as due, and the index covers due sessions.
 WORKERS: Final = """
@@ -152,7 +152,7 @@ def lock_key(worker: str) -> int:
     return int.from_bytes(hashlib.sha256(worker.encode()).digest()[:8], "big", signed=True)
 
 
-NOBODY_KNOWN: Final = f"unknown{INTERRUPTED}"
+UNKNOWN_HOLDER: Final = f"unknown{INTERRUPTED}"
 """Stands for the previous holder where it is not known which worker held the session last."""
 
 
@@ -226,13 +226,15 @@ async def heads(db: Database, sessions: Sequence[str]) -> dict[str, tuple[int, s
     return {row["id"]: (row["head"], row["state"]) for row in await db.rows(HEADS, sessions=list(sessions))}
 
 
-async def enlist(connection: asyncpg.Connection, worker: str, *, node: str, pid: int, slots: int) -> None:
+async def register_worker(connection: asyncpg.Connection, worker: str, *, node: str, pid: int, slots: int) -> None:
     """Takes the worker's own advisory lock on this connection and inserts the worker into the table `workers`."""
     if not await connection.fetchval("SELECT pg_try_advisory_lock($1)", lock_key(worker)):
         # An older connection of this worker holds the lock and is dead; Postgres may not notice that for hours.
         await connection.execute(EVICT, lock_key(worker))
         await connection.execute("SELECT pg_advisory_lock($1)", lock_key(worker))
-    await connection.execute(*bound(ENLIST, worker=worker, lock_key=lock_key(worker), node=node, pid=pid, slots=slots))
+    await connection.execute(
+        *bound(REGISTER_WORKER, worker=worker, lock_key=lock_key(worker), node=node, pid=pid, slots=slots)
+    )
 
 
 async def beat(connection: asyncpg.Connection, worker: str) -> bool:
@@ -263,9 +265,9 @@ async def suspects(db: Database, worker: str, lease: float) -> list[Suspect]:
     return [Suspect(*row) for row in await db.rows(SUSPECTS, worker=worker, lease=lease)]
 
 
-async def bury(db: Database, suspect: Suspect) -> None:
+async def delete_dead_worker(db: Database, suspect: Suspect) -> None:
     """Deletes a dead worker's row, unless it has written a heartbeat since."""
-    await db.run(BURY, worker=suspect.worker, beat_at=suspect.beat_at)
+    await db.run(DELETE_DEAD_WORKER, worker=suspect.worker, beat_at=suspect.beat_at)
 
 
 async def workers(db: Database, *, before: Position | None, limit: int) -> list[WorkerRow]:

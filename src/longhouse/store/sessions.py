@@ -39,7 +39,7 @@ class Rested:
 
 
 @dataclass(frozen=True, slots=True)
-class Turned:
+class AcceptedRequest:
     """The session, turn and event of an accepted request."""
 
     digest: str
@@ -150,14 +150,14 @@ async def agent_of(db: Database, owner: str, *, conversation: str | None, finger
     return found
 
 
-async def request_by_key(db: Database, owner: str, key: str) -> Turned | None:
+async def request_by_key(db: Database, owner: str, key: str) -> AcceptedRequest | None:
     row = await db.row(BY_KEY, owner=owner, key=key)
-    return Turned(*row) if row else None
+    return AcceptedRequest(*row) if row else None
 
 
-async def request_by_digest(db: Database, owner: str, digest: str) -> Turned | None:
+async def request_by_digest(db: Database, owner: str, digest: str) -> AcceptedRequest | None:
     row = await db.row(BY_DIGEST, owner=owner, digest=digest)
-    return Turned(*row) if row else None
+    return AcceptedRequest(*row) if row else None
 
 
 async def forget_requests(db: Database) -> None:

@@ -78,7 +78,7 @@ class SessionResolver:
 
     # A repeated request
 
-    async def _repeated(self, asked: ChatInput) -> sessions.Turned | None:
+    async def _repeated(self, asked: ChatInput) -> sessions.AcceptedRequest | None:
         accepted = asked.accepted
         if accepted.key:
             turned = await sessions.request_by_key(self.db, accepted.owner, accepted.key)
@@ -92,7 +92,7 @@ class SessionResolver:
             turned = await sessions.request_by_digest(self.db, accepted.owner, accepted.digest)
         return turned
 
-    async def _again(self, turned: sessions.Turned, asked: ChatInput) -> TurnHandle:
+    async def _again(self, turned: sessions.AcceptedRequest, asked: ChatInput) -> TurnHandle:
         """Follows the turn from the event of the first request on."""
         session = await journals.load_up_to(self.db, blank(turned.session_id), turned.seq)
         is_beneath = session.turn is not None and bool(session.turn.root) and asked.request.model != session.id
@@ -118,7 +118,7 @@ class SessionResolver:
         )
 
     async def _seen_heads_again(
-        self, session: Session, turned: sessions.Turned, *, is_beneath: bool
+        self, session: Session, turned: sessions.AcceptedRequest, *, is_beneath: bool
     ) -> Mapping[str, int]:
         """`TurnHandle.seen_heads` as it was for the first request."""
         if session.turn is None or (session.turn.trace != turned.trace_id and not is_beneath):

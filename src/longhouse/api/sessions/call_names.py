@@ -40,7 +40,7 @@ async def meant(
 async def _over(db: Database, session: Session, name: str) -> set[str]:
     """The sessions whose call of this name is finished."""
     by, _, call = name.rpartition("/")
-    found = await tree.over(db, session, call, collected(session))
+    found = await tree.closed_questions(db, session, call, collected(session))
     if by:
         found = [one for one in found if one.id != session.id and by in (one.agent, asker(one.agent, one.label))]
     return {one.id for one in found}

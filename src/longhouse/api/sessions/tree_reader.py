@@ -74,7 +74,7 @@ class TreeReader:
         """Also reads what an earlier turn delegated with this call, from where the streams of those turns ended."""
         uses = (use for entry in session.transcript if isinstance(entry, Step) for use in entry.uses)
         calls = [use.call for use in uses if use.role == "collects" and handle in handles_in(use.arguments)]
-        begun = await tree.begun(self.db, session, trace, handle, calls)
+        begun = await tree.open_delegation(self.db, session, trace, handle, calls)
         if begun is None:
             return
         self.roots.append(Root(self.top, begun.child, begun.trace, 1))

@@ -27,7 +27,7 @@ from longhouse.journal.transcript import Entry, Told
 from longhouse.store import erasure, journals, projections
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
-from longhouse.store.erasure import Trace
+from longhouse.store.erasure import ErasedSession
 from longhouse.store.projections import ProjectionRow
 
 log = structlog.get_logger()
@@ -179,7 +179,7 @@ class Mirror:
         self._progress.set()
         self._progress = asyncio.Event()
 
-    async def forget(self, traces: Sequence[Trace]) -> None:
+    async def forget(self, traces: Sequence[ErasedSession]) -> None:
         """Removes the keys of erased sessions; a conversation with other sessions left is written again."""
         if not self._marker:
             await self.epoch()
@@ -194,9 +194,9 @@ class Mirror:
         left = await projections.of_conversations(self._db, [*spoken, *agents])
         await self._write(await self._copies([row for row in left if not row.is_ephemeral]))
 
-    async def _names_of(self, asked: Sequence[Trace]) -> AsyncIterator[str]:
+    async def _names_of(self, asked: Sequence[ErasedSession]) -> AsyncIterator[str]:
         """The keys of these sub-agents. The full key of one with a label is only in Redis, in the hash of versions."""
-        labelled: dict[str, list[Trace]] = defaultdict(list)
+        labelled: dict[str, list[ErasedSession]] = defaultdict(list)
         for trace in asked:
             name = keys.subagent_key(trace.agent, trace.conversation_id, trace.owner)
             if trace.mark:

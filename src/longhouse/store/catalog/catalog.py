@@ -114,7 +114,7 @@ class Catalog:
 
     async def overlay(self, name: str, overlay: SecurityOverlay, *, seen: Overlaid | None, by: str) -> None:
         """Sets an operator's security overlay on a tool; it holds for every version."""
-        await self.overlays.lay(name, overlay, seen=seen, by=by)
+        await self.overlays.set(name, overlay, seen=seen, by=by)
         self.tools.changes += 1
 
     async def switched_off(self, names: Iterable[str], owner: str) -> set[str]:

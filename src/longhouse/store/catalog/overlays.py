@@ -11,7 +11,7 @@ import asyncpg
 import msgspec
 
 from longhouse.agents.tool_descriptor import SecurityOverlay
-from longhouse.store.catalog.publish import LOCK, Outrun
+from longhouse.store.catalog.publish import LOCK, ConcurrentChange
 from longhouse.store.database import Database
 
 FRESH_FOR: Final = 0.5
@@ -23,19 +23,19 @@ SOME: Final = f"{ALL} WHERE name = ANY(:names)"
 # The search index stores the risk and the permissions of each tool: a changed tool is marked for indexing again.
 # Optimistic locking: a change applies only if the stored overlay is still the one that it was made from (`seen`).
 _FOLLOWED: Final = """, stale AS (
-    UPDATE search_documents SET version = 0 WHERE kind = 'tool' AND name = :name AND EXISTS (SELECT FROM said)
+    UPDATE search_documents SET version = 0 WHERE kind = 'tool' AND name = :name AND EXISTS (SELECT FROM changed)
 ), moved AS (
-    UPDATE catalog_generation SET generation = generation + 1 WHERE kind = 'tool' AND EXISTS (SELECT FROM said)
-) SELECT name FROM said"""
+    UPDATE catalog_generation SET generation = generation + 1 WHERE kind = 'tool' AND EXISTS (SELECT FROM changed)
+) SELECT name FROM changed"""
 _IS_SEEN: Final = "(SELECT overlay::text FROM security_overlays WHERE name = :name) IS NOT DISTINCT FROM :seen::text"
 LAY: Final = f"""
-WITH said AS (
+WITH changed AS (
     INSERT INTO security_overlays (name, overlay, changed_by) SELECT :name, :overlay::json, :by WHERE {_IS_SEEN}
     ON CONFLICT (name) DO UPDATE SET overlay = EXCLUDED.overlay, changed_by = EXCLUDED.changed_by, changed_at = now()
     RETURNING name
 ){_FOLLOWED}"""
 LIFT: Final = f"""
-WITH said AS (
+WITH changed AS (
     DELETE FROM security_overlays WHERE name = :name AND {_IS_SEEN} RETURNING name
 ){_FOLLOWED}"""
 
@@ -80,7 +80,7 @@ class Overlays:
         found = self._known.get(name)
         return found.overlay if found else None
 
-    def laid(self, name: str) -> Overlaid | None:
+    def entry(self, name: str) -> Overlaid | None:
         return self._known.get(name)
 
     def without_off(self, versions: Mapping[str, int]) -> dict[str, int]:
@@ -88,16 +88,16 @@ class Overlays:
         off = {name for name, one in self._known.items() if not one.overlay.enabled}
         return {name: version for name, version in versions.items() if name not in off} if off else dict(versions)
 
-    async def lay(self, name: str, overlay: SecurityOverlay, *, seen: Overlaid | None, by: str) -> None:
+    async def set(self, name: str, overlay: SecurityOverlay, *, seen: Overlaid | None, by: str) -> None:
         """Sets a tool's overlay in place of the one that was `seen`; an overlay without content is deleted."""
-        before, text = seen.text if seen else None, msgspec.json.encode(spoken(overlay)).decode()
+        before, text = seen.text if seen else None, msgspec.json.encode(set_fields(overlay)).decode()
         if overlay == SecurityOverlay():
             done = seen is None or await self.db.alone(LOCK, LIFT, name=name, seen=before)
         else:
             done = await self.db.alone(LOCK, LAY, name=name, seen=before, overlay=text, by=by)
         self._until = 0.0
         if not done:
-            raise Outrun
+            raise ConcurrentChange
 
     def _read(self, rows: Sequence[asyncpg.Record]) -> dict[str, Overlaid]:
         """An overlay that has not changed stays the same object: cached tools depend on its identity."""
@@ -110,7 +110,7 @@ async def some(db: Database, names: Iterable[str]) -> dict[str, SecurityOverlay]
     return {row["name"]: _overlaid(row).overlay for row in await db.rows(SOME, names=list(names))}
 
 
-def spoken(overlay: SecurityOverlay) -> dict[str, Any]:
+def set_fields(overlay: SecurityOverlay) -> dict[str, Any]:
     """The fields that the overlay sets, without those left at their defaults."""
     default = SecurityOverlay()
     values = {one.name: getattr(overlay, one.name) for one in fields(overlay)}

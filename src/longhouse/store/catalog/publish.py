@@ -43,18 +43,18 @@ class PublishTerms:
 ANY: Final = PublishTerms()
 
 
-class Outrun(CallerError):  # noqa: N818 - the name says what happened
+class ConcurrentChange(CallerError):  # noqa: N818 - the name says what happened
     """A concurrent change broke the terms, and nothing was published."""
 
     def __init__(self) -> None:
-        message = "Nothing is published: it was changed by others at the same time. Look again, and send it again."
+        message = "Nothing was published, because of another change at the same time: read it again, and send your change again."
         super().__init__(message, status=409, code="changed_meanwhile")
 
 
-async def persist(attempt: Callable[[], Awaitable[Done]]) -> Done:
+async def retry_on_change(attempt: Callable[[], Awaitable[Done]]) -> Done:
     """Retries `attempt`, which reads and publishes, after concurrent changes; at most TRIES times."""
     for _ in range(TRIES - 1):
-        with suppress(Outrun):
+        with suppress(ConcurrentChange):
             return await attempt()
     return await attempt()
 

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from longhouse.agents.naming import key
 from longhouse.agents.template import Template
 from longhouse.agents.tool_descriptor import ToolDescriptor
-from longhouse.store.catalog.publish import ANY, LOCK, PUBLISH, Outrun, Published, PublishTerms
+from longhouse.store.catalog.publish import ANY, LOCK, PUBLISH, ConcurrentChange, Published, PublishTerms
 from longhouse.store.database import Database
 
 Kind = Literal["tool", "template"]
@@ -211,7 +211,7 @@ class VersionRepository(Generic[T]):
         )
         assert row is not None
         if row["published"] is None:
-            raise Outrun
+            raise ConcurrentChange
         self.changes += 1
         published = [Published(*one) for one in msgspec.json.decode(row["published"])]
         if activate:

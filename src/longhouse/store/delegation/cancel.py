@@ -12,7 +12,7 @@ from longhouse.journal.session import Session
 from longhouse.store import journals
 from longhouse.store.database import Database, Transaction
 from longhouse.store.delegation import tree
-from longhouse.store.delegation.delegations import LOCK, LOCK_ROWS, tell
+from longhouse.store.delegation.delegations import LOCK, LOCK_ROWS, return_outcome
 from longhouse.store.delegation.results import DelegationResult
 from longhouse.store.delegation.tree import Root
 
@@ -64,7 +64,7 @@ async def cancel(db: Database, top: Session, trace: str) -> CancelResult:
         # dropped delegation, and get its outcome.
         await tx.run(NO_LONGER, parents=list(fences))
         others = [row for row in dropped if row["parent"] not in fences]
-        appended.extend(await tell(tx, others, DelegationResult(outcome=CANCELLED)))
+        appended.extend(await return_outcome(tx, others, DelegationResult(outcome=CANCELLED)))
         return CancelResult(after[top.id], appended, fences)
 
     return await db.together(write)

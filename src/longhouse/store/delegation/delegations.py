@@ -124,7 +124,7 @@ async def begin(
         if len(touched) > 1:  # the append locks the session's own row
             await tx.rows(LOCK_ROWS, ids=sorted(touched))
         appended = await _append(tx, session, after, settled, append_id=append_id, how=recording)
-        prompted = await tell(tx, ended, kept) if kept else []
+        prompted = await return_outcome(tx, ended, kept) if kept else []
         begun: set[tuple[str, str]] = set()
         for task in tasks:
             if task.call in faults:
@@ -152,7 +152,7 @@ async def end(
         ended = await _ended(tx, after, kept)
         await tx.rows(LOCK_ROWS, ids=sorted({session.id, *(row["parent"] for row in ended)}))
         appended = await _append(tx, session, after, settled, append_id=append_id, how=recording)
-        return appended, await tell(tx, ended, kept)
+        return appended, await return_outcome(tx, ended, kept)
 
     return await _once(db, session, append_id, write)
 
@@ -278,19 +278,21 @@ async def _collected(
     return waiting, returned
 
 
-async def tell(tx: Transaction, ended: Sequence[asyncpg.Record], kept: DelegationResult) -> list[tuple[str, int]]:
+async def return_outcome(
+    tx: Transaction, ended: Sequence[asyncpg.Record], kept: DelegationResult
+) -> list[tuple[str, int]]:
     """Appends the outcome to every open call that awaits it; only the first one is charged the cost."""
-    told = []
+    appended = []
     for row in ended:
         waiting = await tx.rows(AWAITING, parent=row["parent"], call=row["call"])
         calls = [one["call"] for one in waiting]
         if calls:
             new = [kept.returned(calls[0]), *(kept.counted.returned(call) for call in calls[1:])]
             placed = await journals.add(tx, row["parent"], new, trace=waiting[0]["trace"])
-            told.append((placed.session_id, placed.seq))
+            appended.append((placed.session_id, placed.seq))
         elif kept.spent:
             await tx.run(KEEP, parent=row["parent"], call=row["call"], outcome=kept.encoded)
-    return told
+    return appended
 
 
 def _kept(after: Session, recording: Recording) -> DelegationResult:
@@ -307,7 +309,7 @@ async def _too_many(tx: Transaction, session: Session, tasks: Sequence[Delegatio
     """Call -> fault, for the calls beyond the limit of concurrent tasks of one trace."""
     if not tasks:
         return {}
-    room = MOST_AT_WORK - await results.at_work(tx, session, tasks[0].prompted.trace)
+    room = MOST_AT_WORK - await results.count_open(tx, session, tasks[0].prompted.trace)
     message = f"{MOST_AT_WORK} tasks are being worked on for this request already; wait for some, or do it yourself"
     fault = Fault(code="too_many_agents", message=message)
     return {task.call: fault for task in tasks[max(0, room) :]}

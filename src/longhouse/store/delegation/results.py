@@ -73,12 +73,12 @@ def of_turn(session: Session, outcome: Outcome, at: datetime) -> DelegationResul
     )
 
 
-async def at_work(db: Executor, session: Session, trace: str) -> int:
+async def count_open(db: Executor, session: Session, trace: str) -> int:
     """The number of open tasks of a trace."""
     return int(await db.value(AT_WORK, owner=session.owner, conversation=session.conversation, trace=trace))
 
 
-async def left(db: Executor, session: Session, prompt: Prompted) -> Limits | None:
+async def budget_left(db: Executor, session: Session, prompt: Prompted) -> Limits | None:
     """The budget of a prompt that is about to start: what is left of its own, and of that shared by its trace."""
     if prompt.budget is None or prompt.purse is None:
         return prompt.budget

@@ -269,7 +269,7 @@ async def heads(db: Database, session: Session, at: datetime | None = None) -> d
     return {row["id"]: row["head"] for row in rows}
 
 
-async def over(db: Database, session: Session, call: str, handles: Sequence[str]) -> list[Asker]:
+async def closed_questions(db: Database, session: Session, call: str, handles: Sequence[str]) -> list[Asker]:
     """The sessions in a turn's tree where a person was asked about a call with this id, and the question is closed.
 
     `handles`: the delegations of earlier turns that this turn collects.
@@ -299,7 +299,9 @@ async def was_answered(db: Database, session: Session, name: str) -> bool:
     )
 
 
-async def begun(db: Database, session: Session, trace: str, handle: str, calls: Sequence[str]) -> OpenDelegation | None:
+async def open_delegation(
+    db: Database, session: Session, trace: str, handle: str, calls: Sequence[str]
+) -> OpenDelegation | None:
     """The task that the call `handle` has started in another turn than that of `trace`; `calls` collected it before."""
     row = await db.row(BEGUN, session=session.id, handle=handle, calls=[handle, *calls], trace=trace)
     return OpenDelegation(*row) if row else None

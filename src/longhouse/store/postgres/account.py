@@ -66,8 +66,8 @@ def run(
     account: Account | None,
     env: dict[str, str] | None = None,
     *,
-    said: str = "",
-    within: float = 30,
+    stdin: str = "",
+    timeout: float = 30,
 ) -> subprocess.CompletedProcess[str]:
     """Runs a short command under the account; PermissionError if the account may not execute it."""
     return subprocess.run(  # noqa: S603 - the commands are ours
@@ -77,11 +77,11 @@ def run(
         extra_groups=[] if account else None,
         cwd="/",
         env=environment() if env is None else env,
-        input=said,
+        input=stdin,
         capture_output=True,
         text=True,
         errors="replace",
-        timeout=within,
+        timeout=timeout,
         check=False,
     )
 

@@ -70,14 +70,14 @@ def _tried(programs: Path, env: dict[str, str], account: Account | None) -> Tria
         if why:
             return TrialResult(runs=False, vectors=False, why=why)
         command = [str(programs / "postgres"), "--single", "-D", data, "-c", "fsync=off", "template1"]
-        why, answered = _ran(command, env, account, said=QUESTIONS)
+        why, answered = _ran(command, env, account, stdin=QUESTIONS)
         return TrialResult(runs=True, vectors=ANSWER in answered, why=why)
 
 
-def _ran(command: list[str], env: dict[str, str], account: Account | None, said: str = "") -> tuple[str, str]:
+def _ran(command: list[str], env: dict[str, str], account: Account | None, stdin: str = "") -> tuple[str, str]:
     """Why a program failed (empty if it did not), and its output."""
     try:
-        ended = accounts.run(command, account, env, said=said, within=WITHIN)
+        ended = accounts.run(command, account, env, stdin=stdin, timeout=WITHIN)
     except subprocess.TimeoutExpired:
         return f"it was not ready after {WITHIN:.0f} seconds", ""
     except OSError as error:
@@ -85,12 +85,12 @@ def _ran(command: list[str], env: dict[str, str], account: Account | None, said:
     return reason(ended.stderr, ended.returncode) if ended.returncode else "", ended.stdout
 
 
-def reason(said: str, code: int) -> str:
+def reason(stderr: str, code: int) -> str:
     """Why a program ended, from its own error output where there is some."""
-    if code < 0 or SIGNAL.search(said):
-        number = -code if code < 0 else int(next(SIGNAL.finditer(said))[1])
+    if code < 0 or SIGNAL.search(stderr):
+        number = -code if code < 0 else int(next(SIGNAL.finditer(stderr))[1])
         return ILLEGAL if number == signal.SIGILL else f"it was ended by signal {number}"
-    lines = [line for line in said.splitlines() if "error" in line] or said.splitlines()
+    lines = [line for line in stderr.splitlines() if "error" in line] or stderr.splitlines()
     return lines[0].strip() if lines else f"it ended with {code}"
 
 

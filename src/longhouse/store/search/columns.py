@@ -7,7 +7,7 @@ import asyncpg
 import structlog
 
 from longhouse.store.database import Executor, bound
-from longhouse.store.search.vectors import spelled
+from longhouse.store.search.vectors import pgvector_literal
 
 log = structlog.get_logger()
 
@@ -130,5 +130,5 @@ async def _fill(connection: asyncpg.Connection, named: str) -> None:
     cursor = await connection.cursor(VECTORS)
     while rows := await cursor.fetch(BATCH):
         kinds, names, vectors = zip(*rows, strict=True)
-        embeddings = [spelled(vector) for vector in vectors]
+        embeddings = [pgvector_literal(vector) for vector in vectors]
         await connection.execute(*bound(FILL % named, kinds=kinds, names=names, embeddings=embeddings))

@@ -13,7 +13,7 @@ from longhouse.store.catalog.repository import SEVERAL, Kind
 from longhouse.store.database import Database, Transaction
 from longhouse.store.search import columns, postings
 from longhouse.store.search.postings import CROWDED
-from longhouse.store.search.vectors import Space, packed, spelled
+from longhouse.store.search.vectors import Space, packed, pgvector_literal
 
 LOCK: Final = (0x6C6F6E67, 0x696E6478)  # "long", "indx": one process writes the index
 BEHIND: Final = """
@@ -255,7 +255,7 @@ async def _add(
         tools=[_array(text.tools) for text in texts],
         model=space.model if space else None,
         vectors=vectors,
-        embeddings=[spelled(vector) for vector in vectors] if shown_as else [],
+        embeddings=[pgvector_literal(vector) for vector in vectors] if shown_as else [],
     )
 
 
@@ -292,7 +292,7 @@ async def status(db: Database) -> list[dict[str, object]]:
     return [dict(row) for row in await db.rows(STATUS)]
 
 
-async def settle(db: Database) -> None:
+async def update_statistics(db: Database) -> None:
     """Updates the planner's statistics after many changes."""
     await db.run("ANALYZE search_documents, search_postings, search_shards")
 

@@ -41,7 +41,7 @@ def packed(vectors: Vectors) -> list[bytes]:
     return [row.tobytes() for row in vectors.astype(STORED)]
 
 
-def spelled(vector: bytes) -> str:
+def pgvector_literal(vector: bytes) -> str:
     """The text form that pgvector reads. Half precision needs at most five digits for numbers below one."""
     numbers = np.round(np.frombuffer(vector, STORED).astype(np.float64), 5)
     return msgspec.json.encode(numbers.tolist()).decode()
