@@ -47,7 +47,7 @@ class ConcurrentChange(CallerError):  # noqa: N818 - the name says what happened
     """A concurrent change broke the terms, and nothing was published."""
 
     def __init__(self) -> None:
-        message = "Nothing was published, because of another change at the same time: read it again, and send your change again."
+        message = "Nothing was published: it was changed at the same time. Read it again, and send your change again."
         super().__init__(message, status=409, code="changed_meanwhile")
 
 
