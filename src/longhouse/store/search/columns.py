@@ -25,7 +25,7 @@ COLUMN_TYPE: Final = """
     WHERE attrelid = to_regclass('search_documents') AND attname = 'embedding' AND NOT attisdropped
 """
 TYPE: Final = """
-    SELECT t.oid FROM pg_type t
+    SELECT t.oid, format_type(t.oid, NULL) AS name FROM pg_type t
     JOIN pg_depend d ON d.classid = 'pg_type'::regclass AND d.objid = t.oid AND d.deptype = 'e'
     JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass AND e.oid = d.refobjid
     WHERE e.extname = 'vector' AND t.typname = 'vector'
@@ -66,7 +66,8 @@ async def bind(connection: asyncpg.Connection, *, may_extend: bool) -> None:
     """Sets the column and the views to the extension's type if that works on this Postgres; else, to bytes."""
     extension = await _extension(connection) if may_extend else None
     present = {row["name"]: row["type"] for row in await connection.fetch(STATE)}
-    if present == dict.fromkeys(VIEWS, extension or BYTES) | ({TABLE: extension} if extension else {}):
+    wanted = dict.fromkeys((TABLE, *VIEWS), extension["oid"]) if extension else dict.fromkeys(VIEWS, BYTES)
+    if present == wanted:
         return
     try:
         async with connection.transaction():
@@ -78,21 +79,17 @@ async def bind(connection: asyncpg.Connection, *, may_extend: bool) -> None:
         log.warning("vector_columns_unchanged", message=message, error=reason)
 
 
-async def _extension(connection: asyncpg.Connection) -> int | None:
-    """The OID of the extension's type, after creating or updating the extension; None where it does not work."""
+async def _extension(connection: asyncpg.Connection) -> asyncpg.Record | None:
+    """OID and name of the extension's type, after creating or updating the extension; None where it does not work."""
     available = await connection.fetchrow(EXTENSION)
     if available is None:
         return None
-    for change, is_due in (
-        (CREATE, available["installed_version"] is None),
-        (UPDATE, available["installed_version"] not in (None, available["default_version"])),
-    ):
-        if is_due:
-            await _tried(connection, change)
-    found: int | None = await connection.fetchval(TYPE)
-    if found is None or not await _tried(connection, f"SELECT NULL::{await _name(connection, found)}"):
-        return None
-    return found
+    if available["installed_version"] is None:
+        await _tried(connection, CREATE)
+    elif available["installed_version"] != available["default_version"]:
+        await _tried(connection, UPDATE)
+    found = await connection.fetchrow(TYPE)
+    return found if found and await _tried(connection, f"SELECT NULL::{found['name']}") else None
 
 
 async def _tried(connection: asyncpg.Connection, change: str) -> bool:
@@ -107,18 +104,13 @@ async def _tried(connection: asyncpg.Connection, change: str) -> bool:
     return True
 
 
-async def _name(connection: asyncpg.Connection, number: int) -> str:
-    return str(await connection.fetchval("SELECT format_type($1, NULL)", number))
-
-
-async def _show(connection: asyncpg.Connection, extension: int | None) -> None:
+async def _show(connection: asyncpg.Connection, extension: asyncpg.Record | None) -> None:
     grants = [row["grant"] for row in await connection.fetch(GRANTS)]
     await connection.execute(f"DROP VIEW IF EXISTS {', '.join(VIEWS)}")
     await connection.execute("ALTER TABLE search_documents DROP COLUMN IF EXISTS embedding")
     if extension:
-        named = await _name(connection, extension)
-        await connection.execute(f"ALTER TABLE search_documents ADD embedding {named}")
-        await _fill(connection, named)
+        await connection.execute(f"ALTER TABLE search_documents ADD embedding {extension['name']}")
+        await _fill(connection, extension["name"])
     views = (resources.files("longhouse.store") / "catalog_views.sql").read_text("utf-8")
     await connection.execute(views.replace(":embedding", "embedding" if extension else "vector"))
     for grant in grants:
