@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from longhouse.errors import SetupError
 from longhouse.validation_messages import explain
@@ -15,6 +15,14 @@ File = Annotated[Path | None, BeforeValidator(lambda given: given or None)]
 
 def _lower(given: object) -> object:
     return given.lower() if isinstance(given, str) else given
+
+
+def comma_list(given: object) -> object:
+    """The items of a comma-separated text."""
+    return [item.strip() for item in given.split(",") if item.strip()] if isinstance(given, str) else given
+
+
+Items = Annotated[tuple[str, ...], NoDecode, BeforeValidator(comma_list)]
 
 
 def _schema(given: str) -> str:
@@ -58,9 +66,9 @@ class Settings(BaseSettings):
     """Seconds without data after which a model's stream has timed out."""
     patience: float = Field(default=60.0, ge=0)
     """Seconds of retries after provider errors while a client waits; fifteen times as long without a client."""
-    allow_egress: str = ""
+    allow_egress: Items = ()
     """Non-public addresses that published tools and templates may reach: `host:port` or networks, with commas."""
-    tool_packages: str = ""
+    tool_packages: Items = ()
     """Packages that tool entrypoints may come from, separated by commas."""
     worker_slots: int = Field(default=32, ge=1)
     lease_seconds: float = Field(default=6.0, ge=1)

@@ -97,7 +97,7 @@ def test_tools_see_what_the_files_say_for_all_and_for_the_agent_that_calls_them(
     assert (own.search.max_results, own.search.max_searches, own.search.content_limit) == (5, 1, 90)
     assert (own.execution.reports_dir, own.execution.max_iterations) == ("own_reports", 6)
     assert (own.execution.house_style, own.execution.own_field) == ("plain", 1)
-    assert found.log_folders == {"own": Path("own_logs")}
+    assert found.folders("logs_dir") == {"own": Path("own_logs")}
     with pytest.raises(AttributeError, match="no 'own_field' among"):
         _ = common.execution.own_field
 

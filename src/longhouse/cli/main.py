@@ -180,7 +180,7 @@ async def _probe(settings: Settings, model: str | None) -> None:
     opening = open_endpoint(settings.llm_base_url, key, proxy=settings.llm_proxy, hang=settings.llm_timeout)
     async with opening as endpoint:
         typer.echo(f"{endpoint.name}, model {model!r}")
-        typer.echo(probing.told(await probing.probe(OpenAIModel(endpoint), model)))
+        typer.echo(probing.report(await probing.probe(OpenAIModel(endpoint), model)))
 
 
 async def _until_end(app: App, work: Coroutine[Any, Any, None]) -> None:

@@ -9,9 +9,10 @@ from typing import Any, Final, Literal
 
 from pydantic import SecretStr
 
-from longhouse.agents.template import ExecutionPolicy, Template
+from longhouse.agents.template import Template
 from longhouse.config.definitions import Definition
 from longhouse.config.loader import LoadedFiles, read_files
+from longhouse.egress import Egress
 from longhouse.errors import SetupError
 from longhouse.secrets import Bound, Secrets
 from longhouse.settings import Settings
@@ -39,10 +40,19 @@ class Configured:
         return tuple(dict.fromkeys(address for address in said if address))
 
     @property
-    def log_folders(self) -> dict[str, Path]:
-        """The log folders of agents that have one of their own."""
+    def egress(self) -> Egress:
+        """The egress rules of tools."""
+        return Egress(self.settings.allow_egress)
+
+    @property
+    def model_egress(self) -> Egress:
+        """The egress rules of templates: those of tools, plus the models that the operator configured."""
+        return self.egress.also(self.addresses)
+
+    def folders(self, field: Literal["logs_dir", "reports_dir"]) -> dict[str, Path]:
+        """The folders of agents that have one of their own."""
         own = self.given.own.items()
-        return {name: Path(folder) for name, one in own for folder in one.said("execution", "logs_dir").values()}
+        return {name: Path(folder) for name, one in own for folder in one.said("execution", field).values()}
 
     def common(self, config: ToolConfig) -> ToolConfig:
         """The tool configuration that applies to all callers."""
@@ -50,12 +60,15 @@ class Configured:
         return _with_definition(config, self.given.common, "mcp_context_limit")
 
     def of_agents(self, config: ToolConfig) -> dict[str, ToolConfig]:
-        """The tool configuration of each agent that is defined in files."""
-        own = {one.name: one for one in self.given.templates if one.name in self.given.own}
-        return {
-            name: _with_limits(_with_definition(config, self.given.own[name], *AROUND), template.execution_policy)
-            for name, template in own.items()
-        }
+        """The tool configuration of each agent that is defined in files, with its limits."""
+        configs = {}
+        for template in self.given.templates:
+            if own := self.given.own.get(template.name):
+                found, policy = _with_definition(config, own, *AROUND), template.execution_policy
+                limits = {name: getattr(policy, name) for name in ("max_iterations", "max_clarifications")}
+                search = replace(found.search, max_searches=policy.max_searches)
+                configs[template.name] = replace(found, search=search, execution=replace(found.execution, **limits))
+        return configs
 
 
 def configure(settings: Settings, *, templates: Iterable[Template] = (), tools: Iterable[str] = ()) -> Configured:
@@ -113,14 +126,6 @@ def _with_definition(config: ToolConfig, said: Definition, *around: str) -> Tool
     return replace(
         config, search=search, execution=replace(config.execution, **said.said("execution", *around), extra=extra)
     )
-
-
-def _with_limits(config: ToolConfig, policy: ExecutionPolicy) -> ToolConfig:
-    """The tool configuration with the limits of one agent."""
-    execution = replace(
-        config.execution, max_iterations=policy.max_iterations, max_clarifications=policy.max_clarifications
-    )
-    return replace(config, search=replace(config.search, max_searches=policy.max_searches), execution=execution)
 
 
 def _key(said: str, where: str) -> str:

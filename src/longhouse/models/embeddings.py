@@ -46,17 +46,21 @@ class EndpointEmbedder:
 
     async def _embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         name = self._endpoint.name
-        answer = await self._ask(msgspec.json.encode({"model": self.name, "input": texts, "encoding_format": "float"}))
+        body = msgspec.json.encode({"model": self.name, "input": texts, "encoding_format": "float"})
         try:
-            found = sorted(msgspec.json.decode(answer, type=_EmbeddingsAnswer).data, key=lambda one: one.index)
+            async with self._endpoint.post(body, most_bytes=MOST_BYTES) as answer:
+                found = msgspec.json.decode(await answer.body(), type=_EmbeddingsAnswer).data
+            found.sort(key=lambda one: one.index)
             vectors: npt.NDArray[np.float32] = np.array([one.embedding for one in found], np.float32)
+        except HttpFailure as failure:
+            raise provider_error(self._endpoint, failure) from None
         except (msgspec.MsgspecError, ValueError) as error:
             raise ProviderError(f"{name} answered with something that is not embeddings", retryable=False) from error
         self._check(vectors, len(texts))
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
         lengths[lengths == 0] = 1
-        unit: npt.NDArray[np.float32] = vectors / lengths
-        return unit
+        vectors /= lengths
+        return vectors
 
     def _check(self, vectors: npt.NDArray[np.float32], count: int) -> None:
         name = self._endpoint.name
@@ -70,13 +74,6 @@ class EndpointEmbedder:
                 retryable=False,
             )
         self.dimensions = dimensions
-
-    async def _ask(self, body: bytes) -> bytes:
-        try:
-            async with self._endpoint.post(body, most_bytes=MOST_BYTES) as answer:
-                return await answer.body()
-        except HttpFailure as failure:
-            raise provider_error(self._endpoint, failure) from None
 
 
 @asynccontextmanager

@@ -60,13 +60,6 @@ class HttpFailure(Exception):  # noqa: N818 - callers turn it into an error of t
         return f"{self.told(who)}: {self.why}" if self.why else self.told(who)
 
 
-class PackedAnswer(HttpFailure):
-    """A response whose Content-Encoding cannot be decoded."""
-
-    def told(self, who: str) -> str:
-        return f"the answer {self.what} ({who} sent it)"
-
-
 class StatusFailure(HttpFailure):
     """A response with a status other than 2xx, redirects included."""
 
@@ -95,14 +88,23 @@ class BoundedResponse:
         self._content = response.content
         self._most = most_bytes
         self._received = self._unpacked = 0
-        self._unpacker = _unpacker(response)
+        self._unpacker = None
+        packing = response.headers.get("Content-Encoding", "identity").strip().lower()
+        if packing in ("gzip", "x-gzip", "deflate"):
+            self._unpacker = zlib.decompressobj(47)  # detects gzip and zlib by their headers
+        elif packing != "identity":
+            raise HttpFailure("sent an answer that is packed in a way that was not asked for")
 
     async def read(self) -> bytes:
         """The bytes that arrived since the last read; empty at the end."""
         while piece := await self._content.readany():
             self._received += len(piece)
             if self._unpacker:
-                piece = self._unpack(self._unpacker, piece)
+                try:
+                    piece = self._unpacker.decompress(piece, self._most + 1 - self._unpacked)
+                except zlib.error:
+                    raise HttpFailure("sent an answer that cannot be unpacked") from None
+                self._unpacked += len(piece)
             if self._received > self._most or self._unpacked > self._most:
                 raise HttpFailure(f"sent more than {self._most} bytes", retryable=False)
             if piece:
@@ -123,23 +125,6 @@ class BoundedResponse:
             async with asyncio.timeout(_LINGER):
                 while await self._content.readany():
                     pass
-
-    def _unpack(self, unpacker: "zlib._Decompress", piece: bytes) -> bytes:
-        try:
-            unpacked = unpacker.decompress(piece, self._most + 1 - self._unpacked)
-        except zlib.error:
-            raise PackedAnswer("cannot be unpacked") from None
-        self._unpacked += len(unpacked)
-        return unpacked
-
-
-def _unpacker(response: aiohttp.ClientResponse) -> "zlib._Decompress | None":
-    packing = response.headers.get("Content-Encoding", "identity").strip().lower()
-    if packing in ("gzip", "x-gzip", "deflate"):
-        return zlib.decompressobj(47)  # detects gzip and zlib by their headers
-    if packing != "identity":
-        raise PackedAnswer("is packed in a way that was not asked for")
-    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

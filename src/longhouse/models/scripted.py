@@ -127,6 +127,7 @@ class Play:
 
     def __init__(self, script: Playable = ()) -> None:
         self._queue: list[Say] = []
+        self._ids = itertools.count(1)
         self._choose: Choose = _no_reply_left
         if callable(script):
             self._choose = script
@@ -138,33 +139,32 @@ class Play:
             self._choose = lambda body: script.replies[min(step_of(body.messages), len(script.replies) - 1)]
 
     def will(self, *says: Say) -> None:
+        """Queues replies after those already queued."""
         self._queue.extend(says)
 
     def reply(self, body: Body) -> Say:
         return self._queue.pop(0) if self._queue else self._choose(body)
 
+    def call_ids(self, reply: Say) -> list[str]:
+        """New ids for the calls of a reply."""
+        return [f"call_{next(self._ids)}" for _ in reply.calls]
 
-class ScriptedModel:
+
+class ScriptedModel(Play):
     """A model with predefined replies; faults are raised as a real endpoint's would be."""
 
     def __init__(self, script: Playable = (), *, remember: bool = True) -> None:
+        super().__init__(script)
         self.bodies: list[Body] = []
         """The requests it received; always empty without `remember`."""
         self._remember = remember
-        self._play = Play(script)
-        self._ids = itertools.count(1)
-
-    def will(self, *says: Say) -> None:
-        """Queues replies after those already queued."""
-        self._play.will(*says)
 
     async def stream(self, body: Body) -> AsyncGenerator[Delta, None]:
         if self._remember:
             self.bodies.append(body)
-        reply = self._play.reply(body)
+        reply = self.reply(body)
         await _fail_early(reply.fault)
-        ids = [f"call_{next(self._ids)}" for _ in reply.calls]
-        deltas = [*deltas_of(reply, ids), Delta(usage=usage_of(body, reply))]
+        deltas = [*deltas_of(reply, self.call_ids(reply)), Delta(usage=usage_of(body, reply))]
         cut = reply.fault.after if isinstance(reply.fault, Cut) else None
         for number, delta in enumerate(deltas[:cut]):
             if number and reply.delay:
@@ -192,12 +192,8 @@ def _no_reply_left(body: Body) -> Say:
 
 def step_of(messages: Sequence[Message]) -> int:
     """The number of replies since the last user message."""
-    count = 0
-    for message in reversed(messages):
-        if isinstance(message, User):
-            break
-        count += isinstance(message, Assistant)
-    return count
+    after = itertools.takewhile(lambda message: not isinstance(message, User), reversed(messages))
+    return sum(isinstance(message, Assistant) for message in after)
 
 
 def deltas_of(reply: Say, ids: Sequence[str]) -> list[Delta]:

@@ -5,7 +5,7 @@ import asyncio
 import itertools
 import signal
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -38,27 +38,22 @@ _json: Final = msgspec.json.Encoder()
 _body_decoder: Final = msgspec.json.Decoder(Body)
 
 
-class Server:
+class Server(Play):
     """A running server: its URL and the requests it received."""
 
     def __init__(self, script: Playable, *, remember: bool) -> None:
+        super().__init__(script)
         self.url = ""
         self.headers: list[dict[str, str]] = []
         """The headers of each chat request, names in lower case."""
         self._bodies: list[bytes] = []
         self._remember = remember
-        self._play = Play(script)
         self._answers = itertools.count(1)
-        self._calls = itertools.count(1)
 
     @property
     def requests(self) -> list[Any]:
         """The body of each chat request, decoded."""
         return [msgspec.json.decode(body) for body in self._bodies]
-
-    def will(self, *says: Say) -> None:
-        """Queues replies after those already queued."""
-        self._play.will(*says)
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         match request.method, request.path:
@@ -76,7 +71,7 @@ class Server:
             self.headers.append({name.lower(): value for name, value in request.headers.items()})
         try:
             body = _body_decoder.decode(raw)
-            reply = self._play.reply(body)
+            reply = self.reply(body)
         except (ValueError, RecursionError, ProviderError) as error:
             return _error(400, str(error))
         match reply.fault:
@@ -85,14 +80,15 @@ class Server:
             case Garbage() as fault:
                 return web.Response(text=fault.page, content_type="text/html")
             case Hang() as fault:
-                await _hang(fault)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(fault.seconds):
+                        await asyncio.Event().wait()
                 return _hung_up(request)
         return await (self._stream(request, body, reply) if body.stream else self._whole(request, body, reply))
 
     async def _stream(self, request: web.BaseRequest, body: Body, reply: Say) -> web.StreamResponse:
         counted = body.stream_options is not None and body.stream_options.include_usage
-        ids = [f"call_{next(self._calls)}" for _ in reply.calls]
-        events = _reply_events(body, reply, answer=f"chatcmpl-{next(self._answers)}", ids=ids, counted=counted)
+        events = _reply_events(body, reply, f"chatcmpl-{next(self._answers)}", self.call_ids(reply), counted)
         if isinstance(reply.fault, Cut):
             return _hung_up(request, await _sent(request, events[: 1 + reply.fault.after], reply.delay))
         if reply.delay:
@@ -100,26 +96,14 @@ class Server:
         return web.Response(body=b"".join(events), content_type="text/event-stream")
 
     async def _whole(self, request: web.BaseRequest, body: Body, reply: Say) -> web.StreamResponse:
-        ids = [f"call_{next(self._calls)}" for _ in reply.calls]
+        ids = self.call_ids(reply)
         await asyncio.sleep(reply.delay * len(deltas_of(reply, ids)))
         if isinstance(reply.fault, Cut):
             return _hung_up(request)
-        choice = {
-            "index": 0,
-            "message": _message(reply, ids),
-            "logprobs": None,
-            "finish_reason": "tool_calls" if reply.calls else "stop",
-        }
-        return _answer(
-            {
-                "id": f"chatcmpl-{next(self._answers)}",
-                "object": "chat.completion",
-                "created": CREATED,
-                "model": body.model,
-                "choices": [choice],
-                "usage": _usage(body, reply),
-            }
-        )
+        finish = "tool_calls" if reply.calls else "stop"
+        choice = {"index": 0, "message": _message(reply, ids), "logprobs": None, "finish_reason": finish}
+        head = {"id": f"chatcmpl-{next(self._answers)}", "object": "chat.completion", "created": CREATED}
+        return _answer({**head, "model": body.model, "choices": [choice], "usage": usage_of(body, reply)})
 
 
 @asynccontextmanager
@@ -141,7 +125,7 @@ async def serve(
         await runner.cleanup()
 
 
-def _reply_events(body: Body, reply: Say, *, answer: str, ids: Sequence[str], counted: bool) -> list[bytes]:
+def _reply_events(body: Body, reply: Say, answer: str, ids: Sequence[str], counted: bool) -> list[bytes]:
     """The events of a streamed reply: cached frames with this answer's ids, usage if requested, `[DONE]`."""
     head = _HEAD.replace(b"?id", answer.encode()).replace(b'"?model"', _json.encode(body.model))
     events = []
@@ -150,7 +134,7 @@ def _reply_events(body: Body, reply: Say, *, answer: str, ids: Sequence[str], co
             frame = frame.replace(_CALL % index, b'"id":"%b"' % id_.encode())  # noqa: PLW2901 - each takes its ids
         events.append(frame.replace(_HEAD, head))
     if counted:
-        events.append(_event({"choices": [], "usage": _usage(body, reply)}).replace(_HEAD, head))
+        events.append(_event({"choices": [], "usage": usage_of(body, reply)}).replace(_HEAD, head))
     return [*events, b"data: [DONE]\n\n"]
 
 
@@ -203,11 +187,6 @@ def _message(reply: Say, ids: Sequence[str]) -> dict[str, Any]:
     return message
 
 
-def _usage(body: Body, reply: Say) -> dict[str, int]:
-    usage = usage_of(body, reply)
-    return {name: getattr(usage, name) for name in ("prompt_tokens", "completion_tokens", "total_tokens")}
-
-
 def _answer(answer: dict[str, Any]) -> web.Response:
     return web.Response(body=_json.encode(answer), content_type="application/json")
 
@@ -237,13 +216,6 @@ def _hung_up(request: web.BaseRequest, response: web.StreamResponse | None = Non
     if request.transport is not None:
         request.transport.close()
     return response or web.Response()
-
-
-async def _hang(fault: Hang) -> None:
-    if fault.seconds is None:
-        await asyncio.Event().wait()
-    else:
-        await asyncio.sleep(fault.seconds)
 
 
 async def main(script: Script, port: int) -> None:
