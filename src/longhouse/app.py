@@ -29,7 +29,7 @@ from longhouse.errors import SetupError
 from longhouse.integrations.agent_log_files import LogFolder
 from longhouse.models import embedding_table
 from longhouse.models.demo import scene
-from longhouse.models.embeddings import open_embeddings
+from longhouse.models.embeddings import WITHIN, EndpointEmbedder
 from longhouse.models.endpoints import open_endpoints
 from longhouse.models.http_client import open_endpoint
 from longhouse.models.openai import OpenAIModel
@@ -211,8 +211,8 @@ async def open_embedder(settings: Settings) -> AsyncIterator[Embedder | None]:
         yield embedding_table.EmbeddedEmbedder(settings.embeddings_table)
         return
     key = settings.embeddings_api_key.get_secret_value()
-    async with open_embeddings(settings.embeddings_base_url, key, settings.embeddings_model) as embedder:
-        yield embedder
+    async with open_endpoint(settings.embeddings_base_url, key, within=WITHIN) as endpoint:
+        yield EndpointEmbedder(endpoint, settings.embeddings_model)
 
 
 @asynccontextmanager

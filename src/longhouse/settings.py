@@ -13,10 +13,6 @@ from longhouse.validation_messages import explain
 File = Annotated[Path | None, BeforeValidator(lambda given: given or None)]
 
 
-def _lower(given: object) -> object:
-    return given.lower() if isinstance(given, str) else given
-
-
 def comma_list(given: object) -> object:
     """The items of a comma-separated text."""
     return [item.strip() for item in given.split(",") if item.strip()] if isinstance(given, str) else given
@@ -87,7 +83,9 @@ class Settings(BaseSettings):
     reports_dir: Path | None = None
     mcp_config: Path | None = None
     logs_dir: Path | None = None
-    log_level: Annotated[Literal["debug", "info", "warning", "error", "critical"], BeforeValidator(_lower)] = "info"
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error", "critical"], BeforeValidator(lambda given: str(given).lower())
+    ] = "info"
     admin_key: SecretStr = SecretStr("")
     """Empty: only keys in the database are valid; if there are none either, access is open to everybody."""
     rate_limit: int = Field(default=600, ge=1)

@@ -12,7 +12,7 @@ from longhouse.agents.strategies.base import AgentRegistry
 from longhouse.agents.template import ExecutionPolicy, Template
 from longhouse.config.mistakes import FilePlace, Mistakes
 from longhouse.config.models import Execution, class_name
-from longhouse.config.yaml_document import YamlDocument, merged
+from longhouse.config.yaml_document import YamlDocument, merged, read_text
 from longhouse.errors import SetupError
 from longhouse.secrets import Bound
 from longhouse.tools.mcp.config import McpServer, read_server
@@ -199,23 +199,20 @@ def _prompts(definition: Definition, mistakes: Mistakes) -> dict[str, str]:
 def _prompt_file(name: str, place: FilePlace, mistakes: Mistakes) -> str | None:
     """The text of a prompt file. It must be in the folder of the YAML file or below, because prompts are published."""
     folder = place.file.absolute().parent.resolve()
-    problem = "names a file that is no prompt: it is too long, or not text"
     try:
         path = (folder / name).resolve()
         if Path(name).is_absolute() or not path.is_relative_to(folder):
-            problem = f"should be a file in the folder of {place.file.name}, or beneath it"
+            mistakes.add(place, f"should be a file in the folder of {place.file.name}, or below it")
         elif not path.is_file():
-            problem = "names a file that is not there"
+            mistakes.add(place, "names a file that is not there")
+        elif "\x00" in (text := read_text(path, LARGEST_PROMPT)):
+            mistakes.add(place, "names a file that is not text")
         else:
-            with path.open("rb") as opened:
-                content = opened.read(LARGEST_PROMPT + 1)
-            text = content.decode("utf-8-sig")
-            if len(content) <= LARGEST_PROMPT and "\x00" not in text:
-                return text
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
-        problem = f"names a file that cannot be read: {why}"
-    mistakes.add(place, problem)
+            return text
+    except OSError as error:
+        mistakes.add(place, f"names a file that cannot be read: {error.strerror}")
+    except ValueError as error:
+        mistakes.add(place, f"names a file that {error}")
     return None
 
 

@@ -1,7 +1,7 @@
 """Collects the mistakes in configuration files, so that all of them are reported at once."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -32,23 +32,17 @@ class FilePlace:
         return f"{self.file}:{self.line}: {path_text(self.path)}".removesuffix(": ")
 
 
-@dataclass(slots=True)
-class Mistakes:
-    _found: dict[str, tuple[FilePlace, str]] = field(default_factory=dict)
-
+class Mistakes(dict[FilePlace, str]):
     def add(self, place: FilePlace, what: str) -> None:
         """Keeps the first mistake of each place: later ones follow from it, or come from agents that inherit it."""
-        self._found.setdefault(str(place), (place, what))
-
-    def __contains__(self, place: FilePlace) -> bool:
-        return str(place) in self._found
+        self.setdefault(place, what)
 
     def refuse(self) -> None:
         """Raises all mistakes in the order of the files, one line each; a section comes after the fields in it."""
-        if not self._found:
+        if not self:
             return
-        ordered = sorted(self._found.values(), key=lambda one: (str(one[0].file), one[0].line, f"{one[0]}\uffff"))
-        lines = [f"{place}: {what}" for place, what in ordered]
+        ordered = sorted(self, key=lambda place: (str(place.file), place.line, f"{place}\uffff"))
+        lines = [f"{place}: {self[place]}" for place in ordered]
         many = "is one mistake" if len(lines) == 1 else f"are {len(lines)} mistakes"
         raise SetupError("\n".join([f"there {many} in the files:", *lines]))
 

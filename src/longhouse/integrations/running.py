@@ -8,7 +8,6 @@ from longhouse.integrations.redis.client import open_redis
 from longhouse.integrations.redis.mirror import Mirror
 from longhouse.integrations.session_log_lines import Language
 from longhouse.integrations.session_log_projection import SessionLog
-from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 
 
@@ -26,7 +25,7 @@ async def running(
         mirror = None
         if redis_url:
             client = await stack.enter_async_context(open_redis(redis_url))
-            mirror = await stack.enter_async_context(Mirror(db, client, catalog=Catalog(db)).running())
+            mirror = await stack.enter_async_context(Mirror(db, client).running())
             on_news(mirror.nudge)
         if log_dir:
             log = SessionLog(db, log_dir, language=language, confirmed=mirror.confirmed if mirror else None)

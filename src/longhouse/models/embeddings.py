@@ -1,7 +1,6 @@
 """Embeddings from an OpenAI-compatible `/embeddings` endpoint. Every failure becomes a ProviderError."""
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -9,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from longhouse.errors import ProviderError
-from longhouse.models.http_client import Endpoint, HttpFailure, open_endpoint
+from longhouse.models.http_client import Endpoint, HttpFailure
 from longhouse.models.openai import provider_error
 
 AT_ONCE: Final = 128
@@ -74,10 +73,3 @@ class EndpointEmbedder:
                 retryable=False,
             )
         self.dimensions = dimensions
-
-
-@asynccontextmanager
-async def open_embeddings(base_url: str, api_key: str, model: str) -> AsyncIterator[EndpointEmbedder]:
-    """Opens a connection pool to an endpoint such as https://api.openai.com/v1; no request is sent yet."""
-    async with open_endpoint(base_url, api_key, within=WITHIN) as endpoint:
-        yield EndpointEmbedder(endpoint, model)

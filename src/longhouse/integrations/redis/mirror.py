@@ -80,14 +80,13 @@ class Mirror(Projector):
         client: Redis,
         *,
         max_history: int = 100,
-        catalog: Catalog | None = None,
         prior_within: float = PRIOR_WITHIN,
         sweep_every: float = SWEEP_EVERY,
     ) -> None:
         super().__init__(db, sweep_every=sweep_every)
         self._redis = client
         self._max_history = max_history
-        self._catalog = catalog
+        self._catalog = Catalog(db)
         self._prior_within = prior_within
         self._sessions: OrderedDict[str, Session] = OrderedDict()
         self._hash = ""
@@ -222,8 +221,6 @@ class Mirror(Projector):
 
     async def _most(self, rows: Sequence[ProjectionRow]) -> int:
         """How many messages are kept: as the agent's template says, where it is known."""
-        if self._catalog is None:
-            return self._max_history
         found = [await self._catalog.templates.find(agent) for agent in {row.agent for row in rows}]
         return max((one.memory_policy.max_history for one in found if one), default=self._max_history)
 
