@@ -194,26 +194,18 @@ def is_public_host(host: str) -> bool:
 
 
 def is_forbidden(address: Address) -> bool:
-    """Whether the address, in any notation, is one that nothing here may reach."""
-    return any(one in network for one in (address, *_inside(address)) for network in _FORBIDDEN)
-
-
-def _inside(address: Address) -> list[ipaddress.IPv4Address]:
-    """The IPv4 address that an IPv6 address embeds, if any."""
-    if isinstance(address, ipaddress.IPv4Address):
-        return []
-    if address.sixtofour:
-        return [address.sixtofour]
-    return [ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)] if any(address in one for one in _WITH_V4) else []
+    """Whether nothing here may reach the address, or the IPv4 address that an IPv6 address embeds."""
+    embedded = getattr(address, "sixtofour", None)
+    if any(address in network for network in _WITH_V4):
+        embedded = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    return any(one in network for one in (address, embedded) if one for network in _FORBIDDEN)
 
 
 def _not_allowed(host: str) -> str:
-    """The error message for a host that may not be reached."""
     return f"{host} is not a public address, and reaching it is not allowed here"
 
 
 def _never_allowed(host: str) -> str:
-    """The error message for a host that may never be reached."""
     return f"{host} is a link-local or metadata address, which nothing here may reach"
 
 
@@ -297,21 +289,16 @@ def plain_host(host: str | None) -> str:
 
 
 def _entry(text: str) -> _Allowed:
-    problem = SetupError(
+    with suppress(ValueError):
+        return _Allowed(ipaddress.ip_network(text), None)
+    found = _ENTRY.fullmatch(text)
+    if found and 0 < int(found["port"] or 0) < 65536:
+        port, host = int(found["port"]), plain_host(found["host"])
+        with suppress(ValueError):
+            return _Allowed(ipaddress.ip_network(found["v6"] or found["host"]), port)
+        if _HOST.fullmatch(host) and not _NUMBER.fullmatch(host.rpartition(".")[2]):
+            return _Allowed(host, port)
+    raise SetupError(
         f"{text!r} is not an address that can be allowed: write host:port, an IP address, or a network "
         "such as 10.0.0.0/8, each with :port if you like ([fd00::/8]:443)."
     )
-    try:
-        return _Allowed(ipaddress.ip_network(text), None)
-    except ValueError:
-        found = _ENTRY.fullmatch(text)
-    if not found or not found["port"] or not 0 < int(found["port"]) < 65536:
-        raise problem
-    port = int(found["port"])
-    try:
-        return _Allowed(ipaddress.ip_network(found["v6"] or found["host"]), port)
-    except ValueError:
-        host = plain_host(found["host"])
-    if not _HOST.fullmatch(host) or _NUMBER.fullmatch(host.rpartition(".")[2]):
-        raise problem
-    return _Allowed(host, port)

@@ -53,9 +53,6 @@ class Secrets:
         self._given = {variable(name): bound for name, bound in (given or {}).items()}
         self._environ = environ
 
-    def __repr__(self) -> str:
-        return f"Secrets({sorted(self._given)})"
-
     def find(self, name: str, to: str) -> str | None:
         """The secret for a call to this URL; None where it is not set, SetupError where it belongs to another URL."""
         key = variable(name)
@@ -82,7 +79,6 @@ class Secrets:
 
 
 def variable(name: str) -> str:
-    """The environment variable of a secret."""
     return PREFIX + re.sub(r"[^A-Z0-9]", "_", name.upper())
 
 

@@ -127,7 +127,7 @@ async def test_a_redirect_is_not_followed() -> None:
 async def test_a_page_in_place_of_an_answer() -> None:
     error = await error_for(sends(answer(b"<html>hello</html>", kind="text/html; charset=utf-8")))
     assert error.retryable
-    assert "text/html in place of an answer" in str(error)
+    assert "sent something that is not an answer: text/html" in str(error)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from pydantic import SecretStr
 
@@ -18,8 +18,6 @@ from longhouse.secrets import Bound, Secrets
 from longhouse.settings import Settings
 from longhouse.tools.config import ToolConfig
 from longhouse.tools.mcp.config import McpServer, read_servers
-
-AROUND: Final = ("mcp_context_limit", "logs_dir", "reports_dir")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +62,10 @@ class Configured:
         configs = {}
         for template in self.given.templates:
             if own := self.given.own.get(template.name):
-                found, policy = _with_definition(config, own, *AROUND), template.execution_policy
+                found, policy = (
+                    _with_definition(config, own, "mcp_context_limit", "logs_dir", "reports_dir"),
+                    template.execution_policy,
+                )
                 limits = {name: getattr(policy, name) for name in ("max_iterations", "max_clarifications")}
                 search = replace(found.search, max_searches=policy.max_searches)
                 configs[template.name] = replace(found, search=search, execution=replace(found.execution, **limits))

@@ -19,7 +19,6 @@ from longhouse.config.models import AgentsFile, ConfigFile
 from longhouse.config.yaml_document import YamlDocument, merged, read_document
 from longhouse.secrets import Bound, elsewhere
 from longhouse.tools.mcp.config import McpServer
-from longhouse.validation_messages import Where
 
 _TEMPLATE: TypeAdapter[Template] = TypeAdapter(Template)
 
@@ -147,20 +146,17 @@ class _FilesLoader:
 
     def _template(self, name: str, fields: dict[str, Any], layers: Sequence[Definition]) -> Template | None:
         """The template of all layers; None where it is invalid."""
-
-        def tell(path: Where, what: str) -> None:
+        template: Template | None
+        template, problems = validated(Template, {**fields, "name": name})
+        if template:
+            problems = list(of_template(template))
+            base_url, ref = template.llm_policy.base_url, template.llm_policy.api_key_ref or ""
+            bound = self._secrets.get(ref)
+            if bound and base_url and not bound.reaches(base_url):
+                problems.append((("llm_policy", "api_key_ref"), elsewhere(ref)))
+        for path, what in problems:
             self._mistakes.add(place_of(path, layers), what)
-
-        template: Template | None = validated(Template, {**fields, "name": name}, tell)
-        if template is None:
-            return None
-        for path, what in of_template(template):
-            tell(path, what)
-        policy = template.llm_policy
-        bound = self._secrets.get(policy.api_key_ref or "")
-        if bound and policy.base_url and not bound.reaches(policy.base_url):
-            tell(("llm_policy", "api_key_ref"), elsewhere(policy.api_key_ref or ""))
-        return _with_reasoning_tool(template)
+        return _with_reasoning_tool(template) if template else None
 
     def _tools(self, name: str) -> dict[str, FilePlace]:
         """The place of each tool that must exist."""

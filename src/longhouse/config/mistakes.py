@@ -1,6 +1,5 @@
 """Collects the mistakes in configuration files, so that all of them are reported at once."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -52,12 +51,11 @@ def _adapter(model: Any) -> pydantic.TypeAdapter[Any]:
     return pydantic.TypeAdapter(model)
 
 
-def validated(model: Any, values: dict[str, Any], tell: Callable[[Where, str], None]) -> Any:
-    """The values as this model; None where they are invalid, and `tell` is called for every problem."""
+def validated(model: Any, values: dict[str, Any]) -> tuple[Any, list[tuple[Where, str]]]:
+    """The values as this model, None where they are invalid; and every problem."""
     try:
         # Through JSON, where lists stay lists and a string is no number.
-        return _adapter(model).validate_json(msgspec.json.encode(values), strict=True)
+        return _adapter(model).validate_json(msgspec.json.encode(values), strict=True), []
     except pydantic.ValidationError as error:
-        for path, what in explain(error, model=model, words=WORDS):
-            tell(path, what.removeprefix("Input "))
-    return None
+        problems = explain(error, model=model, words=WORDS)
+        return None, [(path, what.removeprefix("Input ")) for path, what in problems]

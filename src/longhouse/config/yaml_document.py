@@ -20,7 +20,6 @@ MOST_VALUES: Final = 50_000
 
 TOO_DEEP: Final = f"is nested deeper than {DEEPEST} levels"
 UNKEEPABLE: Final = "holds a character that cannot be stored"
-QUOTES: Final = "should be a text; put it in quotes"
 TAGGED: Final = "has a tag (`!…`); values are plain here"
 
 _TAG: Final = "tag:yaml.org,2002:"
@@ -45,18 +44,15 @@ class YamlDocument:
 
     def check(self, model: type[Any], mistakes: Mistakes) -> None:
         """Validates against the model and adds the mistakes. An invalid field is then treated as not set."""
-
-        def tell(path: Where, what: str) -> None:
-            above: Any = self.values
+        for path, what in validated(model, self.values)[1]:
+            problem, above = what, self.values
             for step in path[:-1]:
-                above = above[step]
+                above = above[step]  # type: ignore[index]
             if isinstance(above, dict):
-                is_scalar = isinstance(above.get(path[-1]), bool | int | float)
-                what = QUOTES if is_scalar and what == "should be a valid string" else what
+                if what == "should be a valid string" and isinstance(above.get(str(path[-1])), bool | int | float):
+                    problem = "should be a text; put it in quotes"
                 above[str(path[-1])] = None
-            mistakes.add(self.place(path), what)
-
-        validated(model, self.values, tell)
+            mistakes.add(self.place(path), problem)
 
 
 def read_text(path: Path, largest: int) -> str:

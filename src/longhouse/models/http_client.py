@@ -43,7 +43,7 @@ class HttpFailure(Exception):  # noqa: N818 - callers turn it into an error of t
     def __init__(self, what: str, why: str = "", *, kind: str = "", retryable: bool = True) -> None:
         super().__init__(what)
         self.what = what
-        """What the server did; a sentence puts its name in front."""
+        """What the server did, safe for every reader; a sentence puts its name in front."""
         self.why = why
         """Details for the operator: one bounded line without secrets."""
         self.kind = kind
@@ -51,13 +51,8 @@ class HttpFailure(Exception):  # noqa: N818 - callers turn it into an error of t
         self.retryable = retryable
         """Whether a retry may succeed."""
 
-    def told(self, who: str) -> str:
-        """A sentence without details, safe for every reader."""
-        return f"{who} {self.what}"
-
     def sentence(self, who: str) -> str:
-        """The sentence with its details."""
-        return f"{self.told(who)}: {self.why}" if self.why else self.told(who)
+        return f"{who} {self.what}: {self.why}" if self.why else f"{who} {self.what}"
 
 
 class StatusFailure(HttpFailure):

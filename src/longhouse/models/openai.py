@@ -11,7 +11,7 @@ import msgspec
 from longhouse import clock
 from longhouse.agents.strategies.protocol import Body, StreamOptions
 from longhouse.errors import ProviderError
-from longhouse.models.http_client import BoundedResponse, Endpoint, HttpFailure, StatusFailure, passes
+from longhouse.models.http_client import Endpoint, HttpFailure, StatusFailure, passes
 from longhouse.models.protocol import Delta, paid_for
 from longhouse.models.sse import StreamReader, StreamRefused, Unreadable
 
@@ -34,7 +34,9 @@ class OpenAIModel:
         endpoint, reading = self._endpoint, StreamReader()
         try:
             async with endpoint.post(_encoded(body), most_bytes=self._most_bytes) as answer:
-                self._accept(answer)
+                if answer.kind not in ("text/event-stream", "application/json") and "Content-Type" in answer.headers:
+                    # Retryable: this is mostly a proxy's error page while the model is down.
+                    raise HttpFailure("sent something that is not an answer", endpoint.redaction.quoted(answer.kind))
                 if answer.kind == "application/json" and (delta := reading.whole(await answer.body())):
                     yield delta
                 while not reading.done and (read := await answer.read()):
@@ -56,14 +58,6 @@ class OpenAIModel:
         if not reading.finished:
             raise provider_error(endpoint, HttpFailure("broke off its answer"))
 
-    def _accept(self, answer: BoundedResponse) -> None:
-        if answer.kind not in ("text/event-stream", "application/json") and "Content-Type" in answer.headers:
-            # Retryable: this is mostly a proxy's error page while the model is down.
-            kind = self._endpoint.redaction.quoted(answer.kind)
-            told = "the model sent something else in place of an answer"
-            reason = f"{self._endpoint.name} sent {kind} in place of an answer"
-            raise ProviderError(reason, told=told, retryable=True)
-
     def _refused(self, error: Any) -> ProviderError:
         given = error if isinstance(error, dict) else {}
         words, code = self._endpoint.redaction.quoted(_message(error)), str(given.get("code"))
@@ -83,13 +77,13 @@ def _encoded(body: Body) -> bytes:
 
 def provider_error(endpoint: Endpoint, failure: HttpFailure) -> ProviderError:
     """The failure as a ProviderError; the endpoint's name and its own words are for the operator only."""
-    said, why, retryable, retry_after = failure.told(endpoint.name), failure.why, failure.retryable, None
+    why, retryable, retry_after = failure.why, failure.retryable, None
     if isinstance(failure, StatusFailure) and why:
         why = endpoint.redaction.quoted(_words(failure.complaint) or failure.reason or "no reason given")
         retryable = {"true": True, "false": False}.get(failure.headers.get("x-should-retry", ""), retryable)
         retry_after = _retry_after(failure.headers) if retryable else None
-    message, told = f"{said}: {why}" if why else said, failure.told("the model")
-    return ProviderError(message, told=told, retryable=retryable, retry_after=retry_after)
+    message = f"{endpoint.name} {failure.what}" + (f": {why}" if why else "")
+    return ProviderError(message, told=f"the model {failure.what}", retryable=retryable, retry_after=retry_after)
 
 
 def _words(complaint: bytes) -> str:

@@ -54,13 +54,9 @@ def paid_for(error: ProviderError, usage: Usage | None) -> ProviderError:
 class Embedder(Protocol):
     """Turns texts into vectors of length one. Every failure is raised as ProviderError."""
 
-    @property
-    def name(self) -> str:
-        """The name of the vector space: only vectors of the same name can be compared."""
-        ...
-
-    @property
-    def dimensions(self) -> int: ...
+    name: str
+    """The name of the vector space: only vectors of the same name can be compared."""
+    dimensions: int
 
     async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         """One row for each text."""

@@ -55,15 +55,10 @@ class Call(_Line, frozen=True):
     name: str
     arguments: str | dict[str, Any] = "{}"
 
-    def __post_init__(self) -> None:
-        if isinstance(self.arguments, dict):
-            msgspec.structs.force_setattr(self, "arguments", msgspec.json.encode(self.arguments).decode())
-
     @property
     def written(self) -> str:
         """The arguments as JSON text, keys in the script's order."""
-        assert isinstance(self.arguments, str)
-        return self.arguments
+        return self.arguments if isinstance(self.arguments, str) else msgspec.json.encode(self.arguments).decode()
 
 
 class Say(_Line, frozen=True):
@@ -94,12 +89,10 @@ Playable = Script | Iterable[Say] | Choose
 
 
 def say(text: str, *, reasoning: str = "", chunk: int = 0, delay: float = 0.0, fault: Fault | None = None) -> Say:
-    """A text reply."""
     return Say(text=text, reasoning=reasoning, chunk=chunk, delay=delay, fault=fault)
 
 
 def call(name: str, /, **arguments: Any) -> Say:
-    """A reply that calls one tool."""
     return Say(calls=(Call(name=name, arguments=arguments),))
 
 
@@ -113,7 +106,6 @@ def calls(*says: Say) -> Say:
 
 
 def read_script(path: Path) -> Script:
-    """A script from a JSON file."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Script)
     except OSError as error:
@@ -183,7 +175,7 @@ async def _fail_early(fault: Fault | None) -> None:
             await asyncio.sleep(fault.seconds or 0)
             raise ProviderError("the scripted model sent nothing", retryable=True)
         case Garbage():
-            raise ProviderError("the scripted model sent text/html in place of an answer", retryable=True)
+            raise ProviderError("the scripted model sent something that is not an answer: text/html", retryable=True)
 
 
 def _no_reply_left(body: Body) -> Say:

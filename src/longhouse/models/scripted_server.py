@@ -6,7 +6,6 @@ import itertools
 import signal
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -88,7 +87,15 @@ class Server(Play):
 
     async def _stream(self, request: web.BaseRequest, body: Body, reply: Say) -> web.StreamResponse:
         counted = body.stream_options is not None and body.stream_options.include_usage
-        events = _reply_events(body, reply, f"chatcmpl-{next(self._answers)}", self.call_ids(reply), counted)
+        head = self._head(body, "chat.completion.chunk") | ({"usage": None} if counted else {})
+        start = b"data: %b" % _json.encode(head)[:-1]
+        events = [
+            b'%b,"choices":[%b]}\n\n' % (start, _json.encode(_choice("delta", _piece(delta), delta.finish)))
+            for delta in (Delta(), *deltas_of(reply, self.call_ids(reply)))
+        ]
+        if counted:
+            events.append(b"data: %b\n\n" % _json.encode({**head, "choices": [], "usage": usage_of(body, reply)}))
+        events.append(b"data: [DONE]\n\n")
         if isinstance(reply.fault, Cut):
             return _hung_up(request, await _sent(request, events[: 1 + reply.fault.after], reply.delay))
         if reply.delay:
@@ -100,10 +107,11 @@ class Server(Play):
         await asyncio.sleep(reply.delay * len(deltas_of(reply, ids)))
         if isinstance(reply.fault, Cut):
             return _hung_up(request)
-        finish = "tool_calls" if reply.calls else "stop"
-        choice = {"index": 0, "message": _message(reply, ids), "logprobs": None, "finish_reason": finish}
-        head = {"id": f"chatcmpl-{next(self._answers)}", "object": "chat.completion", "created": CREATED}
-        return _answer({**head, "model": body.model, "choices": [choice], "usage": usage_of(body, reply)})
+        choice = _choice("message", _message(reply, ids), "tool_calls" if reply.calls else "stop")
+        return _answer({**self._head(body, "chat.completion"), "choices": [choice], "usage": usage_of(body, reply)})
+
+    def _head(self, body: Body, kind: str) -> dict[str, Any]:
+        return {"id": f"chatcmpl-{next(self._answers)}", "object": kind, "created": CREATED, "model": body.model}
 
 
 @asynccontextmanager
@@ -125,42 +133,8 @@ async def serve(
         await runner.cleanup()
 
 
-def _reply_events(body: Body, reply: Say, answer: str, ids: Sequence[str], counted: bool) -> list[bytes]:
-    """The events of a streamed reply: cached frames with this answer's ids, usage if requested, `[DONE]`."""
-    head = _HEAD.replace(b"?id", answer.encode()).replace(b'"?model"', _json.encode(body.model))
-    events = []
-    for frame in _frames(reply, counted):
-        for index, id_ in enumerate(ids):
-            frame = frame.replace(_CALL % index, b'"id":"%b"' % id_.encode())  # noqa: PLW2901 - each takes its ids
-        events.append(frame.replace(_HEAD, head))
-    if counted:
-        events.append(_event({"choices": [], "usage": usage_of(body, reply)}).replace(_HEAD, head))
-    return [*events, b"data: [DONE]\n\n"]
-
-
-@lru_cache(maxsize=1024)
-def _frames(reply: Say, counted: bool) -> tuple[bytes, ...]:
-    """The events of a reply with placeholders for ids; joined into one where no delay or fault separates them.
-
-    Text cannot contain a placeholder by chance: inside a JSON string its quotes would be escaped.
-    """
-    blanks = [f"?{index}" for index in range(len(reply.calls))]
-    pieces: list[tuple[dict[str, Any], str | None]] = [({"role": "assistant", "content": ""}, None)]
-    pieces += [(_piece(delta), delta.finish) for delta in deltas_of(reply, blanks)]
-    unknown = {"usage": None} if counted else {}
-    frames = [
-        _event({"choices": [{"index": 0, "delta": piece, "logprobs": None, "finish_reason": finish}], **unknown})
-        for piece, finish in pieces
-    ]
-    return tuple(frames) if reply.delay or reply.fault else (b"".join(frames),)
-
-
-_HEAD: Final = b'"id":"?id","object":"chat.completion.chunk","created":%d,"model":"?model"' % CREATED
-_CALL: Final = b'"id":"?%d"'
-
-
-def _event(chunk: dict[str, Any]) -> bytes:
-    return b"data: {%b,%b\n\n" % (_HEAD, _json.encode(chunk)[1:])
+def _choice(name: str, content: dict[str, Any], finish: str | None) -> dict[str, Any]:
+    return {"index": 0, name: content, "logprobs": None, "finish_reason": finish}
 
 
 def _piece(delta: Delta) -> dict[str, Any]:
@@ -172,7 +146,9 @@ def _piece(delta: Delta) -> dict[str, Any]:
         return {"tool_calls": [{"index": call.index, "function": {"arguments": call.arguments}}]}
     if delta.reasoning:
         return {"reasoning_content": delta.reasoning}
-    return {"content": delta.text} if delta.text else {}
+    if delta.text:
+        return {"content": delta.text}
+    return {} if delta.finish else {"role": "assistant", "content": ""}
 
 
 def _message(reply: Say, ids: Sequence[str]) -> dict[str, Any]:
