@@ -3,7 +3,7 @@
 import asyncio
 import importlib
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -45,7 +45,6 @@ from longhouse.runtime.watchdog import Watchdog
 from longhouse.runtime.worker import Worker, WorkerOptions, new_id
 from longhouse.search.indexer import Indexer
 from longhouse.search.selection import Finder, ToolSearchService
-from longhouse.secrets import Secrets
 from longhouse.settings import Settings
 from longhouse.store import leases, migrate
 from longhouse.store.catalog.catalog import Catalog
@@ -64,8 +63,7 @@ from longhouse.tools.builtin.memory_files import MEMORY_TOOLS
 from longhouse.tools.builtin.planning import AdaptPlanTool, GeneratePlanTool, ReasoningTool
 from longhouse.tools.builtin.report import CreateReportTool
 from longhouse.tools.builtin.research import ExtractPageContentTool, WebSearchTool
-from longhouse.tools.builtin.tavily import BASE_URL, WebSearch
-from longhouse.tools.builtin.tavily import open_search as open_web_search
+from longhouse.tools.builtin.tavily import BASE_URL, open_search
 from longhouse.tools.config import ExecutionConfig, SearchConfig, ToolConfig
 from longhouse.tools.context import Services
 from longhouse.tools.mcp.client import belongs, open_mcp
@@ -235,26 +233,22 @@ async def open_tools(
 ) -> AsyncIterator[tuple[Toolbox, Offering]]:
     """Opens the tools that this process can run, and publishes them and the templates."""
     settings, search = setup.settings, ToolSearchService(catalog, finder)
-    config = setup.common(tool_config(settings))
+    key, url = settings.tavily_api_key.get_secret_value(), settings.tavily_base_url
+    web_search = open_search(url or BASE_URL, key) if key or url else nullcontext()
+    config = setup.common(
+        ToolConfig(
+            search=SearchConfig(tavily_api_key=key, tavily_api_base_url=url or BASE_URL),
+            execution=ExecutionConfig(reports_dir=str(settings.reports_dir) if settings.reports_dir else None),
+        )
+    )
     configs = setup.of_agents(config)
-    async with open_search(settings) as service, open_remote(setup.egress) as http:
+    async with web_search as service, open_remote(setup.egress) as http:
         services = Services(search=service, memory=Memories(catalog.db), find_tools=search.find)
         binder = binder_of(http, setup.secrets.find, settings.tool_packages)
         toolbox = Toolbox(classes, config=config, configs=configs, services=services, catalog=catalog, binder=binder)
         await publish(catalog, setup, toolbox.classes)
         async with open_mcp(setup.servers, toolbox):
             yield toolbox, Offering(catalog, toolbox, replace(search, resolve=toolbox.resolve))
-
-
-@asynccontextmanager
-async def open_search(settings: Settings) -> AsyncIterator[WebSearch | None]:
-    """Opens the search service, where one is configured; no request is sent yet."""
-    key = settings.tavily_api_key.get_secret_value()
-    if not key and not settings.tavily_base_url:
-        yield None
-        return
-    async with open_web_search(settings.tavily_base_url or BASE_URL, key) as search:
-        yield search
 
 
 @asynccontextmanager
@@ -304,15 +298,6 @@ def validator_of(setup: Configured, catalog: Catalog) -> CatalogValidator:
     )
 
 
-def tool_config(settings: Settings) -> ToolConfig:
-    key, url = settings.tavily_api_key.get_secret_value(), settings.tavily_base_url or BASE_URL
-    reports = str(settings.reports_dir) if settings.reports_dir else None
-    return ToolConfig(
-        search=SearchConfig(tavily_api_key=key, tavily_api_base_url=url),
-        execution=ExecutionConfig(reports_dir=reports),
-    )
-
-
 async def publish(catalog: Catalog, setup: Configured, classes: Sequence[type[BaseTool]]) -> list[Published]:
     """Publishes the tools and templates of this process to the catalog; no template if one of them is invalid."""
     await publish_classes(catalog, classes)
@@ -340,7 +325,12 @@ async def _check(setup: Configured, catalog: Catalog) -> None:
         elif not given.complain(name, tool, f"there is no tool {tool!r}"):
             wrong.append(f"{name}@1: no tool {tool!r}")
     for template in given.templates:
-        _warn_of_secret(template, setup.secrets)
+        llm = template.llm_policy
+        problem = setup.secrets.problem(llm.api_key_ref, llm.base_url) if llm.api_key_ref and llm.base_url else None
+        if problem:
+            # Only a warning: other agents work without this secret, and another process may have it.
+            message = "An agent has no key for its model."
+            log.warning("model_key_missing", message=message, template=template.name, reason=problem)
         wrong += [f"{template.ref}: {field} has no {what}" for field, what in template.prompt_pack.gaps.items()]
         if AgentRegistry.get(template.base_agent_class) is None:
             wrong.append(f"{template.ref}: no agent class {template.base_agent_class!r}")
@@ -351,11 +341,3 @@ async def _check(setup: Configured, catalog: Catalog) -> None:
     given.mistakes.refuse()
     if wrong:
         raise SetupError(f"Some templates cannot work as they are: {'; '.join(wrong)}.")
-
-
-def _warn_of_secret(template: Template, secrets: Secrets) -> None:
-    """Warns only: other agents work without this secret, and another process may have it."""
-    policy = template.llm_policy
-    if policy.base_url and policy.api_key_ref and (problem := secrets.problem(policy.api_key_ref, policy.base_url)):
-        message = "An agent has no key for its model."
-        log.warning("model_key_missing", message=message, template=template.name, reason=problem)

@@ -44,7 +44,7 @@ class YamlDocument:
 
     def check(self, model: type[Any], mistakes: Mistakes) -> None:
         """Validates against the model and adds the mistakes. An invalid field is then treated as not set."""
-        for path, what in validated(model, self.values)[1]:
+        for path, what in validated(model, self.values)[1] if self.values else ():
             problem, above = what, self.values
             for step in path[:-1]:
                 above = above[step]  # type: ignore[index]
