@@ -168,8 +168,8 @@ async def open_store(settings: Settings, *, begin: bool = True) -> AsyncIterator
         return
     if not begin and not settings.data_dir.is_dir():
         raise SetupError(
-            f"there is no Longhouse in {settings.data_dir.absolute()}: come to the folder where it was started, or set"
-            " LONGHOUSE_DATA_DIR or LONGHOUSE_DATABASE_URL."
+            f"there is no Longhouse in {settings.data_dir.absolute()}: change to the folder where it was started, or"
+            " set LONGHOUSE_DATA_DIR or LONGHOUSE_DATABASE_URL."
         )
     async with (
         open_postgres(settings.data_dir, binaries=settings.pg_bin) as postgres,
@@ -302,7 +302,7 @@ async def publish(catalog: Catalog, setup: Configured, classes: Sequence[type[Ba
     """Publishes the tools and templates of this process to the catalog; no template if one of them is invalid."""
     await publish_classes(catalog, classes)
     await _check(setup, catalog)
-    return await publish_templates(catalog, setup.given.templates, touched=setup.given.touched)
+    return await publish_templates(catalog, setup.files.templates, touched=setup.files.touched)
 
 
 async def _check(setup: Configured, catalog: Catalog) -> None:
@@ -310,10 +310,10 @@ async def _check(setup: Configured, catalog: Catalog) -> None:
 
     Tools of MCP servers may come and go, and tools that an operator has deactivated count as known.
     """
-    given, wrong = setup.given, []
-    named = {(one.name, tool) for one in given.templates for tool in one.tool_policy.named} | given.tool_spots.keys()
+    files, wrong = setup.files, []
+    named = {(one.name, tool) for one in files.templates for tool in one.tool_policy.named} | files.tool_places.keys()
     tools = {tool for _, tool in named}
-    agents = {f"{PREFIX}{name}" for name in {*given.own, *(template.name for template in given.templates)}}
+    agents = {f"{PREFIX}{name}" for name in {*files.own, *(template.name for template in files.templates)}}
     active = await catalog.active_tools(tools, LOCAL.owner)
     inactive, known = await catalog.switched_off(tools - active.keys(), LOCAL.owner), {*active, *agents}
     for name, tool in sorted(named):
@@ -322,9 +322,9 @@ async def _check(setup: Configured, catalog: Catalog) -> None:
             log.warning("template_tool_inactive", message=message, template=name, tool=tool)
         elif tool in known or belongs(tool, setup.servers):
             continue
-        elif not given.complain(name, tool, f"there is no tool {tool!r}"):
+        elif not files.add_tool_mistake(name, tool, f"there is no tool {tool!r}"):
             wrong.append(f"{name}@1: no tool {tool!r}")
-    for template in given.templates:
+    for template in files.templates:
         llm = template.llm_policy
         problem = setup.secrets.problem(llm.api_key_ref, llm.base_url) if llm.api_key_ref and llm.base_url else None
         if problem:
@@ -336,8 +336,8 @@ async def _check(setup: Configured, catalog: Catalog) -> None:
             wrong.append(f"{template.ref}: no agent class {template.base_agent_class!r}")
         elif says := await crowding(catalog, template, LOCAL.owner):
             last = template.tool_policy.required[-1:]
-            if not any(given.complain(template.name, tool, says) for tool in last):
+            if not any(files.add_tool_mistake(template.name, tool, says) for tool in last):
                 wrong.append(f"{template.ref}: {says}")
-    given.mistakes.refuse()
+    files.mistakes.refuse()
     if wrong:
         raise SetupError(f"Some templates cannot work as they are: {'; '.join(wrong)}.")

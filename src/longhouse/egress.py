@@ -151,7 +151,7 @@ def parse(url: str) -> URL:
     if len(url) > LONGEST_URL:
         raise ValueError(f"the address has more than {LONGEST_URL} characters")
     if not url.isascii() or not url.isprintable() or any(c in url for c in ' \\"<>^`{|}'):
-        raise ValueError("the address holds characters that do not belong there; they can be percent-encoded")
+        raise ValueError("the address contains characters that are not allowed there; percent-encode them")
     try:
         parsed = URL(url)
         host, port = parsed.raw_host, parsed.port
@@ -161,7 +161,7 @@ def parse(url: str) -> URL:
         raise ValueError("the address begins with http:// or https:// and a host")
     written = _AUTHORITY.match(url)
     if not written or "@" in written[1]:  # the parser would drop an empty user name
-        raise ValueError("the address holds a user or a password; name a secret instead")
+        raise ValueError("the address contains a user or a password; name a secret instead")
     if "[" in written[1] and ":" not in host:
         raise ValueError("the host of the address is not an IPv6 address")
     if parsed.raw_fragment:

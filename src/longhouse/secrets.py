@@ -84,10 +84,10 @@ def variable(name: str) -> str:
 
 def elsewhere(name: str) -> str:
     """The message for a secret that belongs to another URL; it does not reveal which one."""
-    return f"the secret {name!r} belongs to another address, and is not sent to this one"
+    return f"the secret {name!r} belongs to another address and is not sent to this one"
 
 
-READS_ALONG: Final = "a proxy reads a key that is sent to an http address; give the model an https address"
+READS_ALONG: Final = "a proxy can read a key that is sent to an http address; use an https address for the model"
 
 
 def unsealed(base_url: str) -> bool:

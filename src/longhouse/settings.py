@@ -23,7 +23,7 @@ Items = Annotated[tuple[str, ...], NoDecode, BeforeValidator(comma_list)]
 
 def _schema(given: str) -> str:
     if not re.fullmatch(r"(?!pg_)[a-z_][a-z0-9_]{0,62}", given):
-        raise ValueError("a name of small letters, digits and _ is needed, and not one that begins with pg_")
+        raise ValueError("should be a name of lower-case letters, digits and _ that does not begin with pg_")
     return given
 
 

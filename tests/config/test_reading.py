@@ -152,7 +152,7 @@ def test_prompt_files_lie_beneath_the_folder_of_the_yaml_file(tmp_path: Path) ->
         "agents.yaml:5: agents.d.prompts.system_prompt_file: names a file that is not there",
         "agents.yaml:6: agents.e.prompts.system_prompt_file: names a file that is not text in UTF-8",
         "agents.yaml:7: agents.f.prompts.system_prompt: is not known; did you mean system_prompt_str?",
-        "agents.yaml:8: agents.g.prompts.system_prompt_file: holds a character that cannot be stored",
+        "agents.yaml:8: agents.g.prompts.system_prompt_file: contains a character that cannot be stored",
     ]
 
 

@@ -75,7 +75,7 @@ async def test_a_table_of_ones_own_is_read_and_has_its_own_name(tmp_path: Path) 
 
 
 def test_a_folder_without_a_table_is_a_mistake_in_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(SetupError, match="holds no table of embeddings"):
+    with pytest.raises(SetupError, match="contains no table of embeddings"):
         embedding_table.EmbeddedEmbedder(tmp_path)
-    with pytest.raises(SetupError, match="holds no table of embeddings"):
+    with pytest.raises(SetupError, match="contains no table of embeddings"):
         embedding_table.EmbeddedEmbedder(written(tmp_path, dimensions="many"))

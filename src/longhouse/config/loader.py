@@ -71,22 +71,22 @@ class LoadedFiles:
         """The configuration of single agents."""
         self._fields: dict[str, dict[str, Any]] = {}
         self._own_servers: dict[str, dict[str, McpServer]] = {}
-        definitions.warn_of_slips(self.common)
+        definitions.warn_of_typos(self.common)
         for name in {**(config.values.get("agents") or {}), **(agents.values.get("agents") or {})}:
             self._define(name, Definition.of_agent(name, agents, config), tools)
-        self._check_likeness()
-        self.servers = self._every_server()
+        self._check_similar_names()
+        self.servers = self._all_servers()
         self._check_common()
         merged_templates = {name: self._merged(name) for name in {**self._built_in, **self.own}}
         self.templates = tuple(template for template in merged_templates.values() if template)
         self.touched = {name for name, one in merged_templates.items() if one != self._built_in.get(name)}
         """The names of templates that differ from the built-in ones."""
-        self.tool_spots = {(name, tool): place for name in self.own for tool, place in self._tools(name).items()}
+        self.tool_places = {(name, tool): place for name in self.own for tool, place in self._tools(name).items()}
         """(template, tool) -> the place in a file where the tool is named."""
 
-    def complain(self, template: str, tool: str, what: str) -> bool:
+    def add_tool_mistake(self, template: str, tool: str, what: str) -> bool:
         """Adds a mistake at the place where a template names a tool; False where no file names it."""
-        place = self.tool_spots.get((template, tool))
+        place = self.tool_places.get((template, tool))
         if place:
             self.mistakes.add(place, what)
         return place is not None
@@ -101,12 +101,12 @@ class LoadedFiles:
         self.own[name] = agent
         self._fields[name] = definitions.template_fields(agent, reach, tools, self.mistakes)
         self._own_servers[name] = definitions.servers_of(agent, self.mistakes)
-        definitions.warn_of_slips(agent)
+        definitions.warn_of_typos(agent)
 
     def _common_secret(self) -> dict[str, Bound]:
-        if definitions.is_wrong_in_part(self.common, self.mistakes):
+        if definitions.has_endpoint_mistake(self.common, self.mistakes):
             self.common.values["llm"] = None
-        llm = self.common.said("llm", "base_url", "api_key")
+        llm = self.common.pick("llm", "base_url", "api_key")
         return {definitions.COMMON_REF: Bound(llm["api_key"], llm["base_url"])} if len(llm) == 2 else {}
 
     def _merged(self, name: str) -> Template | None:
@@ -150,12 +150,12 @@ class LoadedFiles:
         """Validates the common part even if no agent inherits it."""
         if self._defaults:
             self._template("common", self._defaults, [self.common])
-        llm = self.common.said("llm", "base_url", "api_key", "api_key_ref")
+        llm = self.common.pick("llm", "base_url", "api_key", "api_key_ref")
         if llm and "base_url" not in llm:
             place = self.common.place("llm", min(llm))
             self.mistakes.add(place, "needs a base_url beside it: a key is sent only there")
 
-    def _check_likeness(self) -> None:
+    def _check_similar_names(self) -> None:
         """Names that differ only in case would be mistaken for each other."""
         seen = {naming.key(name): name for name in self._built_in}
         for name, agent in self.own.items():
@@ -163,7 +163,7 @@ class LoadedFiles:
             if other != name:
                 self.mistakes.add(agent.place(), f"is too similar to {other!r}")
 
-    def _every_server(self) -> tuple[McpServer, ...]:
+    def _all_servers(self) -> tuple[McpServer, ...]:
         """Server names are valid for the whole process: two agents may share one only if they mean the same server."""
         every = dict(self._common_servers)
         for name, own in self._own_servers.items():

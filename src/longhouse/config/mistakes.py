@@ -12,8 +12,8 @@ from longhouse.errors import SetupError
 from longhouse.validation_messages import Where, explain, path_text
 
 WORDS: Final = {
-    "dataclass_type": "should hold fields of its own",
-    "dict_type": "should hold fields of its own",
+    "dataclass_type": "should contain fields of its own",
+    "dict_type": "should contain fields of its own",
     "tuple_type": "should be a list",
     "list_type": "should be a list",
 }

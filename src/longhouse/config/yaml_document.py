@@ -19,8 +19,8 @@ MOST_VALUES: Final = 50_000
 """Each alias counts as often as it is used: a few lines of aliases can stand for billions of values."""
 
 TOO_DEEP: Final = f"is nested deeper than {DEEPEST} levels"
-UNKEEPABLE: Final = "holds a character that cannot be stored"
-TAGGED: Final = "has a tag (`!…`); values are plain here"
+UNKEEPABLE: Final = "contains a character that cannot be stored"
+TAGGED: Final = "has a tag (`!…`); only plain values are allowed"
 
 _TAG: Final = "tag:yaml.org,2002:"
 _MERGE: Final = f"{_TAG}merge"
@@ -79,7 +79,7 @@ def read_document(path: Path, mistakes: Mistakes) -> YamlDocument | None:
         values = {} if root is None else reader.read(root, (), 1, 0)
         if isinstance(values, dict | None):
             return YamlDocument(path, values or {}, reader.lines)
-        problem = "should hold fields, such as `llm:`"
+        problem = "should contain fields, such as `llm:`"
     except yaml.MarkedYAMLError as error:
         mark, begun = error.problem_mark or error.context_mark, error.context_mark
         # Only the parser's own message: the file's text may contain a key.
@@ -131,7 +131,7 @@ class _Reader(yaml.SafeLoader):  # type: ignore[misc]  # the library has no type
             line = key.start_mark.line + 1
             if key.tag != f"{_TAG}str" or _UNKEEPABLE.search(key.value):
                 self._mistakes.add(
-                    FilePlace(self._file, line, path), "has a field whose name is no text; put it in quotes"
+                    FilePlace(self._file, line, path), "has a field whose name is not text; put it in quotes"
                 )
                 continue
             name, at = key.value, (*path, key.value)
@@ -181,7 +181,7 @@ class _Reader(yaml.SafeLoader):  # type: ignore[misc]  # the library has no type
         if depth > DEEPEST:
             raise ValueError(TOO_DEEP)
         if self._values > MOST_VALUES:
-            raise ValueError(f"holds more than {MOST_VALUES} values, aliases counted as often as they are used")
+            raise ValueError(f"contains more than {MOST_VALUES} values; each use of an alias counts")
 
     def _tell(self, path: Where, what: str) -> None:
         self._mistakes.add(FilePlace(self._file, self.lines[path], path), what)

@@ -28,7 +28,7 @@ MOST_HINTS: Final = 10_000
 SWEEP_EVERY: Final = 1.0
 SHARE: Final = 10
 """A slow sweep runs less often: it takes at most one part in this many of the time."""
-RAREST: Final = 30.0
+LONGEST_PAUSE: Final = 30.0
 
 
 class Projector(ABC):
@@ -44,7 +44,7 @@ class Projector(ABC):
         self._hints: dict[str, None] = {}
         self._hinted = asyncio.Event()
         self._epoch = ""
-        self._forgotten: int | None = None
+        self._erased_up_to: int | None = None
         self._after = ""
         self._sweep_at = 0.0
         self._swept_for = 0.0
@@ -57,7 +57,7 @@ class Projector(ABC):
         return ""
 
     @abstractmethod
-    async def carry(self, rows: Sequence[ProjectionRow]) -> None:
+    async def project(self, rows: Sequence[ProjectionRow]) -> None:
         """Brings these sessions up to date in the target, and saves the cursors."""
 
     @abstractmethod
@@ -108,30 +108,30 @@ class Projector(ABC):
             raise
 
     async def _step(self) -> None:
-        await self._forget()
+        await self._remove_erased()
         if self._hints:
-            await self._carry(await projections.rows(self._db, self._taken()))
+            await self._project(await projections.rows(self._db, self._next_hints()))
             self.is_troubled = False
         if asyncio.get_running_loop().time() >= self._sweep_at:
             await self._sweep()
             self.is_troubled = False
 
-    async def _carry(self, rows: Sequence[ProjectionRow]) -> None:
-        await self.carry(rows)
+    async def _project(self, rows: Sequence[ProjectionRow]) -> None:
+        await self.project(rows)
         if gone := await erasure.gone(self._db, [row.id for row in rows]):
             # Erased while it was written: the eraser may have removed the data before this write.
             await self.remove([row for row in rows if row.id in gone])
 
-    async def _forget(self) -> None:
+    async def _remove_erased(self) -> None:
         """Removes what was erased since the last step, here or by another process."""
-        if self._forgotten is None:
-            self._forgotten = await projections.cursor(self._db, self.name, self.place)
-        while traces := await erasure.since(self._db, self._forgotten):
+        if self._erased_up_to is None:
+            self._erased_up_to = await projections.cursor(self._db, self.name, self.place)
+        while traces := await erasure.since(self._db, self._erased_up_to):
             await self.forget(traces)
-            self._forgotten = traces[-1].nth
-            await projections.save(self._db, self.name, epoch="", heads={self.place: self._forgotten})
+            self._erased_up_to = traces[-1].nth
+            await projections.save(self._db, self.name, epoch="", heads={self.place: self._erased_up_to})
 
-    def _taken(self) -> list[str]:
+    def _next_hints(self) -> list[str]:
         taken = list(self._hints)[:BATCH]
         for session_id in taken:
             del self._hints[session_id]
@@ -148,7 +148,7 @@ class Projector(ABC):
         page = await projections.behind(self._db, self.name, epoch=self._epoch, after=self._after, limit=PAGE)
         self._swept_for += clock() - began
         for start in range(0, len(page), BATCH):
-            await self._carry(page[start : start + BATCH])
+            await self._project(page[start : start + BATCH])
         self._after = page[-1].id if len(page) == PAGE else ""
         if not self._after:
-            self._sweep_at = clock() + max(self._sweep_every, min(SHARE * self._swept_for, RAREST))
+            self._sweep_at = clock() + max(self._sweep_every, min(SHARE * self._swept_for, LONGEST_PAUSE))

@@ -59,7 +59,7 @@ class SessionLog(Projector):
         self._confirmed = confirmed
         self.place = f"forgotten {socket.gethostname()} {folder.absolute()}"
 
-    async def carry(self, rows: Sequence[ProjectionRow]) -> None:
+    async def project(self, rows: Sequence[ProjectionRow]) -> None:
         news: dict[tuple[str, str], list[tuple[ProjectionRow, Recorded]]] = defaultdict(list)
         # Sub-agents first: the parents' events that led to theirs are then read as well.
         for row in sorted(rows, key=lambda row: row.side == "root"):

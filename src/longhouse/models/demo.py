@@ -48,10 +48,10 @@ def _is_offered(body: Body, tool: str) -> bool:
 def _master(messages: Sequence[Message]) -> Say:
     """Sends a sub-agent the user's text, asks it again, and answers with what the sub-agent remembers."""
     turn = _this_turn(messages)
-    said = next((text_of(message.content) for message in turn if isinstance(message, User)), "")
+    text = next((text_of(message.content) for message in turn if isinstance(message, User)), "")
     results = [message.content for message in turn if isinstance(message, ToolResult)]
     if not results:
-        return call("agent_analytic", task=f"Remember what the user said: {said}")
+        return call("agent_analytic", task=f"Remember what the user said: {text}")
     if len(results) == 1:
         return call("agent_analytic", task=RECALL)
     answer = f"I am the demo model of Longhouse and lead a sub-agent. It remembers: {results[-1]} {HOW_TO}"

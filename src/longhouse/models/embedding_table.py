@@ -78,8 +78,8 @@ class EmbeddedEmbedder:
             card = msgspec.json.decode((self._folder / "table.json").read_bytes(), type=Card)
         except (OSError, msgspec.MsgspecError) as error:
             raise SetupError(
-                f"{self._folder} holds no table of embeddings: `python -m training.pack` writes one, with a table.json"
-                f" ({error})."
+                f"{self._folder} contains no table of embeddings: `python -m training.pack` writes one, with a"
+                f" table.json ({error})."
             ) from None
         self.name = f"longhouse/{card.name}"
         self.dimensions = card.dimensions

@@ -58,14 +58,14 @@ class HttpFailure(Exception):  # noqa: N818 - callers turn it into an error of t
 class StatusFailure(HttpFailure):
     """A response with a status other than 2xx, redirects included."""
 
-    def __init__(self, response: aiohttp.ClientResponse, complaint: bytes, redaction: Redaction) -> None:
+    def __init__(self, response: aiohttp.ClientResponse, error_body: bytes, redaction: Redaction) -> None:
         self.status, self.reason, self.headers = response.status, response.reason, response.headers
-        self.complaint = complaint
+        self.error_body = error_body
         """The first bytes of the response body, as they were sent."""
         if 300 <= self.status < 400:
             super().__init__(f"answered {self.status}, a redirect, which is not followed", retryable=False)
             return
-        body = complaint.decode(errors="replace").strip()
+        body = error_body.decode(errors="replace").strip()
         why = redaction.quoted(body) if not body.startswith("<") else ""
         super().__init__(f"answered {self.status}", why or "no reason given", retryable=passes(self.status))
 
@@ -112,7 +112,7 @@ class BoundedResponse:
             pieces.append(piece)
         return b"".join(pieces)
 
-    async def let_go(self) -> None:
+    async def drain(self) -> None:
         """Reads the few bytes after the end of a stream, so that the connection can be reused."""
         if self._content.at_eof():
             return
@@ -146,7 +146,7 @@ class Endpoint:
     async def post(self, body: bytes, *, most_bytes: int, trace: object = None) -> AsyncIterator[BoundedResponse]:
         """Sends one request, without retries. Leaving the block early closes the connection."""
         if self.http.closed:
-            raise HttpFailure("cannot be asked: the connections to it are closed")
+            raise HttpFailure("cannot be called: the connections to it are closed")
         # A file object, because aiohttp warns about bytes over 1 MB, and images may be larger.
         data = io.BytesIO(body)
         try:
@@ -184,7 +184,7 @@ async def open_endpoint(
     if via and egress.refusal_behind_proxy(url):
         raise SetupError(f"{whose} base URL is a name that its proxy would look up; see LONGHOUSE_ALLOW_EGRESS.")
     if not can_be_sent(api_key):
-        raise SetupError(f"{whose} API key holds characters that no HTTP header can carry")
+        raise SetupError(f"{whose} API key contains characters that an HTTP header cannot carry")
     headers = json_headers(api_key)
     if url.user and not api_key:
         headers["Authorization"] = aiohttp.encode_basic_auth(url.user, url.password or "")
@@ -253,7 +253,7 @@ def _address(text: str, what: str, egress: Egress, has_user: bool = True) -> URL
         if egress is ANYWHERE:  # configured by the operator, who reads this error
             raise SetupError(f"{what} cannot be used: {refused}.")
         # The host is left out: users of an agent may read this error.
-        raise SetupError(f"{what} leads where this server may not go; see LONGHOUSE_ALLOW_EGRESS.")
+        raise SetupError(f"{what} is an address that this server may not reach; see LONGHOUSE_ALLOW_EGRESS.")
     return url
 
 

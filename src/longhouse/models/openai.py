@@ -44,7 +44,7 @@ class OpenAIModel:
                         yield delta
                 if not reading.finished and (delta := reading.end()):
                     yield delta
-                await answer.let_go()
+                await answer.drain()
         except HttpFailure as failure:
             # A connection that breaks after the end of the answer is no failure.
             if not (reading.finished and failure.kind):
@@ -72,26 +72,26 @@ def _encoded(body: Body) -> bytes:
     try:
         return msgspec.json.encode(streamed)
     except UnicodeEncodeError as error:
-        raise ProviderError("the request holds text that JSON cannot encode", retryable=False) from error
+        raise ProviderError("the request contains text that JSON cannot encode", retryable=False) from error
 
 
 def provider_error(endpoint: Endpoint, failure: HttpFailure) -> ProviderError:
     """The failure as a ProviderError; the endpoint's name and its own words are for the operator only."""
     why, retryable, retry_after = failure.why, failure.retryable, None
     if isinstance(failure, StatusFailure) and why:
-        why = endpoint.redaction.quoted(_words(failure.complaint) or failure.reason or "no reason given")
+        why = endpoint.redaction.quoted(_error_text(failure.error_body) or failure.reason or "no reason given")
         retryable = {"true": True, "false": False}.get(failure.headers.get("x-should-retry", ""), retryable)
         retry_after = _retry_after(failure.headers) if retryable else None
     message = f"{endpoint.name} {failure.what}" + (f": {why}" if why else "")
     return ProviderError(message, told=f"the model {failure.what}", retryable=retryable, retry_after=retry_after)
 
 
-def _words(complaint: bytes) -> str:
+def _error_text(error_body: bytes) -> str:
     """The message of an error body, from any of the usual envelopes."""
     try:
-        found = msgspec.json.decode(complaint, type=dict[str, Any] | list[dict[str, Any]])
+        found = msgspec.json.decode(error_body, type=dict[str, Any] | list[dict[str, Any]])
     except (ValueError, RecursionError):
-        text = complaint.decode(errors="replace").strip()
+        text = error_body.decode(errors="replace").strip()
         return "" if text.startswith("<") else text
     envelope = found if isinstance(found, dict) else found[0] if found else {}
     return _message(envelope.get("error") or envelope.get("message") or envelope.get("detail"))

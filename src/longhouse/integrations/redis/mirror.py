@@ -34,11 +34,11 @@ log = structlog.get_logger()
 
 CACHED_SESSIONS: Final = 256
 """Sessions whose folded state is cached."""
-AT_ONCE: Final = 8
+CONCURRENCY: Final = 8
 PRIOR_WITHIN: Final = 0.5
 """Timeout in seconds of a new conversation's read from Redis."""
-LOOK_EVERY: Final = 0.05
-AT_A_LOOK: Final = 1000
+POLL_EVERY: Final = 0.05
+SCAN_COUNT: Final = 1000
 """COUNT of one HSCAN call."""
 
 # KEYS: the hash of versions, the key; ARGV: marker, version, value, the key under which a foreign value is kept.
@@ -65,7 +65,7 @@ class _Copy:
     key: str
     messages: list[dict[str, Any]]
     heads: dict[str, int]
-    took_over: bool
+    has_import: bool
 
 
 class Mirror(Projector):
@@ -126,7 +126,7 @@ class Mirror(Projector):
                 return False
             # Another process may write it, and sends no event to this one: the cursor is polled.
             with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_EVERY):
+                async with asyncio.timeout(POLL_EVERY):
                     await progress.wait()
 
     async def epoch(self) -> str:
@@ -139,7 +139,7 @@ class Mirror(Projector):
             self._run_id = str((await self._redis.info("server")).get("run_id", ""))
         return f"{self._run_id}:{self._marker}"
 
-    async def carry(self, rows: Sequence[ProjectionRow]) -> None:
+    async def project(self, rows: Sequence[ProjectionRow]) -> None:
         if not self._marker:
             await self.epoch()
         heads: dict[str, int] = {row.id: row.head for row in rows if row.is_ephemeral}
@@ -160,15 +160,15 @@ class Mirror(Projector):
         for trace in traces:
             self._sessions.pop(trace.session_id, None)
         copied = [trace for trace in traces if not trace.is_ephemeral]
-        spoken = sorted({(trace.owner, trace.conversation_id) for trace in copied if trace.side == "root"})
+        conversations = sorted({(trace.owner, trace.conversation_id) for trace in copied if trace.side == "root"})
         asked = [trace for trace in copied if trace.side == "sub"]
-        await self._delete({keys.chat_key(conversation, owner) for owner, conversation in spoken})
-        await self._delete([name async for name in self._names_of(asked)])
+        await self._delete({keys.chat_key(conversation, owner) for owner, conversation in conversations})
+        await self._delete([name async for name in self._subagent_keys(asked)])
         agents = sorted({(trace.owner, trace.conversation_id, trace.agent) for trace in asked})
-        left = [*await projections.roots(self._db, spoken), *await projections.subs(self._db, agents)]
+        left = [*await projections.roots(self._db, conversations), *await projections.subs(self._db, agents)]
         await self._write(await self._copies([row for row in left if not row.is_ephemeral]))
 
-    async def _names_of(self, asked: Sequence[Trace]) -> AsyncIterator[str]:
+    async def _subagent_keys(self, asked: Sequence[Trace]) -> AsyncIterator[str]:
         """The keys of these sub-agents. The full key of one with a label is only in Redis, in the hash of versions."""
         labelled: dict[str, list[Trace]] = defaultdict(list)
         for trace in asked:
@@ -179,7 +179,7 @@ class Mirror(Projector):
                 yield name
         if not labelled:
             return
-        async for field, _ in self._redis.hscan_iter(self._hash, match="*subagent:*/*", count=AT_A_LOOK):
+        async for field, _ in self._redis.hscan_iter(self._hash, match="*subagent:*/*", count=SCAN_COUNT):
             name = _bytes(field).decode()
             plain, _, label = name.rpartition("/")
             if any(trace.had(label) for trace in labelled.get(plain, ())):
@@ -196,15 +196,15 @@ class Mirror(Projector):
     async def _copies(self, rows: Sequence[ProjectionRow]) -> list[_Copy]:
         """The values of all keys in which these sessions appear."""
         subs = [[row] for row in rows if row.side == "sub"]
-        spoken = list(dict.fromkeys((row.owner, row.conversation_id) for row in rows if row.side == "root"))
+        conversations = list(dict.fromkeys((row.owner, row.conversation_id) for row in rows if row.side == "root"))
         together: dict[tuple[str, str], list[ProjectionRow]] = defaultdict(list)
-        for row in await projections.roots(self._db, spoken) if spoken else ():
+        for row in await projections.roots(self._db, conversations) if conversations else ():
             if not row.is_ephemeral:
                 together[row.owner, row.conversation_id].append(row)
         groups, copies = [*subs, *together.values()], []
-        for start in range(0, len(groups), AT_ONCE):
+        for start in range(0, len(groups), CONCURRENCY):
             copies += await asyncio.gather(
-                *(self.readable(group, partial(self._copy, group)) for group in groups[start : start + AT_ONCE])
+                *(self.readable(group, partial(self._copy, group)) for group in groups[start : start + CONCURRENCY])
             )
         return [copy for copy in copies if copy]
 
@@ -214,12 +214,12 @@ class Mirror(Projector):
         messages = plain.messages_of(sessions[0]) if first.side == "sub" else await self._spoken_messages(sessions)
         return _Copy(
             key=_key_of(first),
-            messages=imported.last(messages, await self._most(rows)),
+            messages=imported.last(messages, await self._max_messages(rows)),
             heads={session.id: session.head for session in sessions},
-            took_over=any(_has_imported_history(session) for session in sessions),
+            has_import=any(_has_imported_history(session) for session in sessions),
         )
 
-    async def _most(self, rows: Sequence[ProjectionRow]) -> int:
+    async def _max_messages(self, rows: Sequence[ProjectionRow]) -> int:
         """How many messages are kept: as the agent's template says, where it is known."""
         found = [await self._catalog.templates.find(agent) for agent in {row.agent for row in rows}]
         return max((one.memory_policy.max_history for one in found if one), default=self._max_history)
@@ -252,7 +252,7 @@ class Mirror(Projector):
         pipeline = self._redis.pipeline(transaction=False)
         for copy in copies:
             version, value = sum(copy.heads.values()), msgspec.json.encode(copy.messages)
-            keep_at = "" if copy.took_over else _backup_key(copy.key)
+            keep_at = "" if copy.has_import else _backup_key(copy.key)
             pipeline.eval(WRITE, 2, self._hash, copy.key, self._marker, version, value, keep_at)
         if b"flushed" in [_bytes(answer) for answer in await pipeline.execute()]:
             self._marker = ""
