@@ -155,10 +155,10 @@ async def open_app(
 
 
 @asynccontextmanager
-async def open_store(settings: Settings, *, begin: bool = True) -> AsyncIterator[tuple[Database, Postgres | None]]:
+async def open_store(settings: Settings, *, create: bool = True) -> AsyncIterator[tuple[Database, Postgres | None]]:
     """Opens the embedded Postgres and migrates it; or an external one, which only `longhouse migrate` migrates.
 
-    Without `begin`, an embedded Postgres must exist: a command in the wrong folder fails instead of creating one.
+    Without `create`, an embedded Postgres must exist: a command in the wrong folder fails instead of creating one.
     """
     if settings.database_url:
         dsn = settings.database_url.get_secret_value()
@@ -166,7 +166,7 @@ async def open_store(settings: Settings, *, begin: bool = True) -> AsyncIterator
             await migrate.check(db)
             yield db, None
         return
-    if not begin and not settings.data_dir.is_dir():
+    if not create and not settings.data_dir.is_dir():
         raise SetupError(
             f"there is no Longhouse in {settings.data_dir.absolute()}: change to the folder where it was started, or"
             " set LONGHOUSE_DATA_DIR or LONGHOUSE_DATABASE_URL."

@@ -86,7 +86,7 @@ class Egress:
         self._allowed = tuple(_entry(text.strip()) for text in allow if text.strip())
         self._anywhere = anywhere
 
-    def also(self, urls: Iterable[str]) -> "Egress":
+    def allowing(self, urls: Iterable[str]) -> "Egress":
         """The same rules, plus the hosts and ports of these URLs, which the operator configured."""
         more = Egress(anywhere=self._anywhere)
         more._allowed = self._allowed
@@ -209,7 +209,7 @@ def _never_allowed(host: str) -> str:
     return f"{host} is a link-local or metadata address, which nothing here may reach"
 
 
-class Gate(AbstractResolver):
+class EgressResolver(AbstractResolver):
     """Resolver and socket factory of a connector: an address that is not allowed gets no socket.
 
     The connector connects to the addresses that were checked: the name is not resolved a second time.

@@ -34,7 +34,7 @@ _HOST: Final = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[^\s:/@\[\]]+
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class BoundSecret:
     """A key, and the URL that is configured next to it."""
 
     value: str = field(repr=False)
@@ -49,7 +49,7 @@ class Bound:
 class Secrets:
     """Looks up secrets in the files' keys, then in `LONGHOUSE_SECRET_<NAME>`; no other variable can be named."""
 
-    def __init__(self, given: Mapping[str, Bound] | None = None, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, given: Mapping[str, BoundSecret] | None = None, environ: Mapping[str, str] = os.environ) -> None:
         self._given = {variable(name): bound for name, bound in (given or {}).items()}
         self._environ = environ
 
@@ -66,7 +66,7 @@ class Secrets:
             is_free = not listed and not key.startswith(OF_FILES)
             is_meant = is_free or any(_covers(entry, key, to) for entry in listed)
         if value and not is_meant:
-            raise SetupError(f"{elsewhere(name)}.")
+            raise SetupError(f"{other_address_message(name)}.")
         return value or None
 
     def problem(self, name: str, to: str) -> str | None:
@@ -82,15 +82,15 @@ def variable(name: str) -> str:
     return PREFIX + re.sub(r"[^A-Z0-9]", "_", name.upper())
 
 
-def elsewhere(name: str) -> str:
+def other_address_message(name: str) -> str:
     """The message for a secret that belongs to another URL; it does not reveal which one."""
     return f"the secret {name!r} belongs to another address and is not sent to this one"
 
 
-READS_ALONG: Final = "a proxy can read a key that is sent to an http address; use an https address for the model"
+PROXY_READS_KEY: Final = "a proxy can read a key that is sent to an http address; use an https address for the model"
 
 
-def unsealed(base_url: str) -> bool:
+def is_unencrypted(base_url: str) -> bool:
     """Whether requests to this URL are unencrypted, so that a proxy can read them."""
     return URL(base_url).scheme == "http"
 

@@ -65,7 +65,7 @@ def test_fields_may_be_taken_from_elsewhere(tmp_path: Path) -> None:
         ("a: " + "[" * 100_000, "x.yaml:1: is nested deeper than 40 levels"),
         ("a: &a [*a]\n", "x.yaml:1: is nested deeper than 40 levels"),
         ("a: &a {<<: *a}\n", "x.yaml:1: is nested deeper than 40 levels"),
-        ('"\\ud800": 1\n', "x.yaml:1: has a field whose name is no text"),
+        ('"\\ud800": 1\n', "x.yaml:1: has a field whose name is not text"),
         ("a: " + "x" * LARGEST, "x.yaml:1: is larger than 1000000 bytes"),
         ("a: !!python/object/apply:os.system [true]\n", "x.yaml:1: a: has a tag"),
         ("a: !!python/name:os.system\n", "x.yaml:1: a: has a tag"),

@@ -157,7 +157,7 @@ def _add_asking(cli: typer.Typer, run: Run) -> None:
 
 @asynccontextmanager
 async def _opened(settings: Settings, kind: Kind) -> AsyncIterator[tuple[VersionRepository[Any], Catalog]]:
-    async with open_store(settings, begin=False) as (db, _):
+    async with open_store(settings, create=False) as (db, _):
         catalog = Catalog(db, model=settings.llm_model)
         shelf: VersionRepository[Any] = catalog.tools if kind == "tool" else catalog.templates
         yield shelf, catalog

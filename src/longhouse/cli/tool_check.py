@@ -35,7 +35,7 @@ async def check_all(settings: Settings) -> None:
     """Prints for every active tool what prevents its use here."""
     setup = configure(settings, templates=BUILT_IN, tools=[cls.tool_name for cls in TOOLS])
     served, wrong, tools = Toolbox([]), 0, 0
-    async with open_store(setup.settings, begin=False) as (db, _), open_mcp(setup.servers, served) as away:
+    async with open_store(setup.settings, create=False) as (db, _), open_mcp(setup.servers, served) as away:
         catalog = Catalog(db)
         packages, problem = setup.settings.tool_packages, setup.secrets.problem
         checkup = Checkup(catalog, packages, setup.egress, problem, setup.servers, served, away)

@@ -14,7 +14,7 @@ from longhouse.config.mistakes import FilePlace, Mistakes
 from longhouse.config.models import Execution, class_name
 from longhouse.config.yaml_document import YamlDocument, merged, read_text
 from longhouse.errors import SetupError
-from longhouse.secrets import Bound
+from longhouse.secrets import BoundSecret
 from longhouse.tools.mcp.config import McpServer, read_server
 from longhouse.validation_messages import Where
 
@@ -134,7 +134,7 @@ def _registered(given: str, place: FilePlace) -> str:
 
 def endpoint(
     name: str, definition: Definition, common: Definition, mistakes: Mistakes
-) -> tuple[dict[str, Any], dict[str, Bound]]:
+) -> tuple[dict[str, Any], dict[str, BoundSecret]]:
     """The model endpoint of an agent as LLM policy fields, and its key; without a base URL, the common endpoint."""
     llm, shared = definition.section("llm"), common.section("llm")
     policy = _only(llm, ["model"])
@@ -153,7 +153,7 @@ def endpoint(
         if ref:
             mistakes.add(definition.place("llm", "api_key_ref"), "is set together with api_key; set only one of them")
         ref = f"agents:{name}"
-        secrets[ref] = Bound(key, base_url)
+        secrets[ref] = BoundSecret(key, base_url)
     elif ref is None and base_url == shared.get("base_url"):
         ref = COMMON_REF if shared.get("api_key") else shared.get("api_key_ref")
     reach = {"api_key_ref": ref, "proxy": own.get("proxy", shared.get("proxy"))}

@@ -14,7 +14,7 @@ from longhouse.config.definitions import Definition
 from longhouse.config.loader import LoadedFiles, read_files
 from longhouse.egress import Egress
 from longhouse.errors import SetupError
-from longhouse.secrets import Bound, Secrets
+from longhouse.secrets import BoundSecret, Secrets
 from longhouse.settings import Settings
 from longhouse.tools.config import ToolConfig
 from longhouse.tools.mcp.config import McpServer, read_servers
@@ -45,7 +45,7 @@ class Configured:
     @property
     def model_egress(self) -> Egress:
         """The egress rules of templates: those of tools, plus the models that the operator configured."""
-        return self.egress.also(self.addresses)
+        return self.egress.allowing(self.addresses)
 
     def folders(self, field: Literal["logs_dir", "reports_dir"]) -> dict[str, Path]:
         """The folders of agents that have one of their own."""
@@ -77,7 +77,7 @@ def configure(settings: Settings, *, templates: Iterable[Template] = (), tools: 
     files = read_files(
         file_of(settings, "config_file"), file_of(settings, "agents_file"), templates=templates, tools=set(tools)
     )
-    secrets = Secrets({name: Bound(_key(one.value, name), one.base_url) for name, one in files.secrets.items()})
+    secrets = Secrets({name: BoundSecret(_key(one.value, name), one.base_url) for name, one in files.secrets.items()})
     # MCP servers from the environment's file win by name.
     servers = {one.name: one for one in (*files.servers, *read_servers(settings.mcp_config))}
     return Configured(_filled(settings, files, secrets), files, tuple(servers.values()), secrets)

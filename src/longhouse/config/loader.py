@@ -17,7 +17,7 @@ from longhouse.config.definitions import Definition, place_of
 from longhouse.config.mistakes import FilePlace, Mistakes, validated
 from longhouse.config.models import AgentsFile, ConfigFile
 from longhouse.config.yaml_document import YamlDocument, merged, read_document
-from longhouse.secrets import Bound, elsewhere
+from longhouse.secrets import BoundSecret, other_address_message
 from longhouse.tools.mcp.config import McpServer
 
 _TEMPLATE: TypeAdapter[Template] = TypeAdapter(Template)
@@ -103,11 +103,11 @@ class LoadedFiles:
         self._own_servers[name] = definitions.servers_of(agent, self.mistakes)
         definitions.warn_of_typos(agent)
 
-    def _common_secret(self) -> dict[str, Bound]:
+    def _common_secret(self) -> dict[str, BoundSecret]:
         if definitions.has_endpoint_mistake(self.common, self.mistakes):
             self.common.values["llm"] = None
         llm = self.common.pick("llm", "base_url", "api_key")
-        return {definitions.COMMON_REF: Bound(llm["api_key"], llm["base_url"])} if len(llm) == 2 else {}
+        return {definitions.COMMON_REF: BoundSecret(llm["api_key"], llm["base_url"])} if len(llm) == 2 else {}
 
     def _merged(self, name: str) -> Template | None:
         built_in, servers = self._built_in.get(name), {**self._common_servers, **self._own_servers.get(name, {})}
@@ -131,7 +131,7 @@ class LoadedFiles:
             base_url, ref = template.llm_policy.base_url, template.llm_policy.api_key_ref or ""
             bound = self.secrets.get(ref)
             if bound and base_url and not bound.reaches(base_url):
-                problems.append((("llm_policy", "api_key_ref"), elsewhere(ref)))
+                problems.append((("llm_policy", "api_key_ref"), other_address_message(ref)))
         for path, what in problems:
             self.mistakes.add(place_of(path, layers), what)
         return _with_reasoning_tool(template) if template else None

@@ -10,7 +10,7 @@ from longhouse.errors import SetupError
 from longhouse.models.http_client import HANG, open_endpoint
 from longhouse.models.openai import OpenAIModel
 from longhouse.models.protocol import Model
-from longhouse.secrets import READS_ALONG, unsealed
+from longhouse.secrets import PROXY_READS_KEY, is_unencrypted
 
 MOST: Final = 256
 """Endpoints that one process keeps open."""
@@ -42,8 +42,8 @@ async def open_endpoints(
         key = secrets(ref, base_url) if ref else ""
         if key is None:
             raise SetupError(f"{template.ref} names the secret {ref!r}, which this process was not given.")
-        if key and proxy and unsealed(base_url):
-            raise SetupError(f"{template.ref}: {READS_ALONG}.")
+        if key and proxy and is_unencrypted(base_url):
+            raise SetupError(f"{template.ref}: {PROXY_READS_KEY}.")
         opening = open_endpoint(base_url, key, proxy=proxy, hang=hang, egress=egress)
         models[place] = OpenAIModel(await stack.enter_async_context(opening))
         return models[place]

@@ -18,7 +18,7 @@ import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
-from longhouse.egress import ANYWHERE, Egress, EgressRefused, Gate, Lookup, look_up
+from longhouse.egress import ANYWHERE, Egress, EgressRefused, EgressResolver, Lookup, look_up
 from longhouse.errors import SetupError
 from longhouse.redaction import Redaction, redaction_of
 
@@ -67,10 +67,10 @@ class StatusFailure(HttpFailure):
             return
         body = error_body.decode(errors="replace").strip()
         why = redaction.quoted(body) if not body.startswith("<") else ""
-        super().__init__(f"answered {self.status}", why or "no reason given", retryable=passes(self.status))
+        super().__init__(f"answered {self.status}", why or "no reason given", retryable=is_retryable(self.status))
 
 
-def passes(status: int) -> bool:
+def is_retryable(status: int) -> bool:
     """Whether a request that failed with this status may be retried."""
     return status in (408, 409, 425, 429) or status >= 500
 
@@ -213,7 +213,7 @@ async def open_session(
     Each connection is new, so each is checked. With `keep`, idle connections and the checked addresses of a name are
     reused for a while. `limit`: connections at once, 0 for no limit.
     """
-    gate = Gate(egress, lookup)
+    gate = EgressResolver(egress, lookup)
     kept: dict[str, Any] = {"keepalive_timeout": _KEEP_ALIVE} if keep else {"force_close": True, "use_dns_cache": False}
     async with aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(resolver=gate, socket_factory=gate.socket, limit=limit, **kept),

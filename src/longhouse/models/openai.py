@@ -11,7 +11,7 @@ import msgspec
 from longhouse import clock
 from longhouse.agents.strategies.protocol import Body, StreamOptions
 from longhouse.errors import ProviderError
-from longhouse.models.http_client import Endpoint, HttpFailure, StatusFailure, passes
+from longhouse.models.http_client import Endpoint, HttpFailure, StatusFailure, is_retryable
 from longhouse.models.protocol import Delta, paid_for
 from longhouse.models.sse import StreamReader, StreamRefused, Unreadable
 
@@ -62,7 +62,7 @@ class OpenAIModel:
         given = error if isinstance(error, dict) else {}
         words, code = self._endpoint.redaction.quoted(_message(error)), str(given.get("code"))
         is_status = code.isdecimal() and len(code) == 3
-        retryable = passes(int(code)) if is_status else given.get("type") != "invalid_request_error"
+        retryable = is_retryable(int(code)) if is_status else given.get("type") != "invalid_request_error"
         failure = HttpFailure("answered with an error", words or "no reason given", retryable=retryable)
         return provider_error(self._endpoint, failure)
 
@@ -83,7 +83,8 @@ def provider_error(endpoint: Endpoint, failure: HttpFailure) -> ProviderError:
         retryable = {"true": True, "false": False}.get(failure.headers.get("x-should-retry", ""), retryable)
         retry_after = _retry_after(failure.headers) if retryable else None
     message = f"{endpoint.name} {failure.what}" + (f": {why}" if why else "")
-    return ProviderError(message, told=f"the model {failure.what}", retryable=retryable, retry_after=retry_after)
+    public = f"the model {failure.what}"
+    return ProviderError(message, retryable=retryable, retry_after=retry_after, public_message=public)
 
 
 def _error_text(error_body: bytes) -> str:

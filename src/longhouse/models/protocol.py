@@ -38,17 +38,10 @@ class Model(Protocol):
     def stream(self, body: Body) -> AsyncGenerator[Delta, None]: ...
 
 
-class PaidError(ProviderError):
-    """A failed reply whose tokens were used all the same: they count against the budget."""
-
-    def __init__(self, error: ProviderError, usage: Usage) -> None:
-        super().__init__(str(error), retryable=error.retryable, retry_after=error.retry_after, told=error.told)
-        self.usage = usage
-
-
 def paid_for(error: ProviderError, usage: Usage | None) -> ProviderError:
     """The error with the usage of the failed reply, where the usage is known."""
-    return PaidError(error, usage) if usage and not isinstance(error, PaidError) else error
+    error.usage = error.usage or usage
+    return error
 
 
 class Embedder(Protocol):

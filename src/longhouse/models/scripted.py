@@ -12,7 +12,7 @@ from longhouse.agents.strategies.protocol import Body
 from longhouse.errors import ProviderError, SetupError
 from longhouse.journal.events import Usage
 from longhouse.journal.messages import Assistant, Message, User, text_of
-from longhouse.models.http_client import passes
+from longhouse.models.http_client import is_retryable
 from longhouse.models.protocol import CallDelta, Delta
 
 
@@ -114,7 +114,7 @@ def read_script(path: Path) -> Script:
         raise SetupError(f"the script {path} is not understood: {error}") from error
 
 
-class Play:
+class ScriptPlayer:
     """Chooses the reply to each request: first the queued ones of `will`, then those of the script."""
 
     def __init__(self, script: Playable = ()) -> None:
@@ -142,7 +142,7 @@ class Play:
         return [f"call_{next(self._ids)}" for _ in reply.calls]
 
 
-class ScriptedModel(Play):
+class ScriptedModel(ScriptPlayer):
     """A model with predefined replies; faults are raised as a real endpoint's would be."""
 
     def __init__(self, script: Playable = (), *, remember: bool = True) -> None:
@@ -170,7 +170,7 @@ async def _fail_early(fault: Fault | None) -> None:
     match fault:
         case ScriptedStatus():
             reason = f"the scripted model answered {fault.status}: {fault.message}"
-            raise ProviderError(reason, retryable=passes(fault.status), retry_after=fault.retry_after)
+            raise ProviderError(reason, retryable=is_retryable(fault.status), retry_after=fault.retry_after)
         case Hang():
             await asyncio.sleep(fault.seconds or 0)
             raise ProviderError("the scripted model sent nothing", retryable=True)

@@ -20,11 +20,11 @@ from longhouse.models.scripted import (
     Cut,
     Garbage,
     Hang,
-    Play,
     Playable,
     Say,
     Script,
     ScriptedStatus,
+    ScriptPlayer,
     deltas_of,
     read_script,
     usage_of,
@@ -37,7 +37,7 @@ _json: Final = msgspec.json.Encoder()
 _body_decoder: Final = msgspec.json.Decoder(Body)
 
 
-class Server(Play):
+class Server(ScriptPlayer):
     """A running server: its URL and the requests it received."""
 
     def __init__(self, script: Playable, *, remember: bool) -> None:
