@@ -6,15 +6,15 @@ import socket
 import pytest
 from yarl import URL
 
-from longhouse.egress import ANYWHERE, Egress, EgressRefused, Gate, is_public, look_up, parse
+from longhouse.egress import ANYWHERE, Egress, EgressRefused, EgressResolver, is_public, look_up, parse
 from longhouse.errors import SetupError
 
 
-def gate(*addresses: str, allow: tuple[str, ...] = ()) -> Gate:
+def gate(*addresses: str, allow: tuple[str, ...] = ()) -> EgressResolver:
     async def lookup(host: str, port: int) -> list[str]:
         return list(addresses)
 
-    return Gate(Egress(allow), lookup)
+    return EgressResolver(Egress(allow), lookup)
 
 
 @pytest.mark.parametrize(
@@ -221,14 +221,14 @@ METADATA = (
 async def test_metadata_of_clouds_is_reached_by_nobody_whatever_the_operator_allows(address: str) -> None:
     plain = address.partition("%")[0]
     host = f"[{plain}]" if ":" in plain else plain
-    for egress in (Egress(), Egress(["0.0.0.0/0", "::/0"]), ANYWHERE, Egress().also([f"http://{host}:80/v1"])):
+    for egress in (Egress(), Egress(["0.0.0.0/0", "::/0"]), ANYWHERE, Egress().allowing([f"http://{host}:80/v1"])):
         assert egress.problem(f"http://{host}:80/latest")
     for rules in (Egress(["0.0.0.0/0", "::/0", "model.test:80"]), ANYWHERE):
 
         async def lookup(host: str, port: int) -> list[str]:
             return ["127.0.0.1", address]
 
-        guard = Gate(rules, lookup)
+        guard = EgressResolver(rules, lookup)
         with pytest.raises(EgressRefused, match=r"model\.test is a link-local or metadata address"):
             await guard.resolve("model.test", 80)
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -246,7 +246,7 @@ def test_what_the_operator_has_set_up_may_be_anywhere_else_and_its_neighbours_ma
     ):
         assert ANYWHERE.problem(url) is None, url
     assert ANYWHERE.problem("http://metadata.google.internal/x"), "a proxy would look it up"
-    named = Egress().also(["http://127.0.0.1:11434/v1", "http://[::1]:9/v1", "https://Models.Test./v1"])
+    named = Egress().allowing(["http://127.0.0.1:11434/v1", "http://[::1]:9/v1", "https://Models.Test./v1"])
     assert named.problem("http://127.0.0.1:11434/other") is None
     assert named.problem("http://[::1]:9/") is None
     assert named.allows_name("models.test", 443)
@@ -263,7 +263,7 @@ def test_an_odd_spelling_is_refused_to_the_operator_too(host: str) -> None:
 
 
 def test_through_a_proxy_a_name_is_reached_only_where_the_operator_has_named_it() -> None:
-    rules = Egress(["127.0.0.1:80", "named.test:80"]).also(["https://models.test/v1"])
+    rules = Egress(["127.0.0.1:80", "named.test:80"]).allowing(["https://models.test/v1"])
     for url in ("http://named.test/", "https://Models.Test./v1", "http://8.8.8.8/", "http://127.0.0.1/"):
         assert rules.refusal_behind_proxy(URL(url)) is None, url
     for url in ("http://a.test/", "http://named.test:81/", "http://models.test/", "http://localhost/", "http://8.8/"):
@@ -275,6 +275,6 @@ def test_through_a_proxy_a_name_is_reached_only_where_the_operator_has_named_it(
 
 
 def test_an_odd_spelling_of_an_address_is_refused_in_words_at_the_last_look() -> None:
-    gate = Gate(ANYWHERE, look_up)
+    gate = EgressResolver(ANYWHERE, look_up)
     with pytest.raises(EgressRefused):
         gate.socket((socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.1", 80)))

@@ -3,10 +3,10 @@
 import pytest
 
 from longhouse.errors import SetupError
-from longhouse.secrets import Bound, Secrets, keys_in
+from longhouse.secrets import BoundSecret, Secrets, keys_in
 
 CANARY = "sk-canary-1234"
-FILE = Secrets({"config:llm": Bound(CANARY, "https://api.example.com/v1")}, {})
+FILE = Secrets({"config:llm": BoundSecret(CANARY, "https://api.example.com/v1")}, {})
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_a_key_of_a_file_goes_to_the_address_that_it_stands_beside(url: str, is_
 
 @pytest.mark.parametrize("alias", ["config_llm", "CONFIG.LLM", "Config:llm"])
 def test_no_other_spelling_of_its_name_sets_a_key_of_a_file_free(alias: str) -> None:
-    bound = {"config:llm": Bound(CANARY, "https://api.example.com/v1")}
+    bound = {"config:llm": BoundSecret(CANARY, "https://api.example.com/v1")}
     both = Secrets(bound, {"LONGHOUSE_SECRET_CONFIG_LLM": CANARY})
     without_the_file = Secrets({}, {"LONGHOUSE_SECRET_CONFIG_LLM": CANARY})
     for secrets in (both, without_the_file):

@@ -196,7 +196,7 @@ async def test_a_packed_run_is_a_table_that_longhouse_reads(tmp_path: Path) -> N
     name = pack.write(Trained(words, pairs, made), tmp_path / "table", "toy")
     assert pack.write(Trained(words, pairs, made), tmp_path / "again", "toy") == name, "the name is what is in it"
     assert pack.write(Trained(words, pairs, -made), tmp_path / "other", "toy") != name
-    embedder = embedding_table.lazy(tmp_path / "table")
+    embedder = embedding_table.EmbeddedEmbedder(tmp_path / "table")
     assert (embedder.name, embedder.dimensions) == (f"longhouse/{name}", 8)
     rain, same, weather, nothing = await embedder.embed(["rain", "The rain?", "天气的", "the 的吗?"])
     assert np.array_equal(rain, same), "grammar and signs have no row"

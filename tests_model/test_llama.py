@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import asdict
 from typing import Any
 
 import jsonschema
@@ -15,7 +16,7 @@ from longhouse.app import TOOLS
 from longhouse.journal.events import Called, Fault, Replied, Returned
 from longhouse.models.http_client import open_endpoint
 from longhouse.models.openai import OpenAIModel
-from longhouse.models.probe import ProbeFinding, abilities, probe, told
+from longhouse.models.probe import ProbeFinding, probe, report
 from longhouse.tools.toolbox import Toolbox
 from server_helpers import House, Serving, launched_words, opened, prompted, started
 from server_helpers import told as journaled
@@ -144,7 +145,7 @@ async def said(model: OpenAIModel, body: Body) -> str:
 async def test_the_probe_finds_what_this_endpoint_can(llama: Llama) -> None:
     async with open_endpoint(llama.url, llama.key, hang=300) as endpoint:
         findings = await probe(OpenAIModel(endpoint), "smollm2")
-    assert abilities(findings) == CAN, told(findings)
+    assert {one.ability: one.holds for one in findings} == asdict(CAN), report(findings)
     assert findings[2] == ProbeFinding("json_schema", True, "its reply fits the schema")
 
 

@@ -35,15 +35,10 @@ __version__ = "0.1.0"
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 _MODULES: Final = {
-    "TOOLS": "longhouse.app",
-    "App": "longhouse.app",
-    "BaseTool": "longhouse.tools",
-    "Settings": "longhouse.settings",
-    "Template": "longhouse.agents.template",
-    "ToolContext": "longhouse.tools",
-    "ToolPolicy": "longhouse.agents.template",
-    "open_app": "longhouse.app",
-    "tool": "longhouse.tools",
+    "longhouse.agents.template": ("Template", "ToolPolicy"),
+    "longhouse.app": ("TOOLS", "App", "open_app"),
+    "longhouse.settings": ("Settings",),
+    "longhouse.tools": ("BaseTool", "ToolContext", "tool"),
 }
 """Where the names of the front door are defined."""
 
@@ -51,11 +46,10 @@ _MODULES: Final = {
 def __getattr__(name: str) -> Any:
     if name == "errors":
         return importlib.import_module("longhouse.errors")
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_MODULES[name]), name)
-    globals()[name] = value
-    return value
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(importlib.import_module(module), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

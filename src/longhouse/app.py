@@ -2,8 +2,8 @@
 
 import asyncio
 import importlib
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -25,13 +25,11 @@ from longhouse.api.rate_limits import KeyLimits
 from longhouse.catalog.sources import publish_classes, publish_templates
 from longhouse.catalog.validation import CatalogValidator
 from longhouse.config.effective import Configured, configure
-from longhouse.config.loader import LoadedFiles
-from longhouse.egress import Egress
 from longhouse.errors import SetupError
 from longhouse.integrations.agent_log_files import LogFolder
 from longhouse.models import embedding_table
 from longhouse.models.demo import scene
-from longhouse.models.embeddings import open_embeddings
+from longhouse.models.embeddings import WITHIN, EndpointEmbedder
 from longhouse.models.endpoints import open_endpoints
 from longhouse.models.http_client import open_endpoint
 from longhouse.models.openai import OpenAIModel
@@ -47,7 +45,6 @@ from longhouse.runtime.watchdog import Watchdog
 from longhouse.runtime.worker import Worker, WorkerOptions, new_id
 from longhouse.search.indexer import Indexer
 from longhouse.search.selection import Finder, ToolSearchService
-from longhouse.secrets import Secrets
 from longhouse.settings import Settings
 from longhouse.store import leases, migrate
 from longhouse.store.catalog.catalog import Catalog
@@ -69,10 +66,8 @@ from longhouse.tools.builtin.research import ExtractPageContentTool, WebSearchTo
 from longhouse.tools.builtin.tavily import BASE_URL, open_search
 from longhouse.tools.config import ExecutionConfig, SearchConfig, ToolConfig
 from longhouse.tools.context import Services
-from longhouse.tools.mcp.client import Away, belongs, open_mcp
-from longhouse.tools.mcp.config import McpServer
+from longhouse.tools.mcp.client import belongs, open_mcp
 from longhouse.tools.offering import Offering, crowding
-from longhouse.tools.self_check import Checkup
 from longhouse.tools.toolbox import Toolbox
 
 log = structlog.get_logger()
@@ -116,52 +111,31 @@ class App:
 async def open_app(
     settings: Settings, *, templates: Iterable[Template] = BUILT_IN, tools: Iterable[type[BaseTool]] = TOOLS
 ) -> AsyncIterator[App]:
-    tools = tuple(tools)
-    setup = configure(settings, templates=templates, tools=[cls.tool_name for cls in tools])
-    settings, servers, secrets = setup.settings, setup.servers, setup.secrets
-    bus = Bus()
+    classes = tuple(tools)
+    setup = configure(settings, templates=templates, tools=[cls.tool_name for cls in classes])
+    settings, bus, watchdog = setup.settings, Bus(), Watchdog()
     async with (
         open_store(settings) as (db, postgres),
-        open_model(settings, secrets, named_egress(setup)) as model_for,
-        open_services(settings, db) as lent,
-        open_remote(Egress(parts_of(settings.allow_egress))) as outside,
-        open_embedder(settings) as embedder,
-        Indexer(db, embedder).working() as indexer,
+        open_model(setup) as model_for,
+        open_finder(settings, db) as finder,
         open_memory(settings, db, bus) as prior,
     ):
-        catalog = Catalog(db, model=settings.llm_model)
-        binder = binder_of(outside, secrets.find, parts_of(settings.tool_packages))
-        config = setup.common(tool_config(settings))
-        configs = setup.of_agents(config)
-        finder = Finder(db, embedder, indexer.ready)
-        search = ToolSearchService(catalog, finder)
-        services = replace(lent, find_tools=search.find)
-        toolbox = Toolbox(tools, config=config, configs=configs, services=services, catalog=catalog, binder=binder)
-        await publish(catalog, setup, toolbox.classes)
-        pool, offering = Pool(model_for), Offering(catalog, toolbox, replace(search, resolve=toolbox.resolve))
-        patience = Patience(attended=settings.patience, unattended=15 * settings.patience)
-        engine = Engine(db, bus, catalog, toolbox, offering, pool, worker=new_id(), patience=patience, prior=prior)
-        options = WorkerOptions(slots=settings.worker_slots, lease=settings.lease_seconds)
-        folders = setup.log_folders
-        keep = LogFolder(db, catalog, settings.logs_dir, folders).keep if settings.logs_dir or folders else None
-        worker = Worker(db, bus, engine, options, keep_log=keep)
-        watchdog = Watchdog()
-        numbers = Metrics(
-            lambda: worker.busy,
-            lambda: pool.instances,
-            lambda: engine.recorder.refused,
-            lambda: (watchdog.times, watchdog.seconds),
-            lambda: toolbox.left_behind,
-        )
-        registry = InstanceRegistry(db, pool, worker.id)
-        cleanup = file_cleanup_of(setup, db, [config, *configs.values()])
+        catalog, pool = Catalog(db, model=settings.llm_model), Pool(model_for)
         async with (
-            cleanup.running(),
-            open_mcp(servers, toolbox),
-            registry.kept(),
-            worker.working(),
+            open_tools(setup, catalog, finder, classes) as (toolbox, offering),
+            open_engine(
+                setup, bus=bus, catalog=catalog, toolbox=toolbox, offering=offering, pool=pool, prior=prior
+            ) as (engine, worker),
             open_authenticator(settings, db) as door,
+            watchdog.watching(),
         ):
+            numbers = Metrics(
+                lambda: worker.busy,
+                lambda: pool.instances,
+                lambda: engine.recorder.refused,
+                lambda: (watchdog.times, watchdog.seconds),
+                lambda: toolbox.left_behind,
+            )
             asgi = server.build(
                 db,
                 bus,
@@ -174,19 +148,17 @@ async def open_app(
                 default_template=settings.default_template,
                 prior=prior,
             )
-            app = App(
+            yield App(
                 db=db, bus=bus, worker=worker, pool=pool, catalog=catalog, door=door, asgi=asgi, postgres=postgres,
                 is_demo=not settings.llm_base_url,
             )  # fmt: skip
-            async with watchdog.watching():
-                yield app
 
 
 @asynccontextmanager
-async def open_store(settings: Settings, *, begin: bool = True) -> AsyncIterator[tuple[Database, Postgres | None]]:
+async def open_store(settings: Settings, *, create: bool = True) -> AsyncIterator[tuple[Database, Postgres | None]]:
     """Opens the embedded Postgres and migrates it; or an external one, which only `longhouse migrate` migrates.
 
-    Without `begin`, an embedded Postgres must exist: a command in the wrong folder fails instead of creating one.
+    Without `create`, an embedded Postgres must exist: a command in the wrong folder fails instead of creating one.
     """
     if settings.database_url:
         dsn = settings.database_url.get_secret_value()
@@ -194,10 +166,10 @@ async def open_store(settings: Settings, *, begin: bool = True) -> AsyncIterator
             await migrate.check(db)
             yield db, None
         return
-    if not begin and not settings.data_dir.is_dir():
+    if not create and not settings.data_dir.is_dir():
         raise SetupError(
-            f"there is no Longhouse in {settings.data_dir.absolute()}: come to the folder where it was started, or set"
-            " LONGHOUSE_DATA_DIR or LONGHOUSE_DATABASE_URL."
+            f"there is no Longhouse in {settings.data_dir.absolute()}: change to the folder where it was started, or"
+            " set LONGHOUSE_DATA_DIR or LONGHOUSE_DATABASE_URL."
         )
     async with (
         open_postgres(settings.data_dir, binaries=settings.pg_bin) as postgres,
@@ -210,28 +182,35 @@ async def open_store(settings: Settings, *, begin: bool = True) -> AsyncIterator
 
 
 @asynccontextmanager
-async def open_model(settings: Settings, secrets: Secrets, egress: Egress) -> AsyncIterator[ModelFor]:
-    """Opens the model clients of templates; `egress`: the hosts that templates may send requests to."""
+async def open_model(setup: Configured) -> AsyncIterator[ModelFor]:
+    """Opens the model clients of templates; the demo model answers where none is configured."""
+    settings = setup.settings
     async with AsyncExitStack() as stack:
-        default: Model = ScriptedModel(scene, remember=False)
+        model: Model = ScriptedModel(scene, remember=False)
         if settings.llm_base_url:
             key, hang = settings.llm_api_key.get_secret_value(), settings.llm_timeout
-            opening = open_endpoint(settings.llm_base_url, key, proxy=settings.llm_proxy, hang=hang)
-            default = OpenAIModel(await stack.enter_async_context(opening))
-        opened = open_endpoints(default, secrets.find, egress=egress, hang=settings.llm_timeout)
-        endpoints = await stack.enter_async_context(opened)
-        yield endpoints.model_for
+            endpoint = open_endpoint(settings.llm_base_url, key, proxy=settings.llm_proxy, hang=hang)
+            model = OpenAIModel(await stack.enter_async_context(endpoint))
+        endpoints = open_endpoints(model, setup.secrets.find, egress=setup.model_egress, hang=settings.llm_timeout)
+        yield await stack.enter_async_context(endpoints)
+
+
+@asynccontextmanager
+async def open_finder(settings: Settings, db: Database) -> AsyncIterator[Finder]:
+    """Opens the search, and keeps its index up to date."""
+    async with open_embedder(settings) as embedder, Indexer(db, embedder).working() as indexer:
+        yield Finder(db, embedder, indexer.ready)
 
 
 @asynccontextmanager
 async def open_embedder(settings: Settings) -> AsyncIterator[Embedder | None]:
     """Opens the embedder: the endpoint of the settings, or a static table, the built-in one by default."""
     if not settings.embeddings_base_url:
-        yield embedding_table.lazy(settings.embeddings_table)
+        yield embedding_table.EmbeddedEmbedder(settings.embeddings_table)
         return
     key = settings.embeddings_api_key.get_secret_value()
-    async with open_embeddings(settings.embeddings_base_url, key, settings.embeddings_model) as embedder:
-        yield embedder
+    async with open_endpoint(settings.embeddings_base_url, key, within=WITHIN) as endpoint:
+        yield EndpointEmbedder(endpoint, settings.embeddings_model)
 
 
 @asynccontextmanager
@@ -243,27 +222,60 @@ async def open_memory(settings: Settings, db: Database, bus: Bus) -> AsyncIterat
     # The Redis client takes half a second to import: only those who use it should pay for that.
     memory = await asyncio.to_thread(importlib.import_module, "longhouse.integrations.running")
     url = settings.redis_url.get_secret_value() if settings.redis_url else None
-    kept = {"redis_url": url, "log_dir": settings.log_dir, "language": settings.log_language}
-    async with memory.running(db, bus.on_news, **kept) as mirror:
+    where = {"redis_url": url, "log_dir": settings.log_dir, "language": settings.log_language}
+    async with memory.running(db, bus.on_news, **where) as mirror:
         yield mirror.prior if mirror else None
 
 
 @asynccontextmanager
-async def open_services(settings: Settings, db: Database) -> AsyncIterator[Services]:
-    """Opens the services that tools use; they are called only when a tool needs them."""
-    memory, key = Memories(db), settings.tavily_api_key.get_secret_value()
-    if not key and not settings.tavily_base_url:
-        yield Services(memory=memory)
-        return
-    async with open_search(settings.tavily_base_url or BASE_URL, key) as search:
-        yield Services(search=search, memory=memory)
+async def open_tools(
+    setup: Configured, catalog: Catalog, finder: Finder, classes: Sequence[type[BaseTool]]
+) -> AsyncIterator[tuple[Toolbox, Offering]]:
+    """Opens the tools that this process can run, and publishes them and the templates."""
+    settings, search = setup.settings, ToolSearchService(catalog, finder)
+    key, url = settings.tavily_api_key.get_secret_value(), settings.tavily_base_url
+    web_search = open_search(url or BASE_URL, key) if key or url else nullcontext()
+    config = setup.common(
+        ToolConfig(
+            search=SearchConfig(tavily_api_key=key, tavily_api_base_url=url or BASE_URL),
+            execution=ExecutionConfig(reports_dir=str(settings.reports_dir) if settings.reports_dir else None),
+        )
+    )
+    configs = setup.of_agents(config)
+    async with web_search as service, open_remote(setup.egress) as http:
+        services = Services(search=service, memory=Memories(catalog.db), find_tools=search.find)
+        binder = binder_of(http, setup.secrets.find, settings.tool_packages)
+        toolbox = Toolbox(classes, config=config, configs=configs, services=services, catalog=catalog, binder=binder)
+        await publish(catalog, setup, toolbox.classes)
+        async with open_mcp(setup.servers, toolbox):
+            yield toolbox, Offering(catalog, toolbox, replace(search, resolve=toolbox.resolve))
 
 
-def file_cleanup_of(setup: Configured, db: Database, configs: Sequence[ToolConfig]) -> FileCleanup:
-    """Opens the cleanup of files that deleted sessions left on this machine."""
-    logs = dict.fromkeys([setup.settings.logs_dir, *setup.log_folders.values()])
-    reports = dict.fromkeys(one.execution.reports_dir for one in configs)
-    return FileCleanup(db, tuple(path for path in logs if path), tuple(Path(path) for path in reports if path))
+@asynccontextmanager
+async def open_engine(
+    setup: Configured,
+    *,
+    bus: Bus,
+    catalog: Catalog,
+    toolbox: Toolbox,
+    offering: Offering,
+    pool: Pool,
+    prior: PriorOf | None,
+) -> AsyncIterator[tuple[Engine, Worker]]:
+    """Starts the worker, and the upkeep of its instances and files."""
+    db, settings = catalog.db, setup.settings
+    logs, reports = setup.folders("logs_dir"), setup.folders("reports_dir")
+    patience = Patience(attended=settings.patience, unattended=15 * settings.patience)
+    engine = Engine(db, bus, catalog, toolbox, offering, pool, worker=new_id(), patience=patience, prior=prior)
+    options = WorkerOptions(slots=settings.worker_slots, lease=settings.lease_seconds)
+    worker = Worker(db, bus, engine, options, keep_log=LogFolder(db, catalog, settings.logs_dir, logs).keep)
+    cleanup = FileCleanup(db, _paths(settings.logs_dir, logs), _paths(settings.reports_dir, reports))
+    async with cleanup.running(), InstanceRegistry(db, pool, worker.id).kept(), worker.working():
+        yield engine, worker
+
+
+def _paths(default: Path | None, others: Mapping[str, Path]) -> tuple[Path, ...]:
+    return tuple(dict.fromkeys(path for path in (default, *others.values()) if path))
 
 
 def open_authenticator(settings: Settings, db: Database) -> AbstractAsyncContextManager[Authenticator]:
@@ -276,104 +288,56 @@ def open_authenticator(settings: Settings, db: Database) -> AbstractAsyncContext
 
 
 def validator_of(setup: Configured, catalog: Catalog) -> CatalogValidator:
-    """Opens the validator of what may be published in this installation."""
-    settings = setup.settings
+    """The validator of what may be published in this installation."""
     return CatalogValidator(
         catalog,
-        egress=Egress(parts_of(settings.allow_egress)),
-        models=named_egress(setup),
-        packages=parts_of(settings.tool_packages),
+        egress=setup.egress,
+        models=setup.model_egress,
+        packages=setup.settings.tool_packages,
         secrets=setup.secrets,
     )
-
-
-def named_egress(setup: Configured) -> Egress:
-    """Egress rules of templates: the same as for tools, plus the models that the operator configured."""
-    return Egress(parts_of(setup.settings.allow_egress)).also(setup.addresses)
-
-
-def open_checkup(setup: Configured, catalog: Catalog, served: Toolbox, away: Away) -> Checkup:
-    """Opens the check of tools in this installation; `served`: tools of MCP servers, `away`: unreachable servers."""
-    egress = Egress(parts_of(setup.settings.allow_egress))
-    packages = tool_packages(setup.settings)
-    return Checkup(catalog, packages, egress, setup.secrets.problem, setup.servers, served, away)
-
-
-def tool_packages(settings: Settings) -> list[str]:
-    """The packages that tool classes may be imported from."""
-    return parts_of(settings.tool_packages)
-
-
-def tool_config(settings: Settings) -> ToolConfig:
-    key, url = settings.tavily_api_key.get_secret_value(), settings.tavily_base_url or BASE_URL
-    reports = str(settings.reports_dir) if settings.reports_dir else None
-    return ToolConfig(
-        search=SearchConfig(tavily_api_key=key, tavily_api_base_url=url),
-        execution=ExecutionConfig(reports_dir=reports),
-    )
-
-
-def parts_of(text: str) -> list[str]:
-    """The items of a comma-separated setting."""
-    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 async def publish(catalog: Catalog, setup: Configured, classes: Sequence[type[BaseTool]]) -> list[Published]:
     """Publishes the tools and templates of this process to the catalog; no template if one of them is invalid."""
     await publish_classes(catalog, classes)
-    await _check(setup.given, catalog, setup.servers, setup.secrets)
-    published = await publish_templates(catalog, setup.given.templates, touched=setup.given.touched)
-    await _tell_switched_off(setup.given.templates, catalog)
-    return published
+    await _check(setup, catalog)
+    return await publish_templates(catalog, setup.files.templates, touched=setup.files.touched)
 
 
-async def _check(given: LoadedFiles, catalog: Catalog, servers: Sequence[McpServer], secrets: Secrets) -> None:
+async def _check(setup: Configured, catalog: Catalog) -> None:
     """Refuses templates that name unknown tools or agent classes; one error lists all of them.
 
     Tools of MCP servers may come and go, and tools that an operator has deactivated count as known.
     """
-    templates, wrong = given.templates, []
-    named = {(template.name, tool) for template in templates for tool in template.tool_policy.named}
-    asked = {tool for _, tool in named | given.tool_spots.keys()}
-    agents = {f"{PREFIX}{name}" for name in {*given.own, *(template.name for template in templates)}}
-    active = await catalog.active_tools(asked, LOCAL.owner)
-    known = {*active, *agents, *await catalog.switched_off(asked - active.keys(), LOCAL.owner)}
-    for name, tool in sorted(named | given.tool_spots.keys()):
-        what = f"there is no tool {tool!r}"
-        if tool not in known and not belongs(tool, servers) and not given.complain(name, tool, what):
+    files, wrong = setup.files, []
+    named = {(one.name, tool) for one in files.templates for tool in one.tool_policy.named} | files.tool_places.keys()
+    tools = {tool for _, tool in named}
+    agents = {f"{PREFIX}{name}" for name in {*files.own, *(template.name for template in files.templates)}}
+    active = await catalog.active_tools(tools, LOCAL.owner)
+    inactive, known = await catalog.switched_off(tools - active.keys(), LOCAL.owner), {*active, *agents}
+    for name, tool in sorted(named):
+        if tool in inactive:
+            message = "A template names a tool that is switched off."
+            log.warning("template_tool_inactive", message=message, template=name, tool=tool)
+        elif tool in known or belongs(tool, setup.servers):
+            continue
+        elif not files.add_tool_mistake(name, tool, f"there is no tool {tool!r}"):
             wrong.append(f"{name}@1: no tool {tool!r}")
-    for template in templates:
-        _warn_of_secret(template, secrets)
+    for template in files.templates:
+        llm = template.llm_policy
+        problem = setup.secrets.problem(llm.api_key_ref, llm.base_url) if llm.api_key_ref and llm.base_url else None
+        if problem:
+            # Only a warning: other agents work without this secret, and another process may have it.
+            message = "An agent has no key for its model."
+            log.warning("model_key_missing", message=message, template=template.name, reason=problem)
         wrong += [f"{template.ref}: {field} has no {what}" for field, what in template.prompt_pack.gaps.items()]
         if AgentRegistry.get(template.base_agent_class) is None:
             wrong.append(f"{template.ref}: no agent class {template.base_agent_class!r}")
         elif says := await crowding(catalog, template, LOCAL.owner):
             last = template.tool_policy.required[-1:]
-            if not any(given.complain(template.name, tool, says) for tool in last):
+            if not any(files.add_tool_mistake(template.name, tool, says) for tool in last):
                 wrong.append(f"{template.ref}: {says}")
-    given.mistakes.refuse()
+    files.mistakes.refuse()
     if wrong:
         raise SetupError(f"Some templates cannot work as they are: {'; '.join(wrong)}.")
-
-
-def _warn_of_secret(template: Template, secrets: Secrets) -> None:
-    """Warns only: other agents work without this secret, and another process may have it."""
-    policy = template.llm_policy
-    if policy.base_url and policy.api_key_ref and (problem := secrets.problem(policy.api_key_ref, policy.base_url)):
-        log.warning(
-            "model_key_missing", message="An agent has no key for its model.", template=template.name, reason=problem
-        )
-
-
-async def _tell_switched_off(templates: Sequence[Template], catalog: Catalog) -> None:
-    """Logs each deactivated tool that a template names: the agent works without it."""
-    off = await catalog.switched_off({tool for one in templates for tool in one.tool_policy.named}, LOCAL.owner)
-    for template in templates:
-        for tool in template.tool_policy.named:
-            if tool in off:
-                log.warning(
-                    "template_tool_inactive",
-                    message="A template names a tool that is switched off.",
-                    template=template.name,
-                    tool=tool,
-                )

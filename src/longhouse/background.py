@@ -39,7 +39,7 @@ async def repeat(name: str, step: Step, *, every: float = 0.0, away: Errors = ()
     """
     task, trouble, pause = asyncio.current_task(), "", 0.0
     while True:
-        trouble = await _attempt(name, step(), away=away, told=trouble)
+        trouble = await _attempt(name, step(), away=away, logged=trouble)
         # A driver may replace a cancellation with its own error: the loop still ends.
         if task and task.cancelling():
             return
@@ -52,15 +52,15 @@ async def guarded(name: str, work: Awaitable[None]) -> None:
     await _attempt(name, work)
 
 
-async def _attempt(name: str, work: Awaitable[None], *, away: Errors = (), told: str = "") -> str:
-    """Returns the log key of the error, empty if there was none. The key in `told` was logged before: not again."""
+async def _attempt(name: str, work: Awaitable[None], *, away: Errors = (), logged: str = "") -> str:
+    """Returns the log key of the error, empty if there was none. The key in `logged` was logged before: not again."""
     try:
         await work
     except Exception as error:
         key = _key(error, away)
         if key == DEFECT:
             log.exception(key, task=name)
-        elif key != told:
+        elif key != logged:
             log.warning(key, task=name, error=str(error) or type(error).__name__)
         return key
     return ""

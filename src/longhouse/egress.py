@@ -10,6 +10,7 @@ import ipaddress
 import re
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -85,39 +86,41 @@ class Egress:
         self._allowed = tuple(_entry(text.strip()) for text in allow if text.strip())
         self._anywhere = anywhere
 
-    def also(self, urls: Iterable[str]) -> "Egress":
+    def allowing(self, urls: Iterable[str]) -> "Egress":
         """The same rules, plus the hosts and ports of these URLs, which the operator configured."""
         more = Egress(anywhere=self._anywhere)
-        more._allowed = (*self._allowed, *(_named(URL(url)) for url in urls))
+        more._allowed = self._allowed
+        for url in urls:
+            with suppress(ValueError):  # whoever calls it learns what is wrong with it
+                host, port = plain_host(URL(url).raw_host), URL(url).port
+                address = _address_of(host)
+                more._allowed += (_Allowed(ipaddress.ip_network(address) if address else host, port),)
         return more
 
     def problem(self, url: str) -> str | None:
         """Why this URL cannot be called. No name is resolved, so the resolver may still refuse it later."""
         try:
-            parsed = parse(url)
+            return self.refusal_of(parse(url))
         except ValueError as error:
             return str(error)
-        return self.refusal(parsed.raw_host or "", parsed.port or 0)
+
+    def refusal_of(self, url: URL) -> str | None:
+        return self.refusal(url.raw_host or "", url.port or 0)
 
     def refusal(self, host: str, port: int) -> str | None:
         """Why this host may not be reached, where that is known without a DNS lookup."""
-        host = plain_host(host)
-        is_here = host == "localhost" or host.endswith(".localhost")
-        address = _LOOPBACK if is_here else _literal(host)
-        if host in _METADATA or (address is not None and is_forbidden(address)):
-            return unreachable(host)
-        if address is None or self.allows_name(host, port) or self.allows(address, port):
-            return None
-        return refusal(host)
-
-    def refusal_of(self, url: URL) -> str | None:
-        """The refusal of the host of a URL."""
-        host = url.raw_host or ""
         try:
-            _check_host(host)
-            return self.refusal(host, url.port or 0)
+            address = _address_of(host)
         except ValueError as error:
             return str(error)
+        host = plain_host(host)
+        if host == "localhost" or host.endswith(".localhost"):
+            address = _LOOPBACK
+        if host in _METADATA or (address is not None and is_forbidden(address)):
+            return _never_allowed(host)
+        if address is None or self.allows_name(host, port) or self.allows(address, port):
+            return None
+        return _not_allowed(host)
 
     def refusal_behind_proxy(self, url: URL) -> str | None:
         """The refusal where a proxy resolves names: names that the operator has not allowed are refused too, because
@@ -125,7 +128,7 @@ class Egress:
         if refused := self.refusal_of(url):
             return refused
         host, port = plain_host(url.raw_host), url.port or 0
-        if self._anywhere or _literal(host) is not None or self.allows_name(host, port):
+        if self._anywhere or _address_of(host) is not None or self.allows_name(host, port):
             return None
         return f"{host} would be resolved by the proxy, unchecked; name {host}:{port} in LONGHOUSE_ALLOW_EGRESS"
 
@@ -148,7 +151,7 @@ def parse(url: str) -> URL:
     if len(url) > LONGEST_URL:
         raise ValueError(f"the address has more than {LONGEST_URL} characters")
     if not url.isascii() or not url.isprintable() or any(c in url for c in ' \\"<>^`{|}'):
-        raise ValueError("the address holds characters that do not belong there; they can be percent-encoded")
+        raise ValueError("the address contains characters that are not allowed there; percent-encode them")
     try:
         parsed = URL(url)
         host, port = parsed.raw_host, parsed.port
@@ -158,14 +161,14 @@ def parse(url: str) -> URL:
         raise ValueError("the address begins with http:// or https:// and a host")
     written = _AUTHORITY.match(url)
     if not written or "@" in written[1]:  # the parser would drop an empty user name
-        raise ValueError("the address holds a user or a password; name a secret instead")
+        raise ValueError("the address contains a user or a password; name a secret instead")
     if "[" in written[1] and ":" not in host:
         raise ValueError("the host of the address is not an IPv6 address")
     if parsed.raw_fragment:
         raise ValueError("the address has a fragment, which is never sent")
     if not port:
         raise ValueError("the address has no port that can be reached")
-    _check_host(host)
+    _address_of(host)
     return parsed
 
 
@@ -181,40 +184,32 @@ def is_public(address: Address) -> bool:
 def is_public_host(host: str) -> bool:
     """Whether the host is a public name or address, as far as that is known without a DNS lookup."""
     try:
-        _check_host(host)
+        address = _address_of(host)
     except ValueError:
         return False
-    host = plain_host(host)
-    if address := _literal(host):
+    if address:
         return is_public(address) and not is_forbidden(address)
+    host = plain_host(host)
     return "." in host and host not in _METADATA and not f".{host}".endswith(_PRIVATE_NAMES)
 
 
 def is_forbidden(address: Address) -> bool:
-    """Whether the address, in any notation, is one that nothing here may reach."""
-    return any(one in network for one in (address, *_inside(address)) for network in _FORBIDDEN)
+    """Whether nothing here may reach the address, or the IPv4 address that an IPv6 address embeds."""
+    embedded = getattr(address, "sixtofour", None)
+    if any(address in network for network in _WITH_V4):
+        embedded = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    return any(one in network for one in (address, embedded) if one for network in _FORBIDDEN)
 
 
-def _inside(address: Address) -> list[ipaddress.IPv4Address]:
-    """The IPv4 address that an IPv6 address embeds, if any."""
-    if isinstance(address, ipaddress.IPv4Address):
-        return []
-    if address.sixtofour:
-        return [address.sixtofour]
-    return [ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)] if any(address in one for one in _WITH_V4) else []
-
-
-def refusal(host: str) -> str:
-    """The error message for a host that may not be reached."""
+def _not_allowed(host: str) -> str:
     return f"{host} is not a public address, and reaching it is not allowed here"
 
 
-def unreachable(host: str) -> str:
-    """The error message for a host that may never be reached."""
+def _never_allowed(host: str) -> str:
     return f"{host} is a link-local or metadata address, which nothing here may reach"
 
 
-class Gate(AbstractResolver):
+class EgressResolver(AbstractResolver):
     """Resolver and socket factory of a connector: an address that is not allowed gets no socket.
 
     The connector connects to the addresses that were checked: the name is not resolved a second time.
@@ -234,29 +229,33 @@ class Gate(AbstractResolver):
         if not found:
             raise OSError(f"{host} has no address")
         if any(is_forbidden(address) for address in found):
-            raise EgressRefused(unreachable(host))
+            raise EgressRefused(_never_allowed(host))
         if self._egress.allows_name(host, port):
             self._named |= {(str(address), port) for address in found}
         elif not all(self._egress.allows(address, port) for address in found):
             # One address that is not allowed refuses the whole name: which address the connector takes is unknown.
-            raise EgressRefused(refusal(host))
+            raise EgressRefused(_not_allowed(host))
         return [
-            ResolveResult(hostname=host, host=str(one), port=port, family=_family(one), proto=0, flags=_NUMERIC)
+            ResolveResult(
+                hostname=host,
+                host=str(one),
+                port=port,
+                family=socket.AF_INET if one.version == 4 else socket.AF_INET6,
+                proto=0,
+                flags=_NUMERIC,
+            )
             for one in found
         ]
 
     def socket(self, info: tuple[Any, ...]) -> socket.socket:
         """The last check, of the address itself: a connector does not resolve a host that is already an address."""
         family, kind, proto, _, (host, port, *_) = info
-        if (host, port) not in self._named and not self._allows(host, port):
-            raise EgressRefused(refusal(host))
+        is_allowed = (host, port) in self._named
+        with suppress(ValueError):  # an unusual notation such as 127.1, which only some resolvers accept
+            is_allowed = is_allowed or self._egress.allows(ipaddress.ip_address(host), port)
+        if not is_allowed:
+            raise EgressRefused(_not_allowed(host))
         return socket.socket(family=family, type=kind, proto=proto)
-
-    def _allows(self, host: str, port: int) -> bool:
-        try:
-            return self._egress.allows(ipaddress.ip_address(host), port)
-        except ValueError:  # an unusual notation such as 127.1, which only some resolvers accept
-            return False
 
     async def close(self) -> None:
         """Nothing to close."""
@@ -269,32 +268,19 @@ async def look_up(host: str, port: int) -> list[str]:
     return list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found))
 
 
-def _family(address: Address) -> int:
-    return int(socket.AF_INET if address.version == 4 else socket.AF_INET6)
-
-
-def _check_host(host: str) -> None:
-    if ":" in host:
-        _literal(host)
-        return
-    if not _HOST.fullmatch(host) or len(host) > 253:
-        raise ValueError("the host of the address is not a name or an IP address")
-    last = plain_host(host).rpartition(".")[2]
-    if _NUMBER.fullmatch(last) and _literal(host) is None:
-        raise ValueError("the host of the address is a number in an unusual form; write an IP address as 192.0.2.1")
-
-
-def _literal(host: str) -> Address | None:
-    """The IP address in its usual notation; None for a name."""
-    try:
+def _address_of(host: str) -> Address | None:
+    """The IP address in its usual notation; None for a name. ValueError where the host is neither."""
+    with suppress(ValueError):
         address = ipaddress.ip_address(host)
-    except ValueError:
-        if ":" in host:
-            raise ValueError("the host of the address is not an IPv6 address") from None
-        return None
-    if isinstance(address, ipaddress.IPv6Address) and address.scope_id:
+        if address.version == 4 or not address.scope_id:
+            return address
+    if ":" in host:
         raise ValueError("the host of the address is not an IPv6 address")
-    return address
+    if not _HOST.fullmatch(host.lower()) or len(host) > 253:
+        raise ValueError("the host of the address is not a name or an IP address")
+    if _NUMBER.fullmatch(plain_host(host).rpartition(".")[2]):
+        raise ValueError("the host of the address is a number in an unusual form; write an IP address as 192.0.2.1")
+    return None
 
 
 def plain_host(host: str | None) -> str:
@@ -302,28 +288,17 @@ def plain_host(host: str | None) -> str:
     return (host or "").lower().removesuffix(".")
 
 
-def _named(url: URL) -> _Allowed:
-    host = plain_host(url.raw_host)
-    address = _literal(host)
-    return _Allowed(host if address is None else ipaddress.ip_network(address), url.port)
-
-
 def _entry(text: str) -> _Allowed:
-    problem = SetupError(
+    with suppress(ValueError):
+        return _Allowed(ipaddress.ip_network(text), None)
+    found = _ENTRY.fullmatch(text)
+    if found and 0 < int(found["port"] or 0) < 65536:
+        port, host = int(found["port"]), plain_host(found["host"])
+        with suppress(ValueError):
+            return _Allowed(ipaddress.ip_network(found["v6"] or found["host"]), port)
+        if _HOST.fullmatch(host) and not _NUMBER.fullmatch(host.rpartition(".")[2]):
+            return _Allowed(host, port)
+    raise SetupError(
         f"{text!r} is not an address that can be allowed: write host:port, an IP address, or a network "
         "such as 10.0.0.0/8, each with :port if you like ([fd00::/8]:443)."
     )
-    try:
-        return _Allowed(ipaddress.ip_network(text), None)
-    except ValueError:
-        found = _ENTRY.fullmatch(text)
-    if not found or not found["port"] or not 0 < int(found["port"]) < 65536:
-        raise problem
-    port = int(found["port"])
-    try:
-        return _Allowed(ipaddress.ip_network(found["v6"] or found["host"]), port)
-    except ValueError:
-        host = plain_host(found["host"])
-    if not _HOST.fullmatch(host) or _NUMBER.fullmatch(host.rpartition(".")[2]):
-        raise problem
-    return _Allowed(host, port)

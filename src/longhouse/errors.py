@@ -1,5 +1,7 @@
 """Exceptions, grouped by who can act on them. Failures of tools are not here: they are `Fault`s, for the agent."""
 
+from typing import Any
+
 
 class LonghouseError(Exception):
     """Base class of all errors that are raised on purpose."""
@@ -46,14 +48,16 @@ class AlreadyReturned(LonghouseError):  # noqa: N818
 class ProviderError(LonghouseError):
     """A model or an endpoint failed; `retryable` and the retry policy decide what follows.
 
-    Its message is for the operator. `told` is for users of an agent: it names no host and quotes no response.
+    Its message is for the operator. `public_message` is for users of an agent: it names no host and quotes no response.
     """
 
     def __init__(
-        self, message: str, *, retryable: bool, retry_after: float | None = None, told: str | None = None
+        self, message: str, *, retryable: bool, retry_after: float | None = None, public_message: str | None = None
     ) -> None:
         super().__init__(message)
-        self.told = told or message
+        self.public_message = public_message or message
+        self.usage: Any = None
+        """The `Usage` of a failed reply whose tokens were used all the same: they count against the budget."""
         self.retryable = retryable
         self.retry_after = retry_after
 

@@ -34,7 +34,7 @@ _HOST: Final = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[^\s:/@\[\]]+
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class BoundSecret:
     """A key, and the URL that is configured next to it."""
 
     value: str = field(repr=False)
@@ -42,71 +42,55 @@ class Bound:
 
     def reaches(self, url: str) -> bool:
         """Whether the URL is the base URL or below it."""
-        here, there = URL(self.base_url), URL(url)
-        if _origin(here) != _origin(there):
-            return False
-        inner, outer = _steps(there), _steps(here)
-        return ".." not in inner and inner[: len(outer)] == outer
+        (origin, base), (other, path) = _split(self.base_url), _split(url)
+        return origin == other and ".." not in path and path[: len(base)] == base
 
 
 class Secrets:
     """Looks up secrets in the files' keys, then in `LONGHOUSE_SECRET_<NAME>`; no other variable can be named."""
 
-    def __init__(self, given: Mapping[str, Bound] | None = None, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, given: Mapping[str, BoundSecret] | None = None, environ: Mapping[str, str] = os.environ) -> None:
         self._given = {variable(name): bound for name, bound in (given or {}).items()}
         self._environ = environ
 
-    def __repr__(self) -> str:
-        return f"Secrets({sorted(self._given)})"
-
     def find(self, name: str, to: str) -> str | None:
         """The secret for a call to this URL; None where it is not set, SetupError where it belongs to another URL."""
-        value, is_meant = self._looked_up(name, to)
-        if value is not None and not is_meant:
-            raise SetupError(f"{elsewhere(name)}.")
-        return value
+        key = variable(name)
+        if bound := self._given.get(key):
+            value, is_meant = bound.value, bound.reaches(to)
+        elif key.endswith(HOSTS) and key.removesuffix(HOSTS) in self._environ:
+            return None  # the list of hosts of another secret
+        else:
+            value = self._environ.get(key, "")
+            listed = [entry for entry in self._environ.get(key + HOSTS, "").split(",") if entry.strip()]
+            is_free = not listed and not key.startswith(OF_FILES)
+            is_meant = is_free or any(_covers(entry, key, to) for entry in listed)
+        if value and not is_meant:
+            raise SetupError(f"{other_address_message(name)}.")
+        return value or None
 
     def problem(self, name: str, to: str) -> str | None:
         """Why this secret cannot be sent to this URL, as a sentence."""
         try:
-            value, is_meant = self._looked_up(name, to)
+            is_set = self.find(name, to) is not None
         except SetupError as error:
             return str(error).rstrip(".")
-        if value is None:
-            return f"the secret {name!r} is not set here; give it to this process as {variable(name)}"
-        return None if is_meant else elsewhere(name)
-
-    def _looked_up(self, name: str, to: str) -> tuple[str | None, bool]:
-        """The value, and whether it may be sent to this URL."""
-        key = variable(name)
-        if bound := self._given.get(key):
-            return bound.value, bound.reaches(to)
-        if self._is_list(key):
-            return None, False
-        value, hosts = self._environ.get(key) or None, self._environ.get(key + HOSTS, "")
-        listed = [entry for entry in hosts.split(",") if entry.strip()]
-        is_free = not listed and not key.startswith(OF_FILES)
-        return value, is_free or any(_covers(entry, key, to) for entry in listed)
-
-    def _is_list(self, key: str) -> bool:
-        """Whether this is the list of hosts of another secret."""
-        return key.endswith(HOSTS) and key.removesuffix(HOSTS) in self._environ
+        return None if is_set else f"the secret {name!r} is not set here; give it to this process as {variable(name)}"
 
 
 def variable(name: str) -> str:
-    """The environment variable of a secret."""
     return PREFIX + re.sub(r"[^A-Z0-9]", "_", name.upper())
 
 
-def elsewhere(name: str) -> str:
+def other_address_message(name: str) -> str:
     """The message for a secret that belongs to another URL; it does not reveal which one."""
-    return f"the secret {name!r} belongs to another address, and is not sent to this one"
+    return f"the secret {name!r} belongs to another address and is not sent to this one"
 
 
-READS_ALONG: Final = "a proxy reads a key that is sent to an http address; give the model an https address"
+PROXY_READS_KEY: Final = "a proxy can read a key that is sent to an http address; use an https address for the model"
 
 
-def unsealed(base_url: str) -> bool:
+def is_unencrypted(base_url: str) -> bool:
     """Whether requests to this URL are unencrypted, so that a proxy can read them."""
     return URL(base_url).scheme == "http"
 
@@ -119,8 +103,8 @@ def is_like_a_key(text: str) -> bool:
 def keys_in(url: str) -> list[tuple[str, str]]:
     """The query parameters of a URL that look like keys: names and values."""
     # Some servers also split a query at semicolons.
-    said = URL(url).raw_query_string.replace(";", "&")
-    parts = URL.build(query_string=said, encoded=True).query.items()
+    query = URL(url).raw_query_string.replace(";", "&")
+    parts = URL.build(query_string=query, encoded=True).query.items()
     return [(name, value) for name, value in parts if _is_key(name, value)]
 
 
@@ -138,9 +122,7 @@ def _covers(entry: str, key: str, to: str) -> bool:
     return host == plain_host(url.raw_host) and found["port"] in (None, str(url.port))
 
 
-def _origin(url: URL) -> tuple[str, str, int | None]:
-    return url.scheme, plain_host(url.raw_host), url.port
-
-
-def _steps(url: URL) -> list[str]:
-    return [part for part in url.path.split("/") if part]
+def _split(text: str) -> tuple[tuple[str, str, int | None], list[str]]:
+    """The origin of a URL and the parts of its path."""
+    url = URL(text)
+    return (url.scheme, plain_host(url.raw_host), url.port), [part for part in url.path.split("/") if part]

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from longhouse.errors import SetupError
 from longhouse.validation_messages import explain
@@ -13,13 +13,17 @@ from longhouse.validation_messages import explain
 File = Annotated[Path | None, BeforeValidator(lambda given: given or None)]
 
 
-def _lower(given: object) -> object:
-    return given.lower() if isinstance(given, str) else given
+def comma_list(given: object) -> object:
+    """The items of a comma-separated text."""
+    return [item.strip() for item in given.split(",") if item.strip()] if isinstance(given, str) else given
+
+
+Items = Annotated[tuple[str, ...], NoDecode, BeforeValidator(comma_list)]
 
 
 def _schema(given: str) -> str:
     if not re.fullmatch(r"(?!pg_)[a-z_][a-z0-9_]{0,62}", given):
-        raise ValueError("a name of small letters, digits and _ is needed, and not one that begins with pg_")
+        raise ValueError("should be a name of lower-case letters, digits and _ that does not begin with pg_")
     return given
 
 
@@ -58,9 +62,9 @@ class Settings(BaseSettings):
     """Seconds without data after which a model's stream has timed out."""
     patience: float = Field(default=60.0, ge=0)
     """Seconds of retries after provider errors while a client waits; fifteen times as long without a client."""
-    allow_egress: str = ""
+    allow_egress: Items = ()
     """Non-public addresses that published tools and templates may reach: `host:port` or networks, with commas."""
-    tool_packages: str = ""
+    tool_packages: Items = ()
     """Packages that tool entrypoints may come from, separated by commas."""
     worker_slots: int = Field(default=32, ge=1)
     lease_seconds: float = Field(default=6.0, ge=1)
@@ -79,7 +83,9 @@ class Settings(BaseSettings):
     reports_dir: Path | None = None
     mcp_config: Path | None = None
     logs_dir: Path | None = None
-    log_level: Annotated[Literal["debug", "info", "warning", "error", "critical"], BeforeValidator(_lower)] = "info"
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error", "critical"], BeforeValidator(lambda given: str(given).lower())
+    ] = "info"
     admin_key: SecretStr = SecretStr("")
     """Empty: only keys in the database are valid; if there are none either, access is open to everybody."""
     rate_limit: int = Field(default=600, ge=1)

@@ -32,7 +32,7 @@ def configured(**environment: Any) -> Configured:
     Path("config.yaml").write_text(CONFIG)
     Path("agents.yaml").write_text(AGENTS)
     found = configure(Settings(**environment))
-    found.given.mistakes.refuse()
+    found.files.mistakes.refuse()
     return found
 
 
@@ -53,7 +53,7 @@ def test_the_usual_files_are_read_if_they_are_there() -> None:
 def test_a_file_that_is_named_has_to_be_there_and_an_empty_name_is_none() -> None:
     with pytest.raises(SetupError, match=r"gone\.yaml:1: cannot be read"):
         configure(Settings(config_file=Path("gone.yaml")))
-    assert configured(config_file="", agents_file="").given.templates == ()
+    assert configured(config_file="", agents_file="").files.templates == ()
 
 
 def test_variables_win_over_the_file_one_by_one() -> None:
@@ -97,7 +97,7 @@ def test_tools_see_what_the_files_say_for_all_and_for_the_agent_that_calls_them(
     assert (own.search.max_results, own.search.max_searches, own.search.content_limit) == (5, 1, 90)
     assert (own.execution.reports_dir, own.execution.max_iterations) == ("own_reports", 6)
     assert (own.execution.house_style, own.execution.own_field) == ("plain", 1)
-    assert found.log_folders == {"own": Path("own_logs")}
+    assert found.folders("logs_dir") == {"own": Path("own_logs")}
     with pytest.raises(AttributeError, match="no 'own_field' among"):
         _ = common.execution.own_field
 

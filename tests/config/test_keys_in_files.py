@@ -62,7 +62,7 @@ def test_what_is_wrong_with_a_key_is_said_without_it(tmp_path: Path) -> None:
         "agents.yaml:3: agents.b.llm.base_url: should be an address that begins with http:// or https://, without a "
         "user or a password in it",
         "agents.yaml:4: agents.c.llm.api_key: should be a text; put it in quotes",
-        "agents.yaml:5: agents.d.llm.api_key_ref: stands beside an api_key; choose one of them",
+        "agents.yaml:5: agents.d.llm.api_key_ref: is set together with api_key; set only one of them",
         "agents.yaml:6: agents.e.search.tavily_api_key: belongs in config.yaml: one service searches for all agents",
         "agents.yaml:7: agents.f.llm.api_key_ref: it looks like a key; name a secret here, and give its value to the "
         "process",

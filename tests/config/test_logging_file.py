@@ -40,9 +40,9 @@ def test_a_library_logs_where_the_file_says_and_others_are_left_alone(tmp_path: 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("handlers: {h: {class: no.such.Handler}}", "does not set up logging: Unable to configure handler 'h'"),
-        ("loggers: {x: {level: LOUD}}", "does not set up logging: Unable to configure logger 'x'"),
-        ("version: 7", "does not set up logging: Unsupported version: 7"),
+        ("handlers: {h: {class: no.such.Handler}}", "cannot configure logging: Unable to configure handler 'h'"),
+        ("loggers: {x: {level: LOUD}}", "cannot configure logging: Unable to configure logger 'x'"),
+        ("version: 7", "cannot configure logging: Unsupported version: 7"),
         ("handlers: [", r"logging_config\.yaml:1: is not YAML"),
     ],
 )

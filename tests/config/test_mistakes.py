@@ -51,15 +51,15 @@ def test_sections_and_agents_that_are_no_mappings_are_told(tmp_path: Path) -> No
     agents = "agents:\n  a: nothing\n  b:\n  c: {tools: WebSearchTool, llm: 7}\n  d e: {}\n  f: {name: g, version: 2}\n"
     agents += "  auto: {}\n"
     assert wrong(given(tmp_path, config, agents), tmp_path) == [
-        "agents.yaml:2: agents.a: should hold fields of its own",
-        "agents.yaml:4: agents.c.llm: should hold fields of its own",
+        "agents.yaml:2: agents.a: should contain fields of its own",
+        "agents.yaml:4: agents.c.llm: should contain fields of its own",
         "agents.yaml:4: agents.c.tools: should be a list",
         "agents.yaml:5: agents.d e: a name begins with a letter and is made of the letters A-Z and a-z, digits, _, . "
         "and -",
         "agents.yaml:6: agents.f.name: should be 'f' as above it, or be left out",
-        "agents.yaml:6: agents.f.version: is given by the catalog",
+        "agents.yaml:6: agents.f.version: is set by the catalog",
         "agents.yaml:7: agents.auto: auto is the name under which the right agent is looked for",
-        "config.yaml:1: llm: should hold fields of its own",
-        "config.yaml:3: prompts: should hold fields of its own",
+        "config.yaml:1: llm: should contain fields of its own",
+        "config.yaml:3: prompts: should contain fields of its own",
         "config.yaml:4: mcp.servers: is not known; did you mean mcpServers?",
     ]

@@ -144,15 +144,15 @@ def test_prompt_files_lie_beneath_the_folder_of_the_yaml_file(tmp_path: Path) ->
   f: {{prompts: {{system_prompt: Hello.}}}}
   g: {{prompts: {{system_prompt_file: "x\\0y"}}}}
 """
-    outside = "should be a file in the folder of agents.yaml, or beneath it"
+    outside = "should be a file in the folder of agents.yaml, or below it"
     assert wrong(given(folder, agents=agents), folder) == [
         f"agents.yaml:2: agents.a.prompts.system_prompt_file: {outside}",
         f"agents.yaml:3: agents.b.prompts.system_prompt_file: {outside}",
         f"agents.yaml:4: agents.c.prompts.system_prompt_file: {outside}",
         "agents.yaml:5: agents.d.prompts.system_prompt_file: names a file that is not there",
-        "agents.yaml:6: agents.e.prompts.system_prompt_file: names a file that cannot be read: it is not text in UTF-8",
+        "agents.yaml:6: agents.e.prompts.system_prompt_file: names a file that is not text in UTF-8",
         "agents.yaml:7: agents.f.prompts.system_prompt: is not known; did you mean system_prompt_str?",
-        "agents.yaml:8: agents.g.prompts.system_prompt_file: holds a character that cannot be stored",
+        "agents.yaml:8: agents.g.prompts.system_prompt_file: contains a character that cannot be stored",
     ]
 
 

@@ -33,7 +33,7 @@ def test_values_are_plain_and_know_their_lines_and_fields(tmp_path: Path) -> Non
 def test_an_empty_file_says_nothing_and_a_list_is_no_file_of_settings(tmp_path: Path) -> None:
     node, wrong = read(tmp_path, "# nothing yet\n")
     assert (node and node.values, wrong) == ({}, [])
-    assert read(tmp_path, "- a\n")[1] == ["x.yaml:1: should hold fields, such as `llm:`"]
+    assert read(tmp_path, "- a\n")[1] == ["x.yaml:1: should contain fields, such as `llm:`"]
 
 
 def test_a_field_that_is_there_twice_is_refused_and_both_are_looked_at(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_a_field_that_is_there_twice_is_refused_and_both_are_looked_at(tmp_path:
         "x.yaml:3: a.b: is set twice, first in line 2",
         "x.yaml:4: a.c: is not a finite number of at most 64 bits",
         "x.yaml:4: a: is set twice, first in line 1",
-        "x.yaml:5: has a field whose name is no text; put it in quotes",
+        "x.yaml:5: has a field whose name is not text; put it in quotes",
     ]
 
 
@@ -65,12 +65,12 @@ def test_fields_may_be_taken_from_elsewhere(tmp_path: Path) -> None:
         ("a: " + "[" * 100_000, "x.yaml:1: is nested deeper than 40 levels"),
         ("a: &a [*a]\n", "x.yaml:1: is nested deeper than 40 levels"),
         ("a: &a {<<: *a}\n", "x.yaml:1: is nested deeper than 40 levels"),
-        ('"\\ud800": 1\n', "x.yaml:1: has a field whose name is no text"),
+        ('"\\ud800": 1\n', "x.yaml:1: has a field whose name is not text"),
         ("a: " + "x" * LARGEST, "x.yaml:1: is larger than 1000000 bytes"),
         ("a: !!python/object/apply:os.system [true]\n", "x.yaml:1: a: has a tag"),
         ("a: !!python/name:os.system\n", "x.yaml:1: a: has a tag"),
-        ('a: "x\\0y"\n', "x.yaml:1: a: holds a character that cannot be stored"),
-        ("a: 1\nb: \x00\n", "x.yaml:2: holds a character that cannot be stored"),
+        ('a: "x\\0y"\n', "x.yaml:1: a: contains a character that cannot be stored"),
+        ("a: 1\nb: \x00\n", "x.yaml:2: contains a character that cannot be stored"),
         (f"a: {'9' * 5000}\n", "x.yaml:1: a: is not a finite number of at most 64 bits"),
     ],
     ids=lambda given: str(given)[:40].encode("unicode_escape").decode(),
@@ -85,7 +85,7 @@ def test_a_few_lines_that_stand_for_billions_of_values_are_refused(tmp_path: Pat
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
     _, wrong = read(tmp_path, "\n".join(lines))
-    assert wrong == ["x.yaml:1: holds more than 50000 values, aliases counted as often as they are used"]
+    assert wrong == ["x.yaml:1: contains more than 50000 values; each use of an alias counts"]
     lines = ["a0: &a0 {}", *(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 10)}]}}" for n in range(1, 12))]
     assert read(tmp_path, "\n".join(lines))[1] == wrong, "also where each of them brings nothing"
 

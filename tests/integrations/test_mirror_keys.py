@@ -196,7 +196,7 @@ async def test_an_older_copy_never_takes_the_place_of_a_newer_one(db: Database, 
     await late.epoch()
     old = await late._copies(await _rows(db, session))
     await scribe.turn("master", "More", "Less")
-    await quick.carry(await _rows(db, session))
+    await quick.project(await _rows(db, session))
     await late._write(old)
     assert await get(redis, CHAT) == [user("Hello"), assistant("Hi"), user("More"), assistant("Less")]
 

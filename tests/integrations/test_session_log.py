@@ -22,7 +22,7 @@ from longhouse.errors import CallerError
 from longhouse.integrations.redis.mirror import Mirror
 from longhouse.integrations.session_log import write
 from longhouse.integrations.session_log_lines import RULE, WORDS, line
-from longhouse.integrations.session_log_projection import Confirmed, SessionLog, subagents_in
+from longhouse.integrations.session_log_projection import Confirmed, SessionLog, subagents_of
 from longhouse.journal import events
 from longhouse.memory import get_session_logger
 from longhouse.store.catalog.catalog import Catalog
@@ -61,22 +61,19 @@ async def until(folder: Path, expected: list[str], within: float = 30.0, **where
         assert lines(folder, **where) == expected
 
 
-async def analytic(row: ProjectionRow) -> list[str]:
-    return ["analytic"]
-
-
-async def nobody(row: ProjectionRow) -> list[str]:
-    return []
-
-
 def patient(mirror: Mirror) -> Confirmed:
     """However busy the machine is, what Redis confirms is heard."""
     return lambda session_id, seq: mirror.confirmed(session_id, seq, within=20)
 
 
 @asynccontextmanager
-async def logging_to(folder: Path, db: Database, **options: Any) -> AsyncIterator[SessionLog]:
-    known = {"language": "ru", "subagents": analytic, "sweep_every": 0.05, **options}
+async def logging_to(
+    folder: Path, db: Database, *, has_templates: bool = True, **options: Any
+) -> AsyncIterator[SessionLog]:
+    """Without templates, nobody knows which sub-agents the master has."""
+    if has_templates:
+        await publish_templates(Catalog(db), BUILT_IN)
+    known = {"language": "ru", "sweep_every": 0.05, **options}
     async with SessionLog(db, folder, **known).running() as log:
         yield log
 
@@ -160,7 +157,7 @@ async def test_an_answer_to_a_question_is_a_request_too(db: Database, tmp_path: 
     await scribe.record(master, events.Replied(), asked, used("1-action-1", effect="once"))
     await scribe.record(master, returned("1-action-1", "it happened", by="user"))
     await scribe.record(master, returned("1-action-0", "Oslo", by="user"))
-    async with logging_to(tmp_path, db, language="en", subagents=nobody):
+    async with logging_to(tmp_path, db, language="en", has_templates=False):
         await until(
             tmp_path,
             [RULE, "📥 NEW REQUEST from the user: Rain?...", RULE, "📥 NEW REQUEST from the user: Oslo..."],
@@ -172,7 +169,7 @@ async def test_owners_have_logs_of_their_own(db: Database, tmp_path: Path) -> No
     await scribe.turn("master", "mine", "ok")
     await scribe.turn("master", "theirs", "ok", owner="acme")
     await scribe.turn("master", "odd", "ok", owner="../../x")
-    async with logging_to(tmp_path / "logs", db, language="en", subagents=nobody):
+    async with logging_to(tmp_path / "logs", db, language="en", has_templates=False):
         for owner, text in (("", "mine"), ("owner_acme", "theirs"), ("owner_..%2F..%2Fx", "odd")):
             await until(tmp_path / "logs", [RULE, f"📥 NEW REQUEST from the user: {text}..."], owner=owner)
     assert os.listdir(tmp_path) == ["logs"]
@@ -182,11 +179,10 @@ async def test_owners_have_logs_of_their_own(db: Database, tmp_path: Path) -> No
 async def test_the_sub_agents_of_a_session_are_those_its_template_names(db: Database) -> None:
     catalog = Catalog(db)
     await publish_templates(catalog, BUILT_IN)
-    asked = subagents_in(catalog)
     where: dict[str, Any] = {"owner": "local", "conversation_id": "1", "side": "root", "label": "", "head": 3}
-    assert list(await asked(ProjectionRow(id="m", agent="master", **where))) == ["analytic"]
-    assert list(await asked(ProjectionRow(id="a", agent="analytic", **where))) == []
-    assert list(await asked(ProjectionRow(id="x", agent="nobody", **where))) == []
+    assert await subagents_of(ProjectionRow(id="m", agent="master", **where), catalog) == ["analytic"]
+    assert await subagents_of(ProjectionRow(id="a", agent="analytic", **where), catalog) == []
+    assert await subagents_of(ProjectionRow(id="x", agent="nobody", **where), catalog) == []
 
 
 def test_the_three_languages_say_the_same_things() -> None:

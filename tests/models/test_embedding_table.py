@@ -21,7 +21,7 @@ PINNED = [
 
 
 async def test_five_vectors_are_what_they_always_were() -> None:
-    embedder = await embedding_table.load()
+    embedder = embedding_table.EmbeddedEmbedder()
     assert (embedder.name, embedder.dimensions) == ("longhouse/table-1-110cce34", 256)
     vectors = await embedder.embed([text for text, _ in PINNED])
     for vector, (text, numbers) in zip(vectors, PINNED, strict=True):
@@ -29,7 +29,7 @@ async def test_five_vectors_are_what_they_always_were() -> None:
 
 
 async def test_texts_of_the_same_meaning_are_near_to_each_other_in_every_language() -> None:
-    embedder = await embedding_table.load()
+    embedder = embedding_table.EmbeddedEmbedder()
     weather = await embedder.embed(["weather forecast", "прогноз погоды", "天气预报"])
     taxes = await embedder.embed(["income tax return", "налоговая декларация", "个人所得税申报"])
     for same in (weather, taxes):
@@ -38,7 +38,7 @@ async def test_texts_of_the_same_meaning_are_near_to_each_other_in_every_languag
 
 
 async def test_vectors_have_length_one_or_are_nothing() -> None:
-    embedder = await embedding_table.load()
+    embedder = embedding_table.EmbeddedEmbedder()
     vectors = await embedder.embed(
         ["one", "", "два", "三", "x" * 50_000, " \n\0", "the of a, и не. 的吗?", *("text" for _ in range(40))]
     )
@@ -50,7 +50,7 @@ async def test_vectors_have_length_one_or_are_nothing() -> None:
 
 
 async def test_few_texts_and_many_have_the_same_vectors() -> None:
-    embedder, texts = await embedding_table.load(), [f"the {n}th text" for n in range(embedding_table.FEW + 1)]
+    embedder, texts = embedding_table.EmbeddedEmbedder(), [f"the {n}th text" for n in range(embedding_table.FEW + 1)]
     assert np.array_equal(await embedder.embed(texts), np.concatenate([await embedder.embed([text]) for text in texts]))
 
 
@@ -66,7 +66,7 @@ def written(folder: Path, **card: object) -> Path:
 
 
 async def test_a_table_of_ones_own_is_read_and_has_its_own_name(tmp_path: Path) -> None:
-    embedder = embedding_table.lazy(written(tmp_path / "toy"))
+    embedder = embedding_table.EmbeddedEmbedder(written(tmp_path / "toy"))
     assert (embedder.name, embedder.dimensions) == ("longhouse/toy", 2)
     rain, sky, weather = await embedder.embed(["Rain", "天", "天气"])
     assert rain.tolist() == [1, 0]
@@ -75,7 +75,7 @@ async def test_a_table_of_ones_own_is_read_and_has_its_own_name(tmp_path: Path) 
 
 
 def test_a_folder_without_a_table_is_a_mistake_in_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(SetupError, match="holds no table of embeddings"):
-        embedding_table.lazy(tmp_path)
-    with pytest.raises(SetupError, match="holds no table of embeddings"):
-        embedding_table.lazy(written(tmp_path, dimensions="many"))
+    with pytest.raises(SetupError, match="contains no table of embeddings"):
+        embedding_table.EmbeddedEmbedder(tmp_path)
+    with pytest.raises(SetupError, match="contains no table of embeddings"):
+        embedding_table.EmbeddedEmbedder(written(tmp_path, dimensions="many"))

@@ -8,7 +8,8 @@ import pytest
 from aiohttp import web
 
 from longhouse.errors import ProviderError
-from longhouse.models.embeddings import AT_ONCE, EndpointEmbedder, open_embeddings
+from longhouse.models.embeddings import AT_ONCE, EndpointEmbedder
+from longhouse.models.http_client import open_endpoint
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -23,7 +24,8 @@ async def endpoint(answer: Answer) -> AsyncIterator[EndpointEmbedder]:
     await site.start()
     port = runner.addresses[0][1]
     try:
-        async with open_embeddings(f"http://127.0.0.1:{port}/v1", "sk-secret", "text-small") as embedder:
+        async with open_endpoint(f"http://127.0.0.1:{port}/v1", "sk-secret") as endpoint:
+            embedder = EndpointEmbedder(endpoint, "text-small")
             yield embedder
     finally:
         await runner.cleanup()
@@ -98,7 +100,8 @@ async def test_of_a_complaint_without_end_only_the_beginning_is_read() -> None:
 
 
 async def test_an_endpoint_that_is_not_there_is_a_provider_error() -> None:
-    async with open_embeddings("http://127.0.0.1:9/v1", "", "m") as embedder:
+    async with open_endpoint("http://127.0.0.1:9/v1") as endpoint:
+        embedder = EndpointEmbedder(endpoint, "m")
         with pytest.raises(ProviderError) as raised:
             await embedder.embed(["text"])
     assert raised.value.retryable

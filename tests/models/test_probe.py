@@ -10,7 +10,7 @@ from longhouse.agents.template import Abilities
 from longhouse.errors import ProviderError
 from longhouse.models.http_client import open_endpoint
 from longhouse.models.openai import OpenAIModel
-from longhouse.models.probe import ProbeFinding, abilities, probe, told
+from longhouse.models.probe import ProbeFinding, probe, report
 from longhouse.models.scripted import Cut, Playable, Say, ScriptedStatus, call, calls, say
 from longhouse.models.scripted_server import Server, serve
 from server_helpers import launched_words
@@ -31,6 +31,11 @@ async def found(server: Server) -> list[ProbeFinding]:
         return await probe(OpenAIModel(endpoint), "m")
 
 
+def abilities(findings: list[ProbeFinding]) -> Abilities:
+    """What a template of this endpoint sets; what is unknown keeps its default."""
+    return Abilities(**{finding.ability: finding.holds for finding in findings if finding.holds is not None})
+
+
 async def holds(script: Playable) -> list[bool | None]:
     async with serve(script) as server:
         return [finding.holds for finding in await found(server)]
@@ -41,7 +46,7 @@ async def test_an_endpoint_that_can_everything_needs_no_setting() -> None:
         findings = await found(server)
     assert [finding.holds for finding in findings] == [True, True, True]
     assert abilities(findings) == Abilities()
-    assert told(findings).endswith("there is nothing to set.")
+    assert report(findings).endswith("there is nothing to set.")
 
 
 async def test_three_small_requests_ask_for_exactly_what_is_probed() -> None:
@@ -61,7 +66,7 @@ async def test_an_endpoint_that_passes_over_what_it_does_not_know_is_found_out()
     async with serve([HELLO, HELLO, HELLO]) as server:
         findings = await found(server)
     assert abilities(findings) == Abilities(forced_tool_choice=False, parallel_tool_calls=False, json_schema=False)
-    assert told(findings).splitlines() == [
+    assert report(findings).splitlines() == [
         "forced_tool_choice   no: it called no tool",
         "parallel_tool_calls  no: it called no tool",
         "json_schema          no: it did not write JSON",
@@ -74,7 +79,7 @@ async def test_an_endpoint_that_refuses_is_quoted() -> None:
     async with serve([refused("unknown field tool_choice"), BOTH, refused(f"bad schema, {KEY}")]) as server:
         findings = await found(server)
     assert [finding.holds for finding in findings] == [False, True, False]
-    words = told(findings)
+    words = report(findings)
     assert "no: it was refused: 127.0.0.1:" in words
     assert "unknown field tool_choice" in words
     assert words.endswith("set to false: forced_tool_choice, json_schema.")
@@ -110,7 +115,7 @@ async def test_trouble_that_may_pass_is_not_taken_for_an_answer() -> None:
         findings = await found(server)
     assert [finding.holds for finding in findings] == [None, True, True]
     assert abilities(findings) == Abilities()
-    assert told(findings).endswith("Not judged, probe again later: forced_tool_choice.")
+    assert report(findings).endswith("Not judged, probe again later: forced_tool_choice.")
 
 
 async def test_a_connection_that_dies_once_costs_nothing() -> None:

@@ -112,7 +112,7 @@ async def test_what_users_are_told_names_no_host_and_quotes_nobody() -> None:
         with pytest.raises(ProviderError) as caught:
             await heard(peer)
     for error in (caught.value, paid_for(caught.value, Usage(total_tokens=3))):
-        assert error.told == "the model answered 502"
+        assert error.public_message == "the model answered 502"
         assert "10.1.2.3:80 is down" in str(error)
 
 
@@ -127,7 +127,7 @@ async def test_a_redirect_is_not_followed() -> None:
 async def test_a_page_in_place_of_an_answer() -> None:
     error = await error_for(sends(answer(b"<html>hello</html>", kind="text/html; charset=utf-8")))
     assert error.retryable
-    assert "text/html in place of an answer" in str(error)
+    assert "sent something that is not an answer: text/html" in str(error)
 
 
 @pytest.mark.parametrize(

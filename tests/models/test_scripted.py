@@ -204,7 +204,7 @@ def test_a_script_is_read_from_json(tmp_path: Path) -> None:
     assert read_script(path) == Script(
         by="step",
         replies=(
-            Say(reasoning="Hm.", calls=(Call(name="weather", arguments='{"z":1,"a":[2]}'),)),
+            Say(reasoning="Hm.", calls=(Call(name="weather", arguments={"z": 1, "a": [2]}),)),
             say("Sun.", chunk=3, delay=0.5, fault=Cut(after=2)),
             Say(fault=ScriptedStatus(status=429, retry_after=1.5)),
         ),
@@ -232,7 +232,7 @@ def test_a_script_that_is_none_is_refused_in_a_sentence(tmp_path: Path, text: st
         (ScriptedStatus(status=429, retry_after=2.5, message="Slow down."), "answered 429: Slow down.", True, 2.5),
         (ScriptedStatus(status=401), "answered 401", False, None),
         (Hang(), "sent nothing", True, None),
-        (Garbage(), "text/html in place of an answer", True, None),
+        (Garbage(), "sent something that is not an answer: text/html", True, None),
     ],
 )
 async def test_faults_come_in_place_of_the_reply(

@@ -24,7 +24,6 @@ from scripted_peers import (
 )
 
 from longhouse.journal.events import Usage
-from longhouse.models.protocol import PaidError
 from longhouse.models.sse import StreamReader, StreamRefused, Unreadable
 
 # --- what is heard
@@ -80,7 +79,6 @@ async def test_an_answer_of_no_known_shape_still_says_what_it_cost() -> None:
     streamed = event({"choices": [{"delta": piece}], "usage": usage})
     for answered in (answer(whole, kind="application/json"), answer(streamed)):
         error = await error_for(sends(answered))
-        assert isinstance(error, PaidError)
         assert (error.retryable, error.usage.total_tokens) == (True, 25)
 
 

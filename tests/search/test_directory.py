@@ -18,7 +18,7 @@ from search_helpers import publish, tool
 
 @pytest.fixture(params=["words", "words and vectors"])
 async def embedder(request: pytest.FixtureRequest) -> Embedder | None:
-    return None if request.param == "words" else await embedding_table.load()
+    return None if request.param == "words" else embedding_table.EmbeddedEmbedder()
 
 
 def agent(name: str, can: str, *tools: str, prompt: str = "You are an agent.") -> Template:

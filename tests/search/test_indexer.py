@@ -196,7 +196,7 @@ async def test_two_processes_with_different_models_do_not_embed_against_each_oth
 
 async def test_another_table_embeds_everything_again(db: Database) -> None:
     await publish(db, tool("umbrella", "天气预报"), *MANY)
-    for embedder in (Buckets("longhouse/table-0", 256), await embedded.load()):
+    for embedder in (Buckets("longhouse/table-0", 256), embedded.EmbeddedEmbedder()):
         assert await Indexer(db, embedder).catch_up()
         finder = Finder(db, embedder)
         assert {row["model"] for row in await Indexer(db, embedder).status()} == {embedder.name}

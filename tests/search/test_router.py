@@ -69,7 +69,7 @@ async def test_the_agent_that_fits_answers_and_it_is_said_why(serving: Serving) 
 @pytest.mark.parametrize(("has_vectors", "enough"), [(True, 0.85), (False, 0.75)], ids=["vectors", "words alone"])
 async def test_most_questions_reach_the_right_agent(db: Database, has_vectors: bool, enough: float) -> None:
     """In a house as it is: the agents that come with it stand beside the twelve, and two thirds speak no English."""
-    catalog, embedder = Catalog(db), await embedding_table.load() if has_vectors else None
+    catalog, embedder = Catalog(db), embedding_table.EmbeddedEmbedder() if has_vectors else None
     await publish_classes(catalog, TOOLS)
     await publish_templates(catalog, [*BUILT_IN, *routing_set.templates()])
     assert await Indexer(db, embedder).catch_up()

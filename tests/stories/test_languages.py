@@ -96,7 +96,7 @@ async def test_a_tool_is_found_in_its_own_language(db: Database, lines: str, has
         if description not in {text for _, text, _ in rows}
     ]
     english = [tool(f"english_{name}", name.replace("_", " ")) for name, _, _ in rows]
-    embedder = await embedding_table.load() if has_vectors else None
+    embedder = embedding_table.EmbeddedEmbedder() if has_vectors else None
     finder = await indexed(db, *tools, *others, *english, embedder=embedder)
     hits = [f"service_{nth}" in await found(finder, query, top_k=5) for nth, (_, _, query) in enumerate(rows)]
     assert sum(hits) >= 18, [row[2] for row, hit in zip(rows, hits, strict=True) if not hit]
@@ -106,7 +106,7 @@ async def test_a_tool_is_found_in_its_own_language(db: Database, lines: str, has
 async def test_a_tool_that_is_described_in_english_is_found_in_other_languages(db: Database, lines: str) -> None:
     """By its vector alone: the two texts share no word."""
     english = [tool(f"service_{nth}", said) for nth, said in enumerate(ENGLISH.strip().splitlines())]
-    finder = await indexed(db, *english, embedder=await embedding_table.load())
+    finder = await indexed(db, *english, embedder=embedding_table.EmbeddedEmbedder())
     rows = told(lines)
     hits = [f"service_{nth}" in await found(finder, query, top_k=5) for nth, (_, _, query) in enumerate(rows)]
     assert sum(hits) >= 15, [row[2] for row, hit in zip(rows, hits, strict=True) if not hit]

@@ -37,7 +37,7 @@ TEN_STEPS = [*[call("clocktool", timezone="UTC")] * 9, call("finalanswertool", a
 
 
 async def index(house: House) -> None:
-    assert await Indexer(house.db, embedding_table.lazy()).catch_up()
+    assert await Indexer(house.db, embedding_table.EmbeddedEmbedder()).catch_up()
 
 
 async def furnished(house: House, *more: ToolDescriptor) -> None:

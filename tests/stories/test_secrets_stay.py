@@ -113,7 +113,7 @@ async def test_the_operators_key_never_reaches_a_foreign_listener(serving: Servi
                     failed = await response.json()
                     assert (response.status, failed["error"]["code"]) == (503, "not_set_up")
                 assert failed["error"]["message"] == (
-                    "the secret 'config:llm' belongs to another address, and is not sent to this one."
+                    "the secret 'config:llm' belongs to another address and is not sent to this one."
                 )
         assert heard == []
         assert [headers["authorization"] for headers in model.headers] == [f"Bearer {KEY}"]
@@ -191,7 +191,7 @@ async def test_where_a_template_or_a_tool_may_not_go_is_said_at_publishing(servi
         tapped = template("x", base_url=house.model.url, api_key_ref="config:llm", proxy="http://proxy.example:3128")
         status, param, said = await published(house, "template", tapped)
         assert status == 400
-        assert "llm_policy.proxy: a proxy reads a key" in said, param
+        assert "llm_policy.proxy: a proxy can read a key" in said, param
         # The operator's own model is on this machine, and templates may name it.
         assert (await published(house, "template", template("own", base_url=house.model.url)))[0] == 201
 
@@ -204,7 +204,7 @@ async def test_an_old_template_does_not_reach_what_nobody_may(serving: Serving) 
             await house.app.catalog.templates.publish([old], by="somebody")
             failed = await house.say("Go", model=name)
             assert failed["error"]["message"] == (
-                "the model's base URL leads where this server may not go; see LONGHOUSE_ALLOW_EGRESS."
+                "the model's base URL is an address that this server may not reach; see LONGHOUSE_ALLOW_EGRESS."
             )
         assert heard == []
 
@@ -266,7 +266,7 @@ async def test_a_file_that_sends_its_key_elsewhere_has_a_mistake(serving: Servin
             raise AssertionError("it opened")
     told = [line.replace(f"{tmp_path}/", "") for line in str(refused.value).splitlines()[1:]]
     assert told == [
-        "agents.yaml:3: agents.thief.llm.api_key_ref: the secret 'config:llm' belongs to another address, and is not"
+        "agents.yaml:3: agents.thief.llm.api_key_ref: the secret 'config:llm' belongs to another address and is not"
         " sent to this one",
         "agents.yaml:5: agents.seen.llm.base_url: 'api_key' in its query looks like a key; name a secret in"
         " api_key_ref, and it is sent as a header",

@@ -205,7 +205,7 @@ async def test_a_gzip_bomb_is_not_unpacked() -> None:
 @pytest.mark.parametrize(
     ("body", "packing", "told"),
     [
-        (b"not packed at all", "gzip", "the answer cannot be unpacked"),
+        (b"not packed at all", "gzip", "sent an answer that cannot be unpacked"),
         (packed(b'"done"')[:-12], "gzip", "not valid JSON"),
         (b"\x0b\x02\x80x\x03", "br", "packed in a way that was not asked for"),
         (packed(packed(b'"done"')), "gzip, gzip", "packed in a way that was not asked for"),
@@ -311,7 +311,7 @@ async def test_an_endpoint_that_hangs_up_is_asked_only_once() -> None:
         (dawdle, "weather did not answer within 1 seconds"),
         (saying("{"), "weather sent what is not valid JSON"),
         (saying("paid", kind="text/plain"), "weather answered with text/plain, which is not JSON"),
-        (saying(b"paid", headers={"Content-Encoding": "gzip"}), "the answer cannot be unpacked"),
+        (saying(b"paid", headers={"Content-Encoding": "gzip"}), "weather sent an answer that cannot be unpacked"),
         (saying("upstream is gone", 502, "text/plain"), "weather answered 502: upstream is gone"),
         (saying("upstream is slow", 504, "text/plain"), "weather answered 504: upstream is slow"),
     ],

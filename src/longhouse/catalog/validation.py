@@ -14,7 +14,7 @@ from longhouse.agents.tool_descriptor import ToolDescriptor
 from longhouse.catalog import drafts
 from longhouse.catalog.drafts import Problem
 from longhouse.egress import ANYWHERE, Egress
-from longhouse.secrets import READS_ALONG, Secrets, is_like_a_key, keys_in, unsealed
+from longhouse.secrets import PROXY_READS_KEY, Secrets, is_like_a_key, is_unencrypted, keys_in
 from longhouse.store.catalog.catalog import BUILT_IN, Catalog
 from longhouse.store.catalog.publish import Published, PublishTerms, retry_on_change
 from longhouse.store.catalog.repository import Alike, Kind, T, VersionRepository
@@ -143,8 +143,8 @@ class CatalogValidator:
             and (says := self._missing(policy.api_key_ref, policy.base_url))
         ):
             found["llm_policy", "api_key_ref"] = says
-        if policy.proxy and policy.api_key_ref and policy.base_url and unsealed(policy.base_url):
-            found.setdefault(("llm_policy", "proxy"), READS_ALONG)
+        if policy.proxy and policy.api_key_ref and policy.base_url and is_unencrypted(policy.base_url):
+            found.setdefault(("llm_policy", "proxy"), PROXY_READS_KEY)
         yield from found.items()
 
     def _hidden(self, base_url: str) -> str | None:

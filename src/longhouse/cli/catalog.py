@@ -8,14 +8,14 @@ from typing import Annotated, Any, Final
 import msgspec
 import typer
 
-from longhouse.app import open_store, parts_of, validator_of
+from longhouse.app import open_store, validator_of
 from longhouse.catalog import security
 from longhouse.catalog.diff import differences
 from longhouse.catalog.service import merge
 from longhouse.cli import tool_check
 from longhouse.config.effective import configure
 from longhouse.errors import SetupError
-from longhouse.settings import Settings
+from longhouse.settings import Settings, comma_list
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.catalog.publish import LAST
 from longhouse.store.catalog.repository import CatalogEntry, Kind, Version, VersionRepository
@@ -117,7 +117,7 @@ def _add_deciding(cli: typer.Typer, run: Run) -> None:
     ) -> None:
         """Show a tool's effective security policy, or override it, whoever published the tool."""
         settings = Settings()
-        allow = {"templates": None if templates is None else parts_of(templates), "sub_agents": sub_agents}
+        allow = {"templates": comma_list(templates), "sub_agents": sub_agents}
         said = {
             "risk_level": risk_level,
             "allow": _given(**allow) or None,
@@ -157,7 +157,7 @@ def _add_asking(cli: typer.Typer, run: Run) -> None:
 
 @asynccontextmanager
 async def _opened(settings: Settings, kind: Kind) -> AsyncIterator[tuple[VersionRepository[Any], Catalog]]:
-    async with open_store(settings, begin=False) as (db, _):
+    async with open_store(settings, create=False) as (db, _):
         catalog = Catalog(db, model=settings.llm_model)
         shelf: VersionRepository[Any] = catalog.tools if kind == "tool" else catalog.templates
         yield shelf, catalog

@@ -70,7 +70,7 @@ async def create_key(settings: Settings, asked: dict[str, Any]) -> None:
 
 
 async def list_all(settings: Settings) -> None:
-    async with open_store(settings, begin=False) as (db, _):
+    async with open_store(settings, create=False) as (db, _):
         before = None
         while page := await keys.listed(db, before=before, limit=PAGE):
             for key in page:
@@ -79,7 +79,7 @@ async def list_all(settings: Settings) -> None:
 
 
 async def revoke_key(settings: Settings, key_id: str) -> None:
-    async with open_store(settings, begin=False) as (db, _):
+    async with open_store(settings, create=False) as (db, _):
         found = await keys.revoke(db, key_id)
     if not found:
         raise SetupError(f"there is no key {key_id!r}; `longhouse keys list` shows all.")

@@ -180,7 +180,7 @@ async def _probe(settings: Settings, model: str | None) -> None:
     opening = open_endpoint(settings.llm_base_url, key, proxy=settings.llm_proxy, hang=settings.llm_timeout)
     async with opening as endpoint:
         typer.echo(f"{endpoint.name}, model {model!r}")
-        typer.echo(probing.told(await probing.probe(OpenAIModel(endpoint), model)))
+        typer.echo(probing.report(await probing.probe(OpenAIModel(endpoint), model)))
 
 
 async def _until_end(app: App, work: Coroutine[Any, Any, None]) -> None:
@@ -247,7 +247,7 @@ async def _refuse_missing_key(settings: Settings) -> None:
     # An embedded Postgres that does not exist yet holds no key, and is not created to find that out.
     has_store = settings.database_url or (settings.data_dir / "postgres").exists()
     if has_store:
-        async with open_store(settings, begin=False) as (db, _):
+        async with open_store(settings, create=False) as (db, _):
             if await is_any_valid(db):
                 return
     raise _missing_key(settings.host)

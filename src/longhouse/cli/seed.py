@@ -36,7 +36,7 @@ async def sow(settings: Settings) -> None:
     setup = configure(settings, templates=BUILT_IN, tools=[cls.tool_name for cls in TOOLS])
     async with open_store(setup.settings) as (db, _):
         catalog = Catalog(db)
-        before = {one.name: await catalog.templates.active(one.name) for one in setup.given.templates}
+        before = {one.name: await catalog.templates.active(one.name) for one in setup.files.templates}
         for one in await publish(catalog, setup, TOOLS):
             active = await catalog.templates.active(one.name)
             became = "new" if one.is_new else "unchanged" if active == before[one.name] else "active again"

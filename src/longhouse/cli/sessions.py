@@ -48,7 +48,7 @@ def commands(run: Run) -> typer.Typer:
 
 
 async def list_all(settings: Settings, limit: int, owner: str | None = None, state: State | None = None) -> None:
-    async with open_store(settings, begin=False) as (db, _):
+    async with open_store(settings, create=False) as (db, _):
         rows = await shown(db, await sessions.sessions(db, limit=limit, owner=owner, state=state))
     for row in rows:
         opened = f"{row.created_at:%Y-%m-%d %H:%M:%S}"
@@ -56,7 +56,7 @@ async def list_all(settings: Settings, limit: int, owner: str | None = None, sta
 
 
 async def show_one(settings: Settings, session_id: str, turns: int) -> None:
-    async with open_store(settings, begin=False) as (db, _):
+    async with open_store(settings, create=False) as (db, _):
         lives = await lives_of(db, session_id, turns)
         if session_id not in lives:
             raise SetupError(f"there is no session {session_id!r}; `longhouse sessions list` shows the newest.")

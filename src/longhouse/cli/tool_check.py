@@ -9,7 +9,7 @@ import typer
 
 from longhouse.agents.builtin import BUILT_IN
 from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
-from longhouse.app import TOOLS, open_checkup, open_store, tool_packages
+from longhouse.app import TOOLS, open_store
 from longhouse.config.effective import configure
 from longhouse.errors import SetupError
 from longhouse.settings import Settings
@@ -17,6 +17,7 @@ from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.catalog.repository import ADAPTERS
 from longhouse.tools.bindings import python
 from longhouse.tools.mcp.client import open_mcp
+from longhouse.tools.self_check import Checkup
 from longhouse.tools.toolbox import Toolbox
 
 PAGE: Final = 500
@@ -24,7 +25,7 @@ PAGE: Final = 500
 
 def describe(settings: Settings, place: str) -> None:
     """Prints the complete descriptor of a class, ready to publish."""
-    own = python.load(place, tool_packages(settings)).descriptor()
+    own = python.load(place, settings.tool_packages).descriptor()
     whole = replace(own, runtime_binding=RuntimeBinding(python_entrypoint=place))
     told = ADAPTERS["tool"].dump_python(whole, mode="json", exclude={"version"}, exclude_none=True)
     typer.echo(msgspec.json.format(msgspec.json.encode(told)).decode())
@@ -34,9 +35,10 @@ async def check_all(settings: Settings) -> None:
     """Prints for every active tool what prevents its use here."""
     setup = configure(settings, templates=BUILT_IN, tools=[cls.tool_name for cls in TOOLS])
     served, wrong, tools = Toolbox([]), 0, 0
-    async with open_store(setup.settings, begin=False) as (db, _), open_mcp(setup.servers, served) as away:
+    async with open_store(setup.settings, create=False) as (db, _), open_mcp(setup.servers, served) as away:
         catalog = Catalog(db)
-        checkup = open_checkup(setup, catalog, served, away)
+        packages, problem = setup.settings.tool_packages, setup.secrets.problem
+        checkup = Checkup(catalog, packages, setup.egress, problem, setup.servers, served, away)
         async for tool in _active(catalog):
             found = [says async for says in checkup.problems(tool)]
             for says in found:

@@ -12,9 +12,9 @@ from longhouse.agents.strategies.base import AgentRegistry
 from longhouse.agents.template import ExecutionPolicy, Template
 from longhouse.config.mistakes import FilePlace, Mistakes
 from longhouse.config.models import Execution, class_name
-from longhouse.config.yaml_document import YamlDocument, merged
+from longhouse.config.yaml_document import YamlDocument, merged, read_text
 from longhouse.errors import SetupError
-from longhouse.secrets import Bound
+from longhouse.secrets import BoundSecret
 from longhouse.tools.mcp.config import McpServer, read_server
 from longhouse.validation_messages import Where
 
@@ -62,7 +62,7 @@ class Definition:
         document, above = self.places[0]
         return self.find(*path) or document.place((*above, *path))
 
-    def said(self, section: str, *names: str) -> dict[str, Any]:
+    def pick(self, section: str, *names: str) -> dict[str, Any]:
         """The values that a section sets for these fields."""
         return {name: value for name, value in _only(self.section(section), names).items() if value is not None}
 
@@ -101,14 +101,15 @@ def template_fields(
     """The sections as template fields; a value under the template's own field name wins."""
     llm, search, execution = (definition.section(name) for name in ("llm", "search", "execution"))
     named = definition.values.get("tools")
-    said = {
+    policies = {
         "llm_policy": {**_without(llm, (*_REACH, "model")), **reach},
         "execution_policy": {**_only(search, ["max_searches"]), **_only(execution, _BUDGETS)},
         "prompt_pack": _prompts(definition, mistakes),
         "tool_policy": {} if named is None else {"allowlist": named},
         "base_agent_class": definition.values.get("base_class"),
     }
-    found: dict[str, Any] = merged({key: one for key, one in said.items() if one}, _only(definition.values, _TEMPLATE))
+    own = _only(definition.values, _TEMPLATE)
+    found: dict[str, Any] = merged({key: one for key, one in policies.items() if one}, own)
     if base := found.get("base_agent_class"):
         found["base_agent_class"] = _registered(base, place_of(("base_agent_class",), [definition]))
     if policy := found.get("tool_policy"):
@@ -133,38 +134,38 @@ def _registered(given: str, place: FilePlace) -> str:
 
 def endpoint(
     name: str, definition: Definition, common: Definition, mistakes: Mistakes
-) -> tuple[dict[str, Any], dict[str, Bound]]:
+) -> tuple[dict[str, Any], dict[str, BoundSecret]]:
     """The model endpoint of an agent as LLM policy fields, and its key; without a base URL, the common endpoint."""
     llm, shared = definition.section("llm"), common.section("llm")
     policy = _only(llm, ["model"])
-    said = {key: llm[key] for key in _REACH if key in llm and (llm[key] is not None or key == "proxy")}
-    if not said or is_wrong_in_part(definition, mistakes):
+    own = {key: llm[key] for key in _REACH if key in llm and (llm[key] is not None or key == "proxy")}
+    if not own or has_endpoint_mistake(definition, mistakes):
         return policy, {}
-    base_url = said.get("base_url") or shared.get("base_url")
+    base_url = own.get("base_url") or shared.get("base_url")
     if base_url is None:
-        if not is_wrong_in_part(common, mistakes):
-            place = definition.place("llm", next(key for key in llm if key in said))
+        if not has_endpoint_mistake(common, mistakes):
+            place = definition.place("llm", next(key for key in llm if key in own))
             mistakes.add(place, "needs a base_url beside it, or in the `llm` of config.yaml")
         return policy, {}
     policy["base_url"] = base_url
-    ref, secrets = said.get("api_key_ref"), {}
-    if key := said.get("api_key"):
+    ref, secrets = own.get("api_key_ref"), {}
+    if key := own.get("api_key"):
         if ref:
-            mistakes.add(definition.place("llm", "api_key_ref"), "stands beside an api_key; choose one of them")
+            mistakes.add(definition.place("llm", "api_key_ref"), "is set together with api_key; set only one of them")
         ref = f"agents:{name}"
-        secrets[ref] = Bound(key, base_url)
+        secrets[ref] = BoundSecret(key, base_url)
     elif ref is None and base_url == shared.get("base_url"):
         ref = COMMON_REF if shared.get("api_key") else shared.get("api_key_ref")
-    reach = {"api_key_ref": ref, "proxy": said.get("proxy", shared.get("proxy"))}
-    return {**policy, **{key: one for key, one in reach.items() if one or key in said}}, secrets
+    reach = {"api_key_ref": ref, "proxy": own.get("proxy", shared.get("proxy"))}
+    return {**policy, **{key: one for key, one in reach.items() if one or key in own}}, secrets
 
 
-def is_wrong_in_part(definition: Definition, mistakes: Mistakes) -> bool:
+def has_endpoint_mistake(definition: Definition, mistakes: Mistakes) -> bool:
     """Whether part of the endpoint is invalid. It is then ignored, so that a key never goes to an unintended URL."""
     return any(definition.place("llm", key) in mistakes for key in _REACH)
 
 
-def warn_of_slips(definition: Definition) -> None:
+def warn_of_typos(definition: Definition) -> None:
     """Warns of a likely typo: unknown fields of `execution` are passed to tools, so a typo is no error."""
     for name in definition.extra:
         if near := difflib.get_close_matches(name, _EXECUTION, n=1, cutoff=0.85):
@@ -175,7 +176,7 @@ def warn_of_slips(definition: Definition) -> None:
 
 def servers_of(definition: Definition, mistakes: Mistakes) -> dict[str, McpServer]:
     found = {}
-    for name, entry in definition.said("mcp", "mcpServers").get("mcpServers", {}).items():
+    for name, entry in definition.pick("mcp", "mcpServers").get("mcpServers", {}).items():
         try:
             if entry is not None:  # an invalid one was set to None
                 found[name] = read_server(name, entry)
@@ -199,23 +200,20 @@ def _prompts(definition: Definition, mistakes: Mistakes) -> dict[str, str]:
 def _prompt_file(name: str, place: FilePlace, mistakes: Mistakes) -> str | None:
     """The text of a prompt file. It must be in the folder of the YAML file or below, because prompts are published."""
     folder = place.file.absolute().parent.resolve()
-    problem = "names a file that is no prompt: it is too long, or not text"
     try:
         path = (folder / name).resolve()
         if Path(name).is_absolute() or not path.is_relative_to(folder):
-            problem = f"should be a file in the folder of {place.file.name}, or beneath it"
+            mistakes.add(place, f"should be a file in the folder of {place.file.name}, or below it")
         elif not path.is_file():
-            problem = "names a file that is not there"
+            mistakes.add(place, "names a file that is not there")
+        elif "\x00" in (text := read_text(path, LARGEST_PROMPT)):
+            mistakes.add(place, "names a file that is not text")
         else:
-            with path.open("rb") as opened:
-                content = opened.read(LARGEST_PROMPT + 1)
-            text = content.decode("utf-8-sig")
-            if len(content) <= LARGEST_PROMPT and "\x00" not in text:
-                return text
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
-        problem = f"names a file that cannot be read: {why}"
-    mistakes.add(place, problem)
+            return text
+    except OSError as error:
+        mistakes.add(place, f"names a file that cannot be read: {error.strerror}")
+    except ValueError as error:
+        mistakes.add(place, f"names a file that {error}")
     return None
 
 

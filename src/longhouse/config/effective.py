@@ -5,68 +5,82 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from pydantic import SecretStr
 
-from longhouse.agents.template import ExecutionPolicy, Template
+from longhouse.agents.template import Template
 from longhouse.config.definitions import Definition
 from longhouse.config.loader import LoadedFiles, read_files
+from longhouse.egress import Egress
 from longhouse.errors import SetupError
-from longhouse.secrets import Bound, Secrets
+from longhouse.secrets import BoundSecret, Secrets
 from longhouse.settings import Settings
 from longhouse.tools.config import ToolConfig
 from longhouse.tools.mcp.config import McpServer, read_servers
-
-AROUND: Final = ("mcp_context_limit", "logs_dir", "reports_dir")
 
 
 @dataclass(frozen=True, slots=True)
 class Configured:
     settings: Settings
     """The settings; those that the environment does not set come from the files."""
-    given: LoadedFiles
+    files: LoadedFiles
     servers: tuple[McpServer, ...]
     secrets: Secrets
 
     @property
     def addresses(self) -> tuple[str, ...]:
         """The URLs of models and proxies that the operator or a built-in template names."""
-        said = [self.settings.llm_base_url, self.settings.llm_proxy]
-        said += self.given.common.said("llm", "base_url", "proxy").values()
-        policies = [template.llm_policy for template in self.given.templates]
-        said += [address for one in policies for address in (one.base_url, one.proxy)]
-        return tuple(dict.fromkeys(address for address in said if address))
+        urls = [self.settings.llm_base_url, self.settings.llm_proxy]
+        urls += self.files.common.pick("llm", "base_url", "proxy").values()
+        policies = [template.llm_policy for template in self.files.templates]
+        urls += [url for one in policies for url in (one.base_url, one.proxy)]
+        return tuple(dict.fromkeys(url for url in urls if url))
 
     @property
-    def log_folders(self) -> dict[str, Path]:
-        """The log folders of agents that have one of their own."""
-        own = self.given.own.items()
-        return {name: Path(folder) for name, one in own for folder in one.said("execution", "logs_dir").values()}
+    def egress(self) -> Egress:
+        """The egress rules of tools."""
+        return Egress(self.settings.allow_egress)
+
+    @property
+    def model_egress(self) -> Egress:
+        """The egress rules of templates: those of tools, plus the models that the operator configured."""
+        return self.egress.allowing(self.addresses)
+
+    def folders(self, field: Literal["logs_dir", "reports_dir"]) -> dict[str, Path]:
+        """The folders of agents that have one of their own."""
+        own = self.files.own.items()
+        return {name: Path(folder) for name, one in own for folder in one.pick("execution", field).values()}
 
     def common(self, config: ToolConfig) -> ToolConfig:
         """The tool configuration that applies to all callers."""
         # Without the folders: they are settings too, and are merged there.
-        return _with_definition(config, self.given.common, "mcp_context_limit")
+        return _with_definition(config, self.files.common, "mcp_context_limit")
 
     def of_agents(self, config: ToolConfig) -> dict[str, ToolConfig]:
-        """The tool configuration of each agent that is defined in files."""
-        own = {one.name: one for one in self.given.templates if one.name in self.given.own}
-        return {
-            name: _with_limits(_with_definition(config, self.given.own[name], *AROUND), template.execution_policy)
-            for name, template in own.items()
-        }
+        """The tool configuration of each agent that is defined in files, with its limits."""
+        configs = {}
+        for template in self.files.templates:
+            if own := self.files.own.get(template.name):
+                found, policy = (
+                    _with_definition(config, own, "mcp_context_limit", "logs_dir", "reports_dir"),
+                    template.execution_policy,
+                )
+                limits = {name: getattr(policy, name) for name in ("max_iterations", "max_clarifications")}
+                search = replace(found.search, max_searches=policy.max_searches)
+                configs[template.name] = replace(found, search=search, execution=replace(found.execution, **limits))
+        return configs
 
 
 def configure(settings: Settings, *, templates: Iterable[Template] = (), tools: Iterable[str] = ()) -> Configured:
     """Loads the files that the settings name; `templates` are the built-in ones, `tools` the names of own tools."""
-    given = read_files(
+    files = read_files(
         file_of(settings, "config_file"), file_of(settings, "agents_file"), templates=templates, tools=set(tools)
     )
-    secrets = Secrets({name: Bound(_key(one.value, name), one.base_url) for name, one in given.secrets.items()})
+    secrets = Secrets({name: BoundSecret(_key(one.value, name), one.base_url) for name, one in files.secrets.items()})
     # MCP servers from the environment's file win by name.
-    servers = {one.name: one for one in (*given.servers, *read_servers(settings.mcp_config))}
-    return Configured(_filled(settings, given, secrets), given, tuple(servers.values()), secrets)
+    servers = {one.name: one for one in (*files.servers, *read_servers(settings.mcp_config))}
+    return Configured(_filled(settings, files, secrets), files, tuple(servers.values()), secrets)
 
 
 def file_of(settings: Settings, name: Literal["config_file", "agents_file", "logging_config"]) -> Path | None:
@@ -75,59 +89,51 @@ def file_of(settings: Settings, name: Literal["config_file", "agents_file", "log
     return path if path and (name in settings.model_fields_set or path.exists()) else None
 
 
-def _filled(settings: Settings, given: LoadedFiles, secrets: Secrets) -> Settings:
-    execution = given.common.said("execution", "reports_dir", "logs_dir")
-    said: dict[str, Any] = {
-        "llm_model": given.common.section("llm").get("model"),
+def _filled(settings: Settings, files: LoadedFiles, secrets: Secrets) -> Settings:
+    execution = files.common.pick("execution", "reports_dir", "logs_dir")
+    values: dict[str, Any] = {
+        "llm_model": files.common.section("llm").get("model"),
         **{name: Path(folder) for name, folder in execution.items()},
-        **_model(settings, given, secrets),
-        **_search(settings, given),
+        **_model(settings, files, secrets),
+        **_search(settings, files),
     }
     return settings.model_copy(
-        update={name: value for name, value in said.items() if value and name not in settings.model_fields_set}
+        update={name: value for name, value in values.items() if value and name not in settings.model_fields_set}
     )
 
 
-def _model(settings: Settings, given: LoadedFiles, secrets: Secrets) -> Mapping[str, Any]:
+def _model(settings: Settings, files: LoadedFiles, secrets: Secrets) -> Mapping[str, Any]:
     """The endpoint of the file, unless the environment sets another: the file's key is then not sent to that one."""
     if "llm_base_url" in settings.model_fields_set:
         return {}
-    llm = given.common.section("llm")
+    llm = files.common.section("llm")
     base_url, ref, key = (llm.get(name) for name in ("base_url", "api_key_ref", "api_key"))
     key = _key(key, "llm.api_key") if key else secrets.find(ref, base_url) if ref and base_url else None
     return {"llm_base_url": base_url, "llm_proxy": llm.get("proxy"), "llm_api_key": SecretStr(key) if key else None}
 
 
-def _search(settings: Settings, given: LoadedFiles) -> Mapping[str, Any]:
+def _search(settings: Settings, files: LoadedFiles) -> Mapping[str, Any]:
     if "tavily_base_url" in settings.model_fields_set:
         return {}
-    search = given.common.section("search")
+    search = files.common.section("search")
     key = search.get("tavily_api_key") and SecretStr(_key(search["tavily_api_key"], "search.tavily_api_key"))
     return {"tavily_base_url": search.get("tavily_api_base_url"), "tavily_api_key": key}
 
 
-def _with_definition(config: ToolConfig, said: Definition, *around: str) -> ToolConfig:
+def _with_definition(config: ToolConfig, definition: Definition, *names: str) -> ToolConfig:
     """The tool configuration with the values of a definition; other values stay."""
-    search = replace(config.search, **said.said("search", "max_results", "content_limit"))
-    extra = {**config.execution.extra, **said.extra}
+    search = replace(config.search, **definition.pick("search", "max_results", "content_limit"))
+    extra = {**config.execution.extra, **definition.extra}
     return replace(
-        config, search=search, execution=replace(config.execution, **said.said("execution", *around), extra=extra)
+        config, search=search, execution=replace(config.execution, **definition.pick("execution", *names), extra=extra)
     )
 
 
-def _with_limits(config: ToolConfig, policy: ExecutionPolicy) -> ToolConfig:
-    """The tool configuration with the limits of one agent."""
-    execution = replace(
-        config.execution, max_iterations=policy.max_iterations, max_clarifications=policy.max_clarifications
-    )
-    return replace(config, search=replace(config.search, max_searches=policy.max_searches), execution=execution)
-
-
-def _key(said: str, where: str) -> str:
+def _key(text: str, where: str) -> str:
     """The key in the file; `${NAME}` refers to an environment variable."""
-    named = re.fullmatch(r"\$\{(\w+)\}", said)
+    named = re.fullmatch(r"\$\{(\w+)\}", text)
     if named is None:
-        return said
+        return text
     if not (found := os.environ.get(named[1])):
         raise SetupError(f"{where} needs the environment variable {named[1]}, which is not set.")
     return found

@@ -1,7 +1,7 @@
 """Loads config.yaml and agents.yaml, and merges them with the built-in templates."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,49 +17,20 @@ from longhouse.config.definitions import Definition, place_of
 from longhouse.config.mistakes import FilePlace, Mistakes, validated
 from longhouse.config.models import AgentsFile, ConfigFile
 from longhouse.config.yaml_document import YamlDocument, merged, read_document
-from longhouse.secrets import Bound, elsewhere
+from longhouse.secrets import BoundSecret, other_address_message
 from longhouse.tools.mcp.config import McpServer
-from longhouse.validation_messages import Where
 
 _TEMPLATE: TypeAdapter[Template] = TypeAdapter(Template)
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedFiles:
-    """The content of the files. Invalid templates are left out; `mistakes` has their problems, `refuse` raises them."""
-
-    templates: tuple[Template, ...]
-    touched: frozenset[str] = frozenset()
-    """The names of templates that differ from the built-in ones."""
-    common: Definition = field(default=Definition((), {}), repr=False)
-    """The configuration of all agents."""
-    own: Mapping[str, Definition] = field(default_factory=dict, repr=False)
-    """The configuration of single agents."""
-    servers: tuple[McpServer, ...] = ()
-    secrets: Mapping[str, Bound] = field(default_factory=dict, repr=False)
-    """API keys by the names that templates refer to, each with the URL that is configured next to it."""
-    tool_spots: Mapping[tuple[str, str], FilePlace] = field(default_factory=dict)
-    """(template, tool) -> the place in a file where the tool is named."""
-    mistakes: Mistakes = field(default_factory=Mistakes)
-
-    def complain(self, template: str, tool: str, what: str) -> bool:
-        """Adds a mistake at the place where a template names a tool; False where no file names it."""
-        place = self.tool_spots.get((template, tool))
-        if place:
-            self.mistakes.add(place, what)
-        return place is not None
-
-
 def read_files(
     config_file: Path | None, agents_file: Path | None, *, templates: Iterable[Template], tools: Collection[str]
-) -> LoadedFiles:
+) -> "LoadedFiles":
     """Merges the files into these templates; `tools` are the names of the tools of this process.
 
     Only a file that is not YAML is refused at once. Other mistakes are reported together with those that the catalog
     finds later.
     """
-    if config_file is None and agents_file is None:
-        return LoadedFiles(tuple(templates))
     mistakes = Mistakes()
     config, agents = (
         YamlDocument(Path("-")) if path is None else read_document(path, mistakes)
@@ -71,102 +42,105 @@ def read_files(
     assert agents is not None
     config.check(ConfigFile, mistakes)
     agents.check(AgentsFile, mistakes)
-    return _FilesLoader(config, agents, templates, tools, mistakes).given()
+    return LoadedFiles(config, agents, templates, tools, mistakes)
 
 
-class _FilesLoader:
-    """Merges the common part of config.yaml, the built-in templates and the part of each agent, in this order."""
+class LoadedFiles:
+    """Merges the common part of config.yaml, the built-in templates and the part of each agent, in this order.
+
+    Invalid templates are left out; `mistakes` has their problems, `refuse` raises them.
+    """
 
     def __init__(
         self,
         config: YamlDocument,
         agents: YamlDocument,
-        brought: Iterable[Template],
+        built_in: Iterable[Template],
         tools: Collection[str],
-        found: Mistakes,
+        mistakes: Mistakes,
     ) -> None:
-        self._mistakes = found
-        self._brought = {template.name: template for template in brought}
-        self._common = Definition(((config, ()),), config.values)
-        self._defaults = definitions.template_fields(self._common, {}, tools, found)
-        self._servers = definitions.servers_of(self._common, found)
-        self._secrets = self._common_secret()
-        self._agents: dict[str, Definition] = {}
+        self.mistakes = mistakes
+        self._built_in = {template.name: template for template in built_in}
+        self.common = Definition(((config, ()),), config.values)
+        """The configuration of all agents."""
+        self._defaults = definitions.template_fields(self.common, {}, tools, mistakes)
+        self._common_servers = definitions.servers_of(self.common, mistakes)
+        self.secrets = self._common_secret()
+        """API keys by the names that templates refer to, each with the URL that is configured next to it."""
+        self.own: dict[str, Definition] = {}
+        """The configuration of single agents."""
         self._fields: dict[str, dict[str, Any]] = {}
         self._own_servers: dict[str, dict[str, McpServer]] = {}
-        definitions.warn_of_slips(self._common)
+        definitions.warn_of_typos(self.common)
         for name in {**(config.values.get("agents") or {}), **(agents.values.get("agents") or {})}:
             self._define(name, Definition.of_agent(name, agents, config), tools)
+        self._check_similar_names()
+        self.servers = self._all_servers()
+        self._check_common()
+        merged_templates = {name: self._merged(name) for name in {**self._built_in, **self.own}}
+        self.templates = tuple(template for template in merged_templates.values() if template)
+        self.touched = {name for name, one in merged_templates.items() if one != self._built_in.get(name)}
+        """The names of templates that differ from the built-in ones."""
+        self.tool_places = {(name, tool): place for name in self.own for tool, place in self._tools(name).items()}
+        """(template, tool) -> the place in a file where the tool is named."""
+
+    def add_tool_mistake(self, template: str, tool: str, what: str) -> bool:
+        """Adds a mistake at the place where a template names a tool; False where no file names it."""
+        place = self.tool_places.get((template, tool))
+        if place:
+            self.mistakes.add(place, what)
+        return place is not None
 
     def _define(self, name: str, agent: Definition, tools: Collection[str]) -> None:
         if problem := naming.name_problem(name):
-            self._mistakes.add(agent.place(), problem)
+            self.mistakes.add(agent.place(), problem)
         if (own := agent.values.get("name")) is not None and own != name:
-            self._mistakes.add(agent.place("name"), f"should be {name!r} as above it, or be left out")
-        reach, secrets = definitions.endpoint(name, agent, self._common, self._mistakes)
-        self._secrets |= secrets
-        self._agents[name] = agent
-        self._fields[name] = definitions.template_fields(agent, reach, tools, self._mistakes)
-        self._own_servers[name] = definitions.servers_of(agent, self._mistakes)
-        definitions.warn_of_slips(agent)
+            self.mistakes.add(agent.place("name"), f"should be {name!r} as above it, or be left out")
+        reach, secrets = definitions.endpoint(name, agent, self.common, self.mistakes)
+        self.secrets |= secrets
+        self.own[name] = agent
+        self._fields[name] = definitions.template_fields(agent, reach, tools, self.mistakes)
+        self._own_servers[name] = definitions.servers_of(agent, self.mistakes)
+        definitions.warn_of_typos(agent)
 
-    def _common_secret(self) -> dict[str, Bound]:
-        if definitions.is_wrong_in_part(self._common, self._mistakes):
-            self._common.values["llm"] = None
-        llm = self._common.said("llm", "base_url", "api_key")
-        return {definitions.COMMON_REF: Bound(llm["api_key"], llm["base_url"])} if len(llm) == 2 else {}
+    def _common_secret(self) -> dict[str, BoundSecret]:
+        if definitions.has_endpoint_mistake(self.common, self.mistakes):
+            self.common.values["llm"] = None
+        llm = self.common.pick("llm", "base_url", "api_key")
+        return {definitions.COMMON_REF: BoundSecret(llm["api_key"], llm["base_url"])} if len(llm) == 2 else {}
 
-    def given(self) -> LoadedFiles:
-        self._check_likeness()
-        servers = self._every_server()
-        self._check_common()
-        built = {name: self._built(name) for name in {**self._brought, **self._agents}}
-        return LoadedFiles(
-            templates=tuple(template for template in built.values() if template),
-            touched=frozenset(name for name, template in built.items() if template != self._brought.get(name)),
-            common=self._common,
-            own=self._agents,
-            servers=tuple(servers.values()),
-            secrets=self._secrets,
-            tool_spots={(name, tool): place for name in self._agents for tool, place in self._tools(name).items()},
-            mistakes=self._mistakes,
-        )
-
-    def _built(self, name: str) -> Template | None:
-        brought, servers = self._brought.get(name), {**self._servers, **self._own_servers.get(name, {})}
-        if name not in self._agents and not self._defaults and not servers:
-            return brought
+    def _merged(self, name: str) -> Template | None:
+        built_in, servers = self._built_in.get(name), {**self._common_servers, **self._own_servers.get(name, {})}
+        if name not in self.own and not self._defaults and not servers:
+            return built_in
         fields = self._defaults
-        if brought:
+        if built_in:
             # Only the values that the built-in template sets: its defaults have the lowest priority.
-            spoken = _TEMPLATE.dump_python(brought, mode="json", exclude_defaults=True, exclude={"version"})
-            fields = merged(fields, spoken)
+            values = _TEMPLATE.dump_python(built_in, mode="json", exclude_defaults=True, exclude={"version"})
+            fields = merged(fields, values)
         fields = _with_servers(merged(fields, self._fields.get(name, {})), servers)
-        agent = self._agents.get(name)
-        return self._template(name, fields, [agent, self._common] if agent else [self._common])
+        agent = self.own.get(name)
+        return self._template(name, fields, [agent, self.common] if agent else [self.common])
 
     def _template(self, name: str, fields: dict[str, Any], layers: Sequence[Definition]) -> Template | None:
         """The template of all layers; None where it is invalid."""
-
-        def tell(path: Where, what: str) -> None:
-            self._mistakes.add(place_of(path, layers), what)
-
-        template: Template | None = validated(Template, {**fields, "name": name}, tell)
-        if template is None:
-            return None
-        for path, what in of_template(template):
-            tell(path, what)
-        policy = template.llm_policy
-        bound = self._secrets.get(policy.api_key_ref or "")
-        if bound and policy.base_url and not bound.reaches(policy.base_url):
-            tell(("llm_policy", "api_key_ref"), elsewhere(policy.api_key_ref or ""))
-        return _with_reasoning_tool(template)
+        template: Template | None
+        template, problems = validated(Template, {**fields, "name": name})
+        if template:
+            problems = list(of_template(template))
+            base_url, ref = template.llm_policy.base_url, template.llm_policy.api_key_ref or ""
+            bound = self.secrets.get(ref)
+            if bound and base_url and not bound.reaches(base_url):
+                problems.append((("llm_policy", "api_key_ref"), other_address_message(ref)))
+        for path, what in problems:
+            self.mistakes.add(place_of(path, layers), what)
+        return _with_reasoning_tool(template) if template else None
 
     def _tools(self, name: str) -> dict[str, FilePlace]:
         """The place of each tool that must exist."""
         policy = self._fields[name].get("tool_policy") or {}
         return {
-            tool: place_of(("tool_policy", key, nth), [self._agents[name]])
+            tool: place_of(("tool_policy", key, nth), [self.own[name]])
             for key in ("required", "allowlist")
             for nth, tool in enumerate(policy.get(key) or ())
             if isinstance(tool, str)
@@ -174,29 +148,30 @@ class _FilesLoader:
 
     def _check_common(self) -> None:
         """Validates the common part even if no agent inherits it."""
-        self._template("common", self._defaults, [self._common])
-        llm = self._common.said("llm", "base_url", "api_key", "api_key_ref")
+        if self._defaults:
+            self._template("common", self._defaults, [self.common])
+        llm = self.common.pick("llm", "base_url", "api_key", "api_key_ref")
         if llm and "base_url" not in llm:
-            place = self._common.place("llm", min(llm))
-            self._mistakes.add(place, "needs a base_url beside it: a key is sent only there")
+            place = self.common.place("llm", min(llm))
+            self.mistakes.add(place, "needs a base_url beside it: a key is sent only there")
 
-    def _check_likeness(self) -> None:
+    def _check_similar_names(self) -> None:
         """Names that differ only in case would be mistaken for each other."""
-        seen = {naming.key(name): name for name in self._brought}
-        for name, agent in self._agents.items():
+        seen = {naming.key(name): name for name in self._built_in}
+        for name, agent in self.own.items():
             other = seen.setdefault(naming.key(name), name)
             if other != name:
-                self._mistakes.add(agent.place(), f"is too similar to {other!r}")
+                self.mistakes.add(agent.place(), f"is too similar to {other!r}")
 
-    def _every_server(self) -> dict[str, McpServer]:
+    def _all_servers(self) -> tuple[McpServer, ...]:
         """Server names are valid for the whole process: two agents may share one only if they mean the same server."""
-        every = dict(self._servers)
+        every = dict(self._common_servers)
         for name, own in self._own_servers.items():
             for server, entry in own.items():
                 if every.setdefault(server, entry) != entry:
-                    place = self._agents[name].place("mcp", "mcpServers", server)
-                    self._mistakes.add(place, f"another server is called {server!r} already")
-        return every
+                    place = self.own[name].place("mcp", "mcpServers", server)
+                    self.mistakes.add(place, f"another server is called {server!r} already")
+        return tuple(every.values())
 
 
 def _with_servers(fields: dict[str, Any], servers: Collection[str]) -> dict[str, Any]:

@@ -20,4 +20,4 @@ def configure_logging(path: Path) -> None:
         logging.config.dictConfig({"version": 1, "disable_existing_loggers": False, **document.values})
     except (ValueError, TypeError, AttributeError, ImportError, KeyError) as error:
         why = error.__cause__ or error
-        raise SetupError(f"{path} does not set up logging: {error} ({type(why).__name__}: {why}).") from None
+        raise SetupError(f"{path} cannot configure logging: {error} ({type(why).__name__}: {why}).") from None

@@ -1,7 +1,6 @@
 """Collects the mistakes in configuration files, so that all of them are reported at once."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -13,8 +12,8 @@ from longhouse.errors import SetupError
 from longhouse.validation_messages import Where, explain, path_text
 
 WORDS: Final = {
-    "dataclass_type": "should hold fields of its own",
-    "dict_type": "should hold fields of its own",
+    "dataclass_type": "should contain fields of its own",
+    "dict_type": "should contain fields of its own",
     "tuple_type": "should be a list",
     "list_type": "should be a list",
 }
@@ -32,23 +31,17 @@ class FilePlace:
         return f"{self.file}:{self.line}: {path_text(self.path)}".removesuffix(": ")
 
 
-@dataclass(slots=True)
-class Mistakes:
-    _found: dict[str, tuple[FilePlace, str]] = field(default_factory=dict)
-
+class Mistakes(dict[FilePlace, str]):
     def add(self, place: FilePlace, what: str) -> None:
         """Keeps the first mistake of each place: later ones follow from it, or come from agents that inherit it."""
-        self._found.setdefault(str(place), (place, what))
-
-    def __contains__(self, place: FilePlace) -> bool:
-        return str(place) in self._found
+        self.setdefault(place, what)
 
     def refuse(self) -> None:
         """Raises all mistakes in the order of the files, one line each; a section comes after the fields in it."""
-        if not self._found:
+        if not self:
             return
-        ordered = sorted(self._found.values(), key=lambda one: (str(one[0].file), one[0].line, f"{one[0]}\uffff"))
-        lines = [f"{place}: {what}" for place, what in ordered]
+        ordered = sorted(self, key=lambda place: (str(place.file), place.line, f"{place}\uffff"))
+        lines = [f"{place}: {self[place]}" for place in ordered]
         many = "is one mistake" if len(lines) == 1 else f"are {len(lines)} mistakes"
         raise SetupError("\n".join([f"there {many} in the files:", *lines]))
 
@@ -58,12 +51,11 @@ def _adapter(model: Any) -> pydantic.TypeAdapter[Any]:
     return pydantic.TypeAdapter(model)
 
 
-def validated(model: Any, values: dict[str, Any], tell: Callable[[Where, str], None]) -> Any:
-    """The values as this model; None where they are invalid, and `tell` is called for every problem."""
+def validated(model: Any, values: dict[str, Any]) -> tuple[Any, list[tuple[Where, str]]]:
+    """The values as this model, None where they are invalid; and every problem."""
     try:
         # Through JSON, where lists stay lists and a string is no number.
-        return _adapter(model).validate_json(msgspec.json.encode(values), strict=True)
+        return _adapter(model).validate_json(msgspec.json.encode(values), strict=True), []
     except pydantic.ValidationError as error:
-        for path, what in explain(error, model=model, words=WORDS):
-            tell(path, what.removeprefix("Input "))
-    return None
+        problems = explain(error, model=model, words=WORDS)
+        return None, [(path, what.removeprefix("Input ")) for path, what in problems]

@@ -39,7 +39,7 @@ def _known_class(given: str) -> str:
 
 
 _CLASS: Final = AfterValidator(_known_class)
-_CATALOG: Final = _refused("is given by the catalog")
+_CATALOG: Final = _refused("is set by the catalog")
 _ELSEWHERE: Final = _refused("belongs in config.yaml: one service searches for all agents")
 
 

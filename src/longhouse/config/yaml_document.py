@@ -19,9 +19,8 @@ MOST_VALUES: Final = 50_000
 """Each alias counts as often as it is used: a few lines of aliases can stand for billions of values."""
 
 TOO_DEEP: Final = f"is nested deeper than {DEEPEST} levels"
-UNKEEPABLE: Final = "holds a character that cannot be stored"
-QUOTES: Final = "should be a text; put it in quotes"
-TAGGED: Final = "has a tag (`!…`); values are plain here"
+UNKEEPABLE: Final = "contains a character that cannot be stored"
+TAGGED: Final = "has a tag (`!…`); only plain values are allowed"
 
 _TAG: Final = "tag:yaml.org,2002:"
 _MERGE: Final = f"{_TAG}merge"
@@ -45,85 +44,75 @@ class YamlDocument:
 
     def check(self, model: type[Any], mistakes: Mistakes) -> None:
         """Validates against the model and adds the mistakes. An invalid field is then treated as not set."""
-
-        def tell(path: Where, what: str) -> None:
-            above: Any = self.values
+        for path, what in validated(model, self.values)[1] if self.values else ():
+            problem, above = what, self.values
             for step in path[:-1]:
-                above = above[step]
+                above = above[step]  # type: ignore[index]
             if isinstance(above, dict):
-                is_scalar = isinstance(above.get(path[-1]), bool | int | float)
-                what = QUOTES if is_scalar and what == "should be a valid string" else what
+                if what == "should be a valid string" and isinstance(above.get(str(path[-1])), bool | int | float):
+                    problem = "should be a text; put it in quotes"
                 above[str(path[-1])] = None
-            mistakes.add(self.place(path), what)
-
-        validated(model, self.values, tell)
+            mistakes.add(self.place(path), problem)
 
 
-class _TooLarge(Exception):  # noqa: N818 - it says what the file is
-    """The file exceeds the limits of a configuration file."""
-
-
-class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # the library has no types
-    """Stops at the depth limit, long before the interpreter's recursion limit."""
-
-    depth = 0
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        self.depth += 1
-        if self.depth > DEEPEST + 2:
-            raise _TooLarge(TOO_DEEP)
-        node = super().compose_node(parent, index)
-        self.depth -= 1
-        return node
+def read_text(path: Path, largest: int) -> str:
+    """The text of a file of at most so many bytes. ValueError says why it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(largest + 1)
+        if len(content) <= largest:
+            return content.decode("utf-8-sig")
+    except OSError as error:
+        raise ValueError(f"cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError("is not text in UTF-8") from None
+    raise ValueError(f"is larger than {largest} bytes")
 
 
 def read_document(path: Path, mistakes: Mistakes) -> YamlDocument | None:
     """The parsed file; None where it cannot be read, which is added to the mistakes."""
+    text, line = "", 1
     try:
-        with path.open("rb") as file:
-            content = file.read(LARGEST + 1)
-        if len(content) <= LARGEST:
-            return _composed(content.decode("utf-8-sig"), path, mistakes)
-        problem, line = f"is larger than {LARGEST} bytes", 1
-    except OSError as error:
-        problem, line = f"cannot be read: {error.strerror}", 1
-    except UnicodeDecodeError:
-        problem, line = "is not text in UTF-8", 1
+        text = read_text(path, LARGEST)
+        reader = _Reader(text, path, mistakes)
+        root = reader.get_single_node()
+        values = {} if root is None else reader.read(root, (), 1, 0)
+        if isinstance(values, dict | None):
+            return YamlDocument(path, values or {}, reader.lines)
+        problem = "should contain fields, such as `llm:`"
     except yaml.MarkedYAMLError as error:
         mark, begun = error.problem_mark or error.context_mark, error.context_mark
         # Only the parser's own message: the file's text may contain a key.
         context = f"{error.context} that begins in line {begun.line + 1}, " if error.context and begun else ""
         problem, line = f"is not YAML: {context}{error.problem}", mark.line + 1 if mark else 1
     except yaml.reader.ReaderError as error:
-        problem, line = UNKEEPABLE, content.decode("utf-8-sig").count("\n", 0, error.position) + 1
-    except _TooLarge as error:
-        problem, line = str(error), 1
+        problem, line = UNKEEPABLE, text.count("\n", 0, error.position) + 1
+    except ValueError as error:
+        problem = str(error)
     mistakes.add(FilePlace(path, line), problem)
     return None
 
 
-def _composed(text: str, path: Path, mistakes: Mistakes) -> YamlDocument | None:
-    loader = _Loader(text)
-    root = loader.get_single_node()
-    reader = _Reader(loader, path, mistakes)
-    values = {} if root is None else reader.value(root, (), 1, 0)
-    if isinstance(values, dict | None):
-        return YamlDocument(path, values or {}, reader.lines)
-    mistakes.add(FilePlace(path, 1), "should hold fields, such as `llm:`")
-    return None
+class _Reader(yaml.SafeLoader):  # type: ignore[misc]  # the library has no types
+    """Composes a document and converts its nodes to plain values. ValueError where it exceeds the limits."""
 
-
-class _Reader:
-    """Converts the parser's nodes to plain values."""
-
-    def __init__(self, loader: yaml.SafeLoader, file: Path, mistakes: Mistakes) -> None:
+    def __init__(self, text: str, file: Path, mistakes: Mistakes) -> None:
+        super().__init__(text)
         self.lines: dict[Where, int] = {}
-        self._loader = loader
         self._file = file
         self._mistakes = mistakes
-        self._values = 0
+        self._values = self._depth = 0
 
-    def value(self, node: yaml.Node, path: Where, line: int, depth: int) -> Any:
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """Stops at the depth limit, long before the interpreter's recursion limit."""
+        self._depth += 1
+        if self._depth > DEEPEST + 2:
+            raise ValueError(TOO_DEEP)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+    def read(self, node: yaml.Node, path: Where, line: int, depth: int) -> Any:
         self._count(depth)
         self.lines[path] = line
         if isinstance(node, yaml.ScalarNode):
@@ -133,7 +122,7 @@ class _Reader:
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path, depth)
         items = enumerate(node.value)
-        return [self.value(item, (*path, nth), item.start_mark.line + 1, depth + 1) for nth, item in items]
+        return [self.read(item, (*path, nth), item.start_mark.line + 1, depth + 1) for nth, item in items]
 
     def _mapping(self, node: yaml.MappingNode, path: Where, depth: int) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -142,11 +131,11 @@ class _Reader:
             line = key.start_mark.line + 1
             if key.tag != f"{_TAG}str" or _UNKEEPABLE.search(key.value):
                 self._mistakes.add(
-                    FilePlace(self._file, line, path), "has a field whose name is no text; put it in quotes"
+                    FilePlace(self._file, line, path), "has a field whose name is not text; put it in quotes"
                 )
                 continue
             name, at = key.value, (*path, key.value)
-            inner = self.value(value, at, line, depth + 1)
+            inner = self.read(value, at, line, depth + 1)
             if is_own and name in own:
                 self._tell(at, f"is set twice, first in line {own[name]}")
                 # Both values are checked, so that the mistakes of both are reported.
@@ -178,7 +167,7 @@ class _Reader:
             self._tell(path, TAGGED)
             return None
         try:
-            value = self._loader.construct_object(node)
+            value = self.construct_object(node)
         except ValueError:
             value = math.nan
         # JSON parsers reject integers beyond 64 bits.
@@ -190,9 +179,9 @@ class _Reader:
     def _count(self, depth: int) -> None:
         self._values += 1
         if depth > DEEPEST:
-            raise _TooLarge(TOO_DEEP)
+            raise ValueError(TOO_DEEP)
         if self._values > MOST_VALUES:
-            raise _TooLarge(f"holds more than {MOST_VALUES} values, aliases counted as often as they are used")
+            raise ValueError(f"contains more than {MOST_VALUES} values; each use of an alias counts")
 
     def _tell(self, path: Where, what: str) -> None:
         self._mistakes.add(FilePlace(self._file, self.lines[path], path), what)

@@ -16,21 +16,13 @@ def agent_log(session_id: str, recorded: Iterable[Recorded], template: Template 
     """The log of a whole session; `template` is that of its last turn, None if it no longer exists."""
     writer = _Writer()
     log = [entry for record in recorded for entry in writer.write(record)]
-    return {
-        "id": session_id,
-        "model_config": _model_config(template),
-        "task": writer.task,
-        "toolkit": list(template.tool_policy.named) if template else [],
-        "log": log,
-    }
-
-
-def _model_config(template: Template | None) -> dict[str, Any]:
-    """The model's settings. Keys are no part of a template, and the proxy is left out."""
-    if template is None:
-        return {}
-    policy = template.llm_policy
-    return {"model": policy.model, "max_tokens": policy.max_tokens, "temperature": policy.temperature}
+    model_config = {}
+    if template:
+        # Keys are no part of a template, and the proxy is left out.
+        policy = template.llm_policy
+        model_config = {"model": policy.model, "max_tokens": policy.max_tokens, "temperature": policy.temperature}
+    toolkit = list(template.tool_policy.named) if template else []
+    return {"id": session_id, "model_config": model_config, "task": writer.task, "toolkit": toolkit, "log": log}
 
 
 class _Writer:
@@ -91,24 +83,11 @@ def _used(step: int, called: Called, outcome: Outcome, at: datetime) -> dict[str
     if called.role == "reasons" and isinstance(outcome, Output):
         return _entry(step, at, "reasoning", agent_reasoning=arguments)
     result = outcome.content if isinstance(outcome, Output) else f"Error: {outcome.message}"
+    used = {"tool_name": called.tool, "agent_tool_context": arguments}
     if called.call_kind == "ask" and isinstance(outcome, Output):
-        return _entry(
-            step,
-            at,
-            "clarification",
-            tool_name=called.tool,
-            agent_tool_context=arguments,
-            agent_tool_execution_result=called.question,
-            clarification=result,
-        )
-    return _entry(
-        step,
-        at,
-        "tool_execution",
-        tool_name=called.tool,
-        agent_tool_context=arguments,
-        agent_tool_execution_result=result,
-    )
+        asked = {**used, "agent_tool_execution_result": called.question}
+        return _entry(step, at, "clarification", **asked, clarification=result)
+    return _entry(step, at, "tool_execution", **used, agent_tool_execution_result=result)
 
 
 def _entry(step: int, at: datetime, kind: str, **more: Any) -> dict[str, Any]:

@@ -1,18 +1,24 @@
 """Projects journals to another system in the background: hints say where to look first, cursors are the truth."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Final, Protocol
+from typing import ClassVar, Final, Self, TypeVar
 
 import asyncpg
+import structlog
 
 from longhouse import background
+from longhouse.errors import UnknownShape
 from longhouse.integrations.redis.client import TROUBLE as REDIS_TROUBLE
 from longhouse.store import erasure, projections
 from longhouse.store.database import UNREACHABLE, Database
 from longhouse.store.erasure import ErasedSession
 from longhouse.store.projections import ProjectionRow
+
+log = structlog.get_logger()
+T = TypeVar("T")
 
 TROUBLE: Final = (*REDIS_TROUBLE, *UNREACHABLE, asyncpg.PostgresError)
 BATCH: Final = 64
@@ -22,43 +28,45 @@ MOST_HINTS: Final = 10_000
 SWEEP_EVERY: Final = 1.0
 SHARE: Final = 10
 """A slow sweep runs less often: it takes at most one part in this many of the time."""
-RAREST: Final = 30.0
+LONGEST_PAUSE: Final = 30.0
 
 
-class Target(Protocol):
-    """The system that journals are projected to."""
+class Projector(ABC):
+    """The base of all targets: finds the sessions that are behind, and has the target bring them up to date."""
 
-    name: str
+    name: ClassVar[str]
     place: str
     """Key of the erasure cursor: a folder differs from machine to machine."""
 
-    async def epoch(self) -> str:
-        """Identifies the target's data; another value means that the target has lost it."""
-        ...
-
-    async def carry(self, rows: Sequence[ProjectionRow]) -> None:
-        """Brings these sessions up to date in the target, and saves the cursors."""
-        ...
-
-    async def forget(self, traces: Sequence[ErasedSession]) -> None:
-        """Removes the data of erased sessions from the target."""
-        ...
-
-
-class Projector:
-    def __init__(self, db: Database, target: Target, *, sweep_every: float = SWEEP_EVERY) -> None:
+    def __init__(self, db: Database, *, sweep_every: float) -> None:
         self._db = db
-        self._target = target
         self._sweep_every = sweep_every
         self._hints: dict[str, None] = {}
         self._hinted = asyncio.Event()
         self._epoch = ""
-        self._forgotten: int | None = None
+        self._erased_up_to: int | None = None
         self._after = ""
         self._sweep_at = 0.0
         self._swept_for = 0.0
+        self._unreadable: dict[str, int] = {}
         self.is_troubled = False
         """Whether the last attempt failed: callers then do not wait for the next one."""
+
+    async def epoch(self) -> str:
+        """Identifies the target's data; another value means that the target has lost it."""
+        return ""
+
+    @abstractmethod
+    async def project(self, rows: Sequence[ProjectionRow]) -> None:
+        """Brings these sessions up to date in the target, and saves the cursors."""
+
+    @abstractmethod
+    async def remove(self, rows: Sequence[ProjectionRow]) -> None:
+        """Removes what was just written of these sessions from the target."""
+
+    @abstractmethod
+    async def forget(self, traces: Sequence[ErasedSession]) -> None:
+        """Removes the data of erased sessions from the target."""
 
     def nudge(self, session_id: str) -> None:
         """Adds a hint that this session may have new events."""
@@ -68,10 +76,24 @@ class Projector:
         self._hinted.set()
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
+    async def running(self) -> AsyncIterator[Self]:
         """Carries while the block runs."""
-        async with background.running(f"projection_{self._target.name}", self._run, away=REDIS_TROUBLE):
-            yield
+        async with background.running(f"projection_{self.name}", self._run, away=REDIS_TROUBLE):
+            yield self
+
+    async def readable(self, rows: Sequence[ProjectionRow], read: Callable[[], Awaitable[T]]) -> T | None:
+        """None where a newer process wrote an unknown event: that process carries them, and the cursor stays put."""
+        if any(self._unreadable.get(row.id) == row.head for row in rows):
+            return None
+        try:
+            return await read()
+        except UnknownShape as error:
+            message = "A journal cannot be projected by this process."
+            log.warning(
+                "journal_unreadable", message=message, projection=self.name, session=rows[0].id, error=str(error)
+            )
+            self._unreadable |= {row.id: row.head for row in rows}
+            return None
 
     async def _run(self) -> None:
         """Waits for a hint or for the time to sweep, and does what is there to do."""
@@ -86,25 +108,30 @@ class Projector:
             raise
 
     async def _step(self) -> None:
-        await self._forget()
+        await self._remove_erased()
         if self._hints:
-            await self._target.carry(await projections.rows(self._db, self._taken()))
+            await self._project(await projections.rows(self._db, self._next_hints()))
             self.is_troubled = False
         if asyncio.get_running_loop().time() >= self._sweep_at:
             await self._sweep()
             self.is_troubled = False
 
-    async def _forget(self) -> None:
-        """What was forgotten since the last look, here or by another process."""
-        place = self._target.place
-        if self._forgotten is None:
-            self._forgotten = await projections.cursor(self._db, self._target.name, place)
-        while traces := await erasure.since(self._db, self._forgotten):
-            await self._target.forget(traces)
-            self._forgotten = traces[-1].nth
-            await projections.save(self._db, self._target.name, epoch="", heads={place: self._forgotten})
+    async def _project(self, rows: Sequence[ProjectionRow]) -> None:
+        await self.project(rows)
+        if gone := await erasure.gone(self._db, [row.id for row in rows]):
+            # Erased while it was written: the eraser may have removed the data before this write.
+            await self.remove([row for row in rows if row.id in gone])
 
-    def _taken(self) -> list[str]:
+    async def _remove_erased(self) -> None:
+        """Removes what was erased since the last step, here or by another process."""
+        if self._erased_up_to is None:
+            self._erased_up_to = await projections.cursor(self._db, self.name, self.place)
+        while traces := await erasure.since(self._db, self._erased_up_to):
+            await self.forget(traces)
+            self._erased_up_to = traces[-1].nth
+            await projections.save(self._db, self.name, epoch="", heads={self.place: self._erased_up_to})
+
+    def _next_hints(self) -> list[str]:
         taken = list(self._hints)[:BATCH]
         for session_id in taken:
             del self._hints[session_id]
@@ -117,11 +144,11 @@ class Projector:
         clock = asyncio.get_running_loop().time
         began = clock()
         if not self._after:
-            self._epoch, self._swept_for = await self._target.epoch(), 0.0
-        page = await projections.behind(self._db, self._target.name, epoch=self._epoch, after=self._after, limit=PAGE)
+            self._epoch, self._swept_for = await self.epoch(), 0.0
+        page = await projections.behind(self._db, self.name, epoch=self._epoch, after=self._after, limit=PAGE)
         self._swept_for += clock() - began
         for start in range(0, len(page), BATCH):
-            await self._target.carry(page[start : start + BATCH])
+            await self._project(page[start : start + BATCH])
         self._after = page[-1].id if len(page) == PAGE else ""
         if not self._after:
-            self._sweep_at = clock() + max(self._sweep_every, min(SHARE * self._swept_for, RAREST))
+            self._sweep_at = clock() + max(self._sweep_every, min(SHARE * self._swept_for, LONGEST_PAUSE))

@@ -79,15 +79,12 @@ class _Lines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         line = f"{self.format(record)}\n".encode(errors="replace")
+        # Readable by the owner only, as a log holds what people said; symbolic links are not followed.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
         try:
-            self._append(line)
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with open(os.open(self._path, flags, 0o600), "ab") as file:
+                file.write(line)
         except OSError as error:
             message = "A session log cannot be written."
             log.warning("session_log_write_failed", message=message, path=str(self._path), error=str(error))
-
-    def _append(self, line: bytes) -> None:
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Readable by the owner only, as a log holds what people said; symbolic links are not followed.
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
-        with open(os.open(self._path, flags, 0o600), "ab") as file:
-            file.write(line)

@@ -1,6 +1,6 @@
 """The demo model, used when no model is configured: it follows a short script for any task and says so."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -25,7 +25,8 @@ def scene(body: Body) -> Say:
     if "You work for another agent" in text_of(body.messages[0].content or ""):
         return _analytic(body.messages)
     turn = _this_turn(body.messages)
-    used = [one.function.name for message in turn if isinstance(message, Assistant) for one in message.tool_calls]
+    calls = [one for message in turn if isinstance(message, Assistant) for one in message.tool_calls]
+    used = {one.function.name: one.id for one in calls}
     tool, arguments = _choice(turn, used, [name for name in ACTS if _is_offered(body, name)])
     thought = _thought(used)
     if isinstance(body.tool_choice, dict):
@@ -47,10 +48,10 @@ def _is_offered(body: Body, tool: str) -> bool:
 def _master(messages: Sequence[Message]) -> Say:
     """Sends a sub-agent the user's text, asks it again, and answers with what the sub-agent remembers."""
     turn = _this_turn(messages)
-    said = next((text_of(message.content) for message in turn if isinstance(message, User)), "")
+    text = next((text_of(message.content) for message in turn if isinstance(message, User)), "")
     results = [message.content for message in turn if isinstance(message, ToolResult)]
     if not results:
-        return call("agent_analytic", task=f"Remember what the user said: {said}")
+        return call("agent_analytic", task=f"Remember what the user said: {text}")
     if len(results) == 1:
         return call("agent_analytic", task=RECALL)
     answer = f"I am the demo model of Longhouse and lead a sub-agent. It remembers: {results[-1]} {HOW_TO}"
@@ -65,29 +66,24 @@ def _analytic(messages: Sequence[Message]) -> Say:
     return call("finalanswertool", answer=answer, status="completed")
 
 
-def _choice(turn: Sequence[Message], used: list[str], offered: list[str]) -> tuple[str, dict[str, Any]]:
+def _choice(turn: Sequence[Message], used: dict[str, str], offered: list[str]) -> tuple[str, dict[str, Any]]:
     if "clarificationtool" not in used and "clarificationtool" in offered:
         return "clarificationtool", {"questions": [QUESTION]}
     if "clocktool" not in used and "clocktool" in offered:
         return "clocktool", {"timezone": "UTC"}
+    results = {message.tool_call_id: message.content for message in turn if isinstance(message, ToolResult)}
+    time = results.get(used.get("clocktool", ""), "unknown")
     first, *others = [text_of(message.content) for message in turn if isinstance(message, User)] or [""]
     parts = [
         f"I am the demo model of Longhouse and follow a script. You asked: {first!r}.",
         f"You answered: {others[-1]!r}." if others else "",
-        f"The clock tool says it is {_time(turn)}." if "clocktool" in used else "",
+        f"The clock tool says it is {time}." if "clocktool" in used else "",
         f"This session is in Postgres now and will outlive me. {HOW_TO}",
     ]
     return "finalanswertool", {"answer": " ".join(part for part in parts if part), "status": "completed"}
 
 
-def _time(turn: Sequence[Message]) -> str:
-    calls = [one for message in turn if isinstance(message, Assistant) for one in message.tool_calls]
-    asked = [one.id for one in calls if one.function.name == "clocktool"]
-    results = (message.content for message in turn if isinstance(message, ToolResult) and message.tool_call_id in asked)
-    return next(results, "unknown")
-
-
-def _thought(used: list[str]) -> dict[str, Any]:
+def _thought(used: Collection[str]) -> dict[str, Any]:
     """The state of the script, in the fields that structured strategies expect."""
     knows = "clocktool" in used
     return {

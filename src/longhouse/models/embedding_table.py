@@ -72,11 +72,17 @@ def unpacked(packed: npt.NDArray[np.uint8]) -> npt.NDArray[np.int8]:
 class EmbeddedEmbedder:
     """Loads its table at the first text: a process that never searches does not hold it in memory."""
 
-    def __init__(self, folder: Path = TABLE) -> None:
-        card = read_card(folder)
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder or TABLE
+        try:
+            card = msgspec.json.decode((self._folder / "table.json").read_bytes(), type=Card)
+        except (OSError, msgspec.MsgspecError) as error:
+            raise SetupError(
+                f"{self._folder} contains no table of embeddings: `python -m training.pack` writes one, with a"
+                f" table.json ({error})."
+            ) from None
         self.name = f"longhouse/{card.name}"
         self.dimensions = card.dimensions
-        self._folder = folder
         self._held: tuple[WordPiece, Table] | None = None
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
@@ -87,19 +93,8 @@ class EmbeddedEmbedder:
         return await asyncio.to_thread(self._embedded, *self._held, texts)
 
     def _embedded(self, words: WordPiece, table: Table, texts: Sequence[str]) -> Vectors:
-        vectors = np.zeros((len(texts), self.dimensions), np.float32)
-        for nth, text in enumerate(texts):
-            vectors[nth] = table.vector(words.encode(text))
-        return vectors
-
-
-def read_card(folder: Path) -> Card:
-    try:
-        return msgspec.json.decode((folder / "table.json").read_bytes(), type=Card)
-    except (OSError, msgspec.MsgspecError) as error:
-        raise SetupError(
-            f"{folder} holds no table of embeddings: `python -m training.pack` writes one, with a table.json ({error})."
-        ) from None
+        vectors = [table.vector(words.encode(text)) for text in texts]
+        return np.array(vectors, np.float32).reshape(len(texts), self.dimensions)
 
 
 @cache
@@ -108,14 +103,3 @@ def _read(folder: Path) -> tuple[WordPiece, Table]:
     with np.load(folder / "table.npz") as arrays:
         table = Table(arrays["q"], arrays["s"].astype(np.float32), arrays["pairs"].astype(np.int64))
     return WordPiece((folder / "vocab.txt").read_text(encoding="utf-8").split("\n")), table
-
-
-def lazy(folder: Path | None = None) -> EmbeddedEmbedder:
-    return EmbeddedEmbedder(folder or TABLE)
-
-
-async def load() -> EmbeddedEmbedder:
-    """The embedder with its table loaded."""
-    embedder = lazy()
-    await embedder.embed([])
-    return embedder

@@ -1,7 +1,6 @@
 """Embeddings from an OpenAI-compatible `/embeddings` endpoint. Every failure becomes a ProviderError."""
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -9,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from longhouse.errors import ProviderError
-from longhouse.models.http_client import Endpoint, HttpFailure, open_endpoint
+from longhouse.models.http_client import Endpoint, HttpFailure
 from longhouse.models.openai import provider_error
 
 AT_ONCE: Final = 128
@@ -46,17 +45,21 @@ class EndpointEmbedder:
 
     async def _embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         name = self._endpoint.name
-        answer = await self._ask(msgspec.json.encode({"model": self.name, "input": texts, "encoding_format": "float"}))
+        body = msgspec.json.encode({"model": self.name, "input": texts, "encoding_format": "float"})
         try:
-            found = sorted(msgspec.json.decode(answer, type=_EmbeddingsAnswer).data, key=lambda one: one.index)
+            async with self._endpoint.post(body, most_bytes=MOST_BYTES) as answer:
+                found = msgspec.json.decode(await answer.body(), type=_EmbeddingsAnswer).data
+            found.sort(key=lambda one: one.index)
             vectors: npt.NDArray[np.float32] = np.array([one.embedding for one in found], np.float32)
+        except HttpFailure as failure:
+            raise provider_error(self._endpoint, failure) from None
         except (msgspec.MsgspecError, ValueError) as error:
             raise ProviderError(f"{name} answered with something that is not embeddings", retryable=False) from error
         self._check(vectors, len(texts))
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
         lengths[lengths == 0] = 1
-        unit: npt.NDArray[np.float32] = vectors / lengths
-        return unit
+        vectors /= lengths
+        return vectors
 
     def _check(self, vectors: npt.NDArray[np.float32], count: int) -> None:
         name = self._endpoint.name
@@ -70,17 +73,3 @@ class EndpointEmbedder:
                 retryable=False,
             )
         self.dimensions = dimensions
-
-    async def _ask(self, body: bytes) -> bytes:
-        try:
-            async with self._endpoint.post(body, most_bytes=MOST_BYTES) as answer:
-                return await answer.body()
-        except HttpFailure as failure:
-            raise provider_error(self._endpoint, failure) from None
-
-
-@asynccontextmanager
-async def open_embeddings(base_url: str, api_key: str, model: str) -> AsyncIterator[EndpointEmbedder]:
-    """Opens a connection pool to an endpoint such as https://api.openai.com/v1; no request is sent yet."""
-    async with open_endpoint(base_url, api_key, within=WITHIN) as endpoint:
-        yield EndpointEmbedder(endpoint, model)

@@ -18,7 +18,7 @@ import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
-from longhouse.egress import ANYWHERE, Egress, EgressRefused, Gate, Lookup, look_up
+from longhouse.egress import ANYWHERE, Egress, EgressRefused, EgressResolver, Lookup, look_up
 from longhouse.errors import SetupError
 from longhouse.redaction import Redaction, redaction_of
 
@@ -43,7 +43,7 @@ class HttpFailure(Exception):  # noqa: N818 - callers turn it into an error of t
     def __init__(self, what: str, why: str = "", *, kind: str = "", retryable: bool = True) -> None:
         super().__init__(what)
         self.what = what
-        """What the server did; a sentence puts its name in front."""
+        """What the server did, safe for every reader; a sentence puts its name in front."""
         self.why = why
         """Details for the operator: one bounded line without secrets."""
         self.kind = kind
@@ -51,38 +51,26 @@ class HttpFailure(Exception):  # noqa: N818 - callers turn it into an error of t
         self.retryable = retryable
         """Whether a retry may succeed."""
 
-    def told(self, who: str) -> str:
-        """A sentence without details, safe for every reader."""
-        return f"{who} {self.what}"
-
     def sentence(self, who: str) -> str:
-        """The sentence with its details."""
-        return f"{self.told(who)}: {self.why}" if self.why else self.told(who)
-
-
-class PackedAnswer(HttpFailure):
-    """A response whose Content-Encoding cannot be decoded."""
-
-    def told(self, who: str) -> str:
-        return f"the answer {self.what} ({who} sent it)"
+        return f"{who} {self.what}: {self.why}" if self.why else f"{who} {self.what}"
 
 
 class StatusFailure(HttpFailure):
     """A response with a status other than 2xx, redirects included."""
 
-    def __init__(self, response: aiohttp.ClientResponse, complaint: bytes, redaction: Redaction) -> None:
+    def __init__(self, response: aiohttp.ClientResponse, error_body: bytes, redaction: Redaction) -> None:
         self.status, self.reason, self.headers = response.status, response.reason, response.headers
-        self.complaint = complaint
+        self.error_body = error_body
         """The first bytes of the response body, as they were sent."""
         if 300 <= self.status < 400:
             super().__init__(f"answered {self.status}, a redirect, which is not followed", retryable=False)
             return
-        body = complaint.decode(errors="replace").strip()
+        body = error_body.decode(errors="replace").strip()
         why = redaction.quoted(body) if not body.startswith("<") else ""
-        super().__init__(f"answered {self.status}", why or "no reason given", retryable=passes(self.status))
+        super().__init__(f"answered {self.status}", why or "no reason given", retryable=is_retryable(self.status))
 
 
-def passes(status: int) -> bool:
+def is_retryable(status: int) -> bool:
     """Whether a request that failed with this status may be retried."""
     return status in (408, 409, 425, 429) or status >= 500
 
@@ -95,14 +83,23 @@ class BoundedResponse:
         self._content = response.content
         self._most = most_bytes
         self._received = self._unpacked = 0
-        self._unpacker = _unpacker(response)
+        self._unpacker = None
+        packing = response.headers.get("Content-Encoding", "identity").strip().lower()
+        if packing in ("gzip", "x-gzip", "deflate"):
+            self._unpacker = zlib.decompressobj(47)  # detects gzip and zlib by their headers
+        elif packing != "identity":
+            raise HttpFailure("sent an answer that is packed in a way that was not asked for")
 
     async def read(self) -> bytes:
         """The bytes that arrived since the last read; empty at the end."""
         while piece := await self._content.readany():
             self._received += len(piece)
             if self._unpacker:
-                piece = self._unpack(self._unpacker, piece)
+                try:
+                    piece = self._unpacker.decompress(piece, self._most + 1 - self._unpacked)
+                except zlib.error:
+                    raise HttpFailure("sent an answer that cannot be unpacked") from None
+                self._unpacked += len(piece)
             if self._received > self._most or self._unpacked > self._most:
                 raise HttpFailure(f"sent more than {self._most} bytes", retryable=False)
             if piece:
@@ -115,7 +112,7 @@ class BoundedResponse:
             pieces.append(piece)
         return b"".join(pieces)
 
-    async def let_go(self) -> None:
+    async def drain(self) -> None:
         """Reads the few bytes after the end of a stream, so that the connection can be reused."""
         if self._content.at_eof():
             return
@@ -123,23 +120,6 @@ class BoundedResponse:
             async with asyncio.timeout(_LINGER):
                 while await self._content.readany():
                     pass
-
-    def _unpack(self, unpacker: "zlib._Decompress", piece: bytes) -> bytes:
-        try:
-            unpacked = unpacker.decompress(piece, self._most + 1 - self._unpacked)
-        except zlib.error:
-            raise PackedAnswer("cannot be unpacked") from None
-        self._unpacked += len(unpacked)
-        return unpacked
-
-
-def _unpacker(response: aiohttp.ClientResponse) -> "zlib._Decompress | None":
-    packing = response.headers.get("Content-Encoding", "identity").strip().lower()
-    if packing in ("gzip", "x-gzip", "deflate"):
-        return zlib.decompressobj(47)  # detects gzip and zlib by their headers
-    if packing != "identity":
-        raise PackedAnswer("is packed in a way that was not asked for")
-    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +146,7 @@ class Endpoint:
     async def post(self, body: bytes, *, most_bytes: int, trace: object = None) -> AsyncIterator[BoundedResponse]:
         """Sends one request, without retries. Leaving the block early closes the connection."""
         if self.http.closed:
-            raise HttpFailure("cannot be asked: the connections to it are closed")
+            raise HttpFailure("cannot be called: the connections to it are closed")
         # A file object, because aiohttp warns about bytes over 1 MB, and images may be larger.
         data = io.BytesIO(body)
         try:
@@ -204,7 +184,7 @@ async def open_endpoint(
     if via and egress.refusal_behind_proxy(url):
         raise SetupError(f"{whose} base URL is a name that its proxy would look up; see LONGHOUSE_ALLOW_EGRESS.")
     if not can_be_sent(api_key):
-        raise SetupError(f"{whose} API key holds characters that no HTTP header can carry")
+        raise SetupError(f"{whose} API key contains characters that an HTTP header cannot carry")
     headers = json_headers(api_key)
     if url.user and not api_key:
         headers["Authorization"] = aiohttp.encode_basic_auth(url.user, url.password or "")
@@ -233,7 +213,7 @@ async def open_session(
     Each connection is new, so each is checked. With `keep`, idle connections and the checked addresses of a name are
     reused for a while. `limit`: connections at once, 0 for no limit.
     """
-    gate = Gate(egress, lookup)
+    gate = EgressResolver(egress, lookup)
     kept: dict[str, Any] = {"keepalive_timeout": _KEEP_ALIVE} if keep else {"force_close": True, "use_dns_cache": False}
     async with aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(resolver=gate, socket_factory=gate.socket, limit=limit, **kept),
@@ -273,7 +253,7 @@ def _address(text: str, what: str, egress: Egress, has_user: bool = True) -> URL
         if egress is ANYWHERE:  # configured by the operator, who reads this error
             raise SetupError(f"{what} cannot be used: {refused}.")
         # The host is left out: users of an agent may read this error.
-        raise SetupError(f"{what} leads where this server may not go; see LONGHOUSE_ALLOW_EGRESS.")
+        raise SetupError(f"{what} is an address that this server may not reach; see LONGHOUSE_ALLOW_EGRESS.")
     return url
 
 

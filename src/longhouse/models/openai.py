@@ -11,7 +11,7 @@ import msgspec
 from longhouse import clock
 from longhouse.agents.strategies.protocol import Body, StreamOptions
 from longhouse.errors import ProviderError
-from longhouse.models.http_client import BoundedResponse, Endpoint, HttpFailure, StatusFailure, passes
+from longhouse.models.http_client import Endpoint, HttpFailure, StatusFailure, is_retryable
 from longhouse.models.protocol import Delta, paid_for
 from longhouse.models.sse import StreamReader, StreamRefused, Unreadable
 
@@ -34,7 +34,9 @@ class OpenAIModel:
         endpoint, reading = self._endpoint, StreamReader()
         try:
             async with endpoint.post(_encoded(body), most_bytes=self._most_bytes) as answer:
-                self._accept(answer)
+                if answer.kind not in ("text/event-stream", "application/json") and "Content-Type" in answer.headers:
+                    # Retryable: this is mostly a proxy's error page while the model is down.
+                    raise HttpFailure("sent something that is not an answer", endpoint.redaction.quoted(answer.kind))
                 if answer.kind == "application/json" and (delta := reading.whole(await answer.body())):
                     yield delta
                 while not reading.done and (read := await answer.read()):
@@ -42,7 +44,7 @@ class OpenAIModel:
                         yield delta
                 if not reading.finished and (delta := reading.end()):
                     yield delta
-                await answer.let_go()
+                await answer.drain()
         except HttpFailure as failure:
             # A connection that breaks after the end of the answer is no failure.
             if not (reading.finished and failure.kind):
@@ -56,19 +58,11 @@ class OpenAIModel:
         if not reading.finished:
             raise provider_error(endpoint, HttpFailure("broke off its answer"))
 
-    def _accept(self, answer: BoundedResponse) -> None:
-        if answer.kind not in ("text/event-stream", "application/json") and "Content-Type" in answer.headers:
-            # Retryable: this is mostly a proxy's error page while the model is down.
-            kind = self._endpoint.redaction.quoted(answer.kind)
-            told = "the model sent something else in place of an answer"
-            reason = f"{self._endpoint.name} sent {kind} in place of an answer"
-            raise ProviderError(reason, told=told, retryable=True)
-
     def _refused(self, error: Any) -> ProviderError:
         given = error if isinstance(error, dict) else {}
         words, code = self._endpoint.redaction.quoted(_message(error)), str(given.get("code"))
         is_status = code.isdecimal() and len(code) == 3
-        retryable = passes(int(code)) if is_status else given.get("type") != "invalid_request_error"
+        retryable = is_retryable(int(code)) if is_status else given.get("type") != "invalid_request_error"
         failure = HttpFailure("answered with an error", words or "no reason given", retryable=retryable)
         return provider_error(self._endpoint, failure)
 
@@ -78,26 +72,27 @@ def _encoded(body: Body) -> bytes:
     try:
         return msgspec.json.encode(streamed)
     except UnicodeEncodeError as error:
-        raise ProviderError("the request holds text that JSON cannot encode", retryable=False) from error
+        raise ProviderError("the request contains text that JSON cannot encode", retryable=False) from error
 
 
 def provider_error(endpoint: Endpoint, failure: HttpFailure) -> ProviderError:
     """The failure as a ProviderError; the endpoint's name and its own words are for the operator only."""
-    said, why, retryable, retry_after = failure.told(endpoint.name), failure.why, failure.retryable, None
+    why, retryable, retry_after = failure.why, failure.retryable, None
     if isinstance(failure, StatusFailure) and why:
-        why = endpoint.redaction.quoted(_words(failure.complaint) or failure.reason or "no reason given")
+        why = endpoint.redaction.quoted(_error_text(failure.error_body) or failure.reason or "no reason given")
         retryable = {"true": True, "false": False}.get(failure.headers.get("x-should-retry", ""), retryable)
         retry_after = _retry_after(failure.headers) if retryable else None
-    message, told = f"{said}: {why}" if why else said, failure.told("the model")
-    return ProviderError(message, told=told, retryable=retryable, retry_after=retry_after)
+    message = f"{endpoint.name} {failure.what}" + (f": {why}" if why else "")
+    public = f"the model {failure.what}"
+    return ProviderError(message, retryable=retryable, retry_after=retry_after, public_message=public)
 
 
-def _words(complaint: bytes) -> str:
+def _error_text(error_body: bytes) -> str:
     """The message of an error body, from any of the usual envelopes."""
     try:
-        found = msgspec.json.decode(complaint, type=dict[str, Any] | list[dict[str, Any]])
+        found = msgspec.json.decode(error_body, type=dict[str, Any] | list[dict[str, Any]])
     except (ValueError, RecursionError):
-        text = complaint.decode(errors="replace").strip()
+        text = error_body.decode(errors="replace").strip()
         return "" if text.startswith("<") else text
     envelope = found if isinstance(found, dict) else found[0] if found else {}
     return _message(envelope.get("error") or envelope.get("message") or envelope.get("detail"))

@@ -10,7 +10,6 @@ import msgspec
 from longhouse.agents.strategies.json_repair import read_object
 from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.strategies.structured import DISCRIMINATOR
-from longhouse.agents.template import Abilities
 from longhouse.errors import ProviderError
 from longhouse.journal.messages import User
 from longhouse.models.protocol import Model
@@ -55,7 +54,7 @@ async def probe(model: Model, name: str) -> list[ProbeFinding]:
     return findings
 
 
-def told(findings: Sequence[ProbeFinding]) -> str:
+def report(findings: Sequence[ProbeFinding]) -> str:
     """The findings as text, and what to set."""
     marks = {True: "yes", False: "no", None: "unknown"}
     width = max(len(finding.ability) for finding in findings)
@@ -70,11 +69,6 @@ def told(findings: Sequence[ProbeFinding]) -> str:
     if not lacking and not unknown:
         lines.append("The defaults of llm_policy.can fit this endpoint; there is nothing to set.")
     return "\n".join(lines)
-
-
-def abilities(findings: Sequence[ProbeFinding]) -> Abilities:
-    """The capabilities for a template of this endpoint; unknown ones keep their defaults."""
-    return Abilities(**{finding.ability: finding.holds for finding in findings if finding.holds is not None})
 
 
 Judge = Callable[[_Reply], tuple[bool, str]]
@@ -102,13 +96,9 @@ def _forced(reply: _Reply) -> tuple[bool, str]:
 
 
 def _parallel(reply: _Reply) -> tuple[bool, str]:
-    match len(reply.calls):
-        case 0:
-            return False, "it called no tool"
-        case 1:
-            return True, "it took the request, and called one tool"
-        case many:
-            return True, f"it called {many} tools in one reply"
+    if len(reply.calls) > 1:
+        return True, f"it called {len(reply.calls)} tools in one reply"
+    return (True, "it took the request, and called one tool") if reply.calls else (False, "it called no tool")
 
 
 def _structured(reply: _Reply) -> tuple[bool, str]:
@@ -125,24 +115,20 @@ def _structured(reply: _Reply) -> tuple[bool, str]:
     return True, "its reply fits the schema"
 
 
-async def _answer(model: Model, body: Body) -> _Reply:
+async def _answer(model: Model, body: Body, *, retries: int = 1) -> _Reply:
     """Retries a retryable error once: some servers close a keep-alive connection too early."""
-    try:
-        return await _collected(model, body)
-    except ProviderError as error:
-        if not error.retryable:
-            raise
-        return await _collected(model, body)
-
-
-async def _collected(model: Model, body: Body) -> _Reply:
     reply = _Reply()
-    async with aclosing(model.stream(body)) as deltas:
-        async for delta in deltas:
-            reply.text += delta.text
-            reply.finish = delta.finish or reply.finish
-            for call in delta.calls:
-                reply.calls[call.index] = reply.calls.get(call.index) or call.name
+    try:
+        async with aclosing(model.stream(body)) as deltas:
+            async for delta in deltas:
+                reply.text += delta.text
+                reply.finish = delta.finish or reply.finish
+                for call in delta.calls:
+                    reply.calls[call.index] = reply.calls.get(call.index) or call.name
+    except ProviderError as error:
+        if not error.retryable or not retries:
+            raise
+        return await _answer(model, body, retries=retries - 1)
     return reply
 
 
@@ -160,12 +146,8 @@ def _tool(name: str, description: str, property_name: str) -> msgspec.Raw:
 
 
 def _object(properties: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
+    required = list(properties)
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
 _TOOLS: Final = (
@@ -174,19 +156,8 @@ _TOOLS: Final = (
 )
 _BRANCHES: Final = ("look_up_weather", "look_up_time")
 # The form that structured agents use: a union of literals without free text, which ends after a few tokens.
-_SCHEMA: Final = _object(
-    {
-        "sure": {"type": "boolean"},
-        "function": {
-            "anyOf": [
-                _object({DISCRIMINATOR: {"type": "string", "const": name}, "city": {"type": "string", "enum": CITIES}})
-                for name in _BRANCHES
-            ]
-        },
-    }
-)
-_FORMAT: Final = msgspec.Raw(
-    msgspec.json.encode(
-        {"type": "json_schema", "json_schema": {"name": "NextStepTools", "strict": True, "schema": _SCHEMA}}
-    )
-)
+_CITY: Final = {"type": "string", "enum": CITIES}
+_UNION: Final = [_object({DISCRIMINATOR: {"type": "string", "const": name}, "city": _CITY}) for name in _BRANCHES]
+_SCHEMA: Final = _object({"sure": {"type": "boolean"}, "function": {"anyOf": _UNION}})
+_NAMED: Final = {"name": "NextStepTools", "strict": True, "schema": _SCHEMA}
+_FORMAT: Final = msgspec.Raw(msgspec.json.encode({"type": "json_schema", "json_schema": _NAMED}))

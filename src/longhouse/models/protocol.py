@@ -38,29 +38,18 @@ class Model(Protocol):
     def stream(self, body: Body) -> AsyncGenerator[Delta, None]: ...
 
 
-class PaidError(ProviderError):
-    """A failed reply whose tokens were used all the same: they count against the budget."""
-
-    def __init__(self, error: ProviderError, usage: Usage) -> None:
-        super().__init__(str(error), retryable=error.retryable, retry_after=error.retry_after, told=error.told)
-        self.usage = usage
-
-
 def paid_for(error: ProviderError, usage: Usage | None) -> ProviderError:
     """The error with the usage of the failed reply, where the usage is known."""
-    return PaidError(error, usage) if usage and not isinstance(error, PaidError) else error
+    error.usage = error.usage or usage
+    return error
 
 
 class Embedder(Protocol):
     """Turns texts into vectors of length one. Every failure is raised as ProviderError."""
 
-    @property
-    def name(self) -> str:
-        """The name of the vector space: only vectors of the same name can be compared."""
-        ...
-
-    @property
-    def dimensions(self) -> int: ...
+    name: str
+    """The name of the vector space: only vectors of the same name can be compared."""
+    dimensions: int
 
     async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         """One row for each text."""

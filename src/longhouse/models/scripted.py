@@ -12,7 +12,7 @@ from longhouse.agents.strategies.protocol import Body
 from longhouse.errors import ProviderError, SetupError
 from longhouse.journal.events import Usage
 from longhouse.journal.messages import Assistant, Message, User, text_of
-from longhouse.models.http_client import passes
+from longhouse.models.http_client import is_retryable
 from longhouse.models.protocol import CallDelta, Delta
 
 
@@ -55,15 +55,10 @@ class Call(_Line, frozen=True):
     name: str
     arguments: str | dict[str, Any] = "{}"
 
-    def __post_init__(self) -> None:
-        if isinstance(self.arguments, dict):
-            msgspec.structs.force_setattr(self, "arguments", msgspec.json.encode(self.arguments).decode())
-
     @property
     def written(self) -> str:
         """The arguments as JSON text, keys in the script's order."""
-        assert isinstance(self.arguments, str)
-        return self.arguments
+        return self.arguments if isinstance(self.arguments, str) else msgspec.json.encode(self.arguments).decode()
 
 
 class Say(_Line, frozen=True):
@@ -94,12 +89,10 @@ Playable = Script | Iterable[Say] | Choose
 
 
 def say(text: str, *, reasoning: str = "", chunk: int = 0, delay: float = 0.0, fault: Fault | None = None) -> Say:
-    """A text reply."""
     return Say(text=text, reasoning=reasoning, chunk=chunk, delay=delay, fault=fault)
 
 
 def call(name: str, /, **arguments: Any) -> Say:
-    """A reply that calls one tool."""
     return Say(calls=(Call(name=name, arguments=arguments),))
 
 
@@ -113,7 +106,6 @@ def calls(*says: Say) -> Say:
 
 
 def read_script(path: Path) -> Script:
-    """A script from a JSON file."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Script)
     except OSError as error:
@@ -122,11 +114,12 @@ def read_script(path: Path) -> Script:
         raise SetupError(f"the script {path} is not understood: {error}") from error
 
 
-class Play:
+class ScriptPlayer:
     """Chooses the reply to each request: first the queued ones of `will`, then those of the script."""
 
     def __init__(self, script: Playable = ()) -> None:
         self._queue: list[Say] = []
+        self._ids = itertools.count(1)
         self._choose: Choose = _no_reply_left
         if callable(script):
             self._choose = script
@@ -138,33 +131,32 @@ class Play:
             self._choose = lambda body: script.replies[min(step_of(body.messages), len(script.replies) - 1)]
 
     def will(self, *says: Say) -> None:
+        """Queues replies after those already queued."""
         self._queue.extend(says)
 
     def reply(self, body: Body) -> Say:
         return self._queue.pop(0) if self._queue else self._choose(body)
 
+    def call_ids(self, reply: Say) -> list[str]:
+        """New ids for the calls of a reply."""
+        return [f"call_{next(self._ids)}" for _ in reply.calls]
 
-class ScriptedModel:
+
+class ScriptedModel(ScriptPlayer):
     """A model with predefined replies; faults are raised as a real endpoint's would be."""
 
     def __init__(self, script: Playable = (), *, remember: bool = True) -> None:
+        super().__init__(script)
         self.bodies: list[Body] = []
         """The requests it received; always empty without `remember`."""
         self._remember = remember
-        self._play = Play(script)
-        self._ids = itertools.count(1)
-
-    def will(self, *says: Say) -> None:
-        """Queues replies after those already queued."""
-        self._play.will(*says)
 
     async def stream(self, body: Body) -> AsyncGenerator[Delta, None]:
         if self._remember:
             self.bodies.append(body)
-        reply = self._play.reply(body)
+        reply = self.reply(body)
         await _fail_early(reply.fault)
-        ids = [f"call_{next(self._ids)}" for _ in reply.calls]
-        deltas = [*deltas_of(reply, ids), Delta(usage=usage_of(body, reply))]
+        deltas = [*deltas_of(reply, self.call_ids(reply)), Delta(usage=usage_of(body, reply))]
         cut = reply.fault.after if isinstance(reply.fault, Cut) else None
         for number, delta in enumerate(deltas[:cut]):
             if number and reply.delay:
@@ -178,12 +170,12 @@ async def _fail_early(fault: Fault | None) -> None:
     match fault:
         case ScriptedStatus():
             reason = f"the scripted model answered {fault.status}: {fault.message}"
-            raise ProviderError(reason, retryable=passes(fault.status), retry_after=fault.retry_after)
+            raise ProviderError(reason, retryable=is_retryable(fault.status), retry_after=fault.retry_after)
         case Hang():
             await asyncio.sleep(fault.seconds or 0)
             raise ProviderError("the scripted model sent nothing", retryable=True)
         case Garbage():
-            raise ProviderError("the scripted model sent text/html in place of an answer", retryable=True)
+            raise ProviderError("the scripted model sent something that is not an answer: text/html", retryable=True)
 
 
 def _no_reply_left(body: Body) -> Say:
@@ -192,12 +184,8 @@ def _no_reply_left(body: Body) -> Say:
 
 def step_of(messages: Sequence[Message]) -> int:
     """The number of replies since the last user message."""
-    count = 0
-    for message in reversed(messages):
-        if isinstance(message, User):
-            break
-        count += isinstance(message, Assistant)
-    return count
+    after = itertools.takewhile(lambda message: not isinstance(message, User), reversed(messages))
+    return sum(isinstance(message, Assistant) for message in after)
 
 
 def deltas_of(reply: Say, ids: Sequence[str]) -> list[Delta]:

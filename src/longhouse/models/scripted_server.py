@@ -5,8 +5,7 @@ import asyncio
 import itertools
 import signal
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from functools import lru_cache
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,11 +20,11 @@ from longhouse.models.scripted import (
     Cut,
     Garbage,
     Hang,
-    Play,
     Playable,
     Say,
     Script,
     ScriptedStatus,
+    ScriptPlayer,
     deltas_of,
     read_script,
     usage_of,
@@ -38,27 +37,22 @@ _json: Final = msgspec.json.Encoder()
 _body_decoder: Final = msgspec.json.Decoder(Body)
 
 
-class Server:
+class Server(ScriptPlayer):
     """A running server: its URL and the requests it received."""
 
     def __init__(self, script: Playable, *, remember: bool) -> None:
+        super().__init__(script)
         self.url = ""
         self.headers: list[dict[str, str]] = []
         """The headers of each chat request, names in lower case."""
         self._bodies: list[bytes] = []
         self._remember = remember
-        self._play = Play(script)
         self._answers = itertools.count(1)
-        self._calls = itertools.count(1)
 
     @property
     def requests(self) -> list[Any]:
         """The body of each chat request, decoded."""
         return [msgspec.json.decode(body) for body in self._bodies]
-
-    def will(self, *says: Say) -> None:
-        """Queues replies after those already queued."""
-        self._play.will(*says)
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         match request.method, request.path:
@@ -76,7 +70,7 @@ class Server:
             self.headers.append({name.lower(): value for name, value in request.headers.items()})
         try:
             body = _body_decoder.decode(raw)
-            reply = self._play.reply(body)
+            reply = self.reply(body)
         except (ValueError, RecursionError, ProviderError) as error:
             return _error(400, str(error))
         match reply.fault:
@@ -85,14 +79,23 @@ class Server:
             case Garbage() as fault:
                 return web.Response(text=fault.page, content_type="text/html")
             case Hang() as fault:
-                await _hang(fault)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(fault.seconds):
+                        await asyncio.Event().wait()
                 return _hung_up(request)
         return await (self._stream(request, body, reply) if body.stream else self._whole(request, body, reply))
 
     async def _stream(self, request: web.BaseRequest, body: Body, reply: Say) -> web.StreamResponse:
         counted = body.stream_options is not None and body.stream_options.include_usage
-        ids = [f"call_{next(self._calls)}" for _ in reply.calls]
-        events = _reply_events(body, reply, answer=f"chatcmpl-{next(self._answers)}", ids=ids, counted=counted)
+        head = self._head(body, "chat.completion.chunk") | ({"usage": None} if counted else {})
+        start = b"data: %b" % _json.encode(head)[:-1]
+        events = [
+            b'%b,"choices":[%b]}\n\n' % (start, _json.encode(_choice("delta", _piece(delta), delta.finish)))
+            for delta in (Delta(), *deltas_of(reply, self.call_ids(reply)))
+        ]
+        if counted:
+            events.append(b"data: %b\n\n" % _json.encode({**head, "choices": [], "usage": usage_of(body, reply)}))
+        events.append(b"data: [DONE]\n\n")
         if isinstance(reply.fault, Cut):
             return _hung_up(request, await _sent(request, events[: 1 + reply.fault.after], reply.delay))
         if reply.delay:
@@ -100,26 +103,15 @@ class Server:
         return web.Response(body=b"".join(events), content_type="text/event-stream")
 
     async def _whole(self, request: web.BaseRequest, body: Body, reply: Say) -> web.StreamResponse:
-        ids = [f"call_{next(self._calls)}" for _ in reply.calls]
+        ids = self.call_ids(reply)
         await asyncio.sleep(reply.delay * len(deltas_of(reply, ids)))
         if isinstance(reply.fault, Cut):
             return _hung_up(request)
-        choice = {
-            "index": 0,
-            "message": _message(reply, ids),
-            "logprobs": None,
-            "finish_reason": "tool_calls" if reply.calls else "stop",
-        }
-        return _answer(
-            {
-                "id": f"chatcmpl-{next(self._answers)}",
-                "object": "chat.completion",
-                "created": CREATED,
-                "model": body.model,
-                "choices": [choice],
-                "usage": _usage(body, reply),
-            }
-        )
+        choice = _choice("message", _message(reply, ids), "tool_calls" if reply.calls else "stop")
+        return _answer({**self._head(body, "chat.completion"), "choices": [choice], "usage": usage_of(body, reply)})
+
+    def _head(self, body: Body, kind: str) -> dict[str, Any]:
+        return {"id": f"chatcmpl-{next(self._answers)}", "object": kind, "created": CREATED, "model": body.model}
 
 
 @asynccontextmanager
@@ -141,42 +133,8 @@ async def serve(
         await runner.cleanup()
 
 
-def _reply_events(body: Body, reply: Say, *, answer: str, ids: Sequence[str], counted: bool) -> list[bytes]:
-    """The events of a streamed reply: cached frames with this answer's ids, usage if requested, `[DONE]`."""
-    head = _HEAD.replace(b"?id", answer.encode()).replace(b'"?model"', _json.encode(body.model))
-    events = []
-    for frame in _frames(reply, counted):
-        for index, id_ in enumerate(ids):
-            frame = frame.replace(_CALL % index, b'"id":"%b"' % id_.encode())  # noqa: PLW2901 - each takes its ids
-        events.append(frame.replace(_HEAD, head))
-    if counted:
-        events.append(_event({"choices": [], "usage": _usage(body, reply)}).replace(_HEAD, head))
-    return [*events, b"data: [DONE]\n\n"]
-
-
-@lru_cache(maxsize=1024)
-def _frames(reply: Say, counted: bool) -> tuple[bytes, ...]:
-    """The events of a reply with placeholders for ids; joined into one where no delay or fault separates them.
-
-    Text cannot contain a placeholder by chance: inside a JSON string its quotes would be escaped.
-    """
-    blanks = [f"?{index}" for index in range(len(reply.calls))]
-    pieces: list[tuple[dict[str, Any], str | None]] = [({"role": "assistant", "content": ""}, None)]
-    pieces += [(_piece(delta), delta.finish) for delta in deltas_of(reply, blanks)]
-    unknown = {"usage": None} if counted else {}
-    frames = [
-        _event({"choices": [{"index": 0, "delta": piece, "logprobs": None, "finish_reason": finish}], **unknown})
-        for piece, finish in pieces
-    ]
-    return tuple(frames) if reply.delay or reply.fault else (b"".join(frames),)
-
-
-_HEAD: Final = b'"id":"?id","object":"chat.completion.chunk","created":%d,"model":"?model"' % CREATED
-_CALL: Final = b'"id":"?%d"'
-
-
-def _event(chunk: dict[str, Any]) -> bytes:
-    return b"data: {%b,%b\n\n" % (_HEAD, _json.encode(chunk)[1:])
+def _choice(name: str, content: dict[str, Any], finish: str | None) -> dict[str, Any]:
+    return {"index": 0, name: content, "logprobs": None, "finish_reason": finish}
 
 
 def _piece(delta: Delta) -> dict[str, Any]:
@@ -188,7 +146,9 @@ def _piece(delta: Delta) -> dict[str, Any]:
         return {"tool_calls": [{"index": call.index, "function": {"arguments": call.arguments}}]}
     if delta.reasoning:
         return {"reasoning_content": delta.reasoning}
-    return {"content": delta.text} if delta.text else {}
+    if delta.text:
+        return {"content": delta.text}
+    return {} if delta.finish else {"role": "assistant", "content": ""}
 
 
 def _message(reply: Say, ids: Sequence[str]) -> dict[str, Any]:
@@ -201,11 +161,6 @@ def _message(reply: Say, ids: Sequence[str]) -> dict[str, Any]:
             for call, id_ in zip(reply.calls, ids, strict=True)
         ]
     return message
-
-
-def _usage(body: Body, reply: Say) -> dict[str, int]:
-    usage = usage_of(body, reply)
-    return {name: getattr(usage, name) for name in ("prompt_tokens", "completion_tokens", "total_tokens")}
 
 
 def _answer(answer: dict[str, Any]) -> web.Response:
@@ -237,13 +192,6 @@ def _hung_up(request: web.BaseRequest, response: web.StreamResponse | None = Non
     if request.transport is not None:
         request.transport.close()
     return response or web.Response()
-
-
-async def _hang(fault: Hang) -> None:
-    if fault.seconds is None:
-        await asyncio.Event().wait()
-    else:
-        await asyncio.sleep(fault.seconds)
 
 
 async def main(script: Script, port: int) -> None:

@@ -122,7 +122,9 @@ class Calls:
 
     def _place(self, index: int | None, id_: str, name: str, position: int) -> int:
         place = self._unnumbered(id_, name, position) if index is None else self._places.get(index)
-        if place is None or self._begins(place, id_, name):
+        known = "" if place is None else self._partial[place].id
+        # A new id alone starts no new call: some servers send a new id with each fragment, but a name only once.
+        if place is None or (name and id_ and known and id_ != known):
             place = len(self._partial)
             self._partial.append(_StreamedCall())
             if index is not None:
@@ -137,11 +139,6 @@ class Calls:
             return None
         other = name and not id_ and name != self._partial[-1].name
         return None if other else len(self._partial) - 1
-
-    def _begins(self, place: int, id_: str, name: str) -> bool:
-        """A new id alone starts no new call: some servers send a new id with each fragment, but a name only once."""
-        known = self._partial[place].id
-        return bool(name and id_ and known and id_ != known)
 
 
 class StreamReader:

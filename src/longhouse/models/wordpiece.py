@@ -1,5 +1,6 @@
 """WordPiece tokenizer as in BERT: lower case, accents removed, the longest known piece first."""
 
+import re
 import unicodedata
 from collections.abc import Sequence
 from typing import Final
@@ -12,17 +13,10 @@ LONGEST_WORD: Final = 60
 MOST_WORDS: Final = 65_536
 """Words whose tokens are cached: nearly all words of a text were seen before."""
 
-# Unicode ranges of Han characters: each character is a word of its own.
-_HAN: Final = (
-    (0x4E00, 0x9FFF),
-    (0x3400, 0x4DBF),
-    (0x20000, 0x2A6DF),
-    (0x2A700, 0x2B73F),
-    (0x2B740, 0x2B81F),
-    (0x2B920, 0x2CEAF),
-    (0xF900, 0xFAFF),
-    (0x2F800, 0x2FA1F),
+_HAN: Final = re.compile(
+    "[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002b81f\U0002b920-\U0002ceaf\U0002f800-\U0002fa1f]"
 )
+"""Han characters: each is a word of its own."""
 
 
 class _Folding(dict[int, str]):
@@ -36,10 +30,10 @@ class _Folding(dict[int, str]):
 def _read(char: str) -> str:
     if char in "\t\n\r" or (char.isspace() and unicodedata.category(char) != "Cc"):
         return " "
-    kind, code = unicodedata.category(char), ord(char)
+    kind = unicodedata.category(char)
     if kind in ("Cc", "Cf", "Co", "Mn") or char == "\ufffd":
         return ""
-    if kind[0] == "P" or (code < 128 and not char.isalnum()) or any(low <= code <= high for low, high in _HAN):
+    if kind[0] == "P" or (char.isascii() and not char.isalnum()) or _HAN.match(char):
         return f" {char} "
     return char.lower()
 

@@ -18,7 +18,6 @@ from longhouse.errors import AlreadyReturned, Deposed, Postponed, ProviderError
 from longhouse.journal import events
 from longhouse.journal.events import Event, Fault
 from longhouse.journal.session import MOST_LOST, Open, Session
-from longhouse.models.protocol import PaidError
 from longhouse.runtime.bus import Bus
 from longhouse.runtime.condense import condensed
 from longhouse.runtime.delegation import DelegationPlanner, PriorOf
@@ -267,7 +266,7 @@ class Engine:
         attended = self.bus.is_followed(run.session.id) or self.bus.is_followed(root)
         patience = self.patience.attended if attended else self.patience.unattended
         pause = _pause(self.patience, run.attempts, error.retry_after)
-        spent = [events.Spent(usage=error.usage, reason=error.told)] if isinstance(error, PaidError) else []
+        spent = [events.Spent(usage=error.usage, reason=error.public_message)] if error.usage else []
         if not error.retryable or (now - run.troubled_at).total_seconds() + pause > patience:
             # Users can read the journal: details that name our hosts go to the log only.
             message = "the model failed past the retry limit: the turn ends"
@@ -278,7 +277,7 @@ class Engine:
                 attempts=run.attempts + 1,
                 error=str(error),
             )
-            await self.recorder.record(run, [*spent, events.Failed(reason=error.told, code="provider_error")])
+            await self.recorder.record(run, [*spent, events.Failed(reason=error.public_message, code="provider_error")])
             return
         message = "the model call failed and is retried later"
         log.info(

@@ -41,8 +41,6 @@ async def open_redis(url: str) -> AsyncIterator[Redis]:
 
 
 class RedisHistory:
-    """Histories in Redis."""
-
     def __init__(self, client: Redis) -> None:
         self._client = client
 

@@ -4,8 +4,9 @@ import asyncio
 import uuid
 from collections import OrderedDict, defaultdict
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -14,7 +15,6 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from longhouse.agents.tool import sendable
-from longhouse.errors import UnknownShape
 from longhouse.integrations.projector import SWEEP_EVERY, Projector
 from longhouse.integrations.redis import keys
 from longhouse.integrations.redis.client import TROUBLE, RedisHistory
@@ -24,7 +24,7 @@ from longhouse.journal.fold import blank, fold
 from longhouse.journal.messages import Message
 from longhouse.journal.session import Session
 from longhouse.journal.transcript import Entry, Told
-from longhouse.store import erasure, journals, projections
+from longhouse.store import journals, projections
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.store.erasure import ErasedSession
@@ -32,14 +32,13 @@ from longhouse.store.projections import ProjectionRow
 
 log = structlog.get_logger()
 
-NAME: Final = "redis"
-REMEMBERED: Final = 256
+CACHED_SESSIONS: Final = 256
 """Sessions whose folded state is cached."""
-AT_ONCE: Final = 8
+CONCURRENCY: Final = 8
 PRIOR_WITHIN: Final = 0.5
 """Timeout in seconds of a new conversation's read from Redis."""
-LOOK_EVERY: Final = 0.05
-AT_A_LOOK: Final = 1000
+POLL_EVERY: Final = 0.05
+SCAN_COUNT: Final = 1000
 """COUNT of one HSCAN call."""
 
 # KEYS: the hash of versions, the key; ARGV: marker, version, value, the key under which a foreign value is kept.
@@ -60,25 +59,19 @@ class Flushed(ConnectionError):  # noqa: N818
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    session: Session
-    head: int
-
-
-@dataclass(frozen=True, slots=True)
 class _Copy:
     """The value of one key, and the sessions it was made from, each with the head up to which it is included."""
 
     key: str
     messages: list[dict[str, Any]]
     heads: dict[str, int]
-    took_over: bool
+    has_import: bool
 
 
-class Mirror:
+class Mirror(Projector):
     """Keeps `chat_history:{chat_id}` and `subagent:{name}:{chat_id}` up to date in the background."""
 
-    name = NAME
+    name = "redis"
     place = "forgotten"
 
     def __init__(
@@ -87,31 +80,19 @@ class Mirror:
         client: Redis,
         *,
         max_history: int = 100,
-        catalog: Catalog | None = None,
         prior_within: float = PRIOR_WITHIN,
         sweep_every: float = SWEEP_EVERY,
     ) -> None:
-        self._db = db
+        super().__init__(db, sweep_every=sweep_every)
         self._redis = client
-        self._histories = RedisHistory(client)
         self._max_history = max_history
-        self._catalog = catalog
+        self._catalog = Catalog(db)
         self._prior_within = prior_within
-        self._projector = Projector(db, self, sweep_every=sweep_every)
-        self._known: OrderedDict[str, _Known] = OrderedDict()
-        self._unreadable: dict[str, int] = {}
+        self._sessions: OrderedDict[str, Session] = OrderedDict()
         self._hash = ""
         self._marker = ""
-        self._run = ""
+        self._run_id = ""
         self._progress = asyncio.Event()
-        self.nudge = self._projector.nudge
-
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator["Mirror"]:
-        async with self._projector.running():
-            yield self
-
-    # Read by other parts
 
     async def prior(
         self, chat_id: str, owner: str = keys.LOCAL, name: str | None = None, label: str = ""
@@ -120,17 +101,17 @@ class Mirror:
 
         Empty when the conversation is not new, or when Redis does not answer in time: no turn waits for the mirror.
         """
-        if self._projector.is_troubled or await projections.is_met(self._db, owner, chat_id, agent=name, label=label):
+        if self.is_troubled or await projections.is_met(self._db, owner, chat_id, agent=name, label=label):
             return ()
         key = keys.subagent_key(name, chat_id, owner, label) if name else keys.chat_key(chat_id, owner)
         try:
             async with asyncio.timeout(self._prior_within):
-                found = await self._histories.load_history(key)
+                found = await RedisHistory(self._redis).load_history(key)
         except TROUBLE as error:
             message = "A history in Redis cannot be read; the conversation starts without it."
             error_text = str(error) or type(error).__name__
             log.warning("redis_history_unreadable", message=message, key=key, error=error_text)
-            self._projector.is_troubled = True
+            self.is_troubled = True
             return ()
         return sendable(imported.as_messages(imported.last(found, self._max_history)))
 
@@ -139,16 +120,14 @@ class Mirror:
         give_up_at = asyncio.get_running_loop().time() + within
         while True:
             progress = self._progress
-            if await projections.cursor(self._db, NAME, session_id) >= seq:
+            if await projections.cursor(self._db, self.name, session_id) >= seq:
                 return True
-            if self._projector.is_troubled or asyncio.get_running_loop().time() > give_up_at:
+            if self.is_troubled or asyncio.get_running_loop().time() > give_up_at:
                 return False
             # Another process may write it, and sends no event to this one: the cursor is polled.
             with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_EVERY):
+                async with asyncio.timeout(POLL_EVERY):
                     await progress.wait()
-
-    # The target of the projector
 
     async def epoch(self) -> str:
         """Changes when Redis was flushed (the marker is gone) or restarted (the last writes may be lost)."""
@@ -156,45 +135,40 @@ class Mirror:
         await self._redis.hsetnx(self._hash, "", uuid.uuid4().hex)
         marker = await self._redis.hget(self._hash, "")
         self._marker = marker.decode() if isinstance(marker, bytes) else str(marker)
-        self._run = await self._run_id()
-        return f"{self._run}:{self._marker}"
+        with suppress(ResponseError):  # INFO may be forbidden; a flush is detected by the marker
+            self._run_id = str((await self._redis.info("server")).get("run_id", ""))
+        return f"{self._run_id}:{self._marker}"
 
-    async def _run_id(self) -> str:
-        try:
-            return str((await self._redis.info("server")).get("run_id", ""))
-        except ResponseError:
-            return ""  # INFO may be forbidden; a flush is detected by the marker
-
-    async def carry(self, rows: Sequence[ProjectionRow]) -> None:
+    async def project(self, rows: Sequence[ProjectionRow]) -> None:
         if not self._marker:
             await self.epoch()
         heads: dict[str, int] = {row.id: row.head for row in rows if row.is_ephemeral}
         copies = await self._copies([row for row in rows if not row.is_ephemeral])
         for copy in await self._write(copies):
             heads |= copy.heads
-        await projections.save(self._db, NAME, epoch=f"{self._run}:{self._marker}", heads=heads)
-        if gone := await erasure.gone(self._db, [row.id for row in rows]):
-            # Erased while it was written: the eraser may have removed the keys before this write.
-            await self._remove(_key_of(row) for row in rows if row.id in gone)
+        await projections.save(self._db, self.name, epoch=f"{self._run_id}:{self._marker}", heads=heads)
         self._progress.set()
         self._progress = asyncio.Event()
+
+    async def remove(self, rows: Sequence[ProjectionRow]) -> None:
+        await self._delete(_key_of(row) for row in rows)
 
     async def forget(self, traces: Sequence[ErasedSession]) -> None:
         """Removes the keys of erased sessions; a conversation with other sessions left is written again."""
         if not self._marker:
             await self.epoch()
         for trace in traces:
-            self._known.pop(trace.session_id, None)
+            self._sessions.pop(trace.session_id, None)
         copied = [trace for trace in traces if not trace.is_ephemeral]
-        spoken = sorted({(trace.owner, trace.conversation_id, None) for trace in copied if trace.side == "root"})
+        conversations = sorted({(trace.owner, trace.conversation_id, None) for trace in copied if trace.side == "root"})
         asked = [trace for trace in copied if trace.side == "sub"]
-        await self._remove({keys.chat_key(conversation, owner) for owner, conversation, _ in spoken})
-        await self._remove([name async for name in self._names_of(asked)])
+        await self._delete({keys.chat_key(conversation, owner) for owner, conversation, _ in conversations})
+        await self._delete([name async for name in self._subagent_keys(asked)])
         agents = sorted({(trace.owner, trace.conversation_id, trace.agent) for trace in asked})
-        left = await projections.of_conversations(self._db, [*spoken, *agents])
+        left = await projections.of_conversations(self._db, [*conversations, *agents])
         await self._write(await self._copies([row for row in left if not row.is_ephemeral]))
 
-    async def _names_of(self, asked: Sequence[ErasedSession]) -> AsyncIterator[str]:
+    async def _subagent_keys(self, asked: Sequence[ErasedSession]) -> AsyncIterator[str]:
         """The keys of these sub-agents. The full key of one with a label is only in Redis, in the hash of versions."""
         labelled: dict[str, list[ErasedSession]] = defaultdict(list)
         for trace in asked:
@@ -205,13 +179,13 @@ class Mirror:
                 yield name
         if not labelled:
             return
-        async for field, _ in self._redis.hscan_iter(self._hash, match="*subagent:*/*", count=AT_A_LOOK):
+        async for field, _ in self._redis.hscan_iter(self._hash, match="*subagent:*/*", count=SCAN_COUNT):
             name = _bytes(field).decode()
             plain, _, label = name.rpartition("/")
             if any(trace.had(label) for trace in labelled.get(plain, ())):
                 yield name
 
-    async def _remove(self, names: Iterable[str]) -> None:
+    async def _delete(self, names: Iterable[str]) -> None:
         """Deletes keys together with the foreign values kept for them, which belong to the same conversation."""
         pipeline = self._redis.pipeline()
         for name in sorted(names):
@@ -222,45 +196,33 @@ class Mirror:
     async def _copies(self, rows: Sequence[ProjectionRow]) -> list[_Copy]:
         """The values of all keys in which these sessions appear."""
         subs = [[row] for row in rows if row.side == "sub"]
-        spoken = list(dict.fromkeys((row.owner, row.conversation_id, None) for row in rows if row.side == "root"))
+        conversations = list(
+            dict.fromkeys((row.owner, row.conversation_id, None) for row in rows if row.side == "root")
+        )
         together: dict[tuple[str, str], list[ProjectionRow]] = defaultdict(list)
-        for row in await projections.of_conversations(self._db, spoken) if spoken else ():
+        for row in await projections.of_conversations(self._db, conversations) if conversations else ():
             if not row.is_ephemeral:
                 together[row.owner, row.conversation_id].append(row)
         groups, copies = [*subs, *together.values()], []
-        for start in range(0, len(groups), AT_ONCE):
-            copies += await asyncio.gather(*(self._readable(group) for group in groups[start : start + AT_ONCE]))
+        for start in range(0, len(groups), CONCURRENCY):
+            copies += await asyncio.gather(
+                *(self.readable(group, partial(self._copy, group)) for group in groups[start : start + CONCURRENCY])
+            )
         return [copy for copy in copies if copy]
-
-    async def _readable(self, rows: Sequence[ProjectionRow]) -> _Copy | None:
-        """None where a newer process wrote an unknown event: that process writes the copy, and the cursor stays put."""
-        heads = {row.id: row.head for row in rows}
-        if any(self._unreadable.get(session_id) == head for session_id, head in heads.items()):
-            return None
-        try:
-            return await self._copy(rows)
-        except UnknownShape as error:
-            message = "A journal cannot be mirrored by this process."
-            log.warning("journal_unreadable", message=message, projection=NAME, session=rows[0].id, error=str(error))
-            self._unreadable |= heads
-            return None
 
     async def _copy(self, rows: Sequence[ProjectionRow]) -> _Copy:
         """The whole history of a sub-agent, or the spoken messages of all root sessions of one conversation."""
-        known = [await self._fold(row) for row in rows]
-        first, sessions = rows[0], [one.session for one in known]
+        first, sessions = rows[0], [await self._fold(row) for row in rows]
         messages = plain.messages_of(sessions[0]) if first.side == "sub" else await self._spoken_messages(sessions)
         return _Copy(
             key=_key_of(first),
-            messages=imported.last(messages, await self._most(rows)),
-            heads={row.id: one.head for row, one in zip(rows, known, strict=True)},
-            took_over=any(_has_imported_history(session) for session in sessions),
+            messages=imported.last(messages, await self._max_messages(rows)),
+            heads={session.id: session.head for session in sessions},
+            has_import=any(_has_imported_history(session) for session in sessions),
         )
 
-    async def _most(self, rows: Sequence[ProjectionRow]) -> int:
+    async def _max_messages(self, rows: Sequence[ProjectionRow]) -> int:
         """How many messages are kept: as the agent's template says, where it is known."""
-        if self._catalog is None:
-            return self._max_history
         found = [await self._catalog.templates.find(agent) for agent in {row.agent for row in rows}]
         return max((one.memory_policy.max_history for one in found if one), default=self._max_history)
 
@@ -276,25 +238,23 @@ class Mirror:
         placed.sort(key=lambda pair: pair[0])
         return plain.as_dicts([message for _, entry in placed for message in plain.spoken(entry)])
 
-    async def _fold(self, row: ProjectionRow) -> _Known:
+    async def _fold(self, row: ProjectionRow) -> Session:
         """The session without condensation: messages that were condensed for the model are still mirrored."""
-        known = self._known.pop(row.id, None) or _Known(blank(row.id), 0)
-        while known.head < row.head and (page := await journals.read(self._db, row.id, known.head)):
-            said = (record for record in page if not isinstance(record.event, events.Condensed))
-            known = _Known(fold(said, known.session), page[-1].seq)
-        self._known[row.id] = known
-        while len(self._known) > REMEMBERED:
-            self._known.popitem(last=False)
-        return known
+        session = self._sessions.pop(row.id, None) or blank(row.id)
+        while session.head < row.head and (page := await journals.read(self._db, row.id, session.head)):
+            kept = (record for record in page if not isinstance(record.event, events.Condensed))
+            session = msgspec.structs.replace(fold(kept, session), head=page[-1].seq)
+        self._sessions[row.id] = session
+        while len(self._sessions) > CACHED_SESSIONS:
+            self._sessions.popitem(last=False)
+        return session
 
     async def _write(self, copies: Sequence[_Copy]) -> Iterable[_Copy]:
         """Writes whole values; on return, Redis holds all of them or newer ones."""
-        if not copies:
-            return ()
         pipeline = self._redis.pipeline(transaction=False)
         for copy in copies:
             version, value = sum(copy.heads.values()), msgspec.json.encode(copy.messages)
-            keep_at = "" if copy.took_over else _backup_key(copy.key)
+            keep_at = "" if copy.has_import else _backup_key(copy.key)
             pipeline.eval(WRITE, 2, self._hash, copy.key, self._marker, version, value, keep_at)
         if b"flushed" in [_bytes(answer) for answer in await pipeline.execute()]:
             self._marker = ""

@@ -8,7 +8,7 @@ import httpx2
 from httpcore2 import AsyncNetworkBackend, AsyncNetworkStream
 from mcp.shared._httpx_utils import create_mcp_http_client
 
-from longhouse.egress import ANYWHERE, Gate, Lookup, look_up
+from longhouse.egress import ANYWHERE, EgressResolver, Lookup, look_up
 
 
 def client_of(headers: dict[str, str] | None = None) -> httpx2.AsyncClient:
@@ -32,7 +32,7 @@ class Guarded(AsyncNetworkBackend):
 
     def __init__(self, lookup: Lookup) -> None:
         self._inner = httpcore2.AnyIOBackend()
-        self._gate = Gate(ANYWHERE, lookup)
+        self._gate = EgressResolver(ANYWHERE, lookup)
 
     async def connect_tcp(
         self,
