@@ -199,7 +199,7 @@ async def test_a_postgres_that_goes_away_ends_streams_with_an_error(serving: Ser
         visit = InflightRequest(asyncio.current_task())
         telling = follow_turn(visit, db, house.app.bus, where)
         response = (
-            stream.ChatStream(Completion(telling, include_usage=False, ignored=[]).chunks())
+            stream.ChatStream(Completion(telling).chunks())
             if is_chat
             else stream.EventStream(events_of(db, house.app.bus, session_id, 0, until_rest_of=None, deltas=True))
         )

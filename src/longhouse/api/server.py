@@ -25,7 +25,6 @@ from longhouse.api.openai.session_resolver import SessionResolver
 from longhouse.api.sessions import artifacts, event_routes, replay
 from longhouse.api.sessions import routes as sessions_routes
 from longhouse.api.sessions.routes import Sessions
-from longhouse.api.sgr import agent_log
 from longhouse.api.sgr import routes as sgr_routes
 from longhouse.catalog.validation import CatalogValidator
 from longhouse.errors import CallerError
@@ -67,7 +66,7 @@ def build(
     )
     inbox = Inbox(db, bus)
     turns = SessionResolver(db, catalog, inbox, Router(AgentDirectory(finder), default_template), prior)
-    held = Sessions(inbox, catalog, turns)
+    held = Sessions(inbox, catalog)
     # The routes look these up by name: see `json_route.of_app`.
     parts = {"db": db, "door": door, "catalog": catalog, "admission": admission, "finder": finder, "toolbox": toolbox}
     app.state = State({**parts, "sessions": held})
@@ -77,8 +76,8 @@ def build(
         event_routes.router,
         artifacts.router,
         replay.router,
-        agent_log.router,
-        sgr_routes.routes(db, bus, held),
+        sgr_routes.log_router,
+        sgr_routes.router,
         keys.router,
         search.router,
         security.router,
