@@ -195,7 +195,7 @@ async def cancel_all(client: Client) -> None:
 
 async def inside(house: House, key: Client, visitors: int) -> None:
     """Waits until so many requests of this key are being served."""
-    visits: InflightRequests = house.app.door.visits
+    visits: InflightRequests = house.app.door.inflight
     async with asyncio.timeout(10):
         while len(visits.of(key.id)) != visitors:
             await asyncio.sleep(0.01)
@@ -236,7 +236,7 @@ async def test_a_key_that_another_process_revokes_is_missed_soon(serving: Servin
                 await asyncio.wait_for(exhausted(stream), 10)
             with pytest.raises(AuthenticationError):
                 await client.models.list()
-        assert not house.app.door.visits.some.is_set()
+        assert not house.app.door.inflight.some.is_set()
         await cancel_all(await client_of(house, "ann"))
 
 

@@ -14,7 +14,7 @@ from fastapi.security.base import SecurityBase
 from starlette.datastructures import Headers
 
 from longhouse import background
-from longhouse.api.inflight import VISIT, InflightRequests
+from longhouse.api.inflight import INFLIGHT, InflightRequests
 from longhouse.api.rate_limits import KeyLimits, Meter
 from longhouse.errors import CallerError
 from longhouse.journal.session import LOCAL_OWNER
@@ -62,7 +62,7 @@ class Authenticator:
 
     def __init__(self, db: Database, *, admin_key: str, limits: KeyLimits) -> None:
         self.db = db
-        self.visits = InflightRequests()
+        self.inflight = InflightRequests()
         self._admin = keys.digest_of(admin_key) if admin_key else ""
         self._limits = limits
         self._meters: dict[str, Meter] = {}
@@ -82,7 +82,7 @@ class Authenticator:
             return known
         caller = LOCAL if await self.is_open() else await self._recognise(request.headers)
         if caller.meter:
-            self.visits.enter(request.scope[VISIT], caller.key, caller.meter)
+            self.inflight.enter(request.scope[INFLIGHT], caller.key, caller.meter)
         request.scope[CALLER] = caller
         return caller
 
@@ -90,15 +90,15 @@ class Authenticator:
         """Revokes the key and ends the requests in flight that use it."""
         found = await keys.revoke(self.db, key_id)
         if found:
-            self.visits.end(key_id)
+            self.inflight.end(key_id)
         return found
 
     async def watch(self) -> None:
         """Ends requests in flight whose key was revoked by another process."""
-        await self.visits.some.wait()
+        await self.inflight.some.wait()
         await asyncio.sleep(LOOK_EVERY)
-        for key_id in await keys.revoked(self.db, self.visits.keys):
-            self.visits.end(key_id)
+        for key_id in await keys.revoked(self.db, self.inflight.keys):
+            self.inflight.end(key_id)
 
     async def _recognise(self, headers: Headers) -> Caller:
         secret = _presented(headers)

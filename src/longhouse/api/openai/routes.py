@@ -6,7 +6,7 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from longhouse.agents.template import Streaming
 from longhouse.api import auth, wire
-from longhouse.api.inflight import VISIT
+from longhouse.api.inflight import INFLIGHT
 from longhouse.api.json_route import REFUSED, JsonRoute
 from longhouse.api.openai.completions import Completion
 from longhouse.api.openai.session_resolver import SESSION_ID, SessionResolver, unknown_model
@@ -33,7 +33,7 @@ def routes(db: Database, bus: Bus, catalog: Catalog, resolver: SessionResolver) 
         """Sends a message to an agent. `model` is a template, `template@version`, `auto` or a session id; the `model`
         of the response is the session."""
         handle = await resolver.attach(caller, chat, await request.body(), request.headers)
-        turn_stream = follow_turn(request.scope[VISIT], db, bus, handle)
+        turn_stream = follow_turn(request.scope[INFLIGHT], db, bus, handle)
         template = await catalog.templates.find(handle.session.agent, handle.version)
         streaming = template.llm_policy.streaming if template else Streaming()
         completion = Completion(turn_stream, chat.include_usage, chat.ignored, streaming)
