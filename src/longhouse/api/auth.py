@@ -5,7 +5,7 @@ import hmac
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Final
 
 from fastapi import Depends, Request
@@ -103,30 +103,22 @@ class Authenticator:
     async def _recognise(self, headers: Headers) -> Caller:
         secret = _presented(headers)
         if self._admin and hmac.compare_digest(keys.digest_of(secret), self._admin):
-            return Caller(LOCAL_OWNER, ADMIN_KEY_ID, "admin", self._meter(ADMIN_KEY_ID, self._limits))
+            return Caller(LOCAL_OWNER, ADMIN_KEY_ID, "admin", self._meter(ADMIN_KEY_ID))
         found = await keys.find(self.db, secret) if OURS.fullmatch(secret) else None
         if found is None:
             raise _unknown("This API key is not valid.")
-        return Caller(found.owner, found.id, found.role, self._meter(found.id, self._limits_of(found)))
+        return Caller(found.owner, found.id, found.role, self._meter(found.id, found))
 
-    def _limits_of(self, key: Key) -> KeyLimits:
-        return KeyLimits(
-            rate_limit=key.rate_limit or self._limits.rate_limit,
-            max_concurrent=key.max_concurrent or self._limits.max_concurrent,
-            sessions_per_hour=key.sessions_per_hour or self._limits.sessions_per_hour,
-        )
-
-    def _meter(self, key_id: str, limits: KeyLimits) -> Meter:
+    def _meter(self, key_id: str, key: Key | None = None) -> Meter:
         if key_id not in self._meters:
-            self._meters[key_id] = Meter(limits)
+            limits = {name: getattr(key, name, None) or default for name, default in asdict(self._limits).items()}
+            self._meters[key_id] = Meter(KeyLimits(**limits))
         return self._meters[key_id]
 
 
 @asynccontextmanager
-async def open_door(
-    db: Database, *, admin_key: str = "", limits: KeyLimits | None = None
-) -> AsyncIterator[Authenticator]:
-    door = Authenticator(db, admin_key=admin_key, limits=limits or KeyLimits())
+async def open_door(db: Database, *, admin_key: str, limits: KeyLimits) -> AsyncIterator[Authenticator]:
+    door = Authenticator(db, admin_key=admin_key, limits=limits)
     await door.is_open()  # a key that exists at the start counts, even if it is revoked before the first request
     # Without this poll, requests with keys revoked elsewhere would never be ended.
     async with background.running("revoked_keys", door.watch):
@@ -158,18 +150,14 @@ Admin = Annotated[Caller, Depends(admin)]
 
 def _presented(headers: Headers) -> str:
     """The API key of a request; two different keys are refused."""
-    given = [_bearer(value) for value in headers.getlist("authorization")]
+    split = (value.partition(" ") for value in headers.getlist("authorization"))
+    given = [key.strip() if scheme.lower() == "bearer" else "" for scheme, _, key in split]
     given += [value for value in headers.getlist("x-api-key") if value]
     if not given:
         raise _unknown("Send an API key: 'Authorization: Bearer <key>', or 'x-api-key: <key>'.")
     if len(set(given)) > 1 or not 0 < len(given[0]) <= MAX_KEY:
         raise _unknown("Send one API key: 'Authorization: Bearer <key>', or 'x-api-key: <key>'.")
     return given[0]
-
-
-def _bearer(value: str) -> str:
-    scheme, _, key = value.partition(" ")
-    return key.strip() if scheme.lower() == "bearer" else ""
 
 
 def _unknown(message: str) -> CallerError:

@@ -8,12 +8,13 @@ from typing import Final
 import structlog
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.datastructures import State
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import longhouse
-from longhouse.api import auth, errors, metrics, openapi, origins, wire
+from longhouse.api import auth, errors, openapi, origins, wire
 from longhouse.api.admin import catalog as admin_catalog
 from longhouse.api.admin import keys, search, security
 from longhouse.api.admin import routes as admin_routes
@@ -112,7 +113,7 @@ def _add_watching(app: FastAPI, db: Database, numbers: Metrics) -> None:
     @app.get("/metrics", tags=["Watching"], dependencies=[Depends(auth.admin)])
     async def show_metrics() -> Response:
         """Prometheus metrics."""
-        return Response(numbers.page(), media_type=metrics.CONTENT_TYPE)
+        return Response(numbers.page(), media_type=CONTENT_TYPE_LATEST)
 
 
 def _add_error_handlers(app: FastAPI) -> None:

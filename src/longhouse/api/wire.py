@@ -1,7 +1,6 @@
 """The wire format: request bodies are validated, responses and errors have OpenAI's shapes."""
 
 import base64
-import hashlib
 import json
 import re
 from typing import Annotated, Any, Final, Literal, TypeVar
@@ -75,15 +74,14 @@ class RefusalPart(_Lenient):
     refusal: StrictStr
 
 
-class WireImageUrl(_Lenient):
-    url: StrictStr
-    detail: StrictStr | None = None
+def _is_image(url: str) -> str:
+    image_bytes(url)
+    return url
 
-    @pydantic.field_validator("url")
-    @classmethod
-    def _came_along(cls, url: str) -> str:
-        image_bytes(url)
-        return url
+
+class WireImageUrl(_Lenient):
+    url: Annotated[StrictStr, pydantic.AfterValidator(_is_image)]
+    detail: StrictStr | None = None
 
 
 class WireImagePart(_Lenient):
@@ -304,11 +302,6 @@ def image_bytes(url: str) -> tuple[str, bytes]:
         return match[1].lower(), base64.b64decode(url[match.end() :], validate=True)
     except ValueError:
         raise PydanticCustomError("image", "The image is not valid base64") from None
-
-
-def digest_of(body: bytes, *named: str | None) -> str:
-    """The digest by which a repeated request is recognised: its body, and the headers that name its conversation."""
-    return hashlib.sha256(b"\x00".join([body, *((name or "").encode() for name in named)])).hexdigest()
 
 
 class Documented:
