@@ -30,10 +30,10 @@ backlog is accepted at once before it can be counted."""
 BACKLOG: Final = 256
 """Connections that the kernel queues until they are accepted."""
 WARN_EVERY: Final = 60.0
-
-
 DRAINED: Final = 256 * 1024
 """Bytes that are still read and discarded after a refusal."""
+TOO_LARGE: Final = CallerError("The headers of the request are too large.", status=431, code="headers_too_large")
+TOO_SLOW: Final = CallerError("The rest of the request did not come in time.", status=408, code="request_timeout")
 
 Phase = Literal["awaiting", "head", "body", "answering", "refused"]
 """Before a request, in its head, in its body, after it; or after a refusal, when no further request is read."""
@@ -164,7 +164,7 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         super().data_received(data)
         if self._unparsed > self._bounds.head:
-            self._refuse((self.phase == "head" and self._excess_of_head()) or _too_large())
+            self._refuse((self.phase == "head" and self._excess_of_head()) or TOO_LARGE)
 
     # Callbacks of the parser
 
@@ -187,16 +187,13 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _excess_of_head(self) -> CallerError | None:
         """The error of a complete head that exceeds the limits; `_unparsed` bounds an incomplete one."""
-        bounds, total = self._bounds, len(self.url)
-        if total > bounds.header:
+        bounds = self._bounds
+        if len(self.url) > bounds.header:
             return CallerError("The address of the request is too long.", status=414, code="uri_too_long")
-        for name, value in self.headers:
-            size = len(name) + len(value)
-            total += size
-            if size > bounds.header:
-                return _too_large()
-        is_large = total > bounds.head or len(self.headers) > bounds.headers
-        return _too_large() if is_large or len(self.pipeline) >= bounds.pipelined else None
+        sizes = [len(name) + len(value) for name, value in self.headers]
+        is_large = max(sizes, default=0) > bounds.header or len(self.url) + sum(sizes) > bounds.head
+        is_long = len(sizes) > bounds.headers or len(self.pipeline) >= bounds.pipelined
+        return TOO_LARGE if is_large or is_long else None
 
     def on_body(self, body: bytes) -> None:
         self._unparsed = 0
@@ -234,11 +231,11 @@ class BoundedProtocol(HttpToolsProtocol):
             case "awaiting" if waited > bounds.head_within:
                 self.transport.close()
             case "head" if waited > bounds.head_within:
-                self._refuse(_too_slow())
+                self._refuse(TOO_SLOW)
             case "body" if self.flow.read_paused or self.cycle.waiting_for_100_continue:
                 self.since = now  # the server has not asked for more yet
             case "body" if waited > bounds.pause_within or now - self._began > bounds.request_within:
-                self._refuse(_too_slow())
+                self._refuse(TOO_SLOW)
             case "refused" if waited > bounds.linger:
                 self.transport.abort()
 
@@ -260,23 +257,20 @@ class BoundedProtocol(HttpToolsProtocol):
         log.info("connection_refused", request_id=request_id, status=error.status, phase=self.phase)
         self._unparsed = 0
         self._await("refused")
-        if self._is_answering:
-            self.transport.abort()
+        is_answering = self.cycle is not None and not self.cycle.response_complete
+        if self.pipeline or (is_answering and self.cycle.response_started):
+            self.transport.abort()  # the client would take a second response for a part of the first
             return
-        if self.cycle and not self.cycle.response_complete:
+        if is_answering:
             # The application sees a disconnected client, and its response is discarded.
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        self.transport.write(_written(error, request_id))
+        response = wire.refused(error)
+        headers = [*response.raw_headers, (b"x-request-id", request_id.encode()), (b"connection", b"close")]
+        lines = (b"%b: %b\r\n" % header for header in headers)
+        self.transport.write(b"".join([STATUS_LINE[error.status], *lines, b"\r\n", bytes(response.body)]))
         self.transport.write_eof()
         self.flow.resume_reading()
-
-    @property
-    def _is_answering(self) -> bool:
-        """Has a response begun? The client would take a second one for a part of it."""
-        if self.pipeline:
-            return True
-        return self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete
 
 
 def raise_file_limit() -> None:
@@ -302,19 +296,3 @@ def config_of(app: ASGIApp, connections: Connections | None = None, **options: A
         backlog=BACKLOG,
         **options,
     )
-
-
-def _written(error: CallerError, request_id: str) -> bytes:
-    response = wire.refused(error)
-    headers = [*response.raw_headers, (b"x-request-id", request_id.encode()), (b"connection", b"close")]
-    return b"".join(
-        [STATUS_LINE[error.status], *(b"%b: %b\r\n" % header for header in headers), b"\r\n", bytes(response.body)]
-    )
-
-
-def _too_large() -> CallerError:
-    return CallerError("The headers of the request are too large.", status=431, code="headers_too_large")
-
-
-def _too_slow() -> CallerError:
-    return CallerError("The rest of the request did not come in time.", status=408, code="request_timeout")

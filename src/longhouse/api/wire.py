@@ -169,12 +169,6 @@ class ChatRequest(_Lenient):
         """Does the caller keep the history itself?"""
         return self.context is not None or self.subagent_contexts is not None
 
-    @pydantic.field_validator("response_format")
-    @classmethod
-    def _is_json(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
-        json.dumps(value, allow_nan=False)
-        return value
-
     @property
     def include_usage(self) -> bool:
         return bool(self.stream_options and self.stream_options.get("include_usage"))

@@ -17,17 +17,6 @@ from longhouse.journal.session import AGENT_FAILED
 from longhouse.journal.spoken import BLANK_LINE
 from longhouse.store import sessions
 
-STATUSES: Final = {
-    "cancelled": 409,
-    "limit_reached": 422,
-    "not_set_up": 503,
-    "provider_error": 502,
-    "session_deleted": 409,
-    "template_not_found": 404,
-    "unreadable_reply": 502,
-}
-"""HTTP status of failed turns, by code. Limits are set by the operator: no defect, and a retry would not help."""
-
 _encode: Final = msgspec.json.encode
 _REST_OF_CHUNK: Final = b',"logprobs":null,"finish_reason":null}]}\n\n'
 
@@ -66,7 +55,7 @@ class Completion:
         async for pieces in turn.pieces():
             yield b"".join(self._encoded(piece) for piece in pieces) if pieces else stream.HEARTBEAT
         if turn.error:
-            yield stream.data(turn.error)
+            yield stream.data(wire.envelope_of(turn.error))
             return
         await self._record_fingerprint()
         yield self._chunk({}, finish="stop", activity=last_activity(turn))
@@ -83,9 +72,9 @@ class Completion:
                 self._add_content(piece)
                 reasoning += piece.reasoning
         if turn.error:
-            # The prompt is in the journal: a retry would only duplicate it.
-            status = STATUSES.get(turn.error["error"]["code"], 500)
-            return wire.Json(turn.error, status_code=status, headers={"x-should-retry": "false"})
+            refused = wire.refused(turn.error)
+            refused.headers["x-should-retry"] = "false"  # the prompt is in the journal: a retry would only duplicate it
+            return refused
         await self._record_fingerprint()
         message = {"role": "assistant", "content": self._content, "refusal": None}
         if reasoning:

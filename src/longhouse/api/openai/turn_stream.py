@@ -5,13 +5,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from longhouse.agents.delegation import PREFIX
-from longhouse.api import streaming, wire
+from longhouse.api import streaming
 from longhouse.api.inflight import InflightRequest
 from longhouse.api.openai.turn_handle import TurnHandle
 from longhouse.api.sessions.decisions import all_waiting, undecided, words_on
 from longhouse.api.sessions.tail import Seen, follow
 from longhouse.api.sessions.tree_reader import News, TreeReader
 from longhouse.api.sessions.waiting import Question, WaitingStatus, handles_in, own, waiting_status
+from longhouse.errors import CallerError
 from longhouse.journal import events
 from longhouse.journal.events import Fault, Recorded
 from longhouse.journal.fold import fold
@@ -24,6 +25,16 @@ from longhouse.store.database import Database
 WITH_IT: Final = "Your message is kept, and reaches the agent once this is decided:"
 BEHIND_IT: Final = "Your message is next, once this is decided:"
 BEHIND_QUESTION: Final = "Your message is next, once this is answered:"
+STATUSES: Final = {
+    "cancelled": 409,
+    "limit_reached": 422,
+    "not_set_up": 503,
+    "provider_error": 502,
+    "session_deleted": 409,
+    "template_not_found": 404,
+    "unreadable_reply": 502,
+}
+"""HTTP status of failed turns, by code. Limits are set by the operator: no defect, and a retry would not help."""
 SHOWN: Final = 2_000
 """Characters of a tool's result that are shown; the journal has the whole result."""
 
@@ -53,7 +64,7 @@ class TurnStream:
     """False: the client sees nothing before the end, so a restarted step needs no correction."""
     is_over: bool = False
     """The turn has ended, or waits for a person, and all pieces were sent."""
-    error: dict[str, Any] | None = None
+    error: CallerError | None = None
     """Why the response ended without an answer or a question."""
     question: Question | None = None
     """The question of a sub-agent, which is asked in this response."""
@@ -269,7 +280,7 @@ class TurnStream:
 
     def _fail(self, message: str, code: str) -> None:
         kind = "invalid_request_error" if code in ("template_not_found", "limit_reached") else "server_error"
-        self.is_over, self.error = True, wire.envelope(message, kind=kind, code=code)
+        self.is_over, self.error = True, CallerError(message, status=STATUSES.get(code, 500), kind=kind, code=code)
 
     def _convert_event(self, event: events.Event) -> list[Piece]:
         match event:
