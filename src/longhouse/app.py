@@ -19,7 +19,7 @@ from longhouse.agents.strategies.structured import SGRAgent
 from longhouse.agents.strategies.tool_calling import ToolCallingAgent
 from longhouse.agents.template import Template
 from longhouse.api import server
-from longhouse.api.auth import LOCAL, Authenticator, open_door
+from longhouse.api.auth import LOCAL, Authenticator
 from longhouse.api.metrics import Metrics
 from longhouse.api.rate_limits import KeyLimits
 from longhouse.catalog.sources import publish_classes, publish_templates
@@ -104,7 +104,7 @@ class App:
     worker: Worker
     pool: Pool
     catalog: Catalog
-    door: Authenticator
+    authenticator: Authenticator
     asgi: ASGIApp
     postgres: Postgres | None
     """None with an external Postgres."""
@@ -160,14 +160,14 @@ async def open_app(
             open_mcp(servers, toolbox),
             registry.kept(),
             worker.working(),
-            open_authenticator(settings, db) as door,
+            open_authenticator(settings, db) as authenticator,
         ):
             asgi = server.build(
                 db,
                 bus,
                 catalog,
                 numbers,
-                door=door,
+                authenticator=authenticator,
                 toolbox=toolbox,
                 admission=validator_of(setup, catalog),
                 finder=finder,
@@ -175,8 +175,8 @@ async def open_app(
                 prior=prior,
             )
             app = App(
-                db=db, bus=bus, worker=worker, pool=pool, catalog=catalog, door=door, asgi=asgi, postgres=postgres,
-                is_demo=not settings.llm_base_url,
+                db=db, bus=bus, worker=worker, pool=pool, catalog=catalog, authenticator=authenticator, asgi=asgi,
+                postgres=postgres, is_demo=not settings.llm_base_url,
             )  # fmt: skip
             async with watchdog.watching():
                 yield app
@@ -272,7 +272,7 @@ def open_authenticator(settings: Settings, db: Database) -> AbstractAsyncContext
         max_concurrent=settings.max_concurrent,
         sessions_per_hour=settings.sessions_per_hour,
     )
-    return open_door(db, admin_key=settings.admin_key.get_secret_value().strip(), limits=limits)
+    return Authenticator(db, admin_key=settings.admin_key.get_secret_value().strip(), limits=limits).running()
 
 
 def validator_of(setup: Configured, catalog: Catalog) -> CatalogValidator:

@@ -309,7 +309,7 @@ async def test_where_everybody_is_busy_the_next_one_is_told_so(serving: Serving)
 async def _reached(house: House) -> None:
     """Waits until the head of a request from somebody known is here."""
     async with asyncio.timeout(10):
-        while not any(one.is_known for one in house.connections.waiting):
+        while not any(one.is_authenticated for one in house.connections.waiting):
             await asyncio.sleep(0.01)
 
 

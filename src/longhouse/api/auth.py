@@ -27,7 +27,7 @@ OURS: Final = re.compile(r"lh_[A-Za-z0-9_-]{43}")
 MAX_KEY: Final = 512
 CALLER: Final = "longhouse.caller"
 """The key under which the request's scope holds its caller."""
-LOOK_EVERY: Final = 1.0
+POLL_EVERY: Final = 1.0
 """Seconds between polls for keys that another process has revoked."""
 
 
@@ -67,20 +67,20 @@ class Authenticator:
         self._limits = limits
         self._meters: dict[str, Meter] = {}
         # Once keys are required, they stay required until the next start: revoking the last key must not open the API.
-        self._is_shut = bool(admin_key)
+        self._requires_key = bool(admin_key)
 
     async def is_open(self) -> bool:
         """True while no key is set. Queried each time, since another process may create the first key."""
-        if not self._is_shut:
-            self._is_shut = await keys.is_any_valid(self.db)
-        return not self._is_shut
+        if not self._requires_key:
+            self._requires_key = await keys.is_any_valid(self.db)
+        return not self._requires_key
 
-    async def admit(self, request: Request) -> Caller:
+    async def authenticate(self, request: Request) -> Caller:
         """Returns the caller of this request, or raises; a second call for the same request returns the same caller."""
         known: Caller | None = request.scope.get(CALLER)
         if known:
             return known
-        caller = LOCAL if await self.is_open() else await self._recognise(request.headers)
+        caller = LOCAL if await self.is_open() else await self._caller_of(request.headers)
         if caller.meter:
             self.inflight.enter(request.scope[INFLIGHT], caller.key, caller.meter)
         request.scope[CALLER] = caller
@@ -93,20 +93,27 @@ class Authenticator:
             self.inflight.end(key_id)
         return found
 
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator["Authenticator"]:
+        await self.is_open()  # a key that exists at the start counts, even if it is revoked before the first request
+        # Without this poll, requests with keys revoked elsewhere would never be ended.
+        async with background.running("revoked_keys", self.watch):
+            yield self
+
     async def watch(self) -> None:
         """Ends requests in flight whose key was revoked by another process."""
-        await self.inflight.some.wait()
-        await asyncio.sleep(LOOK_EVERY)
+        await self.inflight.not_empty.wait()
+        await asyncio.sleep(POLL_EVERY)
         for key_id in await keys.revoked(self.db, self.inflight.keys):
             self.inflight.end(key_id)
 
-    async def _recognise(self, headers: Headers) -> Caller:
-        secret = _presented(headers)
+    async def _caller_of(self, headers: Headers) -> Caller:
+        secret = _api_key(headers)
         if self._admin and hmac.compare_digest(keys.digest_of(secret), self._admin):
             return Caller(LOCAL_OWNER, ADMIN_KEY_ID, "admin", self._meter(ADMIN_KEY_ID))
         found = await keys.find(self.db, secret) if OURS.fullmatch(secret) else None
         if found is None:
-            raise _unknown("This API key is not valid.")
+            raise _invalid_key("This API key is not valid.")
         return Caller(found.owner, found.id, found.role, self._meter(found.id, found))
 
     def _meter(self, key_id: str, key: Key | None = None) -> Meter:
@@ -114,15 +121,6 @@ class Authenticator:
             limits = {name: getattr(key, name, None) or default for name, default in asdict(self._limits).items()}
             self._meters[key_id] = Meter(KeyLimits(**limits))
         return self._meters[key_id]
-
-
-@asynccontextmanager
-async def open_door(db: Database, *, admin_key: str, limits: KeyLimits) -> AsyncIterator[Authenticator]:
-    door = Authenticator(db, admin_key=admin_key, limits=limits)
-    await door.is_open()  # a key that exists at the start counts, even if it is revoked before the first request
-    # Without this poll, requests with keys revoked elsewhere would never be ended.
-    async with background.running("revoked_keys", door.watch):
-        yield door
 
 
 class Guard(SecurityBase):
@@ -134,8 +132,8 @@ class Guard(SecurityBase):
         self.model = HTTPBearer(description=f"An API key with the role {role}; the header x-api-key is as good.")
 
     async def __call__(self, request: Request) -> Caller:
-        door: Authenticator = request.app.state.door
-        caller = await door.admit(request)
+        authenticator: Authenticator = request.app.state.authenticator
+        caller = await authenticator.authenticate(request)
         if self._role == "admin" and caller.role != "admin":
             raise CallerError("This needs an admin key.", status=403, code="insufficient_permissions")
         return caller
@@ -148,17 +146,17 @@ User = Annotated[Caller, Depends(user)]
 Admin = Annotated[Caller, Depends(admin)]
 
 
-def _presented(headers: Headers) -> str:
+def _api_key(headers: Headers) -> str:
     """The API key of a request; two different keys are refused."""
     split = (value.partition(" ") for value in headers.getlist("authorization"))
     given = [key.strip() if scheme.lower() == "bearer" else "" for scheme, _, key in split]
     given += [value for value in headers.getlist("x-api-key") if value]
     if not given:
-        raise _unknown("Send an API key: 'Authorization: Bearer <key>', or 'x-api-key: <key>'.")
+        raise _invalid_key("Send an API key: 'Authorization: Bearer <key>', or 'x-api-key: <key>'.")
     if len(set(given)) > 1 or not 0 < len(given[0]) <= MAX_KEY:
-        raise _unknown("Send one API key: 'Authorization: Bearer <key>', or 'x-api-key: <key>'.")
+        raise _invalid_key("Send one API key: 'Authorization: Bearer <key>', or 'x-api-key: <key>'.")
     return given[0]
 
 
-def _unknown(message: str) -> CallerError:
+def _invalid_key(message: str) -> CallerError:
     return CallerError(message, status=401, code="invalid_api_key")

@@ -90,7 +90,7 @@ class Connections:
         if not is_full and len(self.waiting) <= self.bounds.waiting:
             return
         # Only if there is no other, an authenticated client is dropped. The new connection is not authenticated yet.
-        longest = next(each for each in self.waiting if not each.is_known)
+        longest = next(each for each in self.waiting if not each.is_authenticated)
         longest = next(iter(self.waiting)) if is_full and longest is one else longest
         if is_full and longest is one:
             self._warn(one, "connection_turned_away", "Every connection is in use; a new one was turned away.")
@@ -220,7 +220,7 @@ class BoundedProtocol(HttpToolsProtocol):
     # Callbacks of `Connections`
 
     @property
-    def is_known(self) -> bool:
+    def is_authenticated(self) -> bool:
         """Is the caller of the awaited request authenticated?"""
         return self.phase == "body" and CALLER in self.scope
 
@@ -265,7 +265,7 @@ class BoundedProtocol(HttpToolsProtocol):
             # The application sees a disconnected client, and its response is discarded.
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        response = wire.refused(error)
+        response = wire.error_response(error)
         headers = [*response.raw_headers, (b"x-request-id", request_id.encode()), (b"connection", b"close")]
         lines = (b"%b: %b\r\n" % header for header in headers)
         self.transport.write(b"".join([STATUS_LINE[error.status], *lines, b"\r\n", bytes(response.body)]))

@@ -48,7 +48,7 @@ class InflightRequests:
 
     def __init__(self) -> None:
         self._by_key: defaultdict[str, set[InflightRequest]] = defaultdict(set)
-        self.some = asyncio.Event()
+        self.not_empty = asyncio.Event()
         """Set while there are requests in flight."""
 
     @property
@@ -64,7 +64,7 @@ class InflightRequests:
         meter.enter()
         inflight.key = key
         self._by_key[key].add(inflight)
-        self.some.set()
+        self.not_empty.set()
 
     def leave(self, inflight: InflightRequest) -> None:
         """Removes the request; one that never entered is ignored."""
@@ -75,7 +75,7 @@ class InflightRequests:
         if not self._by_key[inflight.key]:
             del self._by_key[inflight.key]
         if not self._by_key:
-            self.some.clear()
+            self.not_empty.clear()
 
     def end(self, key: str) -> None:
         """Ends all requests of this key, except the current one."""
@@ -119,7 +119,7 @@ class DrainMiddleware:
             with suppress(TimeoutError):
                 async with asyncio.timeout(LAST_ERROR_WITHIN):
                     if not is_begun:
-                        await wire.refused(inflight.last_error)(scope, receive, tracked)
+                        await wire.error_response(inflight.last_error)(scope, receive, tracked)
                     elif inflight.in_stream and not is_complete:
                         body = inflight.in_stream(inflight.last_error)
                         await send({"type": "http.response.body", "body": body, "more_body": False})

@@ -17,7 +17,7 @@ class Metrics:
         instances: Callable[[], Iterable[Instance]],
         refused: Callable[[], Mapping[str, int]] = dict,
         blocked: Callable[[], tuple[int, float]] = lambda: (0, 0.0),
-        left: Callable[[], int] = int,
+        left_behind: Callable[[], int] = int,
     ) -> None:
         """`blocked`: how often the event loop was blocked, and for how many seconds in total."""
         self._registry = CollectorRegistry()
@@ -31,7 +31,7 @@ class Metrics:
         self._instances = instances
         self._refused = refused
         self._blocked = blocked
-        self._left = left
+        self._left_behind = left_behind
         self._registry.register(self)
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
@@ -57,7 +57,7 @@ class Metrics:
             "longhouse_event_loop_blocked_seconds", "Seconds that the event loop stood still", value=seconds
         )
         about = "Calls of tools that go on although their time is up"
-        yield GaugeMetricFamily("longhouse_calls_left_behind", about, value=self._left())
+        yield GaugeMetricFamily("longhouse_calls_left_behind", about, value=self._left_behind())
 
     def page(self) -> bytes:
         return generate_latest(self._registry)

@@ -31,14 +31,14 @@ FOREIGN: Final = (
 )
 
 
-async def refusal(scope: Scope, door: Authenticator) -> CallerError | None:
+async def origin_error(scope: Scope, authenticator: Authenticator) -> CallerError | None:
     """The error for a request with a bad host or a foreign origin; None: accepted. With keys, the key decides."""
     host, is_foreign = _origin(scope)
     if LOCAL_HOST.fullmatch(host) and not is_foreign:
         return None
     if ANY_HOST.fullmatch(host):
         with suppress(*PASSING):  # while Postgres is away, the API may be open
-            if not await door.is_open():
+            if not await authenticator.is_open():
                 return None
     if is_foreign and LOCAL_HOST.fullmatch(host):
         return CallerError(FOREIGN, status=403, code="foreign_origin")
@@ -52,10 +52,10 @@ def _origin(scope: Scope) -> tuple[str, bool]:
     if scope["method"] in SAFE:
         return host, False
     for name, value in scope["headers"]:
-        said = value.decode("latin-1").lower()
+        text = value.decode("latin-1").lower()
         # The scheme is not compared: a proxy in front of the server may terminate TLS.
-        if name == b"origin" and said.partition("://")[2] != host.lower():
+        if name == b"origin" and text.partition("://")[2] != host.lower():
             return host, True
-        if name == b"sec-fetch-site" and said not in OURS:
+        if name == b"sec-fetch-site" and text not in OURS:
             return host, True
     return host, False

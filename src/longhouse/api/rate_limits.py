@@ -56,19 +56,19 @@ class Meter:
     def __init__(self, limits: KeyLimits) -> None:
         self._requests = Bucket(limits.rate_limit, 60.0)
         self._sessions = Bucket(limits.sessions_per_hour, 3600.0)
-        self._places = limits.max_concurrent
-        self._inside = 0
+        self._max_concurrent = limits.max_concurrent
+        self._concurrent = 0
 
     def enter(self) -> None:
         """Counts a new request, or raises; each successful call needs a `leave`."""
-        if self._inside >= self._places:
-            raise _too_many(f"This key has {self._places} requests open, and may have no more at once.", 1.0)
+        if self._concurrent >= self._max_concurrent:
+            raise _too_many(f"This key has {self._max_concurrent} requests open, and may have no more at once.", 1.0)
         if wait := self._requests.take():
             raise _too_many(f"This key may send {self._requests.size} requests a minute.", wait)
-        self._inside += 1
+        self._concurrent += 1
 
     def leave(self) -> None:
-        self._inside -= 1
+        self._concurrent -= 1
 
     def open_session(self) -> None:
         if wait := self._sessions.take():

@@ -52,9 +52,9 @@ def build(
     db: Database,
     bus: Bus,
     catalog: Catalog,
-    numbers: Metrics,
+    metrics: Metrics,
     *,
-    door: Authenticator,
+    authenticator: Authenticator,
     toolbox: Toolbox,
     admission: CatalogValidator,
     finder: Finder,
@@ -67,8 +67,8 @@ def build(
     )
     inbox, router = Inbox(db, bus), Router(AgentDirectory(finder), default_template)
     # The routes look these up by name: see `json_route.of_app`.
-    parts = {"db": db, "door": door, "catalog": catalog, "admission": admission, "finder": finder, "toolbox": toolbox}
-    app.state = State({**parts, "sessions": Sessions(inbox, catalog)})
+    parts = {"db": db, "catalog": catalog, "admission": admission, "finder": finder, "toolbox": toolbox}
+    app.state = State({**parts, "authenticator": authenticator, "sessions": Sessions(inbox, catalog)})
     routers = (
         openai_routes.routes(db, bus, catalog, SessionResolver(db, catalog, inbox, router, prior)),
         sessions_routes.router,
@@ -87,12 +87,12 @@ def build(
     )
     for one in routers:
         app.router.routes += one.routes  # not `include_router`, which would build each route a second time
-    _add_watching(app, db, numbers)
+    _add_monitoring(app, db, metrics)
     _add_error_handlers(app)
-    return AccessLogMiddleware(DrainMiddleware(app, door.inflight), numbers, door)
+    return AccessLogMiddleware(DrainMiddleware(app, authenticator.inflight), metrics, authenticator)
 
 
-def _add_watching(app: FastAPI, db: Database, numbers: Metrics) -> None:
+def _add_monitoring(app: FastAPI, db: Database, metrics: Metrics) -> None:
     @app.get("/health", tags=["Watching"])
     async def health() -> Response:
         """Liveness: the process is running."""
@@ -113,31 +113,31 @@ def _add_watching(app: FastAPI, db: Database, numbers: Metrics) -> None:
     @app.get("/metrics", tags=["Watching"], dependencies=[Depends(auth.admin)])
     async def show_metrics() -> Response:
         """Prometheus metrics."""
-        return Response(numbers.page(), media_type=CONTENT_TYPE_LATEST)
+        return Response(metrics.page(), media_type=CONTENT_TYPE_LATEST)
 
 
 def _add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(CallerError)
     async def refuse(request: Request, error: CallerError) -> Response:
-        return wire.refused(error)
+        return wire.error_response(error)
 
     @app.exception_handler(HTTPException)
     async def refuse_route(request: Request, error: HTTPException) -> Response:
         code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
         message = "There is no such route." if error.status_code == 404 else f"{error.detail}."
-        answer = wire.refused(CallerError(message, status=error.status_code, code=code))
+        answer = wire.error_response(CallerError(message, status=error.status_code, code=code))
         answer.headers.update(error.headers or {})  # a 405 names the allowed methods
         return answer
 
     @app.exception_handler(RequestValidationError)
     async def refuse_parameter(request: Request, error: RequestValidationError) -> Response:
-        return wire.refused(wire.refusal(error))
+        return wire.error_response(wire.validation_error(error))
 
     async def server_error(request: Request, error: Exception) -> Response:
         if isinstance(error, PASSING):
             path = request.url.path[:LOGGED_PATH]
             log.warning(errors.log_key(error), message="A request was refused.", path=path, error=repr(error))
-        return wire.refused(errors.error_for(error, request.scope[INFLIGHT].session))
+        return wire.error_response(errors.error_for(error, request.scope[INFLIGHT].session))
 
     for kind in (*PASSING, Exception):
         app.add_exception_handler(kind, server_error)
@@ -146,10 +146,10 @@ def _add_error_handlers(app: FastAPI) -> None:
 class AccessLogMiddleware:
     """The outermost middleware: a request id, the headers that clients expect, metrics, and one access log record."""
 
-    def __init__(self, app: ASGIApp, numbers: Metrics, door: Authenticator) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, authenticator: Authenticator) -> None:
         self.app = app
-        self._numbers = numbers
-        self._door = door
+        self._metrics = metrics
+        self._authenticator = authenticator
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -157,8 +157,8 @@ class AccessLogMiddleware:
             return
         request_id, began, status = f"req_{uuid.uuid4().hex}", time.perf_counter(), 0
         method, path = scope["method"], scope["path"][:LOGGED_PATH]
-        refusal = await origins.refusal(scope, self._door)
-        app = wire.refused(refusal) if refusal else self.app
+        error = await origins.origin_error(scope, self._authenticator)
+        app = wire.error_response(error) if error else self.app
 
         async def send_with_headers(message: Message) -> None:
             nonlocal status
@@ -172,7 +172,7 @@ class AccessLogMiddleware:
                 ]
                 # The route pattern, never the path: paths hold ids, and would make an unbounded number of metrics.
                 route = getattr(scope.get("route"), "path", "unknown")
-                self._numbers.answered(method, route, status, took)
+                self._metrics.answered(method, route, status, took)
             await send(message)
 
         try:

@@ -156,13 +156,13 @@ class ChatRequest(_Lenient):
 
     @pydantic.model_validator(mode="before")
     @classmethod
-    def _by_other_names(cls, body: Any) -> Any:
+    def _aliases(cls, body: Any) -> Any:
         """Aliases: `message` is a list of one user message, `agent_version` is the model."""
         if not isinstance(body, dict):
             return body
-        said = {"messages": [{"role": "user", "content": body["message"]}]} if "message" in body else {}
+        messages = {"messages": [{"role": "user", "content": body["message"]}]} if "message" in body else {}
         named = {"model": body["agent_version"]} if "agent_version" in body else {}
-        return {**said, **named, **body}
+        return {**messages, **named, **body}
 
     @property
     def brings_memory(self) -> bool:
@@ -247,7 +247,7 @@ def decode(body: bytes) -> Any:
     return value
 
 
-def refusal(error: Errors) -> CallerError:
+def validation_error(error: Errors) -> CallerError:
     """The error response for a request that failed validation; it names the field."""
     # The first item of the location is the source: body, query or path.
     problems = [(_path(where[1:]), says) for where, says in explain(error, words=_WORDS)]
@@ -335,7 +335,7 @@ def envelope_of(error: CallerError) -> dict[str, Any]:
     return envelope(str(error), kind=error.kind, code=error.code, param=error.param)
 
 
-def refused(error: CallerError) -> Json:
+def error_response(error: CallerError) -> Json:
     # SDKs retry by themselves: they must not resend a request that was committed before an internal error.
     never = {"x-should-retry": "false"}
     headers = {401: {"www-authenticate": "Bearer"}, 409: never, 500: never}.get(error.status, {}).copy()

@@ -127,7 +127,7 @@ async def _serve(settings: Settings) -> None:
         async with open_app(settings) as app:
             server = _Server(config_of(app.asgi, timeout_graceful_shutdown=3))
             _on_end(server.leave)
-            is_open = await app.door.is_open()
+            is_open = await app.authenticator.is_open()
             if is_open and not _is_local(settings.host):
                 raise _missing_key(settings.host)  # the last key was revoked since the check
             settle()

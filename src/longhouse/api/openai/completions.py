@@ -72,7 +72,7 @@ class Completion:
                 self._add_content(piece)
                 reasoning += piece.reasoning
         if turn.error:
-            refused = wire.refused(turn.error)
+            refused = wire.error_response(turn.error)
             refused.headers["x-should-retry"] = "false"  # the prompt is in the journal: a retry would only duplicate it
             return refused
         await self._record_fingerprint()

@@ -14,7 +14,7 @@ class RequestsInProgress:
         self._done: dict[asyncio.Event, Accepted] = {}
 
     @contextmanager
-    def placing(self, accepted: Accepted) -> Iterator[None]:
+    def writing(self, accepted: Accepted) -> Iterator[None]:
         """Registers the request while it is being written, whether or not that succeeds."""
         done = asyncio.Event()
         self._done[done] = accepted

@@ -59,16 +59,16 @@ class SessionResolver:
         """Finds or opens the session of this request and appends the new messages."""
         chat = parse(caller, request, body, headers)
         if repeated := await self._repeated(chat):
-            return await self._again(repeated, chat)
+            return await self._reattach(repeated, chat)
         try:
-            with self.in_progress.placing(chat.accepted):
+            with self.in_progress.writing(chat.accepted):
                 return await self._place(chat)
         except journals.NotThere:
             # The session was deleted meanwhile.
             raise unknown_model(request.model) from None
         except Repeated:
             if repeated := await self._repeated(chat):
-                return await self._again(repeated, chat)
+                return await self._reattach(repeated, chat)
         # The idempotency key is held by an expired request.
         await sessions.forget_requests(self.db)
         return await self._place(chat)
@@ -89,7 +89,7 @@ class SessionResolver:
             turned = await sessions.request_by_digest(self.db, accepted.owner, accepted.digest)
         return turned
 
-    async def _again(self, turned: sessions.Turned, chat: ChatInput) -> TurnHandle:
+    async def _reattach(self, turned: sessions.Turned, chat: ChatInput) -> TurnHandle:
         """Follows the turn from the event of the first request on."""
         session = await journals.load_up_to(self.db, blank(turned.session_id), turned.seq)
         turn, trace = session.turn, turned.trace_id
