@@ -129,7 +129,7 @@ class Guard(SecurityBase):
     def __init__(self, role: Role) -> None:
         self._role = role
         self.scheme_name = f"{role}_key"
-        self.model = HTTPBearer(description=f"An API key with the role {role}; the header x-api-key is as good.")
+        self.model = HTTPBearer(description=f"An API key with the role {role}; the header x-api-key works too.")
 
     async def __call__(self, request: Request) -> Caller:
         authenticator: Authenticator = request.app.state.authenticator

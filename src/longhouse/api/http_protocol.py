@@ -33,7 +33,7 @@ WARN_EVERY: Final = 60.0
 DRAINED: Final = 256 * 1024
 """Bytes that are still read and discarded after a refusal."""
 TOO_LARGE: Final = CallerError("The headers of the request are too large.", status=431, code="headers_too_large")
-TOO_SLOW: Final = CallerError("The rest of the request did not come in time.", status=408, code="request_timeout")
+TOO_SLOW: Final = CallerError("The rest of the request did not arrive in time.", status=408, code="request_timeout")
 
 Phase = Literal["awaiting", "head", "body", "answering", "refused"]
 """Before a request, in its head, in its body, after it; or after a refusal, when no further request is read."""
@@ -215,7 +215,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Called by uvicorn for a request that cannot be parsed."""
-        self._refuse(self._excess or CallerError("This is no valid HTTP request."))
+        self._refuse(self._excess or CallerError("This is not a valid HTTP request."))
 
     # Callbacks of `Connections`
 
@@ -241,7 +241,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def turn_away(self) -> None:
         """Closes the connection with a 503: the server has too many connections."""
-        message = "The server has as many connections as it can hold; try again."
+        message = "The server has reached its limit of connections; try again."
         self._refuse(CallerError(message, status=503, kind="server_error", code="unavailable", retry_after=1))
 
     def _await(self, phase: Phase) -> None:

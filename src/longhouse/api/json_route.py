@@ -16,7 +16,7 @@ from longhouse.errors import CallerError
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 REFUSED: Final[dict[int | str, dict[str, Any]]] = {
     "4XX": wire.answer(
-        "It is refused.",
+        "The request is refused.",
         wire.envelope(
             "Invalid value for limit: Input should be less than or equal to 200.",
             kind="invalid_request_error",
@@ -58,7 +58,7 @@ class JsonRoute(APIRoute):
     def get_route_handler(self) -> Handler:
         answer = super().get_route_handler()
         guard = self.dependencies[0].dependency
-        assert isinstance(guard, auth.Guard), f"{self.path} looks at a request before at who sends it"
+        assert isinstance(guard, auth.Guard), f"{self.path} has no guard as its first dependency"
         fields = self.dependant.query_params
         known = [name for one in fields for name in _names(one.field_info.annotation) or [one.alias]]
 
@@ -88,7 +88,7 @@ def _check_query(request: Request, known: Sequence[str]) -> None:
             here = f"; known: {', '.join(known)}" if known else ""
             raise CallerError(f"There is no query parameter {name[:64]!r} here{here}.", param=name[:64])
         if "\x00" in value:
-            raise CallerError(f"{name} holds a NUL character.", param=name)
+            raise CallerError(f"{name} contains a NUL character.", param=name)
 
 
 def _names(kind: Any) -> list[str]:

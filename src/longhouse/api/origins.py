@@ -24,9 +24,9 @@ OURS: Final = ("same-origin", "none")
 """`Sec-Fetch-Site` of our own pages, and of an address that a user typed; another port of this machine is
 `same-site`."""
 
-MISDIRECTED: Final = "This server does not answer to that name; without API keys only to local ones, such as localhost."
+MISDIRECTED: Final = "This host name is not served here: without API keys, use a local name such as localhost."
 FOREIGN: Final = (
-    "A web page of another origin sent this, which is not taken without API keys:"
+    "A web page of another origin sent this request, which is refused while no API keys are set:"
     " set LONGHOUSE_ADMIN_KEY, and send a key."
 )
 

@@ -62,7 +62,7 @@ class Meter:
     def enter(self) -> None:
         """Counts a new request, or raises; each successful call needs a `leave`."""
         if self._concurrent >= self._max_concurrent:
-            raise _too_many(f"This key has {self._max_concurrent} requests open, and may have no more at once.", 1.0)
+            raise _too_many(f"This key has {self._max_concurrent} open requests, which is its limit.", 1.0)
         if wait := self._requests.take():
             raise _too_many(f"This key may send {self._requests.size} requests a minute.", wait)
         self._concurrent += 1

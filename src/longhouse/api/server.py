@@ -107,7 +107,7 @@ def _add_monitoring(app: FastAPI, db: Database, metrics: Metrics) -> None:
         except PASSING as error:
             raise errors.error_for(error) from None
         if not workers:
-            raise CallerError("No worker is there.", status=503, kind="server_error")
+            raise CallerError("No worker is running.", status=503, kind="server_error")
         return wire.Json({"status": "ready", "workers": workers})
 
     @app.get("/metrics", tags=["Watching"], dependencies=[Depends(auth.admin)])

@@ -243,7 +243,7 @@ def decode(body: bytes) -> Any:
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         raise CallerError("The body is not valid JSON in UTF-8.") from None
     if b"\\u0000" in body and _has_nul(value):
-        raise CallerError("The body holds a NUL character (\\u0000), which cannot be stored.")
+        raise CallerError("The body contains a NUL character (\\u0000), which cannot be stored.")
     return value
 
 
@@ -290,7 +290,7 @@ def image_bytes(url: str) -> tuple[str, bytes]:
     match = _DATA_URL.match(url)
     if not match:
         raise PydanticCustomError(
-            "image", "Send images as data URLs (data:image/png;base64,…); addresses are not fetched"
+            "image", "Send images as data URLs (data:image/png;base64,…); other URLs are not fetched"
         )
     try:
         return match[1].lower(), base64.b64decode(url[match.end() :], validate=True)

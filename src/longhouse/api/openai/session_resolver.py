@@ -224,7 +224,7 @@ class SessionResolver:
         if handle := await chat_decisions.decide(self.inbox, chat, session, prompt, meant=on):
             return handle
         if reply_to is not None:
-            raise settled("The call that metadata.reply_to names was decided already, or its time is over.")
+            raise settled("The call that metadata.reply_to names was decided already, or its deadline has passed.")
         return await self._queue(chat, session, prompt)
 
     async def _answered_again(self, chat: ChatInput, session: Session, prompt: Prompted) -> TurnHandle:
