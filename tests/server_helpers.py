@@ -26,8 +26,7 @@ from longhouse.agents import rules
 from longhouse.agents.builtin import BUILT_IN
 from longhouse.agents.template import Template
 from longhouse.agents.tool import Tool
-from longhouse.api.connections import Bounds, Connections
-from longhouse.api.http_protocol import config_of
+from longhouse.api.http_protocol import Bounds, Connections, config_of
 from longhouse.app import TOOLS, App, open_app
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
@@ -79,7 +78,7 @@ class House(HouseClient):
     client: AsyncOpenAI
     model: ModelServer | None
     """The scripted model behind it, over real HTTP; None: the demo model answers."""
-    lobby: Connections
+    connections: Connections
     """Those who have connected to it."""
 
     @property
@@ -120,19 +119,19 @@ class Serving:
                 settings = {"llm_base_url": model.url, "llm_api_key": "sk-test-canary", **settings}
             chosen = Settings(database_url=self.dsn, **{"worker_slots": 8, **NO_FILES, **settings})
             app = await stack.enter_async_context(open_app(chosen, templates=templates, tools=(*TOOLS, *tools)))
-            lobby = Connections(bounds)
-            url = await stack.enter_async_context(_served(app, lobby))
+            connections = Connections(bounds)
+            url = await stack.enter_async_context(_served(app, connections))
             http = await stack.enter_async_context(aiohttp.ClientSession(url))
             # Without TLS there is no need to read the certificates of the whole world.
             plain = DefaultAsyncHttpxClient(verify=False)
             client = AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, http_client=plain)
             await stack.enter_async_context(client)
-            yield House(app, url, http, client, model, lobby)
+            yield House(app, url, http, client, model, connections)
 
 
 @asynccontextmanager
-async def _served(app: App, lobby: Connections) -> AsyncIterator[str]:
-    config = config_of(app.asgi, lobby, host="127.0.0.1", port=0, timeout_graceful_shutdown=1)
+async def _served(app: App, connections: Connections) -> AsyncIterator[str]:
+    config = config_of(app.asgi, connections, host="127.0.0.1", port=0, timeout_graceful_shutdown=1)
     config.load()
     server = uvicorn.Server(config)
     server.lifespan = config.lifespan_class(config)

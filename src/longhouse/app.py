@@ -19,7 +19,7 @@ from longhouse.agents.strategies.structured import SGRAgent
 from longhouse.agents.strategies.tool_calling import ToolCallingAgent
 from longhouse.agents.template import Template
 from longhouse.api import server
-from longhouse.api.auth import LOCAL, Authenticator, open_door
+from longhouse.api.auth import LOCAL, Authenticator
 from longhouse.api.metrics import Metrics
 from longhouse.api.rate_limits import KeyLimits
 from longhouse.catalog.sources import publish_classes, publish_templates
@@ -99,7 +99,7 @@ class App:
     worker: Worker
     pool: Pool
     catalog: Catalog
-    door: Authenticator
+    authenticator: Authenticator
     asgi: ASGIApp
     postgres: Postgres | None
     """None with an external Postgres."""
@@ -126,7 +126,7 @@ async def open_app(
             open_engine(
                 setup, bus=bus, catalog=catalog, toolbox=toolbox, offering=offering, pool=pool, prior=prior
             ) as (engine, worker),
-            open_authenticator(settings, db) as door,
+            open_authenticator(settings, db) as authenticator,
             watchdog.watching(),
         ):
             numbers = Metrics(
@@ -141,7 +141,7 @@ async def open_app(
                 bus,
                 catalog,
                 numbers,
-                door=door,
+                authenticator=authenticator,
                 toolbox=toolbox,
                 admission=validator_of(setup, catalog),
                 finder=finder,
@@ -149,8 +149,8 @@ async def open_app(
                 prior=prior,
             )
             yield App(
-                db=db, bus=bus, worker=worker, pool=pool, catalog=catalog, door=door, asgi=asgi, postgres=postgres,
-                is_demo=not settings.llm_base_url,
+                db=db, bus=bus, worker=worker, pool=pool, catalog=catalog, authenticator=authenticator, asgi=asgi,
+                postgres=postgres, is_demo=not settings.llm_base_url,
             )  # fmt: skip
 
 
@@ -284,7 +284,7 @@ def open_authenticator(settings: Settings, db: Database) -> AbstractAsyncContext
         max_concurrent=settings.max_concurrent,
         sessions_per_hour=settings.sessions_per_hour,
     )
-    return open_door(db, admin_key=settings.admin_key.get_secret_value().strip(), limits=limits)
+    return Authenticator(db, admin_key=settings.admin_key.get_secret_value().strip(), limits=limits).running()
 
 
 def validator_of(setup: Configured, catalog: Catalog) -> CatalogValidator:

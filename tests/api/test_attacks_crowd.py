@@ -13,7 +13,7 @@ import psutil
 from attack_helpers import CHAT, answers, ask, chat, leaves_no_trace, raw
 from key_helpers import ADMIN, keyed
 
-from longhouse.api.connections import Bounds
+from longhouse.api.http_protocol import Bounds
 from longhouse.models.scripted import call
 from longhouse.models.scripted_server import serve as serve_model
 from server_helpers import House, Process, Serving, content, launched, sse
@@ -22,7 +22,7 @@ HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
 CLOSE = b"Connection: close\r\n\r\n"
 HONEST = msgspec.json.encode(chat())
 POST = b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" % CHAT.encode()
-QUICK = Bounds(head_within=2.0, pause_within=2.0, request_within=4.0, linger=0.3, look_every=0.05)
+QUICK = Bounds(head_within=2.0, pause_within=2.0, request_within=4.0, linger=0.3, check_every=0.05)
 """The usual bounds, in a hurry."""
 
 
@@ -309,7 +309,7 @@ async def test_where_everybody_is_busy_the_next_one_is_told_so(serving: Serving)
 async def _reached(house: House) -> None:
     """Waits until the head of a request from somebody known is here."""
     async with asyncio.timeout(10):
-        while not any(one.is_known for one in house.lobby.waiting):
+        while not any(one.is_authenticated for one in house.connections.waiting):
             await asyncio.sleep(0.01)
 
 

@@ -195,9 +195,9 @@ async def cancel_all(client: Client) -> None:
 
 async def inside(house: House, key: Client, visitors: int) -> None:
     """Waits until so many requests of this key are being served."""
-    visits: InflightRequests = house.app.door.visits
+    inflight: InflightRequests = house.app.authenticator.inflight
     async with asyncio.timeout(10):
-        while len(visits.of(key.id)) != visitors:
+        while len(inflight.of(key.id)) != visitors:
             await asyncio.sleep(0.01)
 
 
@@ -236,7 +236,7 @@ async def test_a_key_that_another_process_revokes_is_missed_soon(serving: Servin
                 await asyncio.wait_for(exhausted(stream), 10)
             with pytest.raises(AuthenticationError):
                 await client.models.list()
-        assert not house.app.door.visits.some.is_set()
+        assert not house.app.authenticator.inflight.not_empty.is_set()
         await cancel_all(await client_of(house, "ann"))
 
 

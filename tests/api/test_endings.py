@@ -13,7 +13,7 @@ from openai import APIError, AsyncOpenAI, UnprocessableEntityError
 from longhouse.agents.template import ExecutionPolicy, Template, ToolPolicy
 from longhouse.api import auth, wire
 from longhouse.api import streaming as stream
-from longhouse.api.inflight import VISIT, InflightRequest
+from longhouse.api.inflight import INFLIGHT, InflightRequest
 from longhouse.api.openai.completions import Completion
 from longhouse.api.openai.session_resolver import SessionResolver
 from longhouse.api.openai.turn_stream import follow_turn
@@ -179,7 +179,7 @@ async def sent(response: stream.EventStream, session_id: str) -> AsyncIterator[a
             messages.put_nowait(None)
 
     visit = InflightRequest(asyncio.current_task(), session=session_id)
-    serving = asyncio.create_task(response({"type": "http", VISIT: visit}, asyncio.Event().wait, send))  # type: ignore[arg-type]
+    serving = asyncio.create_task(response({"type": "http", INFLIGHT: visit}, asyncio.Event().wait, send))  # type: ignore[arg-type]
     try:
         yield messages
         await serving
@@ -199,7 +199,7 @@ async def test_a_postgres_that_goes_away_ends_streams_with_an_error(serving: Ser
         visit = InflightRequest(asyncio.current_task())
         telling = follow_turn(visit, db, house.app.bus, where)
         response = (
-            stream.ChatStream(Completion(telling, include_usage=False, ignored=[]).chunks())
+            stream.ChatStream(Completion(telling).chunks())
             if is_chat
             else stream.EventStream(events_of(db, house.app.bus, session_id, 0, until_rest_of=None, deltas=True))
         )

@@ -41,7 +41,7 @@ async def test_every_route_has_the_guard_that_the_table_says(serving: Serving) -
             assert guards(dependant) >= expected, f"{route.path} lets in more than {who_may(route.path)}"
             assert who_may(route.path) == "anybody" or guards(dependant), route.path
             first = dependant.dependencies[0].call if dependant.dependencies else None
-            assert not expected or first in expected, f"{route.path} looks at a request before at who sends it"
+            assert not expected or first in expected, f"{route.path} has no guard as its first dependency"
             seen += 1
         assert seen > 20
 

@@ -78,14 +78,14 @@ async def ask_ready(db: Database) -> tuple[int, Any]:
 
 async def ask_gateway(db: Database, path: str) -> tuple[int, dict[bytes, bytes], Any]:
     """Status, headers and body of what a gateway without a worker answers."""
-    door = Authenticator(db, admin_key="", limits=KeyLimits())
+    authenticator = Authenticator(db, admin_key="", limits=KeyLimits())
     catalog = Catalog(db)
     asgi = server.build(
         db,
         Bus(),
         catalog,
         Metrics(lambda: 0, lambda: ()),
-        door=door,
+        authenticator=authenticator,
         toolbox=Toolbox(()),
         admission=CatalogValidator(catalog),
         finder=Finder(db, None),

@@ -251,7 +251,7 @@ async def attached(house: House, text: str, model: str = AGENT) -> TurnHandle:
 async def told(house: House, where: TurnHandle, beat: float) -> AsyncIterator[bytes]:
     with house.app.bus.subscribed(where.session.id) as subscription:
         telling = TurnStream(house.db, house.app.bus, where, subscription, beat=beat)
-        async for chunk in Completion(telling=telling, include_usage=False, ignored=[]).chunks():
+        async for chunk in Completion(telling).chunks():
             yield chunk
 
 

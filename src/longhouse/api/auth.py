@@ -5,7 +5,7 @@ import hmac
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Final
 
 from fastapi import Depends, Request
@@ -14,7 +14,7 @@ from fastapi.security.base import SecurityBase
 from starlette.datastructures import Headers
 
 from longhouse import background
-from longhouse.api.inflight import VISIT, InflightRequests
+from longhouse.api.inflight import INFLIGHT, InflightRequests
 from longhouse.api.rate_limits import KeyLimits, Meter
 from longhouse.errors import CallerError
 from longhouse.journal.session import LOCAL_OWNER
@@ -27,7 +27,7 @@ OURS: Final = re.compile(r"lh_[A-Za-z0-9_-]{43}")
 MAX_KEY: Final = 512
 CALLER: Final = "longhouse.caller"
 """The key under which the request's scope holds its caller."""
-LOOK_EVERY: Final = 1.0
+POLL_EVERY: Final = 1.0
 """Seconds between polls for keys that another process has revoked."""
 
 
@@ -62,27 +62,27 @@ class Authenticator:
 
     def __init__(self, db: Database, *, admin_key: str, limits: KeyLimits) -> None:
         self.db = db
-        self.visits = InflightRequests()
+        self.inflight = InflightRequests()
         self._admin = keys.digest_of(admin_key) if admin_key else ""
         self._limits = limits
         self._meters: dict[str, Meter] = {}
         # Once keys are required, they stay required until the next start: revoking the last key must not open the API.
-        self._is_shut = bool(admin_key)
+        self._requires_key = bool(admin_key)
 
     async def is_open(self) -> bool:
         """True while no key is set. Queried each time, since another process may create the first key."""
-        if not self._is_shut:
-            self._is_shut = await keys.is_any_valid(self.db)
-        return not self._is_shut
+        if not self._requires_key:
+            self._requires_key = await keys.is_any_valid(self.db)
+        return not self._requires_key
 
-    async def admit(self, request: Request) -> Caller:
+    async def authenticate(self, request: Request) -> Caller:
         """Returns the caller of this request, or raises; a second call for the same request returns the same caller."""
         known: Caller | None = request.scope.get(CALLER)
         if known:
             return known
-        caller = LOCAL if await self.is_open() else await self._recognise(request.headers)
+        caller = LOCAL if await self.is_open() else await self._caller_of(request.headers)
         if caller.meter:
-            self.visits.enter(request.scope[VISIT], caller.key, caller.meter)
+            self.inflight.enter(request.scope[INFLIGHT], caller.key, caller.meter)
         request.scope[CALLER] = caller
         return caller
 
@@ -90,47 +90,37 @@ class Authenticator:
         """Revokes the key and ends the requests in flight that use it."""
         found = await keys.revoke(self.db, key_id)
         if found:
-            self.visits.end(key_id)
+            self.inflight.end(key_id)
         return found
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator["Authenticator"]:
+        await self.is_open()  # a key that exists at the start counts, even if it is revoked before the first request
+        # Without this poll, requests with keys revoked elsewhere would never be ended.
+        async with background.running("revoked_keys", self.watch):
+            yield self
 
     async def watch(self) -> None:
         """Ends requests in flight whose key was revoked by another process."""
-        await self.visits.some.wait()
-        await asyncio.sleep(LOOK_EVERY)
-        for key_id in await keys.revoked(self.db, self.visits.keys):
-            self.visits.end(key_id)
+        await self.inflight.not_empty.wait()
+        await asyncio.sleep(POLL_EVERY)
+        for key_id in await keys.revoked(self.db, self.inflight.keys):
+            self.inflight.end(key_id)
 
-    async def _recognise(self, headers: Headers) -> Caller:
-        secret = _presented(headers)
+    async def _caller_of(self, headers: Headers) -> Caller:
+        secret = _api_key(headers)
         if self._admin and hmac.compare_digest(keys.digest_of(secret), self._admin):
-            return Caller(LOCAL_OWNER, ADMIN_KEY_ID, "admin", self._meter(ADMIN_KEY_ID, self._limits))
+            return Caller(LOCAL_OWNER, ADMIN_KEY_ID, "admin", self._meter(ADMIN_KEY_ID))
         found = await keys.find(self.db, secret) if OURS.fullmatch(secret) else None
         if found is None:
-            raise _unknown("This API key is not valid.")
-        return Caller(found.owner, found.id, found.role, self._meter(found.id, self._limits_of(found)))
+            raise _invalid_key("This API key is not valid.")
+        return Caller(found.owner, found.id, found.role, self._meter(found.id, found))
 
-    def _limits_of(self, key: Key) -> KeyLimits:
-        return KeyLimits(
-            rate_limit=key.rate_limit or self._limits.rate_limit,
-            max_concurrent=key.max_concurrent or self._limits.max_concurrent,
-            sessions_per_hour=key.sessions_per_hour or self._limits.sessions_per_hour,
-        )
-
-    def _meter(self, key_id: str, limits: KeyLimits) -> Meter:
+    def _meter(self, key_id: str, key: Key | None = None) -> Meter:
         if key_id not in self._meters:
-            self._meters[key_id] = Meter(limits)
+            limits = {name: getattr(key, name, None) or default for name, default in asdict(self._limits).items()}
+            self._meters[key_id] = Meter(KeyLimits(**limits))
         return self._meters[key_id]
-
-
-@asynccontextmanager
-async def open_door(
-    db: Database, *, admin_key: str = "", limits: KeyLimits | None = None
-) -> AsyncIterator[Authenticator]:
-    door = Authenticator(db, admin_key=admin_key, limits=limits or KeyLimits())
-    await door.is_open()  # a key that exists at the start counts, even if it is revoked before the first request
-    # Without this poll, requests with keys revoked elsewhere would never be ended.
-    async with background.running("revoked_keys", door.watch):
-        yield door
 
 
 class Guard(SecurityBase):
@@ -139,11 +129,11 @@ class Guard(SecurityBase):
     def __init__(self, role: Role) -> None:
         self._role = role
         self.scheme_name = f"{role}_key"
-        self.model = HTTPBearer(description=f"An API key with the role {role}; the header x-api-key is as good.")
+        self.model = HTTPBearer(description=f"An API key with the role {role}; the header x-api-key works too.")
 
     async def __call__(self, request: Request) -> Caller:
-        door: Authenticator = request.app.state.door
-        caller = await door.admit(request)
+        authenticator: Authenticator = request.app.state.authenticator
+        caller = await authenticator.authenticate(request)
         if self._role == "admin" and caller.role != "admin":
             raise CallerError("This needs an admin key.", status=403, code="insufficient_permissions")
         return caller
@@ -156,21 +146,17 @@ User = Annotated[Caller, Depends(user)]
 Admin = Annotated[Caller, Depends(admin)]
 
 
-def _presented(headers: Headers) -> str:
+def _api_key(headers: Headers) -> str:
     """The API key of a request; two different keys are refused."""
-    given = [_bearer(value) for value in headers.getlist("authorization")]
+    split = (value.partition(" ") for value in headers.getlist("authorization"))
+    given = [key.strip() if scheme.lower() == "bearer" else "" for scheme, _, key in split]
     given += [value for value in headers.getlist("x-api-key") if value]
     if not given:
-        raise _unknown("Send an API key: 'Authorization: Bearer <key>', or 'x-api-key: <key>'.")
+        raise _invalid_key("Send an API key: 'Authorization: Bearer <key>', or 'x-api-key: <key>'.")
     if len(set(given)) > 1 or not 0 < len(given[0]) <= MAX_KEY:
-        raise _unknown("Send one API key: 'Authorization: Bearer <key>', or 'x-api-key: <key>'.")
+        raise _invalid_key("Send one API key: 'Authorization: Bearer <key>', or 'x-api-key: <key>'.")
     return given[0]
 
 
-def _bearer(value: str) -> str:
-    scheme, _, key = value.partition(" ")
-    return key.strip() if scheme.lower() == "bearer" else ""
-
-
-def _unknown(message: str) -> CallerError:
+def _invalid_key(message: str) -> CallerError:
     return CallerError(message, status=401, code="invalid_api_key")

@@ -9,37 +9,22 @@ RETRY_AFTER: Final = 2
 """Seconds after which a client should retry when Postgres fails or the server stops."""
 
 
-def named(error: Exception) -> str:
+def log_key(error: Exception) -> str:
     """The log key of a Postgres error."""
     return "database_unreachable" if isinstance(error, UNREACHABLE) else "database_trouble"
 
 
-def of(error: Exception, session: str = "") -> CallerError:
+def error_for(error: Exception, session: str = "") -> CallerError:
     """The response for an error that ended a request; `session`: the session that the request had reached by then."""
     if isinstance(error, UNREACHABLE):
-        return away(session)
-    return troubled(session) if isinstance(error, PASSING) else defect(session)
-
-
-def away(session: str = "") -> CallerError:
-    return _passing("Postgres cannot be reached.", session)
-
-
-def troubled(session: str = "") -> CallerError:
-    """Postgres is reachable, but is out of disk or memory, or timed out."""
-    return _passing("Postgres is in trouble for the moment.", session)
-
-
-def stopping(session: str = "") -> CallerError:
-    return _passing("The server is stopping.", session)
-
-
-def defect(session: str = "") -> CallerError:
+        return unavailable("Postgres cannot be reached.", session)
+    if isinstance(error, PASSING):  # it is out of disk or memory, or timed out
+        return unavailable("Postgres has a temporary problem.", session)
     message = _with_session("Something went wrong on our side.", session)
     return CallerError(message, status=500, kind="server_error", code="internal_error")
 
 
-def _passing(message: str, session: str) -> CallerError:
+def unavailable(message: str, session: str = "") -> CallerError:
     # A client may retry: what was committed by then is found by its idempotency key, or as a repeated request.
     message = _with_session(message, session)
     return CallerError(message, status=503, kind="server_error", code="unavailable", retry_after=RETRY_AFTER)

@@ -3,7 +3,7 @@
 FastAPI by itself reads and decodes the body before it runs any dependency, whatever the caller and the size.
 """
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -16,7 +16,7 @@ from longhouse.errors import CallerError
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 REFUSED: Final[dict[int | str, dict[str, Any]]] = {
     "4XX": wire.answer(
-        "It is refused.",
+        "The request is refused.",
         wire.envelope(
             "Invalid value for limit: Input should be less than or equal to 200.",
             kind="invalid_request_error",
@@ -53,51 +53,42 @@ class DecodedRequest(Request):
 class JsonRoute(APIRoute):
     """A route whose first dependency is a guard; unknown query parameters are ignored."""
 
+    is_strict = False
+
     def get_route_handler(self) -> Handler:
         answer = super().get_route_handler()
         guard = self.dependencies[0].dependency
-        assert isinstance(guard, auth.Guard), f"{self.path} looks at a request before at who sends it"
+        assert isinstance(guard, auth.Guard), f"{self.path} has no guard as its first dependency"
+        fields = self.dependant.query_params
+        known = [name for one in fields for name in _names(one.field_info.annotation) or [one.alias]]
 
         async def handle(request: Request) -> Response:
             await guard(request)
-            self.check_query(request)
-            return await answer(await self.decoded(request))
+            if self.is_strict:
+                _check_query(request, known)
+            if self.body_field is not None:
+                body = await wire.read_body(request)
+                request = DecodedRequest(request, body, wire.decode(body))
+            elif self.is_strict and request.method != "GET":
+                await wire.refuse_body(request)
+            return await answer(request)
 
         return handle
-
-    async def decoded(self, request: Request) -> Request:
-        if self.body_field is None:
-            return request
-        body = await wire.read_body(request)
-        return DecodedRequest(request, body, wire.decode(body))
-
-    def check_query(self, request: Request) -> None:
-        pass
 
 
 class StrictRoute(JsonRoute):
     """A route of our own: it refuses unknown query parameters, and a body if the route takes none."""
 
-    def get_route_handler(self) -> Handler:
-        self._known = [
-            name
-            for field in self.dependant.query_params
-            for name in _names(field.field_info.annotation) or [field.alias]
-        ]
-        return super().get_route_handler()
+    is_strict = True
 
-    async def decoded(self, request: Request) -> Request:
-        if self.body_field is None and request.method != "GET":
-            await wire.refuse_body(request)
-        return await super().decoded(request)
 
-    def check_query(self, request: Request) -> None:
-        for name, value in request.query_params.items():
-            if name not in self._known:
-                here = f"; known: {', '.join(self._known)}" if self._known else ""
-                raise CallerError(f"There is no query parameter {name[:64]!r} here{here}.", param=name[:64])
-            if "\x00" in value:
-                raise CallerError(f"{name} holds a NUL character.", param=name)
+def _check_query(request: Request, known: Sequence[str]) -> None:
+    for name, value in request.query_params.items():
+        if name not in known:
+            here = f"; known: {', '.join(known)}" if known else ""
+            raise CallerError(f"There is no query parameter {name[:64]!r} here{here}.", param=name[:64])
+        if "\x00" in value:
+            raise CallerError(f"{name} contains a NUL character.", param=name)
 
 
 def _names(kind: Any) -> list[str]:

@@ -2,15 +2,12 @@
 
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.exposition import generate_latest
 
 from longhouse.runtime.instances import Instance, InstanceStatus
-
-CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 
 
 class Metrics:
@@ -20,7 +17,7 @@ class Metrics:
         instances: Callable[[], Iterable[Instance]],
         refused: Callable[[], Mapping[str, int]] = dict,
         blocked: Callable[[], tuple[int, float]] = lambda: (0, 0.0),
-        left: Callable[[], int] = int,
+        left_behind: Callable[[], int] = int,
     ) -> None:
         """`blocked`: how often the event loop was blocked, and for how many seconds in total."""
         self._registry = CollectorRegistry()
@@ -34,7 +31,7 @@ class Metrics:
         self._instances = instances
         self._refused = refused
         self._blocked = blocked
-        self._left = left
+        self._left_behind = left_behind
         self._registry.register(self)
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
@@ -43,9 +40,8 @@ class Metrics:
 
     def collect(self) -> Iterator[Metric]:
         """The current values, computed at each scrape."""
-        busy = GaugeMetricFamily("longhouse_sessions_busy", "Sessions that this process is advancing")
-        busy.add_metric([], self._busy())
-        yield busy
+        about = "Sessions that this process is advancing"
+        yield GaugeMetricFamily("longhouse_sessions_busy", about, value=self._busy())
         warm = GaugeMetricFamily("longhouse_instances", "Instances by status", labels=["status"])
         tally = Tally(instance.status for instance in self._instances())
         for status in InstanceStatus:
@@ -60,9 +56,8 @@ class Metrics:
         yield CounterMetricFamily(
             "longhouse_event_loop_blocked_seconds", "Seconds that the event loop stood still", value=seconds
         )
-        left = GaugeMetricFamily("longhouse_calls_left_behind", "Calls of tools that go on although their time is up")
-        left.add_metric([], self._left())
-        yield left
+        about = "Calls of tools that go on although their time is up"
+        yield GaugeMetricFamily("longhouse_calls_left_behind", about, value=self._left_behind())
 
     def page(self) -> bytes:
         return generate_latest(self._registry)

@@ -1,16 +1,11 @@
 """/openapi.json and the Swagger UI page at /docs, for admins."""
 
-from pathlib import Path
 from typing import Final
 
-import fastapi_offline
 from fastapi import APIRouter, Depends, Request, Response
 from starlette.staticfiles import StaticFiles
 
 from longhouse.api import auth, wire
-
-STATIC: Final = Path(fastapi_offline.__file__).parent / "static"
-"""The page's scripts come with a package, so that it works offline."""
 
 PAGE: Final = """<!DOCTYPE html>
 <html lang="en">
@@ -48,10 +43,10 @@ HEADERS: Final = {
     "referrer-policy": "no-referrer",
 }
 """The page acts with all rights of its reader, so no foreign script runs in it and it cannot be framed."""
-
+FILES: Final = StaticFiles(packages=[("fastapi_offline", "static")])
+"""The page's scripts come with a package, so that it works offline."""
 
 router = APIRouter(include_in_schema=False, dependencies=[Depends(auth.admin)])
-FILES: Final = StaticFiles(directory=STATIC)
 
 
 @router.get("/openapi.json")

@@ -5,6 +5,7 @@ of another origin comes from this machine too; its headers, which no page can ch
 """
 
 import re
+from contextlib import suppress
 from typing import Final
 
 from starlette.types import Scope
@@ -23,30 +24,25 @@ OURS: Final = ("same-origin", "none")
 """`Sec-Fetch-Site` of our own pages, and of an address that a user typed; another port of this machine is
 `same-site`."""
 
-MISDIRECTED: Final = "This server does not answer to that name; without API keys only to local ones, such as localhost."
+MISDIRECTED: Final = "This host name is not served here: without API keys, use a local name such as localhost."
 FOREIGN: Final = (
-    "A web page of another origin sent this, which is not taken without API keys:"
+    "A web page of another origin sent this request, which is refused while no API keys are set:"
     " set LONGHOUSE_ADMIN_KEY, and send a key."
 )
 
 
-async def refusal(scope: Scope, door: Authenticator) -> CallerError | None:
+async def origin_error(scope: Scope, authenticator: Authenticator) -> CallerError | None:
     """The error for a request with a bad host or a foreign origin; None: accepted. With keys, the key decides."""
     host, is_foreign = _origin(scope)
     if LOCAL_HOST.fullmatch(host) and not is_foreign:
         return None
-    if ANY_HOST.fullmatch(host) and not await _may_be_open(door):
-        return None
+    if ANY_HOST.fullmatch(host):
+        with suppress(*PASSING):  # while Postgres is away, the API may be open
+            if not await authenticator.is_open():
+                return None
     if is_foreign and LOCAL_HOST.fullmatch(host):
         return CallerError(FOREIGN, status=403, code="foreign_origin")
     return CallerError(MISDIRECTED, status=421)
-
-
-async def _may_be_open(door: Authenticator) -> bool:
-    try:
-        return await door.is_open()
-    except PASSING:
-        return True
 
 
 def _origin(scope: Scope) -> tuple[str, bool]:
@@ -56,10 +52,10 @@ def _origin(scope: Scope) -> tuple[str, bool]:
     if scope["method"] in SAFE:
         return host, False
     for name, value in scope["headers"]:
-        said = value.decode("latin-1").lower()
+        text = value.decode("latin-1").lower()
         # The scheme is not compared: a proxy in front of the server may terminate TLS.
-        if name == b"origin" and said.partition("://")[2] != host.lower():
+        if name == b"origin" and text.partition("://")[2] != host.lower():
             return host, True
-        if name == b"sec-fetch-site" and said not in OURS:
+        if name == b"sec-fetch-site" and text not in OURS:
             return host, True
     return host, False

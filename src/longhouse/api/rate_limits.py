@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from longhouse.errors import CallerError
 
-Clock = Callable[[], float]
-
 
 @dataclass(frozen=True, slots=True)
 class KeyLimits:
@@ -23,7 +21,7 @@ class KeyLimits:
 class Bucket:
     """A token bucket: holds at most `size` permits and refills evenly, completely within `seconds`."""
 
-    def __init__(self, size: int, seconds: float, now: Clock = time.monotonic) -> None:
+    def __init__(self, size: int, seconds: float, now: Callable[[], float] = time.monotonic) -> None:
         self.size = size
         self._pace = size / seconds
         self._now = now
@@ -31,48 +29,46 @@ class Bucket:
 
     def take(self) -> float:
         """Takes a permit and returns 0; if there is none, returns the seconds until the next one."""
-        self._fill()
-        if self._level < 1:
+        if self._fill() < 1:
             return (1 - self._level) / self._pace
         self._level -= 1
         return 0.0
 
     @property
     def left(self) -> int:
-        self._fill()
-        return int(self._level)
+        return int(self._fill())
 
     @property
     def full_in(self) -> float:
         """Seconds until the bucket is full."""
-        self._fill()
-        return (self.size - self._level) / self._pace
+        return (self.size - self._fill()) / self._pace
 
-    def _fill(self) -> None:
+    def _fill(self) -> float:
         now = self._now()
         self._level = min(float(self.size), self._level + (now - self._at) * self._pace)
         self._at = now
+        return self._level
 
 
 class Meter:
     """The usage of one key against its limits."""
 
-    def __init__(self, limits: KeyLimits, now: Clock = time.monotonic) -> None:
-        self._requests = Bucket(limits.rate_limit, 60.0, now)
-        self._sessions = Bucket(limits.sessions_per_hour, 3600.0, now)
-        self._places = limits.max_concurrent
-        self._inside = 0
+    def __init__(self, limits: KeyLimits) -> None:
+        self._requests = Bucket(limits.rate_limit, 60.0)
+        self._sessions = Bucket(limits.sessions_per_hour, 3600.0)
+        self._max_concurrent = limits.max_concurrent
+        self._concurrent = 0
 
     def enter(self) -> None:
         """Counts a new request, or raises; each successful call needs a `leave`."""
-        if self._inside >= self._places:
-            raise _too_many(f"This key has {self._places} requests open, and may have no more at once.", 1.0)
+        if self._concurrent >= self._max_concurrent:
+            raise _too_many(f"This key has {self._max_concurrent} open requests, which is its limit.", 1.0)
         if wait := self._requests.take():
             raise _too_many(f"This key may send {self._requests.size} requests a minute.", wait)
-        self._inside += 1
+        self._concurrent += 1
 
     def leave(self) -> None:
-        self._inside -= 1
+        self._concurrent -= 1
 
     def open_session(self) -> None:
         if wait := self._sessions.take():

@@ -8,24 +8,24 @@ from typing import Final
 import structlog
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.datastructures import State
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import longhouse
-from longhouse.api import auth, errors, metrics, openapi, origins, wire
+from longhouse.api import auth, errors, openapi, origins, wire
 from longhouse.api.admin import catalog as admin_catalog
 from longhouse.api.admin import keys, search, security
 from longhouse.api.admin import routes as admin_routes
 from longhouse.api.auth import Authenticator, Caller
-from longhouse.api.inflight import VISIT, DrainMiddleware
+from longhouse.api.inflight import INFLIGHT, DrainMiddleware
 from longhouse.api.metrics import Metrics
 from longhouse.api.openai import routes as openai_routes
 from longhouse.api.openai.session_resolver import SessionResolver
 from longhouse.api.sessions import artifacts, event_routes, replay
 from longhouse.api.sessions import routes as sessions_routes
 from longhouse.api.sessions.routes import Sessions
-from longhouse.api.sgr import agent_log
 from longhouse.api.sgr import routes as sgr_routes
 from longhouse.catalog.validation import CatalogValidator
 from longhouse.errors import CallerError
@@ -52,9 +52,9 @@ def build(
     db: Database,
     bus: Bus,
     catalog: Catalog,
-    numbers: Metrics,
+    metrics: Metrics,
     *,
-    door: Authenticator,
+    authenticator: Authenticator,
     toolbox: Toolbox,
     admission: CatalogValidator,
     finder: Finder,
@@ -65,20 +65,18 @@ def build(
     app = FastAPI(
         title="Longhouse", version=longhouse.__version__, openapi_url=None, docs_url=None, redirect_slashes=False
     )
-    inbox = Inbox(db, bus)
-    turns = SessionResolver(db, catalog, inbox, Router(AgentDirectory(finder), default_template), prior)
-    held = Sessions(inbox, catalog, turns)
+    inbox, router = Inbox(db, bus), Router(AgentDirectory(finder), default_template)
     # The routes look these up by name: see `json_route.of_app`.
-    parts = {"db": db, "door": door, "catalog": catalog, "admission": admission, "finder": finder, "toolbox": toolbox}
-    app.state = State({**parts, "sessions": held})
+    parts = {"db": db, "catalog": catalog, "admission": admission, "finder": finder, "toolbox": toolbox}
+    app.state = State({**parts, "authenticator": authenticator, "sessions": Sessions(inbox, catalog)})
     routers = (
-        openai_routes.routes(db, bus, catalog, turns),
+        openai_routes.routes(db, bus, catalog, SessionResolver(db, catalog, inbox, router, prior)),
         sessions_routes.router,
         event_routes.router,
         artifacts.router,
         replay.router,
-        agent_log.router,
-        sgr_routes.routes(db, bus, held),
+        sgr_routes.log_router,
+        sgr_routes.router,
         keys.router,
         search.router,
         security.router,
@@ -87,14 +85,14 @@ def build(
         admin_routes.router,
         openapi.router,
     )
-    for router in routers:
-        app.router.routes += router.routes  # not `include_router`, which would build each route a second time
-    _add_watching(app, db, numbers)
-    _add_refusals(app)
-    return Border(DrainMiddleware(app, door.visits), numbers, door)
+    for one in routers:
+        app.router.routes += one.routes  # not `include_router`, which would build each route a second time
+    _add_monitoring(app, db, metrics)
+    _add_error_handlers(app)
+    return AccessLogMiddleware(DrainMiddleware(app, authenticator.inflight), metrics, authenticator)
 
 
-def _add_watching(app: FastAPI, db: Database, numbers: Metrics) -> None:
+def _add_monitoring(app: FastAPI, db: Database, metrics: Metrics) -> None:
     @app.get("/health", tags=["Watching"])
     async def health() -> Response:
         """Liveness: the process is running."""
@@ -107,106 +105,86 @@ def _add_watching(app: FastAPI, db: Database, numbers: Metrics) -> None:
             async with asyncio.timeout(READY_WITHIN):
                 workers = await leases.alive(db)
         except PASSING as error:
-            raise errors.of(error) from None
+            raise errors.error_for(error) from None
         if not workers:
-            raise CallerError("No worker is there.", status=503, kind="server_error")
+            raise CallerError("No worker is running.", status=503, kind="server_error")
         return wire.Json({"status": "ready", "workers": workers})
 
     @app.get("/metrics", tags=["Watching"], dependencies=[Depends(auth.admin)])
     async def show_metrics() -> Response:
         """Prometheus metrics."""
-        return Response(numbers.page(), media_type=metrics.CONTENT_TYPE)
+        return Response(metrics.page(), media_type=CONTENT_TYPE_LATEST)
 
 
-def _add_refusals(app: FastAPI) -> None:
+def _add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(CallerError)
     async def refuse(request: Request, error: CallerError) -> Response:
-        return wire.refused(error)
+        return wire.error_response(error)
 
     @app.exception_handler(HTTPException)
     async def refuse_route(request: Request, error: HTTPException) -> Response:
         code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
         message = "There is no such route." if error.status_code == 404 else f"{error.detail}."
-        answer = wire.refused(CallerError(message, status=error.status_code, code=code))
+        answer = wire.error_response(CallerError(message, status=error.status_code, code=code))
         answer.headers.update(error.headers or {})  # a 405 names the allowed methods
         return answer
 
     @app.exception_handler(RequestValidationError)
     async def refuse_parameter(request: Request, error: RequestValidationError) -> Response:
-        return wire.refused(wire.refusal(error))
+        return wire.error_response(wire.validation_error(error))
 
-    async def ask_for_patience(request: Request, error: Exception) -> Response:
-        path = request.url.path[:LOGGED_PATH]
-        log.warning(errors.named(error), message="A request was refused.", path=path, error=repr(error))
-        return wire.refused(errors.of(error, request.scope[VISIT].session))
+    async def server_error(request: Request, error: Exception) -> Response:
+        if isinstance(error, PASSING):
+            path = request.url.path[:LOGGED_PATH]
+            log.warning(errors.log_key(error), message="A request was refused.", path=path, error=repr(error))
+        return wire.error_response(errors.error_for(error, request.scope[INFLIGHT].session))
 
-    for kind in PASSING:
-        app.add_exception_handler(kind, ask_for_patience)
-
-    @app.exception_handler(Exception)
-    async def confess(request: Request, error: Exception) -> Response:
-        return wire.refused(errors.defect(request.scope[VISIT].session))
+    for kind in (*PASSING, Exception):
+        app.add_exception_handler(kind, server_error)
 
 
-class Border:
+class AccessLogMiddleware:
     """The outermost middleware: a request id, the headers that clients expect, metrics, and one access log record."""
 
-    def __init__(self, app: ASGIApp, numbers: Metrics, door: Authenticator) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, authenticator: Authenticator) -> None:
         self.app = app
-        self._numbers = numbers
-        self._door = door
+        self._metrics = metrics
+        self._authenticator = authenticator
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         request_id, began, status = f"req_{uuid.uuid4().hex}", time.perf_counter(), 0
-        refusal = await origins.refusal(scope, self._door)
-        app = wire.refused(refusal) if refusal else self.app
+        method, path = scope["method"], scope["path"][:LOGGED_PATH]
+        error = await origins.origin_error(scope, self._authenticator)
+        app = wire.error_response(error) if error else self.app
 
         async def send_with_headers(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
-                status = message["status"]
-                took = time.perf_counter() - began
-                message["headers"] = [*message["headers"], *_headers(request_id, took)]
-                self._numbers.answered(scope["method"], _route(scope), status, took)
+                status, took = message["status"], time.perf_counter() - began
+                message["headers"] = [
+                    *message["headers"],
+                    (b"x-request-id", request_id.encode()),
+                    (b"openai-processing-ms", b"%d" % round(took * 1000)),
+                    (b"openai-version", b"2020-10-01"),
+                ]
+                # The route pattern, never the path: paths hold ids, and would make an unbounded number of metrics.
+                route = getattr(scope.get("route"), "path", "unknown")
+                self._metrics.answered(method, route, status, took)
             await send(message)
 
         try:
             await app(scope, receive, send_with_headers)
         except Exception:
             # The handler above has already sent the error response; here the error is logged.
-            log.exception("request_failed", request_id=request_id, path=scope["path"][:LOGGED_PATH])
+            log.exception("request_failed", request_id=request_id, path=path)
             if not status:
                 raise
         finally:
+            caller: Caller | None = scope.get(auth.CALLER)
+            key, seconds = caller.key if caller else None, round(time.perf_counter() - began, 4)
             log.info(
-                "request",
-                request_id=request_id,
-                method=scope["method"],
-                path=scope["path"][:LOGGED_PATH],
-                status=status,
-                key=_key(scope),
-                seconds=round(time.perf_counter() - began, 4),
+                "request", request_id=request_id, method=method, path=path, status=status, key=key, seconds=seconds
             )
-
-
-def _key(scope: Scope) -> str | None:
-    """The id of the request's API key; None: the request was not authenticated."""
-    caller: Caller | None = scope.get(auth.CALLER)
-    return caller.key if caller else None
-
-
-def _headers(request_id: str, seconds: float) -> list[tuple[bytes, bytes]]:
-    return [
-        (b"x-request-id", request_id.encode()),
-        (b"openai-processing-ms", str(round(seconds * 1000)).encode()),
-        (b"openai-version", b"2020-10-01"),
-    ]
-
-
-def _route(scope: Scope) -> str:
-    """The route pattern that matched, never the path: paths hold ids, and would make an unbounded number of metrics."""
-    route = scope.get("route")
-    return str(getattr(route, "path", "unknown"))

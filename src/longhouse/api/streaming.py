@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from longhouse.api import errors, wire
-from longhouse.api.inflight import VISIT, InflightRequest
+from longhouse.api.inflight import INFLIGHT, InflightRequest
 from longhouse.errors import CallerError
 from longhouse.store.database import PASSING
 
@@ -43,16 +43,16 @@ class EventStream(Response):
         self._pieces = pieces
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        visit: InflightRequest = scope[VISIT]
-        visit.in_stream = self.error
+        inflight: InflightRequest = scope[INFLIGHT]
+        inflight.in_stream = self.error
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        writing = asyncio.create_task(self._write(send, visit.session))
-        leaving = asyncio.create_task(_left(receive))
+        writing = asyncio.create_task(self._write(send, inflight.session))
+        leaving = asyncio.create_task(_disconnected(receive))
         try:
             await asyncio.wait((writing, leaving), return_when=asyncio.FIRST_COMPLETED)
         finally:
             leaving.cancel()
-            writing.cancel() if not writing.done() else None
+            writing.cancel()
             done = await asyncio.gather(writing, leaving, return_exceptions=True)
         if isinstance(done[0], Exception) and not isinstance(done[0], OSError):
             raise done[0]
@@ -62,23 +62,24 @@ class EventStream(Response):
         return named("error", wire.envelope_of(error))
 
     async def _write(self, send: Send, session: str) -> None:
-        async with aclosing(self._told(session)) as pieces:
+        async with aclosing(self._pieces_or_error(session)) as pieces:
             async for piece in pieces:
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _told(self, session: str) -> AsyncGenerator[bytes, None]:
+    async def _pieces_or_error(self, session: str) -> AsyncGenerator[bytes, None]:
         """The pieces, then an error event if their source fails: many clients take a silent end for success."""
         try:
             async with aclosing(self._pieces) as pieces:
                 async for piece in pieces:
                     yield piece
-        except PASSING as error:
-            log.warning(errors.named(error), message="A stream was ended.", session=session or None, error=repr(error))
-            yield self.error(errors.of(error, session))
         except Exception as error:  # the client waits for more, so it gets an error event
-            log.exception("stream_failed", session=session or None)
-            yield self.error(errors.of(error, session))
+            if isinstance(error, PASSING):
+                key = errors.log_key(error)
+                log.warning(key, message="A stream was ended.", session=session or None, error=repr(error))
+            else:
+                log.exception("stream_failed", session=session or None)
+            yield self.error(errors.error_for(error, session))
 
 
 class ChatStream(EventStream):
@@ -88,6 +89,6 @@ class ChatStream(EventStream):
         return data(wire.envelope_of(error))
 
 
-async def _left(receive: Receive) -> None:
+async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

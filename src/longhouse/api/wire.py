@@ -1,7 +1,6 @@
 """The wire format: request bodies are validated, responses and errors have OpenAI's shapes."""
 
 import base64
-import hashlib
 import json
 import re
 from typing import Annotated, Any, Final, Literal, TypeVar
@@ -75,15 +74,14 @@ class RefusalPart(_Lenient):
     refusal: StrictStr
 
 
-class WireImageUrl(_Lenient):
-    url: StrictStr
-    detail: StrictStr | None = None
+def _is_image(url: str) -> str:
+    image_bytes(url)
+    return url
 
-    @pydantic.field_validator("url")
-    @classmethod
-    def _came_along(cls, url: str) -> str:
-        image_bytes(url)
-        return url
+
+class WireImageUrl(_Lenient):
+    url: Annotated[StrictStr, pydantic.AfterValidator(_is_image)]
+    detail: StrictStr | None = None
 
 
 class WireImagePart(_Lenient):
@@ -158,24 +156,18 @@ class ChatRequest(_Lenient):
 
     @pydantic.model_validator(mode="before")
     @classmethod
-    def _by_other_names(cls, body: Any) -> Any:
+    def _aliases(cls, body: Any) -> Any:
         """Aliases: `message` is a list of one user message, `agent_version` is the model."""
         if not isinstance(body, dict):
             return body
-        said = {"messages": [{"role": "user", "content": body["message"]}]} if "message" in body else {}
+        messages = {"messages": [{"role": "user", "content": body["message"]}]} if "message" in body else {}
         named = {"model": body["agent_version"]} if "agent_version" in body else {}
-        return {**said, **named, **body}
+        return {**messages, **named, **body}
 
     @property
     def brings_memory(self) -> bool:
         """Does the caller keep the history itself?"""
         return self.context is not None or self.subagent_contexts is not None
-
-    @pydantic.field_validator("response_format")
-    @classmethod
-    def _is_json(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
-        json.dumps(value, allow_nan=False)
-        return value
 
     @property
     def include_usage(self) -> bool:
@@ -251,11 +243,11 @@ def decode(body: bytes) -> Any:
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         raise CallerError("The body is not valid JSON in UTF-8.") from None
     if b"\\u0000" in body and _has_nul(value):
-        raise CallerError("The body holds a NUL character (\\u0000), which cannot be stored.")
+        raise CallerError("The body contains a NUL character (\\u0000), which cannot be stored.")
     return value
 
 
-def refusal(error: Errors) -> CallerError:
+def validation_error(error: Errors) -> CallerError:
     """The error response for a request that failed validation; it names the field."""
     # The first item of the location is the source: body, query or path.
     problems = [(_path(where[1:]), says) for where, says in explain(error, words=_WORDS)]
@@ -298,17 +290,12 @@ def image_bytes(url: str) -> tuple[str, bytes]:
     match = _DATA_URL.match(url)
     if not match:
         raise PydanticCustomError(
-            "image", "Send images as data URLs (data:image/png;base64,…); addresses are not fetched"
+            "image", "Send images as data URLs (data:image/png;base64,…); other URLs are not fetched"
         )
     try:
         return match[1].lower(), base64.b64decode(url[match.end() :], validate=True)
     except ValueError:
         raise PydanticCustomError("image", "The image is not valid base64") from None
-
-
-def digest_of(body: bytes, *named: str | None) -> str:
-    """The digest by which a repeated request is recognised: its body, and the headers that name its conversation."""
-    return hashlib.sha256(b"\x00".join([body, *((name or "").encode() for name in named)])).hexdigest()
 
 
 class Documented:
@@ -348,7 +335,7 @@ def envelope_of(error: CallerError) -> dict[str, Any]:
     return envelope(str(error), kind=error.kind, code=error.code, param=error.param)
 
 
-def refused(error: CallerError) -> Json:
+def error_response(error: CallerError) -> Json:
     # SDKs retry by themselves: they must not resend a request that was committed before an internal error.
     never = {"x-should-retry": "false"}
     headers = {401: {"www-authenticate": "Bearer"}, 409: never, 500: never}.get(error.status, {}).copy()

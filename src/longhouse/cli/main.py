@@ -21,8 +21,7 @@ import uvicorn
 import uvloop
 from typer.core import TyperGroup
 
-from longhouse.api.connections import BACKLOG, raise_files
-from longhouse.api.http_protocol import config_of
+from longhouse.api.http_protocol import BACKLOG, config_of, raise_file_limit
 from longhouse.app import App, open_app, open_store
 from longhouse.cli import bench_search, catalog, keys, seed, sessions
 from longhouse.cli.chat import talk
@@ -123,12 +122,12 @@ def _run(settings: Settings, main: Callable[[], Coroutine[Any, Any, None]]) -> N
 async def _serve(settings: Settings) -> None:
     _refuse_easy_key(settings.host, settings.admin_key.get_secret_value().strip())
     await _refuse_missing_key(settings)
-    raise_files()
+    raise_file_limit()
     with _listening(settings.host, settings.port) as listener:
         async with open_app(settings) as app:
             server = _Server(config_of(app.asgi, timeout_graceful_shutdown=3))
             _on_end(server.leave)
-            is_open = await app.door.is_open()
+            is_open = await app.authenticator.is_open()
             if is_open and not _is_local(settings.host):
                 raise _missing_key(settings.host)  # the last key was revoked since the check
             settle()

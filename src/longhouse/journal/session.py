@@ -303,11 +303,6 @@ class Session(_SessionValue, frozen=True, kw_only=True):
             in_chat=self.turn is not None and self.turn.approve_in_chat,
         )
 
-    def heard_up_to(self, chain: str) -> "Session":
-        """The session for a client whose conversation has the fingerprint `chain`."""
-        assert self.turn is not None
-        return msgspec.structs.replace(self, turn=msgspec.structs.replace(self.turn, chain=chain))
-
     @property
     def rest_mark(self) -> str | None:
         """The fingerprint by which a client that resends the whole conversation finds the session at this point."""

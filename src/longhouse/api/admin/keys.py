@@ -50,7 +50,7 @@ LISTED: Final[dict[str, Any]] = {
 }
 
 router = strict_router("Admin", auth.admin)
-TheDoor = Annotated[Authenticator, of_app("door")]
+TheAuthenticator = Annotated[Authenticator, of_app("authenticator")]
 
 
 @router.post(
@@ -59,24 +59,24 @@ TheDoor = Annotated[Authenticator, of_app("door")]
     openapi_extra=wire.example(name="the website", owner="shop", role="user", rate_limit=120),
     responses={201: wire.answer("The key; its secret is not shown again.", {**LISTED, "key": "lh_<43 characters>"})},
 )
-async def create_key(caller: auth.Admin, door: TheDoor, asked: NewKey) -> Response:
+async def create_key(caller: auth.Admin, authenticator: TheAuthenticator, asked: NewKey) -> Response:
     """Creates a key, which acts for its owner; limits that are not given come from the settings."""
-    made, secret = await keys.create(door.db, **asked.model_dump())
+    made, secret = await keys.create(authenticator.db, **asked.model_dump())
     log.info("api_key_created", key=made.id, owner=made.owner, role=made.role, by=caller.key)
     return wire.Json({**asdict(made), "key": secret}, status_code=201, headers={"cache-control": "no-store"})
 
 
 @router.get("/admin/keys", responses={200: docs.listed("One page of keys.", LISTED)})
-async def list_keys(door: TheDoor, asked: Annotated[pagination.Paged, Query()]) -> Response:
+async def list_keys(authenticator: TheAuthenticator, asked: Annotated[pagination.Paged, Query()]) -> Response:
     """All keys, newest first, including revoked ones; `limit` (≤ 200), `before` (the `next` of the previous page)."""
-    found = await keys.listed(door.db, before=asked.before, limit=asked.fetched)
+    found = await keys.listed(authenticator.db, before=asked.before, limit=asked.fetched)
     return wire.Json(pagination.page(*asked.cut(found, lambda key: pagination.cursor(key.created_at, key.id))))
 
 
 @router.delete("/admin/keys/{key_id}", status_code=204)
-async def revoke_key(caller: auth.Admin, door: TheDoor, key_id: str) -> Response:
+async def revoke_key(caller: auth.Admin, authenticator: TheAuthenticator, key_id: str) -> Response:
     """Revokes a key immediately and permanently; its open streams end with an error."""
-    if not await door.revoke(key_id):
+    if not await authenticator.revoke(key_id):
         raise wire.not_found("There is no such key.", code="key_not_found")
     log.info("api_key_revoked", key=key_id, by=caller.key)
     return Response(status_code=204)

@@ -1,7 +1,7 @@
 """Encodes a turn as Chat Completions: chunks on a stream, or one response at the end."""
 
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -10,21 +10,12 @@ import msgspec
 from longhouse.agents.template import Streaming
 from longhouse.api import streaming as stream
 from longhouse.api import wire
-from longhouse.api.openai.turn_handle import TurnHandle
-from longhouse.api.openai.turn_stream import Ending, Piece, TurnStream, about
+from longhouse.api.openai.turn_stream import Piece, TurnStream, about
+from longhouse.api.sessions.waiting import Question
 from longhouse.journal import events, fingerprint
 from longhouse.journal.session import AGENT_FAILED
 from longhouse.journal.spoken import BLANK_LINE
 from longhouse.store import sessions
-
-STATUSES: Final = {
-    "limit_reached": 422,
-    "not_set_up": 503,
-    "provider_error": 502,
-    "template_not_found": 404,
-    "unreadable_reply": 502,
-}
-"""HTTP status of failed turns, by code. Limits are set by the operator: no defect, and a retry would not help."""
 
 _encode: Final = msgspec.json.encode
 _REST_OF_CHUNK: Final = b',"logprobs":null,"finish_reason":null}]}\n\n'
@@ -34,186 +25,152 @@ _REST_OF_CHUNK: Final = b',"logprobs":null,"finish_reason":null}]}\n\n'
 class Completion:
     """One response to one request: all its chunks have the same id, time and model."""
 
-    telling: TurnStream
-    include_usage: bool
-    ignored: list[str]
+    turn_stream: TurnStream
+    include_usage: bool = False
+    ignored: Sequence[str] = ()
     streaming: Streaming = field(default_factory=Streaming)
     created: int = field(default_factory=lambda: int(time.time()))
 
     def __post_init__(self) -> None:
-        attached = self.telling.attached
+        handle = self.turn_stream.handle
         # A turn with questions has several responses: the head of the journal makes their ids different.
-        self.id = f"chatcmpl-{attached.trace}-{attached.session.head}"
-        self.model = attached.session.id
+        self.id = f"chatcmpl-{handle.trace}-{handle.session.head}"
+        # The fields that all chunks share are encoded once.
+        head = stream.data(self._object("chat.completion.chunk")).removesuffix(b"}\n\n")
         usage = b',"usage":null' if self.include_usage else b""
-        self._head = (
-            b'data: {"id":%s,"object":"chat.completion.chunk","created":%d,"model":%s'
-            % (_encode(self.id), self.created, _encode(self.model))
-        ) + usage
-        self._delta = self._head + b',"choices":[{"index":0,"delta":'
+        self._delta = head + usage + b',"choices":[{"index":0,"delta":'
         self._calls = 0
         self._content = ""
         """All content that was sent to the client: when the client resends it, its session is found by it."""
 
+    def _object(self, kind: str, **rest: Any) -> dict[str, Any]:
+        model = self.turn_stream.handle.session.id
+        return {"id": self.id, "object": kind, "created": self.created, "model": model, **rest}
+
     async def chunks(self) -> AsyncGenerator[bytes, None]:
         """The encoded chunks of the stream."""
-        telling = self.telling
-        session = telling.attached.session
-        extra = self._extra
-        opening = about(session, telling.attached.trace, "accepted", **extra)
-        yield self._chunk({"role": "assistant", "content": ""}, activity=opening)
-        async for pieces in telling.pieces():
-            yield b"".join(self._piece(piece) for piece in pieces) if pieces else stream.HEARTBEAT
-        ending = telling.ending
-        assert ending is not None
-        if ending.error:
-            yield stream.data(ending.error)
+        turn, handle = self.turn_stream, self.turn_stream.handle
+        accepted = about(handle.session, handle.trace, "accepted", **self._extra)
+        yield self._chunk({"role": "assistant", "content": ""}, activity=accepted)
+        async for pieces in turn.pieces():
+            yield b"".join(self._encoded(piece) for piece in pieces) if pieces else stream.HEARTBEAT
+        if turn.error:
+            yield stream.data(wire.envelope_of(turn.error))
             return
-        await self._mark(ending)
-        yield self._chunk({}, finish="stop", activity=closing(ending))
+        await self._record_fingerprint()
+        yield self._chunk({}, finish="stop", activity=last_activity(turn))
         if self.include_usage:
-            yield stream.data(
-                {
-                    "id": self.id,
-                    "object": "chat.completion.chunk",
-                    "created": self.created,
-                    "model": self.model,
-                    "choices": [],
-                    "usage": usage_of(ending, telling.attached),
-                }
-            )
+            yield stream.data(self._object("chat.completion.chunk", choices=[], usage=usage_of(turn)))
         yield stream.DONE
+
+    async def whole(self) -> wire.Json:
+        """The whole response, when the turn has ended or waits for a person."""
+        turn, reasoning = self.turn_stream, ""
+        turn.shows_drafts = False
+        async for pieces in turn.pieces():
+            for piece in pieces:
+                self._add_content(piece)
+                reasoning += piece.reasoning
+        if turn.error:
+            refused = wire.error_response(turn.error)
+            refused.headers["x-should-retry"] = "false"  # the prompt is in the journal: a retry would only duplicate it
+            return refused
+        await self._record_fingerprint()
+        message = {"role": "assistant", "content": self._content, "refusal": None}
+        if reasoning:
+            message["reasoning_content"] = reasoning
+        return wire.Json(
+            self._object(
+                "chat.completion",
+                choices=[{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}],
+                usage=usage_of(turn),
+                x_agent=last_activity(turn) | self._extra,
+            )
+        )
 
     @property
     def _extra(self) -> dict[str, Any]:
         """Extra fields that tell the client how its request was handled."""
-        routed = self.telling.attached.routed
+        routed = self.turn_stream.handle.routed
         return {
             **({"ignored": self.ignored} if self.ignored else {}),
             **({"routed": routed.told} if routed else {}),
         }
 
-    async def _mark(self, ending: Ending) -> None:
-        """Records the fingerprint of the sent content, which the client will resend, if the session lacks it."""
-        attached = self.telling.attached
-        if not attached.chain:
-            return
-        mark = fingerprint.grown(attached.chain, [("assistant", self._content)])
-        if attached.answers_beneath or mark != ending.session.rest_mark:
-            await sessions.mark_rest(self.telling.db, mark, ending.session.id, ending.session.head)
+    async def _record_fingerprint(self) -> None:
+        """Records the fingerprint of the sent content, which the client will resend, if the session lacks it.
 
-    def _words(self, piece: Piece) -> str:
+        Only the response knows this content: it may hold questions of sub-agents, tool results and notes.
+        """
+        handle, session = self.turn_stream.handle, self.turn_stream.session
+        if not handle.chain:
+            return
+        mark = fingerprint.grown(handle.chain, [("assistant", self._content)])
+        if mark != session.rest_mark:
+            await sessions.mark_rest(self.turn_stream.db, mark, session.id, session.head)
+
+    def _add_content(self, piece: Piece) -> str:
         """The content of a piece: its own text, or a tool's result if the template shows results as content."""
-        words, activity = piece.content, piece.activity or {}
+        text, activity = piece.content, piece.activity or {}
         is_result = activity.get("event") == "tool_result" and piece.role != "finishes"
         if is_result and self.streaming.tool_activity == "content":
             gap = BLANK_LINE if self._content and not self._content.endswith("\n") else ""
-            words = f"{gap}{activity['content']}\n"
-        self._content += words
-        return words
+            text = f"{gap}{activity['content']}\n"
+        self._content += text
+        return text
 
-    def _piece(self, piece: Piece) -> bytes:
-        if words := self._words(piece):
-            return self._delta + b'{"content":' + _encode(words) + b"}" + _REST_OF_CHUNK
+    def _encoded(self, piece: Piece) -> bytes:
+        """A chunk: text, reasoning, or activity, where the template shows it: beside the text or as tool calls."""
+        if text := self._add_content(piece):
+            return self._delta + b'{"content":' + _encode(text) + b"}" + _REST_OF_CHUNK
         if piece.reasoning:
             if not self.streaming.reasoning:
                 return b""
             return self._delta + b'{"reasoning_content":' + _encode(piece.reasoning) + b"}" + _REST_OF_CHUNK
-        return self._activity(piece.activity or {})
-
-    def _activity(self, activity: dict[str, Any]) -> bytes:
-        """The agent's activity, where the template shows it: beside the text, in it, or as tool calls."""
-        event, mode = activity.get("event"), self.streaming.tool_activity
-        if mode == "tool_calls" and event == "tool_call":
+        activity = piece.activity or {}
+        if self.streaming.tool_activity == "tool_calls" and activity.get("event") == "tool_call":
             function = {"name": activity["tool"], "arguments": activity["arguments"]}
             call = {"index": self._calls, "id": activity["call_id"], "type": "function", "function": function}
             self._calls += 1
             return self._delta + _encode({"tool_calls": [call]}) + _REST_OF_CHUNK
         return self._chunk({}, activity=activity)
 
-    def _chunk(self, delta: dict[str, Any], *, finish: str | None = None, activity: dict[str, Any] | None) -> bytes:
-        return b"".join(
-            (
-                self._delta,
-                _encode(delta),
-                b',"logprobs":null,"finish_reason":',
-                _encode(finish),
-                b'}],"x_agent":',
-                _encode(activity),
-                b"}\n\n",
-            )
-        )
-
-    async def whole(self) -> wire.Json:
-        """The whole response, when the turn has ended or waits for a person."""
-        reasoning = ""
-        self.telling.shows_drafts = False
-        async for pieces in self.telling.pieces():
-            for piece in pieces:
-                self._words(piece)
-                reasoning += piece.reasoning
-        ending = self.telling.ending
-        assert ending is not None
-        if ending.error:
-            # The prompt is in the journal: a retry would only duplicate it.
-            return wire.Json(ending.error, status_code=_status(ending), headers={"x-should-retry": "false"})
-        await self._mark(ending)
-        message: dict[str, Any] = {"role": "assistant", "content": self._content, "refusal": None}
-        if reasoning:
-            message["reasoning_content"] = reasoning
-        closed = closing(ending)
-        closed |= self._extra
-        return wire.Json(
-            {
-                "id": self.id,
-                "object": "chat.completion",
-                "created": self.created,
-                "model": self.model,
-                "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}],
-                "usage": usage_of(ending, self.telling.attached),
-                "x_agent": closed,
-            }
+    def _chunk(self, delta: dict[str, Any], *, finish: str | None = None, activity: dict[str, Any]) -> bytes:
+        return b'%b%b,"logprobs":null,"finish_reason":%b}],"x_agent":%b}\n\n' % (
+            self._delta,
+            _encode(delta),
+            _encode(finish),
+            _encode(activity),
         )
 
 
-def closing(ending: Ending) -> dict[str, Any]:
+def last_activity(turn_stream: TurnStream) -> dict[str, Any]:
     """The last `x_agent` of a turn that ended or waits."""
-    session, turn = ending.session, ending.turn
+    session, turn = turn_stream.session, turn_stream.session.turn
     assert turn is not None
     if turn.ended:
         event = "failed" if turn.code == AGENT_FAILED else "completed"
         return about(session, turn.trace, event, state=turn.ended)
-    if ending.asked:
-        asked = ending.asked
-        kind = "clarification" if asked.call.kind == "ask" else "approval"
-        detail = {
-            "call_id": asked.call.call,
-            "name": asked.label(session),
-            "asked_by": asked.session.agent,
-            "asked_in": asked.session.id,
-        }
-        return about(session, turn.trace, "waiting", status="waiting", waiting_for=kind, **detail)
-    open_call = next(iter(session.questions or session.unapproved or session.uncertain))
-    kind = "clarification" if session.questions else "approval"
-    detail = {"call_id": open_call.call, "name": open_call.call}
+    open_calls = (*session.questions, *session.unapproved, *session.uncertain)
+    asked = turn_stream.question or Question(session, open_calls[0])
+    detail = {"call_id": asked.call.call, "name": asked.label(session)}
+    if turn_stream.question:
+        detail |= {"asked_by": asked.session.agent, "asked_in": asked.session.id}
+    kind = "clarification" if asked.call.kind == "ask" else "approval"
     return about(session, turn.trace, "waiting", status="waiting", waiting_for=kind, **detail)
 
 
-def usage_of(ending: Ending, attached: TurnHandle) -> dict[str, Any]:
+def usage_of(turn_stream: TurnStream) -> dict[str, Any]:
     """The usage of this response; what the turn used before its question was answered is not counted again."""
-    ended, began = ending.turn, attached.session.turn
+    handle = turn_stream.handle
     # If the prompt is still queued behind another turn, that turn's usage does not count here.
-    usage = ended.usage if ended and ended.trace == attached.trace else events.Usage()
-    before = began.usage if began and began.trace == attached.trace else events.Usage()
+    before, after = (
+        one.turn.usage if one.turn and one.turn.trace == handle.trace else events.Usage()
+        for one in (handle.session, turn_stream.session)
+    )
     return {
-        "prompt_tokens": usage.prompt_tokens - before.prompt_tokens,
-        "completion_tokens": usage.completion_tokens - before.completion_tokens,
-        "total_tokens": usage.total_tokens - before.total_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens - before.cached_tokens},
+        "prompt_tokens": after.prompt_tokens - before.prompt_tokens,
+        "completion_tokens": after.completion_tokens - before.completion_tokens,
+        "total_tokens": after.total_tokens - before.total_tokens,
+        "prompt_tokens_details": {"cached_tokens": after.cached_tokens - before.cached_tokens},
     }
-
-
-def _status(ending: Ending) -> int:
-    if ending.turn is None or ending.turn.ended == "CANCELLED":
-        return 409
-    return STATUSES.get(ending.turn.code or "", 500)

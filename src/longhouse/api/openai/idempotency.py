@@ -8,30 +8,26 @@ from longhouse.store.requests import Accepted
 
 
 class RequestsInProgress:
-    """Requests that this process is writing to a journal, by sender and digest."""
+    """Requests that this process is writing to a journal."""
 
     def __init__(self) -> None:
-        self._placing: dict[tuple[str, str], list[asyncio.Event]] = {}
+        self._done: dict[asyncio.Event, Accepted] = {}
 
     @contextmanager
-    def placing(self, accepted: Accepted) -> Iterator[None]:
+    def writing(self, accepted: Accepted) -> Iterator[None]:
         """Registers the request while it is being written, whether or not that succeeds."""
-        if accepted.lock is None:
-            yield
-            return
-        mark, over = (accepted.owner, accepted.digest), asyncio.Event()
-        self._placing.setdefault(mark, []).append(over)
+        done = asyncio.Event()
+        self._done[done] = accepted
         try:
             yield
         finally:
-            self._placing[mark].remove(over)
-            if not self._placing[mark]:
-                del self._placing[mark]
-            over.set()
+            del self._done[done]
+            done.set()
 
     async def others(self, accepted: Accepted) -> bool:
         """Waits for identical requests in progress; returns whether there were any."""
-        placing = list(self._placing.get((accepted.owner, accepted.digest), ()))
-        for over in placing:
-            await over.wait()
-        return bool(placing)
+        mine = (accepted.owner, accepted.digest)
+        identical = [done for done, one in self._done.items() if (one.owner, one.digest) == mine]
+        for done in identical:
+            await done.wait()
+        return bool(identical)

@@ -1,9 +1,10 @@
 """Parses a chat request: its caller, its new messages, and the conversation that it names."""
 
+import hashlib
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final, Literal
+from dataclasses import dataclass
+from typing import Final
 
 from longhouse.api import wire
 from longhouse.api.auth import Caller
@@ -18,8 +19,6 @@ from longhouse.store.requests import Accepted
 
 MAX_KEY: Final = 255
 
-NamedBy = Literal["caller", "open_webui"]
-
 
 @dataclass(frozen=True, slots=True)
 class ClientHistory:
@@ -27,6 +26,10 @@ class ClientHistory:
 
     before: tuple[ChatMessage, ...]
     new: tuple[ChatMessage, ...]
+
+    @property
+    def all(self) -> tuple[ChatMessage, ...]:
+        return (*self.before, *self.new)
 
     @property
     def resends(self) -> bool:
@@ -39,19 +42,13 @@ class ChatInput:
 
     caller: Caller
     request: ChatRequest
-    said: ClientHistory
+    history: ClientHistory
     accepted: Accepted
     conversation: str | None
-    named_by: NamedBy | None
+    is_named: bool
+    """Did the caller name the conversation itself? Where only Open WebUI does, the session is found by its history."""
     model: str
     """The model as the client wrote it: part of the fingerprint, whichever template is chosen."""
-
-    def followed_in(self, trace: str) -> Accepted:
-        """The idempotency record when the event goes to a sub-agent: the client follows the turn of the top session."""
-        return replace(self.accepted, follows=trace)
-
-    def to(self, model: str) -> "ChatInput":
-        return replace(self, request=self.request.model_copy(update={"model": model}))
 
     @property
     def reply_to(self) -> str | None:
@@ -64,36 +61,42 @@ class ChatInput:
         named = self.request.user
         return named if self.caller.key or (named and named.strip()) else self.caller.owner
 
-    def chain(self, said: Sequence[ChatMessage]) -> str:
+    def chain(self, sent: Sequence[ChatMessage]) -> str:
         """The fingerprint of these messages from this client."""
         begin = fingerprint.begin(self.caller.owner, self.caller.key, self.request.user, self.model)
-        return fingerprint.grown(begin, ((message.role, message.text) for message in said))
+        return fingerprint.grown(begin, ((message.role, message.text) for message in sent))
 
     async def prompt(self, db: Database, version: int | None = None) -> Prompted:
         """The new messages as a `Prompted` event; their images are stored first."""
         return Prompted(
             trace=uuid.uuid4().hex,
-            content=tuple([await _content(db, message) for message in self.said.new]),
+            content=tuple([await _content(db, message) for message in self.history.new]),
             system=self.request.system,
             sampling=self.request.sampling,
             version=version,
-            chain=self.chain((*self.said.before, *self.said.new)),
+            chain=self.chain(self.history.all),
         )
 
 
-def read(caller: Caller, request: ChatRequest, body: bytes, headers: Mapping[str, str]) -> ChatInput:
-    digest = wire.digest_of(body, headers.get("x-conversation-id"), headers.get("x-openwebui-chat-id"))
+def parse(caller: Caller, request: ChatRequest, body: bytes, headers: Mapping[str, str]) -> ChatInput:
+    # A repeated request is recognised by its body, and by the headers that name its conversation.
+    named = [headers.get(name, "").encode() for name in ("x-conversation-id", "x-openwebui-chat-id")]
+    digest = hashlib.sha256(b"\x00".join([body, *named])).hexdigest()
     retries = headers.get("x-stainless-retry-count")  # OpenAI's SDKs send a retry count and nothing else
     is_retry = None if retries is None else retries not in ("", "0")
     accepted = Accepted(owner=caller.owner, digest=digest, key=_key(headers), is_retry=is_retry)
-    conversation, named_by = _conversation(request, headers)
-    return ChatInput(caller, request, sort_out(request), accepted, conversation, named_by, request.model)
+    conversation, is_named = _conversation(request, headers)
+    return ChatInput(caller, request, _split(request), accepted, conversation, is_named, request.model)
 
 
-def sort_out(request: ChatRequest) -> ClientHistory:
+def _split(request: ChatRequest) -> ClientHistory:
     """Splits the messages: only those after our last reply are new."""
+    known: set[str] = set()
+    for index, message in enumerate(request.messages):
+        known.update(call.id for call in message.tool_calls or ())
+        if message.role == "tool" and message.tool_call_id not in known:
+            raise CallerError("A tool message must answer a tool call before it.", param=f"messages[{index}]")
     spoken = [message for message in request.messages if message.role not in ("system", "developer")]
-    _refuse_orphans(request.messages)
     cut = max((index + 1 for index, message in enumerate(spoken) if message.role != "user"), default=0)
     if cut == len(spoken):
         raise CallerError("The last message must come from the user.", param="messages")
@@ -117,14 +120,6 @@ def text_of(content: Sequence[Content]) -> str:
     return "\n\n".join(messages.text_of(one) for one in content)
 
 
-def _refuse_orphans(said: Sequence[ChatMessage]) -> None:
-    known: set[str] = set()
-    for index, message in enumerate(said):
-        known.update(call.id for call in message.tool_calls or ())
-        if message.role == "tool" and message.tool_call_id not in known:
-            raise CallerError("A tool message must answer a tool call before it.", param=f"messages[{index}]")
-
-
 async def _content(db: Database, message: ChatMessage) -> Content:
     if message.content is None or isinstance(message.content, str):
         return message.content or ""
@@ -142,16 +137,18 @@ async def _content(db: Database, message: ChatMessage) -> Content:
     return tuple(parts)
 
 
-def _conversation(request: ChatRequest, headers: Mapping[str, str]) -> tuple[str | None, NamedBy | None]:
-    if named := headers.get("x-conversation-id"):
-        return wire.checked_id(named, "X-Conversation-Id"), "caller"
-    if (named := (request.metadata or {}).get("conversation_id")) is not None:
-        return wire.checked_id(named, "metadata.conversation_id"), "caller"
-    if request.chat_id is not None:
-        return wire.checked_id(str(request.chat_id), "chat_id"), "caller"
-    if named := headers.get("x-openwebui-chat-id"):
-        return wire.checked_id(named, "X-OpenWebUI-Chat-Id"), "open_webui"
-    return None, None
+def _conversation(request: ChatRequest, headers: Mapping[str, str]) -> tuple[str | None, bool]:
+    """The conversation that the request names, and whether the caller named it, not Open WebUI."""
+    names = {
+        "X-Conversation-Id": headers.get("x-conversation-id") or None,
+        "metadata.conversation_id": (request.metadata or {}).get("conversation_id"),
+        "chat_id": request.chat_id,
+        "X-OpenWebUI-Chat-Id": headers.get("x-openwebui-chat-id") or None,
+    }
+    for param, name in names.items():
+        if name is not None:
+            return wire.checked_id(str(name), param), param != "X-OpenWebUI-Chat-Id"
+    return None, False
 
 
 def _key(headers: Mapping[str, str]) -> str | None:

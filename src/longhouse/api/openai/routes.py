@@ -6,7 +6,7 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from longhouse.agents.template import Streaming
 from longhouse.api import auth, wire
-from longhouse.api.inflight import VISIT
+from longhouse.api.inflight import INFLIGHT
 from longhouse.api.json_route import REFUSED, JsonRoute
 from longhouse.api.openai.completions import Completion
 from longhouse.api.openai.session_resolver import SESSION_ID, SessionResolver, unknown_model
@@ -25,25 +25,19 @@ CREATED = 1_767_225_600
 EXAMPLE: Final = wire.example(model="tool_calling_agent", messages=[{"role": "user", "content": "Hello"}], stream=True)
 
 
-def routes(db: Database, bus: Bus, catalog: Catalog, turns: SessionResolver) -> APIRouter:
+def routes(db: Database, bus: Bus, catalog: Catalog, resolver: SessionResolver) -> APIRouter:
     router = APIRouter(tags=["OpenAI"], dependencies=[Depends(auth.user)], route_class=JsonRoute, responses=REFUSED)
 
     @router.post("/v1/chat/completions", openapi_extra=EXAMPLE)
-    async def chat_completions(caller: auth.User, asked: wire.ChatRequest, request: Request) -> Response:
+    async def chat_completions(caller: auth.User, chat: wire.ChatRequest, request: Request) -> Response:
         """Sends a message to an agent. `model` is a template, `template@version`, `auto` or a session id; the `model`
         of the response is the session."""
-        attached = await turns.attach(caller, asked, await request.body(), request.headers)
-        telling = follow_turn(request.scope[VISIT], db, bus, attached)
-        template = await catalog.templates.find(attached.session.agent, attached.version)
-        completion = Completion(
-            telling=telling,
-            include_usage=asked.include_usage,
-            ignored=asked.ignored,
-            streaming=template.llm_policy.streaming if template else Streaming(),
-        )
-        if asked.stream:
-            return ChatStream(completion.chunks())
-        return await completion.whole()
+        handle = await resolver.attach(caller, chat, await request.body(), request.headers)
+        turn_stream = follow_turn(request.scope[INFLIGHT], db, bus, handle)
+        template = await catalog.templates.find(handle.session.agent, handle.version)
+        streaming = template.llm_policy.streaming if template else Streaming()
+        completion = Completion(turn_stream, chat.include_usage, chat.ignored, streaming)
+        return ChatStream(completion.chunks()) if chat.stream else await completion.whole()
 
     @router.get("/v1/models")
     async def list_models(caller: auth.User) -> Response:
@@ -61,7 +55,7 @@ def routes(db: Database, bus: Bus, catalog: Catalog, turns: SessionResolver) -> 
             if row:
                 return wire.Json(_model(row.id, created=int(row.created_at.timestamp())))
         try:
-            await turns.template(model, caller.owner)
+            await resolver.template(model, caller.owner)
         except CallerError:
             raise unknown_model(model) from None
         return wire.Json(_model(model))

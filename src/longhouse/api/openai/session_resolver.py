@@ -5,7 +5,6 @@ import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import takewhile
 from typing import Final
 
@@ -15,10 +14,10 @@ from longhouse.agents.template import Template
 from longhouse.agents.tool import sendable
 from longhouse.api import wire
 from longhouse.api.auth import Caller
-from longhouse.api.openai.chat_decisions import ChatDecisions
+from longhouse.api.openai import chat_decisions
 from longhouse.api.openai.idempotency import RequestsInProgress
-from longhouse.api.openai.request import ChatInput, ClientHistory, prior_of, read, text_of
-from longhouse.api.openai.turn_handle import TurnHandle, seen_heads
+from longhouse.api.openai.request import ChatInput, ClientHistory, parse, prior_of, text_of
+from longhouse.api.openai.turn_handle import TurnHandle, append_reply, seen_heads
 from longhouse.api.sessions import decisions
 from longhouse.api.sessions.call_names import meant
 from longhouse.api.sessions.decisions import settled
@@ -28,7 +27,7 @@ from longhouse.errors import AlreadyReturned, CallerError
 from longhouse.journal import events, fingerprint, imported
 from longhouse.journal.events import Opened, Prompted, Recorded
 from longhouse.journal.fold import blank, fold
-from longhouse.journal.session import EPHEMERAL, Session, Turn
+from longhouse.journal.session import EPHEMERAL, Session
 from longhouse.journal.transcript import Step
 from longhouse.runtime.delegation import PriorOf
 from longhouse.runtime.inbox import Inbox
@@ -37,12 +36,13 @@ from longhouse.store import journals, sessions
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.store.delegation import tree
-from longhouse.store.requests import Accepted, Repeated
+from longhouse.store.requests import Repeated
 
 SESSION_ID: Final = re.compile(r".+_[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
-MAX_TOLD: Final = 1_000_000
+MAX_EVENTS: Final = 1_000_000
 """Events of a journal that are read in one query."""
 ENDS: Final = (events.Finished, events.Failed, events.Cancelled)
+ANSWERED: Final = "The question that metadata.reply_to names was answered already"
 
 
 @dataclass
@@ -53,33 +53,30 @@ class SessionResolver:
     router: Router | None = None
     prior: PriorOf | None = None
     """Loads the history of a new conversation from an external store."""
-    under_way: RequestsInProgress = field(default_factory=RequestsInProgress)
-
-    def __post_init__(self) -> None:
-        self._deciding = ChatDecisions(self.db, self.inbox)
+    in_progress: RequestsInProgress = field(default_factory=RequestsInProgress)
 
     async def attach(self, caller: Caller, request: ChatRequest, body: bytes, headers: Mapping[str, str]) -> TurnHandle:
         """Finds or opens the session of this request and appends the new messages."""
-        asked = read(caller, request, body, headers)
-        if repeated := await self._repeated(asked):
-            return await self._again(repeated, asked)
+        chat = parse(caller, request, body, headers)
+        if repeated := await self._repeated(chat):
+            return await self._reattach(repeated, chat)
         try:
-            with self.under_way.placing(asked.accepted):
-                return await self._place(asked)
+            with self.in_progress.writing(chat.accepted):
+                return await self._place(chat)
         except journals.NotThere:
             # The session was deleted meanwhile.
             raise unknown_model(request.model) from None
         except Repeated:
-            if repeated := await self._repeated(asked):
-                return await self._again(repeated, asked)
+            if repeated := await self._repeated(chat):
+                return await self._reattach(repeated, chat)
         # The idempotency key is held by an expired request.
         await sessions.forget_requests(self.db)
-        return await self._place(asked)
+        return await self._place(chat)
 
     # A repeated request
 
-    async def _repeated(self, asked: ChatInput) -> sessions.AcceptedRequest | None:
-        accepted = asked.accepted
+    async def _repeated(self, chat: ChatInput) -> sessions.AcceptedRequest | None:
+        accepted = chat.accepted
         if accepted.key:
             turned = await sessions.request_by_key(self.db, accepted.owner, accepted.key)
             if turned and turned.digest != accepted.digest:
@@ -88,104 +85,95 @@ class SessionResolver:
         if not accepted.is_retry:
             return None
         turned = await sessions.request_by_digest(self.db, accepted.owner, accepted.digest)
-        while turned is None and await self.under_way.others(accepted):
+        while turned is None and await self.in_progress.others(accepted):
             turned = await sessions.request_by_digest(self.db, accepted.owner, accepted.digest)
         return turned
 
-    async def _again(self, turned: sessions.AcceptedRequest, asked: ChatInput) -> TurnHandle:
+    async def _reattach(self, turned: sessions.AcceptedRequest, chat: ChatInput) -> TurnHandle:
         """Follows the turn from the event of the first request on."""
         session = await journals.load_up_to(self.db, blank(turned.session_id), turned.seq)
-        is_beneath = session.turn is not None and bool(session.turn.root) and asked.request.model != session.id
-        so_far = await self._seen_heads_again(session, turned, is_beneath=is_beneath)
-        if session.turn is None or not is_beneath:
+        turn, trace = session.turn, turned.trace_id
+        heads: Mapping[str, int] = {}
+        is_subagent = turn is not None and bool(turn.root) and chat.request.model != session.id
+        if turn and (turn.trace == trace or is_subagent):
+            before = await journals.load_up_to(self.db, blank(session.id), turned.seq - 1)
+            heads = await seen_heads(self.db, before, session.updated_at)
+        if turn is None or not is_subagent:
             [placed] = await journals.read(self.db, session.id, turned.seq - 1, 1)
-            return TurnHandle(
-                session=session,
-                trace=turned.trace_id,
-                is_behind=True,
-                seen_heads=so_far,
-                is_aside=isinstance(placed.event, Prompted) and placed.event.aside,
-                is_own_user=decisions.is_own_user(session, asked.user),
-            )
-        # An answer to a sub-agent: the client follows the turn of the top session, from the answer on.
-        told = await journals.read(self.db, session.turn.root, limit=MAX_TOLD)
-        root = fold(takewhile(partial(_was_before, session, turned.trace_id), told), blank(session.turn.root))
-        if root.turn and asked.said.resends:
-            root = root.heard_up_to(asked.chain((*asked.said.before, *asked.said.new)))
-        resends = asked.said.resends
-        return TurnHandle(
-            session=root, trace=turned.trace_id, is_behind=True, answers_beneath=resends, seen_heads=so_far
-        )
+            is_aside = isinstance(placed.event, Prompted) and placed.event.aside
+            is_own_user = decisions.is_own_user(session, chat.user)
+            handle = TurnHandle(session, trace, is_behind=True, seen_heads=heads)
+            return replace(handle, is_aside=is_aside, is_own_user=is_own_user)
 
-    async def _seen_heads_again(
-        self, session: Session, turned: sessions.AcceptedRequest, *, is_beneath: bool
-    ) -> Mapping[str, int]:
-        """`TurnHandle.seen_heads` as it was for the first request."""
-        if session.turn is None or (session.turn.trace != turned.trace_id and not is_beneath):
-            return {}
-        before = await journals.load_up_to(self.db, blank(session.id), turned.seq - 1)
-        return await seen_heads(self.db, before, session.updated_at)
+        def was_before(record: Recorded) -> bool:
+            """Did this happen before the answer? The end of its own turn never did, whatever the clocks say."""
+            is_end = record.trace == trace and isinstance(record.event, ENDS)
+            return not is_end and session.updated_at is not None and record.at <= session.updated_at
+
+        # An answer to a sub-agent: the client follows the turn of the top session, from the answer on.
+        records = await journals.read(self.db, turn.root, limit=MAX_EVENTS)
+        root = fold(takewhile(was_before, records), blank(turn.root))
+        chain = chat.chain(chat.history.all) if chat.history.resends else None
+        return TurnHandle(root, trace, is_behind=True, client_chain=chain, seen_heads=heads)
 
     # A new request
 
-    async def _place(self, asked: ChatInput) -> TurnHandle:
-        if asked.request.model != AUTO:
-            return await self._settle(asked)
-        routed = await self._routed(asked)
-        return replace(await self._settle(asked.to(routed.template)), routed=routed)
+    async def _place(self, chat: ChatInput) -> TurnHandle:
+        if chat.request.model != AUTO:
+            return await self._find_or_open(chat)
+        routed = await self._routed(chat)
+        request = chat.request.model_copy(update={"model": routed.template})
+        return replace(await self._find_or_open(replace(chat, request=request)), routed=routed)
 
-    async def _settle(self, asked: ChatInput) -> TurnHandle:
-        """Finds the session of the request, or opens one."""
-        owner, request, said = asked.caller.owner, asked.request, asked.said
+    async def _find_or_open(self, chat: ChatInput) -> TurnHandle:
+        owner, request, history, conversation = chat.caller.owner, chat.request, chat.history, chat.conversation
         if SESSION_ID.fullmatch(request.model):
             row = await sessions.session(self.db, request.model, owner)
             if row is None:
                 raise unknown_model(request.model)
-            return await self._continue(asked, row.id, await asked.prompt(self.db), resent=False)
-        conversation = asked.conversation
+            return await self._continue(chat, row.id, await chat.prompt(self.db), resent=False)
         template, version = await self.template(request.model, owner)
-        prompt = await asked.prompt(self.db, version=version)
+        prompt = await chat.prompt(self.db, version=version)
         if request.brings_memory:
-            return await self._open_briefly(asked, template, prompt)
-        if asked.named_by == "caller" and not said.resends:
+            return await self._open_once(chat, template, prompt)
+        if chat.is_named and not history.resends:
             found = await sessions.find(self.db, owner=owner, conversation=conversation or "", agent=template.name)
             if found:
-                return await self._continue(asked, found, prompt, resent=False)
-            return await self._open(asked, template, prompt, conversation=conversation, label="")
+                return await self._continue(chat, found, prompt, resent=False)
+            return await self._open(chat, template, prompt, conversation=conversation, label="")
         rested = await sessions.rested(
-            self.db, asked.chain(said.before), owner=owner, agent=template.name, conversation_id=conversation
+            self.db, chat.chain(history.before), owner=owner, agent=template.name, conversation_id=conversation
         )
         if rested and rested.is_newest:
-            return await self._continue(asked, rested.session_id, prompt, resent=True)
-        prompt = structs.replace(prompt, prior=await prior_of(self.db, said.before))
+            return await self._continue(chat, rested.session_id, prompt, resent=True)
+        prompt = structs.replace(prompt, prior=await prior_of(self.db, history.before))
         conversation = rested.conversation_id if rested else conversation
         label = await self._label(owner, template, conversation, prompt)
-        return await self._open(asked, template, prompt, conversation=conversation, label=label)
+        return await self._open(chat, template, prompt, conversation=conversation, label=label)
 
-    async def _routed(self, asked: ChatInput) -> Routed:
+    async def _routed(self, chat: ChatInput) -> Routed:
         """Chooses the template: a conversation keeps its own; a new one gets the best match for its first message."""
-        owner, said = asked.caller.owner, asked.said
-        chain = asked.chain(said.before) if said.resends else None
-        known = await sessions.agent_of(self.db, owner, conversation=asked.conversation, fingerprint=chain)
+        owner, history = chat.caller.owner, chat.history
+        chain = chat.chain(history.before) if history.resends else None
+        known = await sessions.agent_of(self.db, owner, conversation=chat.conversation, fingerprint=chain)
         if known:
             return Routed(known, "it has answered in this conversation before", 1.0)
-        first = next((message.text for message in (*said.before, *said.new) if message.role == "user"), "")
+        first = next((message.text for message in history.all if message.role == "user"), "")
         if self.router is None:
             raise unknown_model(AUTO)
         return await self.router.choose(first, owner)
 
-    async def _open_briefly(self, asked: ChatInput, template: Template, prompt: Prompted) -> TurnHandle:
+    async def _open_once(self, chat: ChatInput, template: Template, prompt: Prompted) -> TurnHandle:
         """Opens a session for one request with the history that the caller sends; later requests never find it."""
-        request = asked.request
-        prior = await prior_of(self.db, [*(request.context or ()), *asked.said.before])
-        contexts = {}
-        for name, said in (request.subagent_contexts or {}).items():
+        request, contexts = chat.request, {}
+        prior = await prior_of(self.db, [*(request.context or ()), *chat.history.before])
+        for name, messages in (request.subagent_contexts or {}).items():
             wire.checked_id(name, "subagent_contexts")
-            told = imported.read([one.model_dump(exclude_none=True) for one in said])
-            contexts[name] = sendable(imported.as_messages(told))
+            read = imported.read([one.model_dump(exclude_none=True) for one in messages])
+            contexts[name] = sendable(imported.as_messages(read))
         prompt = structs.replace(prompt, prior=prior, contexts=contexts, chain="")
         label = f"{EPHEMERAL}{uuid.uuid4().hex}"
-        return await self._open(asked, template, prompt, conversation=asked.conversation, label=label)
+        return await self._open(chat, template, prompt, conversation=chat.conversation, label=label)
 
     async def _label(self, owner: str, template: Template, conversation: str | None, prompt: Prompted) -> str:
         """The label of a new session: empty for the first of a conversation; a differing history opens a branch."""
@@ -196,107 +184,77 @@ class SessionResolver:
         return f"branch-{hashlib.sha256(f'{prompt.chain}{prompt.trace}'.encode()).hexdigest()[:8]}"
 
     async def _open(
-        self, asked: ChatInput, template: Template, prompt: Prompted, *, conversation: str | None, label: str
+        self, chat: ChatInput, template: Template, prompt: Prompted, *, conversation: str | None, label: str
     ) -> TurnHandle:
-        if asked.reply_to is not None:
-            raise names_nothing(asked.reply_to, "metadata.reply_to")  # a new session has no questions
+        if chat.reply_to is not None:
+            raise no_such_question(chat.reply_to, "metadata.reply_to")  # a new session has no questions
         if self.prior and conversation and not label and not prompt.prior:
-            known = await self.prior(conversation, asked.caller.owner, None, "")
+            known = await self.prior(conversation, chat.caller.owner, None, "")
             prompt = structs.replace(prompt, prior=known)
         opened = Opened(
             agent=template.name,
             version=template.version,
-            owner=asked.caller.owner,
-            user=asked.user,
+            owner=chat.caller.owner,
+            user=chat.user,
             conversation=conversation or str(uuid.uuid4()),
             label=label,
         )
-        asked.caller.opens_session()
+        chat.caller.opens_session()
         proposed = f"{template.name}_{uuid.uuid4()}"
         task = text_of(prompt.content)
-        delivered = await self.inbox.open(proposed, opened, prompt, task=task, accepted=asked.accepted)
-        return TurnHandle(session=delivered.session, trace=prompt.trace, is_behind=delivered.is_behind)
+        delivered = await self.inbox.open(proposed, opened, prompt, task=task, accepted=chat.accepted)
+        return TurnHandle(delivered.session, prompt.trace, is_behind=delivered.is_behind)
 
-    async def _continue(self, asked: ChatInput, session_id: str, prompt: Prompted, *, resent: bool) -> TurnHandle:
+    async def _continue(self, chat: ChatInput, session_id: str, prompt: Prompted, *, resent: bool) -> TurnHandle:
         """The message answers an open question; without one it is the next prompt."""
-        session = await journals.load(self.db, session_id)
+        session, reply_to = await journals.load(self.db, session_id), chat.reply_to
         if not resent:
-            prompt = structs.replace(prompt, chain=_continued(session, asked.said))
-        reply_to = asked.reply_to
-        if reply_to is not None and has_asked(session, reply_to) and reply_to not in session.open:
-            return await self._answered_again(asked, session, prompt)
+            prompt = structs.replace(prompt, chain=_continued(session, chat.history))
+        if reply_to is not None and _has_asked(session, reply_to) and reply_to not in session.open:
+            return await self._answered_again(chat, session, prompt)
         waiting = await meant(self.db, session, reply_to)
         questions = [one for one in waiting if one.call.kind == "ask"]
         if session.turn and questions:
-            return await self._answer_first(asked, session, session.turn, prompt, questions[0])
+            return await self._answer(chat, session, prompt, questions[0])
         if reply_to is not None and not waiting:
-            raise await self._misnamed(session, reply_to)
+            if await tree.was_answered(self.db, session, reply_to):
+                raise settled(f"{ANSWERED}.")
+            raise no_such_question(reply_to, "metadata.reply_to")
         on = waiting[0] if reply_to is not None else None
-        if met := await self._deciding.meet(asked, session, prompt, meant=on):
-            return met
+        if handle := await chat_decisions.decide(self.inbox, chat, session, prompt, meant=on):
+            return handle
         if reply_to is not None:
-            raise settled("The call that metadata.reply_to names was decided already, or its time is over.")
-        return await self._queue(asked, session, prompt)
+            raise settled("The call that metadata.reply_to names was decided already, or its deadline has passed.")
+        return await self._queue(chat, session, prompt)
 
-    async def _answered_again(self, asked: ChatInput, session: Session, prompt: Prompted) -> TurnHandle:
+    async def _answered_again(self, chat: ChatInput, session: Session, prompt: Prompted) -> TurnHandle:
         """A message that names an answered question of the session is the next prompt, if no other question is open."""
-        below = await waiting_status(self.db, session)
-        if any(one.call.kind == "ask" for one in (*own(session), *below.questions)):
-            raise settled("The question that metadata.reply_to names was answered already; another one is open.")
-        return await self._queue(asked, session, prompt)
+        status = await waiting_status(self.db, session)
+        if any(one.call.kind == "ask" for one in (*own(session), *status.questions)):
+            raise settled(f"{ANSWERED}; another one is open.")
+        return await self._queue(chat, session, prompt)
 
-    async def _answer_first(
-        self, asked: ChatInput, session: Session, turn: Turn, prompt: Prompted, question: Question
-    ) -> TurnHandle:
+    async def _answer(self, chat: ChatInput, session: Session, prompt: Prompted, question: Question) -> TurnHandle:
         """The message answers this question; if another answer came first, it answers no other question."""
-        is_own = question.session.id == session.id
+        chain, text = prompt.chain, text_of(prompt.content)
         try:
-            if not is_own:
-                return await self._answer_beneath(asked, session, turn, prompt, question)
-            text, call = text_of(prompt.content), question.call.call
-            return await self.answer(session, call, text, chain=prompt.chain, accepted=asked.accepted)
+            return await append_reply(self.inbox, session, question, text, chain=chain, accepted=chat.accepted)
         except AlreadyReturned:
             session = await journals.catch_up(self.db, session)
-        if asked.reply_to is not None and is_own:
-            return await self._answered_again(asked, session, prompt)
-        if asked.reply_to is not None:
-            raise settled("The question that metadata.reply_to names was answered already.")
-        met = await self._deciding.meet(asked, session, prompt, may_decide=False)
-        return met or await self._queue(asked, session, prompt)
+        if chat.reply_to is None:
+            handle = await chat_decisions.decide(self.inbox, chat, session, prompt, may_decide=False)
+            return handle or await self._queue(chat, session, prompt)
+        if question.session.id == session.id:
+            return await self._answered_again(chat, session, prompt)
+        raise settled(f"{ANSWERED}.")
 
-    async def _answer_beneath(
-        self, asked: ChatInput, session: Session, turn: Turn, prompt: Prompted, question: Question
-    ) -> TurnHandle:
-        """Answers a sub-agent, whatever state the others are in; the client follows the turn of the top session."""
-        accepted, text = asked.followed_in(turn.trace), text_of(prompt.content)
-        done = await self.answer(question.session, question.call.call, text, accepted=accepted)
-        followed = session.heard_up_to(prompt.chain)
-        return TurnHandle(session=followed, trace=turn.trace, answers_beneath=True, seen_heads=done.seen_heads)
-
-    async def _queue(self, asked: ChatInput, session: Session, prompt: Prompted) -> TurnHandle:
+    async def _queue(self, chat: ChatInput, session: Session, prompt: Prompted) -> TurnHandle:
         """The message is the next prompt."""
-        delivered = await self.inbox.prompt(session, prompt, accepted=asked.accepted)
-        return TurnHandle(session=delivered.session, trace=prompt.trace, is_behind=delivered.is_behind)
-
-    async def _misnamed(self, session: Session, reply_to: str) -> CallerError:
-        """The error for a message whose `reply_to` is not the id of an open question."""
-        if await tree.was_answered(self.db, session, reply_to):
-            return settled("The question that metadata.reply_to names was answered already.")
-        return names_nothing(reply_to, "metadata.reply_to")
-
-    async def answer(
-        self, session: Session, call: str, text: str, *, chain: str = "", accepted: Accepted | None = None
-    ) -> TurnHandle:
-        """Appends the answer to a question; raises AlreadyReturned if another answer came first."""
-        assert session.turn is not None
-        before = await seen_heads(self.db, session)
-        delivered = await self.inbox.answer(session, call, text, chain=chain, accepted=accepted)
-        trace, is_behind = session.turn.trace, delivered.is_behind
-        return TurnHandle(session=delivered.session, trace=trace, is_behind=is_behind, seen_heads=before)
-
-    # The session that the request names
+        delivered = await self.inbox.prompt(session, prompt, accepted=chat.accepted)
+        return TurnHandle(delivered.session, prompt.trace, is_behind=delivered.is_behind)
 
     async def template(self, model: str, owner: str) -> tuple[Template, int | None]:
+        """The template that a request names, and the version, if it names one."""
         name, _, version = model.partition("@")
         number = int(version) if version.isdecimal() and len(version) < 10 else None
         template = await self.catalog.templates.find(name, owner=owner)
@@ -312,26 +270,20 @@ def unknown_model(model: str) -> CallerError:
     return wire.not_found(f"The model {shown!r} does not exist; see GET /v1/models.", code="model_not_found")
 
 
-def names_nothing(call: str, param: str) -> CallerError:
+def no_such_question(call: str, param: str) -> CallerError:
     return CallerError(f"No question has the id {call[:100]!r}.", param=param)
 
 
-def _was_before(answered: Session, trace: str, record: Recorded) -> bool:
-    """Did this happen before the answer? The end of the answer's own turn never did, whatever the clocks say."""
-    is_end = record.trace == trace and isinstance(record.event, ENDS)
-    return not is_end and answered.updated_at is not None and record.at <= answered.updated_at
-
-
-def has_asked(session: Session, call: str) -> bool:
+def _has_asked(session: Session, call: str) -> bool:
     """Is this a question of the session, open or answered?"""
     uses = (use for entry in session.transcript if isinstance(entry, Step) for use in entry.uses)
     return any(use.question and use.call == call for use in uses)
 
 
-def _continued(session: Session, said: ClientHistory) -> str:
+def _continued(session: Session, history: ClientHistory) -> str:
     """The fingerprint for a client that sent only new messages: the session's conversation plus these messages.
 
     Empty if it cannot be known: during a running turn, or after a failed one.
     """
     mark = None if session.can_move else session.rest_mark
-    return fingerprint.grown(mark, ((message.role, message.text) for message in said.new)) if mark else ""
+    return fingerprint.grown(mark, ((message.role, message.text) for message in history.new)) if mark else ""

@@ -1,13 +1,19 @@
 """The handle of a committed chat request: the turn that its client follows, and the session at that moment."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from longhouse.journal.session import Session
+from msgspec import structs
+
+from longhouse.api.sessions.waiting import Question
+from longhouse.journal.events import Decided, Prompted
+from longhouse.journal.session import Session, Turn
+from longhouse.runtime.inbox import Inbox
 from longhouse.search.router import Routed
 from longhouse.store.database import Database
 from longhouse.store.delegation import tree
+from longhouse.store.requests import Accepted
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +26,9 @@ class TurnHandle:
     """The event was appended by an earlier request, or with others: the journal may have grown since."""
     routed: Routed | None = None
     """The chosen template, if the router chose it."""
-    answers_beneath: bool = False
-    """The message went to a sub-agent: this session's journal does not contain it."""
+    client_chain: str | None = None
+    """The fingerprint of all that the client has sent, if its message went to a sub-agent: this session's journal does
+    not contain it."""
     seen_heads: Mapping[str, int] = field(default_factory=dict)
     """Sub-agent session -> the head of its journal when a question was answered: earlier events are not shown again."""
     is_aside: bool = False
@@ -32,19 +39,51 @@ class TurnHandle:
     @property
     def version(self) -> int | None:
         """The template version of the turn; None: the version that is active when the turn begins."""
-        turn = self.session.turn
-        if turn and turn.trace == self.trace:
-            return turn.version or None
-        asked = (waiting.prompt.version for waiting in self.session.queue if waiting.prompt.trace == self.trace)
-        return next(asked, None)
+        source = self._source
+        return source.version or None if source else None
 
     @property
     def chain(self) -> str:
         """The fingerprint of all that the client has sent so far; empty if unknown."""
+        if self.client_chain is not None:
+            return self.client_chain
+        return self._source.chain if self._source else ""
+
+    @property
+    def _source(self) -> Turn | Prompted | None:
+        """The turn of the request, or its prompt while that is queued."""
         turn = self.session.turn
         if turn and turn.trace == self.trace:
-            return turn.chain
-        return next((one.prompt.chain for one in self.session.queue if one.prompt.trace == self.trace), "")
+            return turn
+        return next((one.prompt for one in self.session.queue if one.prompt.trace == self.trace), None)
+
+
+async def append_reply(
+    inbox: Inbox,
+    session: Session,
+    question: Question,
+    reply: str | Decided,
+    *,
+    chain: str | None = None,
+    accepted: Accepted | None = None,
+) -> TurnHandle:
+    """Appends an answer to a question, or a decision; the client follows the turn of `session`, whoever asked.
+
+    Raises AlreadyReturned if another answer came first, and NotThere if a decision finds that the session has moved on.
+    """
+    assert session.turn is not None
+    trace, asking, is_own = session.turn.trace, question.session, question.session.id == session.id
+    if accepted and not is_own:
+        accepted = replace(accepted, follows=trace)
+    own_chain = chain or "" if is_own else ""
+    before = await seen_heads(inbox.db, asking)
+    if isinstance(reply, str):
+        delivered = await inbox.answer(asking, question.call.call, reply, chain=own_chain, accepted=accepted)
+    else:
+        delivered = await inbox.decide(asking, structs.replace(reply, chain=own_chain), accepted=accepted)
+    if is_own:
+        return TurnHandle(delivered.session, trace, is_behind=delivered.is_behind, seen_heads=before)
+    return TurnHandle(session, trace, client_chain=chain, seen_heads=before)
 
 
 async def seen_heads(db: Database, session: Session, at: datetime | None = None) -> Mapping[str, int]:

@@ -12,7 +12,7 @@ from longhouse.agents.template import Template
 from longhouse.api import auth, pagination, wire
 from longhouse.api.auth import Caller
 from longhouse.api.json_route import of_app, strict_router
-from longhouse.api.openai.session_resolver import SessionResolver, names_nothing
+from longhouse.api.openai.session_resolver import no_such_question
 from longhouse.api.pagination import Omittable
 from longhouse.api.sessions import decisions
 from longhouse.api.sessions.call_names import meant
@@ -65,12 +65,11 @@ class Approval(wire.Strict):
 class Sessions:
     """The operations on sessions; the routes below only translate between them and HTTP."""
 
-    def __init__(self, inbox: Inbox, catalog: Catalog, turns: SessionResolver) -> None:
+    def __init__(self, inbox: Inbox, catalog: Catalog) -> None:
         self.inbox = inbox
         self.db = inbox.db
         self.bus = inbox.bus
         self.catalog = catalog
-        self.turns = turns
 
     async def find(self, caller: Caller, session_id: str) -> views.SessionRow:
         """The caller's session; a session of another owner is not found."""
@@ -88,17 +87,17 @@ class Sessions:
         session = await self.load(caller, session_id)
         questions = await meant(self.db, session, call_id, lambda one: one.call.kind == "ask")
         if not questions and call_id is not None and not await tree.was_answered(self.db, session, call_id):
-            raise names_nothing(call_id, "call_id")
+            raise no_such_question(call_id, "call_id")
         if not questions:
             raise settled("There is no open question to answer: it was answered already, or never asked.")
         asked = questions[0]
         try:
-            attached = await self.turns.answer(asked.session, asked.call.call, text)
+            delivered = await self.inbox.answer(asked.session, asked.call.call, text)
         except AlreadyReturned:
             raise settled("This question was answered already.") from None
         except journals.NotThere:
             raise _missing() from None
-        return attached.session if asked.session is session else await self.load(caller, session_id)
+        return delivered.session if asked.session is session else await self.load(caller, session_id)
 
     async def decide(self, caller: Caller, session_id: str, approval: Approval) -> Session:
         """Approves or denies a call, or settles a call with an unknown outcome, in its current state."""
