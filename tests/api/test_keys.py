@@ -235,6 +235,6 @@ async def test_the_command_line_says_in_one_sentence_what_it_cannot_do(dsn: str)
     settings = Settings(database_url=SecretStr(dsn))
     for asked, why in (({"owner": "a/b"}, "--owner: It should be"), ({"name": "\x1b[2J"}, "--name: It should be")):
         with pytest.raises(SetupError, match=why):
-            await commands.create_key(settings, {**NEW, **asked})
+            await commands.create_key(settings, **{**NEW, **asked})
     with pytest.raises(SetupError, match="there is no key 'key_0'"):
         await commands.revoke_key(settings, "key_0")

@@ -14,14 +14,13 @@ from longhouse.agents.strategies.protocol import Body
 from longhouse.api.sessions.waiting import WaitingStatus, waiting_status
 from longhouse.cli.chat import ChatPage
 from longhouse.cli.session_tree import drawn, lasting, plain
-from longhouse.cli.sessions import list_all
+from longhouse.cli.sessions import list_sessions
 from longhouse.cli.timeline import Life, lives_of, turns_of
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
 from longhouse.journal.fold import blank, fold
 from longhouse.models.scripted import Say, call, calls, say
 from longhouse.settings import Settings
-from longhouse.store.sessions import SessionQuery
 from server_helpers import BEGAN, House, Serving, dictated, launched_words, opened, prompted, returned, started, used
 
 NASTY = "a\x1b[31mb\x1b]0;owned\x07 \x9b31m c\u202egpj\r\nd\u200b [bold]e[/bold]"
@@ -166,7 +165,7 @@ async def test_nothing_that_a_terminal_would_obey_is_printed(
         assert (code, words.splitlines()[-1]) == (0, lines[-1])
         assert all(char.isprintable() or char == "\n" for char in words)
         capsys.readouterr()
-        await list_all(Settings(database_url=serving.dsn), SessionQuery(owner=None), 20)
+        await list_sessions(Settings(database_url=serving.dsn))
         words = capsys.readouterr().out
         assert session_id in words
         assert words.count("\\x1b[31mb") == 2
@@ -179,14 +178,14 @@ async def test_sessions_are_listed_newest_first(serving: Serving, capsys: pytest
         session_id = (await house.say("Go on.", model="master"))["model"]
         child = await session_of(house.db, "ann")
         capsys.readouterr()
-        await list_all(settings, SessionQuery(owner=None), 20)
+        await list_sessions(settings)
         lines = [line.split("  ") for line in capsys.readouterr().out.splitlines()]
         assert [line[0] for line in lines] == [child, session_id]
         assert [line[1::2] for line in lines] == [["WAITING_FOR_CLARIFICATION", "local"]] * 2
         assert [line[4] for line in lines] == ["Ask.", "Go on."]
-        await list_all(settings, SessionQuery(owner="local"), 1)
+        await list_sessions(settings, owner="local", limit=1)
         assert capsys.readouterr().out.count("\n") == 1
-        await list_all(settings, SessionQuery(owner="somebody else"), 20)
+        await list_sessions(settings, owner="somebody else")
         assert capsys.readouterr().out == ""
 
 

@@ -55,7 +55,8 @@ FILES: Final = StaticFiles(directory=STATIC)
 
 
 @router.get("/openapi.json")
-async def openapi(request: Request) -> Response:
+def openapi(request: Request) -> Response:
+    """Runs in a thread: the first call builds the document, for a quarter of a second."""
     return wire.Json(request.app.openapi())
 
 

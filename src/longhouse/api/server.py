@@ -27,6 +27,7 @@ from longhouse.api.sessions import routes as sessions_routes
 from longhouse.api.sessions.routes import Sessions
 from longhouse.api.sgr import agent_log
 from longhouse.api.sgr import routes as sgr_routes
+from longhouse.catalog.service import CatalogService
 from longhouse.catalog.validation import CatalogValidator
 from longhouse.errors import CallerError
 from longhouse.runtime.bus import Bus
@@ -69,7 +70,8 @@ def build(
     turns = SessionResolver(db, catalog, inbox, Router(AgentDirectory(finder), default_template), prior)
     held = Sessions(inbox, catalog, turns)
     # The routes look these up by name: see `json_route.of_app`.
-    parts = {"db": db, "door": door, "catalog": catalog, "admission": admission, "finder": finder, "toolbox": toolbox}
+    tools = CatalogService(catalog, "tool", admission)
+    parts = {"db": db, "door": door, "catalog": catalog, "tools": tools, "finder": finder, "toolbox": toolbox}
     app.state = State({**parts, "sessions": held})
     routers = (
         openai_routes.routes(db, bus, catalog, turns),
@@ -82,8 +84,8 @@ def build(
         keys.router,
         search.router,
         security.router,
-        admin_catalog.routes(catalog.tools, admission, catalog.overlays),
-        admin_catalog.routes(catalog.templates, admission),
+        admin_catalog.routes(tools),
+        admin_catalog.routes(CatalogService(catalog, "template", admission)),
         admin_routes.router,
         openapi.router,
     )

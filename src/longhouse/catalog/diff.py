@@ -1,4 +1,4 @@
-"""The differences between two versions of a descriptor, by path."""
+"""The differences between two versions of a descriptor, by path; and patches of a descriptor."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
+
+from longhouse.errors import CallerError
 
 _PLAIN: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_$-]*")
 
@@ -24,6 +26,23 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Dif
     return list(_compared("", before, after))
 
 
+def merge(target: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
+    """Applies a JSON merge patch (RFC 7396): objects are merged, null removes a field, any other value replaces."""
+    merged = dict(target)
+    try:
+        for field, value in patch.items():
+            if value is None:
+                merged.pop(field, None)
+            elif isinstance(value, dict):
+                before = merged.get(field)
+                merged[field] = merge(before if isinstance(before, dict) else {}, value)
+            else:
+                merged[field] = value
+    except RecursionError:
+        raise CallerError("The patch is nested too deep.") from None
+    return merged
+
+
 def _compared(path: str, before: Any, after: Any) -> Iterator[Difference]:
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         for key in dict.fromkeys((*after, *before)):
@@ -31,7 +50,7 @@ def _compared(path: str, before: Any, after: Any) -> Iterator[Difference]:
     elif _are_comparable_lists(before, after):
         for nth, (one, other) in enumerate(zip(before, after, strict=True)):
             yield from _compared(f"{path}[{nth}]", one, other)
-    elif not _same(before, after):
+    elif msgspec.json.encode(before) != msgspec.json.encode(after):  # as JSON: true is not 1
         yield Difference(path, before, after)
 
 
@@ -40,11 +59,6 @@ def _are_comparable_lists(before: Any, after: Any) -> bool:
     if not all(isinstance(side, Sequence) and not isinstance(side, str) for side in (before, after)):
         return False
     return len(before) == len(after) and all(isinstance(item, Mapping) for item in (*before, *after))
-
-
-def _same(before: Any, after: Any) -> bool:
-    """Compares as JSON: true is not 1."""
-    return msgspec.json.encode(before) == msgspec.json.encode(after)
 
 
 def _child_path(path: str, key: str) -> str:

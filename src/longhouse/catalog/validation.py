@@ -17,7 +17,7 @@ from longhouse.egress import ANYWHERE, Egress
 from longhouse.secrets import READS_ALONG, Secrets, is_like_a_key, keys_in, unsealed
 from longhouse.store.catalog.catalog import BUILT_IN, Catalog
 from longhouse.store.catalog.publish import Published, PublishTerms, persist
-from longhouse.store.catalog.repository import Alike, Kind, T, VersionRepository
+from longhouse.store.catalog.repository import T, VersionRepository
 from longhouse.tools.arguments import schema_problem
 from longhouse.tools.bindings import python
 from longhouse.tools.offering import crowding
@@ -74,7 +74,7 @@ class CatalogValidator:
         terms = PublishTerms(seen=seen or {}, keep_owner=kept, apart=True)
 
         async def attempt() -> list[Published]:
-            problems = [*self._active_as_said(listed, activate), *await self._compared(shelf, given, kept)]
+            problems = [*_otherwise_active(listed, activate), *await self._compared(shelf, given, kept)]
             drafts.refuse([one for one in problems if not one.is_warning], many=many)
             published = await shelf.publish(given, by=by, activate=activate, terms=terms)
             warned = drafts.warnings(problems)
@@ -93,15 +93,12 @@ class CatalogValidator:
                 if isinstance(read, list):
                     problems += read
                 else:
-                    problems += self._problems_of(nth, read)
+                    found = self._of_tool(read) if isinstance(read, ToolDescriptor) else self._of_template(read)
+                    problems += [Problem(nth, where, says) for where, says in found]
                     given.append(read)
             drafts.refuse(problems, many=many)
             await asyncio.sleep(0)  # a long list must not block the streams of other requests
         return given
-
-    def _problems_of(self, nth: int, one: Template | ToolDescriptor) -> Iterator[Problem]:
-        found = self._of_tool(one) if isinstance(one, ToolDescriptor) else self._of_template(one)
-        return (Problem(nth, where, says) for where, says in found)
 
     def _of_tool(self, tool: ToolDescriptor) -> Iterator[Found]:
         way = tool.runtime_binding
@@ -111,8 +108,10 @@ class CatalogValidator:
             yield ("input_schema",), says
         if way.python_entrypoint is not None and (says := python.check(way.python_entrypoint, self._packages)):
             yield ("runtime_binding", "python_entrypoint"), says
-        elif way.python_entrypoint is not None:
-            yield from _weakened(tool, way.python_entrypoint)
+        elif way.python_entrypoint is not None and (cls := python.known(way.python_entrypoint)):
+            # An unknown class is checked when a worker first binds the tool.
+            found = tool.weakened(cls.descriptor())
+            yield from [((found[0],), found[1])] if found else ()
         if way.remote_endpoint is not None:
             yield from self._reach(way.remote_endpoint, way.api_key_ref)
         if way.mcp is not None and way.mcp != tool.name:
@@ -135,31 +134,18 @@ class CatalogValidator:
             where = ("llm_policy", field)
             if (url := getattr(policy, field)) and where not in found and (says := self._models.problem(url)):
                 found[where] = says
-        if policy.proxy and policy.base_url and not found and (says := self._hidden(policy.base_url)):
-            found["llm_policy", "base_url"] = says
-        if (
-            policy.base_url
-            and ("llm_policy", "base_url") not in found
-            and (says := self._missing(policy.api_key_ref, policy.base_url))
-        ):
+        base_url, of_base_url = policy.base_url, ("llm_policy", "base_url")
+        if base_url and policy.proxy and not found and (says := self._models.refusal_behind_proxy(URL(base_url))):
+            found[of_base_url] = says
+        if base_url and of_base_url not in found and (says := self._missing(policy.api_key_ref, base_url)):
             found["llm_policy", "api_key_ref"] = says
-        if policy.proxy and policy.api_key_ref and policy.base_url and unsealed(policy.base_url):
+        if base_url and policy.proxy and policy.api_key_ref and unsealed(base_url):
             found.setdefault(("llm_policy", "proxy"), READS_ALONG)
         yield from found.items()
-
-    def _hidden(self, base_url: str) -> str | None:
-        return self._models.refusal_behind_proxy(URL(base_url))
 
     def _missing(self, ref: str | None, to: str) -> str | None:
         """The problem of a secret that is not set, or not for this URL: reported now, not at the first call."""
         return self._secrets.problem(ref, to) if ref is not None and not is_like_a_key(ref) else None
-
-    def _active_as_said(self, sent: Sequence[Any], activate: bool) -> Iterator[Problem]:
-        """Answers of the catalog contain `is_active`; sent back, its value must match what is requested."""
-        says = "what is published becomes active, unless activate=false says otherwise"
-        for nth, value in enumerate(sent):
-            if value.get("is_active", activate) not in (True, activate):
-                yield Problem(nth, ("is_active",), says)
 
     async def _compared(self, shelf: VersionRepository[T], given: Sequence[T], kept: Collection[str]) -> list[Problem]:
         """The problems with the catalog's content and among the descriptors; the names in `kept` keep their owners."""
@@ -172,7 +158,12 @@ class CatalogValidator:
                 problems.append(Problem(nth, ("name",), f"it is the name of [{other}] too"))
             alike = known.get(key(one.name), [])
             same = next((found for found in alike if found.name == one.name), None)
-            problems += _of_name(nth, shelf.kind, same, alike)
+            if same is None:
+                says = "{} is there already, and looks the same"
+                problems += [Problem(nth, ("name",), says.format(other.name), True) for other in alike]
+            elif same.is_by and shelf.kind == "tool":
+                says = "a tool of this name comes with the program, and cannot be published by others"
+                problems.append(Problem(nth, ("name",), says, True))
             owners.append(same.owner if same and one.name in kept else one.owner)
         return problems + await self._of_named_tools(given, owners)
 
@@ -194,6 +185,14 @@ class CatalogValidator:
         return problems
 
 
+def _otherwise_active(sent: Sequence[Any], activate: bool) -> Iterator[Problem]:
+    """Answers of the catalog contain `is_active`; sent back, its value must match what is requested."""
+    says = "what is published becomes active, unless activate=false says otherwise"
+    for nth, value in enumerate(sent):
+        if value.get("is_active", activate) not in (True, activate):
+            yield Problem(nth, ("is_active",), says)
+
+
 def _missing(
     template: Template, active: Collection[str], off: Collection[str]
 ) -> Iterator[tuple[tuple[int | str, ...], str, bool, bool]]:
@@ -205,16 +204,6 @@ def _missing(
                 yield where, f"{name} is switched off: agents work without it until it is active again", False, True
             elif "." not in name and name not in active:
                 yield where, "there is no tool of this name", False, False
-
-
-def _of_name(nth: int, kind: Kind, same: Alike | None, alike: Sequence[Alike]) -> Iterator[Problem]:
-    """The problems of a name; only a new name is compared with similar ones."""
-    if same is None:
-        for other in alike:
-            yield Problem(nth, ("name",), f"{other.name} is there already, and looks the same", True)
-    elif same.is_by and kind == "tool":
-        says = "a tool of this name comes with the program, and cannot be published by others"
-        yield Problem(nth, ("name",), says, True)
 
 
 def of_template(template: Template) -> Iterator[Found]:
@@ -232,13 +221,6 @@ def of_template(template: Template) -> Iterator[Found]:
         if (url := getattr(template.llm_policy, field)) and (says := _misplaced(url)):
             yield ("llm_policy", field), says
     yield from _key_as_ref(template.llm_policy.api_key_ref, "llm_policy", "api_key_ref")
-
-
-def _weakened(tool: ToolDescriptor, place: str) -> Iterator[Found]:
-    """Checks known classes only; an unknown class is checked when a worker first binds the tool."""
-    cls = python.known(place)
-    if cls and (found := tool.weakened(cls.descriptor())):
-        yield (found[0],), found[1]
 
 
 def _misplaced(address: str) -> str | None:

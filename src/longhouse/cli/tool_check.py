@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 import typer
@@ -22,8 +22,10 @@ from longhouse.tools.toolbox import Toolbox
 PAGE: Final = 500
 
 
-def describe(settings: Settings, place: str) -> None:
-    """Prints the complete descriptor of a class, ready to publish."""
+async def describe(
+    settings: Settings, place: Annotated[str, typer.Argument(help="A class, as package.module:ClassName.")]
+) -> None:
+    """Print the complete descriptor of a class, ready to publish."""
     own = python.load(place, tool_packages(settings)).descriptor()
     whole = replace(own, runtime_binding=RuntimeBinding(python_entrypoint=place))
     told = ADAPTERS["tool"].dump_python(whole, mode="json", exclude={"version"}, exclude_none=True)
@@ -31,7 +33,7 @@ def describe(settings: Settings, place: str) -> None:
 
 
 async def check_all(settings: Settings) -> None:
-    """Prints for every active tool what prevents its use here."""
+    """Check whether every active tool can be used here; exit code 1 if one cannot."""
     setup = configure(settings, templates=BUILT_IN, tools=[cls.tool_name for cls in TOOLS])
     served, wrong, tools = Toolbox([]), 0, 0
     async with open_store(setup.settings, begin=False) as (db, _), open_mcp(setup.servers, served) as away:
