@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from delegating_server import CAST, SignTool, answer, ask, in_steps, playing, question, results, session_of
-from longhouse.api.sessions.tree_reader import News, TreeAgent, TreeReader, subagent_events
+from longhouse.api.sessions.tree_reader import SubagentEvent, TreeAgent, TreeReader, subagent_events
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
 from longhouse.models.scripted import Say, call
@@ -31,12 +31,12 @@ def recorded(new: Sequence[events.Event], *, trace: str = "t", since: int = 0) -
 
 
 def told(records: Sequence[Recorded]) -> list[Any]:
-    return [one for _, one in subagent_events(records, {}, AGENT)]
+    return [one.shown for one in subagent_events(records, {}, AGENT)]
 
 
 async def roles(reader: TreeReader) -> list[str]:
     """The names of what a look finds beneath."""
-    return [one.shown["role"] for one in await reader.since([]) if isinstance(one, News) and one.shown]
+    return [one.shown["role"] for one in await reader.since([]) if isinstance(one, SubagentEvent) and one.shown]
 
 
 def test_each_event_is_told_with_who_where_and_when() -> None:

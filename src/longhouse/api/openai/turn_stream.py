@@ -10,7 +10,7 @@ from longhouse.api.inflight import InflightRequest
 from longhouse.api.openai.turn_handle import TurnHandle
 from longhouse.api.sessions.decisions import all_waiting, undecided, words_on
 from longhouse.api.sessions.tail import Seen, follow
-from longhouse.api.sessions.tree_reader import News, TreeReader
+from longhouse.api.sessions.tree_reader import SubagentEvent, TreeReader
 from longhouse.api.sessions.waiting import Question, WaitingStatus, handles_in, own, waiting_status
 from longhouse.journal import events
 from longhouse.journal.events import Fault, Recorded
@@ -117,7 +117,7 @@ class TurnStream:
         for item in await self._in_order(batch):
             if self.ending is not None:
                 break
-            if not isinstance(item, News):
+            if not isinstance(item, SubagentEvent):
                 pieces += self._see(item)
             elif item.shown and not self._rests_alone:
                 pieces.append(Piece(activity=item.shown))
@@ -128,7 +128,7 @@ class TurnStream:
         """Does the turn wait for people only? What sub-agents do meanwhile is shown after the answer."""
         return self._is_ours and not self._session.can_move and not self._session.awaits_agents
 
-    async def _in_order(self, batch: Sequence[Seen]) -> Sequence[Seen | News]:
+    async def _in_order(self, batch: Sequence[Seen]) -> Sequence[Seen | SubagentEvent]:
         """New events of the top session, merged with those of its sub-agents, causes before effects."""
         for fact in (item for item in batch if isinstance(item, Recorded) and item.trace == self.attached.trace):
             if isinstance(fact.event, events.Called):

@@ -11,8 +11,7 @@ from longhouse.api.pagination import Omittable, YesOrNo
 from longhouse.api.sessions.cursor import BEGINNING, cursor_of
 from longhouse.api.sessions.routes import Held
 from longhouse.api.sessions.sse import events_of
-from longhouse.api.sessions.tree_sse import tree_events_of
-from longhouse.errors import CallerError
+from longhouse.api.sessions.tree_reader import TreeReader
 from longhouse.store import journals
 
 router = strict_router("Sessions", auth.user)
@@ -37,20 +36,9 @@ async def get_events(
     last_event_id: LastEventId = None,
 ) -> Response:
     """The session's events as server-sent events; resume with `Last-Event-ID` or `after`."""
-    db, bus, deltas = sessions.db, sessions.bus, asked.deltas == "true"
+    db, deltas, is_tree = sessions.db, asked.deltas == "true", asked.tree == "true"
     row = await sessions.find(caller, session_id)
-    after = last_event_id or asked.after or BEGINNING
-    cursor = await cursor_of(db, row.id, after) if asked.tree == "true" else None
-    seq = 0 if cursor else _seq(after, row.head)
+    cursor = await cursor_of(db, row, last_event_id or asked.after or BEGINNING, is_tree=is_tree)
+    reader = TreeReader.of_session(db, row.id, row.conversation_id, cursor.seen_heads) if is_tree else None
     resting = await journals.load(db, row.id, row.head) if asked.until == "rest" else None
-    if cursor:
-        return streaming.EventStream(
-            tree_events_of(db, bus, cursor, row.conversation_id, until_rest_of=resting, deltas=deltas)
-        )
-    return streaming.EventStream(events_of(db, bus, row.id, seq, until_rest_of=resting, deltas=deltas))
-
-
-def _seq(after: str, head: int) -> int:
-    if not (after.isascii() and after.isdecimal() and len(after) < 19 and int(after) <= head):
-        raise CallerError("The event id to continue from is not one of this session.", param="after")
-    return int(after)
+    return streaming.EventStream(events_of(db, sessions.bus, cursor, reader, until_rest_of=resting, deltas=deltas))
