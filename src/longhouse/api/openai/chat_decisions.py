@@ -55,7 +55,7 @@ class ChatDecisions:
                 if await sessions.session(self.db, session.id, session.owner) is None:
                     raise  # the session was deleted meanwhile
                 session = await journals.catch_up(self.db, session)
-        raise decisions.outrun()
+        raise decisions.too_many_races()
 
     async def _decide(
         self,

@@ -20,9 +20,7 @@ from longhouse.api.openai.idempotency import RequestsInProgress
 from longhouse.api.openai.request import ChatInput, ClientHistory, prior_of, read, text_of
 from longhouse.api.openai.turn_handle import TurnHandle, seen_heads
 from longhouse.api.sessions import decisions
-from longhouse.api.sessions.call_names import meant
-from longhouse.api.sessions.decisions import settled
-from longhouse.api.sessions.waiting import Question, own, waiting_status
+from longhouse.api.sessions.waiting import Question, meant, own, settled, waiting_status
 from longhouse.api.wire import ChatRequest
 from longhouse.errors import AlreadyReturned, CallerError
 from longhouse.journal import events, fingerprint, imported

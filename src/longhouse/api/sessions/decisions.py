@@ -3,15 +3,14 @@
 import re
 import unicodedata
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Final
 
 from longhouse import clock
-from longhouse.api.sessions.waiting import Question, WaitingStatus, named, own, waiting_status
+from longhouse.api.sessions.waiting import Question, WaitingStatus, is_late, named, own, waiting_status
 from longhouse.errors import CallerError
 from longhouse.journal.events import Decision
 from longhouse.journal.pending_decisions import Undecided, words_for
-from longhouse.journal.session import Open, Session
+from longhouse.journal.session import Session
 from longhouse.store.database import Database
 
 # Unambiguous words only: anything else is no decision. Each is in the form that `plain` returns.
@@ -46,16 +45,17 @@ GIVE_UP: Final = """
 """
 
 
-def _meaning(**words: str) -> dict[str, Decision]:
-    """Inverts decision -> words into word -> decision."""
-    found: dict[str, Decision] = {}
-    for decision, said in words.items():
-        found |= {one.strip(): decision for line in said.splitlines() for one in line.split("/") if one.strip()}  # type: ignore[misc]  # the names are decisions
-    return found
+def _words(decision: Decision, text: str) -> dict[str, Decision]:
+    """Word -> decision."""
+    return {word: decision for line in text.split("\n") for word in line.strip().split("/") if word}
 
 
-ON_APPROVAL: Final = _meaning(approve=YES, deny=NO)
-ON_UNCERTAIN: Final = _meaning(happened=HAPPENED, did_not_happen=DID_NOT_HAPPEN, give_up=GIVE_UP)
+ON_APPROVAL: Final = {**_words("approve", YES), **_words("deny", NO)}
+ON_UNCERTAIN: Final = {
+    **_words("happened", HAPPENED),
+    **_words("did_not_happen", DID_NOT_HAPPEN),
+    **_words("give_up", GIVE_UP),
+}
 """A bare yes or no is no decision here: "no" would run the call again."""
 
 RACES: Final = 20
@@ -76,33 +76,32 @@ def read(
     if len(text) > LONGEST:
         return None
     text = unicodedata.normalize("NFKC", text)
-    meant, said = _named_in(text, named(waiting, top, reply_to), top)
-    if len(meant) != 1:
+    calls, rest = _named_in(text, named(waiting, top, reply_to), top)
+    if len(calls) != 1:
         return None
-    [one] = meant
-    is_named = reply_to is not None or said != text
-    meaning = ON_UNCERTAIN if one.call.uncertain else ON_APPROVAL
-    decision = meaning.get(plain(said.casefold()))
+    [one] = calls
+    is_named = reply_to is not None or rest != text
+    decision = (ON_UNCERTAIN if one.call.uncertain else ON_APPROVAL).get(plain(rest.casefold()))
     if decision is None or not _undecided(one, top).by_word:
         return None
-    return (one, decision) if is_named or _was_told(one, top) else None
+    return (one, decision) if is_named or _was_shown(one, top) else None
 
 
-def _named_in(text: str, meant: list[Question], top: Session) -> tuple[list[Question], str]:
+def _named_in(text: str, calls: list[Question], top: Session) -> tuple[list[Question], str]:
     """The calls that the text names, and the text without the name; if it names none, all calls and the whole text."""
-    labels = sorted({one.label(top) for one in meant}, key=len, reverse=True)
+    labels = sorted({one.label(top) for one in calls}, key=len, reverse=True)
     # Case-sensitive first: names may differ by case alone.
     for case in (re.NOFLAG, re.IGNORECASE):
         for label in labels:
             # Letters of other scripts may be adjacent without a space.
             whole = rf"(?<![\w./-])(?<!\w[:@]){re.escape(label)}(?![\w/-])"
-            said, found = re.subn(whole, " ", text, flags=re.ASCII | case)
+            rest, found = re.subn(whole, " ", text, flags=re.ASCII | case)
             if found:
-                return [one for one in meant if re.fullmatch(re.escape(label), one.label(top), case)], said
-    return meant, text
+                return [one for one in calls if re.fullmatch(re.escape(label), one.label(top), case)], rest
+    return calls, text
 
 
-def _was_told(question: Question, top: Session) -> bool:
+def _was_shown(question: Question, top: Session) -> bool:
     """Has the user seen this question? False if its turn, or the turn of the top session, was moved on elsewhere: the
     chat still shows what waited before, unless the user has sent a message since."""
     spoke = top.turn.spoke if top.turn else None
@@ -130,31 +129,26 @@ async def undecided(db: Database, session: Session) -> list[Question]:
 
 def all_waiting(session: Session, below: WaitingStatus) -> list[Question]:
     """The same, including calls past their deadline: the session's own first."""
-    return [one for one in (*own(session), *below.questions) if _awaits_decision(one.call)]
+    questions = (*own(session), *below.questions)
+    return [one for one in questions if one.call.uncertain or one.call.approve_by is not None]
 
 
 def words_on(waiting: Sequence[Question], top: Session, *, is_own_user: bool = True) -> str:
     """The text that lists the waiting calls and how to decide, for the chat of the top session."""
-    told = [_undecided(one, top, is_own_user=is_own_user) for one in waiting]
-    return words_for(told, top.id)
+    return words_for([_undecided(one, top, is_own_user=is_own_user) for one in waiting], top.id)
 
 
-def decidable(session: Session, decision: Decision) -> list[Open]:
-    """The calls of this session for which this decision is possible now."""
-    if decision == "approve":
-        # Past its deadline a call counts as denied, even if no worker has recorded that yet.
-        return [call for call in session.unapproved if not is_late(call, clock.now())]
-    return session.unapproved if decision == "deny" else session.uncertain
+def is_possible(decision: Decision, question: Question) -> bool:
+    """Is this decision on the call possible now?"""
+    session, call = question.session, question.call
+    if decision not in ("approve", "deny"):
+        return call in session.uncertain
+    # Past its deadline a call counts as denied, even if no worker has recorded that yet.
+    return call in session.unapproved and not (decision == "approve" and is_late(call, clock.now()))
 
 
-def outrun() -> CallerError:
-    """The error after `RACES` lost races."""
+def too_many_races() -> CallerError:
     return CallerError("The session moved on each time; try again.", status=409, code="busy")
-
-
-def settled(message: str) -> CallerError:
-    """The error for a call that is already decided."""
-    return CallerError(message, status=409, code="already_settled")
 
 
 def is_own_user(session: Session, user: str | None) -> bool:
@@ -175,11 +169,3 @@ def _undecided(question: Question, top: Session, *, is_own_user: bool = True) ->
         asked_by="" if session.id == top.id else session.agent,
         label=question.label(top),
     )
-
-
-def _awaits_decision(call: Open) -> bool:
-    return call.uncertain or call.approve_by is not None
-
-
-def is_late(call: Open, now: datetime) -> bool:
-    return call.approve_by is not None and call.approve_by <= now

@@ -4,14 +4,13 @@ from fastapi import Response
 
 from longhouse.api import auth, wire
 from longhouse.api.json_route import strict_router
-from longhouse.api.sessions.routes import SESSION, Held
+from longhouse.api.sessions.routes import SESSION, Held, Loaded
 from longhouse.integrations.agent_log_files import log_of
 
 router = strict_router("Sessions", auth.user)
 
 
 @router.get(f"{SESSION}/log")
-async def get_log(caller: auth.User, sessions: Held, session_id: str) -> Response:
+async def get_log(sessions: Held, session: Loaded) -> Response:
     """The agent's reasoning and calls, step by step: id, model_config, task, toolkit, log."""
-    session = await sessions.load(caller, session_id)
     return wire.Json(await log_of(sessions.db, sessions.catalog, session))

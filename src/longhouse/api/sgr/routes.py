@@ -13,7 +13,7 @@ from longhouse.api.openai.turn_handle import TurnHandle
 from longhouse.api.openai.turn_stream import follow_turn
 from longhouse.api.pagination import MAX_PAGE
 from longhouse.api.sessions.routes import Sessions, snapshot_of
-from longhouse.api.sessions.waiting import Question, shown, waiting_status
+from longhouse.api.sessions.waiting import Question, settled, shown, waiting_status
 from longhouse.api.streaming import ChatStream
 from longhouse.errors import AlreadyReturned, CallerError
 from longhouse.journal.session import Session, State
@@ -76,11 +76,11 @@ def routes(db: Database, bus: Bus, sessions: Sessions) -> APIRouter:
         asked = [Question(session, call) for call in session.questions]
         asked += [one for one in below.questions if one.call.kind == "ask"]
         if session.turn is None or not asked:
-            raise CallerError("There is no open question to answer.", status=409, code="already_settled")
+            raise settled("There is no open question to answer.")
         try:
             attached = await sessions.turns.answer(asked[0].session, asked[0].call.call, given.text)
         except AlreadyReturned:
-            raise CallerError("This question was answered already.", status=409, code="already_settled") from None
+            raise settled("This question was answered already.") from None
         if asked[0].session is not session:
             attached = TurnHandle(session=session, trace=session.turn.trace, seen_heads=attached.seen_heads)
         telling = follow_turn(request.scope[VISIT], db, bus, attached)
