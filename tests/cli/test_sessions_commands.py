@@ -13,9 +13,9 @@ from longhouse import clock
 from longhouse.agents.strategies.protocol import Body
 from longhouse.api.sessions.waiting import WaitingStatus, waiting_status
 from longhouse.cli.chat import ChatPage
-from longhouse.cli.session_tree import drawn, lasting, plain
+from longhouse.cli.session_tree import TreeDrawing, lasting, plain
 from longhouse.cli.sessions import list_sessions
-from longhouse.cli.timeline import Life, lives_of, turns_of
+from longhouse.cli.timeline import SessionTimeline, timelines_of, turns_of
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
 from longhouse.journal.fold import blank, fold
@@ -28,11 +28,11 @@ NASTY = "a\x1b[31mb\x1b]0;owned\x07 \x9b31m c\u202egpj\r\nd\u200b [bold]e[/bold]
 
 async def shown(house: House, session_id: str, last: int = 10) -> list[str]:
     """The lines of the tree, as they are drawn where no terminal is."""
-    lives = await lives_of(house.db, session_id, last)
-    below = await waiting_status(house.db, lives[session_id].session)
+    timelines = await timelines_of(house.db, session_id, last)
+    below = await waiting_status(house.db, timelines[session_id].session)
     written = io.StringIO()
     console = Console(file=written, width=1_000)
-    console.print(drawn(lives, session_id, below, last=last, now=clock.now()))
+    console.print(TreeDrawing(timelines, clock.now()).session(session_id, below, last))
     return written.getvalue().splitlines()
 
 
@@ -234,10 +234,10 @@ def test_what_a_lost_server_said_is_drawn_harmless() -> None:
     step = (events.Replied(), used("1-action-0", effect="once"), lost)
     story: tuple[events.Event, ...] = (opened(), prompted("Go."), started(2), *step)
     records = [Recorded(seq=seq, at=BEGAN, event=event) for seq, event in enumerate(story, 1)]
-    life = Life(fold(records, blank("a_1")), tuple(turns_of(records)))
+    timeline = SessionTimeline(fold(records, blank("a_1")), turns_of(records))
     written = io.StringIO()
     console = Console(file=written, width=1_000)
-    console.print(drawn({"a_1": life}, "a_1", WaitingStatus(rests=True), last=1, now=BEGAN))
+    console.print(TreeDrawing({"a_1": timeline}, BEGAN).session("a_1", WaitingStatus(rests=True), 1))
     text = written.getvalue()
     assert "\\u202egpj d\\u200b [bold]e[/bold]: did it happen?" in text
     assert all(char.isprintable() or char == "\n" for char in text)

@@ -9,8 +9,8 @@ from longhouse import clock
 from longhouse.api.sessions.waiting import shown, waiting_status
 from longhouse.app import open_store
 from longhouse.cli.running import add_commands
-from longhouse.cli.session_tree import drawn, plain
-from longhouse.cli.timeline import lives_of
+from longhouse.cli.session_tree import TreeDrawing, plain
+from longhouse.cli.timeline import timelines_of
 from longhouse.errors import SetupError
 from longhouse.journal.session import State
 from longhouse.settings import Settings
@@ -42,15 +42,15 @@ async def show_session(
 ) -> None:
     """Draw a session: its turns, steps, tools and timings, with sub-agents below their calls."""
     async with open_store(settings, begin=False) as (db, _):
-        lives = await lives_of(db, session_id, turns)
-        if session_id not in lives:
+        timelines = await timelines_of(db, session_id, turns)
+        if session_id not in timelines:
             raise SetupError(f"there is no session {session_id!r}; `longhouse sessions list` shows the newest.")
-        below = await waiting_status(db, lives[session_id].session)
+        below = await waiting_status(db, timelines[session_id].session)
     console = Console(highlight=False)
     if not console.is_terminal:
         # On a terminal long lines wrap within their branch; elsewhere they stay whole, for programs to read.
         console.width = WIDEST
-    console.print(drawn(lives, session_id, below, last=turns, now=clock.now()))
+    console.print(TreeDrawing(timelines, clock.now()).session(session_id, below, turns))
 
 
 cli = typer.Typer(help="Sessions: which there are, and what happened in one.", no_args_is_help=True)
