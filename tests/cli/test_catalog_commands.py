@@ -15,7 +15,6 @@ from longhouse.api.admin.docs import TEMPLATE, TOOL
 from longhouse.app import TOOLS
 from longhouse.catalog.sources import publish_classes
 from longhouse.cli import catalog as commands
-from longhouse.cli import tool_check
 from longhouse.errors import CallerError, SetupError
 from longhouse.settings import Settings
 from longhouse.store.catalog.catalog import Catalog
@@ -188,9 +187,9 @@ async def test_a_class_is_described_whole_and_from_allowed_packages_only(
         file = written(tmp_path, "pay.json", described)
         assert await said(commands.publish(settings, "tool", file, activate=True)) == ["pay@1"]
         with pytest.raises(EntrypointError, match=f"{package} has no tool class Nothing"):
-            await tool_check.describe(settings, f"{package}:Nothing")
+            await commands.describe(settings, f"{package}:Nothing")
         with pytest.raises(EntrypointError, match="is not in a package that tools may come from"):
-            await tool_check.describe(Settings(database_url=SecretStr(dsn), tool_packages="other"), place)
+            await commands.describe(Settings(database_url=SecretStr(dsn), tool_packages="other"), place)
 
 
 async def test_tools_that_cannot_be_used_here_are_named_before_an_agent_stumbles(
@@ -238,7 +237,7 @@ async def test_tools_that_cannot_be_used_here_are_named_before_an_agent_stumbles
 async def told(settings: Settings, capsys: pytest.CaptureFixture[str]) -> list[str]:
     """What the check prints, logs apart."""
     capsys.readouterr()
-    await tool_check.check_all(settings)
+    await commands.check(settings)
     return [line for line in capsys.readouterr().out.splitlines() if not line.startswith("[")]
 
 

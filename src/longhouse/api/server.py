@@ -22,7 +22,7 @@ from longhouse.api.inflight import VISIT, DrainMiddleware
 from longhouse.api.metrics import Metrics
 from longhouse.api.openai import routes as openai_routes
 from longhouse.api.openai.session_resolver import SessionResolver
-from longhouse.api.sessions import artifacts, event_routes, replay
+from longhouse.api.sessions import artifacts, replay, sse
 from longhouse.api.sessions import routes as sessions_routes
 from longhouse.api.sessions.routes import Sessions
 from longhouse.api.sgr import agent_log
@@ -76,7 +76,7 @@ def build(
     routers = (
         openai_routes.routes(db, bus, catalog, turns),
         sessions_routes.router,
-        event_routes.router,
+        sse.router,
         artifacts.router,
         replay.router,
         agent_log.router,

@@ -38,20 +38,20 @@ class Problem:
     """The descriptor is published all the same."""
 
 
-def read(shelf: VersionRepository[T], nth: int, value: Any) -> T | list[Problem]:
+def read(repository: VersionRepository[T], nth: int, value: Any) -> T | list[Problem]:
     """The parsed descriptor, or all its problems."""
-    plain = _plain(shelf.kind, value)
+    plain = _plain(repository.kind, value)
     if isinstance(plain, str):
         return [Problem(nth, (), plain)]
-    if value.get(f"{shelf.kind}_id", value.get("name")) != value.get("name"):
-        return [Problem(nth, (f"{shelf.kind}_id",), "it is always the name")]
+    if value.get(f"{repository.kind}_id", value.get("name")) != value.get("name"):
+        return [Problem(nth, (f"{repository.kind}_id",), "it is always the name")]
     try:
-        return shelf.adapter.validate_json(plain, strict=True)
+        return repository.adapter.validate_json(plain, strict=True)
     except pydantic.ValidationError as error:
         return [Problem(nth, where, says) for where, says in explain(error)]
 
 
-def refuse(problems: Sequence[Problem], *, many: bool) -> None:
+def refuse(problems: Sequence[Problem], *, many: bool = False, result: str = "Nothing is published") -> None:
     """Raises one error for all problems, if there are any; it names every field, and the first one as `param`."""
     if not problems:
         return
@@ -59,7 +59,7 @@ def refuse(problems: Sequence[Problem], *, many: bool) -> None:
     more = f"; and {len(problems) - MOST_TOLD} more" if len(problems) > MOST_TOLD else ""
     is_conflict = all(one.is_conflict for one in problems)
     raise CallerError(
-        f"Nothing is published. {'; '.join(sentences)[:LONGEST]}{more}.",
+        f"{result}. {'; '.join(sentences)[:LONGEST]}{more}.",
         status=409 if is_conflict else 400,
         code="name_taken" if is_conflict else None,
         param=_param(problems[0], many)[:200] or None,

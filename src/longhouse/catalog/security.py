@@ -9,13 +9,14 @@ import pydantic
 import structlog
 
 from longhouse.agents.tool_descriptor import SecurityOverlay, SecurityPolicy
+from longhouse.catalog import drafts
 from longhouse.errors import CallerError
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.catalog.overlays import Overlaid, spoken
 from longhouse.store.catalog.publish import persist
 from longhouse.store.catalog.repository import Version
 from longhouse.tools.base import ToolRegistry
-from longhouse.validation_messages import explain, path_text
+from longhouse.validation_messages import explain
 
 log = structlog.get_logger()
 
@@ -74,11 +75,8 @@ def _parsed(said: Any) -> SecurityOverlay:
     try:
         return ADAPTER.validate_json(text, strict=True)
     except pydantic.ValidationError as error:
-        (where, says), *others = explain(error)
-        param = path_text(where)[:200]
-        more = f"; and {len(others)} more" if others else ""
-        sentence = f"{param or 'the overlay'}: {says}{more}"
-        raise CallerError(f"Nothing is changed. {sentence}.", param=param or None) from None
+        drafts.refuse([drafts.Problem(0, *found) for found in explain(error)], result="Nothing is changed")
+        raise
 
 
 def _refuse_approval(tool: Version, overlay: SecurityOverlay) -> None:

@@ -47,8 +47,8 @@ class CatalogService:
         async def attempt() -> Published:
             found = await self.named(name)
             patched = merge(found.descriptor, patch)
-            if "owner" not in patch:
-                patched.pop("owner", None)  # the owner stays
+            patched.pop("owner", None)  # without this field the owner stays
+            patched |= {"owner": patch["owner"]} if "owner" in patch else {}
             seen = {name: found.active or found.latest}
             return await self.next(name, patched, by=by, activate=activate, seen=seen)
 

@@ -118,12 +118,11 @@ def search(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
 ) -> None:
     """Index tools and agents in a temporary Postgres, and measure what search finds."""
-    rows = _read(agents, BenchAgent) if agents else []
-    given = BenchData(_read(tools, BenchTool), _read(queries, BenchQuery), rows, by_step)
+    data = _read(tools, BenchTool), _read(queries, BenchQuery), _read(agents, BenchAgent) if agents else []
 
     async def main(settings: Settings) -> None:
         async with _embedder(settings, embeddings) as embedder:
-            figures = await measure(given, embedder)
+            figures = await measure(*data, embedder, by_step=by_step)
         if as_json:
             typer.echo(json.dumps(figures))
         else:
@@ -140,14 +139,6 @@ def _embedder(settings: Settings, chosen: Embeddings | None) -> AbstractAsyncCon
     if chosen == "table":
         settings = settings.model_copy(update={"embeddings_base_url": None})
     return open_embedder(settings)
-
-
-@dataclass(frozen=True, slots=True)
-class BenchData:
-    tools: list[BenchTool]
-    queries: list[BenchQuery]
-    agents: list[BenchAgent]
-    by_step: bool
 
 
 def _read(path: Path, type_: type[T]) -> list[T]:
@@ -177,20 +168,27 @@ def _shown(name: str, value: float | str | None) -> str:
     return f"{value:.2f}" if name.endswith("_ms") else f"{100 * value:.1f} %"
 
 
-async def measure(given: BenchData, embedder: Embedder | None) -> dict[str, Any]:
+async def measure(
+    tools: Sequence[BenchTool],
+    queries: Sequence[BenchQuery],
+    agents: Sequence[BenchAgent],
+    embedder: Embedder | None,
+    *,
+    by_step: bool = False,
+) -> dict[str, Any]:
     """Publishes and indexes the data in a temporary Postgres, then runs all queries."""
-    asked = [query for query in given.queries if query.relevant]
-    if not asked or not given.tools:
+    asked = [query for query in queries if query.relevant]
+    if not asked or not tools:
         raise SetupError("there is nothing to measure: it takes tools, and queries with what is relevant to them.")
     with tempfile.TemporaryDirectory(prefix="longhouse-bench-") as folder:
         os.chmod(folder, 0o711)  # noqa: S103 - Postgres may run under another account, which needs access to the folder
         async with open_postgres(Path(folder)) as postgres, open_database(postgres.dsn) as db:
             await migrate.migrate(db, may_extend=postgres.vectors)
-            await _publish(db, given)
+            await _publish(db, tools, agents)
             await Indexer(db, embedder).catch_up()
             finder = Finder(db, embedder)
             directory = AgentDirectory(finder)
-            ids = {tool.indexed_name: tool.tool_id for tool in given.tools}
+            ids = {tool.indexed_name: tool.tool_id for tool in tools}
             tools_alone = SearchFilters(deny=(f"{PREFIX}*",))  # agents are tools too, but are not measured with them
 
             async def find_tools(text: str) -> list[tuple[str, float]]:
@@ -199,26 +197,25 @@ async def measure(given: BenchData, embedder: Embedder | None) -> dict[str, Any]
             async def find_agents(text: str) -> list[tuple[str, float]]:
                 return [(agent.name, agent.score) for agent in await directory.search(text, DEPTH)]
 
-            tools = await _measured(find_tools, asked, by_step=given.by_step, agents=False)
-            figures: dict[str, Any] = {**tools.figures(), "tools": len(given.tools)}
+            measured = await _measured(find_tools, asked, by_step=by_step, agents=False)
+            figures: dict[str, Any] = {**measured.figures(), "tools": len(tools)}
             figures["embeddings"] = embedder.name if embedder else None
             routed = [query for query in asked if query.relevant_agents]
-            if given.agents and routed:
-                agents = await _measured(find_agents, routed, by_step=given.by_step, agents=True)
-                figures["agents"] = {**agents.figures(), "tools": len(given.agents)}
+            if agents and routed:
+                measured = await _measured(find_agents, routed, by_step=by_step, agents=True)
+                figures["agents"] = {**measured.figures(), "tools": len(agents)}
             return figures
 
 
-async def _publish(db: Database, given: BenchData) -> None:
+async def _publish(db: Database, tools: Sequence[BenchTool], agents: Sequence[BenchAgent]) -> None:
     catalog = Catalog(db)
     named: dict[str | None, list[str]] = {}
-    for tool in given.tools:
+    for tool in tools:
         named.setdefault(tool.agent_id, []).append(tool.indexed_name)
-    for start in range(0, len(given.tools), AT_ONCE):
-        tools = [_descriptor(tool) for tool in given.tools[start : start + AT_ONCE]]
-        await catalog.tools.publish(tools, by="bench")
-    for start in range(0, len(given.agents), AT_ONCE):
-        templates = [_template(agent, named) for agent in given.agents[start : start + AT_ONCE]]
+    for start in range(0, len(tools), AT_ONCE):
+        await catalog.tools.publish([_descriptor(one) for one in tools[start : start + AT_ONCE]], by="bench")
+    for start in range(0, len(agents), AT_ONCE):
+        templates = [_template(one, named) for one in agents[start : start + AT_ONCE]]
         await catalog.templates.publish(templates, by="bench")
 
 

@@ -2,25 +2,30 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import msgspec
 import typer
 
-from longhouse.app import open_store, parts_of, validator_of
+from longhouse.agents.builtin import BUILT_IN
+from longhouse.agents.tool_descriptor import RuntimeBinding
+from longhouse.app import TOOLS, open_checkup, open_store, parts_of, tool_packages, validator_of
 from longhouse.catalog import security
 from longhouse.catalog.diff import differences, merge
 from longhouse.catalog.service import CatalogService
 from longhouse.catalog.validation import CatalogValidator
-from longhouse.cli import tool_check
 from longhouse.cli.running import add_commands, given
 from longhouse.config.effective import configure
 from longhouse.errors import CallerError, SetupError
 from longhouse.settings import Settings
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.catalog.publish import LAST
-from longhouse.store.catalog.repository import Kind
+from longhouse.store.catalog.repository import ADAPTERS, Kind
+from longhouse.tools.bindings import python
+from longhouse.tools.mcp.client import open_mcp
+from longhouse.tools.toolbox import Toolbox
 
 BY: Final = "command line"
 """The publisher recorded for these commands."""
@@ -38,7 +43,7 @@ def commands(kind: Kind) -> typer.Typer:
     add_commands(cli, {"publish": publish, "activate": activate, "rollback": roll_back}, kind=kind)
     add_commands(cli, {"deactivate": deactivate, "retire": retire}, kind=kind)
     if kind == "tool":
-        add_commands(cli, {"policy": policy, "describe": tool_check.describe, "check": tool_check.check_all})
+        add_commands(cli, {"policy": policy, "describe": describe, "check": check})
     return cli
 
 
@@ -181,6 +186,35 @@ async def policy(
         if patch or clear:
             await security.decide(catalog, tool, lambda before: merge({} if clear else before, patch), by=BY)
         _print_json(await security.policy_of(catalog, tool))
+
+
+async def describe(
+    settings: Settings, place: Annotated[str, typer.Argument(help="A class, as package.module:ClassName.")]
+) -> None:
+    """Print the complete descriptor of a class, ready to publish."""
+    own = python.load(place, tool_packages(settings)).descriptor()
+    whole = replace(own, runtime_binding=RuntimeBinding(python_entrypoint=place))
+    _print_json(ADAPTERS["tool"].dump_python(whole, mode="json", exclude={"version"}, exclude_none=True))
+
+
+async def check(settings: Settings) -> None:
+    """Check whether every active tool can be used here; exit code 1 if one cannot."""
+    setup = configure(settings, templates=BUILT_IN, tools=[cls.tool_name for cls in TOOLS])
+    served, wrong, tools = Toolbox([]), 0, 0
+    async with open_store(setup.settings, begin=False) as (db, _), open_mcp(setup.servers, served) as away:
+        catalog = Catalog(db)
+        checkup = open_checkup(setup, catalog, served, away)
+        after: str | None = None
+        while page := await catalog.tools.page(after=after, limit=PAGE, inactive=False):
+            for tool in await catalog.tools.several({one.name: one.active for one in page if one.active}):
+                found = [says async for says in checkup.problems(tool)]
+                for says in found:
+                    typer.echo(f"{tool.ref}: {says}")
+                wrong, tools = wrong + bool(found), tools + 1
+            after = page[-1].name
+    if wrong:
+        raise SetupError(f"{wrong} of {tools} active tools cannot be used here.")
+    typer.echo(f"all {tools} active tools can be used here")
 
 
 def _print_json(value: Any) -> None:

@@ -78,14 +78,8 @@ class _Libraries(logging.Handler):
     """Forwards the log records of libraries to structlog."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        log = structlog.get_logger()
-        log.log(
-            record.levelno,
-            "library_log",
-            message=record.getMessage(),
-            source=record.name,
-            exc_info=record.exc_info,
-        )
+        fields = {"message": record.getMessage(), "source": record.name, "exc_info": record.exc_info}
+        structlog.get_logger().log(record.levelno, "library_log", **fields)
 
 
 def _write_traceback(out: TextIO, error: Any) -> None:

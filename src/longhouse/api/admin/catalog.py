@@ -165,21 +165,10 @@ def _placed(one: Published) -> dict[str, Any]:
 
 
 def _shown(kind: str, one: Version) -> dict[str, Any]:
-    added = {
-        "version": one.version,
-        "is_active": one.is_active,
-        "digest": one.digest,
-        "published_by": one.published_by,
-        "published_at": one.published_at,
-    }
+    added = {name: getattr(one, name) for name in ("version", "is_active", "digest", "published_by", "published_at")}
     return {f"{kind}_id": one.name, **one.descriptor, **added}
 
 
 def _listed(kind: str, one: CatalogEntry) -> dict[str, Any]:
-    added = {
-        "version": one.active or one.latest,
-        "is_active": one.active is not None,
-        "latest": one.latest,
-        "changed_at": one.changed_at,
-    }
-    return {f"{kind}_id": one.name, **one.descriptor, **added}
+    added = {"version": one.active or one.latest, "is_active": one.active is not None, "latest": one.latest}
+    return {f"{kind}_id": one.name, **one.descriptor, **added, "changed_at": one.changed_at}

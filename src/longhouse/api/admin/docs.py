@@ -7,6 +7,7 @@ from pydantic import Field
 from longhouse.agents.template import Template
 from longhouse.agents.tool_descriptor import ToolDescriptor
 from longhouse.api import pagination, wire
+from longhouse.catalog.drafts import MOST
 
 TOOL: Final[dict[str, Any]] = {
     "name": "stock_of_item",
@@ -34,8 +35,8 @@ TEMPLATE: Final[dict[str, Any]] = {
 }
 ONE: Final[dict[str, Any]] = {"tool": ToolDescriptor, "template": Template}
 ONE_OR_MANY: Final[dict[str, Any]] = {
-    "tool": ToolDescriptor | Annotated[list[ToolDescriptor], Field(max_length=5_000)],
-    "template": Template | Annotated[list[Template], Field(max_length=5_000)],
+    "tool": ToolDescriptor | Annotated[list[ToolDescriptor], Field(max_length=MOST)],
+    "template": Template | Annotated[list[Template], Field(max_length=MOST)],
 }
 EXAMPLES: Final = {"tool": TOOL, "template": TEMPLATE}
 PATCHES: Final[dict[str, Any]] = {"tool": {"timeout": 30.0}, "template": {"llm_policy": {"temperature": 0.0}}}

@@ -14,48 +14,48 @@ from longhouse.journal.session import Session
 from longhouse.store.database import Database
 
 # Unambiguous words only: anything else is no decision. Each is in the form that `plain` returns.
-YES: Final = """
-    yes/y/yeah/yep/yes please/ok/o k/okay/yes ok/approve/approved/i approve/approve it/yes approve/confirm/confirmed
-    i confirm/agreed/go ahead/yes go ahead
-    да/да пожалуйста/ок/окей/да ок/одобряю/да одобряю/одобрить/одобрено/подтверждаю/да подтверждаю/разрешаю
-    да разрешаю/согласен/согласна/да согласен/да согласна
-    是/是的/好/好的/可以/行/同意/我同意/批准/我批准/确认/確認/允许/允許
-"""
-NO: Final = """
-    no/n/nope/no thanks/no thank you/deny/denied/i deny/deny it/no deny/reject/rejected/i reject/reject it/decline
-    declined/refuse/refused/do not/dont/no dont/no do not
-    нет/нет спасибо/не надо/нет не надо/не нужно/отклонить/отклоняю/отклонено/запрещаю/не одобряю/нет не одобряю
-    не разрешаю/не согласен/не согласна/отказать/отказываю
-    不/不是/不行/不要/不可以/不好/不同意/我不同意/不批准/不允许/不允許/否/拒绝/拒絕/我拒绝/我拒絕
-"""
-HAPPENED: Final = """
-    happened/it happened/it did happen/yes it happened
-    произошло/это произошло/случилось/выполнено
-    已发生/发生了/已經發生/已经发生/發生了
-"""
-DID_NOT_HAPPEN: Final = """
-    did not happen/it did not happen/didnt happen/it didnt happen/no it did not happen/no it didnt happen/not happened
-    не произошло/этого не произошло/не случилось/не выполнено
-    未发生/没发生/没有发生/未發生/沒有發生
-"""
-GIVE_UP: Final = """
-    give up/give it up/i give up
-    прекратить/прекрати/сдаюсь/оставить как есть
-    放弃/放棄
-"""
-
-
-def _words(decision: Decision, text: str) -> dict[str, Decision]:
-    """Word -> decision."""
-    return {word: decision for line in text.split("\n") for word in line.strip().split("/") if word}
-
-
-ON_APPROVAL: Final = {**_words("approve", YES), **_words("deny", NO)}
-ON_UNCERTAIN: Final = {
-    **_words("happened", HAPPENED),
-    **_words("did_not_happen", DID_NOT_HAPPEN),
-    **_words("give_up", GIVE_UP),
+WORDS: Final[dict[Decision, str]] = {
+    "approve": """
+        yes/y/yeah/yep/yes please/ok/o k/okay/yes ok/approve/approved/i approve/approve it/yes approve/confirm/confirmed
+        i confirm/agreed/go ahead/yes go ahead
+        да/да пожалуйста/ок/окей/да ок/одобряю/да одобряю/одобрить/одобрено/подтверждаю/да подтверждаю/разрешаю
+        да разрешаю/согласен/согласна/да согласен/да согласна
+        是/是的/好/好的/可以/行/同意/我同意/批准/我批准/确认/確認/允许/允許
+    """,
+    "deny": """
+        no/n/nope/no thanks/no thank you/deny/denied/i deny/deny it/no deny/reject/rejected/i reject/reject it/decline
+        declined/refuse/refused/do not/dont/no dont/no do not
+        нет/нет спасибо/не надо/нет не надо/не нужно/отклонить/отклоняю/отклонено/запрещаю/не одобряю/нет не одобряю
+        не разрешаю/не согласен/не согласна/отказать/отказываю
+        不/不是/不行/不要/不可以/不好/不同意/我不同意/不批准/不允许/不允許/否/拒绝/拒絕/我拒绝/我拒絕
+    """,
+    "happened": """
+        happened/it happened/it did happen/yes it happened
+        произошло/это произошло/случилось/выполнено
+        已发生/发生了/已經發生/已经发生/發生了
+    """,
+    "did_not_happen": """
+        did not happen/it did not happen/didnt happen/it didnt happen/no it did not happen/no it didnt happen
+        not happened
+        не произошло/этого не произошло/не случилось/не выполнено
+        未发生/没发生/没有发生/未發生/沒有發生
+    """,
+    "give_up": """
+        give up/give it up/i give up
+        прекратить/прекрати/сдаюсь/оставить как есть
+        放弃/放棄
+    """,
 }
+
+
+def _meaning(*decisions: Decision) -> dict[str, Decision]:
+    """Word -> decision."""
+    lines = [(one, line.strip()) for one in decisions for line in WORDS[one].splitlines()]
+    return {word: one for one, line in lines for word in line.split("/") if word}
+
+
+ON_APPROVAL: Final = _meaning("approve", "deny")
+ON_UNCERTAIN: Final = _meaning("happened", "did_not_happen", "give_up")
 """A bare yes or no is no decision here: "no" would run the call again."""
 
 RACES: Final = 20

@@ -36,10 +36,6 @@ class SessionFilters(pagination.Paged):
     since: Omittable[pagination.Moment] = Field(None, description="Opened at this moment or later")
     until: Omittable[pagination.Moment] = Field(None, description="Opened before this moment")
 
-    @property
-    def filters(self) -> dict[str, Any]:
-        return self.model_dump(exclude={"limit", "before"})
-
 
 class OwnSessions(SessionFilters):
     parent: Omittable[str] = Field(None, description="Started by this session")

@@ -1,13 +1,19 @@
-"""A session's journal, alone or with those of its sub-agents, as server-sent events: facts with ids, fragments without.
+"""GET /v1/sessions/{id}/events: a session's journal, or those of its whole tree, as server-sent events.
 
-Causes come before effects.
+Facts have ids and fragments have none; causes come before effects.
 """
 
 from collections.abc import AsyncGenerator, Iterable, Iterator
-from typing import Final
+from typing import Annotated, Final, Literal
 
-from longhouse.api import streaming
-from longhouse.api.sessions.cursor import SessionCursor
+from fastapi import Header, Query, Response
+from pydantic import Field
+
+from longhouse.api import auth, streaming, wire
+from longhouse.api.json_route import strict_router
+from longhouse.api.pagination import Omittable, YesOrNo
+from longhouse.api.sessions.cursor import BEGINNING, SessionCursor, cursor_of
+from longhouse.api.sessions.routes import SESSION, Held
 from longhouse.api.sessions.tail import Seen, follow
 from longhouse.api.sessions.tree_reader import SubagentEvent, TreeReader
 from longhouse.api.sessions.waiting import waiting_status
@@ -23,6 +29,36 @@ from longhouse.store.delegation.tree import Root
 
 POLL_EVERY: Final = 1.0
 """Seconds between polls: sub-agents in other processes send no hints, so their journals are polled."""
+
+
+router = strict_router("Sessions", auth.user)
+
+
+class Following(wire.Strict):
+    after: str = Field(BEGINNING, description="Continue after the event with this id")
+    until: Literal["rest", "never"] = Field("rest", description="Close when nobody can move, or never")
+    tree: YesOrNo = Field("false", description="Also what the agents beneath do")
+    deltas: YesOrNo = Field("true", description="Also what is being written")
+
+
+LastEventId = Annotated[Omittable[str], Header(alias="Last-Event-ID", description="The same; it wins over `after`")]
+
+
+@router.get(f"{SESSION}/events")
+async def get_events(
+    caller: auth.User,
+    sessions: Held,
+    session_id: str,
+    asked: Annotated[Following, Query()],
+    last_event_id: LastEventId = None,
+) -> Response:
+    """The session's events as server-sent events; resume with `Last-Event-ID` or `after`."""
+    db, deltas, is_tree = sessions.db, asked.deltas == "true", asked.tree == "true"
+    row = await sessions.find(caller, session_id)
+    cursor = await cursor_of(db, row, last_event_id or asked.after or BEGINNING, is_tree=is_tree)
+    reader = TreeReader.of_session(db, row.id, row.conversation_id, cursor.seen_heads) if is_tree else None
+    resting = await journals.load(db, row.id, row.head) if asked.until == "rest" else None
+    return streaming.EventStream(events_of(db, sessions.bus, cursor, reader, until_rest_of=resting, deltas=deltas))
 
 
 async def events_of(

@@ -146,14 +146,13 @@ class TreeReader:
         if node.id == self.top:
             return records
         seen = {trace: self._heads(trace).get(node.id, 0) for trace in node.depths}
-        agent = TreeAgent(node.id, node.agent, self.conversation, node.depths, seen)
         tools = self._tools.setdefault(node.id, {})
-        ours = [record.event for record in records if agent.is_concerned_by(record)]
+        ours = [record.event for record in records if _is_shown(record, node, seen)]
         made = {event.call for event in ours if isinstance(event, events.Called)}
         returned = {event.call for event in ours if isinstance(event, events.Returned)}
         if made_before := returned - made - tools.keys():
             tools.update(await tree.tools(self.db, node.id, sorted(made_before)))
-        return list(subagent_events(records, tools, agent))
+        return list(subagent_events(records, node, seen, self.conversation, tools))
 
 
 def _merged(journals: Iterable[Iterable[Seen | SubagentEvent]]) -> list[Seen | SubagentEvent]:
@@ -170,50 +169,45 @@ def _dated(items: Iterable[Seen | SubagentEvent]) -> Iterator[tuple[datetime, Se
         yield at, item
 
 
-@dataclass(frozen=True, slots=True)
-class TreeAgent:
-    """The sub-agent whose events are shown."""
+def subagent_events(
+    records: Sequence[Recorded], node: Node, seen: Mapping[str, int], conversation: str, tools: dict[str, str]
+) -> Iterator[SubagentEvent]:
+    """The records of a sub-agent, with the events that a client sees.
 
-    id: str
-    name: str
-    conversation: str
-    depths: Mapping[str, int]
-    """Trace -> the agent's depth in it; events of its other traces are not shown."""
-    seen: Mapping[str, int] = field(default_factory=dict)
-    """Trace -> the seq up to which its journal was read."""
-
-    def is_concerned_by(self, record: Recorded) -> bool:
-        return record.trace in self.depths and record.seq > self.seen.get(record.trace, 0)
-
-
-def subagent_events(records: Sequence[Recorded], tools: dict[str, str], agent: TreeAgent) -> Iterator[SubagentEvent]:
-    """Each record with the event that a client sees, under public names."""
+    `seen`: trace -> the seq up to which its journal was read. `tools`: call -> its tool; it is added to.
+    """
     calls: dict[int, list[events.Called]] = {}
     """The seq of a reply -> its calls, which are recorded together with it."""
     made: list[events.Called] = []
-    for record in filter(agent.is_concerned_by, records):
+    for record in (one for one in records if _is_shown(one, node, seen)):
         if isinstance(record.event, events.Replied):
             made = calls[record.seq] = []
         elif isinstance(record.event, events.Called) and record.event.is_work:
             made.append(record.event)
     for record in records:
         found = None
-        if agent.is_concerned_by(record):
+        if _is_shown(record, node, seen):
             found = next(_event(record.event, calls.get(record.seq, ()), tools), None)
-        yield SubagentEvent(agent.id, record, _shown(record, agent, *found) if found else None)
+        yield SubagentEvent(node.id, record, _shown(record, node, conversation, *found) if found else None)
 
 
-def _shown(record: Recorded, agent: TreeAgent, event: str, detail: dict[str, Any]) -> dict[str, Any]:
+def _is_shown(record: Recorded, node: Node, seen: Mapping[str, int]) -> bool:
+    """Is it new, and of a trace that belongs to the tree?"""
+    return record.trace in node.depths and record.seq > seen.get(record.trace, 0)
+
+
+def _shown(record: Recorded, node: Node, conversation: str, event: str, detail: dict[str, Any]) -> dict[str, Any]:
+    """An event under public names."""
     return {
         "event": event,
-        "agent": agent.name,
-        "subagent_name": agent.name,
-        "session_id": agent.id,
-        "depth": agent.depths[record.trace],
+        "agent": node.agent,
+        "subagent_name": node.agent,
+        "session_id": node.id,
+        "depth": node.depths[record.trace],
         **detail,
         "role": event,
-        "conversation_id": agent.conversation,
-        "chat_id": agent.conversation,
+        "conversation_id": conversation,
+        "chat_id": conversation,
         "trace_id": record.trace,
         "timestamp": record.at.timestamp(),
     }
