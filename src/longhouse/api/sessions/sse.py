@@ -21,7 +21,7 @@ from longhouse.journal import events
 from longhouse.journal.events import Recorded
 from longhouse.journal.fold import fold
 from longhouse.journal.session import Session
-from longhouse.runtime.bus import Bus, Draft, Fragment, SubagentsChanged
+from longhouse.runtime.bus import Bus, Fragment, SubagentsChanged
 from longhouse.store import journals
 from longhouse.store.database import Database
 from longhouse.store.delegation import tree
@@ -80,13 +80,13 @@ async def events_of(
     beat = POLL_EVERY if reader else streaming.HEARTBEAT_EVERY
     with bus.subscribed(top) as subscription:
         # A draft is sent after the events that its step is based on, even if they were appended during this read.
-        while (items := await _so_far(db, cursor, reader)) or _is_ahead(bus.draft(top), cursor.seq):
+        while (items := await _so_far(db, cursor, reader)) or ((draft := bus.draft(top)) and draft.after > cursor.seq):
             watch.see(items)
             if pieces := b"".join(_pieces(cursor, items)):
                 yield pieces
         is_over = await watch.is_over()
         if deltas and not is_over and (draft := bus.draft(top)):
-            yield _snapshot(draft)
+            yield streaming.named("delta.snapshot", draft)
         if is_over:
             subscription.put(SubagentsChanged())
         async for hints in follow(db, top, subscription, after=cursor.seq, beat=beat):
@@ -137,10 +137,6 @@ class _Watch:
         return not any(node.can_move for node in nodes if node.id != session.id)
 
 
-def _is_ahead(draft: Draft | None, seq: int) -> bool:
-    return draft is not None and draft.after > seq
-
-
 def _pieces(cursor: SessionCursor, items: Iterable[Seen | SubagentEvent]) -> Iterator[bytes]:
     """The encoded events, each journal event with the id to resume from."""
     for item in items:
@@ -179,8 +175,3 @@ def _delta(fragment: Fragment) -> bytes:
         "text": fragment.text,
     }
     return streaming.named("delta", value)
-
-
-def _snapshot(draft: Draft) -> bytes:
-    value = {"after": draft.after, "fence": draft.fence, "content": draft.content, "reasoning": draft.reasoning}
-    return streaming.named("delta.snapshot", value)
