@@ -8,7 +8,7 @@ from typing import Final
 from rich.text import Text
 from rich.tree import Tree
 
-from longhouse.api.sessions.waiting import WaitingStatus, own
+from longhouse.api.sessions.waiting import WaitingStatus
 from longhouse.cli.timeline import SessionTimeline, TimelineTurn, TimelineUse, task_of
 from longhouse.journal.events import Fault
 from longhouse.journal.session import Open, Session
@@ -40,11 +40,11 @@ class TreeDrawing:
     timelines: Mapping[str, SessionTimeline]
     now: datetime
 
-    def session(self, session_id: str, below: WaitingStatus, last: int) -> Tree:
+    def session(self, session_id: str, status: WaitingStatus, last: int) -> Tree:
         """The last turns of the session, what waits in its queue, and what it asks."""
         timeline = self.timelines[session_id]
         session, turns = timeline.session, timeline.turns
-        root = Tree(_line(session.id, _agent(session), _state(below.state or session.state)))
+        root = Tree(_line(session.id, _agent(session), _state(status.state or session.state)))
         opened = f"opened {session.created_at:%Y-%m-%d %H:%M:%S}" if session.created_at else ""
         root.add(_line(f"owner {session.owner}", f"conversation {session.conversation}", opened))
         if len(turns) > last:
@@ -53,7 +53,7 @@ class TreeDrawing:
             self._add_turn(root, timeline, turn, f"turn {number}")
         for waiting in session.queue:
             root.add(_line("waits in the queue", _quoted(task_of(waiting.prompt))))
-        for question in (*own(session), *below.questions):
+        for question in status.questions:
             root.add(_line(f"{question.session.agent} asks", question.text, question.call.call))
         return root
 
@@ -73,9 +73,9 @@ class TreeDrawing:
         for number, step in enumerate(turn.steps, 1):
             took, words = (step.ended_at - step.began_at).total_seconds(), step.replied.problem or step.replied.text
             line = _line(f"step {number}", step.replied.phase, lasting(took), _quoted(words) if words else "")
-            below = node.add(line)
+            branch = node.add(line)
             for use in step.uses:
-                self._add_use(below, timeline, use, path)
+                self._add_use(branch, timeline, use, path)
         if turn.words:
             node.add(_line("answer" if turn.ended == "COMPLETED" else "reason", _quoted(turn.words)))
 

@@ -45,12 +45,12 @@ async def show_session(
         timelines = await timelines_of(db, session_id, turns)
         if session_id not in timelines:
             raise SetupError(f"there is no session {session_id!r}; `longhouse sessions list` shows the newest.")
-        below = await waiting_status(db, timelines[session_id].session)
+        status = await waiting_status(db, timelines[session_id].session)
     console = Console(highlight=False)
     if not console.is_terminal:
         # On a terminal long lines wrap within their branch; elsewhere they stay whole, for programs to read.
         console.width = WIDEST
-    console.print(TreeDrawing(timelines, clock.now()).session(session_id, below, turns))
+    console.print(TreeDrawing(timelines, clock.now()).session(session_id, status, turns))
 
 
 cli = typer.Typer(help="Sessions: which there are, and what happened in one.", no_args_is_help=True)

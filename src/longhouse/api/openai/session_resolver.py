@@ -20,7 +20,7 @@ from longhouse.api.openai.idempotency import RequestsInProgress
 from longhouse.api.openai.request import ChatInput, ClientHistory, prior_of, read, text_of
 from longhouse.api.openai.turn_handle import TurnHandle, seen_heads
 from longhouse.api.sessions import decisions
-from longhouse.api.sessions.waiting import Question, meant, own, settled, waiting_status
+from longhouse.api.sessions.waiting import Question, meant, settled, waiting_status
 from longhouse.api.wire import ChatRequest
 from longhouse.errors import AlreadyReturned, CallerError
 from longhouse.journal import events, fingerprint, imported
@@ -238,8 +238,8 @@ class SessionResolver:
 
     async def _answered_again(self, asked: ChatInput, session: Session, prompt: Prompted) -> TurnHandle:
         """A message that names an answered question of the session is the next prompt, if no other question is open."""
-        below = await waiting_status(self.db, session)
-        if any(one.call.kind == "ask" for one in (*own(session), *below.questions)):
+        status = await waiting_status(self.db, session)
+        if any(one.call.kind == "ask" for one in status.questions):
             raise settled("The question that metadata.reply_to names was answered already; another one is open.")
         return await self._queue(asked, session, prompt)
 

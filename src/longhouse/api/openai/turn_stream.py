@@ -11,7 +11,7 @@ from longhouse.api.openai.turn_handle import TurnHandle
 from longhouse.api.sessions.decisions import all_waiting, undecided, words_on
 from longhouse.api.sessions.tail import Seen, follow
 from longhouse.api.sessions.tree_reader import SubagentEvent, TreeReader
-from longhouse.api.sessions.waiting import Question, WaitingStatus, handles_in, own, waiting_status
+from longhouse.api.sessions.waiting import Question, WaitingStatus, handles_in, waiting_status
 from longhouse.journal import events
 from longhouse.journal.events import Fault, Recorded
 from longhouse.journal.fold import fold
@@ -234,10 +234,10 @@ class TurnStream:
     def _ask_now(self, below: WaitingStatus) -> list[Piece]:
         """What the turn waits for: questions before decisions, the session's own before those of sub-agents."""
         session = self._session
-        questions = [one for one in below.questions if one.call.kind == "ask"]
+        questions = [one for one in below.subagents if one.call.kind == "ask"]
         if not session.questions and questions:
             return self._ask(questions[0].spoken, questions[0])
-        waiting = all_waiting(session, below)
+        waiting = all_waiting(below)
         if session.questions or all(one.session.id == session.id for one in waiting):
             return self._ask(session.last_words or "")
         return self._ask(words_on(waiting, session), self._beneath(waiting))
@@ -256,8 +256,8 @@ class TurnStream:
         return self._ask(f"{note}\n\n{words}", self._beneath(waiting))
 
     async def _questions(self) -> list[Question]:
-        below = await waiting_status(self.db, self._session)
-        return [one for one in (*own(self._session), *below.questions) if one.call.kind == "ask"]
+        status = await waiting_status(self.db, self._session)
+        return [one for one in status.questions if one.call.kind == "ask"]
 
     def _beneath(self, waiting: Sequence[Question]) -> Question | None:
         """The first open question, if a sub-agent asks it."""

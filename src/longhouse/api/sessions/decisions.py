@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from longhouse import clock
-from longhouse.api.sessions.waiting import Question, WaitingStatus, is_late, named, own, waiting_status
+from longhouse.api.sessions.waiting import Question, WaitingStatus, is_late, named, waiting_status
 from longhouse.errors import CallerError
 from longhouse.journal.events import Decision
 from longhouse.journal.pending_decisions import Undecided, words_for
@@ -124,13 +124,12 @@ def plain(text: str) -> str:
 async def undecided(db: Database, session: Session) -> list[Question]:
     """Calls that wait for a decision, in the session and its sub-agents; those past their deadline count as denied."""
     now = clock.now()
-    return [one for one in all_waiting(session, await waiting_status(db, session)) if not is_late(one.call, now)]
+    return [one for one in all_waiting(await waiting_status(db, session)) if not is_late(one.call, now)]
 
 
-def all_waiting(session: Session, below: WaitingStatus) -> list[Question]:
+def all_waiting(status: WaitingStatus) -> list[Question]:
     """The same, including calls past their deadline: the session's own first."""
-    questions = (*own(session), *below.questions)
-    return [one for one in questions if one.call.uncertain or one.call.approve_by is not None]
+    return [one for one in status.questions if one.call.uncertain or one.call.approve_by is not None]
 
 
 def words_on(waiting: Sequence[Question], top: Session, *, is_own_user: bool = True) -> str:

@@ -15,7 +15,7 @@ from longhouse.api.json_route import of_app, strict_router
 from longhouse.api.openai.session_resolver import SessionResolver, names_nothing
 from longhouse.api.pagination import Omittable
 from longhouse.api.sessions import decisions
-from longhouse.api.sessions.waiting import Question, WaitingStatus, meant, own, settled, shown, waiting_status
+from longhouse.api.sessions.waiting import Question, WaitingStatus, meant, settled, shown, waiting_status
 from longhouse.errors import AlreadyReturned, CallerError
 from longhouse.journal import events
 from longhouse.journal.session import Session, State, Turn
@@ -178,7 +178,7 @@ def cursor_of(row: views.SessionRow) -> str:
     return pagination.cursor(row.created_at, row.id)
 
 
-def described(session: Session, below: WaitingStatus) -> dict[str, Any]:
+def described(session: Session, status: WaitingStatus) -> dict[str, Any]:
     """A session with all details; its state includes that of its sub-agents."""
     turn = session.turn
     return {
@@ -190,11 +190,11 @@ def described(session: Session, below: WaitingStatus) -> dict[str, Any]:
         "conversation_id": session.conversation,
         "label": session.label,
         "trace_id": turn.trace if turn else None,
-        "state": below.state or session.state,
+        "state": status.state or session.state,
         "task": turn.task if turn else None,
         "counters": _counters(turn),
-        "context_snapshot": snapshot_of(session, below),
-        "questions": [_question(one, session) for one in (*own(session), *below.questions)],
+        "context_snapshot": snapshot_of(session, status),
+        "questions": [_question(one, session) for one in status.questions],
         "queued": len(session.queue),
         "result": turn.answer if turn and turn.ended else None,
         "error": turn.error if turn else None,
@@ -205,10 +205,10 @@ def described(session: Session, below: WaitingStatus) -> dict[str, Any]:
     }
 
 
-def snapshot_of(session: Session, below: WaitingStatus) -> dict[str, Any]:
+def snapshot_of(session: Session, status: WaitingStatus) -> dict[str, Any]:
     turn = session.turn
     return {
-        "state": below.state or session.state,
+        "state": status.state or session.state,
         **_counters(turn),
         "searches": session.context.get("searches", []),
         "sources": session.context.get("sources", {}),

@@ -56,17 +56,23 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class WaitingStatus:
-    """What a session waits for in its sub-agents."""
+    """What a session and its sub-agents wait for."""
 
     rests: bool
     """Can nothing proceed before a person acts?"""
-    questions: tuple[Question, ...] = ()
+    own: Sequence[Question] = ()
+    subagents: Sequence[Question] = ()
     """Oldest first."""
+
+    @property
+    def questions(self) -> list[Question]:
+        """All open questions, the session's own first."""
+        return [*self.own, *self.subagents]
 
     @property
     def state(self) -> State | None:
         """The state shown for the top session if a sub-agent waits for a person."""
-        kinds = {question.call.kind for question in self.questions}
+        kinds = {question.call.kind for question in self.subagents}
         if "ask" in kinds:
             return State.WAITING_FOR_CLARIFICATION
         return State.WAITING_FOR_APPROVAL if kinds else None
@@ -78,8 +84,7 @@ def asker(agent: str, label: str) -> str:
     return f"{agent}:{label}" if label else agent
 
 
-def own(session: Session) -> list[Question]:
-    """The session's own open questions."""
+def _own(session: Session) -> list[Question]:
     return [Question(session, call) for call in session.open.values() if call.awaits_person]
 
 
@@ -103,8 +108,7 @@ async def meant(
     """
     # Read first: a call that is finished by now cannot be among the waiting calls that are read next.
     over = await _over(db, session, name) if name is not None else set()
-    below = await waiting_status(db, session)
-    waiting = named([*own(session), *below.questions], session, name)
+    waiting = named((await waiting_status(db, session)).questions, session, name)
     found = [one for one in waiting if fits(one)]
     if name is None:
         return found
@@ -150,18 +154,18 @@ def handles_in(arguments: str) -> list[str]:
 
 
 async def waiting_status(db: Database, session: Session) -> WaitingStatus:
-    """The waiting status of a session that waits for sub-agents; a session that waits for none rests by itself."""
-    turn = session.turn
+    """Sub-agents are read only if the session waits for them; a session that waits for none rests by itself."""
+    turn, own = session.turn, _own(session)
     if turn is None or session.can_move or not session.awaits_agents:
-        return WaitingStatus(rests=not session.can_move)
+        return WaitingStatus(not session.can_move, own)
     found = await tree.nodes(db, [Root(session.id, session.id, turn.trace)], awaited=True, open_only=True)
     nodes = [node for node in found if node.id != session.id]
     asking = [await journals.load(db, node.id, node.head) for node in nodes if node.state in ASKING]
-    questions = [question for one in asking for question in own(one)]
+    questions = [question for one in asking for question in _own(one)]
     # Without an open question, an outcome is on its way to the session.
-    rests = bool(questions or own(session)) and not any(node.can_move for node in nodes)
+    rests = bool(questions or own) and not any(node.can_move for node in nodes)
     by_age = sorted(questions, key=lambda one: (one.call.at or one.session.updated_at, one.call.seq))
-    return WaitingStatus(rests, tuple(by_age))
+    return WaitingStatus(rests, own, by_age)
 
 
 async def shown(db: Database, rows: Sequence[sessions.SessionRow]) -> list[sessions.SessionRow]:

@@ -13,7 +13,7 @@ from longhouse.api.openai.turn_handle import TurnHandle
 from longhouse.api.openai.turn_stream import follow_turn
 from longhouse.api.pagination import MAX_PAGE
 from longhouse.api.sessions.routes import Sessions, snapshot_of
-from longhouse.api.sessions.waiting import Question, settled, shown, waiting_status
+from longhouse.api.sessions.waiting import settled, shown, waiting_status
 from longhouse.api.streaming import ChatStream
 from longhouse.errors import AlreadyReturned, CallerError
 from longhouse.journal.session import Session, State
@@ -72,9 +72,8 @@ def routes(db: Database, bus: Bus, sessions: Sessions) -> APIRouter:
         if not given.text:
             raise CallerError("Send the answer under 'clarifications' or 'messages'.", param="clarifications")
         session = await sessions.load(caller, agent_id)
-        below = await waiting_status(db, session)
-        asked = [Question(session, call) for call in session.questions]
-        asked += [one for one in below.questions if one.call.kind == "ask"]
+        status = await waiting_status(db, session)
+        asked = [one for one in status.questions if one.call.kind == "ask"]
         if session.turn is None or not asked:
             raise settled("There is no open question to answer.")
         try:
