@@ -143,7 +143,7 @@ async def open_app(
                 numbers,
                 authenticator=authenticator,
                 toolbox=toolbox,
-                admission=validator_of(setup, catalog),
+                validator=validator_of(setup, catalog),
                 finder=finder,
                 default_template=settings.default_template,
                 prior=prior,

@@ -17,6 +17,7 @@ from longhouse.api.inflight import INFLIGHT, InflightRequest
 from longhouse.api.openai.completions import Completion
 from longhouse.api.openai.session_resolver import SessionResolver
 from longhouse.api.openai.turn_stream import follow_turn
+from longhouse.api.sessions.cursor import SessionCursor
 from longhouse.api.sessions.sse import events_of
 from longhouse.models.scripted import call
 from longhouse.runtime.bus import JournalGrew
@@ -201,7 +202,9 @@ async def test_a_postgres_that_goes_away_ends_streams_with_an_error(serving: Ser
         response = (
             stream.ChatStream(Completion(telling).chunks())
             if is_chat
-            else stream.EventStream(events_of(db, house.app.bus, session_id, 0, until_rest_of=None, deltas=True))
+            else stream.EventStream(
+                events_of(db, house.app.bus, SessionCursor(session_id, {}), until_rest_of=None, deltas=True)
+            )
         )
         async with asyncio.timeout(30), sent(response, session_id) as messages:
             assert await messages.get()

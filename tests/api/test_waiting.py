@@ -9,16 +9,19 @@ from typing import Any
 import pytest
 
 from delegating_server import CAST, SignTool, answer, ask, in_steps, playing, question, results, session_of
-from longhouse.api.sessions.tree_reader import News, TreeAgent, TreeReader, subagent_events
+from longhouse.api.sessions.tree_reader import SubagentEvent, TreeReader, subagent_events
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
 from longhouse.models.scripted import Say, call
 from longhouse.runtime.bus import SubagentsChanged
 from longhouse.store.delegation import tree
-from longhouse.store.delegation.tree import Root
+from longhouse.store.delegation.tree import Node, Root
 from server_helpers import BEGAN, House, Serving, dictated, prompted, returned, sse, started, used
 
-AGENT = TreeAgent("analytic_1", "analytic", "c", {"t": 2})
+AGENT = Node(
+    top="master_1", id="analytic_1", agent="analytic", label="", state="RESEARCHING", head=99, due=False, wake_at=None,
+    holder=None, depths={"t": 2}, first=1,
+)  # fmt: skip
 CHAIN: dict[str, Any] = {"master": in_steps(ask("ann", "Go on.")), "ann": in_steps(ask("ben", "Go on."))}
 SIGN = call("signtool")
 
@@ -31,12 +34,12 @@ def recorded(new: Sequence[events.Event], *, trace: str = "t", since: int = 0) -
 
 
 def told(records: Sequence[Recorded]) -> list[Any]:
-    return [one for _, one in subagent_events(records, {}, AGENT)]
+    return [one.shown for one in subagent_events(records, AGENT, {}, "c", {})]
 
 
 async def roles(reader: TreeReader) -> list[str]:
     """The names of what a look finds beneath."""
-    return [one.shown["role"] for one in await reader.since([]) if isinstance(one, News) and one.shown]
+    return [one.shown["role"] for one in await reader.since([]) if isinstance(one, SubagentEvent) and one.shown]
 
 
 def test_each_event_is_told_with_who_where_and_when() -> None:

@@ -87,7 +87,7 @@ async def ask_gateway(db: Database, path: str) -> tuple[int, dict[bytes, bytes],
         Metrics(lambda: 0, lambda: ()),
         authenticator=authenticator,
         toolbox=Toolbox(()),
-        admission=CatalogValidator(catalog),
+        validator=CatalogValidator(catalog),
         finder=Finder(db, None),
     )
     sent: list[Any] = []

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from longhouse.cli.bench_search import BenchData, BenchQuery, BenchTool, Measured, measure, table
+from longhouse.cli.bench_search import BenchQuery, BenchTool, Measured, measure, table
 from longhouse.errors import SetupError
 
 TOOLS = [
@@ -81,10 +81,8 @@ async def test_data_may_leave_out_what_it_does_not_know() -> None:
         {"query": "trains", "relevant": ["t3"]},
         {"query": "whatever", "relevant": None},
     ]
-    given = BenchData(
-        msgspec.convert(tools, list[BenchTool]), msgspec.convert(queries, list[BenchQuery]), [], by_step=False
-    )
-    assert (await measure(given, None))["r_at_1"] == 1
+    given = msgspec.convert(tools, list[BenchTool]), msgspec.convert(queries, list[BenchQuery])
+    assert (await measure(*given, [], None))["r_at_1"] == 1
 
 
 def test_figures_are_those_of_the_textbook() -> None:
@@ -106,4 +104,4 @@ def test_the_table_has_a_row_for_tools_and_one_for_agents() -> None:
 
 async def test_nothing_to_measure_is_said_in_a_sentence() -> None:
     with pytest.raises(SetupError, match="nothing to measure"):
-        await measure(BenchData(tools=[], queries=[], agents=[], by_step=False), None)
+        await measure([], [], [], None)

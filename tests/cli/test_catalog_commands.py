@@ -15,7 +15,6 @@ from longhouse.api.admin.docs import TEMPLATE, TOOL
 from longhouse.app import TOOLS
 from longhouse.catalog.sources import publish_classes
 from longhouse.cli import catalog as commands
-from longhouse.cli import tool_check
 from longhouse.errors import CallerError, SetupError
 from longhouse.settings import Settings
 from longhouse.store.catalog.catalog import Catalog
@@ -55,15 +54,15 @@ async def test_descriptors_are_published_from_json_and_from_lines(
 ) -> None:
     many = [{**TOOL, "name": f"tool_{n}"} for n in range(3)]
     one = written(tmp_path, "one.json", TOOL)
-    assert await said(commands.publish_file(settings, "tool", one, activate=True)) == ["stock_of_item@1"]
-    assert await said(commands.publish_file(settings, "tool", one, activate=True)) == ["stock_of_item@1, unchanged"]
+    assert await said(commands.publish(settings, "tool", one, activate=True)) == ["stock_of_item@1"]
+    assert await said(commands.publish(settings, "tool", one, activate=True)) == ["stock_of_item@1, unchanged"]
     some = written(tmp_path, "some.json", many[:2])
-    assert await said(commands.publish_file(settings, "tool", some, activate=False)) == [
+    assert await said(commands.publish(settings, "tool", some, activate=False)) == [
         "tool_0@1, not active",
         "tool_1@1, not active",
     ]
     lines = written(tmp_path, "all.jsonl", *many)
-    assert await said(commands.publish_file(settings, "tool", lines, activate=True)) == [
+    assert await said(commands.publish(settings, "tool", lines, activate=True)) == [
         "tool_0@1, unchanged",
         "tool_1@1, unchanged",
         "tool_2@1",
@@ -78,12 +77,12 @@ async def test_a_policy_is_put_over_a_tool_that_comes_with_the_program(
     await publish_classes(Catalog(db), TOOLS)
 
     async def decided(clear: bool = False, **fields: Any) -> Any:
-        lines = await said(commands.decide(settings, "clocktool", fields, clear=clear))
+        lines = await said(commands.policy(settings, "clocktool", clear=clear, **fields))
         return json.loads("".join(lines[lines.index("{") :]))
 
     assert (await decided())["overlay"] is None
     await decided(risk_level="high")
-    held = await decided(rate_limits={"per_minute": 3}, enabled=False)
+    held = await decided(per_minute=3, enabled=False)
     assert (held["overlay"]["risk_level"], held["overlay"]["changed_by"]) == ("high", "command line")
     assert held["effective"] == {
         **held["described"],
@@ -94,31 +93,31 @@ async def test_a_policy_is_put_over_a_tool_that_comes_with_the_program(
     assert await Catalog(db).active_tools(["clocktool", "reasoningtool"], "local") == {"reasoningtool": 1}
     held = await decided(clear=True, enabled=True)
     assert (held["overlay"], held["effective"]) == (None, held["described"])
-    with pytest.raises(SetupError, match="there is no tool 'clocktol'"):
-        await commands.decide(settings, "clocktol", {"enabled": False}, clear=False)
+    with pytest.raises(SetupError, match="There is no tool 'clocktol'"):
+        await commands.policy(settings, "clocktol", enabled=False)
     with pytest.raises(CallerError, match="risk_level: Input should be 'low', 'medium' or 'high'"):
-        await commands.decide(settings, "clocktool", {"risk_level": "huge"}, clear=False)
+        await commands.policy(settings, "clocktool", risk_level="huge")
 
 
 async def test_versions_are_shown_compared_and_moved(settings: Settings, tmp_path: Path, said: Say) -> None:
     for nth, timeout in enumerate((10.0, 20.0)):
         file = written(tmp_path, f"{nth}.json", {**TOOL, "timeout": timeout})
-        await said(commands.publish_file(settings, "tool", file, activate=True))
+        await said(commands.publish(settings, "tool", file, activate=True))
     name = "stock_of_item"
-    assert json.loads("".join(await said(commands.show_one(settings, "tool", name))))["timeout"] == 20.0
-    first = json.loads("".join(await said(commands.show_one(settings, "tool", f"{name}@1"))))
+    assert json.loads("".join(await said(commands.show(settings, "tool", name))))["timeout"] == 20.0
+    first = json.loads("".join(await said(commands.show(settings, "tool", f"{name}@1"))))
     assert (first["timeout"], first["version"]) == (10.0, 1)
     versions = await said(commands.list_versions(settings, "tool", name))
     assert [line.split()[0] for line in versions] == [f"{name}@2", f"{name}@1"]
     assert "by command line, active" in versions[0]
     assert await said(commands.compare(settings, "tool", name, 1, 2)) == ["timeout: 10.0 -> 20.0"]
     assert await said(commands.roll_back(settings, "tool", name)) == [f"{name}@1 is active"]
-    assert await said(commands.activate_one(settings, "tool", name, 2)) == [f"{name}@2 is active"]
-    await said(commands.deactivate_one(settings, "tool", name, retire=False))
+    assert await said(commands.activate(settings, "tool", name, 2)) == [f"{name}@2 is active"]
+    await said(commands.deactivate(settings, "tool", name))
     [line] = await said(commands.list_all(settings, "tool", inactive=True))
     assert line.startswith(f"{name}, not active, latest @2")
     assert await said(commands.list_all(settings, "tool", inactive=False)) == []
-    assert await said(commands.deactivate_one(settings, "tool", name, retire=True)) == [f"{name} is retired"]
+    assert await said(commands.retire(settings, "tool", name)) == [f"{name} is retired"]
     assert await said(commands.list_all(settings, "tool", inactive=True)) == []
 
 
@@ -126,25 +125,27 @@ async def test_mistakes_end_in_one_sentence(settings: Settings, db: Database, tm
     await publish_classes(Catalog(db), TOOLS)
     wrong = written(tmp_path, "wrong.json", {**TOOL, "timeout": 0, "nonsense": 1})
     with pytest.raises(CallerError, match=r"timeout: .*nonsense: there is no such field"):
-        await commands.publish_file(settings, "tool", wrong, activate=True)
+        await commands.publish(settings, "tool", wrong, activate=True)
     taken = written(tmp_path, "taken.json", {**TOOL, "name": "finalanswertool"})
     with pytest.raises(CallerError, match="comes with the program"):
-        await commands.publish_file(settings, "tool", taken, activate=True)
+        await commands.publish(settings, "tool", taken, activate=True)
     (tmp_path / "no.json").write_text("{")
     for file in ("no.json", "nowhere.json"):
         with pytest.raises(SetupError, match=file):
-            await commands.publish_file(settings, "tool", tmp_path / file, activate=True)
+            await commands.publish(settings, "tool", tmp_path / file, activate=True)
     for refused in (
-        commands.show_one(settings, "tool", "nothing"),
-        commands.show_one(settings, "tool", "nothing@x"),
+        commands.show(settings, "tool", "nothing"),
+        commands.show(settings, "tool", "nothing@x"),
         commands.list_versions(settings, "tool", "nothing"),
         commands.compare(settings, "tool", "finalanswertool", 1, 2),
-        commands.activate_one(settings, "tool", "finalanswertool", 2),
-        commands.roll_back(settings, "tool", "finalanswertool"),
-        commands.deactivate_one(settings, "tool", "nothing", retire=True),
+        commands.activate(settings, "tool", "finalanswertool", 2),
+        commands.roll_back(settings, "tool", "nothing"),
+        commands.retire(settings, "tool", "nothing"),
     ):
         with pytest.raises(SetupError):
             await refused
+    with pytest.raises(CallerError, match="No other version was active before"):
+        await commands.roll_back(settings, "tool", "finalanswertool")
 
 
 async def test_the_command_itself_publishes_and_ends_in_one_sentence(dsn: str, tmp_path: Path) -> None:
@@ -160,7 +161,7 @@ async def test_the_command_itself_publishes_and_ends_in_one_sentence(dsn: str, t
     overlay = {"allow": {"templates": ["a", "b"], "sub_agents": False}, "rate_limits": {"per_minute": 3}}
     assert {**overlay, "enabled": False}.items() <= json.loads(told)["overlay"].items()
     code, told = await launched_words("templates", "rollback", "warehouse_clerk", database_url=dsn)
-    assert (code, told.startswith("longhouse: there is no way back"), told.count("\n")) == (1, True, 1)
+    assert (code, told.startswith("longhouse: No other version was active before"), told.count("\n")) == (1, True, 1)
 
 
 async def test_the_number_of_a_version_is_one_that_a_version_can_have(dsn: str) -> None:
@@ -184,11 +185,11 @@ async def test_a_class_is_described_whole_and_from_allowed_packages_only(
         }  # fmt: skip
         settings = Settings(database_url=SecretStr(dsn), tool_packages=package)
         file = written(tmp_path, "pay.json", described)
-        assert await said(commands.publish_file(settings, "tool", file, activate=True)) == ["pay@1"]
+        assert await said(commands.publish(settings, "tool", file, activate=True)) == ["pay@1"]
         with pytest.raises(EntrypointError, match=f"{package} has no tool class Nothing"):
-            tool_check.describe(settings, f"{package}:Nothing")
+            await commands.describe(settings, f"{package}:Nothing")
         with pytest.raises(EntrypointError, match="is not in a package that tools may come from"):
-            tool_check.describe(Settings(database_url=SecretStr(dsn), tool_packages="other"), place)
+            await commands.describe(Settings(database_url=SecretStr(dsn), tool_packages="other"), place)
 
 
 async def test_tools_that_cannot_be_used_here_are_named_before_an_agent_stumbles(
@@ -236,7 +237,7 @@ async def test_tools_that_cannot_be_used_here_are_named_before_an_agent_stumbles
 async def told(settings: Settings, capsys: pytest.CaptureFixture[str]) -> list[str]:
     """What the check prints, logs apart."""
     capsys.readouterr()
-    await tool_check.check_all(settings)
+    await commands.check(settings)
     return [line for line in capsys.readouterr().out.splitlines() if not line.startswith("[")]
 
 

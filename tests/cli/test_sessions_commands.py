@@ -13,9 +13,9 @@ from longhouse import clock
 from longhouse.agents.strategies.protocol import Body
 from longhouse.api.sessions.waiting import WaitingStatus, waiting_status
 from longhouse.cli.chat import ChatPage
-from longhouse.cli.session_tree import drawn, lasting, plain
-from longhouse.cli.sessions import list_all
-from longhouse.cli.timeline import Life, lives_of, turns_of
+from longhouse.cli.session_tree import TreeDrawing, lasting, plain
+from longhouse.cli.sessions import list_sessions
+from longhouse.cli.timeline import SessionTimeline, timelines_of, turns_of
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
 from longhouse.journal.fold import blank, fold
@@ -28,11 +28,11 @@ NASTY = "a\x1b[31mb\x1b]0;owned\x07 \x9b31m c\u202egpj\r\nd\u200b [bold]e[/bold]
 
 async def shown(house: House, session_id: str, last: int = 10) -> list[str]:
     """The lines of the tree, as they are drawn where no terminal is."""
-    lives = await lives_of(house.db, session_id, last)
-    below = await waiting_status(house.db, lives[session_id].session)
+    timelines = await timelines_of(house.db, session_id, last)
+    below = await waiting_status(house.db, timelines[session_id].session)
     written = io.StringIO()
     console = Console(file=written, width=1_000)
-    console.print(drawn(lives, session_id, below, last=last, now=clock.now()))
+    console.print(TreeDrawing(timelines, clock.now()).session(session_id, below, last))
     return written.getvalue().splitlines()
 
 
@@ -165,7 +165,7 @@ async def test_nothing_that_a_terminal_would_obey_is_printed(
         assert (code, words.splitlines()[-1]) == (0, lines[-1])
         assert all(char.isprintable() or char == "\n" for char in words)
         capsys.readouterr()
-        await list_all(Settings(database_url=serving.dsn), 20)
+        await list_sessions(Settings(database_url=serving.dsn))
         words = capsys.readouterr().out
         assert session_id in words
         assert words.count("\\x1b[31mb") == 2
@@ -178,14 +178,14 @@ async def test_sessions_are_listed_newest_first(serving: Serving, capsys: pytest
         session_id = (await house.say("Go on.", model="master"))["model"]
         child = await session_of(house.db, "ann")
         capsys.readouterr()
-        await list_all(settings, 20)
+        await list_sessions(settings)
         lines = [line.split("  ") for line in capsys.readouterr().out.splitlines()]
         assert [line[0] for line in lines] == [child, session_id]
         assert [line[1::2] for line in lines] == [["WAITING_FOR_CLARIFICATION", "local"]] * 2
         assert [line[4] for line in lines] == ["Ask.", "Go on."]
-        await list_all(settings, 1, owner="local")
+        await list_sessions(settings, owner="local", limit=1)
         assert capsys.readouterr().out.count("\n") == 1
-        await list_all(settings, 20, owner="somebody else")
+        await list_sessions(settings, owner="somebody else")
         assert capsys.readouterr().out == ""
 
 
@@ -234,10 +234,10 @@ def test_what_a_lost_server_said_is_drawn_harmless() -> None:
     step = (events.Replied(), used("1-action-0", effect="once"), lost)
     story: tuple[events.Event, ...] = (opened(), prompted("Go."), started(2), *step)
     records = [Recorded(seq=seq, at=BEGAN, event=event) for seq, event in enumerate(story, 1)]
-    life = Life(fold(records, blank("a_1")), tuple(turns_of(records)))
+    timeline = SessionTimeline(fold(records, blank("a_1")), turns_of(records))
     written = io.StringIO()
     console = Console(file=written, width=1_000)
-    console.print(drawn({"a_1": life}, "a_1", WaitingStatus(rests=True), last=1, now=BEGAN))
+    console.print(TreeDrawing({"a_1": timeline}, BEGAN).session("a_1", WaitingStatus(rests=True), 1))
     text = written.getvalue()
     assert "\\u202egpj d\\u200b [bold]e[/bold]: did it happen?" in text
     assert all(char.isprintable() or char == "\n" for char in text)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from longhouse.cli.seed import sow
+from longhouse.cli.main import publish_configured
 from longhouse.errors import SetupError
 from longhouse.models.scripted import call
 from longhouse.models.scripted_server import serve as serve_model
@@ -67,7 +67,7 @@ async def test_files_that_say_the_same_change_nothing_and_changed_ones_publish_t
 
     async def sown(temperature: float) -> str:
         text = f"agents: {{own: {{tools: [finalanswertool], llm: {{temperature: {temperature}}}}}}}"
-        await sow(Settings(database_url=dsn, **written(tmp_path, agents=text)))
+        await publish_configured(Settings(database_url=dsn, **written(tmp_path, agents=text)))
         return next(line for line in capsys.readouterr().out.splitlines() if line.startswith("own "))
 
     assert await sown(0.1) == "own  version 1  new"
@@ -87,12 +87,12 @@ async def test_what_the_program_brings_follows_config_yaml_and_returns_without_i
     dsn: str, db: Database, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shelf = Catalog(db).templates
-    await sow(Settings(**NO_FILES, database_url=dsn))
-    await sow(Settings(database_url=dsn, **written(tmp_path, config="execution: {max_iterations: 7}")))
+    await publish_configured(Settings(**NO_FILES, database_url=dsn))
+    await publish_configured(Settings(database_url=dsn, **written(tmp_path, config="execution: {max_iterations: 7}")))
     changed = await shelf.find("sgr_agent")
     assert changed is not None
     assert (changed.version, changed.execution_policy.max_iterations) == (2, 7)
-    await sow(Settings(**NO_FILES, database_url=dsn))
+    await publish_configured(Settings(**NO_FILES, database_url=dsn))
     assert await shelf.active("sgr_agent") == 1
     assert "sgr_agent  version 1  active again" in capsys.readouterr().out
 

@@ -81,6 +81,11 @@ class Paged(Limited):
 
     before: Omittable[Cursor] = Field(None, description="The `next` of the page before")
 
+    @property
+    def filters(self) -> dict[str, Any]:
+        """The fields besides the page."""
+        return self.model_dump(exclude={"limit", "before"})
+
 
 def cursor(moment: datetime, row_id: str) -> str:
     return base64.urlsafe_b64encode(f"{moment.isoformat()} {row_id}".encode()).decode()

@@ -23,10 +23,11 @@ from longhouse.api.inflight import INFLIGHT, DrainMiddleware
 from longhouse.api.metrics import Metrics
 from longhouse.api.openai import routes as openai_routes
 from longhouse.api.openai.session_resolver import SessionResolver
-from longhouse.api.sessions import artifacts, event_routes, replay
+from longhouse.api.sessions import artifacts, replay, sse
 from longhouse.api.sessions import routes as sessions_routes
 from longhouse.api.sessions.routes import Sessions
 from longhouse.api.sgr import routes as sgr_routes
+from longhouse.catalog.service import CatalogService
 from longhouse.catalog.validation import CatalogValidator
 from longhouse.errors import CallerError
 from longhouse.runtime.bus import Bus
@@ -56,7 +57,7 @@ def build(
     *,
     authenticator: Authenticator,
     toolbox: Toolbox,
-    admission: CatalogValidator,
+    validator: CatalogValidator,
     finder: Finder,
     default_template: str = "",
     prior: PriorOf | None = None,
@@ -67,12 +68,13 @@ def build(
     )
     inbox, router = Inbox(db, bus), Router(AgentDirectory(finder), default_template)
     # The routes look these up by name: see `json_route.of_app`.
-    parts = {"db": db, "catalog": catalog, "admission": admission, "finder": finder, "toolbox": toolbox}
+    tools = CatalogService(catalog, "tool", validator)
+    parts = {"db": db, "catalog": catalog, "tools": tools, "finder": finder, "toolbox": toolbox}
     app.state = State({**parts, "authenticator": authenticator, "sessions": Sessions(inbox, catalog)})
     routers = (
         openai_routes.routes(db, bus, catalog, SessionResolver(db, catalog, inbox, router, prior)),
         sessions_routes.router,
-        event_routes.router,
+        sse.router,
         artifacts.router,
         replay.router,
         sgr_routes.log_router,
@@ -80,8 +82,8 @@ def build(
         keys.router,
         search.router,
         security.router,
-        admin_catalog.routes(catalog.tools, admission, catalog.overlays),
-        admin_catalog.routes(catalog.templates, admission),
+        admin_catalog.routes(tools),
+        admin_catalog.routes(CatalogService(catalog, "template", validator)),
         admin_routes.router,
         openapi.router,
     )

@@ -38,17 +38,20 @@ class Problem:
     """The descriptor is published all the same."""
 
 
-def read(shelf: VersionRepository[T], nth: int, value: Any) -> T | list[Problem]:
+def read(repository: VersionRepository[T], nth: int, value: Any) -> T | list[Problem]:
     """The parsed descriptor, or all its problems."""
+    plain = _plain(repository.kind, value)
+    if isinstance(plain, str):
+        return [Problem(nth, (), plain)]
+    if value.get(f"{repository.kind}_id", value.get("name")) != value.get("name"):
+        return [Problem(nth, (f"{repository.kind}_id",), "it is always the name")]
     try:
-        return shelf.adapter.validate_json(_plain(shelf.kind, value), strict=True)
+        return repository.adapter.validate_json(plain, strict=True)
     except pydantic.ValidationError as error:
         return [Problem(nth, where, says) for where, says in explain(error)]
-    except _NotADescriptor as problem:
-        return [Problem(nth, problem.where, str(problem))]
 
 
-def refuse(problems: Sequence[Problem], *, many: bool) -> None:
+def refuse(problems: Sequence[Problem], *, many: bool = False, result: str = "Nothing is published") -> None:
     """Raises one error for all problems, if there are any; it names every field, and the first one as `param`."""
     if not problems:
         return
@@ -56,7 +59,7 @@ def refuse(problems: Sequence[Problem], *, many: bool) -> None:
     more = f"; and {len(problems) - MOST_TOLD} more" if len(problems) > MOST_TOLD else ""
     is_conflict = all(one.is_conflict for one in problems)
     raise CallerError(
-        f"Nothing is published. {'; '.join(sentences)[:LONGEST]}{more}.",
+        f"{result}. {'; '.join(sentences)[:LONGEST]}{more}.",
         status=409 if is_conflict else 400,
         code="name_taken" if is_conflict else None,
         param=_param(problems[0], many)[:200] or None,
@@ -73,30 +76,18 @@ def warnings(problems: Sequence[Problem]) -> dict[int, tuple[str, ...]]:
     return found
 
 
-class _NotADescriptor(ValueError):  # noqa: N818 - it says what the value is
-    """A value that is no descriptor at all."""
-
-    def __init__(self, says: str, *where: str) -> None:
-        super().__init__(says)
-        self.where = where
-
-
-def _plain(kind: str, value: Any) -> bytes:
-    """The JSON of a descriptor without the fields that the catalog adds."""
+def _plain(kind: str, value: Any) -> bytes | str:
+    """The JSON of a descriptor without the fields that the catalog adds; or why it is no descriptor at all."""
     if not isinstance(value, Mapping):
-        raise _NotADescriptor("it is not an object")
+        return "it is not an object"
     if _nodes(item for key, item in value.items() if key != "input_schema") > MAX_NODES:
-        raise _NotADescriptor(f"it has more than {MAX_NODES} values")
-    if value.get(f"{kind}_id", value.get("name")) != value.get("name"):
-        raise _NotADescriptor("it is always the name", f"{kind}_id")
+        return f"it has more than {MAX_NODES} values"
     passed = (*GIVEN, f"{kind}_id", "is_active")
     try:
         plain = msgspec.json.encode({key: item for key, item in value.items() if key not in passed})
     except (TypeError, ValueError, OverflowError, RecursionError):
-        raise _NotADescriptor("it holds a value that cannot be stored") from None
-    if _NUL.search(plain):
-        raise _NotADescriptor("it holds a NUL character, which cannot be stored")
-    return plain
+        return "it holds a value that cannot be stored"
+    return "it holds a NUL character, which cannot be stored" if _NUL.search(plain) else plain
 
 
 def _nodes(values: Iterable[Any]) -> int:

@@ -1,7 +1,7 @@
 """Security overlays: operators' decisions over the descriptors of single tools: risk, limits, approval, on or off."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Final
 
 import msgspec
@@ -9,38 +9,19 @@ import pydantic
 import structlog
 
 from longhouse.agents.tool_descriptor import SecurityOverlay, SecurityPolicy
+from longhouse.catalog import drafts
 from longhouse.errors import CallerError
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.catalog.overlays import Overlaid, set_fields
 from longhouse.store.catalog.publish import retry_on_change
 from longhouse.store.catalog.repository import Version
 from longhouse.tools.base import ToolRegistry
-from longhouse.validation_messages import explain, path_text
+from longhouse.validation_messages import explain
 
 log = structlog.get_logger()
 
 LONGEST: Final = 100_000
 ADAPTER: Final = pydantic.TypeAdapter(SecurityOverlay)
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """The security policy of a tool: the descriptor's, the operator's overlay, and the effective one."""
-
-    name: str
-    described: SecurityPolicy
-    needs_approval: bool
-    laid: Overlaid | None
-
-    def shown(self) -> dict[str, Any]:
-        overlay = self.laid.overlay if self.laid else SecurityOverlay()
-        described = {**asdict(self.described), "needs_approval": self.needs_approval, "enabled": True}
-        effective = {
-            **asdict(overlay.policy(self.described)),
-            "needs_approval": self.needs_approval or overlay.needs_approval,
-            "enabled": overlay.enabled,
-        }
-        return {"name": self.name, "described": described, "overlay": shown(self.laid), "effective": effective}
 
 
 def shown(laid: Overlaid | None) -> dict[str, Any] | None:
@@ -50,25 +31,39 @@ def shown(laid: Overlaid | None) -> dict[str, Any] | None:
     return {**set_fields(laid.overlay), "changed_by": laid.changed_by, "changed_at": laid.changed_at}
 
 
-async def held(catalog: Catalog, tool: Version) -> Held:
-    """The policy of a tool; `tool` is its active version, or the latest."""
+async def policy_of(catalog: Catalog, tool: Version) -> dict[str, Any]:
+    """The policy in the tool's descriptor, the operator's overlay, and the effective policy.
+
+    `tool` is the active version, or the latest.
+    """
     await catalog.overlays.refresh()
-    said = tool.descriptor
-    policy = msgspec.convert(said.get("security_policy") or {}, SecurityPolicy)
-    return Held(tool.name, policy, bool(said.get("needs_approval")), catalog.overlays.entry(tool.name))
+    laid = catalog.overlays.entry(tool.name)
+    overlay = laid.overlay if laid else SecurityOverlay()
+    policy = msgspec.convert(tool.descriptor.get("security_policy") or {}, SecurityPolicy)
+    needs_approval = bool(tool.descriptor.get("needs_approval"))
+    described = {**asdict(policy), "needs_approval": needs_approval, "enabled": True}
+    effective = {
+        **asdict(overlay.policy(policy)),
+        "needs_approval": needs_approval or overlay.needs_approval,
+        "enabled": overlay.enabled,
+    }
+    return {"name": tool.name, "described": described, "overlay": shown(laid), "effective": effective}
 
 
-async def decide(catalog: Catalog, tool: Version, change: Callable[[dict[str, Any]], Any], *, by: str) -> Held:
+async def decide(
+    catalog: Catalog, tool: Version, change: Callable[[dict[str, Any]], Any], *, by: str
+) -> dict[str, Any]:
     """Replaces a tool's overlay by what `change` makes of the present one. It applies at once and is logged."""
 
-    async def attempt() -> Held:
-        seen = (await held(catalog, tool)).laid
+    async def attempt() -> dict[str, Any]:
+        await catalog.overlays.refresh()
+        seen = catalog.overlays.entry(tool.name)
         overlay = _parsed(change(set_fields(seen.overlay) if seen else {}))
         _refuse_approval(tool, overlay)
         await catalog.overlay(tool.name, overlay, seen=seen, by=by)
         message = "The security policy of a tool was changed."
         log.info("security_overlay_changed", message=message, tool=tool.name, by=by, overlay=set_fields(overlay))
-        return await held(catalog, tool)
+        return await policy_of(catalog, tool)
 
     return await retry_on_change(attempt)
 
@@ -80,11 +75,8 @@ def _parsed(said: Any) -> SecurityOverlay:
     try:
         return ADAPTER.validate_json(text, strict=True)
     except pydantic.ValidationError as error:
-        (where, says), *others = explain(error)
-        param = path_text(where)[:200]
-        more = f"; and {len(others)} more" if others else ""
-        sentence = f"{param or 'the overlay'}: {says}{more}"
-        raise CallerError(f"Nothing is changed. {sentence}.", param=param or None) from None
+        drafts.refuse([drafts.Problem(0, *found) for found in explain(error)], result="Nothing is changed")
+        raise
 
 
 def _refuse_approval(tool: Version, overlay: SecurityOverlay) -> None:

@@ -1,32 +1,31 @@
 """The catalog operations on tools or templates: publish, patch, activate, roll back, deactivate."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Generic
+from typing import Any
 
 from longhouse.agents.naming import could_be_named
 from longhouse.catalog import security
+from longhouse.catalog.diff import merge
 from longhouse.catalog.validation import CatalogValidator
 from longhouse.errors import CallerError
-from longhouse.store.catalog.overlays import Overlays
+from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.catalog.publish import Published, retry_on_change
-from longhouse.store.catalog.repository import CatalogEntry, T, Version, VersionRepository
+from longhouse.store.catalog.repository import CatalogEntry, Kind, Version, VersionRepository
 
 
-class CatalogService(Generic[T]):
-    """The operations on one kind of the catalog; the routes only translate."""
+class CatalogService:
+    """The operations on one kind of the catalog; the routes and commands only translate."""
 
-    def __init__(
-        self, shelf: VersionRepository[T], admission: CatalogValidator, overlays: Overlays | None = None
-    ) -> None:
-        self.shelf: VersionRepository[T] = shelf
-        self.kind = shelf.kind
-        self._admission = admission
-        self._overlays = overlays
+    def __init__(self, catalog: Catalog, kind: Kind, validator: CatalogValidator) -> None:
+        self.kind = kind
+        self.repository: VersionRepository[Any] = catalog.tools if kind == "tool" else catalog.templates
+        self._overlays = catalog.overlays if kind == "tool" else None
+        self._validator = validator
 
     async def publish(
         self, sent: Any, *, by: str, activate: bool, seen: Mapping[str, int] | None = None
     ) -> list[Published]:
-        return await self._admission.publish(self.shelf, sent, by=by, activate=activate, seen=seen)
+        return await self._validator.publish(self.repository, sent, by=by, activate=activate, seen=seen)
 
     async def next(
         self, name: str, sent: Any, *, by: str, activate: bool, seen: Mapping[str, int] | None = None
@@ -42,23 +41,36 @@ class CatalogService(Generic[T]):
         [published] = await self.publish(sent, by=by, activate=activate, seen=seen)
         return published
 
-    async def change(self, name: str, patch: Any, *, by: str, activate: bool) -> Published:
+    async def change(self, name: str, patch: dict[str, Any], *, by: str, activate: bool) -> Published:
         """Publishes the active version, or the latest where none is active, with some fields changed."""
 
         async def attempt() -> Published:
             found = await self.named(name)
+            patched = merge(found.descriptor, patch)
+            patched.pop("owner", None)  # without this field the owner stays
+            patched |= {"owner": patch["owner"]} if "owner" in patch else {}
             seen = {name: found.active or found.latest}
-            return await self.next(name, patched(found.descriptor, patch), by=by, activate=activate, seen=seen)
+            return await self.next(name, patched, by=by, activate=activate, seen=seen)
 
         return await retry_on_change(attempt)
 
     async def named(self, name: str) -> CatalogEntry:
-        found = await self.shelf.named(name) if could_be_named(name) else None
+        found = await self.repository.named(name) if could_be_named(name) else None
         if found is None:
-            raise self.missing()
+            raise self._missing(name)
         return found
 
-    async def decided(self, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    async def version(self, name: str, version: int | None = None) -> Version:
+        """One version; without a number the active one, or the latest if none is active."""
+        if version is None:
+            entry = await self.named(name)
+            version = entry.active or entry.latest
+        found = await self.repository.version(name, version) if could_be_named(name) else None
+        if found is None:
+            raise self._missing(name)
+        return found
+
+    async def overlays_of(self, names: Sequence[str]) -> dict[str, dict[str, Any]]:
         """The overlays of these names, where there are any, as they are shown beside a descriptor."""
         if self._overlays is None:
             return {}
@@ -66,55 +78,24 @@ class CatalogService(Generic[T]):
         laid = {name: security.shown(self._overlays.entry(name)) for name in names}
         return {name: {"security_overlay": one} for name, one in laid.items() if one}
 
-    async def version(self, name: str, version: int) -> Version:
-        found = await self.shelf.version(name, version) if could_be_named(name) else None
-        if found is None:
-            raise self.missing()
-        return found
-
     async def activate(self, name: str, version: int) -> dict[str, Any]:
         await self.version(name, version)
-        await self.shelf.activate(name, version)
+        await self.repository.activate(name, version)
         return {"name": name, "version": version, "is_active": True}
 
     async def roll_back(self, name: str) -> dict[str, Any]:
         await self.named(name)
-        version = await self.shelf.roll_back(name)
+        version = await self.repository.roll_back(name)
         if version is None:
             raise CallerError("No other version was active before this one.", status=409, code="no_way_back")
         return {"name": name, "version": version, "is_active": True}
 
     async def deactivate(self, name: str, *, retire: bool = False) -> dict[str, Any]:
         found = await self.named(name)
-        if not await self.shelf.deactivate(name, retire=retire):
-            raise self.missing()
+        if not await self.repository.deactivate(name, retire=retire):
+            raise self._missing(name)
         return {"name": name, "version": found.active or found.latest, "is_active": False}
 
-    def missing(self) -> CallerError:
-        message = f"There is no such {self.kind}, or no such version of it."
+    def _missing(self, name: str) -> CallerError:
+        message = f"There is no {self.kind} {name[:100]!r}, or no such version of it."
         return CallerError(message, status=404, code=f"{self.kind}_not_found")
-
-
-def patched(descriptor: dict[str, Any], patch: Any) -> dict[str, Any]:
-    """The descriptor to publish. It has an owner only if the patch names one: otherwise the owner stays."""
-    if not isinstance(patch, dict):
-        raise CallerError("A patch is an object: the fields to change, with null for those to leave out.")
-    try:
-        merged: dict[str, Any] = merge(descriptor, patch)
-    except RecursionError:
-        raise CallerError("The patch is nested too deep.") from None
-    merged.pop("owner", None)
-    return merged | ({"owner": patch["owner"]} if "owner" in patch else {})
-
-
-def merge(target: Any, patch: Any) -> Any:
-    """Applies a JSON merge patch: objects are merged, null removes a field, any other value replaces."""
-    if not isinstance(patch, dict):
-        return patch
-    merged = dict(target) if isinstance(target, dict) else {}
-    for field, value in patch.items():
-        if value is None:
-            merged.pop(field, None)
-        else:
-            merged[field] = merge(merged.get(field), value)
-    return merged

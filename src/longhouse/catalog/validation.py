@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from yarl import URL
@@ -17,7 +17,7 @@ from longhouse.egress import ANYWHERE, Egress
 from longhouse.secrets import PROXY_READS_KEY, Secrets, is_like_a_key, is_unencrypted, keys_in
 from longhouse.store.catalog.catalog import BUILT_IN, Catalog
 from longhouse.store.catalog.publish import Published, PublishTerms, retry_on_change
-from longhouse.store.catalog.repository import Alike, Kind, T, VersionRepository
+from longhouse.store.catalog.repository import T, VersionRepository
 from longhouse.tools.arguments import schema_problem
 from longhouse.tools.bindings import python
 from longhouse.tools.offering import crowding
@@ -33,28 +33,21 @@ Found = tuple[tuple[int | str, ...], str]
 """A field, and its problem."""
 
 
+@dataclass(frozen=True, slots=True)
 class CatalogValidator:
     """Validates and publishes descriptors: all of a request or none."""
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        *,
-        egress: Egress | None = None,
-        models: Egress | None = None,
-        packages: Sequence[str] = (),
-        secrets: Secrets | None = None,
-    ) -> None:
-        """`egress`: where tools may connect; `models`: where templates may send their requests."""
-        self._catalog = catalog
-        self._egress = egress or Egress()
-        self._models = models or self._egress
-        self._packages = tuple(packages)
-        self._secrets = secrets or Secrets()
+    catalog: Catalog
+    egress: Egress = field(default_factory=Egress)
+    """Where tools may connect."""
+    models: Egress = field(default_factory=Egress)
+    """Where templates may send their requests."""
+    packages: Sequence[str] = ()
+    secrets: Secrets = field(default_factory=Secrets)
 
     async def publish(
         self,
-        shelf: VersionRepository[T],
+        repository: VersionRepository[T],
         sent: Any,
         *,
         by: str,
@@ -66,42 +59,39 @@ class CatalogValidator:
         many = isinstance(sent, list)
         listed: list[Any] = sent if many else [sent]
         if len(listed) > drafts.MOST:
-            drafts.refuse([Problem(0, (), f"there are more than {drafts.MOST}; send fewer at once")], many=False)
-        given: list[T] = await self._read(shelf, listed, many)
+            drafts.refuse([Problem(0, (), f"there are more than {drafts.MOST}; send fewer at once")])
+        given: list[T] = await self._read(repository, listed, many)
         kept: set[str] = {
             one.name for one, value in zip(given, listed, strict=True) if not activate or "owner" not in value
         }
         terms = PublishTerms(seen=seen or {}, keep_owner=kept, apart=True)
 
         async def attempt() -> list[Published]:
-            problems = [*self._active_as_said(listed, activate), *await self._compared(shelf, given, kept)]
+            problems = [*_otherwise_active(listed, activate), *await self._compared(repository, given, kept)]
             drafts.refuse([one for one in problems if not one.is_warning], many=many)
-            published = await shelf.publish(given, by=by, activate=activate, terms=terms)
+            published = await repository.publish(given, by=by, activate=activate, terms=terms)
             warned = drafts.warnings(problems)
             return [replace(one, warnings=warned.get(nth, ())) for nth, one in enumerate(published)]
 
         # No retry with `seen`: a descriptor made from an outdated version must be made again by the caller.
         return await (attempt() if seen else retry_on_change(attempt))
 
-    async def _read(self, shelf: VersionRepository[T], listed: Sequence[Any], many: bool) -> list[T]:
+    async def _read(self, repository: VersionRepository[T], listed: Sequence[Any], many: bool) -> list[T]:
         """The parsed descriptors, if all are valid."""
         given: list[T] = []
         for start in range(0, len(listed), AT_ONCE):
             problems: list[Problem] = []
             for nth, value in enumerate(listed[start : start + AT_ONCE], start):
-                read = drafts.read(shelf, nth, value)
+                read = drafts.read(repository, nth, value)
                 if isinstance(read, list):
                     problems += read
                 else:
-                    problems += self._problems_of(nth, read)
+                    found = self._of_tool(read) if isinstance(read, ToolDescriptor) else self._of_template(read)
+                    problems += [Problem(nth, where, says) for where, says in found]
                     given.append(read)
             drafts.refuse(problems, many=many)
             await asyncio.sleep(0)  # a long list must not block the streams of other requests
         return given
-
-    def _problems_of(self, nth: int, one: Template | ToolDescriptor) -> Iterator[Problem]:
-        found = self._of_tool(one) if isinstance(one, ToolDescriptor) else self._of_template(one)
-        return (Problem(nth, where, says) for where, says in found)
 
     def _of_tool(self, tool: ToolDescriptor) -> Iterator[Found]:
         way = tool.runtime_binding
@@ -109,10 +99,12 @@ class CatalogValidator:
             yield ("name",), says
         if tool.input_schema is not None and (says := schema_problem(tool.input_schema)):
             yield ("input_schema",), says
-        if way.python_entrypoint is not None and (says := python.check(way.python_entrypoint, self._packages)):
+        if way.python_entrypoint is not None and (says := python.check(way.python_entrypoint, self.packages)):
             yield ("runtime_binding", "python_entrypoint"), says
         elif way.python_entrypoint is not None:
-            yield from _weakened(tool, way.python_entrypoint)
+            cls = python.known(way.python_entrypoint)  # an unknown one is checked when a worker first binds the tool
+            if cls and (found := tool.weakened(cls.descriptor())):
+                yield (found[0],), found[1]
         if way.remote_endpoint is not None:
             yield from self._reach(way.remote_endpoint, way.api_key_ref)
         if way.mcp is not None and way.mcp != tool.name:
@@ -124,47 +116,36 @@ class CatalogValidator:
 
     def _reach(self, endpoint: str, ref: str | None) -> Iterator[Found]:
         yield from _key_as_ref(ref, "runtime_binding", "api_key_ref")
-        if says := self._egress.problem(endpoint) or _key_in(endpoint):
+        if says := self.egress.problem(endpoint) or _key_in(endpoint):
             yield ("runtime_binding", "remote_endpoint"), says
         elif says := self._missing(ref, endpoint):
             yield ("runtime_binding", "api_key_ref"), says
 
     def _of_template(self, template: Template) -> Iterator[Found]:
         found, policy = dict(of_template(template)), template.llm_policy
-        for field in ("base_url", "proxy"):
-            where = ("llm_policy", field)
-            if (url := getattr(policy, field)) and where not in found and (says := self._models.problem(url)):
+        for name in ("base_url", "proxy"):
+            where = ("llm_policy", name)
+            if (url := getattr(policy, name)) and where not in found and (says := self.models.problem(url)):
                 found[where] = says
-        if policy.proxy and policy.base_url and not found and (says := self._hidden(policy.base_url)):
-            found["llm_policy", "base_url"] = says
-        if (
-            policy.base_url
-            and ("llm_policy", "base_url") not in found
-            and (says := self._missing(policy.api_key_ref, policy.base_url))
-        ):
+        base_url, of_base_url = policy.base_url, ("llm_policy", "base_url")
+        if base_url and policy.proxy and not found and (says := self.models.refusal_behind_proxy(URL(base_url))):
+            found[of_base_url] = says
+        if base_url and of_base_url not in found and (says := self._missing(policy.api_key_ref, base_url)):
             found["llm_policy", "api_key_ref"] = says
-        if policy.proxy and policy.api_key_ref and policy.base_url and is_unencrypted(policy.base_url):
+        if base_url and policy.proxy and policy.api_key_ref and is_unencrypted(base_url):
             found.setdefault(("llm_policy", "proxy"), PROXY_READS_KEY)
         yield from found.items()
 
-    def _hidden(self, base_url: str) -> str | None:
-        return self._models.refusal_behind_proxy(URL(base_url))
-
     def _missing(self, ref: str | None, to: str) -> str | None:
         """The problem of a secret that is not set, or not for this URL: reported now, not at the first call."""
-        return self._secrets.problem(ref, to) if ref is not None and not is_like_a_key(ref) else None
+        return self.secrets.problem(ref, to) if ref is not None and not is_like_a_key(ref) else None
 
-    def _active_as_said(self, sent: Sequence[Any], activate: bool) -> Iterator[Problem]:
-        """Answers of the catalog contain `is_active`; sent back, its value must match what is requested."""
-        says = "what is published becomes active, unless activate=false says otherwise"
-        for nth, value in enumerate(sent):
-            if value.get("is_active", activate) not in (True, activate):
-                yield Problem(nth, ("is_active",), says)
-
-    async def _compared(self, shelf: VersionRepository[T], given: Sequence[T], kept: Collection[str]) -> list[Problem]:
+    async def _compared(
+        self, repository: VersionRepository[T], given: Sequence[T], kept: Collection[str]
+    ) -> list[Problem]:
         """The problems with the catalog's content and among the descriptors; the names in `kept` keep their owners."""
         problems: list[Problem] = []
-        known = await shelf.alike([one.name for one in given], by=BUILT_IN)
+        known = await repository.alike([one.name for one in given], by=BUILT_IN)
         here: dict[str, int] = {}
         owners: list[str | None] = []
         for nth, one in enumerate(given):
@@ -172,7 +153,12 @@ class CatalogValidator:
                 problems.append(Problem(nth, ("name",), f"it is the name of [{other}] too"))
             alike = known.get(key(one.name), [])
             same = next((found for found in alike if found.name == one.name), None)
-            problems += _of_name(nth, shelf.kind, same, alike)
+            if same is None:
+                says = "{} is there already, and looks the same"
+                problems += [Problem(nth, ("name",), says.format(other.name), True) for other in alike]
+            elif same.is_by and repository.kind == "tool":
+                says = "a tool of this name comes with the program, and cannot be published by others"
+                problems.append(Problem(nth, ("name",), says, True))
             owners.append(same.owner if same and one.name in kept else one.owner)
         return problems + await self._of_named_tools(given, owners)
 
@@ -180,41 +166,38 @@ class CatalogValidator:
         self, given: Sequence[Template | ToolDescriptor], owners: Sequence[str | None]
     ) -> list[Problem]:
         """Problems of the tools that templates name: missing, disabled, or too many required ones."""
-        problems = []
+        problems: list[Problem] = []
         templates = [(nth, one, owners[nth] or NOBODY) for nth, one in enumerate(given) if isinstance(one, Template)]
         for owner in {whose for _, _, whose in templates}:
             theirs = [(nth, one) for nth, one, whose in templates if whose == owner]
             named = {name for _, one in theirs for name in one.tool_policy.named}
-            active = await self._catalog.active_tools(named, owner)
-            off = await self._catalog.switched_off(named - active.keys(), owner)
+            active = await self.catalog.active_tools(named, owner)
+            off = await self.catalog.switched_off(named - active.keys(), owner)
             for nth, one in theirs:
-                problems += [Problem(nth, *found) for found in _missing(one, active, off)]
-                if says := await crowding(self._catalog, one, owner):
+                problems += _missing(nth, one, active, off)
+                if says := await crowding(self.catalog, one, owner):
                     problems.append(Problem(nth, ("tool_policy", "required"), says))
         return problems
 
 
-def _missing(
-    template: Template, active: Collection[str], off: Collection[str]
-) -> Iterator[tuple[tuple[int | str, ...], str, bool, bool]]:
+def _otherwise_active(sent: Sequence[Any], activate: bool) -> Iterator[Problem]:
+    """Answers of the catalog contain `is_active`; sent back, its value must match what is requested."""
+    says = "what is published becomes active, unless activate=false says otherwise"
+    for nth, value in enumerate(sent):
+        if value.get("is_active", activate) not in (True, activate):
+            yield Problem(nth, ("is_active",), says)
+
+
+def _missing(nth: int, template: Template, active: Collection[str], off: Collection[str]) -> Iterator[Problem]:
     """Tools of servers and agents, with a dot in the name, may come later; disabled tools only cause a warning."""
-    for field in ("required", "allowlist"):
-        for place, name in enumerate(getattr(template.tool_policy, field) or ()):
-            where = ("tool_policy", field, place)
+    for listed in ("required", "allowlist"):
+        for place, name in enumerate(getattr(template.tool_policy, listed) or ()):
+            where = ("tool_policy", listed, place)
             if name in off:
-                yield where, f"{name} is switched off: agents work without it until it is active again", False, True
+                says = f"{name} is switched off: agents work without it until it is active again"
+                yield Problem(nth, where, says, is_warning=True)
             elif "." not in name and name not in active:
-                yield where, "there is no tool of this name", False, False
-
-
-def _of_name(nth: int, kind: Kind, same: Alike | None, alike: Sequence[Alike]) -> Iterator[Problem]:
-    """The problems of a name; only a new name is compared with similar ones."""
-    if same is None:
-        for other in alike:
-            yield Problem(nth, ("name",), f"{other.name} is there already, and looks the same", True)
-    elif same.is_by and kind == "tool":
-        says = "a tool of this name comes with the program, and cannot be published by others"
-        yield Problem(nth, ("name",), says, True)
+                yield Problem(nth, where, "there is no tool of this name")
 
 
 def of_template(template: Template) -> Iterator[Found]:
@@ -226,19 +209,12 @@ def of_template(template: Template) -> Iterator[Found]:
         yield ("name",), f"{ROUTER} is the name under which the right agent is looked for"
     if AgentRegistry.get(template.base_agent_class) is None:
         yield ("base_agent_class",), "there is no agent class of this name"
-    for field, placeholder in template.prompt_pack.gaps.items():
-        yield ("prompt_pack", field), f"it has no {placeholder}: what people say would not reach the model"
-    for field in ("base_url", "proxy"):
-        if (url := getattr(template.llm_policy, field)) and (says := _misplaced(url)):
-            yield ("llm_policy", field), says
+    for name, placeholder in template.prompt_pack.gaps.items():
+        yield ("prompt_pack", name), f"it has no {placeholder}: what people say would not reach the model"
+    for name in ("base_url", "proxy"):
+        if (url := getattr(template.llm_policy, name)) and (says := _misplaced(url)):
+            yield ("llm_policy", name), says
     yield from _key_as_ref(template.llm_policy.api_key_ref, "llm_policy", "api_key_ref")
-
-
-def _weakened(tool: ToolDescriptor, place: str) -> Iterator[Found]:
-    """Checks known classes only; an unknown class is checked when a worker first binds the tool."""
-    cls = python.known(place)
-    if cls and (found := tool.weakened(cls.descriptor())):
-        yield (found[0],), found[1]
 
 
 def _misplaced(address: str) -> str | None:

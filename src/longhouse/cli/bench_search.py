@@ -5,12 +5,11 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -22,6 +21,7 @@ from longhouse.agents.delegation import PREFIX
 from longhouse.agents.template import MultiAgentMeta, Template, ToolPolicy
 from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.app import open_embedder
+from longhouse.cli.running import run
 from longhouse.errors import SetupError
 from longhouse.models.protocol import Embedder
 from longhouse.search.directory import AgentDirectory
@@ -40,17 +40,9 @@ AT_ONCE: Final = 1000
 SHORT: Final = 2000
 WARM_UP: Final = 5
 
-Run = Callable[[Settings, Callable[[], Coroutine[Any, Any, None]]], None]
-Look = Callable[[str], Awaitable[list[tuple[str, float]]]]
+Search = Callable[[str], Awaitable[list[tuple[str, float]]]]
+Embeddings = Literal["table", "endpoint", "none"]
 T = TypeVar("T")
-
-
-class Embeddings(StrEnum):
-    """The source of the vectors of a run."""
-
-    TABLE = "table"
-    ENDPOINT = "endpoint"
-    NONE = "none"
 
 
 class BenchTool(msgspec.Struct):
@@ -63,8 +55,8 @@ class BenchTool(msgspec.Struct):
     @property
     def indexed_name(self) -> str:
         """The unique id; followed by the name if the id does not contain it."""
-        said = self.name or ""
-        return self.tool_id if said.lower() in self.tool_id.lower() else f"{self.tool_id}/{said}"
+        name = self.name or ""
+        return self.tool_id if name.lower() in self.tool_id.lower() else f"{self.tool_id}/{name}"
 
 
 class BenchAgent(msgspec.Struct):
@@ -105,51 +97,48 @@ def _figures(ranked: Sequence[str], relevant: set[str]) -> dict[str, float]:
     }
 
 
-def commands(run: Run) -> typer.Typer:
-    cli = typer.Typer(help="Measure parts of Longhouse on data of your own.", no_args_is_help=True)
+cli = typer.Typer(help="Measure parts of Longhouse on data of your own.", no_args_is_help=True)
 
-    @cli.callback()
-    def bench() -> None:
-        """Measure parts of Longhouse on your own data."""
 
-    @cli.command()
-    def search(
-        *,
-        tools: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="JSON lines: tool_id, description, …")],
-        queries: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="JSON lines: query, relevant, …")],
-        agents: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="JSON lines of agents.")] = None,
-        by_step: Annotated[bool, typer.Option("--by-step", help="Search by each query's steps, best of all.")] = False,
-        embeddings: Annotated[
-            Embeddings | None, typer.Option(help="What makes the vectors; without it, what a server would take.")
-        ] = None,
-        as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
-    ) -> None:
-        """Index tools and agents in a temporary Postgres, and measure what search finds."""
-        given = BenchData(
-            _read(tools, BenchTool), _read(queries, BenchQuery), _read(agents, BenchAgent) if agents else [], by_step
-        )
-        settings = Settings(log_level="warning")
-        run(settings, lambda: _told(given, _embedder(settings, embeddings), as_json=as_json))
+@cli.callback()
+def bench() -> None:
+    """Measure parts of Longhouse on your own data."""
 
-    return cli
+
+@cli.command()
+def search(
+    *,
+    tools: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="JSON lines: tool_id, description, …")],
+    queries: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="JSON lines: query, relevant, …")],
+    agents: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="JSON lines of agents.")] = None,
+    by_step: Annotated[bool, typer.Option("--by-step", help="Search by each query's steps, best of all.")] = False,
+    embeddings: Annotated[
+        Embeddings | None, typer.Option(help="What makes the vectors; without it, what a server would take.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
+) -> None:
+    """Index tools and agents in a temporary Postgres, and measure what search finds."""
+    data = _read(tools, BenchTool), _read(queries, BenchQuery), _read(agents, BenchAgent) if agents else []
+
+    async def main(settings: Settings) -> None:
+        async with _embedder(settings, embeddings) as embedder:
+            figures = await measure(*data, embedder, by_step=by_step)
+        if as_json:
+            typer.echo(json.dumps(figures))
+        else:
+            Console(width=160).print(table(figures))
+
+    run(Settings(log_level="warning"), main)
 
 
 def _embedder(settings: Settings, chosen: Embeddings | None) -> AbstractAsyncContextManager[Embedder | None]:
-    if chosen is Embeddings.NONE:
+    if chosen == "none":
         return nullcontext()
-    if chosen is Embeddings.ENDPOINT and not settings.embeddings_base_url:
+    if chosen == "endpoint" and not settings.embeddings_base_url:
         raise SetupError("set LONGHOUSE_EMBEDDINGS_BASE_URL to the endpoint whose vectors are to be measured.")
-    if chosen is Embeddings.TABLE:
+    if chosen == "table":
         settings = settings.model_copy(update={"embeddings_base_url": None})
     return open_embedder(settings)
-
-
-@dataclass(frozen=True, slots=True)
-class BenchData:
-    tools: list[BenchTool]
-    queries: list[BenchQuery]
-    agents: list[BenchAgent]
-    by_step: bool
 
 
 def _read(path: Path, type_: type[T]) -> list[T]:
@@ -158,15 +147,6 @@ def _read(path: Path, type_: type[T]) -> list[T]:
         return [msgspec.json.decode(line, type=type_) for line in lines]
     except msgspec.MsgspecError as error:
         raise typer.BadParameter(f"{path}: {error}") from error
-
-
-async def _told(given: BenchData, opening: AbstractAsyncContextManager[Embedder | None], *, as_json: bool) -> None:
-    async with opening as embedder:
-        figures = await measure(given, embedder)
-    if as_json:
-        typer.echo(json.dumps(figures))
-    else:
-        Console(width=160).print(table(figures))
 
 
 def table(figures: Mapping[str, Any]) -> Table:
@@ -188,90 +168,87 @@ def _shown(name: str, value: float | str | None) -> str:
     return f"{value:.2f}" if name.endswith("_ms") else f"{100 * value:.1f} %"
 
 
-async def measure(given: BenchData, embedder: Embedder | None) -> dict[str, Any]:
+async def measure(
+    tools: Sequence[BenchTool],
+    queries: Sequence[BenchQuery],
+    agents: Sequence[BenchAgent],
+    embedder: Embedder | None,
+    *,
+    by_step: bool = False,
+) -> dict[str, Any]:
     """Publishes and indexes the data in a temporary Postgres, then runs all queries."""
-    asked = [query for query in given.queries if query.relevant]
-    if not asked or not given.tools:
+    asked = [query for query in queries if query.relevant]
+    if not asked or not tools:
         raise SetupError("there is nothing to measure: it takes tools, and queries with what is relevant to them.")
     with tempfile.TemporaryDirectory(prefix="longhouse-bench-") as folder:
         os.chmod(folder, 0o711)  # noqa: S103 - Postgres may run under another account, which needs access to the folder
         async with open_postgres(Path(folder)) as postgres, open_database(postgres.dsn) as db:
             await migrate.migrate(db, may_extend=postgres.vectors)
-            await _publish(db, given)
+            await _publish(db, tools, agents)
             await Indexer(db, embedder).catch_up()
             finder = Finder(db, embedder)
-            ids = {tool.indexed_name: tool.tool_id for tool in given.tools}
-            tools = await _asked(_tools(finder, ids), asked, by_step=given.by_step, agents=False)
-            figures: dict[str, Any] = {**tools.figures(), "tools": len(given.tools)}
+            directory = AgentDirectory(finder)
+            ids = {tool.indexed_name: tool.tool_id for tool in tools}
+            tools_alone = SearchFilters(deny=(f"{PREFIX}*",))  # agents are tools too, but are not measured with them
+
+            async def find_tools(text: str) -> list[tuple[str, float]]:
+                return [(ids[hit.name], hit.score) for hit in await finder.tools(text, tools_alone, DEPTH)]
+
+            async def find_agents(text: str) -> list[tuple[str, float]]:
+                return [(agent.name, agent.score) for agent in await directory.search(text, DEPTH)]
+
+            measured = await _measured(find_tools, asked, by_step=by_step, agents=False)
+            figures: dict[str, Any] = {**measured.figures(), "tools": len(tools)}
             figures["embeddings"] = embedder.name if embedder else None
             routed = [query for query in asked if query.relevant_agents]
-            if given.agents and routed:
-                agents = await _asked(_agents(finder), routed, by_step=given.by_step, agents=True)
-                figures["agents"] = {**agents.figures(), "tools": len(given.agents)}
+            if agents and routed:
+                measured = await _measured(find_agents, routed, by_step=by_step, agents=True)
+                figures["agents"] = {**measured.figures(), "tools": len(agents)}
             return figures
 
 
-async def _publish(db: Database, given: BenchData) -> None:
+async def _publish(db: Database, tools: Sequence[BenchTool], agents: Sequence[BenchAgent]) -> None:
     catalog = Catalog(db)
-    tools = [_descriptor(tool) for tool in given.tools]
+    named: dict[str | None, list[str]] = {}
+    for tool in tools:
+        named.setdefault(tool.agent_id, []).append(tool.indexed_name)
     for start in range(0, len(tools), AT_ONCE):
-        await catalog.tools.publish(tools[start : start + AT_ONCE], by="bench")
-    named: dict[str, list[str]] = {}
-    for tool in given.tools:
-        if tool.agent_id is not None:
-            named.setdefault(tool.agent_id, []).append(tool.indexed_name)
-    templates = [
-        Template(
-            name=agent.agent_id,
-            tool_policy=ToolPolicy(allowlist=tuple(named.get(agent.agent_id, ()))),
-            multi_agent_meta=MultiAgentMeta(capabilities=agent.description or ""),
-        )
-        for agent in given.agents
-    ]
-    for start in range(0, len(templates), AT_ONCE):
-        await catalog.templates.publish(templates[start : start + AT_ONCE], by="bench")
+        await catalog.tools.publish([_descriptor(one) for one in tools[start : start + AT_ONCE]], by="bench")
+    for start in range(0, len(agents), AT_ONCE):
+        templates = [_template(one, named) for one in agents[start : start + AT_ONCE]]
+        await catalog.templates.publish(templates, by="bench")
+
+
+def _template(agent: BenchAgent, named: Mapping[str | None, Sequence[str]]) -> Template:
+    return Template(
+        name=agent.agent_id,
+        tool_policy=ToolPolicy(allowlist=tuple(named.get(agent.agent_id, ()))),
+        multi_agent_meta=MultiAgentMeta(capabilities=agent.description or ""),
+    )
 
 
 def _descriptor(tool: BenchTool) -> ToolDescriptor:
-    given, said = tool.parameters or {}, tool.description or ""
+    given, text = tool.parameters or {}, tool.description or ""
     # Either a schema, or only its properties: then `properties` and `type` would be parameters with these names.
     is_schema = isinstance(given.get("properties"), dict) and not isinstance(given.get("type"), dict)
     return ToolDescriptor(
         name=tool.indexed_name,
-        description_short=said[:SHORT],
-        description_long=said if len(said) > SHORT else "",
+        description_short=text[:SHORT],
+        description_long=text if len(text) > SHORT else "",
         input_schema=given if is_schema else {"type": "object", "properties": given},
         runtime_binding=RuntimeBinding(remote_endpoint="https://tools.invalid/"),
     )
 
 
-def _tools(finder: Finder, ids: Mapping[str, str]) -> Look:
-    given_alone = SearchFilters(deny=(f"{PREFIX}*",))  # agents are tools too, but are not measured here
-
-    async def look(text: str) -> list[tuple[str, float]]:
-        return [(ids[hit.name], hit.score) for hit in await finder.tools(text, given_alone, DEPTH)]
-
-    return look
-
-
-def _agents(finder: Finder) -> Look:
-    directory = AgentDirectory(finder)
-
-    async def look(text: str) -> list[tuple[str, float]]:
-        return [(agent.name, agent.score) for agent in await directory.search(text, DEPTH)]
-
-    return look
-
-
-async def _asked(look: Look, queries: Sequence[BenchQuery], *, by_step: bool, agents: bool) -> Measured:
+async def _measured(search: Search, queries: Sequence[BenchQuery], *, by_step: bool, agents: bool) -> Measured:
     for query in queries[:WARM_UP]:
-        await look(query.query)
+        await search(query.query)
     measured = Measured()
     for query in queries:
         best: dict[str, float] = {}
         for text in query.steps if by_step and query.steps else [query.query]:
             begun = time.perf_counter()
-            found = await look(text)
+            found = await search(text)
             measured.seconds.append(time.perf_counter() - begun)
             for name, score in found:
                 best[name] = max(score, best.get(name, 0.0))

@@ -1,189 +1,100 @@
 """`longhouse tools …` and `longhouse templates …`: catalog commands that work directly on the database."""
 
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import msgspec
 import typer
 
-from longhouse.app import open_store, validator_of
+from longhouse.agents.builtin import BUILT_IN
+from longhouse.agents.tool_descriptor import RuntimeBinding
+from longhouse.app import TOOLS, open_store, validator_of
 from longhouse.catalog import security
-from longhouse.catalog.diff import differences
-from longhouse.catalog.service import merge
-from longhouse.cli import tool_check
+from longhouse.catalog.diff import differences, merge
+from longhouse.catalog.service import CatalogService
+from longhouse.catalog.validation import CatalogValidator
+from longhouse.cli.running import add_commands, given
 from longhouse.config.effective import configure
-from longhouse.errors import SetupError
+from longhouse.errors import CallerError, SetupError
 from longhouse.settings import Settings, comma_list
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.catalog.publish import LAST
-from longhouse.store.catalog.repository import CatalogEntry, Kind, Version, VersionRepository
+from longhouse.store.catalog.repository import ADAPTERS, Kind
+from longhouse.tools.bindings import python
+from longhouse.tools.mcp.client import open_mcp
+from longhouse.tools.self_check import Checkup
+from longhouse.tools.toolbox import Toolbox
 
 BY: Final = "command line"
 """The publisher recorded for these commands."""
 BATCH: Final = 1_000
 PAGE: Final = 1_000
 
-Run = Callable[[Settings, Callable[[], Coroutine[Any, Any, None]]], None]
 Name = Annotated[str, typer.Argument(help="The name.")]
 Number = Annotated[int, typer.Argument(help="The number of a version.", min=1, max=LAST)]
 
 
-def commands(run: Run, kind: Kind) -> typer.Typer:
-    cli = typer.Typer(help=f"The {kind}s of the catalog: publish them, compare them, roll them back.")
-    cli.info.no_args_is_help = True
-    _add_reading(cli, run, kind)
-    _add_changing(cli, run, kind)
+def commands(kind: Kind) -> typer.Typer:
+    help = f"The {kind}s of the catalog: publish them, compare them, roll them back."
+    cli = typer.Typer(help=help, no_args_is_help=True)
+    add_commands(cli, {"list": list_all, "show": show, "versions": list_versions, "diff": compare}, kind=kind)
+    add_commands(cli, {"publish": publish, "activate": activate, "rollback": roll_back}, kind=kind)
+    add_commands(cli, {"deactivate": deactivate, "retire": retire}, kind=kind)
     if kind == "tool":
-        _add_deciding(cli, run)
-        _add_asking(cli, run)
+        add_commands(cli, {"policy": policy, "describe": describe, "check": check})
     return cli
 
 
-def _add_reading(cli: typer.Typer, run: Run, kind: Kind) -> None:
-    @cli.command(name="list")
-    def list_names(inactive: Annotated[bool, typer.Option(help="Also those that are not active.")] = True) -> None:
-        """List the names, each with its active version."""
-        settings = Settings()
-        run(settings, lambda: list_all(settings, kind, inactive=inactive))
-
-    @cli.command()
-    def show(name: Annotated[str, typer.Argument(help="A name, or name@version.")]) -> None:
-        """Print a descriptor as JSON: the active version, or the one you name."""
-        settings = Settings()
-        run(settings, lambda: show_one(settings, kind, name))
-
-    @cli.command()
-    def versions(name: Name) -> None:
-        """List the versions of a name, newest first."""
-        settings = Settings()
-        run(settings, lambda: list_versions(settings, kind, name))
-
-    @cli.command()
-    def diff(name: Name, older: Number, newer: Number) -> None:
-        """Print the differences between two versions."""
-        settings = Settings()
-        run(settings, lambda: compare(settings, kind, name, older, newer))
-
-
-def _add_changing(cli: typer.Typer, run: Run, kind: Kind) -> None:
-    @cli.command()
-    def publish(
-        file: Annotated[Path, typer.Argument(help="JSON: one descriptor or a list; or JSONL: one on each line.")],
-        activate: Annotated[bool, typer.Option(help="Make what is published active.")] = True,
-    ) -> None:
-        """Publish descriptors from a file. Unchanged content makes no new version."""
-        settings = Settings()
-        run(settings, lambda: publish_file(settings, kind, file, activate=activate))
-
-    @cli.command()
-    def activate(name: Name, version: Number) -> None:
-        """Make a version active."""
-        settings = Settings()
-        run(settings, lambda: activate_one(settings, kind, name, version))
-
-    @cli.command()
-    def rollback(name: Name) -> None:
-        """Make the previously active version active again."""
-        settings = Settings()
-        run(settings, lambda: roll_back(settings, kind, name))
-
-    @cli.command()
-    def deactivate(name: Name) -> None:
-        """Make no version active; a rollback restores the last one."""
-        settings = Settings()
-        run(settings, lambda: deactivate_one(settings, kind, name, retire=False))
-
-    @cli.command()
-    def retire(name: Name) -> None:
-        """Remove a name from lists and from use; turns that began with it keep it."""
-        settings = Settings()
-        run(settings, lambda: deactivate_one(settings, kind, name, retire=True))
-
-
-def _add_deciding(cli: typer.Typer, run: Run) -> None:
-    @cli.command()
-    def policy(
-        name: Name,
-        *,
-        risk_level: Annotated[str | None, typer.Option(help="low, medium or high.")] = None,
-        per_minute: Annotated[int | None, typer.Option(help="Calls of one owner in a minute.", min=1)] = None,
-        templates: Annotated[str | None, typer.Option(help="The only ones that may use it, with commas.")] = None,
-        sub_agents: Annotated[bool | None, typer.Option(help="May agents use it that others have called?")] = None,
-        needs_approval: Annotated[bool | None, typer.Option(help="Do its calls wait for a person?")] = None,
-        enabled: Annotated[bool | None, typer.Option("--on/--off", help="Is it offered at all?")] = None,
-        clear: Annotated[bool, typer.Option(help="First take away what was said before.")] = False,
-    ) -> None:
-        """Show a tool's effective security policy, or override it, whoever published the tool."""
-        settings = Settings()
-        allow = {"templates": comma_list(templates), "sub_agents": sub_agents}
-        said = {
-            "risk_level": risk_level,
-            "allow": _given(**allow) or None,
-            "rate_limits": _given(per_minute=per_minute) or None,
-            "needs_approval": needs_approval,
-            "enabled": enabled,
-        }
-        run(settings, lambda: decide(settings, name, _given(**said), clear=clear))
-
-
-def _given(**values: Any) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
-
-
-async def decide(settings: Settings, name: str, said: dict[str, Any], *, clear: bool) -> None:
-    async with _opened(settings, "tool") as (shelf, catalog):
-        tool = await _version(shelf, name, None)
-        if said or clear:
-            held = await security.decide(catalog, tool, lambda before: merge({} if clear else before, said), by=BY)
-        else:
-            held = await security.held(catalog, tool)
-        typer.echo(msgspec.json.format(msgspec.json.encode(held.shown())).decode())
-
-
-def _add_asking(cli: typer.Typer, run: Run) -> None:
-    @cli.command()
-    def describe(place: Annotated[str, typer.Argument(help="A class, as package.module:ClassName.")]) -> None:
-        """Print the complete descriptor of a class, ready to publish."""
-        tool_check.describe(Settings(), place)
-
-    @cli.command()
-    def check() -> None:
-        """Check whether every active tool can be used here; exit code 1 if one cannot."""
-        settings = Settings()
-        run(settings, lambda: tool_check.check_all(settings))
-
-
 @asynccontextmanager
-async def _opened(settings: Settings, kind: Kind) -> AsyncIterator[tuple[VersionRepository[Any], Catalog]]:
+async def _opened(settings: Settings, kind: Kind) -> AsyncIterator[tuple[CatalogService, Catalog]]:
     async with open_store(settings, create=False) as (db, _):
         catalog = Catalog(db, model=settings.llm_model)
-        shelf: VersionRepository[Any] = catalog.tools if kind == "tool" else catalog.templates
-        yield shelf, catalog
+        try:
+            yield CatalogService(catalog, kind, CatalogValidator(catalog)), catalog
+        except CallerError as error:
+            if error.status != 404:
+                raise
+            raise SetupError(f"{error} `longhouse {kind}s list` shows what is there.") from None
 
 
-async def list_all(settings: Settings, kind: Kind, *, inactive: bool) -> None:
-    async with _opened(settings, kind) as (shelf, _):
+async def list_all(
+    settings: Settings,
+    kind: Kind,
+    *,
+    inactive: Annotated[bool, typer.Option(help="Also those that are not active.")] = True,
+) -> None:
+    """List the names, each with its active version."""
+    async with _opened(settings, kind) as (service, _):
         after: str | None = None
-        while page := await shelf.page(after=after, limit=PAGE, inactive=inactive):
+        while page := await service.repository.page(after=after, limit=PAGE, inactive=inactive):
             for one in page:
-                typer.echo(_told(one))
+                version = f"{one.name}@{one.active}" if one.active else f"{one.name}, not active, latest @{one.latest}"
+                words = one.descriptor.get("description_short") or one.descriptor.get("base_agent_class", "")
+                typer.echo(f"{version}  {' '.join(str(words).split())[:80]}")
             after = page[-1].name
 
 
-async def show_one(settings: Settings, kind: Kind, name: str) -> None:
-    async with _opened(settings, kind) as (shelf, _):
-        plain, at, number = name.partition("@")
-        found = await _version(shelf, plain, _number(number) if at else None)
-        typer.echo(msgspec.json.format(msgspec.json.encode({**found.descriptor, "version": found.version})).decode())
+async def show(
+    settings: Settings, kind: Kind, name: Annotated[str, typer.Argument(help="A name, or name@version.")]
+) -> None:
+    """Print a descriptor as JSON: the active version, or the one you name."""
+    plain, at, number = name.partition("@")
+    if at and not (number.isascii() and number.isdecimal() and len(number) < 10):
+        raise SetupError("write name@version with the number of a version.")
+    async with _opened(settings, kind) as (service, _):
+        found = await service.version(plain, int(number) if at else None)
+    _print_json({**found.descriptor, "version": found.version})
 
 
-async def list_versions(settings: Settings, kind: Kind, name: str) -> None:
-    async with _opened(settings, kind) as (shelf, _):
-        await _version(shelf, name, 1)
+async def list_versions(settings: Settings, kind: Kind, name: Name) -> None:
+    """List the versions of a name, newest first."""
+    async with _opened(settings, kind) as (service, _):
+        await service.version(name, 1)
         before: int | None = None
-        while page := await shelf.versions(name, before=before, limit=PAGE):
+        while page := await service.repository.versions(name, before=before, limit=PAGE):
             for one in page:
                 active = ", active" if one.is_active else ""
                 when = f"{one.published_at:%Y-%m-%d %H:%M}"
@@ -191,21 +102,29 @@ async def list_versions(settings: Settings, kind: Kind, name: str) -> None:
             before = page[-1].version
 
 
-async def compare(settings: Settings, kind: Kind, name: str, older: int, newer: int) -> None:
-    async with _opened(settings, kind) as (shelf, _):
-        before, after = await _version(shelf, name, older), await _version(shelf, name, newer)
+async def compare(settings: Settings, kind: Kind, name: Name, older: Number, newer: Number) -> None:
+    """Print the differences between two versions."""
+    async with _opened(settings, kind) as (service, _):
+        before, after = await service.version(name, older), await service.version(name, newer)
     for one in differences(before.descriptor, after.descriptor):
-        typer.echo(f"{one.path}: {_json(one.before)} -> {_json(one.after)}")
+        old, new = msgspec.json.encode(one.before).decode(), msgspec.json.encode(one.after).decode()
+        typer.echo(f"{one.path}: {old} -> {new}")
 
 
-async def publish_file(settings: Settings, kind: Kind, file: Path, *, activate: bool) -> None:
-    sent = read_file(file)
-    async with _opened(settings, kind) as (shelf, catalog):
+async def publish(
+    settings: Settings,
+    kind: Kind,
+    file: Annotated[Path, typer.Argument(help="JSON: one descriptor or a list; or JSONL: one on each line.")],
+    *,
+    activate: Annotated[bool, typer.Option(help="Make what is published active.")] = True,
+) -> None:
+    """Publish descriptors from a file. Unchanged content makes no new version."""
+    sent, new = read_file(file), 0
+    async with _opened(settings, kind) as (_, catalog):
         # Configuration files are read too: their keys and models apply here as they do for the server.
-        new, admission = 0, validator_of(configure(settings), catalog)
+        service = CatalogService(catalog, kind, validator_of(configure(settings), catalog))
         for start in range(0, len(sent), BATCH):
-            some = sent[start : start + BATCH]
-            for one in await admission.publish(shelf, some, by=BY, activate=activate):
+            for one in await service.publish(sent[start : start + BATCH], by=BY, activate=activate):
                 new += one.is_new
                 state = "" if one.is_active else ", not active"
                 typer.echo(f"{one.name}@{one.version}{'' if one.is_new else ', unchanged'}{state}")
@@ -214,27 +133,94 @@ async def publish_file(settings: Settings, kind: Kind, file: Path, *, activate: 
     typer.echo(f"{new} new, {len(sent) - new} unchanged", err=True)
 
 
-async def activate_one(settings: Settings, kind: Kind, name: str, version: int) -> None:
-    async with _opened(settings, kind) as (shelf, _):
-        await _version(shelf, name, version)
-        await shelf.activate(name, version)
+async def activate(settings: Settings, kind: Kind, name: Name, version: Number) -> None:
+    """Make a version active."""
+    async with _opened(settings, kind) as (service, _):
+        await service.activate(name, version)
     typer.echo(f"{name}@{version} is active")
 
 
-async def roll_back(settings: Settings, kind: Kind, name: str) -> None:
-    async with _opened(settings, kind) as (shelf, _):
-        version = await shelf.roll_back(name)
-    if version is None:
-        raise SetupError(f"there is no way back: {name!r} is not known, or no other version of it was active before.")
-    typer.echo(f"{name}@{version} is active")
+async def roll_back(settings: Settings, kind: Kind, name: Name) -> None:
+    """Make the previously active version active again."""
+    async with _opened(settings, kind) as (service, _):
+        placed = await service.roll_back(name)
+    typer.echo(f"{name}@{placed['version']} is active")
 
 
-async def deactivate_one(settings: Settings, kind: Kind, name: str, *, retire: bool) -> None:
-    async with _opened(settings, kind) as (shelf, _):
-        found = await shelf.deactivate(name, retire=retire)
-    if not found:
-        raise _missing(kind, name)
-    typer.echo(f"{name} is {'retired' if retire else 'not active any more'}")
+async def deactivate(settings: Settings, kind: Kind, name: Name) -> None:
+    """Make no version active; a rollback restores the last one."""
+    async with _opened(settings, kind) as (service, _):
+        await service.deactivate(name)
+    typer.echo(f"{name} is not active any more")
+
+
+async def retire(settings: Settings, kind: Kind, name: Name) -> None:
+    """Remove a name from lists and from use; turns that began with it keep it."""
+    async with _opened(settings, kind) as (service, _):
+        await service.deactivate(name, retire=True)
+    typer.echo(f"{name} is retired")
+
+
+async def policy(
+    settings: Settings,
+    name: Name,
+    *,
+    risk_level: Annotated[str | None, typer.Option(help="low, medium or high.")] = None,
+    per_minute: Annotated[int | None, typer.Option(help="Calls of one owner in a minute.", min=1)] = None,
+    templates: Annotated[str | None, typer.Option(help="The only ones that may use it, with commas.")] = None,
+    sub_agents: Annotated[bool | None, typer.Option(help="May agents use it that others have called?")] = None,
+    needs_approval: Annotated[bool | None, typer.Option(help="Do its calls wait for a person?")] = None,
+    enabled: Annotated[bool | None, typer.Option("--on/--off", help="Is it offered at all?")] = None,
+    clear: Annotated[bool, typer.Option(help="First remove the earlier override.")] = False,
+) -> None:
+    """Show a tool's effective security policy, or override it, whoever published the tool."""
+    allowed = None if templates is None else comma_list(templates)
+    patch = given(
+        risk_level=risk_level,
+        allow=given(templates=allowed, sub_agents=sub_agents) or None,
+        rate_limits=given(per_minute=per_minute) or None,
+        needs_approval=needs_approval,
+        enabled=enabled,
+    )
+    async with _opened(settings, "tool") as (service, catalog):
+        tool = await service.version(name)
+        if patch or clear:
+            await security.decide(catalog, tool, lambda before: merge({} if clear else before, patch), by=BY)
+        _print_json(await security.policy_of(catalog, tool))
+
+
+async def describe(
+    settings: Settings, place: Annotated[str, typer.Argument(help="A class, as package.module:ClassName.")]
+) -> None:
+    """Print the complete descriptor of a class, ready to publish."""
+    own = python.load(place, settings.tool_packages).descriptor()
+    whole = replace(own, runtime_binding=RuntimeBinding(python_entrypoint=place))
+    _print_json(ADAPTERS["tool"].dump_python(whole, mode="json", exclude={"version"}, exclude_none=True))
+
+
+async def check(settings: Settings) -> None:
+    """Check whether every active tool can be used here; exit code 1 if one cannot."""
+    setup = configure(settings, templates=BUILT_IN, tools=[cls.tool_name for cls in TOOLS])
+    served, wrong, tools = Toolbox([]), 0, 0
+    async with open_store(setup.settings, create=False) as (db, _), open_mcp(setup.servers, served) as away:
+        catalog = Catalog(db)
+        packages, problem = setup.settings.tool_packages, setup.secrets.problem
+        checkup = Checkup(catalog, packages, setup.egress, problem, setup.servers, served, away)
+        after: str | None = None
+        while page := await catalog.tools.page(after=after, limit=PAGE, inactive=False):
+            for tool in await catalog.tools.several({one.name: one.active for one in page if one.active}):
+                found = [says async for says in checkup.problems(tool)]
+                for says in found:
+                    typer.echo(f"{tool.ref}: {says}")
+                wrong, tools = wrong + bool(found), tools + 1
+            after = page[-1].name
+    if wrong:
+        raise SetupError(f"{wrong} of {tools} active tools cannot be used here.")
+    typer.echo(f"all {tools} active tools can be used here")
+
+
+def _print_json(value: Any) -> None:
+    typer.echo(msgspec.json.format(msgspec.json.encode(value)).decode())
 
 
 def read_file(file: Path) -> list[Any]:
@@ -246,7 +232,8 @@ def read_file(file: Path) -> list[Any]:
     if file.suffix == ".jsonl":
         lines = enumerate(content.splitlines(), 1)
         return [_decoded(line, f"{file}:{number} is not JSON") for number, line in lines if line.strip()]
-    return _listed(_decoded(content, f"{file} is not JSON (name a file with one descriptor a line .jsonl)"))
+    value = _decoded(content, f"{file} is not JSON (name a file with one descriptor a line .jsonl)")
+    return value if isinstance(value, list) else [value]
 
 
 def _decoded(content: bytes, complaint: str) -> Any:
@@ -254,39 +241,3 @@ def _decoded(content: bytes, complaint: str) -> Any:
         return msgspec.json.decode(content)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise SetupError(f"{complaint}: {error}.") from None
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
-
-
-async def _version(shelf: VersionRepository[Any], name: str, version: int | None) -> Version:
-    if version is None and (named := await shelf.named(name)):
-        version = named.active or named.latest
-    found = await shelf.version(name, version) if version is not None else None
-    if found is None:
-        raise _missing(shelf.kind, name)
-    return found
-
-
-def _number(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) < 10):
-        raise SetupError("write name@version with the number of a version.")
-    return int(text)
-
-
-def _missing(kind: Kind, name: str) -> SetupError:
-    return SetupError(
-        f"there is no {kind} {name!r}, or no such version of it; `longhouse {kind}s list` shows what is there."
-    )
-
-
-def _told(one: CatalogEntry) -> str:
-    version = f"{one.name}@{one.active}" if one.active else f"{one.name}, not active, latest @{one.latest}"
-    words = one.descriptor.get("description_short") or one.descriptor.get("base_agent_class", "")
-    line = " ".join(str(words).split())[:80]
-    return f"{version}  {line}"
-
-
-def _json(value: Any) -> str:
-    return msgspec.json.encode(value).decode()

@@ -55,14 +55,11 @@ async def talk(url: str, model: str, key: str = "", user: str = "") -> None:
                     model, is_met = chunk["model"], True
                     page.show(chunk)
             except (aiohttp.ClientError, UnansweredError) as error:
-                said = (
-                    str(error)
-                    if isinstance(error, UnansweredError)
-                    else f"Longhouse cannot be reached at {url}: {error}"
-                )
+                is_ours = isinstance(error, UnansweredError)
+                reason = str(error) if is_ours else f"Longhouse cannot be reached at {url}: {error}"
                 if not is_met:
-                    raise SetupError(said) from None
-                console.print(f"\n{said} (the session: {model})", style="red", markup=False, highlight=False, end="")
+                    raise SetupError(reason) from None
+                console.print(f"\n{reason} (the session: {model})", style="red", markup=False, highlight=False, end="")
             page.end()
 
 
@@ -71,20 +68,21 @@ def _lines() -> asyncio.Queue[str | None]:
     lines: asyncio.Queue[str | None] = asyncio.Queue()
     loop = asyncio.get_running_loop()
 
+    def put(line: bytes) -> None:
+        loop.call_soon_threadsafe(lines.put_nowait, line.decode(errors="replace"))
+
     def read() -> None:
         rest = b""
-        while read := os.read(sys.stdin.fileno(), 65_536):
-            *whole, rest = (rest + read).split(b"\n")
-            for line in whole:
-                loop.call_soon_threadsafe(lines.put_nowait, line.decode(errors="replace"))
-        for last in (rest.decode(errors="replace") or None, None):
-            loop.call_soon_threadsafe(lines.put_nowait, last)
-
-    def read_on() -> None:
         with suppress(RuntimeError):  # the event loop is closed
-            read()
+            while read := os.read(sys.stdin.fileno(), 65_536):
+                *whole, rest = (rest + read).split(b"\n")
+                for line in whole:
+                    put(line)
+            if rest:
+                put(rest)
+            loop.call_soon_threadsafe(lines.put_nowait, None)
 
-    threading.Thread(target=read_on, daemon=True).start()
+    threading.Thread(target=read, daemon=True).start()
     return lines
 
 
@@ -122,11 +120,6 @@ def _reason(answer: bytes) -> str:
         return "what answers there is not Longhouse"
 
 
-def _obeyed_by_none(words: str) -> str:
-    """Text without terminal control sequences, which could overwrite what the person is asked."""
-    return _CONTROLS.sub(lambda found: readable(found[0]), words)
-
-
 class ChatPage:
     """Prints an answer: text as it comes, and the agent's activity between it on separate lines."""
 
@@ -138,12 +131,14 @@ class ChatPage:
         activity = chunk.get("x_agent") or {}
         if activity.get("event") == "tool_call" and role_of(activity["tool"]) != "finishes":
             gap = "\n" if self._is_mid_line else ""
-            said = f"{gap}· {readable(activity['tool'])} {readable_json(activity['arguments'])}"
-            self.console.print(said, style="dim", markup=False, highlight=False)
+            line = f"{gap}· {readable(activity['tool'])} {readable_json(activity['arguments'])}"
+            self.console.print(line, style="dim", markup=False, highlight=False)
             self._is_mid_line = False
         for choice in chunk["choices"]:
             if words := choice["delta"].get("content"):
-                self.console.print(_obeyed_by_none(words), end="", markup=False, highlight=False)
+                # Without control sequences, which could overwrite what the person is asked.
+                text = _CONTROLS.sub(lambda found: readable(found[0]), words)
+                self.console.print(text, end="", markup=False, highlight=False)
                 self._is_mid_line = not words.endswith("\n")
 
     def end(self) -> None:

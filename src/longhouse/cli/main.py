@@ -6,34 +6,32 @@ gc.disable()  # imports leave no garbage, and collections take a tenth of the st
 
 import asyncio
 import ipaddress
-import logging
 import signal
 import socket
-import sys
-import traceback
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, Final, TextIO
+from pathlib import Path
+from typing import Annotated, Any, Final
 
 import structlog
 import typer
 import uvicorn
-import uvloop
 from typer.core import TyperGroup
 
+from longhouse.agents.builtin import BUILT_IN
 from longhouse.api.http_protocol import BACKLOG, config_of, raise_file_limit
-from longhouse.app import App, open_app, open_store
-from longhouse.cli import bench_search, catalog, keys, seed, sessions
+from longhouse.app import TOOLS, App, open_app, open_store, publish
+from longhouse.cli import bench_search, catalog, keys, sessions
 from longhouse.cli.chat import talk
-from longhouse.cli.seed import AgentsFile, ConfigFile, named
-from longhouse.config.effective import configure, file_of
-from longhouse.config.logging_file import configure_logging
+from longhouse.cli.running import add_commands, given, run
+from longhouse.config.effective import configure
 from longhouse.errors import LonghouseError, SetupError
 from longhouse.models import probe as probing
 from longhouse.models.http_client import open_endpoint
 from longhouse.models.openai import OpenAIModel
 from longhouse.settings import Settings
 from longhouse.store import migrate as migrations
+from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import open_database
 from longhouse.store.keys import is_any_valid
 from longhouse.store.postgres import open_postgres
@@ -62,61 +60,38 @@ LEAST_KEY: Final = 16
 
 Host = Annotated[str | None, typer.Option(help="Address to listen on.")]
 Port = Annotated[int | None, typer.Option(help="Port to listen on.", min=0, max=65535)]
+ConfigFile = Annotated[Path | None, typer.Option(help="What all agents share; by default config.yaml.")]
+AgentsFile = Annotated[Path | None, typer.Option(help="The agents; by default agents.yaml.")]
 
 
 @cli.command()
 def serve(host: Host = None, port: Port = None, config_file: ConfigFile = None, agents_file: AgentsFile = None) -> None:
     """Serve the API and work on sessions, with an embedded Postgres unless LONGHOUSE_DATABASE_URL is set."""
-    settings = Settings(**named(host=host, port=port, config_file=config_file, agents_file=agents_file))
-    _run(settings, lambda: _serve(settings))
+    run(Settings(**given(host=host, port=port, config_file=config_file, agents_file=agents_file)), _serve)
 
 
 @cli.command()
-def work() -> None:
-    """Work on sessions without serving the API."""
-    settings = Settings()
-    _run(settings, lambda: _work(settings))
-
-
-@cli.command()
-def migrate() -> None:
-    """Migrate the database schema to the latest version."""
-    settings = Settings()
-    _run(settings, lambda: _migrate(settings))
+def seed(config_file: ConfigFile = None, agents_file: AgentsFile = None) -> None:
+    """Publish the agents of config.yaml and agents.yaml. Content that is already published makes no new version."""
+    run(Settings(**given(config_file=config_file, agents_file=agents_file)), publish_configured)
 
 
 @cli.command()
 def chat(
     model: Annotated[
-        str | None, typer.Option(help="Template or session id; LONGHOUSE_DEFAULT_TEMPLATE if none is said.")
+        str | None, typer.Option(help="Template or session id; LONGHOUSE_DEFAULT_TEMPLATE if none is given.")
     ] = None,
-    url: Annotated[str | None, typer.Option(help="Where Longhouse serves; by the settings if none is said.")] = None,
+    url: Annotated[str | None, typer.Option(help="Where Longhouse serves; by default as the settings say.")] = None,
     key: Annotated[str, typer.Option(help="An API key, where one is needed.", envvar="LONGHOUSE_API_KEY")] = "",
-    user: Annotated[str, typer.Option(help="Who you are; with a key your account here if nothing is said.")] = "",
+    user: Annotated[str, typer.Option(help="Who you are; by default, with a key, your account on this machine.")] = "",
 ) -> None:
     """Talk to an agent in the terminal."""
-    settings = Settings(log_level="warning")
-    address = url or f"http://{settings.host}:{settings.port}"
-    _run(settings, lambda: talk(address, model or settings.default_template, key, user))
 
+    async def main(settings: Settings) -> None:
+        address = url or f"http://{settings.host}:{settings.port}"
+        await talk(address, model or settings.default_template, key, user)
 
-@cli.command()
-def probe(model: Annotated[str | None, typer.Option(help="Another model than LONGHOUSE_LLM_MODEL.")] = None) -> None:
-    """Find out what the model's endpoint supports, and what a template should say about it."""
-    settings = Settings()
-    _run(settings, lambda: _probe(settings, model))
-
-
-def _run(settings: Settings, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Runs until `main` ends or a signal comes."""
-    _set_up_logs(settings.log_level)
-    try:
-        if path := file_of(settings, "logging_config"):
-            configure_logging(path)
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(main())
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
+    run(Settings(log_level="warning"), main)
 
 
 async def _serve(settings: Settings) -> None:
@@ -140,13 +115,14 @@ async def _serve(settings: Settings) -> None:
             await _until_end(app, server.serve(sockets=[listener]))
 
 
-async def _work(settings: Settings) -> None:
+async def work(settings: Settings) -> None:
+    """Work on sessions without serving the API."""
     async with open_app(settings) as app:
         ended = asyncio.Event()
         _on_end(ended.set)
         settle()
         typer.echo(f"worker ready: {app.worker.id}")
-        await _until_end(app, _set(ended))
+        await _until_end(app, ended.wait())
 
 
 def settle() -> None:
@@ -156,7 +132,8 @@ def settle() -> None:
     gc.freeze()
 
 
-async def _migrate(settings: Settings) -> None:
+async def migrate(settings: Settings) -> None:
+    """Migrate the database schema to the latest version."""
     schema = settings.database_schema
     if settings.database_url:
         async with open_database(settings.database_url.get_secret_value(), schema=schema) as db:
@@ -170,7 +147,23 @@ async def _migrate(settings: Settings) -> None:
     typer.echo("\n".join(f"applied {name}" for name in applied) or "the schema is up to date")
 
 
-async def _probe(settings: Settings, model: str | None) -> None:
+async def publish_configured(settings: Settings) -> None:
+    setup = configure(settings, templates=BUILT_IN, tools=[cls.tool_name for cls in TOOLS])
+    async with open_store(setup.settings) as (db, _):
+        catalog = Catalog(db)
+        before = {one.name: await catalog.templates.active(one.name) for one in setup.files.templates}
+        for one in await publish(catalog, setup, TOOLS):
+            active = await catalog.templates.active(one.name)
+            became = "new" if one.is_new else "unchanged" if active == before[one.name] else "active again"
+            other = "" if active == one.version else f", version {active} is active" if active else ", none is active"
+            typer.echo(f"{one.name}  version {one.version}  {became}{other}")
+
+
+async def probe(
+    settings: Settings,
+    model: Annotated[str | None, typer.Option(help="Another model than LONGHOUSE_LLM_MODEL.")] = None,
+) -> None:
+    """Find out what the model's endpoint supports, and what a template should say about it."""
     setup = configure(settings)
     settings, model = setup.settings, model or setup.settings.llm_model
     if not settings.llm_base_url:
@@ -182,7 +175,7 @@ async def _probe(settings: Settings, model: str | None) -> None:
         typer.echo(probing.report(await probing.probe(OpenAIModel(endpoint), model)))
 
 
-async def _until_end(app: App, work: Coroutine[Any, Any, None]) -> None:
+async def _until_end(app: App, work: Coroutine[Any, Any, object]) -> None:
     """Waits until the work ends; if Postgres exits first, stops with an error of one sentence."""
     working = asyncio.create_task(work)
     if app.postgres is None:
@@ -196,10 +189,6 @@ async def _until_end(app: App, work: Coroutine[Any, Any, None]) -> None:
         raise SetupError("the Postgres of this data folder has ended; start the process that owns it again.")
     leaving.cancel()
     await working
-
-
-async def _set(event: asyncio.Event) -> None:
-    await event.wait()
 
 
 class _Server(uvicorn.Server):
@@ -282,50 +271,9 @@ def _listening(host: str, port: int) -> Iterator[socket.socket]:
         yield listener
 
 
-def _set_up_logs(level: str) -> None:
-    """One log record per line, whatever it contains: readable on a terminal, JSON elsewhere."""
-    pretty = sys.stderr.isatty()
-    # Values are quoted: text from clients must not send control sequences to the terminal.
-    terminal = structlog.dev.ConsoleRenderer(repr_native_str=True, exception_formatter=_write_traceback)
-    renderer = terminal if pretty else structlog.processors.JSONRenderer()
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            *([] if pretty else [structlog.processors.format_exc_info]),
-            renderer,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=True,
-    )
-    logging.basicConfig(handlers=[_Libraries()], level=logging.WARNING, force=True)
-
-
-class _Libraries(logging.Handler):
-    """Forwards the log records of libraries to structlog."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        log = structlog.get_logger()
-        log.log(
-            record.levelno,
-            "library_log",
-            message=record.getMessage(),
-            source=record.name,
-            exc_info=record.exc_info,
-        )
-
-
-def _write_traceback(out: TextIO, error: Any) -> None:
-    """Writes a traceback without the values of variables, which may be secrets, and without terminal control
-    sequences."""
-    text = "".join(traceback.format_exception(*error))
-    out.write("\n" + "".join(char if char.isprintable() or char == "\n" else f"\\x{ord(char):02x}" for char in text))
-
-
-cli.command()(seed.command(_run))
-cli.add_typer(keys.commands(_run), name="keys")
-cli.add_typer(sessions.commands(_run), name="sessions")
-cli.add_typer(catalog.commands(_run, "tool"), name="tools")
-cli.add_typer(catalog.commands(_run, "template"), name="templates")
-cli.add_typer(bench_search.commands(_run), name="bench")
+add_commands(cli, {"work": work, "migrate": migrate, "probe": probe})
+cli.add_typer(keys.cli, name="keys")
+cli.add_typer(sessions.cli, name="sessions")
+cli.add_typer(catalog.commands("tool"), name="tools")
+cli.add_typer(catalog.commands("template"), name="templates")
+cli.add_typer(bench_search.cli, name="bench")

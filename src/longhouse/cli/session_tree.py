@@ -1,14 +1,15 @@
 """Draws a session as a tree: turns, steps and calls, with each sub-agent below its call."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 from rich.text import Text
 from rich.tree import Tree
 
-from longhouse.api.sessions.waiting import WaitingStatus, own
-from longhouse.cli.timeline import Life, TimelineStep, TimelineTurn, TimelineUse
+from longhouse.api.sessions.waiting import WaitingStatus
+from longhouse.cli.timeline import SessionTimeline, TimelineTurn, TimelineUse, task_of
 from longhouse.journal.events import Fault
 from longhouse.journal.session import Open, Session
 
@@ -32,67 +33,75 @@ def lasting(seconds: float) -> str:
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02.0f} s"
 
 
-def drawn(lives: Mapping[str, Life], session_id: str, below: WaitingStatus, *, last: int, now: datetime) -> Tree:
-    """The tree of one session; `lives` holds the session and all sub-agents that it called."""
-    return _Drawing(lives, now).session(session_id, below, last)
+@dataclass(frozen=True, slots=True)
+class TreeDrawing:
+    """Draws a session; the timelines are those of the session and of all sub-agents that it called."""
 
+    timelines: Mapping[str, SessionTimeline]
+    now: datetime
 
-class _Drawing:
-    def __init__(self, lives: Mapping[str, Life], now: datetime) -> None:
-        self._lives = lives
-        self._now = now
-
-    def session(self, session_id: str, below: WaitingStatus, last: int) -> Tree:
-        life = self._lives[session_id]
-        session, turns = life.session, life.turns
-        root = Tree(_line(session.id, _agent(session), _state(below.state or session.state)))
+    def session(self, session_id: str, status: WaitingStatus, last: int) -> Tree:
+        """The last turns of the session, what waits in its queue, and what it asks."""
+        timeline = self.timelines[session_id]
+        session, turns = timeline.session, timeline.turns
+        root = Tree(_line(session.id, _agent(session), _state(status.state or session.state)))
         opened = f"opened {session.created_at:%Y-%m-%d %H:%M:%S}" if session.created_at else ""
         root.add(_line(f"owner {session.owner}", f"conversation {session.conversation}", opened))
         if len(turns) > last:
             root.add(_line(f"{len(turns) - last} earlier turns"))
         for number, turn in list(enumerate(turns, 1))[-last:]:
-            self._add_turn(root, life, turn, f"turn {number}")
+            self._add_turn(root, timeline, turn, f"turn {number}")
         for waiting in session.queue:
-            root.add(_line("waits in the queue", _said(_words(waiting.prompt.content))))
-        for question in (*own(session), *below.questions):
+            root.add(_line("waits in the queue", _quoted(task_of(waiting.prompt))))
+        for question in status.questions:
             root.add(_line(f"{question.session.agent} asks", question.text, question.call.call))
         return root
 
-    def _add_turn(self, tree: Tree, life: Life, turn: TimelineTurn, name: str, path: tuple[str, ...] = ()) -> None:
-        took = ((turn.ended_at or self._now) - turn.began_at).total_seconds()
+    def _add_turn(
+        self,
+        tree: Tree,
+        timeline: SessionTimeline,
+        turn: TimelineTurn,
+        name: str,
+        path: tuple[tuple[str, int], ...] = (),
+    ) -> None:
+        took = ((turn.ended_at or self.now) - turn.began_at).total_seconds()
         tokens = sum(step.replied.usage.total_tokens for step in turn.steps if step.replied.usage)
         spent = f"{tokens} tokens" if tokens else ""
-        state = turn.ended or life.session.state
-        node = tree.add(_line(name, _state(state), lasting(took), spent, _said(turn.task)))
+        state = turn.ended or timeline.session.state
+        node = tree.add(_line(name, _state(state), lasting(took), spent, _quoted(turn.task)))
         for number, step in enumerate(turn.steps, 1):
-            self._add_step(node, life, step, number, path)
+            took, words = (step.ended_at - step.began_at).total_seconds(), step.replied.problem or step.replied.text
+            line = _line(f"step {number}", step.replied.phase, lasting(took), _quoted(words) if words else "")
+            branch = node.add(line)
+            for use in step.uses:
+                self._add_use(branch, timeline, use, path)
         if turn.words:
-            node.add(_line("answer" if turn.ended == "COMPLETED" else "reason", _said(turn.words)))
+            node.add(_line("answer" if turn.ended == "COMPLETED" else "reason", _quoted(turn.words)))
 
-    def _add_step(self, tree: Tree, life: Life, step: TimelineStep, number: int, path: tuple[str, ...]) -> None:
-        took = (step.ended_at - step.began_at).total_seconds()
-        words = step.replied.problem or step.replied.text
-        node = tree.add(_line(f"step {number}", step.replied.phase, lasting(took), _said(words) if words else ""))
-        for use in step.uses:
-            self._add_use(node, life, use, path)
-
-    def _add_use(self, tree: Tree, life: Life, use: TimelineUse, path: tuple[str, ...]) -> None:
-        called, open_ = use.called, life.session.open.get(use.called.call)
-        took = lasting(((use.ended_at or self._now) - use.began_at).total_seconds())
-        status = Text("error" if isinstance(use.outcome, Fault) else "ok") if use.outcome else _waiting(open_)
-        status.style = STYLES.get(status.plain, "cyan")
-        node = tree.add(_line(f"{plain(called.tool)} {plain(called.arguments)}", status, took, _outcome(use)))
-        task = life.tasks.get(called.call)
-        child = self._lives.get(task.child) if task else None
-        if task is None or child is None or f"{task.child}:{task.prompt}" in path:
+    def _add_use(
+        self, tree: Tree, timeline: SessionTimeline, use: TimelineUse, path: tuple[tuple[str, int], ...]
+    ) -> None:
+        called, took = use.called, ((use.ended_at or self.now) - use.began_at).total_seconds()
+        if use.outcome is None:
+            status, text = _waiting(timeline.session.open.get(called.call)), called.question
+        elif isinstance(use.outcome, Fault):
+            status, text = "error", use.outcome.message
+        else:
+            status, text = "ok", use.outcome.content
+        shown = _quoted(text) if text or use.outcome else ""
+        node = tree.add(_line(f"{plain(called.tool)} {plain(called.arguments)}", _state(status), lasting(took), shown))
+        task = timeline.tasks.get(called.call)
+        child = self.timelines.get(task[0]) if task else None
+        if task is None or child is None or task in path:
             return
         name = f"{_agent(child.session)} {child.session.id}"
-        turn = next((one for one in child.turns if one.prompt == task.prompt), None)
+        turn = next((one for one in child.turns if one.prompt == task[1]), None)
         if turn is None:
-            is_queued = any(waiting.seq == task.prompt for waiting in child.session.queue)
+            is_queued = any(waiting.seq == task[1] for waiting in child.session.queue)
             node.add(_line(name, "waits in its queue" if is_queued else "was cancelled before it began"))
         else:
-            self._add_turn(node, child, turn, name, (*path, f"{task.child}:{task.prompt}"))
+            self._add_turn(node, child, turn, name, (*path, task))
 
 
 def _line(*parts: str | Text) -> Text:
@@ -101,7 +110,7 @@ def _line(*parts: str | Text) -> Text:
     return Text(" · ").join(shown)
 
 
-def _said(text: str) -> Text:
+def _quoted(text: str) -> Text:
     return Text(f"“{plain(text)}”", style="dim")
 
 
@@ -115,21 +124,11 @@ def _agent(session: Session) -> str:
     return f"{session.agent}@{version}{label}"
 
 
-def _outcome(use: TimelineUse) -> Text | str:
-    if use.outcome is None:
-        return _said(use.called.question) if use.called.question else ""
-    return _said(use.outcome.message if isinstance(use.outcome, Fault) else use.outcome.content)
-
-
-def _waiting(call: Open | None) -> Text:
+def _waiting(call: Open | None) -> str:
     if call is None:
-        return Text("open")
+        return "open"
     if call.approve_by:
-        return Text(f"waits for approval until {call.approve_by:%Y-%m-%d %H:%M}")
+        return f"waits for approval until {call.approve_by:%Y-%m-%d %H:%M}"
     if call.uncertain:
-        return Text(f"{plain(call.doubt) or 'its worker was lost'}: did it happen?")
-    return Text({"ask": "waits for an answer", "agent": "waits for the agent"}.get(call.kind, "running"))
-
-
-def _words(content: tuple[object, ...]) -> str:
-    return "\n".join(one for one in content if isinstance(one, str))
+        return f"{plain(call.doubt) or 'its worker was lost'}: did it happen?"
+    return {"ask": "waits for an answer", "agent": "waits for the agent"}.get(call.kind, "running")

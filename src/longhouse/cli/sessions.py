@@ -1,7 +1,6 @@
 """`longhouse sessions …`: list sessions, draw one as a tree; directly from the database."""
 
-from collections.abc import Callable, Coroutine
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 from rich.console import Console
@@ -9,8 +8,9 @@ from rich.console import Console
 from longhouse import clock
 from longhouse.api.sessions.waiting import shown, waiting_status
 from longhouse.app import open_store
-from longhouse.cli.session_tree import drawn, plain
-from longhouse.cli.timeline import lives_of
+from longhouse.cli.running import add_commands
+from longhouse.cli.session_tree import TreeDrawing, plain
+from longhouse.cli.timeline import timelines_of
 from longhouse.errors import SetupError
 from longhouse.journal.session import State
 from longhouse.settings import Settings
@@ -18,36 +18,15 @@ from longhouse.store import sessions
 
 WIDEST: Final = 10_000
 
-Run = Callable[[Settings, Callable[[], Coroutine[Any, Any, None]]], None]
 
-
-def commands(run: Run) -> typer.Typer:
-    cli = typer.Typer(help="Sessions: which there are, and what happened in one.", no_args_is_help=True)
-
-    @cli.command(name="list")
-    def list_sessions(
-        *,
-        limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")] = 20,
-        owner: Annotated[str | None, typer.Option(help="Only those of this owner.")] = None,
-        state: Annotated[State | None, typer.Option(help="Only those whose own state this is.")] = None,
-    ) -> None:
-        """List the sessions, newest first."""
-        settings = Settings()
-        run(settings, lambda: list_all(settings, limit, owner=owner, state=state))
-
-    @cli.command()
-    def show(
-        session_id: Annotated[str, typer.Argument(help="The id, as `longhouse sessions list` shows it.")],
-        turns: Annotated[int, typer.Option(min=1, help="How many turns, from the last one back.")] = 10,
-    ) -> None:
-        """Draw a session: its turns, steps, tools and timings, with sub-agents below their calls."""
-        settings = Settings()
-        run(settings, lambda: show_one(settings, session_id, turns))
-
-    return cli
-
-
-async def list_all(settings: Settings, limit: int, owner: str | None = None, state: State | None = None) -> None:
+async def list_sessions(
+    settings: Settings,
+    *,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")] = 20,
+    owner: Annotated[str | None, typer.Option(help="Only those of this owner.")] = None,
+    state: Annotated[State | None, typer.Option(help="Only those in this state themselves.")] = None,
+) -> None:
+    """List the sessions, newest first."""
     async with open_store(settings, create=False) as (db, _):
         rows = await shown(db, await sessions.sessions(db, limit=limit, owner=owner, state=state))
     for row in rows:
@@ -55,14 +34,23 @@ async def list_all(settings: Settings, limit: int, owner: str | None = None, sta
         typer.echo("  ".join(map(plain, (row.id, row.state, opened, row.owner, row.task or ""))).rstrip())
 
 
-async def show_one(settings: Settings, session_id: str, turns: int) -> None:
+async def show_session(
+    settings: Settings,
+    session_id: Annotated[str, typer.Argument(help="The id, as `longhouse sessions list` shows it.")],
+    turns: Annotated[int, typer.Option(min=1, help="How many turns, from the last one back.")] = 10,
+) -> None:
+    """Draw a session: its turns, steps, tools and timings, with sub-agents below their calls."""
     async with open_store(settings, create=False) as (db, _):
-        lives = await lives_of(db, session_id, turns)
-        if session_id not in lives:
+        timelines = await timelines_of(db, session_id, turns)
+        if session_id not in timelines:
             raise SetupError(f"there is no session {session_id!r}; `longhouse sessions list` shows the newest.")
-        below = await waiting_status(db, lives[session_id].session)
+        status = await waiting_status(db, timelines[session_id].session)
     console = Console(highlight=False)
     if not console.is_terminal:
         # On a terminal long lines wrap within their branch; elsewhere they stay whole, for programs to read.
         console.width = WIDEST
-    console.print(drawn(lives, session_id, below, last=turns, now=clock.now()))
+    console.print(TreeDrawing(timelines, clock.now()).session(session_id, status, turns))
+
+
+cli = typer.Typer(help="Sessions: which there are, and what happened in one.", no_args_is_help=True)
+add_commands(cli, {"list": list_sessions, "show": show_session})

@@ -16,7 +16,6 @@ from longhouse.store.delegation.tree import Root
 
 END: Final = 2**62
 """Larger than any seq."""
-ENDS: Final = {events.Finished: "COMPLETED", events.Failed: "FAILED", events.Cancelled: "CANCELLED"}
 
 
 @dataclass(slots=True)
@@ -56,21 +55,13 @@ class TimelineTurn:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """A delegated task: the sub-agent's session, and the prompt there."""
-
-    child: str
-    prompt: int
-
-
-@dataclass(frozen=True, slots=True)
-class Life:
+class SessionTimeline:
     """One session with all its turns."""
 
     session: Session
-    turns: tuple[TimelineTurn, ...]
-    tasks: dict[str, Task] = field(default_factory=dict)
-    """Call -> the task that it delegated."""
+    turns: list[TimelineTurn]
+    tasks: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """Call -> the task that it delegated: the sub-agent's session, and the seq of the prompt there."""
 
 
 def turns_of(records: Iterable[Recorded]) -> list[TimelineTurn]:
@@ -84,7 +75,7 @@ def turns_of(records: Iterable[Recorded]) -> list[TimelineTurn]:
         turn = turns[-1] if turns and not turns[-1].ended else None
         match event:
             case events.Prompted():
-                prompts[record.seq] = "\n".join(text_of(content) for content in event.content)
+                prompts[record.seq] = task_of(event)
             case events.Started():
                 turns.append(TimelineTurn(event.prompt, record.trace, prompts.get(event.prompt, ""), at))
             case events.Replied() if turn:
@@ -94,29 +85,31 @@ def turns_of(records: Iterable[Recorded]) -> list[TimelineTurn]:
                 turn.steps[-1].uses.append(uses[event.call])
             case events.Returned() if event.call in uses:
                 uses[event.call].outcome, uses[event.call].ended_at = event.outcome, at
-            case events.Finished() | events.Failed() | events.Cancelled() if turn:
-                _end(turn, event, record)
+            case events.Finished() if turn:
+                turn.ended, turn.ended_at, turn.words = "COMPLETED", at, event.answer
+            case events.Failed() if turn:
+                turn.ended, turn.ended_at, turn.words = "FAILED", at, event.reason
+            case events.Cancelled() if turn:
+                turn.ended, turn.ended_at = "CANCELLED", at
         before = at
     return turns
 
 
-def _end(turn: TimelineTurn, event: events.Finished | events.Failed | events.Cancelled, record: Recorded) -> None:
-    turn.ended, turn.ended_at = ENDS[type(event)], record.at
-    match event:
-        case events.Finished():
-            turn.words = event.answer
-        case events.Failed():
-            turn.words = event.reason
+def task_of(prompt: events.Prompted) -> str:
+    return "\n".join(text_of(content) for content in prompt.content)
 
 
-async def lives_of(db: Database, session_id: str, last: int) -> dict[str, Life]:
+async def timelines_of(db: Database, session_id: str, last: int) -> dict[str, SessionTimeline]:
     """The session and every sub-agent that its `last` turns called, directly or not; empty if there is no session."""
     journals = await tree.read(db, {session_id: (0, END)})
     turns = turns_of(journals.get(session_id, ()))[-last:]
     nodes = await tree.nodes(db, [Root(session_id, session_id, turn.trace) for turn in turns])
     journals |= await tree.read(db, {node.id: (0, node.head) for node in nodes if node.id != session_id})
-    lives = {one: Life(fold(records, blank(one)), tuple(turns_of(records))) for one, records in journals.items()}
+    timelines = {
+        one: SessionTimeline(fold(records, blank(one)), turns_of(records)) for one, records in journals.items()
+    }
     for child, record in ((child, record) for child, records in journals.items() for record in records):
-        if isinstance(record.event, events.Prompted) and (asked := record.event.reply_to) and asked.session in lives:
-            lives[asked.session].tasks[asked.call] = Task(child, record.seq)
-    return lives
+        asked = record.event.reply_to if isinstance(record.event, events.Prompted) else None
+        if asked and asked.session in timelines:
+            timelines[asked.session].tasks[asked.call] = (child, record.seq)
+    return timelines

@@ -7,6 +7,7 @@ from pydantic import Field
 from longhouse.agents.template import Template
 from longhouse.agents.tool_descriptor import ToolDescriptor
 from longhouse.api import pagination, wire
+from longhouse.catalog.drafts import MOST
 
 TOOL: Final[dict[str, Any]] = {
     "name": "stock_of_item",
@@ -34,8 +35,8 @@ TEMPLATE: Final[dict[str, Any]] = {
 }
 ONE: Final[dict[str, Any]] = {"tool": ToolDescriptor, "template": Template}
 ONE_OR_MANY: Final[dict[str, Any]] = {
-    "tool": ToolDescriptor | Annotated[list[ToolDescriptor], Field(max_length=5_000)],
-    "template": Template | Annotated[list[Template], Field(max_length=5_000)],
+    "tool": ToolDescriptor | Annotated[list[ToolDescriptor], Field(max_length=MOST)],
+    "template": Template | Annotated[list[Template], Field(max_length=MOST)],
 }
 EXAMPLES: Final = {"tool": TOOL, "template": TEMPLATE}
 PATCHES: Final[dict[str, Any]] = {"tool": {"timeout": 30.0}, "template": {"llm_policy": {"temperature": 0.0}}}
@@ -102,8 +103,8 @@ def shown(kind: str) -> dict[str, Any]:
     return {f"{kind}_id": EXAMPLES[kind]["name"], **EXAMPLES[kind], **ADDED}
 
 
-def placed(kind: str, version: int = 2, *, is_active: bool = True) -> dict[str, Any]:
-    return {"name": EXAMPLES[kind]["name"], "version": version, "is_active": is_active}
+def placed(kind: str) -> dict[str, Any]:
+    return {"name": EXAMPLES[kind]["name"], "version": 2, "is_active": True}
 
 
 def compared(kind: str) -> dict[str, Any]:
@@ -112,15 +113,21 @@ def compared(kind: str) -> dict[str, Any]:
 
 
 def missing(kind: str) -> dict[int | str, dict[str, Any]]:
-    message = f"There is no such {kind}, or no such version of it."
+    message = f"There is no {kind} 'stock', or no such version of it."
     return {404: error("There is none.", message, code=f"{kind}_not_found")}
 
 
-def published(kind: str) -> dict[int | str, dict[str, Any]]:
-    """The responses of the routes that publish."""
+def named(kind: str, summary: str, description: str, example: Any = None) -> dict[str, Any]:
+    """The documentation of a route that names a tool or a template; without an example, it answers without a body."""
+    status, done = (200, wire.answer(description, example)) if example else (204, {"description": description})
+    return {"summary": summary.format(kind), "status_code": status, "responses": {status: done, **missing(kind)}}
+
+
+def publishing(kind: str) -> dict[str, Any]:
+    """The documentation of a route that publishes."""
     taken = "name: a tool of this name comes with the program, and cannot be published by others."
     wrong = "timeout: Input should be greater than 0."
-    return {
+    responses = {
         201: wire.answer("A new version.", placed(kind)),
         200: wire.answer("This content was there already, and keeps its version.", placed(kind)),
         400: error(
@@ -130,3 +137,4 @@ def published(kind: str) -> dict[int | str, dict[str, Any]]:
             "The name belongs to somebody else.", f"Nothing is published. {taken}", code="name_taken", param="name"
         ),
     }
+    return {"status_code": 201, "openapi_extra": wire.example(**EXAMPLES[kind]), "responses": responses}

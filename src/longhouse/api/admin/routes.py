@@ -32,7 +32,7 @@ class Instances(pagination.Paged):
 @router.get("/admin/sessions", responses={200: docs.listed("One page of sessions.", docs.SESSION)})
 async def list_sessions(db: Db, asked: Annotated[AllSessions, Query()]) -> Response:
     """The sessions of all owners, newest first."""
-    found = await sessions.sessions(db, before=asked.before, limit=asked.fetched, **asked.filters)
+    found = await sessions.sessions(db, **asked.filters, before=asked.before, limit=asked.fetched)
     rows, following = asked.cut(found, cursor_of)
     data = [{**listed(row), "owner": row.owner, "user": row.user} for row in await shown(db, rows)]
     return wire.Json(pagination.page(data, following))
@@ -41,17 +41,9 @@ async def list_sessions(db: Db, asked: Annotated[AllSessions, Query()]) -> Respo
 @router.get("/admin/instances", responses={200: docs.listed("One page of instances.", docs.INSTANCE)})
 async def list_instances(db: Db, asked: Annotated[Instances, Query()]) -> Response:
     """The instances of all workers, most recently used first; `metrics.history` has their recent states."""
-    found = await registry.instances(
-        db,
-        status=asked.status,
-        template=asked.template,
-        worker=asked.worker,
-        before=asked.before,
-        limit=asked.fetched,
-    )
-    return wire.Json(
-        pagination.page(*asked.cut(found, lambda one: pagination.cursor(one.last_used_at, one.instance_id)))
-    )
+    found = await registry.instances(db, **asked.filters, before=asked.before, limit=asked.fetched)
+    rows, following = asked.cut(found, lambda one: pagination.cursor(one.last_used_at, one.instance_id))
+    return wire.Json(pagination.page(rows, following))
 
 
 @router.get("/admin/workers", responses={200: docs.listed("One page of workers.", docs.WORKER)})

@@ -38,11 +38,7 @@ router = strict_router("Admin", auth.admin)
 TheFinder = Annotated[Finder, of_app("finder")]
 
 
-@router.post(
-    "/admin/tools/search",
-    openapi_extra=EXAMPLE,
-    responses={200: docs.listed("Tools, the best first.", TOOL)},
-)
+@router.post("/admin/tools/search", openapi_extra=EXAMPLE, responses={200: docs.listed("Tools, best first.", TOOL)})
 async def search_tools(
     catalog: Annotated[Catalog, of_app("catalog")], finder: TheFinder, asked: SearchRequest
 ) -> Response:
@@ -52,9 +48,7 @@ async def search_tools(
 
 
 @router.post(
-    "/admin/directory/search",
-    openapi_extra=EXAMPLE,
-    responses={200: docs.listed("Agents, the best first.", AGENT)},
+    "/admin/directory/search", openapi_extra=EXAMPLE, responses={200: docs.listed("Agents, best first.", AGENT)}
 )
 async def search_directory(finder: TheFinder, asked: SearchRequest) -> Response:
     """Agents ranked for a query, by their own text and by their best tools."""

@@ -10,9 +10,8 @@ from longhouse.api.admin import docs
 from longhouse.api.admin.catalog import Fields, Name
 from longhouse.api.json_route import of_app, strict_router
 from longhouse.catalog import security
-from longhouse.catalog.service import CatalogService, merge
-from longhouse.catalog.validation import CatalogValidator
-from longhouse.errors import CallerError
+from longhouse.catalog.diff import merge
+from longhouse.catalog.service import CatalogService
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.catalog.repository import Version
 
@@ -46,13 +45,9 @@ router = strict_router("Admin", auth.admin, prefix="/admin/tools/{name}/security
 TheCatalog = Annotated[Catalog, of_app("catalog")]
 
 
-async def _tool(
-    name: Name, catalog: TheCatalog, admission: Annotated[CatalogValidator, of_app("admission")]
-) -> Version:
+async def _tool(name: Name, tools: Annotated[CatalogService, of_app("tools")]) -> Version:
     """The tool that the path names: its active version, or the latest if none is active."""
-    desk = CatalogService(catalog.tools, admission)
-    found = await desk.named(name)
-    return await desk.version(name, found.active or found.latest)
+    return await tools.version(name)
 
 
 Tool = Annotated[Version, Depends(_tool)]
@@ -61,49 +56,26 @@ Tool = Annotated[Version, Depends(_tool)]
 @router.get("", summary="Read what holds for a tool", responses=ANSWERS)
 async def get_policy(catalog: TheCatalog, tool: Tool) -> Response:
     """The policy in the tool's descriptor, the operator's override, and the effective policy."""
-    return wire.Json((await security.held(catalog, tool)).shown())
+    return wire.Json(await security.policy_of(catalog, tool))
 
 
-@router.put(
-    "",
-    summary="Put a policy over a tool",
-    openapi_extra=wire.example(**OVERLAY),
-    responses=ANSWERS,
-)
+@router.put("", summary="Put a policy over a tool", openapi_extra=wire.example(**OVERLAY), responses=ANSWERS)
 async def put_policy(
     caller: auth.Admin, catalog: TheCatalog, tool: Tool, said: Annotated[Fields, wire.Documented(SecurityOverlay)]
 ) -> Response:
     """Replaces the override of a tool, for all versions and publishers; built-in tools, agents and tools of MCP servers
     included. The override replaces the risk; its other fields only narrow what the descriptor allows."""
-    return wire.Json((await security.decide(catalog, tool, lambda before: said, by=caller.publisher)).shown())
+    return wire.Json(await security.decide(catalog, tool, lambda before: said, by=caller.publisher))
 
 
-@router.patch(
-    "",
-    summary="Change the policy over a tool",
-    openapi_extra=wire.example(enabled=False),
-    responses=ANSWERS,
-)
+@router.patch("", summary="Change the policy over a tool", openapi_extra=wire.example(enabled=False), responses=ANSWERS)
 async def patch_policy(caller: auth.Admin, catalog: TheCatalog, tool: Tool, said: Fields) -> Response:
     """Changes some fields of the override: a JSON merge patch, in which null removes a field."""
-    held = await security.decide(catalog, tool, lambda before: _merged(before, said), by=caller.publisher)
-    return wire.Json(held.shown())
+    return wire.Json(await security.decide(catalog, tool, lambda before: merge(before, said), by=caller.publisher))
 
 
-@router.delete(
-    "",
-    status_code=204,
-    summary="Take the policy over a tool away",
-    responses={204: {"description": "The tool's own description holds."}, **docs.missing("tool")},
-)
+@router.delete("", **docs.named("tool", "Take the policy over a {} away", "The tool's own description holds."))
 async def delete_policy(caller: auth.Admin, catalog: TheCatalog, tool: Tool) -> Response:
     """Removes the override: the policy in the tool's descriptor applies again."""
     await security.decide(catalog, tool, lambda before: {}, by=caller.publisher)
     return Response(status_code=204)
-
-
-def _merged(before: dict[str, Any], patch: dict[str, Any]) -> Any:
-    try:
-        return merge(before, patch)
-    except RecursionError:
-        raise CallerError("The patch is nested too deep.") from None

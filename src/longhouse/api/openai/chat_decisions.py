@@ -48,4 +48,4 @@ async def decide(
             if await sessions.session(inbox.db, session.id, session.owner) is None:
                 raise  # the session was deleted meanwhile
             session = await journals.catch_up(inbox.db, session)
-    raise decisions.outrun()
+    raise decisions.too_many_races()

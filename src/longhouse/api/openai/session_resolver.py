@@ -19,9 +19,7 @@ from longhouse.api.openai.idempotency import RequestsInProgress
 from longhouse.api.openai.request import ChatInput, ClientHistory, parse, prior_of, text_of
 from longhouse.api.openai.turn_handle import TurnHandle, append_reply, seen_heads
 from longhouse.api.sessions import decisions
-from longhouse.api.sessions.call_names import meant
-from longhouse.api.sessions.decisions import settled
-from longhouse.api.sessions.waiting import Question, own, waiting_status
+from longhouse.api.sessions.waiting import Question, meant, settled, waiting_status
 from longhouse.api.wire import ChatRequest
 from longhouse.errors import AlreadyReturned, CallerError
 from longhouse.journal import events, fingerprint, imported
@@ -230,7 +228,7 @@ class SessionResolver:
     async def _answered_again(self, chat: ChatInput, session: Session, prompt: Prompted) -> TurnHandle:
         """A message that names an answered question of the session is the next prompt, if no other question is open."""
         status = await waiting_status(self.db, session)
-        if any(one.call.kind == "ask" for one in (*own(session), *status.questions)):
+        if any(one.call.kind == "ask" for one in status.questions):
             raise settled(f"{ANSWERED}; another one is open.")
         return await self._queue(chat, session, prompt)
 

@@ -10,8 +10,8 @@ from longhouse.api.inflight import InflightRequest
 from longhouse.api.openai.turn_handle import TurnHandle
 from longhouse.api.sessions.decisions import all_waiting, undecided, words_on
 from longhouse.api.sessions.tail import Seen, follow
-from longhouse.api.sessions.tree_reader import News, TreeReader
-from longhouse.api.sessions.waiting import Question, WaitingStatus, handles_in, own, waiting_status
+from longhouse.api.sessions.tree_reader import SubagentEvent, TreeReader
+from longhouse.api.sessions.waiting import Question, WaitingStatus, handles_in, waiting_status
 from longhouse.errors import CallerError
 from longhouse.journal import events
 from longhouse.journal.events import Fault, Recorded
@@ -126,7 +126,7 @@ class TurnStream:
         for item in await self._in_order(batch):
             if self.is_over:
                 break
-            if not isinstance(item, News):
+            if not isinstance(item, SubagentEvent):
                 pieces += self._convert_own(item)
             elif item.shown and not self._waits_for_people:
                 pieces.append(Piece(activity=item.shown))
@@ -137,7 +137,7 @@ class TurnStream:
         """Does the turn wait for people only? What sub-agents do meanwhile is shown after the answer."""
         return self._is_ours and not self.session.can_move and not self.session.awaits_agents
 
-    async def _in_order(self, batch: Sequence[Seen]) -> Sequence[Seen | News]:
+    async def _in_order(self, batch: Sequence[Seen]) -> Sequence[Seen | SubagentEvent]:
         """New events of the top session, merged with those of its sub-agents, causes before effects."""
         for item in batch:
             if isinstance(item, Recorded) and item.trace == self.handle.trace and isinstance(item.event, events.Called):
@@ -234,10 +234,10 @@ class TurnStream:
     def _ask(self, status: WaitingStatus) -> list[Piece]:
         """What the turn waits for: questions before decisions, the session's own before those of sub-agents."""
         session = self.session
-        questions = [one for one in status.questions if one.call.kind == "ask"]
+        questions = [one for one in status.subagents if one.call.kind == "ask"]
         if not session.questions and questions:
             return self._finish(questions[0].spoken, questions[0])
-        waiting = all_waiting(session, status)
+        waiting = all_waiting(status)
         if session.questions or all(one.session.id == session.id for one in waiting):
             return self._finish(session.last_words or "")
         return self._finish(words_on(waiting, session), self._of_subagent(waiting[0]))
@@ -246,7 +246,7 @@ class TurnStream:
         """The turn waits for a person and the message waits too: the response lists what is open and ends at once."""
         if not self.handle.is_aside:
             status = await waiting_status(self.db, self.session)
-            questions = (one for one in (*own(self.session), *status.questions) if one.call.kind == "ask")
+            questions = (one for one in status.questions if one.call.kind == "ask")
             if first := next(questions, None):
                 question = self._of_subagent(first)
                 return self._finish(f"{BEHIND_QUESTION}\n\n{first.spoken if question else first.text}", question)

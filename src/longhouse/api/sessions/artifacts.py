@@ -9,7 +9,7 @@ from fastapi import Response
 
 from longhouse.api import auth, pagination, wire
 from longhouse.api.json_route import strict_router
-from longhouse.api.sessions.routes import SESSION, Held
+from longhouse.api.sessions.routes import SESSION, Held, Loaded
 from longhouse.journal.session import Artifact, Session
 from longhouse.store import files
 
@@ -20,16 +20,14 @@ router = strict_router("Sessions", auth.user)
 
 
 @router.get(f"{SESSION}/artifacts")
-async def list_artifacts(caller: auth.User, sessions: Held, session_id: str) -> Response:
+async def list_artifacts(session: Loaded) -> Response:
     """The files that the session's tools created, oldest first."""
-    session = await sessions.load(caller, session_id)
     return wire.Json(pagination.page([_described(session, artifact) for artifact in session.files]))
 
 
 @router.get(f"{SESSION}/artifacts/{{artifact_id}}")
-async def get_artifact(caller: auth.User, sessions: Held, session_id: str, artifact_id: str) -> Response:
+async def get_artifact(sessions: Held, session: Loaded, artifact_id: str) -> Response:
     """Downloads one file: by its id, or by the id of the call that created it (the first of several)."""
-    session = await sessions.load(caller, session_id)
     found = next((one for one in session.files if artifact_id in (str(one.seq), one.file.call)), None)
     content = await files.content(sessions.db, found.file.digest) if found else None
     if found is None or content is None:
@@ -38,9 +36,8 @@ async def get_artifact(caller: auth.User, sessions: Held, session_id: str, artif
 
 
 @router.get(f"{SESSION}/sources")
-async def list_sources(caller: auth.User, sessions: Held, session_id: str) -> Response:
+async def list_sources(session: Loaded) -> Response:
     """The sources that the session's tools found, in the order of their numbers."""
-    session = await sessions.load(caller, session_id)
     sources = [_source(url, source) for url, source in session.context.get("sources", {}).items()]
     return wire.Json(pagination.page(sorted(sources, key=lambda source: (source["number"] is None, source["number"]))))
 
@@ -65,28 +62,20 @@ def _headers(artifact: Artifact) -> dict[str, str]:
     content."""
     name = PurePosixPath(artifact.file.path).name or "artifact"
     plain = re.sub(r"[^A-Za-z0-9._-]", "_", name)
+    media_type = artifact.file.media_type
+    if not _MEDIA_TYPE.fullmatch(media_type):
+        media_type = "application/octet-stream"
     return {
-        "content-type": _content_type(artifact.file.media_type),
+        "content-type": f"{media_type}; charset=utf-8" if media_type.startswith("text/") else media_type,
         "content-disposition": f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}",
         "x-content-type-options": "nosniff",
         "content-security-policy": "sandbox; default-src 'none'",
     }
 
 
-def _content_type(media_type: str) -> str:
-    if not _MEDIA_TYPE.fullmatch(media_type):
-        return "application/octet-stream"
-    return f"{media_type}; charset=utf-8" if media_type.startswith("text/") else media_type
-
-
 def _source(url: str, source: Any) -> dict[str, Any]:
     """A source in our format, whichever tool wrote it."""
-    told = source if isinstance(source, dict) else {}
-    number = told.get("number")
-    return {
-        "number": number if isinstance(number, int) else None,
-        "url": url,
-        "title": told.get("title", ""),
-        "snippet": told.get("snippet", ""),
-        "full_content": told.get("full_content", ""),
-    }
+    found = source if isinstance(source, dict) else {}
+    number = found.get("number")
+    texts = {name: found.get(name, "") for name in ("title", "snippet", "full_content")}
+    return {"number": number if isinstance(number, int) else None, "url": url, **texts}

@@ -1,4 +1,4 @@
-"""The resume cursor of a tree stream: an event id with which a client continues on any server."""
+"""The resume cursor of an event stream: an event id with which a client continues on any server."""
 
 import base64
 import hashlib
@@ -12,6 +12,7 @@ from longhouse.errors import CallerError
 from longhouse.store.database import Database
 from longhouse.store.delegation import tree
 from longhouse.store.delegation.tree import Root
+from longhouse.store.sessions import SessionRow
 
 BEGINNING: Final = "0"
 LONGEST: Final = 60_000
@@ -22,8 +23,8 @@ _decoder: Final = msgspec.json.Decoder(tuple[str, _Seq, dict[str, _Seq]])
 
 
 @dataclass(slots=True)
-class TreeCursor:
-    """How far a client has read each journal of a tree."""
+class SessionCursor:
+    """How far a client has read the journal of a session."""
 
     root: str
     seen_heads: dict[str, int]
@@ -35,24 +36,37 @@ class TreeCursor:
 
     @property
     def id(self) -> str:
-        below = {_mark(session): seq for session, seq in self.seen_heads.items() if session != self.root}
-        written = msgspec.json.encode((_mark(self.root), self.seq, below))
-        return base64.urlsafe_b64encode(written).decode().rstrip("=")
+        return str(self.seq)
 
 
-async def cursor_of(db: Database, root: str, text: str) -> TreeCursor:
+class TreeCursor(SessionCursor):
+    """How far a client has read each journal of a tree."""
+
+    @property
+    def id(self) -> str:
+        subagents = {_mark(session): seq for session, seq in self.seen_heads.items() if session != self.root}
+        encoded = msgspec.json.encode((_mark(self.root), self.seq, subagents))
+        return base64.urlsafe_b64encode(encoded).decode().rstrip("=")
+
+
+async def cursor_of(db: Database, row: SessionRow, text: str, *, is_tree: bool) -> SessionCursor:
     """Decodes a cursor; an invalid one, or one of another session, is refused."""
+    if not is_tree:
+        if not (text.isascii() and text.isdecimal() and len(text) < 19 and int(text) <= row.head):
+            raise _refusal()
+        return SessionCursor(row.id, {row.id: int(text)})
     if text == BEGINNING:
-        return TreeCursor(root, {})
-    mark, seq, below = _read(text)
-    known = {_mark(node.id): node for node in await tree.nodes(db, [Root(root, root, None)])}
-    seqs = {mark: seq, **below}
-    if mark != _mark(root) or mark in below or any(key not in known or seqs[key] > known[key].head for key in seqs):
+        return TreeCursor(row.id, {})
+    mark, seq, subagents = _decoded(text)
+    known = {_mark(node.id): node for node in await tree.nodes(db, [Root(row.id, row.id, None)])}
+    seqs = {mark: seq, **subagents}
+    is_ours = mark == _mark(row.id) and mark not in subagents
+    if not is_ours or any(key not in known or seqs[key] > known[key].head for key in seqs):
         raise _refusal()
-    return TreeCursor(root, {known[key].id: seqs[key] for key in seqs})
+    return TreeCursor(row.id, {known[key].id: seqs[key] for key in seqs})
 
 
-def _read(text: str) -> tuple[str, int, dict[str, int]]:
+def _decoded(text: str) -> tuple[str, int, dict[str, int]]:
     try:
         if len(text) > LONGEST:
             raise _refusal()

@@ -3,59 +3,59 @@
 import re
 import unicodedata
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Final
 
 from longhouse import clock
-from longhouse.api.sessions.waiting import Question, WaitingStatus, named, own, waiting_status
+from longhouse.api.sessions.waiting import Question, WaitingStatus, is_late, named, waiting_status
 from longhouse.errors import CallerError
 from longhouse.journal.events import Decision
 from longhouse.journal.pending_decisions import Undecided, words_for
-from longhouse.journal.session import Open, Session
+from longhouse.journal.session import Session
 from longhouse.store.database import Database
 
 # Unambiguous words only: anything else is no decision. Each is in the form that `plain` returns.
-YES: Final = """
-    yes/y/yeah/yep/yes please/ok/o k/okay/yes ok/approve/approved/i approve/approve it/yes approve/confirm/confirmed
-    i confirm/agreed/go ahead/yes go ahead
-    да/да пожалуйста/ок/окей/да ок/одобряю/да одобряю/одобрить/одобрено/подтверждаю/да подтверждаю/разрешаю
-    да разрешаю/согласен/согласна/да согласен/да согласна
-    是/是的/好/好的/可以/行/同意/我同意/批准/我批准/确认/確認/允许/允許
-"""
-NO: Final = """
-    no/n/nope/no thanks/no thank you/deny/denied/i deny/deny it/no deny/reject/rejected/i reject/reject it/decline
-    declined/refuse/refused/do not/dont/no dont/no do not
-    нет/нет спасибо/не надо/нет не надо/не нужно/отклонить/отклоняю/отклонено/запрещаю/не одобряю/нет не одобряю
-    не разрешаю/не согласен/не согласна/отказать/отказываю
-    不/不是/不行/不要/不可以/不好/不同意/我不同意/不批准/不允许/不允許/否/拒绝/拒絕/我拒绝/我拒絕
-"""
-HAPPENED: Final = """
-    happened/it happened/it did happen/yes it happened
-    произошло/это произошло/случилось/выполнено
-    已发生/发生了/已經發生/已经发生/發生了
-"""
-DID_NOT_HAPPEN: Final = """
-    did not happen/it did not happen/didnt happen/it didnt happen/no it did not happen/no it didnt happen/not happened
-    не произошло/этого не произошло/не случилось/не выполнено
-    未发生/没发生/没有发生/未發生/沒有發生
-"""
-GIVE_UP: Final = """
-    give up/give it up/i give up
-    прекратить/прекрати/сдаюсь/оставить как есть
-    放弃/放棄
-"""
+WORDS: Final[dict[Decision, str]] = {
+    "approve": """
+        yes/y/yeah/yep/yes please/ok/o k/okay/yes ok/approve/approved/i approve/approve it/yes approve/confirm/confirmed
+        i confirm/agreed/go ahead/yes go ahead
+        да/да пожалуйста/ок/окей/да ок/одобряю/да одобряю/одобрить/одобрено/подтверждаю/да подтверждаю/разрешаю
+        да разрешаю/согласен/согласна/да согласен/да согласна
+        是/是的/好/好的/可以/行/同意/我同意/批准/我批准/确认/確認/允许/允許
+    """,
+    "deny": """
+        no/n/nope/no thanks/no thank you/deny/denied/i deny/deny it/no deny/reject/rejected/i reject/reject it/decline
+        declined/refuse/refused/do not/dont/no dont/no do not
+        нет/нет спасибо/не надо/нет не надо/не нужно/отклонить/отклоняю/отклонено/запрещаю/не одобряю/нет не одобряю
+        не разрешаю/не согласен/не согласна/отказать/отказываю
+        不/不是/不行/不要/不可以/不好/不同意/我不同意/不批准/不允许/不允許/否/拒绝/拒絕/我拒绝/我拒絕
+    """,
+    "happened": """
+        happened/it happened/it did happen/yes it happened
+        произошло/это произошло/случилось/выполнено
+        已发生/发生了/已經發生/已经发生/發生了
+    """,
+    "did_not_happen": """
+        did not happen/it did not happen/didnt happen/it didnt happen/no it did not happen/no it didnt happen
+        not happened
+        не произошло/этого не произошло/не случилось/не выполнено
+        未发生/没发生/没有发生/未發生/沒有發生
+    """,
+    "give_up": """
+        give up/give it up/i give up
+        прекратить/прекрати/сдаюсь/оставить как есть
+        放弃/放棄
+    """,
+}
 
 
-def _meaning(**words: str) -> dict[str, Decision]:
-    """Inverts decision -> words into word -> decision."""
-    found: dict[str, Decision] = {}
-    for decision, said in words.items():
-        found |= {one.strip(): decision for line in said.splitlines() for one in line.split("/") if one.strip()}  # type: ignore[misc]  # the names are decisions
-    return found
+def _meaning(*decisions: Decision) -> dict[str, Decision]:
+    """Word -> decision."""
+    lines = [(one, line.strip()) for one in decisions for line in WORDS[one].splitlines()]
+    return {word: one for one, line in lines for word in line.split("/") if word}
 
 
-ON_APPROVAL: Final = _meaning(approve=YES, deny=NO)
-ON_UNCERTAIN: Final = _meaning(happened=HAPPENED, did_not_happen=DID_NOT_HAPPEN, give_up=GIVE_UP)
+ON_APPROVAL: Final = _meaning("approve", "deny")
+ON_UNCERTAIN: Final = _meaning("happened", "did_not_happen", "give_up")
 """A bare yes or no is no decision here: "no" would run the call again."""
 
 RACES: Final = 20
@@ -76,33 +76,32 @@ def read(
     if len(text) > LONGEST:
         return None
     text = unicodedata.normalize("NFKC", text)
-    meant, said = _named_in(text, named(waiting, top, reply_to), top)
-    if len(meant) != 1:
+    calls, rest = _named_in(text, named(waiting, top, reply_to), top)
+    if len(calls) != 1:
         return None
-    [one] = meant
-    is_named = reply_to is not None or said != text
-    meaning = ON_UNCERTAIN if one.call.uncertain else ON_APPROVAL
-    decision = meaning.get(plain(said.casefold()))
+    [one] = calls
+    is_named = reply_to is not None or rest != text
+    decision = (ON_UNCERTAIN if one.call.uncertain else ON_APPROVAL).get(plain(rest.casefold()))
     if decision is None or not _undecided(one, top).by_word:
         return None
-    return (one, decision) if is_named or _was_told(one, top) else None
+    return (one, decision) if is_named or _was_shown(one, top) else None
 
 
-def _named_in(text: str, meant: list[Question], top: Session) -> tuple[list[Question], str]:
+def _named_in(text: str, calls: list[Question], top: Session) -> tuple[list[Question], str]:
     """The calls that the text names, and the text without the name; if it names none, all calls and the whole text."""
-    labels = sorted({one.label(top) for one in meant}, key=len, reverse=True)
+    labels = sorted({one.label(top) for one in calls}, key=len, reverse=True)
     # Case-sensitive first: names may differ by case alone.
     for case in (re.NOFLAG, re.IGNORECASE):
         for label in labels:
             # Letters of other scripts may be adjacent without a space.
             whole = rf"(?<![\w./-])(?<!\w[:@]){re.escape(label)}(?![\w/-])"
-            said, found = re.subn(whole, " ", text, flags=re.ASCII | case)
+            rest, found = re.subn(whole, " ", text, flags=re.ASCII | case)
             if found:
-                return [one for one in meant if re.fullmatch(re.escape(label), one.label(top), case)], said
-    return meant, text
+                return [one for one in calls if re.fullmatch(re.escape(label), one.label(top), case)], rest
+    return calls, text
 
 
-def _was_told(question: Question, top: Session) -> bool:
+def _was_shown(question: Question, top: Session) -> bool:
     """Has the user seen this question? False if its turn, or the turn of the top session, was moved on elsewhere: the
     chat still shows what waited before, unless the user has sent a message since."""
     spoke = top.turn.spoke if top.turn else None
@@ -125,36 +124,30 @@ def plain(text: str) -> str:
 async def undecided(db: Database, session: Session) -> list[Question]:
     """Calls that wait for a decision, in the session and its sub-agents; those past their deadline count as denied."""
     now = clock.now()
-    return [one for one in all_waiting(session, await waiting_status(db, session)) if not is_late(one.call, now)]
+    return [one for one in all_waiting(await waiting_status(db, session)) if not is_late(one.call, now)]
 
 
-def all_waiting(session: Session, below: WaitingStatus) -> list[Question]:
+def all_waiting(status: WaitingStatus) -> list[Question]:
     """The same, including calls past their deadline: the session's own first."""
-    return [one for one in (*own(session), *below.questions) if _awaits_decision(one.call)]
+    return [one for one in status.questions if one.call.uncertain or one.call.approve_by is not None]
 
 
 def words_on(waiting: Sequence[Question], top: Session, *, is_own_user: bool = True) -> str:
     """The text that lists the waiting calls and how to decide, for the chat of the top session."""
-    told = [_undecided(one, top, is_own_user=is_own_user) for one in waiting]
-    return words_for(told, top.id)
+    return words_for([_undecided(one, top, is_own_user=is_own_user) for one in waiting], top.id)
 
 
-def decidable(session: Session, decision: Decision) -> list[Open]:
-    """The calls of this session for which this decision is possible now."""
-    if decision == "approve":
-        # Past its deadline a call counts as denied, even if no worker has recorded that yet.
-        return [call for call in session.unapproved if not is_late(call, clock.now())]
-    return session.unapproved if decision == "deny" else session.uncertain
+def is_possible(decision: Decision, question: Question) -> bool:
+    """Is this decision on the call possible now?"""
+    session, call = question.session, question.call
+    if decision not in ("approve", "deny"):
+        return call in session.uncertain
+    # Past its deadline a call counts as denied, even if no worker has recorded that yet.
+    return call in session.unapproved and not (decision == "approve" and is_late(call, clock.now()))
 
 
-def outrun() -> CallerError:
-    """The error after `RACES` lost races."""
+def too_many_races() -> CallerError:
     return CallerError("The session moved on each time; try again.", status=409, code="busy")
-
-
-def settled(message: str) -> CallerError:
-    """The error for a call that is already decided."""
-    return CallerError(message, status=409, code="already_settled")
 
 
 def is_own_user(session: Session, user: str | None) -> bool:
@@ -175,11 +168,3 @@ def _undecided(question: Question, top: Session, *, is_own_user: bool = True) ->
         asked_by="" if session.id == top.id else session.agent,
         label=question.label(top),
     )
-
-
-def _awaits_decision(call: Open) -> bool:
-    return call.uncertain or call.approve_by is not None
-
-
-def is_late(call: Open, now: datetime) -> bool:
-    return call.approve_by is not None and call.approve_by <= now

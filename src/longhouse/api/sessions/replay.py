@@ -82,8 +82,4 @@ async def _before(db: Database, session_id: str, step: int) -> tuple[Session, Re
                 if replies == step:
                     return fold(page[:nth], session), record.event
         session = fold(page, session)
-    raise wire.not_found(f"There is no step {_short(step)} in this session.", code="step_not_found")
-
-
-def _short(step: int) -> str:
-    return str(step) if abs(step) < 10**9 else "with that number"
+    raise wire.not_found(f"There is no step {str(step)[:20]} in this session.", code="step_not_found")

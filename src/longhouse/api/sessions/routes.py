@@ -4,7 +4,7 @@ from functools import partial
 from typing import Annotated, Any, Final
 
 import msgspec
-from fastapi import Query, Response
+from fastapi import Depends, Query, Response
 from pydantic import Field, StrictStr
 
 from longhouse.agents import window
@@ -15,12 +15,10 @@ from longhouse.api.json_route import of_app, strict_router
 from longhouse.api.openai.session_resolver import no_such_question
 from longhouse.api.pagination import Omittable
 from longhouse.api.sessions import decisions
-from longhouse.api.sessions.call_names import meant
-from longhouse.api.sessions.decisions import settled
-from longhouse.api.sessions.waiting import Question, WaitingStatus, own, shown, waiting_status
+from longhouse.api.sessions.waiting import Question, WaitingStatus, meant, settled, shown, waiting_status
 from longhouse.errors import AlreadyReturned, CallerError
 from longhouse.journal import events
-from longhouse.journal.session import Session, State
+from longhouse.journal.session import Session, State, Turn
 from longhouse.journal.visible_text import readable_json
 from longhouse.runtime.inbox import Inbox
 from longhouse.store import journals
@@ -38,10 +36,6 @@ class SessionFilters(pagination.Paged):
     since: Omittable[pagination.Moment] = Field(None, description="Opened at this moment or later")
     until: Omittable[pagination.Moment] = Field(None, description="Opened before this moment")
 
-    @property
-    def filters(self) -> dict[str, Any]:
-        return self.model_dump(exclude={"limit", "before"})
-
 
 class OwnSessions(SessionFilters):
     parent: Omittable[str] = Field(None, description="Started by this session")
@@ -58,12 +52,9 @@ class Approval(wire.Strict):
     result: StrictStr | None = None
     comment: StrictStr = ""
 
-    def of(self, call: str) -> events.Decided:
-        return events.Decided(call=call, decision=self.decision, by="user", comment=self.comment)
-
 
 class Sessions:
-    """The operations on sessions; the routes below only translate between them and HTTP."""
+    """What the routes about sessions work with."""
 
     def __init__(self, inbox: Inbox, catalog: Catalog) -> None:
         self.inbox = inbox
@@ -82,55 +73,19 @@ class Sessions:
         row = await self.find(caller, session_id)
         return await journals.load(self.db, session_id, row.head)
 
-    async def answer(self, caller: Caller, session_id: str, text: str, call_id: str | None) -> Session:
-        """Answers a question of the session, or of one of its sub-agents."""
-        session = await self.load(caller, session_id)
-        questions = await meant(self.db, session, call_id, lambda one: one.call.kind == "ask")
-        if not questions and call_id is not None and not await tree.was_answered(self.db, session, call_id):
-            raise no_such_question(call_id, "call_id")
-        if not questions:
-            raise settled("There is no open question to answer: it was answered already, or never asked.")
-        asked = questions[0]
-        try:
-            delivered = await self.inbox.answer(asked.session, asked.call.call, text)
-        except AlreadyReturned:
-            raise settled("This question was answered already.") from None
-        except journals.NotThere:
-            raise _missing() from None
-        return delivered.session if asked.session is session else await self.load(caller, session_id)
-
-    async def decide(self, caller: Caller, session_id: str, approval: Approval) -> Session:
-        """Approves or denies a call, or settles a call with an unknown outcome, in its current state."""
-        first: Question | None = None
-        for _ in range(decisions.RACES):
-            session = await self.load(caller, session_id)
-            found = await meant(self.db, session, approval.call_id, partial(_may_decide, approval.decision))
-            if not found or (first and not found[0].is_same(first)):
-                raise settled("There is no such open decision on this call: it was settled already, or never asked.")
-            first = found[0]
-            try:
-                await self.inbox.decide(first.session, approval.of(first.call.call), approval.result)
-            except journals.NotThere:
-                continue
-            return await journals.catch_up(self.db, session)
-        raise decisions.outrun()
-
-    async def forget(self, caller: Caller, session_id: str) -> None:
-        """Deletes the session and all sub-agents that it called, in any state, with their whole content."""
-        await self.find(caller, session_id)
-        if not await self.inbox.forget(session_id, caller.owner):
-            raise _missing()
-
-    async def cancel(self, caller: Caller, session_id: str) -> Session:
-        """Cancels the running turn, or the next queued one; in an idle session, its background delegations."""
-        return await self.inbox.cancel(await self.load(caller, session_id))
-
 
 Held = Annotated[Sessions, of_app("sessions")]
-"""The dependency of every route about sessions."""
 SESSION: Final = "/v1/sessions/{session_id}"
 
 router = strict_router("Sessions", auth.user)
+
+
+async def _load(caller: auth.User, sessions: Held, session_id: str) -> Session:
+    return await sessions.load(caller, session_id)
+
+
+Loaded = Annotated[Session, Depends(_load)]
+"""The caller's session that the path names. Not for routes with a body, whose mistakes are reported first."""
 
 
 @router.get("/v1/sessions")
@@ -144,16 +99,14 @@ async def list_sessions(caller: auth.User, sessions: Held, asked: Annotated[OwnS
 
 
 @router.get(SESSION)
-async def get_session(caller: auth.User, sessions: Held, session_id: str) -> Response:
+async def get_session(sessions: Held, session: Loaded) -> Response:
     """One session: its state, its current activity, what it waits for, its results."""
-    session = await sessions.load(caller, session_id)
     return wire.Json(described(session, await waiting_status(sessions.db, session)))
 
 
 @router.get(f"{SESSION}/messages")
-async def get_messages(caller: auth.User, sessions: Held, session_id: str) -> Response:
+async def get_messages(sessions: Held, session: Loaded) -> Response:
     """The session's history as OpenAI messages."""
-    session = await sessions.load(caller, session_id)
     template = await sessions.catalog.templates.find(session.agent) or Template(name=session.agent)
     return wire.Json(pagination.page(list(window.history(session, template))))
 
@@ -161,7 +114,21 @@ async def get_messages(caller: auth.User, sessions: Held, session_id: str) -> Re
 @router.post(f"{SESSION}/clarification", status_code=202, openapi_extra=wire.example(answer="Oslo"))
 async def clarify(caller: auth.User, sessions: Held, session_id: str, answer: Answer) -> Response:
     """Answers the oldest open question, or the one that `call_id` names."""
-    return _accepted(session_id, await sessions.answer(caller, session_id, answer.answer, answer.call_id))
+    session, call_id = await sessions.load(caller, session_id), answer.call_id
+    questions = await meant(sessions.db, session, call_id, lambda one: one.call.kind == "ask")
+    if not questions and call_id is not None and not await tree.was_answered(sessions.db, session, call_id):
+        raise no_such_question(call_id, "call_id")
+    if not questions:
+        raise settled("There is no open question to answer: it was answered already, or never asked.")
+    asked = questions[0]
+    try:
+        delivered = await sessions.inbox.answer(asked.session, asked.call.call, answer.answer)
+    except AlreadyReturned:
+        raise settled("This question was answered already.") from None
+    except journals.NotThere:
+        raise _missing() from None
+    is_own = asked.session is session
+    return _accepted(delivered.session if is_own else await sessions.load(caller, session_id))
 
 
 @router.post(
@@ -172,42 +139,48 @@ async def clarify(caller: auth.User, sessions: Held, session_id: str, answer: An
 async def approve(caller: auth.User, sessions: Held, session_id: str, approval: Approval) -> Response:
     """Approves or denies a waiting call; or reports the outcome of a call whose worker was lost:
     happened (with its result), did_not_happen, give_up."""
-    return _accepted(session_id, await sessions.decide(caller, session_id, approval))
+    decision, first = approval.decision, None
+    for _ in range(decisions.RACES):
+        session = await sessions.load(caller, session_id)
+        found = await meant(sessions.db, session, approval.call_id, partial(decisions.is_possible, decision))
+        if not found or (first and not found[0].is_same(first)):
+            raise settled("There is no such open decision on this call: it was settled already, or never asked.")
+        first = found[0]
+        decided = events.Decided(call=first.call.call, decision=decision, by="user", comment=approval.comment)
+        try:
+            await sessions.inbox.decide(first.session, decided, approval.result)
+        except journals.NotThere:
+            continue
+        return _accepted(await journals.catch_up(sessions.db, session))
+    raise decisions.too_many_races()
 
 
 @router.post(f"{SESSION}/cancel", status_code=202)
-async def cancel(caller: auth.User, sessions: Held, session_id: str) -> Response:
+async def cancel(sessions: Held, session: Loaded) -> Response:
     """Cancels the running turn, or the next queued one; in an idle session, its background delegations."""
-    return _accepted(session_id, await sessions.cancel(caller, session_id))
+    return _accepted(await sessions.inbox.cancel(session))
 
 
 @router.delete(SESSION)
 async def forget(caller: auth.User, sessions: Held, session_id: str) -> Response:
     """Deletes the session and the sub-agents that it called: none of their content is left."""
-    await sessions.forget(caller, session_id)
+    await sessions.find(caller, session_id)
+    if not await sessions.inbox.forget(session_id, caller.owner):
+        raise _missing()
     return wire.Json({"id": session_id, "object": "session.deleted", "deleted": True})
 
 
-def _accepted(session_id: str, session: Session) -> Response:
-    return wire.Json({"session_id": session_id, "state": session.state}, status_code=202)
+def _accepted(session: Session) -> Response:
+    return wire.Json({"session_id": session.id, "state": session.state}, status_code=202)
 
 
 def cursor_of(row: views.SessionRow) -> str:
     return pagination.cursor(row.created_at, row.id)
 
 
-def _may_decide(decision: events.Decision, question: Question) -> bool:
-    return question.call in decisions.decidable(question.session, decision)
-
-
-def described(session: Session, below: WaitingStatus) -> dict[str, Any]:
+def described(session: Session, status: WaitingStatus) -> dict[str, Any]:
     """A session with all details; its state includes that of its sub-agents."""
     turn = session.turn
-    counters = {
-        "iteration": turn.iteration if turn else 0,
-        "searches_used": turn.searches_used if turn else 0,
-        "clarifications_used": turn.clarifications_used if turn else 0,
-    }
     return {
         "session_id": session.id,
         "template_id": session.agent,
@@ -217,11 +190,11 @@ def described(session: Session, below: WaitingStatus) -> dict[str, Any]:
         "conversation_id": session.conversation,
         "label": session.label,
         "trace_id": turn.trace if turn else None,
-        "state": below.state or session.state,
+        "state": status.state or session.state,
         "task": turn.task if turn else None,
-        "counters": counters,
-        "context_snapshot": snapshot_of(session, below),
-        "questions": [_question(one, session) for one in (*own(session), *below.questions)],
+        "counters": _counters(turn),
+        "context_snapshot": snapshot_of(session, status),
+        "questions": [_question(one, session) for one in status.questions],
         "queued": len(session.queue),
         "result": turn.answer if turn and turn.ended else None,
         "error": turn.error if turn else None,
@@ -232,18 +205,21 @@ def described(session: Session, below: WaitingStatus) -> dict[str, Any]:
     }
 
 
-def snapshot_of(session: Session, below: WaitingStatus) -> dict[str, Any]:
+def snapshot_of(session: Session, status: WaitingStatus) -> dict[str, Any]:
     turn = session.turn
     return {
-        "state": below.state or session.state,
-        "iteration": turn.iteration if turn else 0,
-        "searches_used": turn.searches_used if turn else 0,
-        "clarifications_used": turn.clarifications_used if turn else 0,
+        "state": status.state or session.state,
+        **_counters(turn),
         "searches": session.context.get("searches", []),
         "sources": session.context.get("sources", {}),
         "execution_result": turn.answer if turn else None,
         "current_step_reasoning": session.context.get("current_step_reasoning"),
     }
+
+
+def _counters(turn: Turn | None) -> dict[str, int]:
+    counters = ("iteration", "searches_used", "clarifications_used")
+    return {name: getattr(turn, name) if turn else 0 for name in counters}
 
 
 def _question(question: Question, top: Session) -> dict[str, Any]:

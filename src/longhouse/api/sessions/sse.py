@@ -1,76 +1,158 @@
-"""A session's journal as server-sent events: facts with ids, fragments without."""
+"""GET /v1/sessions/{id}/events: a session's journal, or those of its whole tree, as server-sent events.
 
-from collections.abc import AsyncGenerator, Iterable
+Facts have ids and fragments have none; causes come before effects.
+"""
 
-from longhouse.api import streaming
-from longhouse.api.sessions.tail import follow
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from typing import Annotated, Final, Literal
+
+from fastapi import Header, Query, Response
+from pydantic import Field
+
+from longhouse.api import auth, streaming, wire
+from longhouse.api.json_route import strict_router
+from longhouse.api.pagination import Omittable, YesOrNo
+from longhouse.api.sessions.cursor import BEGINNING, SessionCursor, cursor_of
+from longhouse.api.sessions.routes import SESSION, Held
+from longhouse.api.sessions.tail import Seen, follow
+from longhouse.api.sessions.tree_reader import SubagentEvent, TreeReader
 from longhouse.api.sessions.waiting import waiting_status
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
 from longhouse.journal.fold import fold
 from longhouse.journal.session import Session
-from longhouse.runtime.bus import Bus, Draft, Fragment
+from longhouse.runtime.bus import Bus, Fragment, SubagentsChanged
 from longhouse.store import journals
 from longhouse.store.database import Database
+from longhouse.store.delegation import tree
+from longhouse.store.delegation.tree import Root
+
+POLL_EVERY: Final = 1.0
+"""Seconds between polls: sub-agents in other processes send no hints, so their journals are polled."""
+
+
+router = strict_router("Sessions", auth.user)
+
+
+class Following(wire.Strict):
+    after: str = Field(BEGINNING, description="Continue after the event with this id")
+    until: Literal["rest", "never"] = Field("rest", description="Close when nobody can move, or never")
+    tree: YesOrNo = Field("false", description="Also what the agents beneath do")
+    deltas: YesOrNo = Field("true", description="Also what is being written")
+
+
+LastEventId = Annotated[Omittable[str], Header(alias="Last-Event-ID", description="The same; it wins over `after`")]
+
+
+@router.get(f"{SESSION}/events")
+async def get_events(
+    caller: auth.User,
+    sessions: Held,
+    session_id: str,
+    asked: Annotated[Following, Query()],
+    last_event_id: LastEventId = None,
+) -> Response:
+    """The session's events as server-sent events; resume with `Last-Event-ID` or `after`."""
+    db, deltas, is_tree = sessions.db, asked.deltas == "true", asked.tree == "true"
+    row = await sessions.find(caller, session_id)
+    cursor = await cursor_of(db, row, last_event_id or asked.after or BEGINNING, is_tree=is_tree)
+    reader = TreeReader.of_session(db, row.id, row.conversation_id, cursor.seen_heads) if is_tree else None
+    resting = await journals.load(db, row.id, row.head) if asked.until == "rest" else None
+    return streaming.EventStream(events_of(db, sessions.bus, cursor, reader, until_rest_of=resting, deltas=deltas))
 
 
 async def events_of(
-    db: Database, bus: Bus, session_id: str, after: int, *, until_rest_of: Session | None, deltas: bool
+    db: Database,
+    bus: Bus,
+    cursor: SessionCursor,
+    reader: TreeReader | None = None,
+    *,
+    until_rest_of: Session | None,
+    deltas: bool,
 ) -> AsyncGenerator[bytes, None]:
-    """Journal events after the id come first, then the draft of the running step, then live events.
+    """Journal events after the cursor come first, then the draft of the running step, then live events.
 
-    `until_rest_of`: the current session, folded along to end the stream when the session rests. Without it the stream
-    never ends by itself, and a client that only listens costs no fold.
+    `reader`: reads the sub-agents too; without it, the stream shows the session alone. `until_rest_of`: the current
+    session, folded along to end the stream when the session rests, and with a reader when no session of the tree can
+    proceed. Without it the stream never ends by itself, and a client that only listens costs no fold.
     """
-    watch = Watch(db, until_rest_of)
-    with bus.subscribed(session_id) as subscription:
+    top, watch, silent = cursor.root, _Watch(db, until_rest_of, has_subagents=reader is not None), 0
+    beat = POLL_EVERY if reader else streaming.HEARTBEAT_EVERY
+    with bus.subscribed(top) as subscription:
         # A draft is sent after the events that its step is based on, even if they were appended during this read.
-        while (page := await journals.read(db, session_id, after)) or is_ahead(bus.draft(session_id), after):
-            yield b"".join(fact(session_id, record, record.seq) for record in page)
-            watch.see(page)
-            after = page[-1].seq if page else after
-        if await watch.is_over():
-            return
-        if deltas and (draft := bus.draft(session_id)):
-            yield snapshot(draft)
-        async for batch in follow(db, session_id, subscription, after=after, beat=streaming.HEARTBEAT_EVERY):
-            shown = [item for item in batch if isinstance(item, Recorded) or (deltas and isinstance(item, Fragment))]
-            pieces = [_piece(session_id, item) for item in shown]
-            if pieces or not batch:
-                yield b"".join(pieces) or streaming.HEARTBEAT
-            watch.see(item for item in batch if isinstance(item, Recorded))
-            if await watch.is_over():
+        while (items := await _so_far(db, cursor, reader)) or ((draft := bus.draft(top)) and draft.after > cursor.seq):
+            watch.see(items)
+            if pieces := b"".join(_pieces(cursor, items)):
+                yield pieces
+        is_over = await watch.is_over()
+        if deltas and not is_over and (draft := bus.draft(top)):
+            yield streaming.named("delta.snapshot", draft)
+        if is_over:
+            subscription.put(SubagentsChanged())
+        async for hints in follow(db, top, subscription, after=cursor.seq, beat=beat):
+            batch = hints if deltas else [item for item in hints if not isinstance(item, Fragment)]
+            if hints and not batch:
+                continue
+            watch.see(batch)
+            pieces = b"".join(_pieces(cursor, await reader.since(batch) if reader else batch))
+            silent = silent if hints else silent + 1
+            if pieces or silent * beat >= streaming.HEARTBEAT_EVERY:
+                yield pieces or streaming.HEARTBEAT
+                silent = 0
+            is_whole = reader is None or reader.is_whole
+            if is_over and is_whole and all(isinstance(item, SubagentsChanged) for item in batch):
                 return
+            is_over = await watch.is_over()
+            if (reader and reader.is_cut) or (is_over and is_whole):
+                # Events beyond the page, or appended just before the rest, are still to be sent.
+                subscription.put(SubagentsChanged())
 
 
-class Watch:
+async def _so_far(db: Database, cursor: SessionCursor, reader: TreeReader | None) -> list[Seen | SubagentEvent]:
+    return await reader.so_far() if reader else [*await journals.read(db, cursor.root, cursor.seq)]
+
+
+class _Watch:
     """Folds the events until the session rests; does nothing without a session."""
 
-    def __init__(self, db: Database, session: Session | None) -> None:
+    def __init__(self, db: Database, session: Session | None, *, has_subagents: bool) -> None:
         self._db = db
         self._session = session
+        self._has_subagents = has_subagents
 
-    def see(self, records: Iterable[Recorded]) -> None:
+    def see(self, items: Iterable[Seen | SubagentEvent]) -> None:
         if self._session:
             head = self._session.head
-            self._session = fold((record for record in records if record.seq > head), self._session)
+            new = (item for item in items if isinstance(item, Recorded) and item.seq > head)
+            self._session = fold(new, self._session)
 
     async def is_over(self) -> bool:
-        """Does the session rest, and can no sub-agent that it waits for proceed without a person?"""
-        if self._session is None or self._session.can_move:
+        """Does the session rest, and can no sub-agent proceed without a person: none that it waits for, or none at all
+        if the stream shows them?"""
+        session = self._session
+        if session is None or session.can_move or not (await waiting_status(self._db, session)).rests:
             return False
-        return (await waiting_status(self._db, self._session)).rests
+        roots = [Root(session.id, session.id, None)] if self._has_subagents else []
+        nodes = await tree.nodes(self._db, roots, open_only=True)
+        return not any(node.can_move for node in nodes if node.id != session.id)
 
 
-def is_ahead(draft: Draft | None, seq: int) -> bool:
-    return draft is not None and draft.after > seq
+def _pieces(cursor: SessionCursor, items: Iterable[Seen | SubagentEvent]) -> Iterator[bytes]:
+    """The encoded events, each journal event with the id to resume from."""
+    for item in items:
+        match item:
+            case Fragment():
+                yield _delta(item)
+            case Recorded():
+                cursor.seen_heads[cursor.root] = item.seq
+                yield fact(cursor.root, item, cursor.id)
+            case SubagentEvent():
+                cursor.seen_heads[item.session] = item.record.seq
+                if item.shown:
+                    yield streaming.named(item.shown["event"], item.shown, cursor.id)
 
 
-def _piece(session_id: str, item: Recorded | Fragment) -> bytes:
-    return fact(session_id, item, item.seq) if isinstance(item, Recorded) else delta(item)
-
-
-def fact(session_id: str, record: Recorded, event_id: int | str) -> bytes:
+def fact(session_id: str, record: Recorded, event_id: str) -> bytes:
     """An event of the journal, with the id to resume from."""
     value = {
         "seq": record.seq,
@@ -84,7 +166,7 @@ def fact(session_id: str, record: Recorded, event_id: int | str) -> bytes:
     return streaming.named(events.kind_of(record.event), value, event_id)
 
 
-def delta(fragment: Fragment) -> bytes:
+def _delta(fragment: Fragment) -> bytes:
     value = {
         "after": fragment.after,
         "fence": fragment.fence,
@@ -93,8 +175,3 @@ def delta(fragment: Fragment) -> bytes:
         "text": fragment.text,
     }
     return streaming.named("delta", value)
-
-
-def snapshot(draft: Draft) -> bytes:
-    value = {"after": draft.after, "fence": draft.fence, "content": draft.content, "reasoning": draft.reasoning}
-    return streaming.named("delta.snapshot", value)

@@ -1,10 +1,8 @@
 """The live tail of a session: every journal event once and in order, with fragments between, even if hints are lost."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Iterator
+from collections.abc import AsyncGenerator
 from contextlib import suppress
-from datetime import UTC, datetime
-from typing import TypeVar
 
 from longhouse.journal.events import Recorded
 from longhouse.runtime.bus import Facts, Fragment, Gone, Item, JournalGrew, SubagentsChanged, Subscription
@@ -12,7 +10,6 @@ from longhouse.store import journals
 from longhouse.store.database import Database
 
 Seen = Recorded | Fragment | SubagentsChanged
-S = TypeVar("S", bound=Seen)
 
 
 async def follow(
@@ -56,11 +53,3 @@ async def _facts(db: Database, session_id: str, item: Facts | JournalGrew, after
     if isinstance(item, JournalGrew) and item.head is not None and item.head <= after:
         return []
     return await journals.read(db, session_id, after)
-
-
-def dated(items: Iterable[S]) -> Iterator[tuple[datetime, S]]:
-    """Items with their times, for a merge; fragments keep their position among the events."""
-    at = datetime.min.replace(tzinfo=UTC)
-    for item in items:
-        at = item.at if isinstance(item, Recorded) else at
-        yield at, item

@@ -1,14 +1,16 @@
 """The reader of delegation trees: new events in the journals of a session's sub-agents, causes before effects.
 
-The chat, the tree's server-sent events and the terminal render its result.
+The chat and the tree's server-sent events render its result.
 """
 
 import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from operator import itemgetter
 from typing import Any
 
-from longhouse.api.sessions.tail import Seen, dated
+from longhouse.api.sessions.tail import Seen
 from longhouse.api.sessions.waiting import handles_in
 from longhouse.journal import events
 from longhouse.journal.events import Fault, Recorded
@@ -22,12 +24,12 @@ from longhouse.store.journals import PAGE
 
 
 @dataclass(frozen=True, slots=True)
-class News:
-    """One event of one session; for a sub-agent with the event that clients see, or None if they see nothing."""
+class SubagentEvent:
+    """One event of a sub-agent, with the event that clients see, or None if they see nothing."""
 
     session: str
     record: Recorded
-    shown: dict[str, Any] | None = None
+    shown: dict[str, Any] | None
 
 
 @dataclass(slots=True)
@@ -83,23 +85,23 @@ class TreeReader:
             before = self.seen_heads[None]
             self.seen_heads[begun.trace] = {one: max(heads.get(one, 0), before.get(one, 0)) for one in heads | before}
 
-    async def so_far(self) -> list[Seen | News]:
+    async def so_far(self) -> list[Seen | SubagentEvent]:
         """All unread events, including those of the top session, at most one page."""
-        return merged((), await self._look(with_top=True) or ())
+        return _merged(await self._read(with_top=True) or ())
 
-    async def since(self, batch: Sequence[Seen]) -> Sequence[Seen | News]:
+    async def since(self, batch: Sequence[Seen]) -> list[Seen | SubagentEvent]:
         """New events of the top session and its sub-agents; while causes are missing, the batch is held back.
 
         Fragments alone trigger no query; an empty batch is a heartbeat.
         """
         self.held += batch
         self.head = next((item.seq for item in reversed(self.held) if isinstance(item, Recorded)), self.head)
-        is_worth_a_look = not self.held or not all(isinstance(item, Fragment) for item in self.held)
-        lives = await self._look() if is_worth_a_look and await self._has_changed() else []
-        if lives is None:
+        are_fragments = bool(self.held) and all(isinstance(item, Fragment) for item in self.held)
+        journals = await self._read() if not are_fragments and await self._has_changed() else []
+        if journals is None:
             return []
         held, self.held = self.held, []
-        return merged(held, lives)
+        return _merged([held, *journals])
 
     async def _has_changed(self) -> bool:
         """False if the last read was complete and no journal of the conversation has grown since."""
@@ -108,7 +110,7 @@ class TreeReader:
         before, self._mark = self._mark, await tree.mark(self.db, self.top)
         return before != self._mark or self.is_cut
 
-    async def _look(self, *, with_top: bool = False) -> list[list[News]] | None:
+    async def _read(self, *, with_top: bool = False) -> list[Sequence[Recorded | SubagentEvent]] | None:
         """The new events of each session; None if the top session itself has grown beyond `head`."""
         seen = self.seen_heads[None] if self.polls else {}
         nodes = await tree.nodes(self.db, self.roots, seen_heads={**seen, self.top: self.head})
@@ -120,10 +122,10 @@ class TreeReader:
         found = await tree.read(self.db, unread, PAGE if self.polls else None)
         ends = {one: records[-1].seq for one, records in found.items()}
         self.is_cut = bool(ends) and any(ends.get(one, 0) < upto for one, (_, upto) in unread.items())
-        lives = [await self._life(node, found[node.id]) for node in nodes if node.id in found]
+        journals = [await self._events(node, found[node.id]) for node in nodes if node.id in found]
         for node in nodes:
             self._move(node, ends.get(node.id, 0) if self.is_cut else node.head)
-        return lives
+        return journals
 
     def _heads(self, trace: str) -> dict[str, int]:
         return self.seen_heads.get(trace, self.seen_heads[None])
@@ -140,90 +142,96 @@ class TreeReader:
         for heads in map(self._heads, node.depths):
             heads[node.id] = max(heads.get(node.id, 0), upto)
 
-    async def _life(self, node: Node, records: Sequence[Recorded]) -> list[News]:
+    async def _events(self, node: Node, records: Sequence[Recorded]) -> Sequence[Recorded | SubagentEvent]:
         if node.id == self.top:
-            return [News(node.id, record) for record in records]
+            return records
         seen = {trace: self._heads(trace).get(node.id, 0) for trace in node.depths}
-        agent = TreeAgent(node.id, node.agent, self.conversation, node.depths, seen)
         tools = self._tools.setdefault(node.id, {})
-        ours = [record.event for record in records if agent.is_concerned_by(record)]
+        ours = [record.event for record in records if _is_shown(record, node, seen)]
         made = {event.call for event in ours if isinstance(event, events.Called)}
         returned = {event.call for event in ours if isinstance(event, events.Returned)}
         if made_before := returned - made - tools.keys():
             tools.update(await tree.tools(self.db, node.id, sorted(made_before)))
-        return [News(node.id, record, shown) for record, shown in subagent_events(records, tools, agent)]
+        return list(subagent_events(records, node, seen, self.conversation, tools))
 
 
-def merged(held: Iterable[Seen], lives: Iterable[Sequence[News]]) -> list[Seen | News]:
+def _merged(journals: Iterable[Iterable[Seen | SubagentEvent]]) -> list[Seen | SubagentEvent]:
     """Journals in one order: merged by time, not sorted, so that the events of each session keep their order."""
-    others = ([(one.record.at, one) for one in life] for life in lives)
-    return [item for _, item in heapq.merge(dated(held), *others, key=lambda pair: pair[0])]
+    return [item for _, item in heapq.merge(*map(_dated, journals), key=itemgetter(0))]
 
 
-@dataclass(frozen=True, slots=True)
-class TreeAgent:
-    """The sub-agent whose events are shown."""
-
-    id: str
-    name: str
-    conversation: str
-    depths: Mapping[str, int]
-    """Trace -> the agent's depth in it; events of its other traces are not shown."""
-    seen: Mapping[str, int] = field(default_factory=dict)
-    """Trace -> the seq up to which its journal was read."""
-
-    def is_concerned_by(self, record: Recorded) -> bool:
-        return record.trace in self.depths and record.seq > self.seen.get(record.trace, 0)
+def _dated(items: Iterable[Seen | SubagentEvent]) -> Iterator[tuple[datetime, Seen | SubagentEvent]]:
+    """Items with their times; fragments keep their position among the events."""
+    at = datetime.min.replace(tzinfo=UTC)
+    for item in items:
+        if isinstance(item, Recorded | SubagentEvent):
+            at = item.at if isinstance(item, Recorded) else item.record.at
+        yield at, item
 
 
 def subagent_events(
-    records: Sequence[Recorded], tools: dict[str, str], agent: TreeAgent
-) -> Iterator[tuple[Recorded, dict[str, Any] | None]]:
-    """Each record with the event that a client sees, under public names; None if it sees nothing."""
-    ours = [record for record in records if agent.is_concerned_by(record)]
-    nth = 0
+    records: Sequence[Recorded], node: Node, seen: Mapping[str, int], conversation: str, tools: dict[str, str]
+) -> Iterator[SubagentEvent]:
+    """The records of a sub-agent, with the events that a client sees.
+
+    `seen`: trace -> the seq up to which its journal was read. `tools`: call -> its tool; it is added to.
+    """
+    calls: dict[int, list[events.Called]] = {}
+    """The seq of a reply -> its calls, which are recorded together with it."""
+    made: list[events.Called] = []
+    for record in (one for one in records if _is_shown(one, node, seen)):
+        if isinstance(record.event, events.Replied):
+            made = calls[record.seq] = []
+        elif isinstance(record.event, events.Called) and record.event.is_work:
+            made.append(record.event)
     for record in records:
         found = None
-        if agent.is_concerned_by(record):
-            nth += 1
-            found = next(_event(record.event, map(ours.__getitem__, range(nth, len(ours))), tools), None)
-        yield record, _dressed(record, agent, *found) if found else None
+        if _is_shown(record, node, seen):
+            found = next(_event(record.event, calls.get(record.seq, ()), tools), None)
+        yield SubagentEvent(node.id, record, _shown(record, node, conversation, *found) if found else None)
 
 
-def _dressed(record: Recorded, agent: TreeAgent, event: str, detail: dict[str, Any]) -> dict[str, Any]:
+def _is_shown(record: Recorded, node: Node, seen: Mapping[str, int]) -> bool:
+    """Is it new, and of a trace that belongs to the tree?"""
+    return record.trace in node.depths and record.seq > seen.get(record.trace, 0)
+
+
+def _shown(record: Recorded, node: Node, conversation: str, event: str, detail: dict[str, Any]) -> dict[str, Any]:
+    """An event under public names."""
     return {
         "event": event,
-        "agent": agent.name,
-        "subagent_name": agent.name,
-        "session_id": agent.id,
-        "depth": agent.depths[record.trace],
+        "agent": node.agent,
+        "subagent_name": node.agent,
+        "session_id": node.id,
+        "depth": node.depths[record.trace],
         **detail,
         "role": event,
-        "conversation_id": agent.conversation,
-        "chat_id": agent.conversation,
+        "conversation_id": conversation,
+        "chat_id": conversation,
         "trace_id": record.trace,
         "timestamp": record.at.timestamp(),
     }
 
 
 def _event(
-    event: events.Event, rest: Iterable[Recorded], tools: dict[str, str]
+    event: events.Event, calls: Sequence[events.Called], tools: dict[str, str]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The client's event for a record: at most one."""
+    """The client's event for a record: at most one. `calls` are those of a reply."""
     match event:
         case events.Prompted(aside=False):
             yield "subagent_delegation", {"task": "\n".join(one for one in event.content if isinstance(one, str))}
-        case events.Replied():
-            if calls := _calls(rest):
-                said = {"content": "" if event.thought else event.text, "tool_calls": [_call(call) for call in calls]}
-                yield "subagent_assistant_with_tools", said
+        case events.Replied() if calls:
+            content = "" if event.thought else event.text
+            yield "subagent_assistant_with_tools", {"content": content, "tool_calls": [_call(call) for call in calls]}
         case events.Called():
             tools[event.call] = event.tool if event.is_work else ""
             if event.is_work:
                 yield "subagent_tool", {"tool": event.tool, "arguments": event.arguments, "call_id": event.call}
         case events.Returned():
             if tool := tools.get(event.call, ""):
-                yield "subagent_tool_result", {"tool_call_id": event.call, "name": tool, "content": _words(event)}
+                outcome = event.outcome
+                content = f"Error: {outcome.message}" if isinstance(outcome, Fault) else outcome.content
+                yield "subagent_tool_result", {"tool_call_id": event.call, "name": tool, "content": content}
         case events.Finished():
             yield "subagent_completion", {"response": event.answer, "status": "completed"}
         case events.Failed():
@@ -232,22 +240,6 @@ def _event(
             yield "subagent_completion", {"response": "", "status": "cancelled"}
 
 
-def _calls(rest: Iterable[Recorded]) -> list[events.Called]:
-    """The calls of a reply, which are recorded together with it."""
-    found = []
-    for record in rest:
-        if isinstance(record.event, events.Replied):
-            break
-        if isinstance(record.event, events.Called) and record.event.is_work:
-            found.append(record.event)
-    return found
-
-
 def _call(called: events.Called) -> dict[str, Any]:
     function = {"name": called.tool, "arguments": called.arguments}
     return {"id": called.call, "type": "function", "function": function}
-
-
-def _words(returned: events.Returned) -> str:
-    outcome = returned.outcome
-    return f"Error: {outcome.message}" if isinstance(outcome, Fault) else outcome.content

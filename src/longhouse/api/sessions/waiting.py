@@ -1,9 +1,15 @@
-"""Open questions of a session and its sub-agents, and whether anything can proceed before a person answers."""
+"""Open questions of a session and its sub-agents: their names, and whether anything can proceed before an answer.
 
-from collections.abc import Sequence
+Call ids are unique within a session only, and sub-agents may use the same ids.
+"""
+
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from datetime import datetime
+from typing import Final
 
+from longhouse import clock
+from longhouse.errors import CallerError
 from longhouse.journal.json_text import value_of
 from longhouse.journal.pending_decisions import happened
 from longhouse.journal.session import Open, Session, State, own_label
@@ -13,6 +19,7 @@ from longhouse.store.database import Database
 from longhouse.store.delegation import tree
 from longhouse.store.delegation.tree import Root
 
+HOW: Final = "name the one that you mean with its agent, as in analytic/1-action-0, or go to the session that asks."
 ASKING: Final = (State.WAITING_FOR_CLARIFICATION, State.WAITING_FOR_APPROVAL)
 
 
@@ -42,11 +49,6 @@ class Question:
             return self.call.call
         return f"{asker(self.session.agent, self.session.label)}/{self.call.call}"
 
-    @property
-    def of_agent(self) -> str:
-        """The same with the agent's name alone, for an agent with one session."""
-        return f"{self.session.agent}/{self.call.call}"
-
     def is_same(self, other: "Question") -> bool:
         """Is it about the same call, whatever its session has done since?"""
         return (self.session.id, self.call.call) == (other.session.id, other.call.call)
@@ -54,17 +56,23 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class WaitingStatus:
-    """What a session waits for in its sub-agents."""
+    """What a session and its sub-agents wait for."""
 
     rests: bool
     """Can nothing proceed before a person acts?"""
-    questions: tuple[Question, ...] = ()
+    own: Sequence[Question] = ()
+    subagents: Sequence[Question] = ()
     """Oldest first."""
+
+    @property
+    def questions(self) -> list[Question]:
+        """All open questions, the session's own first."""
+        return [*self.own, *self.subagents]
 
     @property
     def state(self) -> State | None:
         """The state shown for the top session if a sub-agent waits for a person."""
-        kinds = {question.call.kind for question in self.questions}
+        kinds = {question.call.kind for question in self.subagents}
         if "ask" in kinds:
             return State.WAITING_FOR_CLARIFICATION
         return State.WAITING_FOR_APPROVAL if kinds else None
@@ -76,8 +84,7 @@ def asker(agent: str, label: str) -> str:
     return f"{agent}:{label}" if label else agent
 
 
-def own(session: Session) -> list[Question]:
-    """The session's own open questions."""
+def _own(session: Session) -> list[Question]:
     return [Question(session, call) for call in session.open.values() if call.awaits_person]
 
 
@@ -86,8 +93,51 @@ def named(questions: Sequence[Question], top: Session, name: str | None) -> list
     if name is None:
         return [*questions]
     by_label = [one for one in questions if one.label(top) == name]
-    by_agent = [one for one in questions if one.session.id != top.id and one.of_agent == name]
+    subagents = [one for one in questions if one.session.id != top.id]
+    by_agent = [one for one in subagents if f"{one.session.agent}/{one.call.call}" == name]
     return by_label or by_agent or [one for one in questions if one.call.call == name]
+
+
+async def meant(
+    db: Database, session: Session, name: str | None, fits: Callable[[Question], bool] = lambda one: True
+) -> list[Question]:
+    """The waiting call that this name means: at most one, the session's own before those of sub-agents.
+
+    Without a name, all waiting calls. A message about a finished call never reaches another call with the same id: that
+    is a 409, and so is an ambiguous name. A name with agent and label, as the API returns it, is always unique.
+    """
+    # Read first: a call that is finished by now cannot be among the waiting calls that are read next.
+    over = await _over(db, session, name) if name is not None else set()
+    waiting = named((await waiting_status(db, session)).questions, session, name)
+    found = [one for one in waiting if fits(one)]
+    if name is None:
+        return found
+    is_exact = bool(waiting) and waiting[0].label(session) == name
+    is_late_one = len(waiting) > 1 and any(is_late(one.call, clock.now()) for one in waiting)
+    if not is_exact and (is_late_one or over.difference(one.session.id for one in waiting)):
+        raise settled(f"A call of this name was answered or decided already: {HOW}")
+    if len(found) > 1:
+        raise settled(f"Several agents wait with a call of this name: {HOW}")
+    return found
+
+
+async def _over(db: Database, session: Session, name: str) -> set[str]:
+    """The sessions whose call of this name is finished."""
+    agent, _, call = name.rpartition("/")
+    found = await tree.closed_questions(db, session, call, collected(session))
+    if agent:
+        found = [one for one in found if one.id != session.id and agent in (one.agent, asker(one.agent, one.label))]
+    return {one.id for one in found}
+
+
+def is_late(call: Open, now: datetime) -> bool:
+    """Is it past the deadline of its approval?"""
+    return call.approve_by is not None and call.approve_by <= now
+
+
+def settled(message: str) -> CallerError:
+    """The error for a call that is already answered or decided."""
+    return CallerError(message, status=409, code="already_settled")
 
 
 def collected(session: Session) -> list[str]:
@@ -104,17 +154,18 @@ def handles_in(arguments: str) -> list[str]:
 
 
 async def waiting_status(db: Database, session: Session) -> WaitingStatus:
-    """The waiting status of a session that waits for sub-agents; a session that waits for none rests by itself."""
-    turn = session.turn
+    """Sub-agents are read only if the session waits for them; a session that waits for none rests by itself."""
+    turn, own = session.turn, _own(session)
     if turn is None or session.can_move or not session.awaits_agents:
-        return WaitingStatus(rests=not session.can_move)
+        return WaitingStatus(not session.can_move, own)
     found = await tree.nodes(db, [Root(session.id, session.id, turn.trace)], awaited=True, open_only=True)
     nodes = [node for node in found if node.id != session.id]
     asking = [await journals.load(db, node.id, node.head) for node in nodes if node.state in ASKING]
-    questions = [question for one in asking for question in own(one)]
+    questions = [question for one in asking for question in _own(one)]
     # Without an open question, an outcome is on its way to the session.
-    rests = bool(questions or own(session)) and not any(node.can_move for node in nodes)
-    return WaitingStatus(rests, tuple(sorted(questions, key=_age)))
+    rests = bool(questions or own) and not any(node.can_move for node in nodes)
+    by_age = sorted(questions, key=lambda one: (one.call.at or one.session.updated_at, one.call.seq))
+    return WaitingStatus(rests, own, by_age)
 
 
 async def shown(db: Database, rows: Sequence[sessions.SessionRow]) -> list[sessions.SessionRow]:
@@ -129,7 +180,3 @@ async def shown(db: Database, rows: Sequence[sessions.SessionRow]) -> list[sessi
         if node.state == kind and node.id != node.top
     }
     return [replace(row, state=states.get(row.id, row.state)) for row in rows]
-
-
-def _age(question: Question) -> tuple[Any, int]:
-    return question.call.at or question.session.updated_at, question.call.seq

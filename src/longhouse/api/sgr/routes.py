@@ -10,9 +10,8 @@ from longhouse.api.openai.completions import Completion
 from longhouse.api.openai.turn_handle import append_reply
 from longhouse.api.openai.turn_stream import follow_turn
 from longhouse.api.pagination import MAX_PAGE
-from longhouse.api.sessions.decisions import settled
 from longhouse.api.sessions.routes import SESSION, Held, snapshot_of
-from longhouse.api.sessions.waiting import own, shown, waiting_status
+from longhouse.api.sessions.waiting import settled, shown, waiting_status
 from longhouse.api.streaming import ChatStream
 from longhouse.errors import AlreadyReturned, CallerError
 from longhouse.integrations.agent_log_files import log_of
@@ -74,7 +73,7 @@ async def provide_clarification(
         raise CallerError("Send the answer under 'clarifications' or 'messages'.", param="clarifications")
     session = await sessions.load(caller, agent_id)
     status = await waiting_status(sessions.db, session)
-    questions = [one for one in (*own(session), *status.questions) if one.call.kind == "ask"]
+    questions = [one for one in status.questions if one.call.kind == "ask"]
     if session.turn is None or not questions:
         raise settled("There is no open question to answer.")
     try:

@@ -1,0 +1,89 @@
+"""Runs a command: logs are set up, and its coroutine gets the settings and an event loop."""
+
+import asyncio
+import inspect
+import logging
+import sys
+import traceback
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial, wraps
+from typing import Any, TextIO
+
+import structlog
+import typer
+import uvloop
+
+from longhouse.config.effective import file_of
+from longhouse.config.logging_file import configure_logging
+from longhouse.settings import Settings
+
+Main = Callable[..., Coroutine[Any, Any, None]]
+
+
+def add_commands(cli: typer.Typer, commands: Mapping[str, Main], **bound: Any) -> None:
+    """Adds coroutine functions as commands: their parameters are options, except `settings` and those in `bound`."""
+    for name, main in commands.items():
+        cli.command(name)(_command(main, bound))
+
+
+def _command(main: Main, bound: Mapping[str, Any]) -> Callable[..., None]:
+    @wraps(main)
+    def command(**options: Any) -> None:
+        run(Settings(), partial(main, **bound, **options))
+
+    signature = inspect.signature(main)
+    options = [one for one in signature.parameters.values() if one.name not in ("settings", *bound)]
+    command.__signature__ = signature.replace(parameters=options)  # type: ignore[attr-defined]
+    return command
+
+
+def given(**options: Any) -> dict[str, Any]:
+    """The options that were given on the command line."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def run(settings: Settings, main: Main) -> None:
+    """Runs until `main` ends or a signal comes."""
+    _set_up_logs(settings.log_level)
+    try:
+        if path := file_of(settings, "logging_config"):
+            configure_logging(path)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(main(settings))
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+def _set_up_logs(level: str) -> None:
+    """One log record per line, whatever it contains: readable on a terminal, JSON elsewhere."""
+    pretty = sys.stderr.isatty()
+    # Values are quoted: text from clients must not send control sequences to the terminal.
+    terminal = structlog.dev.ConsoleRenderer(repr_native_str=True, exception_formatter=_write_traceback)
+    renderer = terminal if pretty else structlog.processors.JSONRenderer()
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            *([] if pretty else [structlog.processors.format_exc_info]),
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    logging.basicConfig(handlers=[_Libraries()], level=logging.WARNING, force=True)
+
+
+class _Libraries(logging.Handler):
+    """Forwards the log records of libraries to structlog."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        fields = {"message": record.getMessage(), "source": record.name, "exc_info": record.exc_info}
+        structlog.get_logger().log(record.levelno, "library_log", **fields)
+
+
+def _write_traceback(out: TextIO, error: Any) -> None:
+    """Writes a traceback without the values of variables, which may be secrets, and without terminal control
+    sequences."""
+    text = "".join(traceback.format_exception(*error))
+    out.write("\n" + "".join(char if char.isprintable() or char == "\n" else f"\\x{ord(char):02x}" for char in text))
