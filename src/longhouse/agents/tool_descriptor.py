@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
 from longhouse.agents.tool import RiskLevel, Tool, ToolType
+from longhouse.agents.versioned import Owner, SecretName, Strict, Versioned
 from longhouse.journal.events import Effect
 from longhouse.journal.roles import role_of
 
-_STRICT: Final = ConfigDict(extra="forbid")
 RISKS: Final = ("low", "medium", "high")
 EFFECTS: Final[tuple[Effect, ...]] = ("read", "idempotent", "once")
 """From the least to the most strict."""
@@ -28,10 +28,8 @@ _Tag = Annotated[str, Field(min_length=1, max_length=100)]
 
 
 @dataclass(frozen=True, slots=True)
-class RuntimeBinding:
+class RuntimeBinding(Strict):
     """The implementation of the tool; exactly one of the four is set."""
-
-    __pydantic_config__ = _STRICT
 
     python_entrypoint: Annotated[str, Field(max_length=300)] | None = None
     """`package.module:ClassName`, from an allowed package."""
@@ -40,8 +38,8 @@ class RuntimeBinding:
     """`<server>.<tool>` of a configured MCP server."""
     agent: Annotated[str, Field(max_length=128)] | None = None
     """A template whose agent does the work."""
-    api_key_ref: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:-]{1,128}$")] | None = None
-    """The name of a secret that is sent to the remote endpoint; never the key itself."""
+    api_key_ref: SecretName | None = None
+    """The secret that is sent to the remote endpoint."""
 
 
 def _one_binding(binding: RuntimeBinding) -> RuntimeBinding:
@@ -54,9 +52,7 @@ def _one_binding(binding: RuntimeBinding) -> RuntimeBinding:
 
 
 @dataclass(frozen=True, slots=True)
-class Allow:
-    __pydantic_config__ = _STRICT
-
+class Allow(Strict):
     templates: tuple[_Tag, ...] | None = None
     """The only templates whose agents may use the tool; None: all."""
     sub_agents: bool = True
@@ -64,28 +60,22 @@ class Allow:
 
 
 @dataclass(frozen=True, slots=True)
-class RateLimits:
-    __pydantic_config__ = _STRICT
-
+class RateLimits(Strict):
     per_minute: Annotated[int, Field(ge=1)] | None = None
     """Rate limit: calls per minute and owner."""
 
 
 @dataclass(frozen=True, slots=True)
-class SecurityPolicy:
-    __pydantic_config__ = _STRICT
-
+class SecurityPolicy(Strict):
     risk_level: RiskLevel = "low"
     allow: Allow = field(default_factory=Allow)
     rate_limits: RateLimits = field(default_factory=RateLimits)
 
 
 @dataclass(frozen=True, slots=True)
-class SecurityOverlay:
+class SecurityOverlay(Strict):
     """An operator's decisions on a tool, applied over its descriptors. The risk level replaces the described one; all
     other fields can only narrow what the descriptors allow."""
-
-    __pydantic_config__ = _STRICT
 
     risk_level: RiskLevel | None = None
     """None: the risk level of the descriptor."""
@@ -100,43 +90,28 @@ class SecurityOverlay:
         return SecurityPolicy(
             risk_level=self.risk_level or described.risk_level,
             allow=self.allowing(described.allow),
-            rate_limits=RateLimits(per_minute=self._limit(described.rate_limits.per_minute)),
+            rate_limits=RateLimits(smallest(described.rate_limits.per_minute, self.rate_limits.per_minute)),
         )
 
     def allowing(self, described: Allow) -> Allow:
         own, templates = described.templates, self.allow.templates
-        both = templates if own is None or templates is None else tuple(name for name in own if name in templates)
-        return Allow(
-            templates=own if templates is None else both, sub_agents=described.sub_agents and self.allow.sub_agents
-        )
+        if own is not None and templates is not None:
+            templates = tuple(name for name in own if name in templates)
+        sub_agents = described.sub_agents and self.allow.sub_agents
+        return Allow(templates=own if templates is None else templates, sub_agents=sub_agents)
 
     def over(self, described: "ToolDescriptor") -> "ToolDescriptor":
-        return replace(
-            described,
-            security_policy=self.policy(described.security_policy),
-            needs_approval=True if self.needs_approval else described.needs_approval,
-        )
+        approval = True if self.needs_approval else described.needs_approval
+        return replace(described, security_policy=self.policy(described.security_policy), needs_approval=approval)
 
     def over_tool(self, tool: Tool) -> Tool:
         """The tool as agents get it, with this overlay applied."""
-        return replace(
-            tool,
-            per_minute=self._limit(tool.per_minute),
-            needs_approval=tool.needs_approval or self.needs_approval,
-        )
-
-    def _limit(self, described: int | None) -> int | None:
-        limits = [limit for limit in (described, self.rate_limits.per_minute) if limit is not None]
-        return min(limits, default=None)
+        per_minute = smallest(tool.per_minute, self.rate_limits.per_minute)
+        return replace(tool, per_minute=per_minute, needs_approval=tool.needs_approval or self.needs_approval)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolDescriptor:
-    __pydantic_config__ = _STRICT
-
-    name: str
-    version: int = 1
-    """Assigned by the catalog."""
+class ToolDescriptor(Versioned):
     type: ToolType = "domain"
     tags: tuple[_Tag, ...] = ()
     categories: tuple[_Tag, ...] = ()
@@ -153,12 +128,8 @@ class ToolDescriptor:
     max_output: Annotated[int, Field(ge=1, le=100_000_000)] | None = None
     needs_approval: bool | None = None
     approval_timeout: Annotated[float, Field(gt=0, le=31_536_000)] = 86_400.0
-    owner: Annotated[str, Field(pattern=r"^[A-Za-z0-9._:@-]{1,128}$")] | None = None
+    owner: Owner | None = None
     """The only owner who sees it; None: everybody."""
-
-    @property
-    def ref(self) -> str:
-        return f"{self.name}@{self.version}"
 
     @property
     def tool(self) -> Tool:
@@ -226,13 +197,16 @@ def _met(descriptor: ToolDescriptor) -> Tool:
         name=descriptor.name,
         version=descriptor.version,
         description=descriptor.description_long or descriptor.description_short,
-        schema=known["input_schema"],
+        schema=known.pop("input_schema"),
         effect=descriptor.effect or "once",
-        timeout=known["timeout"],
-        max_output=known["max_output"],
-        needs_approval=known["needs_approval"],
+        **known,
         approval_timeout=descriptor.approval_timeout,
         per_minute=descriptor.security_policy.rate_limits.per_minute,
         agent=descriptor.runtime_binding.agent,
         role=role_of(descriptor.name),
     )
+
+
+def smallest(one: int | None, other: int | None) -> int | None:
+    """The smaller of two limits; None is no limit."""
+    return min((limit for limit in (one, other) if limit is not None), default=None)

@@ -93,7 +93,7 @@ class ReplyHandler:
         if fault or tool is None:
             assert fault is not None
             finishes = tool is not None and tool.finishes
-            fault = rules.told(self.session, intent.tool, intent.arguments, fault, finishes=finishes)
+            fault = rules.explained(self.session, intent.tool, intent.arguments, fault, finishes=finishes)
             return [called, Returned(call=call_id, outcome=fault)]
         if tool.agent and not AgentTask.model_validate_json(intent.arguments).wait:
             return [called, Returned(call=call_id, outcome=Output(content=_handle_of(call_id)))]
