@@ -43,8 +43,9 @@ from longhouse.runtime.instance_registry import InstanceRegistry
 from longhouse.runtime.instances import ModelFor, Pool
 from longhouse.runtime.watchdog import Watchdog
 from longhouse.runtime.worker import Worker, WorkerOptions, new_id
+from longhouse.search.finder import Finder
 from longhouse.search.indexer import Indexer
-from longhouse.search.selection import Finder, ToolSearchService
+from longhouse.search.selection import ToolSearchService
 from longhouse.settings import Settings
 from longhouse.store import leases, migrate
 from longhouse.store.catalog.catalog import Catalog

@@ -9,8 +9,8 @@ import pytest
 
 from longhouse.errors import ProviderError
 from longhouse.models import embedding_table as embedded
+from longhouse.search.finder import Finder
 from longhouse.search.indexer import Indexer
-from longhouse.search.selection import Finder
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.store.search import index

@@ -25,8 +25,8 @@ from longhouse.app import open_embedder
 from longhouse.errors import SetupError
 from longhouse.models.protocol import Embedder
 from longhouse.search.directory import AgentDirectory
+from longhouse.search.finder import Finder
 from longhouse.search.indexer import Indexer
-from longhouse.search.selection import Finder
 from longhouse.settings import Settings
 from longhouse.store import migrate
 from longhouse.store.catalog.catalog import Catalog

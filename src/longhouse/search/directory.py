@@ -6,8 +6,7 @@ from typing import Final
 
 from longhouse.search import ranking
 from longhouse.search.document import TELLING_TYPES
-from longhouse.search.finder import SearchHit
-from longhouse.search.selection import Finder
+from longhouse.search.finder import Finder, SearchHit
 from longhouse.store.search import query as search
 from longhouse.store.search.query import SearchFilters
 

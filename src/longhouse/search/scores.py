@@ -76,8 +76,9 @@ class Found:
                 scores[row] = np.bincount(places, np.concatenate([self._weights[part] for part in found]), self.size)
         return scores
 
-    def where(self, places: npt.NDArray[np.intp]) -> list[int]:
-        """The shard and slot at each index, packed into one number: a shorter list is cheaper to send."""
+    def where(self, leading: Sequence[npt.NDArray[np.intp]]) -> list[int]:
+        """The shard and slot at each of these indexes, packed into one number: a shorter list is cheaper to send."""
+        places = np.unique(np.concatenate(leading))
         nth = np.searchsorted(self._starts, places, side="right") - 1
         numbers: list[int] = (self._shards[nth] * SLOTS + places - self._starts[nth]).tolist()
         return numbers

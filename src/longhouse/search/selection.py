@@ -1,11 +1,8 @@
 """Selects the tools to offer in a step: required tools, tools that the policy names, and search results."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
-
-import structlog
 
 from longhouse import clock
 from longhouse.agents import naming as names
@@ -15,87 +12,19 @@ from longhouse.agents.rules import Opening
 from longhouse.agents.template import Template
 from longhouse.agents.tool import Tool
 from longhouse.agents.tool_descriptor import RISKS, ToolDescriptor
-from longhouse.errors import ProviderError
+from longhouse.agents.tool_order import Candidates
 from longhouse.journal.events import Rights, Selection
 from longhouse.journal.session import Session
-from longhouse.models.protocol import Embedder
-from longhouse.search import finder
-from longhouse.search.finder import IndexSearch, SearchHit, SearchQuery
+from longhouse.search.finder import Finder
 from longhouse.store.catalog.catalog import Catalog
-from longhouse.store.database import Database
-from longhouse.store.search import index
 from longhouse.store.search.query import SearchFilters
-from longhouse.store.search.vectors import Space, VectorCache, Vectors
 
-log = structlog.get_logger()
-
-PATIENCE: Final = 5.0
-"""Timeout in seconds for the embedding of a query."""
-AGAIN_AFTER: Final = 30.0
-"""Seconds before a failed embedding model is tried again."""
 SPARE: Final = 4
 """Extra search results: the catalog may have changed since it was indexed."""
 MOST_NAMED: Final = 256
 """Tools named one by one that are checked in a step, in addition to the search results."""
 LOOKED_AT: Final = 32
 """Tools of servers that are checked in one batch, when the search did not find them."""
-
-
-class Finder:
-    """Searches the index by words and, with an embedding model, by vectors."""
-
-    def __init__(
-        self, db: Database, embedder: Embedder | None, ready: Callable[[], Awaitable[None]] | None = None
-    ) -> None:
-        self.db = db
-        self._ready = ready
-        kept = VectorCache(db)
-        self._tools, self._templates = IndexSearch(db, "tool", kept), IndexSearch(db, "template", kept)
-        self._embedder = embedder
-        self._space: Space | None = None
-        self._ask_again_at = 0.0
-
-    async def tools(self, asked: str | SearchQuery, filters: SearchFilters, top_k: int) -> list[SearchHit]:
-        query = await self.query(asked) if isinstance(asked, str) else asked
-        return await self._tools.find(query, filters, top_k)
-
-    async def templates(self, asked: str | SearchQuery, filters: SearchFilters, top_k: int) -> list[SearchHit]:
-        query = await self.query(asked) if isinstance(asked, str) else asked
-        return await self._templates.find(query, filters, top_k)
-
-    async def nearest_tools(self, text: str, count: int) -> list[str]:
-        """The nearest tools by vector similarity alone, for benchmarks; empty without an embedding model."""
-        query = await self.query(text)
-        return await self._tools.nearest(query, count) if query.space else []
-
-    async def query(self, text: str) -> SearchQuery:
-        if self._ready:
-            await self._ready()
-        texts = finder.texts_of(text)
-        vectors = await self._embedded(texts)
-        if vectors is None or self._embedder is None:
-            return SearchQuery(texts)
-        dimensions = vectors.shape[1]
-        if self._space is None or self._space.dimensions != dimensions:
-            self._space = await index.space(self.db, self._embedder.name)
-        if self._space is None or self._space.dimensions != dimensions:
-            return SearchQuery(texts)  # no document is indexed with this model yet
-        return SearchQuery(texts, vectors, self._space)
-
-    async def _embedded(self, texts: Sequence[str]) -> Vectors | None:
-        """None without a model, and for a while after a failure: a search does not wait for the timeout each time."""
-        now = asyncio.get_running_loop().time()
-        if self._embedder is None or now < self._ask_again_at:
-            return None
-        try:
-            async with asyncio.timeout(PATIENCE):
-                return await self._embedder.embed(texts)
-        except (ProviderError, TimeoutError) as error:
-            self._ask_again_at = now + AGAIN_AFTER
-            why = str(error) or f"no answer within {PATIENCE:.0f} seconds"
-            message = "The embedding model failed; for a while, searches use words alone."
-            log.warning("embedding_failed", message=message, error=why)
-            return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,37 +39,6 @@ class Point:
 def point_of(template: Template, session: Session, stage: str | None = None) -> Point:
     opening = rules.opening_of(session, template, clock.now(), stage) if session.turn else Opening()
     return Point(template, session, opening)
-
-
-@dataclass(frozen=True, slots=True)
-class SelectedTools:
-    """The tools of a step, and how they were selected."""
-
-    tools: list[ToolDescriptor]
-    selection: Selection | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Candidates:
-    """The tools that may be offered, in groups that each have their own order."""
-
-    required: list[str]
-    named: list[str]
-    """Tools that the policy names one by one."""
-    ranked: list[str]
-    """Tools that the search found, the best first."""
-    others: list[str]
-    """Tools that the policy names by a `<server>.*` pattern and the search did not find."""
-    permitted: Mapping[str, ToolDescriptor]
-    scores: Mapping[str, float]
-
-    @property
-    def in_line(self) -> list[str]:
-        return tool_order.in_line(self.named, self.ranked, self.others)
-
-    def chosen(self, names: Sequence[str], query: str, stage: str) -> SelectedTools:
-        selection = tool_order.selection(names, (*self.required, *self.in_line), self.scores, query, stage)
-        return SelectedTools([self.permitted[name] for name in names], selection)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +62,8 @@ class ToolSearchService:
         The stage selects which of the template's rules apply; its name is not part of the search query.
         """
         cap, point = template.tool_policy.max_tools_in_prompt, point_of(template, session, stage)
-        found = await self._candidates(point, query, min(top_k, cap), hard_require=hard_require)
-        names = tool_order.first_few(found.required, found.in_line[:top_k], cap)
-        return [found.permitted[name] for name in names]
+        found, permitted, _ = await self._candidates(point, query, min(top_k, cap), hard_require=hard_require)
+        return [permitted[name] for name in tool_order.first_few(found.required, found.in_order[:top_k], cap)]
 
     async def find(self, session: Session, query: str, top_k: int) -> list[ToolDescriptor]:
         """The search by an agent itself: the best tools for the query among those it may use."""
@@ -175,19 +72,20 @@ class ToolSearchService:
         if template is None:
             return []
         point = point_of(template, session)
-        ranked = await self._ranked(point, query, top_k)
-        if not ranked:
+        hits = await self.finder.tools(query, filters_of(point), top_k + SPARE)
+        if not hits:
             # The index is empty, or nothing matches: the tools that the policy names are better than nothing.
             named = template.tool_policy.named if template.tool_policy.allowlist is not None else ()
             return list((await self._permitted(point, await self._active(session, named))).values())[:top_k]
-        permitted = await self._permitted(point, {hit.name: hit.version for hit in ranked})
-        return [permitted[hit.name] for hit in ranked if hit.name in permitted][:top_k]
+        permitted = await self._permitted(point, {hit.name: hit.version for hit in hits})
+        return [permitted[hit.name] for hit in hits if hit.name in permitted][:top_k]
 
     async def get_tools_for_step(
         self, template: Template, session: Session, *, hard_require: Sequence[str] = ()
     ) -> list[ToolDescriptor]:
         """The tools that the template's strategy offers in this step; `hard_require` are those that the agent found."""
-        return (await self.choose(template, session, hard_require=hard_require)).tools
+        tools, _ = await self.choose(template, session, hard_require=hard_require)
+        return tools
 
     async def choose(
         self,
@@ -196,23 +94,29 @@ class ToolSearchService:
         *,
         hard_require: Sequence[str] = (),
         active: Mapping[str, int] | None = None,
-    ) -> SelectedTools:
-        """The tools of a step; `active` are the versions of the tools that the policy names, where they are known."""
+    ) -> tuple[list[ToolDescriptor], Selection | None]:
+        """The tools of a step, and how they were selected if some were left out.
+
+        `active` are the versions of the tools that the policy names, where they are known.
+        """
         policy, cap = template.tool_policy, template.tool_policy.max_tools_in_prompt
-        point = point_of(template, session)
+        point, stage = point_of(template, session), rules.stage(session, template)
         if policy.selection_strategy == "static" or _names_few(template):
             named = await self._active(session, (*policy.required, *hard_require, *policy.named))
             permitted = await self._permitted(point, named)
-            selection = tool_order.selection(list(permitted)[:cap], permitted, {}, stage=rules.stage(session, template))
-            return SelectedTools(list(permitted.values())[:cap], selection if selection.left_out else None)
-        query, stage = tool_order.query_of(session), rules.stage(session, template)
-        before = [ref.rpartition("@")[0] for ref in session.offered]
-        found = await self._candidates(point, query, cap, hard_require=hard_require, before=before, active=active)
+            selection = tool_order.selection(list(permitted)[:cap], permitted, {}, stage=stage)
+            return list(permitted.values())[:cap], selection if selection.left_out else None
+        query, before = tool_order.query_of(session), [ref.rpartition("@")[0] for ref in session.offered]
+        found, permitted, scores = await self._candidates(
+            point, query, cap, hard_require=hard_require, before=before, active=active
+        )
         if policy.selection_strategy == "retrieval_per_step":
-            return found.chosen(tool_order.first_few(found.required, found.in_line, cap), query, stage)
-        line = tool_order.line_up(found.required, found.named, found.ranked, found.others, cap)
-        kept = [name for name in before if name in found.permitted]
-        return found.chosen(tool_order.sticky(kept, line, tool_order.used_tools(session), cap), query, stage)
+            names = tool_order.first_few(found.required, found.in_order, cap)
+        else:
+            kept = [name for name in before if name in permitted]
+            names = tool_order.sticky(kept, found, tool_order.used_tools(session), cap)
+        selection = tool_order.selection(names, (*found.required, *found.in_order), scores, query, stage)
+        return [permitted[name] for name in names], selection
 
     async def _candidates(
         self,
@@ -223,8 +127,11 @@ class ToolSearchService:
         hard_require: Sequence[str] = (),
         before: Sequence[str] = (),
         active: Mapping[str, int] | None = None,
-    ) -> Candidates:
-        """All tools that may be offered; `before` are those offered in the last step, `active` is as in `choose`."""
+    ) -> tuple[Candidates, dict[str, ToolDescriptor], dict[str, float]]:
+        """All tools that may be offered: their names, their descriptors, and the scores of those that were found.
+
+        `before` are those offered in the last step, `active` is as in `choose`.
+        """
         policy, session = point.template.tool_policy, point.session
         needed, allowed = (*policy.required, *hard_require), policy.allowlist or ()
         if active is None:
@@ -233,7 +140,7 @@ class ToolSearchService:
         known = {**active, **more}
         named, dozens = [name for name in allowed if name in known][:MOST_NAMED], [*filter(_is_many, allowed)]
         # Enough results to rank the named tools among themselves, whatever ranks between them.
-        hits = await self._ranked(point, query, top_k + len(named))
+        hits = await self.finder.tools(query, filters_of(point), top_k + len(named) + SPARE)
         required = spread(needed, known)
         versions = {name: known[name] for name in (*required, *named, *before) if name in known}
         versions |= {hit.name: hit.version for hit in hits}
@@ -242,14 +149,13 @@ class ToolSearchService:
         is_worth_it = len(permitted) < policy.max_tools_in_prompt or len(known) <= MOST_NAMED
         unseen = (name for name in spread(dozens, known) if name not in versions) if is_worth_it else ()
         others = await self._others(point, {name: known[name] for name in unseen})
-        return Candidates(
+        candidates = Candidates(
             required=[name for name in required if name in permitted],
             named=[name for name in named if name in permitted],
             ranked=[hit.name for hit in hits if hit.name in permitted],
             others=list(others),
-            permitted=permitted | others,
-            scores={hit.name: hit.score for hit in hits},
         )
+        return candidates, permitted | others, {hit.name: hit.score for hit in hits}
 
     async def _others(self, point: Point, versions: Mapping[str, int]) -> dict[str, ToolDescriptor]:
         """The first of these tools that may be offered, until the policy's cap is reached."""
@@ -260,9 +166,6 @@ class ToolSearchService:
             if len(found) >= point.template.tool_policy.max_tools_in_prompt:
                 break
         return found
-
-    async def _ranked(self, point: Point, query: str, top_k: int) -> list[SearchHit]:
-        return await self.finder.tools(query, filters_of(point), top_k + SPARE)
 
     async def _active(self, session: Session, names: Sequence[str]) -> dict[str, int]:
         return await self.catalog.active_tools(names, session.owner) if names else {}

@@ -34,17 +34,10 @@ FINAL_ANSWER: Final = FinalAnswerTool.tool_name
 """The tool that ends a turn if the policy names no other."""
 
 
-class Chosen(Protocol):
-    @property
-    def tools(self) -> Sequence[ToolDescriptor]: ...
-    @property
-    def selection(self) -> Selection | None: ...
-
-
 class ToolSelector(Protocol):
     async def choose(
         self, template: Template, session: Session, *, hard_require: Sequence[str], active: Mapping[str, int]
-    ) -> Chosen: ...
+    ) -> tuple[list[ToolDescriptor], Selection | None]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +73,11 @@ class Offering:
         found = session.context.get("found_tools", ())
         if self.search and (found or not _names_all(known.template.tool_policy, known.active)):
             needed = found[-MOST_FOUND:]
-            chosen = await self.search.choose(known.template, session, hard_require=needed, active=known.active)
-            taken = [await self.toolbox.resolve(one.name, one.version) for one in chosen.tools]
-            return Offered([tool for tool in taken if tool], chosen.selection)
+            chosen, selection = await self.search.choose(
+                known.template, session, hard_require=needed, active=known.active
+            )
+            taken = [await self.toolbox.resolve(one.name, one.version) for one in chosen]
+            return Offered([tool for tool in taken if tool], selection)
         return await self._named(session, known)
 
     async def _named(self, session: Session, known: Known) -> Offered:

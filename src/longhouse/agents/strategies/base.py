@@ -25,7 +25,8 @@ class AgentRegistry(Registry[type["BaseAgent"]]):
 
 
 class BaseAgent:
-    """A way of thinking: `propose` a request from what happened, `interpret` the reply. It keeps nothing in between."""
+    """A strategy: `propose` a request from the session, `interpret` the reply. It is stateless: the journal determines
+    what comes next."""
 
     name: ClassVar[str] = ""
     needs: ClassVar[tuple[str, ...]] = ()
@@ -40,10 +41,14 @@ class BaseAgent:
         raise NotImplementedError(f"{type(self).__name__} does not say what it asks: define `propose`")
 
     def interpret(self, request: Request, reply: Reply) -> Verdict:
-        """Calls become intents; text without a call is the answer."""
+        """Calls become intents under the tools' real names; text without a call is the answer."""
         if not reply.calls:
             return Verdict(answer=reply.text)
-        return Verdict(intents=intents(request, reply))
+        intents = (
+            Intent(tool=request.names.get(call.name, call.name), arguments=call.arguments, provider_id=call.id)
+            for call in reply.calls
+        )
+        return Verdict(intents=tuple(intents))
 
     def request(
         self,
@@ -80,14 +85,6 @@ class BaseAgent:
         )
         back = {wire: name for name, wire in names.items()}
         return Request(body, names=back, text_is=text_is, phase=phase, offered=tuple(offered), only=force)
-
-
-def intents(request: Request, reply: Reply) -> tuple[Intent, ...]:
-    """The calls of a reply, under the tools' real names."""
-    return tuple(
-        Intent(tool=request.names.get(call.name, call.name), arguments=call.arguments, provider_id=call.id)
-        for call in reply.calls
-    )
 
 
 def _tool_choice(template: Template, tools: Sequence[Tool], force: str | None) -> str | dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from longhouse.agents.strategies.base import BaseAgent, intents
+from longhouse.agents.strategies.base import BaseAgent
 from longhouse.agents.strategies.protocol import Reply, Request, Verdict
 from longhouse.agents.template import Template
 from longhouse.agents.tool import Tool
@@ -29,11 +29,9 @@ class SGRToolCallingAgent(BaseAgent):
         )
 
     def interpret(self, request: Request, reply: Reply) -> Verdict:
-        if reply.calls:
-            return Verdict(intents=intents(request, reply))
-        if request.phase == "reasoning" and reply.text.strip():
+        if request.phase == "reasoning" and not reply.calls and reply.text.strip():
             return Verdict(thought=reply.text)
-        return Verdict(answer=reply.text)
+        return super().interpret(request, reply)
 
 
 def has_thought(session: Session) -> bool:
