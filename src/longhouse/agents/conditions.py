@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Final
 
+from longhouse.journal.events import Limits
+
 FACTS: Final = (
     "iteration",
     "searches_used",
@@ -20,14 +22,7 @@ FACTS: Final = (
 )
 """The facts that a condition can use."""
 STAGE: Final = "stage"
-LIMITS: Final = (
-    "max_iterations",
-    "max_searches",
-    "max_clarifications",
-    "time_budget",
-    "tool_budget",
-    "token_budget",
-)
+LIMITS: Final = Limits.__struct_fields__
 """The limits that a fact can be compared with, beside numbers and names of stages."""
 
 Facts = Mapping[str, Any]

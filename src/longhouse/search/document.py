@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from longhouse.agents.schema.describe import parameters
-from longhouse.agents.template import SYSTEM_PROMPT
+from longhouse.agents.template import SYSTEM_PROMPT, MultiAgentMeta, PromptPack
 from longhouse.agents.tool_descriptor import RISKS, Allow, SecurityOverlay
 from longhouse.search import ranking, tokenizer
 from longhouse.search.ranking import Field
@@ -50,22 +50,13 @@ class _Policy(msgspec.Struct):
     allowlist: tuple[str, ...] | None = None
 
 
-class _Meta(msgspec.Struct):
-    capabilities: str = ""
-    tags: tuple[str, ...] = ()
-
-
-class _Prompts(msgspec.Struct):
-    system_prompt: str = ""
-
-
 class TemplateFacts(msgspec.Struct):
     """The fields of a template that search reads."""
 
     name: str
-    prompt_pack: _Prompts = msgspec.field(default_factory=_Prompts)
+    prompt_pack: PromptPack = msgspec.field(default_factory=PromptPack)
     tool_policy: _Policy = msgspec.field(default_factory=_Policy)
-    multi_agent_meta: _Meta = msgspec.field(default_factory=_Meta)
+    multi_agent_meta: MultiAgentMeta = msgspec.field(default_factory=MultiAgentMeta)
 
     @property
     def named_tools(self) -> tuple[str, ...]:

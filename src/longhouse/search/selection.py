@@ -27,18 +27,12 @@ LOOKED_AT: Final = 32
 """Tools of servers that are checked in one batch, when the search did not find them."""
 
 
-@dataclass(frozen=True, slots=True)
 class Point:
-    """A session, its template, and which tools the template's rules leave open now."""
+    """A session, its template, which tools it permits, and which of them its rules leave open now."""
 
-    template: Template
-    session: Session
-    opening: Opening
-
-
-def point_of(template: Template, session: Session, stage: str | None = None) -> Point:
-    opening = rules.opening_of(session, template, clock.now(), stage) if session.turn else Opening()
-    return Point(template, session, opening)
+    def __init__(self, template: Template, session: Session, stage: str | None = None) -> None:
+        self.template, self.session, self.permission = template, session, Permission(template, session)
+        self.opening = rules.opening_of(session, template, clock.now(), stage) if session.turn else Opening()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +55,7 @@ class ToolSearchService:
 
         The stage selects which of the template's rules apply; its name is not part of the search query.
         """
-        cap, point = template.tool_policy.max_tools_in_prompt, point_of(template, session, stage)
+        cap, point = template.tool_policy.max_tools_in_prompt, Point(template, session, stage)
         found, permitted, _ = await self._candidates(point, query, min(top_k, cap), hard_require=hard_require)
         return [permitted[name] for name in tool_order.first_few(found.required, found.in_order[:top_k], cap)]
 
@@ -71,7 +65,7 @@ class ToolSearchService:
         template = await self.catalog.templates.find(session.agent, session.turn.version)
         if template is None:
             return []
-        point = point_of(template, session)
+        point = Point(template, session)
         hits = await self.finder.tools(query, filters_of(point), top_k + SPARE)
         if not hits:
             # The index is empty, or nothing matches: the tools that the policy names are better than nothing.
@@ -100,7 +94,7 @@ class ToolSearchService:
         `active` are the versions of the tools that the policy names, where they are known.
         """
         policy, cap = template.tool_policy, template.tool_policy.max_tools_in_prompt
-        point, stage = point_of(template, session), rules.stage(session, template)
+        point, stage = Point(template, session), rules.stage(session, template)
         if policy.selection_strategy == "static" or _names_few(template):
             named = await self._active(session, (*policy.required, *hard_require, *policy.named))
             permitted = await self._permitted(point, named)
@@ -175,9 +169,9 @@ class ToolSearchService:
 
         The index may be out of date, so every permission is checked again.
         """
-        pinned, permission = tool_order.pins(point.session), Permission(point.template, point.session)
+        pinned = tool_order.pins(point.session)
         found = await self.catalog.described({name: pinned.get(name, v) for name, v in versions.items()})
-        return {one.name: one for one in found if permission.covers(one) and await self._is_open(point, one)}
+        return {one.name: one for one in found if point.permission.covers(one) and await self._is_open(point, one)}
 
     async def _is_open(self, point: Point, one: ToolDescriptor) -> bool:
         # A remote tool's descriptor says all about it; the others depend on what they are bound to.
