@@ -94,8 +94,7 @@ def stage(session: Session, template: Template, now: datetime | None = None) -> 
     """The stage of the work by the template's rules; `now` defaults to the time of the last event."""
     assert session.turn is not None
     now = now or session.updated_at or session.turn.started_at
-    stage: str = facts_of(session, template, now)["stage"]
-    return stage
+    return str(facts_of(session, template, now)["stage"])
 
 
 def facts_of(session: Session, template: Template, now: datetime) -> conditions.Facts:

@@ -140,15 +140,11 @@ class ToolDescriptor(Versioned):
         return _met(replace(self, effect=self.effect or ("once" if is_foreign else "read")))
 
     def bound_to(self, own: "ToolDescriptor") -> Tool:
-        """The tool once its class is known, combined with the class's own descriptor."""
-        return _met(self.over(own))
-
-    def over(self, own: "ToolDescriptor") -> "ToolDescriptor":
-        """This descriptor merged over the class's own: the stricter value, or the class's value if this sets none."""
+        """The tool once its class is known: the stricter value of both, or the class's value where this sets none."""
         left = {name: getattr(own, name) for name in DEFAULTS if getattr(self, name) is None}
         effect = max(self.effect or "read", own.effect or "read", key=EFFECTS.index)
         approval = bool(self.needs_approval or own.needs_approval)
-        return replace(self, **{**left, "effect": effect, "needs_approval": approval})
+        return _met(replace(self, **{**left, "effect": effect, "needs_approval": approval}))
 
     def weakened(self, own: "ToolDescriptor") -> tuple[str, str] | None:
         """The first field in which this is less strict than the class, with the error message, or None."""

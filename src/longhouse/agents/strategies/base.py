@@ -65,7 +65,8 @@ class BaseAgent:
     ) -> Request:
         """The session as a request: `offered` are open to the agent, `tools` are sent as functions."""
         assert session.turn is not None
-        names = wire_names(_names(session, offered))
+        used = (use.tool for entry in session.transcript if isinstance(entry, Step) for use in entry.uses)
+        names = wire_names((*(tool.name for tool in offered), *used))
         policy, asked = template.llm_policy, session.turn.sampling or Sampling()
         # A client's response format applies to answers: structured output of the strategy has its own format.
         if asked.response_format and response_format is ANY_FORMAT and text_is != "structure":
@@ -93,9 +94,3 @@ def _tool_choice(template: Template, tools: Sequence[Tool], force: str | None) -
     if not template.llm_policy.can.forced_tool_choice:
         return "auto"
     return {"type": "function", "function": {"name": force}} if force else "required"
-
-
-def _names(session: Session, offered: Sequence[Tool]) -> list[str]:
-    """Every tool that the request names: those offered now and those in the history."""
-    used = (use.tool for entry in session.transcript if isinstance(entry, Step) for use in entry.uses)
-    return list(dict.fromkeys([*(tool.name for tool in offered), *used]))

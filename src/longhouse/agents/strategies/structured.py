@@ -91,9 +91,6 @@ def _branch(tool: Tool, in_words: bool) -> dict[str, Any]:
 
 def _capped(offered: Sequence[Tool]) -> list[Tool]:
     """At most MOST_TOOLS tools, always including those that finish the turn, in the order in which they are offered."""
-    if len(offered) <= MOST_TOOLS:
-        return list(offered)
-    ending = [tool for tool in offered if tool.finishes]
-    others = [tool for tool in offered if not tool.finishes][: MOST_TOOLS - len(ending)]
-    chosen = {tool.name for tool in (*ending, *others)}
-    return [tool for tool in offered if tool.name in chosen]
+    room = MOST_TOOLS - sum(tool.finishes for tool in offered)
+    others = [tool for tool in offered if not tool.finishes][: max(room, 0)]
+    return [tool for tool in offered if tool.finishes or tool in others]
