@@ -12,7 +12,7 @@ import structlog
 from starlette.types import ASGIApp
 
 from longhouse.agents.builtin import BUILT_IN
-from longhouse.agents.naming import AGENT
+from longhouse.agents.naming import AGENT_PREFIX
 from longhouse.agents.strategies.base import AgentRegistry
 from longhouse.agents.strategies.hybrid import SGRToolCallingAgent
 from longhouse.agents.strategies.structured import SGRAgent
@@ -314,7 +314,7 @@ async def _check(setup: Configured, catalog: Catalog) -> None:
     files, wrong = setup.files, []
     named = {(one.name, tool) for one in files.templates for tool in one.tool_policy.named} | files.tool_places.keys()
     tools = {tool for _, tool in named}
-    agents = {f"{AGENT}{name}" for name in {*files.own, *(template.name for template in files.templates)}}
+    agents = {f"{AGENT_PREFIX}{name}" for name in {*files.own, *(template.name for template in files.templates)}}
     active = await catalog.active_tools(tools, LOCAL.owner)
     inactive, known = await catalog.switched_off(tools - active.keys(), LOCAL.owner), {*active, *agents}
     for name, tool in sorted(named):

@@ -88,7 +88,7 @@ def test_waiting_for_a_person_costs_no_time() -> None:
     answered_at = BEGAN + timedelta(days=1)
     answered = told(returned("1-action-0"), session=asking, since=answered_at)
     assert answered.turn is not None
-    assert rules.worked(answered.turn, answered_at) == 2
+    assert rules.worked_seconds(answered.turn, answered_at) == 2
     assert rules.spent(answered.turn, answered_at + timedelta(seconds=97)) is None
     assert rules.spent(answered.turn, answered_at + timedelta(seconds=98)) is not None
 
@@ -107,7 +107,7 @@ def test_the_work_of_others_is_time_but_never_more_than_has_passed(worked: tuple
     ]
     turn = told(*outcomes, session=asking, since=back, every=timedelta(0)).turn
     assert turn is not None
-    assert rules.worked(turn, back) == counted
+    assert rules.worked_seconds(turn, back) == counted
     assert (rules.spent(turn, back) is not None) == (counted >= 40)
     # It has not had a step of its own since: it may say what has come of it.
     assert rules.overdue(turn, back + timedelta(seconds=79)) is None

@@ -12,7 +12,7 @@ import pydantic
 from pydantic import Field
 
 from longhouse.agents import rules
-from longhouse.agents.naming import AGENT
+from longhouse.agents.naming import AGENT_PREFIX
 from longhouse.agents.template import Template
 from longhouse.agents.tool_descriptor import RISKS, RuntimeBinding, ToolDescriptor, smallest
 from longhouse.journal import conversation
@@ -20,7 +20,7 @@ from longhouse.journal.events import Limits, Prompted, ReplyTo, Rights, SharedBu
 from longhouse.journal.messages import Message
 from longhouse.journal.session import Session, Turn
 
-MOST_AT_WORK: Final = 100
+MAX_OPEN_TASKS: Final = 100
 """Maximum open delegated tasks of one trace, waited for or not."""
 LABEL: Final = r"^[A-Za-z0-9._:@-]{0,64}$"
 """The pattern of session labels: mirror keys and log file names contain them."""
@@ -59,7 +59,7 @@ def as_tool(template: Template) -> ToolDescriptor:
     meta = template.multi_agent_meta
     can = meta.capabilities or "Does what it is asked."
     return ToolDescriptor(
-        name=f"{AGENT}{template.name}",
+        name=f"{AGENT_PREFIX}{template.name}",
         type="meta",
         tags=meta.tags,
         description_short=f"The agent {template.name}, which remembers what it was told before. {can}"[:4000],
@@ -101,8 +101,8 @@ def delegation_of(session: Session, template: Template, call: str, agent: str, t
         root=turn.root or session.id,
         rights=turn.rights,
         budget=remaining(turn, session.updated_at or turn.started_at),
-        purse=purse_of(turn),
-        shared=shared(session, template.memory_policy.share_context),
+        purse=shared_budget(turn),
+        shared=shared_messages(session, template.memory_policy.share_context),
         named=named,
         ephemeral=ephemeral if named else "",
         prior=turn.contexts.get(agent, ()),
@@ -116,13 +116,13 @@ def remaining(turn: Turn, now: datetime) -> Limits:
     return msgspec.structs.replace(
         limits,
         max_searches=None,
-        time_budget=max(0.0, limits.time_budget - rules.worked(turn, now)),
+        time_budget=max(0.0, limits.time_budget - rules.worked_seconds(turn, now)),
         tool_budget=_less(limits.tool_budget, turn.calls),
         token_budget=_less(limits.token_budget, turn.tokens),
     )
 
 
-def purse_of(turn: Turn) -> SharedBudget | None:
+def shared_budget(turn: Turn) -> SharedBudget | None:
     """The shared budget of all sub-agents: what the root agent does not use itself."""
     limits = turn.limits
     if turn.root:
@@ -135,16 +135,16 @@ def purse_of(turn: Turn) -> SharedBudget | None:
     )
 
 
-def left_of(budget: Limits, purse: SharedBudget, *, calls: int, tokens: int) -> Limits:
+def capped_by_shared(budget: Limits, shared: SharedBudget, *, calls: int, tokens: int) -> Limits:
     """A budget capped by what remains of the shared budget after `calls` and `tokens` were used."""
     return msgspec.structs.replace(
         budget,
-        tool_budget=smallest(budget.tool_budget, _less(purse.tool_budget, calls)),
-        token_budget=smallest(budget.token_budget, _less(purse.token_budget, tokens)),
+        tool_budget=smallest(budget.tool_budget, _less(shared.tool_budget, calls)),
+        token_budget=smallest(budget.token_budget, _less(shared.token_budget, tokens)),
     )
 
 
-def within(own: Limits, budget: Limits | None) -> Limits:
+def capped_by_caller(own: Limits, budget: Limits | None) -> Limits:
     """A template's own limits, each capped by the calling agent's remaining budget."""
     if budget is None:
         return own
@@ -164,7 +164,7 @@ def narrowed(rights: Rights | None, template: Template) -> Rights | None:
     return None if own == Rights() else own
 
 
-def shared(session: Session, last: int) -> tuple[Message, ...]:
+def shared_messages(session: Session, last: int) -> tuple[Message, ...]:
     """The last messages between the user and this agent."""
     spoken = (message for entry in session.transcript for message in conversation.spoken(entry))
     return tuple(deque(spoken, last))
@@ -184,7 +184,7 @@ def waits_for(edges: Iterable[tuple[str, str]], start: str, target: str) -> bool
 
 def has_delegated(session: Session) -> bool:
     """Whether the running turn has delegated to another agent. A refused call does not count."""
-    return any(use.tool.startswith(AGENT) and not rules.is_unmade(use) for use in rules.uses(session))
+    return any(use.tool.startswith(AGENT_PREFIX) and not rules.is_unmade(use) for use in rules.uses(session))
 
 
 def _less(budget: int | None, used: int) -> int | None:

@@ -46,7 +46,7 @@ def _means_asking(names: Names | tuple[str, ...]) -> bool:
     return any(name in names for name in ASKING)
 
 
-class Opening:
+class OpenTools:
     """Which tools are open at one point of a turn; tools that finish it always are.
 
     `is_ending`: a budget is spent, so that only tools that help to finish are open. `shut` are the tools that have
@@ -56,7 +56,7 @@ class Opening:
     def __init__(
         self, *, is_ending: bool = False, shut: frozenset[str] = frozenset(), rules: Sequence[Availability] = ()
     ) -> None:
-        self.is_wide = not (is_ending or shut or rules)
+        self.is_all_open = not (is_ending or shut or rules)
         """Whether no tool is closed."""
         kept = [rule.keep_only for rule in rules if rule.keep_only is not None]
         self.kept = [names for names in kept if not _means_asking(names)]
@@ -67,7 +67,7 @@ class Opening:
         self._is_ending, self._shut = is_ending, shut
         self._kept, self._excluded = [Names(names) for names in kept], Names(excluded)
 
-    def leaves(self, tool: Tool) -> bool:
+    def includes(self, tool: Tool) -> bool:
         if tool.finishes:
             return True
         if self._is_ending:
@@ -77,17 +77,17 @@ class Opening:
         return all(_is_meant(tool, names) for names in self._kept)
 
 
-def opening_of(session: Session, template: Template, now: datetime, stage: str | None = None) -> Opening:
+def open_tools(session: Session, template: Template, now: datetime, stage: str | None = None) -> OpenTools:
     """The open tools now; `stage` replaces the session's own stage."""
     assert session.turn is not None
     facts = facts_of(session, template, now)
     stops = template.execution_policy.stop_conditions
     if spent(session.turn, now) or any(conditions.holds(stop, facts) for stop in stops):
-        return Opening(is_ending=True)
+        return OpenTools(is_ending=True)
     if stage is not None:
         facts = {**facts, conditions.STAGE: stage}
     rules = [rule for rule in template.rules.effective if conditions.holds(rule.when, facts)]
-    return Opening(shut=closed(session), rules=rules)
+    return OpenTools(shut=closed(session), rules=rules)
 
 
 def stage(session: Session, template: Template, now: datetime | None = None) -> str:
@@ -103,12 +103,12 @@ def facts_of(session: Session, template: Template, now: datetime) -> conditions.
     assert turn is not None
     facts = {
         **{name: getattr(turn.limits, name) for name in conditions.LIMITS},
-        "iteration": taken(turn),
+        "iteration": steps_taken(turn),
         "searches_used": turn.searches_used,
         "clarifications_used": turn.clarifications_used,
         "calls": turn.calls,
         "tokens": turn.tokens,
-        "seconds": worked(turn, now),
+        "seconds": worked_seconds(turn, now),
         "sources_found": len(session.context.get("sources") or ()),
         "plan_made": session.plan_made,
         "enough_data": session.enough_data,
@@ -161,8 +161,8 @@ def spent(turn: Turn, now: datetime) -> str | None:
     """The budget of the turn that is used up, in words, or None."""
     limits = turn.limits
     return _reached(
-        (taken(turn), limits.max_iterations, "steps"),
-        (worked(turn, now), limits.time_budget, "seconds"),
+        (steps_taken(turn), limits.max_iterations, "steps"),
+        (worked_seconds(turn, now), limits.time_budget, "seconds"),
         (turn.calls, limits.tool_budget, "tool calls"),
         (turn.tokens, limits.token_budget, "tokens"),
     )
@@ -175,8 +175,8 @@ def overdue(turn: Turn, now: datetime) -> tuple[str, str] | None:
     limits, below = turn.limits, turn.below
     # What sub-agents used counts against the budget that closes tools, but not against the grace.
     reached = _reached(
-        (taken(turn) - GRACE, limits.max_iterations, "steps"),
-        ((worked(turn, now) - below.seconds) / 2, limits.time_budget, "seconds"),
+        (steps_taken(turn) - GRACE, limits.max_iterations, "steps"),
+        ((worked_seconds(turn, now) - below.seconds) / 2, limits.time_budget, "seconds"),
         ((turn.tokens - below.tokens) / 2, limits.token_budget, "tokens"),
     )
     return ("limit_reached", f"the agent did not finish within {reached}") if reached else None
@@ -188,11 +188,11 @@ def _reached(*budgets: tuple[float, float | None, str]) -> str | None:
     return next(reached, None)
 
 
-def taken(turn: Turn) -> int:
+def steps_taken(turn: Turn) -> int:
     """Completed steps: reasoning does not count before its action, so it does not close tools for that action."""
     return turn.iteration - turn.is_thinking
 
 
-def worked(turn: Turn, now: datetime) -> float:
+def worked_seconds(turn: Turn, now: datetime) -> float:
     """Working seconds of the turn, without the time spent waiting for people."""
     return (now - turn.started_at).total_seconds() - turn.waited

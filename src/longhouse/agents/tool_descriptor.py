@@ -135,60 +135,62 @@ class ToolDescriptor(Versioned):
     def tool(self) -> Tool:
         """The tool as agents get it. The class's requirements are unknown before it is bound: the strictest apply."""
         if self.runtime_binding.python_entrypoint:
-            return _met(replace(self, effect="once", needs_approval=True))
+            return _tool_of(replace(self, effect="once", needs_approval=True))
         is_foreign = self.runtime_binding.remote_endpoint or self.runtime_binding.mcp
-        return _met(replace(self, effect=self.effect or ("once" if is_foreign else "read")))
+        return _tool_of(replace(self, effect=self.effect or ("once" if is_foreign else "read")))
 
     def bound_to(self, own: "ToolDescriptor") -> Tool:
         """The tool once its class is known: the stricter value of both, or the class's value where this sets none."""
         left = {name: getattr(own, name) for name in DEFAULTS if getattr(self, name) is None}
         effect = max(self.effect or "read", own.effect or "read", key=EFFECTS.index)
         approval = bool(self.needs_approval or own.needs_approval)
-        return _met(replace(self, **{**left, "effect": effect, "needs_approval": approval}))
+        return _tool_of(replace(self, **{**left, "effect": effect, "needs_approval": approval}))
 
     def weakened(self, own: "ToolDescriptor") -> tuple[str, str] | None:
         """The first field in which this is less strict than the class, with the error message, or None."""
         if self.effect and EFFECTS.index(self.effect) < EFFECTS.index(own.effect or "read"):
-            says = f"the class says {own.effect}, and a descriptor cannot make that {self.effect}; leave effect out"
-            return "effect", says
+            problem = f"the class says {own.effect}, and a descriptor cannot make that {self.effect}; leave effect out"
+            return "effect", problem
         if self.needs_approval is False and own.needs_approval:
-            says = "the class needs approval, and a descriptor cannot take that away; leave needs_approval out"
-            return "needs_approval", says
+            problem = "the class needs approval, and a descriptor cannot take that away; leave needs_approval out"
+            return "needs_approval", problem
         return None
 
 
-def said_of(told: dict[str, Any]) -> dict[str, Any]:
+def comparable(content: dict[str, Any]) -> dict[str, Any]:
     """The content by which descriptors are compared. Without a class, an unset field equals the default."""
-    return told if _is_of_class(told) else {name: one for name, one in told.items() if not _is_default(name, one)}
+    if _is_of_class(content):
+        return content
+    return {name: value for name, value in content.items() if not _is_default(name, value)}
 
 
-def stored(told: dict[str, Any]) -> dict[str, Any]:
+def stored(content: dict[str, Any]) -> dict[str, Any]:
     """The descriptor as a stored row: every field is filled in, since earlier releases read it so."""
-    silent = [name for name in DEFAULTS if told.get(name) is None]
-    filled = {**told, **{name: DEFAULTS[name] for name in silent}}
-    return {**filled, SILENT: silent} if _is_of_class(told) else filled
+    silent = [name for name in DEFAULTS if content.get(name) is None]
+    filled = {**content, **{name: DEFAULTS[name] for name in silent}}
+    return {**filled, SILENT: silent} if _is_of_class(content) else filled
 
 
 def lifted(row: dict[str, Any]) -> dict[str, Any]:
     """The descriptor as it was published. Old rows do not tell set defaults from unset fields: all are unset."""
-    told = {name: value for name, value in row.items() if name != SILENT}
-    if not _is_of_class(told):
-        return told
-    silent = row.get(SILENT, [name for name, value in told.items() if _is_default(name, value)])
-    return {**told, **dict.fromkeys(silent)}
+    content = {name: value for name, value in row.items() if name != SILENT}
+    if not _is_of_class(content):
+        return content
+    silent = row.get(SILENT, [name for name, value in content.items() if _is_default(name, value)])
+    return {**content, **dict.fromkeys(silent)}
 
 
-def _is_of_class(told: Mapping[str, Any]) -> bool:
-    return bool((told.get("runtime_binding") or {}).get("python_entrypoint"))
+def _is_of_class(content: Mapping[str, Any]) -> bool:
+    return bool((content.get("runtime_binding") or {}).get("python_entrypoint"))
 
 
 def _is_default(name: str, value: Any) -> bool:
     return name in DEFAULTS and value == DEFAULTS[name]
 
 
-def _met(descriptor: ToolDescriptor) -> Tool:
-    said = {name: getattr(descriptor, name) for name in DEFAULTS}
-    known = {name: DEFAULTS[name] if value is None else value for name, value in said.items()}
+def _tool_of(descriptor: ToolDescriptor) -> Tool:
+    given = {name: getattr(descriptor, name) for name in DEFAULTS}
+    known = {name: DEFAULTS[name] if value is None else value for name, value in given.items()}
     return Tool(
         name=descriptor.name,
         version=descriptor.version,

@@ -58,7 +58,7 @@ def compose(
     assert session.turn is not None
     lines = (f"{n}. {wire_names[tool.name]}: {tool.description}" for n, tool in enumerate(offered, start=1))
     system = _system(session.turn, template, "\n".join(lines), extra_system)
-    earlier, present = _parted(session, template, wire_names)
+    earlier, present = _split(session, template, wire_names)
     now = [message for entry in present for message in _messages(entry, template, wire_names)]
     whole, budget = [system, *earlier, *now], template.llm_policy.context_tokens
     if tokens.total(whole) <= budget:
@@ -67,7 +67,7 @@ def compose(
     return [system, *_fitted(blocks, tokens.of(system), budget)]
 
 
-def _parted(session: Session, template: Template, names: dict[str, str]) -> tuple[list[Message], Sequence[Entry]]:
+def _split(session: Session, template: Template, names: dict[str, str]) -> tuple[list[Message], Sequence[Entry]]:
     """Earlier turns as plain messages, if their number is limited, and the entries that are shown in full."""
     most = template.memory_policy.context_window
     transcript = conversation.shown(session)
@@ -200,8 +200,8 @@ def _system(turn: Turn, template: Template, available_tools: str, extra: str) ->
     if turn.system and template.allow_client_system:
         text = f"{text}\n\n{turn.system}"
     if turn.shared:
-        said = "\n".join(f"{message['role']}: {message['content']}" for message in conversation.as_dicts(turn.shared))
-        text = f"{text}\n\nWhat was said to the agent that asks you:\n{said}"
+        lines = "\n".join(f"{message['role']}: {message['content']}" for message in conversation.as_dicts(turn.shared))
+        text = f"{text}\n\nWhat was said to the agent that asks you:\n{lines}"
     if extra:
         text = f"{text}\n\n{extra}"
     if turn.form and not template.prompt_pack.names_the_date:
@@ -222,11 +222,11 @@ def _task(heard: Heard, template: Template) -> Content:
     )
 
 
-def _answer(use: Use, said: str, template: Template) -> str:
+def _answer(use: Use, answer: str, template: Template) -> str:
     pattern = template.prompt_pack.clarification_response
     if not use.date:
-        return render(pattern, clarifications=said)
-    return render(_complete(pattern, CLARIFICATIONS), clarifications=said, current_date=use.date)
+        return render(pattern, clarifications=answer)
+    return render(_complete(pattern, CLARIFICATIONS), clarifications=answer, current_date=use.date)
 
 
 def _complete(pattern: str, placeholder: str) -> str:

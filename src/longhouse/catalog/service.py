@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic
 
-from longhouse.agents.naming import could_be_named
+from longhouse.agents.naming import is_possible_name
 from longhouse.catalog import security
 from longhouse.catalog.validation import CatalogValidator
 from longhouse.errors import CallerError
@@ -53,7 +53,7 @@ class CatalogService(Generic[T]):
         return await retry_on_change(attempt)
 
     async def named(self, name: str) -> CatalogEntry:
-        found = await self.shelf.named(name) if could_be_named(name) else None
+        found = await self.shelf.named(name) if is_possible_name(name) else None
         if found is None:
             raise self.missing()
         return found
@@ -67,7 +67,7 @@ class CatalogService(Generic[T]):
         return {name: {"security_overlay": one} for name, one in laid.items() if one}
 
     async def version(self, name: str, version: int) -> Version:
-        found = await self.shelf.version(name, version) if could_be_named(name) else None
+        found = await self.shelf.version(name, version) if is_possible_name(name) else None
         if found is None:
             raise self.missing()
         return found

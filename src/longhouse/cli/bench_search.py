@@ -18,7 +18,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from longhouse.agents.naming import AGENT
+from longhouse.agents.naming import AGENT_PREFIX
 from longhouse.agents.template import MultiAgentMeta, Template, ToolPolicy
 from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.app import open_embedder
@@ -246,7 +246,7 @@ def _descriptor(tool: BenchTool) -> ToolDescriptor:
 
 
 def _tools(finder: Finder, ids: Mapping[str, str]) -> Look:
-    given_alone = SearchFilters(deny=(f"{AGENT}*",))  # agents are tools too, but are not measured here
+    given_alone = SearchFilters(deny=(f"{AGENT_PREFIX}*",))  # agents are tools too, but are not measured here
 
     async def look(text: str) -> list[tuple[str, float]]:
         return [(ids[hit.name], hit.score) for hit in await finder.tools(text, given_alone, DEPTH)]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from longhouse.search import ranking
-from longhouse.search.document import TELLING_TYPES
+from longhouse.search.document import DESCRIPTIVE_TYPES
 from longhouse.search.finder import Finder, SearchHit
 from longhouse.store.search import query as search
 from longhouse.store.search.query import SearchFilters
@@ -53,7 +53,7 @@ class AgentDirectory:
         filters, asked = SearchFilters(caller=owner), await self.finder.query(query)
         own = await self.finder.templates(asked, filters, CANDIDATES)
         # Tools that call agents are left out: what an agent can do counts for it, not for those that may call it.
-        tools = await self.finder.tools(asked, replace(filters, types=TELLING_TYPES), CANDIDATES)
+        tools = await self.finder.tools(asked, replace(filters, types=DESCRIPTIVE_TYPES), CANDIDATES)
         users = await search.users_of(self.finder.db, [hit.name for hit in tools], owner)
         return ranked(own, tools, users)[:top_k]
 

@@ -14,7 +14,7 @@ from longhouse.errors import ProviderError
 from longhouse.models.protocol import Embedder
 from longhouse.search import ranking, scores, tokenizer
 from longhouse.search.ranking import Scores
-from longhouse.search.scores import Found
+from longhouse.search.scores import QueryPostings
 from longhouse.store.catalog.repository import Kind
 from longhouse.store.database import Database
 from longhouse.store.search import index
@@ -28,7 +28,7 @@ Places = npt.NDArray[np.intp]
 
 PATIENCE: Final = 5.0
 """Timeout in seconds for the embedding of a query."""
-AGAIN_AFTER: Final = 30.0
+RETRY_AFTER: Final = 30.0
 """Seconds before a failed embedding model is tried again."""
 WHOLE: Final = 60
 """Candidates by the words of the whole query."""
@@ -75,7 +75,7 @@ class Finder:
         self._vectors = VectorCache(db)
         self._embedder = embedder
         self._space: Space | None = None
-        self._ask_again_at = 0.0
+        self._retry_at = 0.0
 
     async def tools(self, asked: str | SearchQuery, filters: SearchFilters, top_k: int) -> list[SearchHit]:
         query = await self.query(asked) if isinstance(asked, str) else asked
@@ -102,13 +102,13 @@ class Finder:
     async def _embedded(self, texts: Sequence[str]) -> Vectors | None:
         """None without a model, and for a while after a failure: a search does not wait for the timeout each time."""
         now = asyncio.get_running_loop().time()
-        if self._embedder is None or now < self._ask_again_at:
+        if self._embedder is None or now < self._retry_at:
             return None
         try:
             async with asyncio.timeout(PATIENCE):
                 return await self._embedder.embed(texts)
         except (ProviderError, TimeoutError) as error:
-            self._ask_again_at = now + AGAIN_AFTER
+            self._retry_at = now + RETRY_AFTER
             why = str(error) or f"no answer within {PATIENCE:.0f} seconds"
             message = "The embedding model failed; for a while, searches use words alone."
             log.warning("embedding_failed", message=message, error=why)
@@ -137,7 +137,7 @@ class Finder:
         kind: Kind,
         query: SearchQuery,
         filters: SearchFilters,
-        found: Found,
+        found: QueryPostings,
         *,
         lexical: Scores,
         near: VectorSet | None,
@@ -160,11 +160,11 @@ class Finder:
 
 def _leading(lexical: Scores, cosines: Scores | None) -> list[Places]:
     """The best indexes by the words of the whole query, by those of each clause, and by the query's vector."""
-    leading = [_top(row, WHOLE if nth == 0 else PER_CLAUSE) for nth, row in enumerate(lexical)]
-    return leading if cosines is None else [*leading, _top(cosines, NEAREST)]
+    leading = [top(row, WHOLE if nth == 0 else PER_CLAUSE) for nth, row in enumerate(lexical)]
+    return leading if cosines is None else [*leading, top(cosines, NEAREST)]
 
 
-def _top(scores: Scores, count: int) -> Places:
+def top(scores: Scores, count: int) -> Places:
     """The indexes of the highest scores. Scores far below the best are dropped before sorting."""
     best = scores.max(initial=np.float32(0))
     for floor in (best / 2, best / 4, np.float32(0)):

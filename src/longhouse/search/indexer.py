@@ -33,7 +33,7 @@ READY_WITHIN: Final = 3.0
 """Timeout in seconds of the first search's wait for the index."""
 BATCH: Final = 1000
 """Tools in one transaction: it takes a tenth of a second, then others have their turn."""
-AGAIN_AFTER: Final = 30.0
+RETRY_AFTER: Final = 30.0
 """Seconds before a failed embedding model is tried again; words are indexed meanwhile."""
 
 F = TypeVar("F", ToolFacts, TemplateFacts)
@@ -50,17 +50,17 @@ class Indexer:
         self._wait = FIRST_AFTER
         self._nudged = asyncio.Event()
         self._caught_up = asyncio.Event()
-        self._ask_again_at = 0.0
-        self._is_ours = False
+        self._retry_at = 0.0
+        self._has_recipe = False
         self._has_led = self._follows = self._has_waited = False
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator["Indexer"]:
         """Runs in the background while the block lasts."""
-        async with background.running("search_index", self._look):
+        async with background.running("search_index", self._poll):
             yield self
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         """Waits for a nudge or its time, and catches up. Should that fail, the catalog still says what is lacking."""
         # Not `wait_for`: Python 3.11's forgets a cancellation that comes together with what it waits for.
         with suppress(TimeoutError):
@@ -87,17 +87,17 @@ class Indexer:
 
     async def catch_up(self) -> bool:
         """Brings the index up to date with the catalog; False where another process is doing so."""
-        space = await self._yielding(await self._space())
-        self._is_ours = self._is_ours or await index.recipe(self.db) == document.RECIPE
-        if self._is_ours and not await index.behind(self.db, space.model if space else None):
+        space = await self._space_unless_following(await self._space())
+        self._has_recipe = self._has_recipe or await index.recipe(self.db) == document.RECIPE
+        if self._has_recipe and not await index.behind(self.db, space.model if space else None):
             return True
         async with index.sole_writer(self.db) as may_write:
             if may_write:
-                if not self._is_ours and await index.recipe(self.db) != document.RECIPE:
+                if not self._has_recipe and await index.recipe(self.db) != document.RECIPE:
                     # Another release built this index with a different method.
                     await index.empty(self.db)
                     await index.write_recipe(self.db, document.RECIPE)
-                self._is_ours = True
+                self._has_recipe = True
                 try:
                     await self._catch_up(space)
                 except ProviderError as error:
@@ -105,7 +105,7 @@ class Indexer:
                     await self._catch_up(None)
             return may_write
 
-    async def _yielding(self, space: Space | None) -> Space | None:
+    async def _space_unless_following(self, space: Space | None) -> Space | None:
         """Two processes with different models would re-embed everything for ever: the one that started last leads."""
         if space and self._has_led and not self._follows:
             leading = await index.leading_model(self.db)
@@ -177,11 +177,11 @@ class Indexer:
     def _wait_for_model(self, error: ProviderError) -> None:
         message = "The embedding model failed; new documents are found by words alone."
         log.warning("embedding_failed", message=message, error=str(error))
-        self._ask_again_at = asyncio.get_running_loop().time() + AGAIN_AFTER
+        self._retry_at = asyncio.get_running_loop().time() + RETRY_AFTER
 
     async def _space(self) -> Space | None:
         """The vector space of the embedding model; None without a model, or while it fails."""
-        if self.embedder is None or asyncio.get_running_loop().time() < self._ask_again_at:
+        if self.embedder is None or asyncio.get_running_loop().time() < self._retry_at:
             return None
         try:
             dimensions = self.embedder.dimensions or len((await self.embedder.embed(["dimensions"]))[0])

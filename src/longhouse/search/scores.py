@@ -19,7 +19,7 @@ BUSY: Final = 200_000
 """From this many postings on, scores are computed in a thread, so that the event loop stays free."""
 
 
-class Found:
+class QueryPostings:
     """The postings of a query's terms in all shards that the caller may see, one array index for each slot."""
 
     def __init__(self, rows: Sequence[asyncpg.Record]) -> None:
@@ -102,8 +102,8 @@ class Found:
         return mask
 
 
-async def read(db: Database, kind: str, caller: str | None, terms: Sequence[str]) -> Found:
+async def read(db: Database, kind: str, caller: str | None, terms: Sequence[str]) -> QueryPostings:
     rows = await postings.read(db, kind, caller, terms)
     if sum(len(row["postings"] or b"") for row in rows) < BUSY * POSTING.itemsize:
-        return Found(rows)
-    return await asyncio.to_thread(Found, rows)
+        return QueryPostings(rows)
+    return await asyncio.to_thread(QueryPostings, rows)

@@ -85,11 +85,11 @@ class Offering:
         policy, pinned = known.template.tool_policy, tool_order.pins(session)
         versions = {name: pinned.get(name, version) for name, version in known.active.items()}
         permission = Permission(known.template, session)
-        opening = rules.opening_of(session, known.template, clock.now())
+        open_tools = rules.open_tools(session, known.template, clock.now())
         tools: dict[str, Tool] = {}
         for one in await self.catalog.described(versions):
-            tool = await self.toolbox.resolve(one.name, one.version) if permission.covers(one) else None
-            if tool and opening.leaves(tool):
+            tool = await self.toolbox.resolve(one.name, one.version) if permission.permits(one) else None
+            if tool and open_tools.includes(tool):
                 tools[tool.name] = tool
         if len(tools) <= policy.max_tools_in_prompt:
             return Offered(list(tools.values()))

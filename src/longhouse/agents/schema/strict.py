@@ -13,7 +13,7 @@ from typing import Any, Final
 from longhouse.agents.schema.flatten import Leaf, SchemaPlace, leaves
 from longhouse.journal.json_text import value_of
 
-SPELLED: Final = "A JSON object, written as a string"
+JSON_STRING: Final = "A JSON object, written as a string"
 LONGEST_PATTERN: Final = 200
 """Maximum characters of a pattern that is described; a longer one does not help a model."""
 
@@ -33,9 +33,9 @@ def restored(arguments: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any
 
 
 def _strict(leaf: Leaf, in_words: bool) -> dict[str, Any]:
-    if leaf.is_spelled:
+    if leaf.is_json_string:
         words = leaf.schema.get("description")
-        return {"type": "string", "description": f"{words} ({SPELLED})" if words else SPELLED}
+        return {"type": "string", "description": f"{words} ({JSON_STRING})" if words else JSON_STRING}
     kept = _bounded(leaf.schema) if in_words else _kept(leaf.schema)
     if leaf.is_object:
         return {**kept, **_object(leaf, in_words)}
@@ -142,7 +142,7 @@ def _restored(value: Any, found: list[Leaf]) -> Any:
         case list():
             array = next((leaf for leaf in found if leaf.is_array), None)
             return [_restored(item, _item(array, nth)) for nth, item in enumerate(value)] if array else value
-        case str() if any(leaf.is_spelled for leaf in found) and not any(leaf.is_text for leaf in found):
+        case str() if any(leaf.is_json_string for leaf in found) and not any(leaf.is_text for leaf in found):
             written = value_of(value)
             # Text that is no JSON is passed on, and the tool refuses it.
             return written if isinstance(written, dict | list) else value

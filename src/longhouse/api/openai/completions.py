@@ -90,7 +90,7 @@ class Completion:
         routed = self.telling.attached.routed
         return {
             **({"ignored": self.ignored} if self.ignored else {}),
-            **({"routed": routed.told} if routed else {}),
+            **({"routed": routed.as_dict} if routed else {}),
         }
 
     async def _mark(self, ending: Ending) -> None:
