@@ -135,10 +135,8 @@ def explained(session: Session, tool: str, arguments: str, fault: Fault, *, fini
 
 def refusals(recorded: Iterable[Recorded]) -> Iterator[str]:
     """The error codes of refused calls."""
-    for record in recorded:
-        outcome = record.event.outcome if isinstance(record.event, Returned) else None
-        if isinstance(outcome, Fault) and outcome.code in REFUSED:
-            yield outcome.code
+    outcomes = (record.event.outcome for record in recorded if isinstance(record.event, Returned))
+    return (outcome.code for outcome in outcomes if isinstance(outcome, Fault) and outcome.code in REFUSED)
 
 
 def _failures(session: Session) -> Counter[tuple[str, str]]:

@@ -55,8 +55,9 @@ class PromptPack(Strict):
 
     @property
     def names_the_date(self) -> bool:
-        texts = (self.system_prompt, self.initial_user_request, self.clarification_response)
-        return any(DATE in text for text in texts)
+        return any(
+            DATE in text for text in (self.system_prompt, self.initial_user_request, self.clarification_response)
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -229,6 +229,5 @@ def _facts(kind: Kind, decoder: msgspec.json.Decoder[F], row: Any) -> F:
 
 
 def _digest(template: Any, tools: Mapping[str, int]) -> str:
-    versions = {template["name"]: template["version"]} | {f"tool {name}": version for name, version in tools.items()}
-    made_from = [f"{name}@{version}" for name, version in versions.items()]
+    made_from = [f"{template['name']}@{template['version']}", *(f"tool {name}@{nth}" for name, nth in tools.items())]
     return hashlib.sha256("\n".join(made_from).encode()).hexdigest()

@@ -78,8 +78,7 @@ class ToolSearchService:
         self, template: Template, session: Session, *, hard_require: Sequence[str] = ()
     ) -> list[ToolDescriptor]:
         """The tools that the template's strategy offers in this step; `hard_require` are those that the agent found."""
-        tools, _ = await self.choose(template, session, hard_require=hard_require)
-        return tools
+        return (await self.choose(template, session, hard_require=hard_require))[0]
 
     async def choose(
         self,
