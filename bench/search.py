@@ -22,7 +22,7 @@ from longhouse.search.finder import Finder, top
 from longhouse.search.indexer import Indexer
 from longhouse.search.selection import ToolSearchService
 from longhouse.store.catalog.catalog import Catalog
-from longhouse.store.search import maintenance
+from longhouse.store.search import index
 from longhouse.store.search import query as search
 from longhouse.store.search.index import IndexedText
 from longhouse.store.search.query import SearchFilters
@@ -124,7 +124,7 @@ async def measure(ground: Ground, count: int, *, asked: int = 200) -> dict[str, 
 
 async def _timed(indexer: Indexer) -> float:
     begun = time.perf_counter()
-    await maintenance.empty(indexer.db)
+    await index.empty(indexer.db)
     await indexer.catch_up()
     return time.perf_counter() - begun
 

@@ -199,7 +199,9 @@ class Engine:
             run.session,
             version=template.version,
             instance=instance.id,
-            limits=capped_by_caller(template.execution_policy.limits, await results.budget_left(self.db, run.session, prompt)),
+            limits=capped_by_caller(
+                template.execution_policy.limits, await results.budget_left(self.db, run.session, prompt)
+            ),
             rights=narrowed(prompt.rights, template),
             cleaned=template.reset_policy.cleaned,
             approve_in_chat=template.execution_policy.approve_in_chat,
