@@ -8,7 +8,7 @@ from typing import Any
 from bench import spine
 from bench.house import Ground, House
 from bench.model import STEPS
-from longhouse.agents.strategies.protocol import Strategy
+from longhouse.agents.strategies.base import BaseAgent
 from longhouse.agents.template import Template, ToolPolicy
 from longhouse.app import AGENTS, TOOLS
 from longhouse.journal import events
@@ -28,7 +28,7 @@ def requests() -> list[dict[str, Any]]:
     return [_request(cls()) for cls in AGENTS]
 
 
-def _request(strategy: Strategy) -> dict[str, Any]:
+def _request(strategy: BaseAgent) -> dict[str, Any]:
     tools, session = [cls.described() for cls in TOOLS[:MANY]], _session()
     template = Template(name="thinker", tool_policy=ToolPolicy(allowlist=tuple(tool.name for tool in tools)))
     spent = []

@@ -10,8 +10,8 @@ import numpy.typing as npt
 from longhouse.agents.tool import RiskLevel
 from longhouse.agents.tool_descriptor import Allow, RuntimeBinding, SecurityPolicy, ToolDescriptor
 from longhouse.models.protocol import Embedder
+from longhouse.search.finder import Finder
 from longhouse.search.indexer import Indexer
-from longhouse.search.selection import Finder
 from longhouse.search.tokenizer import terms
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.catalog.repository import VersionRepository

@@ -376,8 +376,8 @@ LIMITS = events.Limits(max_iterations=10, max_clarifications=3, time_budget=600)
 
 def open_tools(session: Session, template: Template, tools: Sequence[Tool], now: datetime) -> list[Tool]:
     """Those of `tools` that the rules leave open at this point of the turn."""
-    opening = rules.opening_of(session, template, now)
-    return [tool for tool in tools if opening.leaves(tool)]
+    now_open = rules.open_tools(session, template, now)
+    return [tool for tool in tools if now_open.includes(tool)]
 
 
 def told(

@@ -12,7 +12,7 @@ import structlog
 from starlette.types import ASGIApp
 
 from longhouse.agents.builtin import BUILT_IN
-from longhouse.agents.delegation import PREFIX
+from longhouse.agents.naming import AGENT_PREFIX
 from longhouse.agents.strategies.base import AgentRegistry
 from longhouse.agents.strategies.hybrid import SGRToolCallingAgent
 from longhouse.agents.strategies.structured import SGRAgent
@@ -43,8 +43,9 @@ from longhouse.runtime.instance_registry import InstanceRegistry
 from longhouse.runtime.instances import ModelFor, Pool
 from longhouse.runtime.watchdog import Watchdog
 from longhouse.runtime.worker import Worker, WorkerOptions, new_id
+from longhouse.search.finder import Finder
 from longhouse.search.indexer import Indexer
-from longhouse.search.selection import Finder, ToolSearchService
+from longhouse.search.selection import ToolSearchService
 from longhouse.settings import Settings
 from longhouse.store import leases, migrate
 from longhouse.store.catalog.catalog import Catalog
@@ -313,7 +314,7 @@ async def _check(setup: Configured, catalog: Catalog) -> None:
     files, wrong = setup.files, []
     named = {(one.name, tool) for one in files.templates for tool in one.tool_policy.named} | files.tool_places.keys()
     tools = {tool for _, tool in named}
-    agents = {f"{PREFIX}{name}" for name in {*files.own, *(template.name for template in files.templates)}}
+    agents = {f"{AGENT_PREFIX}{name}" for name in {*files.own, *(template.name for template in files.templates)}}
     active = await catalog.active_tools(tools, LOCAL.owner)
     inactive, known = await catalog.switched_off(tools - active.keys(), LOCAL.owner), {*active, *agents}
     for name, tool in sorted(named):

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from longhouse.agents.delegation import (
     AgentTask,
     as_tool,
+    capped_by_caller,
+    capped_by_shared,
     delegation_of,
     has_delegated,
-    left_of,
     narrowed,
-    purse_of,
     remaining,
-    shared,
+    shared_budget,
+    shared_messages,
     waits_for,
-    within,
 )
 from longhouse.agents.template import MemoryPolicy, MultiAgentMeta, Template, ToolPolicy
 from longhouse.journal import events
@@ -108,8 +108,8 @@ def test_all_beneath_have_one_purse_of_what_the_agent_at_the_top_leaves() -> Non
     session = at_work(*asking, returned("1-action-0", spent=Usage(total_tokens=50), calls=2), limits=limits)
     assert session.turn is not None
     # What was used beneath is not taken from the purse twice: there it is counted by itself.
-    assert purse_of(session.turn) == SharedBudget(tool_budget=4, token_budget=70)
-    assert purse_of(at_work().turn or session.turn) is None
+    assert shared_budget(session.turn) == SharedBudget(tool_budget=4, token_budget=70)
+    assert shared_budget(at_work().turn or session.turn) is None
     below = told(opened("ann"), prompted("Go", root="master_1", purse=SharedBudget(token_budget=70)), started(2))
     assert delegation_of(below, MASTER, "1-action-0", "ben", AgentTask(task="Go on.")).prompted.purse == SharedBudget(
         token_budget=70
@@ -119,9 +119,9 @@ def test_all_beneath_have_one_purse_of_what_the_agent_at_the_top_leaves() -> Non
 def test_nobody_has_more_than_is_left_in_the_purse() -> None:
     limits = Limits(max_iterations=9, max_clarifications=1, time_budget=60, tool_budget=5)
     purse = SharedBudget(tool_budget=9, token_budget=70)
-    left = left_of(limits, purse, calls=6, tokens=80)
+    left = capped_by_shared(limits, purse, calls=6, tokens=80)
     assert (left.tool_budget, left.token_budget, left.time_budget) == (3, 0, 60)
-    left = left_of(limits, SharedBudget(), calls=6, tokens=80)
+    left = capped_by_shared(limits, SharedBudget(), calls=6, tokens=80)
     assert (left.tool_budget, left.token_budget) == (5, None)
 
 
@@ -155,13 +155,13 @@ some_limits = st.builds(
 
 @given(own=some_limits, left=some_limits)
 def test_no_budget_is_above_that_of_who_asks(own: Limits, left: Limits) -> None:
-    narrow = within(own, left)
+    narrow = capped_by_caller(own, left)
     assert (narrow.max_iterations, narrow.max_searches) == (own.max_iterations, own.max_searches)
     assert narrow.time_budget <= min(own.time_budget, left.time_budget)
     for name in ("tool_budget", "token_budget"):
         mine, theirs, got = (getattr(one, name) for one in (own, left, narrow))
         assert got == min((one for one in (mine, theirs) if one is not None), default=None)
-    assert within(own, None) == own
+    assert capped_by_caller(own, None) == own
 
 
 risks = st.sampled_from(["low", "medium", "high"])
@@ -184,9 +184,9 @@ def test_what_is_shared_is_what_was_said_and_no_work() -> None:
         events.Replied(text="two"), events.Finished(answer="two"),
     )  # fmt: skip
     session = told(prompted("three"), started(9), session=first)
-    assert shared(session, 0) == ()
-    assert shared(session, 2) == (Assistant(content="two"), User(content="three"))
-    assert shared(session, 9) == (User(content="one"), Assistant(content="two"), User(content="three"))
+    assert shared_messages(session, 0) == ()
+    assert shared_messages(session, 2) == (Assistant(content="two"), User(content="three"))
+    assert shared_messages(session, 9) == (User(content="one"), Assistant(content="two"), User(content="three"))
     sharing = Template(name="master", memory_policy=MemoryPolicy(share_context=1))
     given = delegation_of(session, sharing, "2-action-0", "ann", AgentTask(task="Go on."))
     assert given.prompted.shared == (User(content="three"),)

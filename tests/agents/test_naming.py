@@ -2,7 +2,7 @@
 
 import pytest
 
-from longhouse.agents.naming import Names, in_both, key, name_problem
+from longhouse.agents.naming import Names, intersection, key, name_problem
 
 
 @pytest.mark.parametrize("name", ["a", "weather", "FinalAnswerTool", "bank.pay", "a-b_c.d9", "agents", "x" * 128])
@@ -64,6 +64,6 @@ def test_a_list_of_names_stands_for_what_it_names_and_for_all_beneath() -> None:
 
 
 def test_two_lists_have_in_common_what_both_stand_for() -> None:
-    assert in_both(("shop.*", "plain", "other"), ("shop.price", "plain", "more.*")) == ("plain", "shop.price")
-    assert in_both(("shop.*",), ("shop.*", "shop.old.*")) == ("shop.*", "shop.old.*")
-    assert in_both(("shop.*",), ()) == ()
+    assert intersection(("shop.*", "plain", "other"), ("shop.price", "plain", "more.*")) == ("plain", "shop.price")
+    assert intersection(("shop.*",), ("shop.*", "shop.old.*")) == ("shop.*", "shop.old.*")
+    assert intersection(("shop.*",), ()) == ()

@@ -88,7 +88,7 @@ def test_waiting_for_a_person_costs_no_time() -> None:
     answered_at = BEGAN + timedelta(days=1)
     answered = told(returned("1-action-0"), session=asking, since=answered_at)
     assert answered.turn is not None
-    assert rules.worked(answered.turn, answered_at) == 2
+    assert rules.worked_seconds(answered.turn, answered_at) == 2
     assert rules.spent(answered.turn, answered_at + timedelta(seconds=97)) is None
     assert rules.spent(answered.turn, answered_at + timedelta(seconds=98)) is not None
 
@@ -107,7 +107,7 @@ def test_the_work_of_others_is_time_but_never_more_than_has_passed(worked: tuple
     ]
     turn = told(*outcomes, session=asking, since=back, every=timedelta(0)).turn
     assert turn is not None
-    assert rules.worked(turn, back) == counted
+    assert rules.worked_seconds(turn, back) == counted
     assert (rules.spent(turn, back) is not None) == (counted >= 40)
     # It has not had a step of its own since: it may say what has come of it.
     assert rules.overdue(turn, back + timedelta(seconds=79)) is None
@@ -165,10 +165,10 @@ def test_the_same_failing_call_closes_its_tool_at_the_third_time_and_the_agent_i
     assert open_tools(session_of(*failing(2), **patient), TEMPLATE, TOOLS, STARTED_AT) == TOOLS
     assert open_tools(session_of(*failing(3), **patient), TEMPLATE, TOOLS, STARTED_AT) == [ASK, FINISH]
     fault = events.Fault(code="tool_failed", message="no")
-    assert rules.told(session_of(*failing(1), **patient), "work", "{}", fault) == fault
-    told_so = rules.told(session_of(*failing(2), **patient), "work", "{}", fault)
+    assert rules.explained(session_of(*failing(1), **patient), "work", "{}", fault) == fault
+    told_so = rules.explained(session_of(*failing(2), **patient), "work", "{}", fault)
     assert told_so.message.startswith("no. This call has failed 3 times: work is closed")
-    assert rules.told(session_of(*failing(2), **patient), "work", '{"other": 1}', fault) == fault
+    assert rules.explained(session_of(*failing(2), **patient), "work", '{"other": 1}', fault) == fault
 
 
 @pytest.mark.parametrize("code", sorted(rules.UNTIMELY))
@@ -176,7 +176,7 @@ def test_a_tool_that_was_only_called_at_the_wrong_time_stays_open(code: str) -> 
     session = session_of(*failing(5, code=code), max_iterations=10)
     assert open_tools(session, TEMPLATE, TOOLS, STARTED_AT) == TOOLS
     fault = events.Fault(code=code, message="no")
-    assert rules.told(session_of(*failing(2), max_iterations=10), "work", "{}", fault) == fault
+    assert rules.explained(session_of(*failing(2), max_iterations=10), "work", "{}", fault) == fault
 
 
 def test_what_finishes_is_never_closed_however_often_it_fails() -> None:
@@ -184,7 +184,7 @@ def test_what_finishes_is_never_closed_however_often_it_fails() -> None:
     assert open_tools(session, TEMPLATE, TOOLS, STARTED_AT) == TOOLS
     fault = events.Fault(code="bad_arguments", message="no")
     twice = session_of(*failing(2, tool="finish"), max_iterations=10)
-    assert rules.told(twice, "finish", "{}", fault, finishes=True) == fault
+    assert rules.explained(twice, "finish", "{}", fault, finishes=True) == fault
 
 
 def test_a_rule_may_name_all_tools_of_a_server() -> None:

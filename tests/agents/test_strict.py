@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 from test_structured import offences
 
-from longhouse.agents.schema.strict import SPELLED, restored, strict
+from longhouse.agents.schema.strict import JSON_STRING, restored, strict
 from longhouse.agents.strategies.protocol import Body, Reply, Request
 from longhouse.agents.strategies.structured import DISCRIMINATOR, SGRAgent
 from longhouse.agents.tool import Tool
@@ -93,9 +93,11 @@ def test_a_reference_to_nowhere_is_a_text(ref: str) -> None:
         },
     ],
 )
-def test_an_object_with_names_of_its_own_choice_is_spelled_in_a_string_and_read_again(schema: dict[str, Any]) -> None:
+def test_an_object_with_names_of_its_own_choice_is_spelled_in_a_string_and_read_again(
+    schema: dict[str, Any],
+) -> None:
     schema = arguments("filter", filter=schema)
-    assert asked(schema)["filter"] == {"type": "string", "description": f"Conditions ({SPELLED})"}
+    assert asked(schema)["filter"] == {"type": "string", "description": f"Conditions ({JSON_STRING})"}
     assert restored({"filter": '{"b": "1", "a": null}'}, schema) == {"filter": {"b": "1", "a": None}}
     assert restored({"filter": {"b": "1"}}, schema) == {"filter": {"b": "1"}}, "as a model without strict mode says it"
     for wrong in ("no JSON", "5", "[" * 50_000):
@@ -211,7 +213,7 @@ class Tree(BaseModel):
     others: list["Tree"] = []
 
 
-def test_a_schema_inside_of_itself_is_spelled_from_there_on() -> None:
+def test_a_schema_inside_of_itself_is_json_string_from_there_on() -> None:
     schema = Tree.model_json_schema()
     form = strict({"type": "object", **schema})
     assert offences(form) == []

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longhouse.agents import tool_order
-from longhouse.agents.tool_order import BATCH, Line, first_few, in_line, line_up, next_step
+from longhouse.agents.tool_order import BATCH, Candidates, first_few, next_step
 from longhouse.journal.events import Limits, Selection
 from longhouse.journal.session import Session, Turn
 
@@ -20,7 +20,7 @@ def names(*numbers: int) -> list[str]:
 
 def sticky(offered: list[str], required: list[str], ranked: list[str], used: list[str], cap: int) -> list[str]:
     """Of an agent that names no other tools than the required ones."""
-    return tool_order.sticky(offered, line_up(required, [], ranked, [], cap), used, cap)
+    return tool_order.sticky(offered, Candidates(required, [], ranked, []), used, cap)
 
 
 def test_required_tools_come_first_and_nothing_passes_the_cap() -> None:
@@ -54,28 +54,28 @@ def test_nobody_leaves_for_whom_nobody_comes() -> None:
 
 
 def test_what_is_named_comes_before_what_comes_by_the_dozen_and_the_best_of_each_first() -> None:
-    assert in_line(["a", "b", "c"], ["s.2", "c", "s.1"], ["s.3"]) == ["c", "a", "b", "s.2", "s.1", "s.3"]
+    found = Candidates(FINAL, ["a", "b", "c"], ["s.2", "c", "s.1"], ["s.3"])
+    assert found.in_order == ["c", "a", "b", "s.2", "s.1", "s.3"]
 
 
 def test_where_all_that_is_named_has_its_place_the_rest_compete_for_what_is_left() -> None:
-    line = line_up(FINAL, ["a", "b"], ["s.2", "b", "s.1"], ["s.3"], 4)
-    assert line == Line(("final", "a", "b"), ("s.2", "s.1"), ("s.3",))
-    first = tool_order.sticky([], line, [], 4)
+    found = Candidates(FINAL, ["a", "b"], ["s.2", "b", "s.1"], ["s.3"])
+    first = tool_order.sticky([], found, [], 4)
     assert first == ["final", "a", "b", "s.2"]
-    later = line_up(FINAL, ["a", "b"], ["s.1", "s.2"], ["s.3"], 4)
+    assert tool_order.sticky([], found, [], 6) == ["final", "a", "b", "s.2", "s.1", "s.3"]
+    later = Candidates(FINAL, ["a", "b"], ["s.1", "s.2"], ["s.3"])
     assert tool_order.sticky(first, later, [], 4) == ["final", "a", "b", "s.1"], "only who has no sure place leaves"
 
 
 def test_where_not_all_that_is_named_has_a_place_the_best_of_it_has_and_nobody_else() -> None:
-    line = line_up(FINAL, ["a", "b", "c", "d"], ["s.2", "d"], ["s.3"], 4)
-    assert line == Line(("final",), ("d",), ("a", "b", "c", "d"), is_closed=True)
-    assert tool_order.sticky([], line, [], 4) == ["final", "d", "a", "b"]
-    assert tool_order.sticky(["final", "s.2", "s.3", "c"], line, ["s.2"], 4) == ["final", "c", "d", "a"]
+    found = Candidates(FINAL, ["a", "b", "c", "d"], ["s.2", "d"], ["s.3"])
+    assert tool_order.sticky([], found, [], 4) == ["final", "d", "a", "b"]
+    assert tool_order.sticky(["final", "s.2", "s.3", "c"], found, ["s.2"], 4) == ["final", "c", "d", "a"]
 
 
 def test_without_a_word_on_any_of_them_what_is_offered_stays() -> None:
-    line = line_up(FINAL, ["a", "b", "c", "d"], [], [], 4)
-    assert tool_order.sticky(["final", "d", "c", "b"], line, [], 4) == ["final", "d", "c", "b"]
+    found = Candidates(FINAL, ["a", "b", "c", "d"], [], [])
+    assert tool_order.sticky(["final", "d", "c", "b"], found, [], 4) == ["final", "d", "c", "b"]
 
 
 def test_how_a_set_was_chosen_is_told_in_a_bounded_size() -> None:
@@ -133,8 +133,8 @@ def test_over_many_steps_what_is_named_is_offered_and_what_was_offered_comes_fir
     offered: list[str] = []
     for _ in range(20):
         ranked = chance.sample([*own, *every], chance.randint(0, 20))
-        line = line_up(FINAL, own, ranked, [name for name in every if name not in ranked], cap)
-        before, offered = offered, tool_order.sticky(offered, line, chance.sample(every, 2), cap)
+        found = Candidates(FINAL, own, ranked, [name for name in every if name not in ranked])
+        before, offered = offered, tool_order.sticky(offered, found, chance.sample(every, 2), cap)
         assert len(offered) == len(set(offered)) == cap, "no place stays empty while anybody waits"
         assert set(offered) <= {"final", *own} or {"final", *own} <= set(offered)
         stayed = [name for name in before if name in offered]

@@ -17,7 +17,7 @@ from longhouse.api.rate_limits import KeyLimits
 from longhouse.catalog.validation import CatalogValidator
 from longhouse.models.scripted import call, calls
 from longhouse.runtime.bus import Bus
-from longhouse.search.selection import Finder
+from longhouse.search.finder import Finder
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database, open_database
 from longhouse.tools.toolbox import Toolbox

@@ -7,8 +7,8 @@ from longhouse.catalog.sources import publish_classes
 from longhouse.models import embedding_table
 from longhouse.models.protocol import Embedder
 from longhouse.search.directory import AgentDirectory, AgentHit
+from longhouse.search.finder import Finder
 from longhouse.search.indexer import Indexer
-from longhouse.search.selection import Finder
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.tools.builtin.clock import ClockTool

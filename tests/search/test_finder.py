@@ -7,9 +7,8 @@ import pytest
 from longhouse.agents.template import MultiAgentMeta, Template, ToolPolicy
 from longhouse.models.protocol import Embedder
 from longhouse.search.directory import AgentDirectory
-from longhouse.search.finder import NARROW, WHOLE
+from longhouse.search.finder import NARROW, WHOLE, Finder
 from longhouse.search.indexer import Indexer
-from longhouse.search.selection import Finder
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.store.search.query import SearchFilters

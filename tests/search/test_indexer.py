@@ -9,8 +9,8 @@ import pytest
 
 from longhouse.errors import ProviderError
 from longhouse.models import embedding_table as embedded
+from longhouse.search.finder import Finder
 from longhouse.search.indexer import Indexer
-from longhouse.search.selection import Finder
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.store.search import index
@@ -44,10 +44,10 @@ class Counting(Buckets):
 async def test_it_says_how_far_it_is(db: Database) -> None:
     await publish(db, *MANY)
     indexer = Indexer(db, Buckets())
-    before = (await indexer.status())[0]
+    before = (await index.status(db))[0]
     assert (before["kind"], before["is_current"], before["indexed"]) == ("tool", False, 0)
     assert await indexer.catch_up()
-    after = (await indexer.status())[0]
+    after = (await index.status(db))[0]
     assert (after["is_current"], after["indexed"], after["model"]) == (True, len(MANY), "buckets")
 
 
@@ -93,7 +93,8 @@ async def test_made_again_it_gives_the_same_picture(db: Database) -> None:
     finder = await indexed(db, *MANY, embedder=Buckets())
     before = await finder.tools("count in place3", SearchFilters(), 20)
     await db.run("DELETE FROM search_postings WHERE term < 'place3'")
-    await Indexer(db, Buckets()).rebuild()
+    await index.empty(db)
+    assert await Indexer(db, Buckets()).catch_up()
     assert await finder.tools("count in place3", SearchFilters(), 20) == before
 
 
@@ -199,7 +200,7 @@ async def test_another_table_embeds_everything_again(db: Database) -> None:
     for embedder in (Buckets("longhouse/table-0", 256), embedded.EmbeddedEmbedder()):
         assert await Indexer(db, embedder).catch_up()
         finder = Finder(db, embedder)
-        assert {row["model"] for row in await Indexer(db, embedder).status()} == {embedder.name}
+        assert {row["model"] for row in await index.status(db)} == {embedder.name}
         best = (await finder.tools("天气", SearchFilters(), 1))[0]
         assert (best.name, best.semantic is not None) == ("umbrella", True)
     # No word of it is in the description: only the vectors of the new table know what it means.

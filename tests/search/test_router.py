@@ -13,9 +13,9 @@ from longhouse.catalog.sources import publish_classes, publish_templates
 from longhouse.models import embedding_table
 from longhouse.models.scripted import call
 from longhouse.search.directory import AgentDirectory
+from longhouse.search.finder import Finder
 from longhouse.search.indexer import Indexer
 from longhouse.search.router import Router
-from longhouse.search.selection import Finder
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from server_helpers import House, Serving

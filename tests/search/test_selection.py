@@ -11,8 +11,9 @@ from longhouse.agents.template import Availability, Rules, SelectionStrategy, Te
 from longhouse.agents.tool_descriptor import ToolDescriptor
 from longhouse.journal.events import Limits, Rights, Selection
 from longhouse.journal.session import Session, Turn
+from longhouse.search.finder import Finder
 from longhouse.search.indexer import Indexer
-from longhouse.search.selection import Finder, ToolSearchService
+from longhouse.search.selection import ToolSearchService
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from search_helpers import Buckets, indexed, publish, tool
@@ -181,17 +182,17 @@ async def test_how_the_tools_were_chosen_is_told(db: Database) -> None:
     service = await opened(db)
     trains = tuple(f"train_{n}" for n in range(6))
     one = template(max_tools_in_prompt=4, allowlist=trains)
-    told = (await service.choose(one, session("train 4"))).selection
+    _, told = await service.choose(one, session("train 4"))
     assert told is not None
     assert (told.query, told.stage, told.more) == ("train 4", "plan", 0)
     assert max(told.scores, key=lambda name: told.scores[name]) == "train_4"
     assert len(told.left_out) == 3
     assert set(told.left_out) < set(trains)
-    assert (await service.choose(template(allowlist=trains), session("train 4"))).selection is None, "all of it fits"
-    static = await service.choose(
+    assert (await service.choose(template(allowlist=trains), session("train 4")))[1] is None, "all of it fits"
+    _, static = await service.choose(
         template(max_tools_in_prompt=4, allowlist=trains, selection_strategy="static"), session()
     )
-    assert static.selection == Selection(stage="plan", left_out=trains[3:])
+    assert static == Selection(stage="plan", left_out=trains[3:])
 
 
 async def test_policies_hold_whatever_the_query(db: Database) -> None:

@@ -13,7 +13,7 @@ import pytest
 from unsteady_connection import COMMIT, unsteady
 
 from longhouse import clock
-from longhouse.agents.delegation import MOST_AT_WORK, AgentTask, Delegation, delegation_of
+from longhouse.agents.delegation import MAX_OPEN_TASKS, AgentTask, Delegation, delegation_of
 from longhouse.agents.template import Template
 from longhouse.errors import Deposed
 from longhouse.journal import events
@@ -235,8 +235,8 @@ AT_WORK = """
 
 async def test_no_more_agents_are_called_where_too_many_are_at_work_for_one_request(db: Database) -> None:
     parent = await prompted(db)
-    await db.run(AT_WORK, many=MOST_AT_WORK, trace="another")
-    await db.run(AT_WORK.replace("earlier", "before"), many=MOST_AT_WORK - 1, trace="t-0")
+    await db.run(AT_WORK, many=MAX_OPEN_TASKS, trace="another")
+    await db.run(AT_WORK.replace("earlier", "before"), many=MAX_OPEN_TASKS - 1, trace="t-0")
     calls = ("1-action-0", "1-action-1")
     new: list[events.Event] = [events.Replied(), *(called(one) for one in calls)]
     after = folded(parent.session, new)
@@ -248,7 +248,7 @@ async def test_no_more_agents_are_called_where_too_many_are_at_work_for_one_requ
     assert told[0] == handles[0]
     [refused] = [one.outcome for one in told[1:]]
     assert isinstance(refused, events.Fault)
-    assert (refused.code, str(MOST_AT_WORK) in refused.message) == ("too_many_agents", True)
+    assert (refused.code, str(MAX_OPEN_TASKS) in refused.message) == ("too_many_agents", True)
 
 
 async def test_what_an_agent_has_used_goes_up_with_its_outcome(db: Database) -> None:

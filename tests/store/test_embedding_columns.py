@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from conftest import database, plain_role
+from longhouse.search.finder import Finder
 from longhouse.search.indexer import Indexer
-from longhouse.search.selection import Finder
 from longhouse.store import migrate
 from longhouse.store.database import Database, open_database
 from longhouse.store.search.query import SearchFilters

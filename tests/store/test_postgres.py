@@ -24,7 +24,7 @@ import psutil
 import pytest
 
 from longhouse.errors import SetupError
-from longhouse.search.selection import Finder
+from longhouse.search.finder import Finder
 from longhouse.store import migrate
 from longhouse.store.database import open_database
 from longhouse.store.postgres import Postgres, launcher, open_postgres

@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from longhouse.search.finder import NARROW
+from longhouse.search.finder import NARROW, Finder
 from longhouse.search.indexer import Indexer
-from longhouse.search.selection import Finder
 from longhouse.store.database import Database
 from longhouse.store.search import vectors
+from longhouse.store.search.query import SearchFilters
 from longhouse.store.search.vectors import VectorCache
 from search_helpers import Buckets, found, indexed, publish, tool
 
@@ -24,11 +24,9 @@ async def test_none_of_the_nearest_is_missed(db: Database) -> None:
     for query in QUERIES:
         cosines = vectors @ (await Buckets().embed([query]))[0]
         nearest = {rows[nth]["name"]: cosines[nth] for nth in np.argsort(-cosines)[:10]}
-        told = await finder.nearest_tools(query, 10)
-        assert sorted(cosines[[row["name"] for row in rows].index(name)] for name in told) == pytest.approx(
-            sorted(nearest.values()), abs=1e-6
-        )
-        assert len(told) == 10
+        hits = await finder.tools(query, SearchFilters(), len(MANY))
+        similar = sorted((hit.semantic or 0.0 for hit in hits), reverse=True)
+        assert similar[:10] == pytest.approx(sorted(nearest.values(), reverse=True), abs=1e-6)
     assert "mine" in await found(finder, QUERIES[0], top_k=20, caller="me")
 
 

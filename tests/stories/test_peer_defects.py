@@ -140,9 +140,9 @@ strange = [Tool(name=name, description="", schema={}) for name in ("agent.b", "a
 toolbox = Toolbox(ToolRegistry.list_items())
 for template in BUILT_IN:
     tools = [*(toolbox.get(name) for name in template.tool_policy.named if toolbox.find(name)), *strange]
-    opening = rules.opening_of(session, template, at)
+    open_tools = rules.open_tools(session, template, at)
     request = AgentRegistry.resolve([template.base_agent_class])[0]().propose(
-        session, template, [tool for tool in tools if opening.leaves(tool)]
+        session, template, [tool for tool in tools if open_tools.includes(tool)]
     )
     sys.stdout.buffer.write(request.encoded + b"\\n")
 """

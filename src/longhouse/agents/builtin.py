@@ -23,12 +23,6 @@ RESEARCH_TOOLS: Final = (
     "finalanswertool",
 )
 
-_prompts: Final = PromptPack(system_prompt=RESEARCH_PROMPT)
-_meta: Final = MultiAgentMeta(
-    capabilities="Researches a question on the web, reads and compares sources, and writes cited answers and reports.",
-    tags=("research", "web", "report"),
-)
-
 MASTER_PROMPT: Final = """\
 You lead a team of agents and answer the user.
 Give each task to the agent that fits it, complete in itself; agents remember what you told them before.
@@ -42,26 +36,23 @@ End with finalanswertool, in the language of the task.
 Today is {current_date}."""
 
 BUILT_IN: Final = (
-    Template(
-        name="sgr_agent",
-        base_agent_class="SGRAgent",
-        tool_policy=ToolPolicy(allowlist=RESEARCH_TOOLS),
-        prompt_pack=_prompts,
-        multi_agent_meta=_meta,
-    ),
-    Template(
-        name="tool_calling_agent",
-        base_agent_class="ToolCallingAgent",
-        tool_policy=ToolPolicy(allowlist=RESEARCH_TOOLS),
-        prompt_pack=_prompts,
-        multi_agent_meta=_meta,
-    ),
-    Template(
-        name="sgr_tool_calling_agent",
-        base_agent_class="SGRToolCallingAgent",
-        tool_policy=ToolPolicy(allowlist=("reasoningtool", *RESEARCH_TOOLS)),
-        prompt_pack=_prompts,
-        multi_agent_meta=_meta,
+    *(
+        Template(
+            name=name,
+            base_agent_class=agent_class,
+            tool_policy=ToolPolicy(allowlist=(*thinking, *RESEARCH_TOOLS)),
+            prompt_pack=PromptPack(system_prompt=RESEARCH_PROMPT),
+            multi_agent_meta=MultiAgentMeta(
+                capabilities="Researches a question on the web, reads and compares sources,"
+                " and writes cited answers and reports.",
+                tags=("research", "web", "report"),
+            ),
+        )
+        for name, agent_class, thinking in (
+            ("sgr_agent", "SGRAgent", ()),
+            ("tool_calling_agent", "ToolCallingAgent", ()),
+            ("sgr_tool_calling_agent", "SGRToolCallingAgent", ("reasoningtool",)),
+        )
     ),
     Template(
         name="master",

@@ -2,10 +2,11 @@
 
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Final
+
+from longhouse.journal.events import Limits
 
 FACTS: Final = (
     "iteration",
@@ -21,14 +22,7 @@ FACTS: Final = (
 )
 """The facts that a condition can use."""
 STAGE: Final = "stage"
-LIMITS: Final = (
-    "max_iterations",
-    "max_searches",
-    "max_clarifications",
-    "time_budget",
-    "tool_budget",
-    "token_budget",
-)
+LIMITS: Final = Limits.__struct_fields__
 """The limits that a fact can be compared with, beside numbers and names of stages."""
 
 Facts = Mapping[str, Any]
@@ -46,71 +40,47 @@ _NUMBER: Final = re.compile(r"\d{1,12}(\.\d{1,6})?", re.ASCII)
 _LONGEST: Final = 500
 
 
-@dataclass(frozen=True, slots=True)
-class _Term:
-    fact: str
-    compare: Callable[[Any, Any], bool] | None = None
-    other: str | float = ""
-    negated: bool = False
-
-    def holds(self, facts: Facts) -> bool:
-        return self._is_so(facts) is not self.negated
-
-    def _is_so(self, facts: Facts) -> bool:
-        value = facts[self.fact]
-        if self.compare is None:
-            return bool(value)
-        # A string compared with `stage` is the name of a stage; with any other fact, the name of a limit.
-        other = facts[self.other] if isinstance(self.other, str) and self.fact != STAGE else self.other
-        # A limit that is not set is never reached.
-        return other is not None and self.compare(value, other)
+Check = Callable[[Facts], bool]
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """True when all terms of any one alternative hold."""
-
-    alternatives: tuple[tuple[_Term, ...], ...]
-
-    def holds(self, facts: Facts) -> bool:
-        return any(all(term.holds(facts) for term in terms) for terms in self.alternatives)
+def holds(text: str, facts: Facts) -> bool:
+    """Whether all terms of any one alternative hold."""
+    return any(all(check(facts) for check in checks) for checks in parse(text))
 
 
 @cache
-def parse(text: str) -> Condition:
-    """The parsed condition; raises ValueError with the part that cannot be parsed. `and` binds before `or`."""
+def parse(text: str) -> list[list[Check]]:
+    """The alternatives of a condition and the terms of each; raises ValueError with the part that cannot be parsed.
+
+    `and` binds before `or`.
+    """
     if len(text) > _LONGEST:
         raise ValueError(f"a condition has at most {_LONGEST} characters")
-    return Condition(tuple(tuple(_terms(part)) for part in re.split(r"\s+or\s+", text.strip())))
+    alternatives = re.split(r"\s+or\s+", text.strip())
+    return [[_term(term) for term in re.split(r"\s+and\s+", alternative)] for alternative in alternatives]
 
 
-def _terms(text: str) -> Iterator[_Term]:
-    for part in re.split(r"\s+and\s+", text):
-        negated = part.startswith("not ")
-        yield _term(part.removeprefix("not ").strip(), negated=negated)
+def _term(text: str) -> Check:
+    if not text.startswith("not "):
+        return _plain_term(text.strip())
+    check = _plain_term(text.removeprefix("not ").strip())
+    return lambda facts: not check(facts)
 
 
-def _term(text: str, *, negated: bool) -> _Term:
+def _plain_term(text: str) -> Check:
     comparison = _COMPARISON.fullmatch(text)
-    if comparison is None:
-        return _Term(_fact(text), negated=negated)
-    fact, sign, other = comparison.groups()
-    if fact == STAGE and sign not in ("==", "!="):
+    fact, sign, other = comparison.groups() if comparison else (text, "", "")
+    if fact == STAGE and sign not in ("", "==", "!="):
         raise ValueError("a stage is compared with == or !=")
-    return _Term(_fact(fact), _OPERATORS[sign], _other(fact, other), negated)
-
-
-def _fact(name: str) -> str:
-    if name not in FACTS:
-        raise ValueError(f"{name!r} is not known; a condition asks about {', '.join(FACTS)}")
-    return name
-
-
-def _other(fact: str, text: str) -> str | float:
-    if fact == STAGE:
-        return text
-    if _NUMBER.fullmatch(text):
-        return float(text)
-    if text not in LIMITS:
-        raise ValueError(f"{text!r} is neither a number nor a limit ({', '.join(LIMITS)})")
-    return text
+    if fact not in FACTS:
+        raise ValueError(f"{fact!r} is not known; a condition asks about {', '.join(FACTS)}")
+    if not sign:
+        return lambda facts: bool(facts[fact])
+    compare = _OPERATORS[sign]
+    if fact == STAGE or _NUMBER.fullmatch(other):
+        value = other if fact == STAGE else float(other)
+        return lambda facts: compare(facts[fact], value)
+    if other not in LIMITS:
+        raise ValueError(f"{other!r} is neither a number nor a limit ({', '.join(LIMITS)})")
+    # A limit that is not set is never reached.
+    return lambda facts: facts[other] is not None and compare(facts[fact], facts[other])

@@ -1,7 +1,8 @@
 """Delegation to sub-agents: an agent as a tool of another, its task, and the budget and rights it inherits. No I/O."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -11,17 +12,15 @@ import pydantic
 from pydantic import Field
 
 from longhouse.agents import rules
+from longhouse.agents.naming import AGENT_PREFIX
 from longhouse.agents.template import Template
-from longhouse.agents.tool_descriptor import RISKS, RuntimeBinding, ToolDescriptor
+from longhouse.agents.tool_descriptor import RISKS, RuntimeBinding, ToolDescriptor, smallest
 from longhouse.journal import conversation
-from longhouse.journal.events import Fault, Limits, Prompted, ReplyTo, Rights, SharedBudget
+from longhouse.journal.events import Limits, Prompted, ReplyTo, Rights, SharedBudget
 from longhouse.journal.messages import Message
 from longhouse.journal.session import Session, Turn
-from longhouse.journal.transcript import Use
 
-PREFIX: Final = "agent."
-MOST_TASK: Final = 100_000
-MOST_AT_WORK: Final = 100
+MAX_OPEN_TASKS: Final = 100
 """Maximum open delegated tasks of one trace, waited for or not."""
 LABEL: Final = r"^[A-Za-z0-9._:@-]{0,64}$"
 """The pattern of session labels: mirror keys and log file names contain them."""
@@ -32,7 +31,7 @@ class AgentTask(pydantic.BaseModel):
 
     model_config = pydantic.ConfigDict(extra="forbid")
 
-    task: str = Field(min_length=1, max_length=MOST_TASK, description="What is to be done, complete in itself")
+    task: str = Field(min_length=1, max_length=100_000, description="What is to be done, complete in itself")
     constraints: dict[str, Any] | None = Field(default=None, description="Conditions that the result must meet")
     label: str = Field(default="", pattern=LABEL, description="Another label is another agent, without memories")
     wait: bool = Field(default=True, description="false: go on at once with a handle, and collect the result later")
@@ -60,7 +59,7 @@ def as_tool(template: Template) -> ToolDescriptor:
     meta = template.multi_agent_meta
     can = meta.capabilities or "Does what it is asked."
     return ToolDescriptor(
-        name=f"{PREFIX}{template.name}",
+        name=f"{AGENT_PREFIX}{template.name}",
         type="meta",
         tags=meta.tags,
         description_short=f"The agent {template.name}, which remembers what it was told before. {can}"[:4000],
@@ -102,8 +101,8 @@ def delegation_of(session: Session, template: Template, call: str, agent: str, t
         root=turn.root or session.id,
         rights=turn.rights,
         budget=remaining(turn, session.updated_at or turn.started_at),
-        purse=purse_of(turn),
-        shared=shared(session, template.memory_policy.share_context),
+        purse=shared_budget(turn),
+        shared=shared_messages(session, template.memory_policy.share_context),
         named=named,
         ephemeral=ephemeral if named else "",
         prior=turn.contexts.get(agent, ()),
@@ -114,16 +113,16 @@ def delegation_of(session: Session, template: Template, call: str, agent: str, t
 def remaining(turn: Turn, now: datetime) -> Limits:
     """The remaining budgets of a turn; steps and questions are not shared, each agent has its own."""
     limits = turn.limits
-    return Limits(
-        max_iterations=limits.max_iterations,
-        max_clarifications=limits.max_clarifications,
-        time_budget=max(0.0, limits.time_budget - rules.worked(turn, now)),
+    return msgspec.structs.replace(
+        limits,
+        max_searches=None,
+        time_budget=max(0.0, limits.time_budget - rules.worked_seconds(turn, now)),
         tool_budget=_less(limits.tool_budget, turn.calls),
         token_budget=_less(limits.token_budget, turn.tokens),
     )
 
 
-def purse_of(turn: Turn) -> SharedBudget | None:
+def shared_budget(turn: Turn) -> SharedBudget | None:
     """The shared budget of all sub-agents: what the root agent does not use itself."""
     limits = turn.limits
     if turn.root:
@@ -136,26 +135,24 @@ def purse_of(turn: Turn) -> SharedBudget | None:
     )
 
 
-def left_of(budget: Limits, purse: SharedBudget, *, calls: int, tokens: int) -> Limits:
+def capped_by_shared(budget: Limits, shared: SharedBudget, *, calls: int, tokens: int) -> Limits:
     """A budget capped by what remains of the shared budget after `calls` and `tokens` were used."""
     return msgspec.structs.replace(
         budget,
-        tool_budget=_least(budget.tool_budget, _less(purse.tool_budget, calls)),
-        token_budget=_least(budget.token_budget, _less(purse.token_budget, tokens)),
+        tool_budget=smallest(budget.tool_budget, _less(shared.tool_budget, calls)),
+        token_budget=smallest(budget.token_budget, _less(shared.token_budget, tokens)),
     )
 
 
-def within(own: Limits, budget: Limits | None) -> Limits:
+def capped_by_caller(own: Limits, budget: Limits | None) -> Limits:
     """A template's own limits, each capped by the calling agent's remaining budget."""
     if budget is None:
         return own
-    return Limits(
-        max_iterations=own.max_iterations,
-        max_clarifications=own.max_clarifications,
-        max_searches=own.max_searches,
+    return msgspec.structs.replace(
+        own,
         time_budget=min(own.time_budget, budget.time_budget),
-        tool_budget=_least(own.tool_budget, budget.tool_budget),
-        token_budget=_least(own.token_budget, budget.token_budget),
+        tool_budget=smallest(own.tool_budget, budget.tool_budget),
+        token_budget=smallest(own.token_budget, budget.token_budget),
     )
 
 
@@ -167,44 +164,28 @@ def narrowed(rights: Rights | None, template: Template) -> Rights | None:
     return None if own == Rights() else own
 
 
-def shared(session: Session, last: int) -> tuple[Message, ...]:
+def shared_messages(session: Session, last: int) -> tuple[Message, ...]:
     """The last messages between the user and this agent."""
-    if not last:
-        return ()
-    spoken = [message for entry in session.transcript for message in conversation.spoken(entry)]
-    return tuple(spoken[-last:])
+    spoken = (message for entry in session.transcript for message in conversation.spoken(entry))
+    return tuple(deque(spoken, last))
 
 
 def waits_for(edges: Iterable[tuple[str, str]], start: str, target: str) -> bool:
     """Whether `start` waits for `target`, directly or through others. An edge is (waiting, waited for)."""
-    after: dict[str, list[str]] = {}
+    awaited_by: dict[str, set[str]] = defaultdict(set)
     for waiting, awaited in edges:
-        after.setdefault(waiting, []).append(awaited)
-    seen, ahead = {start}, [start]
+        awaited_by[waiting].add(awaited)
+    reached, ahead = {start}, {start}
     while ahead:
-        here = ahead.pop()
-        if here == target:
-            return True
-        for further in after.get(here, ()):
-            if further not in seen:
-                seen.add(further)
-                ahead.append(further)
-    return False
+        ahead = {awaited for waiting in ahead for awaited in awaited_by[waiting]} - reached
+        reached |= ahead
+    return target in reached
 
 
 def has_delegated(session: Session) -> bool:
     """Whether the running turn has delegated to another agent. A refused call does not count."""
-    return any(use.tool.startswith(PREFIX) and not _is_unmade(use) for step in session.steps for use in step.uses)
-
-
-def _is_unmade(use: Use) -> bool:
-    return isinstance(use.outcome, Fault) and use.outcome.code in rules.UNMADE
+    return any(use.tool.startswith(AGENT_PREFIX) and not rules.is_unmade(use) for use in rules.uses(session))
 
 
 def _less(budget: int | None, used: int) -> int | None:
     return None if budget is None else max(0, budget - used)
-
-
-def _least(one: int | None, other: int | None) -> int | None:
-    given: Sequence[int] = [value for value in (one, other) if value is not None]
-    return min(given) if given else None

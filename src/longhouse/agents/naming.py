@@ -5,12 +5,12 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 LONGEST: Final = 128
-AGENT: Final = "agent."
+AGENT_PREFIX: Final = "agent."
 """Prefix of the tool that calls the agent of a template: `agent.<template>`."""
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 _PLAIN: Final = re.compile(r"(?!\.+$)[A-Za-z0-9._:@-]{1,128}")
-_ODD_PART: Final = re.compile(r"__.*|.*__|")
+_BAD_PART: Final = re.compile(r"__.*|.*__|")
 
 
 def name_problem(name: str, *, for_agent: bool = False) -> str | None:
@@ -19,17 +19,17 @@ def name_problem(name: str, *, for_agent: bool = False) -> str | None:
         return f"a name has 1 to {LONGEST} characters"
     if not _NAME.fullmatch(name):
         return "a name begins with a letter and is made of the letters A-Z and a-z, digits, _, . and -"
-    if any(_ODD_PART.fullmatch(part) for part in name.split(".")):
+    if any(_BAD_PART.fullmatch(part) for part in name.split(".")):
         return "no part of a name is empty, or begins or ends with two underscores"
-    begins = key(name).startswith(AGENT) or key(name) == AGENT.rstrip(".")
-    if begins and not (for_agent and name.startswith(AGENT)):
-        return f"names that begin with {AGENT} belong to agents"
+    begins = key(name).startswith(AGENT_PREFIX) or key(name) == AGENT_PREFIX.rstrip(".")
+    if begins and not (for_agent and name.startswith(AGENT_PREFIX)):
+        return f"names that begin with {AGENT_PREFIX} belong to agents"
     if for_agent and not begins:
-        return f"the tool of an agent is called {AGENT} and the name of its template"
+        return f"the tool of an agent is called {AGENT_PREFIX} and the name of its template"
     return None
 
 
-def could_be_named(name: str) -> bool:
+def is_possible_name(name: str) -> bool:
     """Whether a look-up by this name makes sense. Postgres refuses text with a zero byte."""
     return _PLAIN.fullmatch(name) is not None
 
@@ -42,18 +42,18 @@ def key(name: str) -> str:
 class Names:
     """A list of names as in policies, where `<prefix>.*` matches all names with that prefix."""
 
-    __slots__ = ("_beneath", "_listed")
+    __slots__ = ("_listed", "_prefixes")
 
     def __init__(self, listed: Iterable[str]) -> None:
         self._listed = frozenset(listed)
-        self._beneath = tuple(name[:-1] for name in self._listed if name.endswith(".*"))
+        self._prefixes = tuple(name[:-1] for name in self._listed if name.endswith(".*"))
 
     def __contains__(self, name: str) -> bool:
         """Whether the list matches a name, or all names of a `<prefix>.*`."""
-        return name in self._listed or name.startswith(self._beneath)
+        return name in self._listed or name.startswith(self._prefixes)
 
 
-def in_both(some: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:
+def intersection(some: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:
     """The intersection: a list that matches the names that both lists match."""
     first, second = Names(some), Names(others)
     return tuple(dict.fromkeys((*(one for one in some if one in second), *(one for one in others if one in first))))

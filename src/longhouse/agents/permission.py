@@ -19,7 +19,7 @@ class Permission:
         self._risk = min(RISKS.index(policy.max_risk_level), RISKS.index(rights.max_risk))
         self._types, self._tags = policy.tool_types, frozenset(policy.tags)
 
-    def covers(self, tool: ToolDescriptor) -> bool:
+    def permits(self, tool: ToolDescriptor) -> bool:
         allow = tool.security_policy.allow
         if tool.name in self._denied:
             return False

@@ -1,7 +1,8 @@
 """Registries of classes by name, for classes that templates refer to."""
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
 T = TypeVar("T")
@@ -21,7 +22,7 @@ class Registry(Generic[T]):
     def register(cls, item: T | None = None, *, name: str | None = None) -> Any:
         """`register(cls)`, `register(cls, name="…")`, or as a decorator with a name."""
         if item is None:
-            return _decorator(lambda given: cls.register(given, name=name))
+            return partial(cls.register, name=name)
         cls._items[name or str(getattr(item, "__name__", item))] = item
         return item
 
@@ -49,7 +50,3 @@ class Registry(Generic[T]):
         if missing := [name for name, item in found.items() if item is None]:
             raise KeyError(f"not registered: {', '.join(missing)}")
         return [item for item in found.values() if item is not None]
-
-
-def _decorator(register: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return register

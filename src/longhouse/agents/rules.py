@@ -1,10 +1,10 @@
 """Decides which tools are open at a point of a turn: limits, failures and rules close tools, they raise no errors."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import Any, Final
+from itertools import chain
+from typing import Final
 
 from longhouse.agents import conditions
 from longhouse.agents.naming import Names
@@ -38,20 +38,6 @@ REFUSED: Final = UNMADE | {
 """Codes of calls that a model requested and that were not made."""
 
 
-class Rule:
-    """An availability rule whose condition holds now."""
-
-    def __init__(self, rule: Availability) -> None:
-        self.keep_only, self.exclude = rule.keep_only, rule.exclude
-        self._kept = None if rule.keep_only is None else Names(rule.keep_only)
-        self._excluded = Names(rule.exclude)
-
-    def leaves(self, tool: Tool) -> bool:
-        if self._kept is not None and not _is_meant(tool, self._kept):
-            return False
-        return not _is_meant(tool, self._excluded)
-
-
 def _is_meant(tool: Tool, names: Names) -> bool:
     return tool.name in names or (tool.asks and _means_asking(names))
 
@@ -60,112 +46,88 @@ def _means_asking(names: Names | tuple[str, ...]) -> bool:
     return any(name in names for name in ASKING)
 
 
-@dataclass(frozen=True, slots=True)
-class Opening:
-    """Which tools are open at one point of a turn; tools that finish it always are."""
+class OpenTools:
+    """Which tools are open at one point of a turn; tools that finish it always are.
 
-    is_ending: bool = False
-    """A budget is spent: only tools that help to finish are open."""
-    shut: frozenset[str] = frozenset()
-    """Tools that have failed too often."""
-    rules: tuple[Rule, ...] = ()
+    `is_ending`: a budget is spent, so that only tools that help to finish are open. `shut` are the tools that have
+    failed too often, `rules` those whose condition holds now.
+    """
 
-    @property
-    def is_wide(self) -> bool:
+    def __init__(
+        self, *, is_ending: bool = False, shut: frozenset[str] = frozenset(), rules: Sequence[Availability] = ()
+    ) -> None:
+        self.is_all_open = not (is_ending or shut or rules)
         """Whether no tool is closed."""
-        return not (self.is_ending or self.shut or self.rules)
+        kept = [rule.keep_only for rule in rules if rule.keep_only is not None]
+        self.kept = [names for names in kept if not _means_asking(names)]
+        """The `keep_only` lists that hold now, except lists that mean every tool that asks: they do not name all."""
+        excluded = [name for rule in rules for name in rule.exclude]
+        self.excluded = (*shut, *excluded)
+        """Names of the closed tools, in the notation of policy lists."""
+        self._is_ending, self._shut = is_ending, shut
+        self._kept, self._excluded = [Names(names) for names in kept], Names(excluded)
 
-    def leaves(self, tool: Tool) -> bool:
+    def includes(self, tool: Tool) -> bool:
         if tool.finishes:
             return True
-        if self.is_ending:
+        if self._is_ending:
             return tool.closing
-        return tool.name not in self.shut and all(rule.leaves(tool) for rule in self.rules)
-
-    @property
-    def excluded(self) -> tuple[str, ...]:
-        """Names of the closed tools, in the notation of policy lists."""
-        return (*self.shut, *(name for rule in self.rules for name in rule.exclude))
-
-    @property
-    def kept(self) -> list[tuple[str, ...]]:
-        """The `keep_only` lists that hold now, except lists that mean every tool that asks: they do not name all."""
-        lists = (rule.keep_only for rule in self.rules if rule.keep_only is not None)
-        return [names for names in lists if not _means_asking(names)]
+        if tool.name in self._shut or _is_meant(tool, self._excluded):
+            return False
+        return all(_is_meant(tool, names) for names in self._kept)
 
 
-def opening_of(session: Session, template: Template, now: datetime, stage: str | None = None) -> Opening:
+def open_tools(session: Session, template: Template, now: datetime, stage: str | None = None) -> OpenTools:
     """The open tools now; `stage` replaces the session's own stage."""
-    turn = session.turn
-    assert turn is not None
-    if spent(turn, now) or stopped(session, template, now):
-        return Opening(is_ending=True)
+    assert session.turn is not None
     facts = facts_of(session, template, now)
+    stops = template.execution_policy.stop_conditions
+    if spent(session.turn, now) or any(conditions.holds(stop, facts) for stop in stops):
+        return OpenTools(is_ending=True)
     if stage is not None:
         facts = {**facts, conditions.STAGE: stage}
-    holding = (rule for rule in template.rules.effective if conditions.parse(rule.when).holds(facts))
-    return Opening(shut=closed(session), rules=tuple(Rule(rule) for rule in holding))
-
-
-def stopped(session: Session, template: Template, now: datetime) -> str | None:
-    """The first stop condition of the template that holds, or None."""
-    stops = template.execution_policy.stop_conditions
-    facts = facts_of(session, template, now) if stops else {}
-    return next((stop for stop in stops if conditions.parse(stop).holds(facts)), None)
+    rules = [rule for rule in template.rules.effective if conditions.holds(rule.when, facts)]
+    return OpenTools(shut=closed(session), rules=rules)
 
 
 def stage(session: Session, template: Template, now: datetime | None = None) -> str:
     """The stage of the work by the template's rules; `now` defaults to the time of the last event."""
     assert session.turn is not None
     now = now or session.updated_at or session.turn.started_at
-    facts = {**_facts(session), "seconds": worked(session.turn, now)}
-    for rule in template.rules.stages:
-        if rule.when is None or conditions.parse(rule.when).holds(facts):
-            return rule.stage
-    return session.stage
+    return str(facts_of(session, template, now)["stage"])
 
 
 def facts_of(session: Session, template: Template, now: datetime) -> conditions.Facts:
     """The facts that conditions can use, and the limits that they compare with."""
-    assert session.turn is not None
-    facts = _facts(session)
-    return {**facts, "seconds": worked(session.turn, now), "stage": stage(session, template, now)}
-
-
-def _facts(session: Session) -> dict[str, Any]:
     turn = session.turn
     assert turn is not None
-    return {
+    facts = {
         **{name: getattr(turn.limits, name) for name in conditions.LIMITS},
-        "iteration": taken(turn),
+        "iteration": steps_taken(turn),
         "searches_used": turn.searches_used,
         "clarifications_used": turn.clarifications_used,
         "calls": turn.calls,
         "tokens": turn.tokens,
-        "seconds": 0.0,
+        "seconds": worked_seconds(turn, now),
         "sources_found": len(session.context.get("sources") or ()),
         "plan_made": session.plan_made,
         "enough_data": session.enough_data,
         "stage": session.stage,
     }
+    stages = (rule for rule in template.rules.stages if rule.when is None or conditions.holds(rule.when, facts))
+    first = next(stages, None)
+    return {**facts, "stage": first.stage} if first else facts
 
 
 def closed(session: Session) -> frozenset[str]:
     """Tools whose same call failed too often in this turn, or with which several workers in a row were lost."""
-    failed = Counter((use.tool, use.arguments) for use in _uses(session) if _has_failed(use))
-    deadly = (use.tool for use in _uses(session) if isinstance(use.outcome, Fault) and use.outcome.code == WORKER_LOST)
-    return frozenset((*deadly, *(tool for (tool, _), times in failed.items() if times >= PATIENCE)))
+    lost = (use.tool for use in uses(session) if isinstance(use.outcome, Fault) and use.outcome.code == WORKER_LOST)
+    return frozenset((*lost, *(tool for (tool, _), times in _failures(session).items() if times >= PATIENCE)))
 
 
-def is_last_failure(session: Session, tool: str, arguments: str) -> bool:
-    """Whether one more failure of this call closes its tool."""
-    times = sum(1 for use in _uses(session) if (use.tool, use.arguments) == (tool, arguments) and _has_failed(use))
-    return times == PATIENCE - 1
-
-
-def told(session: Session, tool: str, arguments: str, fault: Fault, *, finishes: bool = False) -> Fault:
+def explained(session: Session, tool: str, arguments: str, fault: Fault, *, finishes: bool = False) -> Fault:
     """The fault; its message says that the tool is closed now, if this failure closes it."""
-    if finishes or fault.code in UNMADE or not is_last_failure(session, tool, arguments):
+    if finishes or fault.code in UNMADE or _failures(session)[tool, arguments] != PATIENCE - 1:
         return fault
     news = f"This call has failed {PATIENCE} times: {tool} is closed for the rest of this turn; go another way."
     return Fault(code=fault.code, message=f"{fault.message}. {news}")
@@ -173,56 +135,62 @@ def told(session: Session, tool: str, arguments: str, fault: Fault, *, finishes:
 
 def refusals(recorded: Iterable[Recorded]) -> Iterator[str]:
     """The error codes of refused calls."""
-    for record in recorded:
-        outcome = record.event.outcome if isinstance(record.event, Returned) else None
-        if isinstance(outcome, Fault) and outcome.code in REFUSED:
-            yield outcome.code
+    outcomes = (record.event.outcome for record in recorded if isinstance(record.event, Returned))
+    return (outcome.code for outcome in outcomes if isinstance(outcome, Fault) and outcome.code in REFUSED)
 
 
-def _has_failed(use: Use) -> bool:
-    """Whether the tool itself failed; a call at the wrong time or with wrong arguments is not the tool's failure."""
-    return isinstance(use.outcome, Fault) and use.outcome.code not in UNMADE
+def _failures(session: Session) -> Counter[tuple[str, str]]:
+    """How often each call of the turn failed, by tool and arguments. A call that was not made has not failed."""
+    failed = (use for use in uses(session) if isinstance(use.outcome, Fault) and not is_unmade(use))
+    return Counter((use.tool, use.arguments) for use in failed)
 
 
-def _uses(session: Session) -> Iterator[Use]:
-    for step in session.steps:
-        yield from step.uses
+def is_unmade(use: Use) -> bool:
+    """Whether a call was refused: at the wrong time, or with wrong arguments."""
+    return isinstance(use.outcome, Fault) and use.outcome.code in UNMADE
+
+
+def uses(session: Session) -> Iterator[Use]:
+    """The calls of the running turn, step by step, the newest step first."""
+    return chain.from_iterable(step.uses for step in session.steps)
 
 
 def spent(turn: Turn, now: datetime) -> str | None:
     """The budget of the turn that is used up, in words, or None."""
     limits = turn.limits
-    if taken(turn) >= limits.max_iterations:
-        return f"its limit of {limits.max_iterations} steps"
-    if worked(turn, now) >= limits.time_budget:
-        return f"its limit of {limits.time_budget:g} seconds"
-    if limits.tool_budget is not None and turn.calls >= limits.tool_budget:
-        return f"its limit of {limits.tool_budget} tool calls"
-    if limits.token_budget is not None and turn.tokens >= limits.token_budget:
-        return f"its limit of {limits.token_budget} tokens"
-    return None
+    return _reached(
+        (steps_taken(turn), limits.max_iterations, "steps"),
+        (worked_seconds(turn, now), limits.time_budget, "seconds"),
+        (turn.calls, limits.tool_budget, "tool calls"),
+        (turn.tokens, limits.token_budget, "tokens"),
+    )
 
 
 def overdue(turn: Turn, now: datetime) -> tuple[str, str] | None:
     """Why the turn must be aborted now, as (code, reason): the agent had its grace steps to finish and did not."""
-    limits = turn.limits
     if turn.unreadable >= UNREADABLE:
         return "unreadable_reply", f"the model's replies could not be read, {turn.unreadable} times in a row"
-    if taken(turn) >= limits.max_iterations + GRACE:
-        return "limit_reached", f"the agent did not finish within its limit of {limits.max_iterations} steps"
+    limits, below = turn.limits, turn.below
     # What sub-agents used counts against the budget that closes tools, but not against the grace.
-    if worked(turn, now) - turn.below.seconds >= 2 * limits.time_budget:
-        return "limit_reached", f"the agent did not finish within its limit of {limits.time_budget:g} seconds"
-    if limits.token_budget is not None and turn.tokens - turn.below.tokens >= 2 * limits.token_budget:
-        return "limit_reached", f"the agent did not finish within its limit of {limits.token_budget} tokens"
-    return None
+    reached = _reached(
+        (steps_taken(turn) - GRACE, limits.max_iterations, "steps"),
+        ((worked_seconds(turn, now) - below.seconds) / 2, limits.time_budget, "seconds"),
+        ((turn.tokens - below.tokens) / 2, limits.token_budget, "tokens"),
+    )
+    return ("limit_reached", f"the agent did not finish within {reached}") if reached else None
 
 
-def taken(turn: Turn) -> int:
+def _reached(*budgets: tuple[float, float | None, str]) -> str | None:
+    """The first of these limits (used, limit, unit) that is reached, in words."""
+    reached = (f"its limit of {most:.15g} {unit}" for used, most, unit in budgets if most is not None and used >= most)
+    return next(reached, None)
+
+
+def steps_taken(turn: Turn) -> int:
     """Completed steps: reasoning does not count before its action, so it does not close tools for that action."""
     return turn.iteration - turn.is_thinking
 
 
-def worked(turn: Turn, now: datetime) -> float:
+def worked_seconds(turn: Turn, now: datetime) -> float:
     """Working seconds of the turn, without the time spent waiting for people."""
     return (now - turn.started_at).total_seconds() - turn.waited

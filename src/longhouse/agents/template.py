@@ -4,10 +4,12 @@ import re
 from dataclasses import dataclass, field
 from typing import Annotated, Final, Literal, get_args
 
-from pydantic import AfterValidator, ConfigDict, Field
+import msgspec
+from pydantic import AfterValidator, Field
 
 from longhouse.agents import conditions
 from longhouse.agents.tool import RiskLevel, ToolType
+from longhouse.agents.versioned import Owner, SecretName, Strict, Versioned
 from longhouse.journal.events import Cleanable, Limits
 
 SYSTEM_PROMPT: Final = """\
@@ -25,9 +27,8 @@ MemoryScope = Literal["conversation", "agent", "owner"]
 SelectionStrategy = Literal["static", "retrieval_per_step", "retrieval_sticky"]
 
 _PLACEHOLDER: Final = re.compile(r"\{(\w+)\}")
-_STRICT: Final = ConfigDict(extra="forbid")
-"""Unknown fields are refused: a policy that has no effect would mislead."""
 
+_Address = Annotated[str, Field(pattern=r"^https?://[^\s@\\]+$", max_length=2000)]
 _Prompt = Annotated[str, Field(max_length=100_000)]
 _Name = Annotated[str, Field(min_length=1, max_length=160)]
 
@@ -41,9 +42,7 @@ When = Annotated[str, AfterValidator(_condition)]
 
 
 @dataclass(frozen=True, slots=True)
-class PromptPack:
-    __pydantic_config__ = _STRICT
-
+class PromptPack(Strict):
     system_prompt: _Prompt = SYSTEM_PROMPT
     initial_user_request: _Prompt = TASK
     clarification_response: _Prompt = CLARIFICATIONS
@@ -56,15 +55,14 @@ class PromptPack:
 
     @property
     def names_the_date(self) -> bool:
-        texts = (self.system_prompt, self.initial_user_request, self.clarification_response)
-        return any(DATE in text for text in texts)
+        return any(
+            DATE in text for text in (self.system_prompt, self.initial_user_request, self.clarification_response)
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class Abilities:
+class Abilities(Strict):
     """The capabilities of the endpoint; without one, a strategy falls back to the next best form."""
-
-    __pydantic_config__ = _STRICT
 
     forced_tool_choice: bool = True
     parallel_tool_calls: bool = True
@@ -72,10 +70,8 @@ class Abilities:
 
 
 @dataclass(frozen=True, slots=True)
-class Streaming:
+class Streaming(Strict):
     """What a client sees beside the answer."""
-
-    __pydantic_config__ = _STRICT
 
     reasoning: bool = True
     tool_activity: Literal["x_agent", "content", "tool_calls"] = "x_agent"
@@ -83,14 +79,12 @@ class Streaming:
 
 
 @dataclass(frozen=True, slots=True)
-class LLMPolicy:
-    __pydantic_config__ = _STRICT
-
-    base_url: Annotated[str, Field(pattern=r"^https?://[^\s@\\]+$", max_length=2000)] | None = None
+class LLMPolicy(Strict):
+    base_url: _Address | None = None
     """None: the endpoint from the settings."""
-    api_key_ref: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:-]{1,128}$")] | None = None
-    """The name of a secret that each process has; never the key itself. Without it, another endpoint gets no key."""
-    proxy: Annotated[str, Field(pattern=r"^https?://[^\s@\\]+$", max_length=2000)] | None = None
+    api_key_ref: SecretName | None = None
+    """Without it, an endpoint other than that of the settings gets no key."""
+    proxy: _Address | None = None
     model: _Name | None = None
     """None: the model from the settings."""
     temperature: Annotated[float, Field(ge=0, le=2)] | None = 0.4
@@ -108,9 +102,7 @@ def _reach(policy: LLMPolicy) -> LLMPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class ExecutionPolicy:
-    __pydantic_config__ = _STRICT
-
+class ExecutionPolicy(Strict):
     max_iterations: Annotated[int, Field(ge=1, le=10_000)] = 20
     max_clarifications: Annotated[int, Field(ge=0, le=1000)] = 3
     max_searches: Annotated[int, Field(ge=0, le=10_000)] = 4
@@ -130,21 +122,12 @@ class ExecutionPolicy:
 
     @property
     def limits(self) -> Limits:
-        return Limits(
-            max_iterations=self.max_iterations,
-            max_clarifications=self.max_clarifications,
-            time_budget=self.time_budget,
-            max_searches=self.max_searches,
-            tool_budget=self.tool_budget,
-            token_budget=self.token_budget,
-        )
+        return msgspec.convert(self, Limits, from_attributes=True)
 
 
 @dataclass(frozen=True, slots=True)
-class ToolPolicy:
+class ToolPolicy(Strict):
     """Which tools the agent may use, and how the offered ones are selected."""
-
-    __pydantic_config__ = _STRICT
 
     required: tuple[_Name, ...] = ()
     """Offered in every step."""
@@ -166,10 +149,8 @@ class ToolPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class Availability:
+class Availability(Strict):
     """The only open tools, or closed tools, while a condition holds. Tools that finish a turn are never closed."""
-
-    __pydantic_config__ = _STRICT
 
     when: When
     keep_only: tuple[_Name, ...] | None = None
@@ -177,9 +158,7 @@ class Availability:
 
 
 @dataclass(frozen=True, slots=True)
-class StageRule:
-    __pydantic_config__ = _STRICT
-
+class StageRule(Strict):
     stage: Annotated[str, Field(pattern=r"^\w{1,64}$")]
     when: When | None = None
     """None: always."""
@@ -196,9 +175,7 @@ DEFAULT_AVAILABILITY: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
-    __pydantic_config__ = _STRICT
-
+class Rules(Strict):
     availability: tuple[Availability, ...] = DEFAULT_AVAILABILITY
     """Added to the default rules: a template that adds a rule does not intend to remove the limits."""
     replace: bool = False
@@ -218,10 +195,8 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class ResetPolicy:
+class ResetPolicy(Strict):
     """The parts of a session that are reset at a new turn: those in `clean`, and those not in `keep`."""
-
-    __pydantic_config__ = _STRICT
 
     clean: tuple[Cleanable, ...] = ()
     keep: tuple[Literal["conversation", "context", "artifacts", "long_term_memory"], ...] | None = None
@@ -234,9 +209,7 @@ class ResetPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryPolicy:
-    __pydantic_config__ = _STRICT
-
+class MemoryPolicy(Strict):
     scope: MemoryScope = "agent"
     """The files that memory tools see: this conversation's, this agent's with this user, or all of the owner's."""
     context_window: Annotated[int, Field(ge=0)] | None = None
@@ -248,22 +221,15 @@ class MemoryPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class MultiAgentMeta:
+class MultiAgentMeta(Strict):
     """Metadata by which other agents find this one."""
-
-    __pydantic_config__ = _STRICT
 
     capabilities: Annotated[str, Field(max_length=10_000)] = ""
     tags: tuple[_Name, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Template:
-    __pydantic_config__ = _STRICT
-
-    name: str
-    version: int = 1
-    """Assigned by the catalog."""
+class Template(Versioned):
     base_agent_class: _Name = "ToolCallingAgent"
     prompt_pack: PromptPack = field(default_factory=PromptPack)
     llm_policy: Annotated[LLMPolicy, AfterValidator(_reach)] = field(default_factory=LLMPolicy)
@@ -277,12 +243,8 @@ class Template:
     """The version that a new turn uses: the active one, or the one that the session was opened with."""
     allow_client_system: bool = True
     """Whether a client may add its own system message to a turn."""
-    owner: Annotated[str, Field(pattern=r"^[A-Za-z0-9._:@-]{1,128}$")] | None = None
+    owner: Owner | None = None
     """The only owner who sees it; None: everybody."""
-
-    @property
-    def ref(self) -> str:
-        return f"{self.name}@{self.version}"
 
 
 def render(text: str, **values: str) -> str:

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
 from longhouse.agents.tool import RiskLevel, Tool, ToolType
+from longhouse.agents.versioned import Owner, SecretName, Strict, Versioned
 from longhouse.journal.events import Effect
 from longhouse.journal.roles import role_of
 
-_STRICT: Final = ConfigDict(extra="forbid")
 RISKS: Final = ("low", "medium", "high")
 EFFECTS: Final[tuple[Effect, ...]] = ("read", "idempotent", "once")
 """From the least to the most strict."""
@@ -28,10 +28,8 @@ _Tag = Annotated[str, Field(min_length=1, max_length=100)]
 
 
 @dataclass(frozen=True, slots=True)
-class RuntimeBinding:
+class RuntimeBinding(Strict):
     """The implementation of the tool; exactly one of the four is set."""
-
-    __pydantic_config__ = _STRICT
 
     python_entrypoint: Annotated[str, Field(max_length=300)] | None = None
     """`package.module:ClassName`, from an allowed package."""
@@ -40,8 +38,8 @@ class RuntimeBinding:
     """`<server>.<tool>` of a configured MCP server."""
     agent: Annotated[str, Field(max_length=128)] | None = None
     """A template whose agent does the work."""
-    api_key_ref: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:-]{1,128}$")] | None = None
-    """The name of a secret that is sent to the remote endpoint; never the key itself."""
+    api_key_ref: SecretName | None = None
+    """The secret that is sent to the remote endpoint."""
 
 
 def _one_binding(binding: RuntimeBinding) -> RuntimeBinding:
@@ -54,9 +52,7 @@ def _one_binding(binding: RuntimeBinding) -> RuntimeBinding:
 
 
 @dataclass(frozen=True, slots=True)
-class Allow:
-    __pydantic_config__ = _STRICT
-
+class Allow(Strict):
     templates: tuple[_Tag, ...] | None = None
     """The only templates whose agents may use the tool; None: all."""
     sub_agents: bool = True
@@ -64,28 +60,22 @@ class Allow:
 
 
 @dataclass(frozen=True, slots=True)
-class RateLimits:
-    __pydantic_config__ = _STRICT
-
+class RateLimits(Strict):
     per_minute: Annotated[int, Field(ge=1)] | None = None
     """Rate limit: calls per minute and owner."""
 
 
 @dataclass(frozen=True, slots=True)
-class SecurityPolicy:
-    __pydantic_config__ = _STRICT
-
+class SecurityPolicy(Strict):
     risk_level: RiskLevel = "low"
     allow: Allow = field(default_factory=Allow)
     rate_limits: RateLimits = field(default_factory=RateLimits)
 
 
 @dataclass(frozen=True, slots=True)
-class SecurityOverlay:
+class SecurityOverlay(Strict):
     """An operator's decisions on a tool, applied over its descriptors. The risk level replaces the described one; all
     other fields can only narrow what the descriptors allow."""
-
-    __pydantic_config__ = _STRICT
 
     risk_level: RiskLevel | None = None
     """None: the risk level of the descriptor."""
@@ -100,43 +90,28 @@ class SecurityOverlay:
         return SecurityPolicy(
             risk_level=self.risk_level or described.risk_level,
             allow=self.allowing(described.allow),
-            rate_limits=RateLimits(per_minute=self._limit(described.rate_limits.per_minute)),
+            rate_limits=RateLimits(smallest(described.rate_limits.per_minute, self.rate_limits.per_minute)),
         )
 
     def allowing(self, described: Allow) -> Allow:
         own, templates = described.templates, self.allow.templates
-        both = templates if own is None or templates is None else tuple(name for name in own if name in templates)
-        return Allow(
-            templates=own if templates is None else both, sub_agents=described.sub_agents and self.allow.sub_agents
-        )
+        if own is not None and templates is not None:
+            templates = tuple(name for name in own if name in templates)
+        sub_agents = described.sub_agents and self.allow.sub_agents
+        return Allow(templates=own if templates is None else templates, sub_agents=sub_agents)
 
     def over(self, described: "ToolDescriptor") -> "ToolDescriptor":
-        return replace(
-            described,
-            security_policy=self.policy(described.security_policy),
-            needs_approval=True if self.needs_approval else described.needs_approval,
-        )
+        approval = True if self.needs_approval else described.needs_approval
+        return replace(described, security_policy=self.policy(described.security_policy), needs_approval=approval)
 
     def over_tool(self, tool: Tool) -> Tool:
         """The tool as agents get it, with this overlay applied."""
-        return replace(
-            tool,
-            per_minute=self._limit(tool.per_minute),
-            needs_approval=tool.needs_approval or self.needs_approval,
-        )
-
-    def _limit(self, described: int | None) -> int | None:
-        limits = [limit for limit in (described, self.rate_limits.per_minute) if limit is not None]
-        return min(limits, default=None)
+        per_minute = smallest(tool.per_minute, self.rate_limits.per_minute)
+        return replace(tool, per_minute=per_minute, needs_approval=tool.needs_approval or self.needs_approval)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolDescriptor:
-    __pydantic_config__ = _STRICT
-
-    name: str
-    version: int = 1
-    """Assigned by the catalog."""
+class ToolDescriptor(Versioned):
     type: ToolType = "domain"
     tags: tuple[_Tag, ...] = ()
     categories: tuple[_Tag, ...] = ()
@@ -153,86 +128,83 @@ class ToolDescriptor:
     max_output: Annotated[int, Field(ge=1, le=100_000_000)] | None = None
     needs_approval: bool | None = None
     approval_timeout: Annotated[float, Field(gt=0, le=31_536_000)] = 86_400.0
-    owner: Annotated[str, Field(pattern=r"^[A-Za-z0-9._:@-]{1,128}$")] | None = None
+    owner: Owner | None = None
     """The only owner who sees it; None: everybody."""
-
-    @property
-    def ref(self) -> str:
-        return f"{self.name}@{self.version}"
 
     @property
     def tool(self) -> Tool:
         """The tool as agents get it. The class's requirements are unknown before it is bound: the strictest apply."""
         if self.runtime_binding.python_entrypoint:
-            return _met(replace(self, effect="once", needs_approval=True))
+            return _tool_of(replace(self, effect="once", needs_approval=True))
         is_foreign = self.runtime_binding.remote_endpoint or self.runtime_binding.mcp
-        return _met(replace(self, effect=self.effect or ("once" if is_foreign else "read")))
+        return _tool_of(replace(self, effect=self.effect or ("once" if is_foreign else "read")))
 
     def bound_to(self, own: "ToolDescriptor") -> Tool:
-        """The tool once its class is known, combined with the class's own descriptor."""
-        return _met(self.over(own))
-
-    def over(self, own: "ToolDescriptor") -> "ToolDescriptor":
-        """This descriptor merged over the class's own: the stricter value, or the class's value if this sets none."""
+        """The tool once its class is known: the stricter value of both, or the class's value where this sets none."""
         left = {name: getattr(own, name) for name in DEFAULTS if getattr(self, name) is None}
         effect = max(self.effect or "read", own.effect or "read", key=EFFECTS.index)
         approval = bool(self.needs_approval or own.needs_approval)
-        return replace(self, **{**left, "effect": effect, "needs_approval": approval})
+        return _tool_of(replace(self, **{**left, "effect": effect, "needs_approval": approval}))
 
     def weakened(self, own: "ToolDescriptor") -> tuple[str, str] | None:
         """The first field in which this is less strict than the class, with the error message, or None."""
         if self.effect and EFFECTS.index(self.effect) < EFFECTS.index(own.effect or "read"):
-            says = f"the class says {own.effect}, and a descriptor cannot make that {self.effect}; leave effect out"
-            return "effect", says
+            problem = f"the class says {own.effect}, and a descriptor cannot make that {self.effect}; leave effect out"
+            return "effect", problem
         if self.needs_approval is False and own.needs_approval:
-            says = "the class needs approval, and a descriptor cannot take that away; leave needs_approval out"
-            return "needs_approval", says
+            problem = "the class needs approval, and a descriptor cannot take that away; leave needs_approval out"
+            return "needs_approval", problem
         return None
 
 
-def said_of(told: dict[str, Any]) -> dict[str, Any]:
+def comparable(content: dict[str, Any]) -> dict[str, Any]:
     """The content by which descriptors are compared. Without a class, an unset field equals the default."""
-    return told if _is_of_class(told) else {name: one for name, one in told.items() if not _is_default(name, one)}
+    if _is_of_class(content):
+        return content
+    return {name: value for name, value in content.items() if not _is_default(name, value)}
 
 
-def stored(told: dict[str, Any]) -> dict[str, Any]:
+def stored(content: dict[str, Any]) -> dict[str, Any]:
     """The descriptor as a stored row: every field is filled in, since earlier releases read it so."""
-    silent = [name for name in DEFAULTS if told.get(name) is None]
-    filled = {**told, **{name: DEFAULTS[name] for name in silent}}
-    return {**filled, SILENT: silent} if _is_of_class(told) else filled
+    silent = [name for name in DEFAULTS if content.get(name) is None]
+    filled = {**content, **{name: DEFAULTS[name] for name in silent}}
+    return {**filled, SILENT: silent} if _is_of_class(content) else filled
 
 
 def lifted(row: dict[str, Any]) -> dict[str, Any]:
     """The descriptor as it was published. Old rows do not tell set defaults from unset fields: all are unset."""
-    told = {name: value for name, value in row.items() if name != SILENT}
-    if not _is_of_class(told):
-        return told
-    silent = row.get(SILENT, [name for name, value in told.items() if _is_default(name, value)])
-    return {**told, **dict.fromkeys(silent)}
+    content = {name: value for name, value in row.items() if name != SILENT}
+    if not _is_of_class(content):
+        return content
+    silent = row.get(SILENT, [name for name, value in content.items() if _is_default(name, value)])
+    return {**content, **dict.fromkeys(silent)}
 
 
-def _is_of_class(told: Mapping[str, Any]) -> bool:
-    return bool((told.get("runtime_binding") or {}).get("python_entrypoint"))
+def _is_of_class(content: Mapping[str, Any]) -> bool:
+    return bool((content.get("runtime_binding") or {}).get("python_entrypoint"))
 
 
 def _is_default(name: str, value: Any) -> bool:
     return name in DEFAULTS and value == DEFAULTS[name]
 
 
-def _met(descriptor: ToolDescriptor) -> Tool:
-    said = {name: getattr(descriptor, name) for name in DEFAULTS}
-    known = {name: DEFAULTS[name] if value is None else value for name, value in said.items()}
+def _tool_of(descriptor: ToolDescriptor) -> Tool:
+    given = {name: getattr(descriptor, name) for name in DEFAULTS}
+    known = {name: DEFAULTS[name] if value is None else value for name, value in given.items()}
     return Tool(
         name=descriptor.name,
         version=descriptor.version,
         description=descriptor.description_long or descriptor.description_short,
-        schema=known["input_schema"],
+        schema=known.pop("input_schema"),
         effect=descriptor.effect or "once",
-        timeout=known["timeout"],
-        max_output=known["max_output"],
-        needs_approval=known["needs_approval"],
+        **known,
         approval_timeout=descriptor.approval_timeout,
         per_minute=descriptor.security_policy.rate_limits.per_minute,
         agent=descriptor.runtime_binding.agent,
         role=role_of(descriptor.name),
     )
+
+
+def smallest(one: int | None, other: int | None) -> int | None:
+    """The smaller of two limits; None is no limit."""
+    return min((limit for limit in (one, other) if limit is not None), default=None)

@@ -44,77 +44,67 @@ def first_few(required: Sequence[str], others: Iterable[str], cap: int) -> list[
 
 
 def selection(
-    offered: Sequence[str], line: Iterable[str], scores: Mapping[str, float], query: str = "", stage: str = ""
+    offered: Sequence[str], candidates: Iterable[str], scores: Mapping[str, float], query: str = "", stage: str = ""
 ) -> Selection:
-    """The record of how the set was selected, bounded in size; `line` holds all candidates in order."""
+    """The record of how the set was selected, bounded in size; `candidates` are all tools in order."""
     chosen = frozenset(offered)
-    left = [name for name in dict.fromkeys(line) if name not in chosen]
-    told = left[:MOST_LEFT_OUT]
+    left = [name for name in dict.fromkeys(candidates) if name not in chosen]
+    left_out = left[:MOST_LEFT_OUT]
+    if len(query) > LONGEST_QUERY:
+        # The beginning and the end say most about the task.
+        query = f"{query[: LONGEST_QUERY // 2]}\n[…]\n{query[-LONGEST_QUERY // 2 :]}"
     return Selection(
-        query=_short(query),
+        query=query,
         stage=stage,
-        scores={name: round(scores[name], 4) for name in (*offered, *told) if name in scores},
-        left_out=tuple(told),
-        more=len(left) - len(told),
+        scores={name: round(scores[name], 4) for name in (*offered, *left_out) if name in scores},
+        left_out=tuple(left_out),
+        more=len(left) - len(left_out),
     )
 
 
-def _short(query: str) -> str:
-    """A long query shortened to its beginning and its end, which say most about the task."""
-    half = LONGEST_QUERY // 2
-    return query if len(query) <= LONGEST_QUERY else f"{query[:half]}\n[…]\n{query[-half:]}"
-
-
-def in_line(named: Sequence[str], ranked: Sequence[str], others: Sequence[str]) -> list[str]:
-    """The candidates in order: tools that a policy names one by one before those it admits as a group, by `<server>.*`
-    or an open list; within each kind the best for the step first.
-
-    `named` is in the policy's order, `ranked` has the best of all kinds first, `others` have no rank.
-    """
-    own = frozenset(named)
-    best, rest = [name for name in ranked if name in own], [name for name in ranked if name not in own]
-    return list(dict.fromkeys((*best, *named, *rest, *others)))
-
-
 @dataclass(frozen=True, slots=True)
-class Line:
-    """The candidates for a sticky set of tools."""
+class Candidates:
+    """The tools that may be offered, in groups that each have their own order."""
 
-    sure: tuple[str, ...]
-    """Tools that are always in the set, whatever the step is about."""
-    ranked: tuple[str, ...]
-    """Tools that compete for the remaining places, the best for this step first."""
-    filling: tuple[str, ...]
-    """Tools that fill the places left over, even if the search for this step did not find them."""
-    is_closed: bool = False
-    """Whether all other tools are excluded from the set."""
+    required: Sequence[str]
+    named: Sequence[str]
+    """Tools that the policy names one by one, in its order."""
+    ranked: Sequence[str]
+    """Tools that the search found, the best for this step first."""
+    others: Sequence[str]
+    """Tools that the policy names by a `<server>.*` pattern and the search did not find."""
 
-
-def line_up(
-    required: Sequence[str], named: Sequence[str], ranked: Sequence[str], others: Sequence[str], cap: int
-) -> Line:
-    """As `in_line`: if all named tools fit, the rest compete for the remaining places; else the named ones compete."""
-    sure, own = tuple(dict.fromkeys((*required, *named))), frozenset(named)
-    if len(sure) <= cap:
-        return Line(sure, tuple(name for name in ranked if name not in own), tuple(others))
-    return Line(tuple(required), tuple(name for name in ranked if name in own), tuple(named), is_closed=True)
+    @property
+    def in_order(self) -> list[str]:
+        """Tools that a policy names one by one before those it admits as a group, by `<server>.*` or an open list;
+        within each kind the best for the step first."""
+        named = frozenset(self.named)
+        best = [name for name in self.ranked if name in named]
+        return list(dict.fromkeys((*best, *self.named, *self.ranked, *self.others)))
 
 
-def sticky(offered: Sequence[str], line: Line, used: Sequence[str], cap: int) -> list[str]:
+def sticky(offered: Sequence[str], candidates: Candidates, used: Sequence[str], cap: int) -> list[str]:
     """The set of the last step, extended at its end. If it has no room for needed tools, the least recently used go.
 
-    `used` has the most recently used first.
+    If all named tools fit, they are always in the set, and the others compete for the remaining places. If not, the
+    named tools compete, and no others are in the set. `used` has the most recently used first.
     """
-    sure = line.sure[:cap]
-    waiting = (*line.ranked, *line.filling)
-    if line.is_closed:
+    named = frozenset(candidates.named)
+    sure = list(dict.fromkeys((*candidates.required, *candidates.named)))
+    if len(sure) <= cap:
+        ranked = [name for name in candidates.ranked if name not in named]
+        waiting = (*ranked, *candidates.others)
+    else:
+        sure = list(candidates.required[:cap])
+        ranked = [name for name in candidates.ranked if name in named]
+        waiting = (*ranked, *candidates.named)
         offered = [name for name in offered if name in {*sure, *waiting}]
-    needed = line.ranked[: min(NEEDED, cap - len(sure))]
+    needed = ranked[: min(NEEDED, cap - len(sure))]
     too_many = len(offered) + len({*sure, *needed}.difference(offered)) - cap
     leaving: set[str] = set()
     if too_many > 0:
         # Remove no more tools than there are new ones to add.
-        count = max(too_many, min(BATCH, len({*sure, *line.ranked}.difference(offered))))
+        count = max(too_many, min(BATCH, len({*sure, *ranked}.difference(offered))))
         leaving = _longest_unused([name for name in offered if name not in {*sure, *needed}], waiting, used, count)
     kept = [name for name in offered if name not in leaving]
     # A tool that was just removed is not added again in the same step.

@@ -7,6 +7,7 @@ session and its template, so the same request can be reproduced from the journal
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import dropwhile
 from typing import Final, assert_never
 
 import msgspec
@@ -15,7 +16,7 @@ from longhouse.agents import tokens
 from longhouse.agents.template import CLARIFICATIONS, TASK, Template, render
 from longhouse.agents.tool import Tool
 from longhouse.journal import conversation
-from longhouse.journal.events import Fault, Outcome, Output
+from longhouse.journal.events import Fault, Output
 from longhouse.journal.json_text import object_of, sound
 from longhouse.journal.messages import (
     Assistant,
@@ -57,7 +58,7 @@ def compose(
     assert session.turn is not None
     lines = (f"{n}. {wire_names[tool.name]}: {tool.description}" for n, tool in enumerate(offered, start=1))
     system = _system(session.turn, template, "\n".join(lines), extra_system)
-    earlier, present = _parted(session, template, wire_names)
+    earlier, present = _split(session, template, wire_names)
     now = [message for entry in present for message in _messages(entry, template, wire_names)]
     whole, budget = [system, *earlier, *now], template.llm_policy.context_tokens
     if tokens.total(whole) <= budget:
@@ -66,7 +67,7 @@ def compose(
     return [system, *_fitted(blocks, tokens.of(system), budget)]
 
 
-def _parted(session: Session, template: Template, names: dict[str, str]) -> tuple[list[Message], Sequence[Entry]]:
+def _split(session: Session, template: Template, names: dict[str, str]) -> tuple[list[Message], Sequence[Entry]]:
     """Earlier turns as plain messages, if their number is limited, and the entries that are shown in full."""
     most = template.memory_policy.context_window
     transcript = conversation.shown(session)
@@ -74,14 +75,12 @@ def _parted(session: Session, template: Template, names: dict[str, str]) -> tupl
         return [], transcript
     began = max((entry.seq for entry in transcript if isinstance(entry, Heard)), default=0)
     earlier = [entry for entry in transcript if entry.seq < began or isinstance(entry, Told)]
+    messages = [(entry, message) for entry in earlier for message in conversation.worked(entry, names)]
     # A summary replaces everything before it, so it does not count against the limit of messages.
-    summed = [
-        message for entry in earlier if isinstance(entry, Summary) for message in conversation.worked(entry, names)
-    ]
-    messages = [m for entry in earlier if not isinstance(entry, Summary) for m in conversation.worked(entry, names)]
-    shown = messages[-most:] if (most := SUB_WINDOW if most is None else most) else []
-    while shown and isinstance(shown[0], ToolResult):
-        shown.pop(0)  # its call is not shown
+    summed = [message for entry, message in messages if isinstance(entry, Summary)]
+    others = (message for entry, message in messages if not isinstance(entry, Summary))
+    newest = deque(others, SUB_WINDOW if most is None else most)
+    shown = dropwhile(lambda message: isinstance(message, ToolResult), newest)  # without the results of calls left out
     return [*summed, *shown], [entry for entry in transcript if entry.seq >= began and not isinstance(entry, Told)]
 
 
@@ -183,19 +182,15 @@ def _fitted(blocks: Sequence[_Block], used: int, budget: int) -> Iterator[Messag
 
 
 def _messages(entry: Entry, template: Template, names: dict[str, str]) -> Iterator[Message]:
-    return sound(_said(entry, template, names))
-
-
-def _said(entry: Entry, template: Template, names: dict[str, str]) -> Iterator[Message]:
     match entry:
         case Heard():
             yield User(content=_task(entry, template))
         case Step():
-            yield from _step(entry, template, names)
+            yield from sound(_step(entry, template, names))
         case Told():
-            yield from entry.messages
+            yield from sound(entry.messages)
         case Summary():
-            yield User(content=f"Summary of the conversation so far:\n{entry.text}")
+            yield from conversation.spoken(entry)
         case _:
             assert_never(entry)
 
@@ -205,8 +200,8 @@ def _system(turn: Turn, template: Template, available_tools: str, extra: str) ->
     if turn.system and template.allow_client_system:
         text = f"{text}\n\n{turn.system}"
     if turn.shared:
-        said = "\n".join(f"{message['role']}: {message['content']}" for message in conversation.as_dicts(turn.shared))
-        text = f"{text}\n\nWhat was said to the agent that asks you:\n{said}"
+        lines = "\n".join(f"{message['role']}: {message['content']}" for message in conversation.as_dicts(turn.shared))
+        text = f"{text}\n\nWhat was said to the agent that asks you:\n{lines}"
     if extra:
         text = f"{text}\n\n{extra}"
     if turn.form and not template.prompt_pack.names_the_date:
@@ -227,11 +222,11 @@ def _task(heard: Heard, template: Template) -> Content:
     )
 
 
-def _answer(use: Use, said: str, template: Template) -> str:
+def _answer(use: Use, answer: str, template: Template) -> str:
     pattern = template.prompt_pack.clarification_response
     if not use.date:
-        return render(pattern, clarifications=said)
-    return render(_complete(pattern, CLARIFICATIONS), clarifications=said, current_date=use.date)
+        return render(pattern, clarifications=answer)
+    return render(_complete(pattern, CLARIFICATIONS), clarifications=answer, current_date=use.date)
 
 
 def _complete(pattern: str, placeholder: str) -> str:
@@ -241,10 +236,7 @@ def _complete(pattern: str, placeholder: str) -> str:
 
 def _step(step: Step, template: Template, names: dict[str, str]) -> Iterator[Message]:
     """The assistant's message, one result for each call in the order of the calls, then the answers of people."""
-    calls = tuple(
-        ToolCall(id=use.call, function=Function(name=names.get(use.tool, use.tool), arguments=use.arguments))
-        for use in step.uses
-    )
+    calls = conversation.tool_calls(step.uses, names)
     yield Assistant(content=step.text or (None if calls else ""), tool_calls=calls)
     if step.problem:
         yield User(content=f"Your last reply could not be read: {step.problem}. Reply again in the form asked for.")
@@ -260,8 +252,4 @@ def _result(use: Use) -> str:
     """The content of the tool message: for a question, the question itself; its answer follows as a user message."""
     if use.question and not isinstance(use.outcome, Fault):
         return use.question
-    return _words(use.outcome) if use.outcome else "Error: not answered yet"
-
-
-def _words(outcome: Outcome) -> str:
-    return outcome.content if isinstance(outcome, Output) else f"Error: {outcome.message}"
+    return conversation.result(use.outcome) if use.outcome else "Error: not answered yet"

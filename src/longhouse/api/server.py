@@ -34,8 +34,8 @@ from longhouse.runtime.bus import Bus
 from longhouse.runtime.delegation import PriorOf
 from longhouse.runtime.inbox import Inbox
 from longhouse.search.directory import AgentDirectory
+from longhouse.search.finder import Finder
 from longhouse.search.router import Router
-from longhouse.search.selection import Finder
 from longhouse.store import leases
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import PASSING, Database

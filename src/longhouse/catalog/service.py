@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from longhouse.agents.naming import could_be_named
+from longhouse.agents.naming import is_possible_name
 from longhouse.catalog import security
 from longhouse.catalog.diff import merge
 from longhouse.catalog.validation import CatalogValidator
@@ -55,7 +55,7 @@ class CatalogService:
         return await retry_on_change(attempt)
 
     async def named(self, name: str) -> CatalogEntry:
-        found = await self.repository.named(name) if could_be_named(name) else None
+        found = await self.repository.named(name) if is_possible_name(name) else None
         if found is None:
             raise self._missing(name)
         return found
@@ -65,7 +65,7 @@ class CatalogService:
         if version is None:
             entry = await self.named(name)
             version = entry.active or entry.latest
-        found = await self.repository.version(name, version) if could_be_named(name) else None
+        found = await self.repository.version(name, version) if is_possible_name(name) else None
         if found is None:
             raise self._missing(name)
         return found

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from yarl import URL
 
-from longhouse.agents.naming import AGENT, key, name_problem
+from longhouse.agents.naming import AGENT_PREFIX, key, name_problem
 from longhouse.agents.strategies.base import AgentRegistry
 from longhouse.agents.template import Template
 from longhouse.agents.tool_descriptor import ToolDescriptor
@@ -109,8 +109,8 @@ class CatalogValidator:
             yield from self._reach(way.remote_endpoint, way.api_key_ref)
         if way.mcp is not None and way.mcp != tool.name:
             yield ("runtime_binding", "mcp"), "it must be the tool's name, <server>.<tool>"
-        if way.agent is not None and tool.name != f"{AGENT}{way.agent}":
-            yield ("runtime_binding", "agent"), f"the tool of this agent is called {AGENT}<template>"
+        if way.agent is not None and tool.name != f"{AGENT_PREFIX}{way.agent}":
+            yield ("runtime_binding", "agent"), f"the tool of this agent is called {AGENT_PREFIX}<template>"
         if way.agent is not None and tool.needs_approval:
             yield ("needs_approval",), "an agent is called at once; let the tools that it uses need approval"
 
@@ -203,7 +203,7 @@ def _missing(nth: int, template: Template, active: Collection[str], off: Collect
 def of_template(template: Template) -> Iterator[Found]:
     """The problems of a template, whoever publishes it: field and sentence."""
     # The tool that calls its agent has a longer name.
-    if says := name_problem(template.name) or name_problem(f"{AGENT}{template.name}", for_agent=True):
+    if says := name_problem(template.name) or name_problem(f"{AGENT_PREFIX}{template.name}", for_agent=True):
         yield ("name",), says
     elif key(template.name) == ROUTER:
         yield ("name",), f"{ROUTER} is the name under which the right agent is looked for"

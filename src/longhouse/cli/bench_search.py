@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from longhouse.agents.delegation import PREFIX
+from longhouse.agents.naming import AGENT_PREFIX
 from longhouse.agents.template import MultiAgentMeta, Template, ToolPolicy
 from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.app import open_embedder
@@ -25,8 +25,8 @@ from longhouse.cli.running import run
 from longhouse.errors import SetupError
 from longhouse.models.protocol import Embedder
 from longhouse.search.directory import AgentDirectory
+from longhouse.search.finder import Finder
 from longhouse.search.indexer import Indexer
-from longhouse.search.selection import Finder
 from longhouse.settings import Settings
 from longhouse.store import migrate
 from longhouse.store.catalog.catalog import Catalog
@@ -189,7 +189,8 @@ async def measure(
             finder = Finder(db, embedder)
             directory = AgentDirectory(finder)
             ids = {tool.indexed_name: tool.tool_id for tool in tools}
-            tools_alone = SearchFilters(deny=(f"{PREFIX}*",))  # agents are tools too, but are not measured with them
+            # Agents are tools too, but are not measured with them.
+            tools_alone = SearchFilters(deny=(f"{AGENT_PREFIX}*",))
 
             async def find_tools(text: str) -> list[tuple[str, float]]:
                 return [(ids[hit.name], hit.score) for hit in await finder.tools(text, tools_alone, DEPTH)]

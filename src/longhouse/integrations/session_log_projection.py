@@ -12,7 +12,7 @@ from typing import Final
 
 import structlog
 
-from longhouse.agents.naming import AGENT
+from longhouse.agents.naming import AGENT_PREFIX
 from longhouse.integrations.projector import SWEEP_EVERY, Projector
 from longhouse.integrations.redis.keys import CHAT_ID
 from longhouse.integrations.session_log import get_session_logger, path_of, write
@@ -158,7 +158,7 @@ async def subagents_of(row: ProjectionRow, catalog: Catalog) -> list[str]:
     """The sub-agents that the template of a session names."""
     template = await catalog.templates.find(row.agent, owner=row.owner)
     tools = template.tool_policy.named if template else ()
-    return [name.removeprefix(AGENT) for name in tools if name.startswith(AGENT)]
+    return [name.removeprefix(AGENT_PREFIX) for name in tools if name.startswith(AGENT_PREFIX)]
 
 
 def _write(folder: Path, owner: str, conversation: str, lines: Sequence[tuple[datetime, str]]) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final, assert_never
 
 import msgspec
 
-from longhouse.journal.events import Output
+from longhouse.journal.events import Outcome, Output
 from longhouse.journal.json_text import sound
 from longhouse.journal.messages import Assistant, Function, Message, System, ToolCall, ToolResult, User, text_of
 from longhouse.journal.roles import FORM
@@ -45,8 +45,8 @@ def _worked(entry: Entry, names: Mapping[str, str]) -> Iterator[Message]:
     if isinstance(entry, Step):
         real = [use for use in entry.uses if use.role not in FORM and not use.question]
         if real and all(use.outcome for use in real):
-            yield Assistant(content=None if entry.thought else entry.text or None, tool_calls=_calls(real, names))
-            yield from (ToolResult(tool_call_id=use.call, content=_words(use)) for use in real)
+            yield Assistant(content=None if entry.thought else entry.text or None, tool_calls=tool_calls(real, names))
+            yield from (ToolResult(tool_call_id=use.call, content=result(use.outcome)) for use in real if use.outcome)
     yield from spoken(entry)
 
 
@@ -103,11 +103,12 @@ def _asked(uses: Sequence[Use]) -> Iterator[Message]:
                 yield User(content=use.outcome.content)
 
 
-def _calls(uses: Sequence[Use], names: Mapping[str, str]) -> tuple[ToolCall, ...]:
+def tool_calls(uses: Sequence[Use], names: Mapping[str, str]) -> tuple[ToolCall, ...]:
+    """The calls of a step, under the tools' names on the wire."""
     functions = (Function(name=names.get(use.tool, use.tool), arguments=use.arguments) for use in uses)
     return tuple(ToolCall(id=use.call, function=function) for use, function in zip(uses, functions, strict=True))
 
 
-def _words(use: Use) -> str:
-    assert use.outcome is not None
-    return use.outcome.content if isinstance(use.outcome, Output) else f"Error: {use.outcome.message}"
+def result(outcome: Outcome) -> str:
+    """The content of the tool message."""
+    return outcome.content if isinstance(outcome, Output) else f"Error: {outcome.message}"

@@ -30,14 +30,9 @@ class MemoryMessage:
 
     def to_dict(self) -> dict[str, Any]:
         """The message in OpenAI's format, which is also the stored format."""
-        message: dict[str, Any] = {"role": self.role, "content": self.content}
-        if self.tool_calls:
-            message["tool_calls"] = self.tool_calls
-        if self.tool_call_id:
-            message["tool_call_id"] = self.tool_call_id
-        if self.name:
-            message["name"] = self.name
-        return message
+        optional = {"tool_calls": self.tool_calls, "tool_call_id": self.tool_call_id, "name": self.name}
+        given = {name: value for name, value in optional.items() if value}
+        return {"role": self.role, "content": self.content, **given}
 
 
 class MemoryService:
@@ -107,7 +102,4 @@ class MemoryService:
 
     def _lock(self, key: str) -> asyncio.Lock:
         """One lock for each key in use: concurrent appends to a history keep their order."""
-        lock = self._locks.get(key)
-        if lock is None:
-            lock = self._locks[key] = asyncio.Lock()
-        return lock
+        return self._locks.setdefault(key, asyncio.Lock())

@@ -11,7 +11,7 @@ import structlog
 
 from longhouse import clock
 from longhouse.agents import rules, window
-from longhouse.agents.delegation import narrowed, within
+from longhouse.agents.delegation import capped_by_caller, narrowed
 from longhouse.agents.template import Template
 from longhouse.agents.tool import Tool
 from longhouse.errors import AlreadyReturned, Deposed, Postponed, ProviderError
@@ -199,7 +199,9 @@ class Engine:
             run.session,
             version=template.version,
             instance=instance.id,
-            limits=within(template.execution_policy.limits, await results.budget_left(self.db, run.session, prompt)),
+            limits=capped_by_caller(
+                template.execution_policy.limits, await results.budget_left(self.db, run.session, prompt)
+            ),
             rights=narrowed(prompt.rights, template),
             cleaned=template.reset_policy.cleaned,
             approve_in_chat=template.execution_policy.approve_in_chat,

@@ -11,8 +11,7 @@ from functools import cache
 from typing import Final
 
 from longhouse import clock
-from longhouse.agents.strategies.base import AgentRegistry
-from longhouse.agents.strategies.protocol import Strategy
+from longhouse.agents.strategies.base import AgentRegistry, BaseAgent
 from longhouse.agents.template import Template
 from longhouse.errors import SetupError
 from longhouse.models.protocol import Model
@@ -48,7 +47,7 @@ class Instance:
 
     id: str
     template: Template
-    strategy: Strategy
+    strategy: BaseAgent
     model: Model
     status: InstanceStatus = InstanceStatus.IDLE
     session_id: str | None = None
@@ -154,7 +153,7 @@ class Pool:
 
 
 @cache
-def strategy_of(agent_class: str) -> Strategy:
+def strategy_of(agent_class: str) -> BaseAgent:
     """One strategy per agent class: strategies have no state."""
     cls = AgentRegistry.get(agent_class)
     if cls is None:

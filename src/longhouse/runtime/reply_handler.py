@@ -10,7 +10,8 @@ import msgspec
 from longhouse import clock
 from longhouse.agents import delegation, rules
 from longhouse.agents.delegation import AgentTask
-from longhouse.agents.strategies.protocol import Intent, Reply, Request, Strategy, Verdict
+from longhouse.agents.strategies.base import BaseAgent
+from longhouse.agents.strategies.protocol import Intent, Reply, Request, Verdict
 from longhouse.agents.tool import Tool
 from longhouse.errors import ProviderError
 from longhouse.journal import events
@@ -41,7 +42,7 @@ class ReplyHandler:
     selection: events.Selection | None = None
     """How the offered tools were chosen."""
 
-    async def read(self, strategy: Strategy, reply: Reply) -> list[Event]:
+    async def read(self, strategy: BaseAgent, reply: Reply) -> list[Event]:
         verdict = strategy.interpret(self.request, reply)
         if verdict.answer is not None and self.is_alone:
             verdict = Verdict(problem=DELEGATE_FIRST)
@@ -93,7 +94,7 @@ class ReplyHandler:
         if fault or tool is None:
             assert fault is not None
             finishes = tool is not None and tool.finishes
-            fault = rules.told(self.session, intent.tool, intent.arguments, fault, finishes=finishes)
+            fault = rules.explained(self.session, intent.tool, intent.arguments, fault, finishes=finishes)
             return [called, Returned(call=call_id, outcome=fault)]
         if tool.agent and not AgentTask.model_validate_json(intent.arguments).wait:
             return [called, Returned(call=call_id, outcome=Output(content=_handle_of(call_id)))]

@@ -83,7 +83,7 @@ class ToolRunner:
         if isinstance(result.outcome, Fault) and not result.doubt:
             tool = await self.toolbox.resolve(call.tool, call.version)
             finishes = tool is not None and tool.finishes
-            return Result(rules.told(run.session, call.tool, call.arguments, result.outcome, finishes=finishes))
+            return Result(rules.explained(run.session, call.tool, call.arguments, result.outcome, finishes=finishes))
         return result
 
     def _begin(self, run: Run, call: Open) -> Fault | None:

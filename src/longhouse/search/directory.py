@@ -5,16 +5,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from longhouse.search import ranking
-from longhouse.search.document import TELLING_TYPES
-from longhouse.search.finder import SearchHit
-from longhouse.search.selection import Finder
+from longhouse.search.document import DESCRIPTIVE_TYPES
+from longhouse.search.finder import Finder, SearchHit
 from longhouse.store.search import query as search
 from longhouse.store.search.query import SearchFilters
 
-TOOLS: Final = 100
-"""Tools whose agents are candidates; a tool with a lower rank is no reason to choose an agent."""
-AGENTS: Final = 100
-"""Agents that are candidates by their own text."""
+CANDIDATES: Final = 100
+"""Agents that are candidates by their own text, and tools whose agents are: a lower rank is no reason to choose one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,21 +22,26 @@ class AgentHit:
     version: int
     score: float
     """Between 0 and 1; comparable only within one search."""
-    confidence: float
-    """How much of the query is covered, between 0 and 1; comparable between searches."""
     own: SearchHit | None
     """The hit by its own text."""
     tool: SearchHit | None
     """The hit by its best tool."""
 
     @property
+    def confidence(self) -> float:
+        """How much of the query is covered, between 0 and 1; comparable between searches."""
+        return max((max(hit.lexical, hit.semantic or 0.0) for hit in self._hits), default=0.0)
+
+    @property
     def is_sure(self) -> bool:
         """Whether words or vectors pass their threshold; each has its own, so that words alone can decide."""
         return any(
-            hit.lexical >= ranking.ENOUGH_WORDS or (hit.semantic or 0.0) >= ranking.ENOUGH_MEANING
-            for hit in (self.own, self.tool)
-            if hit
+            hit.lexical >= ranking.ENOUGH_WORDS or (hit.semantic or 0.0) >= ranking.ENOUGH_MEANING for hit in self._hits
         )
+
+    @property
+    def _hits(self) -> list[SearchHit]:
+        return [hit for hit in (self.own, self.tool) if hit]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +51,9 @@ class AgentDirectory:
     async def search(self, query: str, top_k: int, *, owner: str | None = None) -> list[AgentHit]:
         """The best agents first; agents and tools of other owners are left out."""
         filters, asked = SearchFilters(caller=owner), await self.finder.query(query)
-        own = await self.finder.templates(asked, filters, AGENTS)
+        own = await self.finder.templates(asked, filters, CANDIDATES)
         # Tools that call agents are left out: what an agent can do counts for it, not for those that may call it.
-        tools = await self.finder.tools(asked, replace(filters, types=TELLING_TYPES), TOOLS)
+        tools = await self.finder.tools(asked, replace(filters, types=DESCRIPTIVE_TYPES), CANDIDATES)
         users = await search.users_of(self.finder.db, [hit.name for hit in tools], owner)
         return ranked(own, tools, users)[:top_k]
 
@@ -75,20 +77,10 @@ def _best_tools(tools: Iterable[SearchHit], users: Iterable[search.ToolUser]) ->
 def _agent(name: str, version: int, own: SearchHit | None, tool: SearchHit | None, most: float) -> AgentHit:
     text = evidence(own)
     ability = max(evidence(tool), text)  # an agent without tools is judged by its text alone
-    return AgentHit(
-        name=name,
-        version=version,
-        score=(ranking.OWN_TEXT * text + ranking.BEST_TOOL * ability) / most if most > 0 else 0.0,
-        confidence=max(_confidence(own), _confidence(tool)),
-        own=own,
-        tool=tool,
-    )
+    score = (ranking.OWN_TEXT * text + ranking.BEST_TOOL * ability) / most if most > 0 else 0.0
+    return AgentHit(name, version, score, own, tool)
 
 
 def evidence(hit: SearchHit | None) -> float:
     """The absolute evidence for a hit, independent of the other hits: the best of bad tools is still a bad one."""
     return ranking.WORDS * hit.lexical + max(hit.semantic or 0.0, 0.0) if hit else 0.0
-
-
-def _confidence(hit: SearchHit | None) -> float:
-    return max(hit.lexical, hit.semantic or 0.0) if hit else 0.0

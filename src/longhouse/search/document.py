@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from longhouse.agents.schema.describe import parameters
-from longhouse.agents.template import SYSTEM_PROMPT
+from longhouse.agents.template import SYSTEM_PROMPT, MultiAgentMeta, PromptPack
 from longhouse.agents.tool_descriptor import RISKS, Allow, SecurityOverlay
 from longhouse.search import ranking, tokenizer
 from longhouse.search.ranking import Field
@@ -14,7 +14,7 @@ from longhouse.store.search.index import IndexedText
 
 RECIPE: Final = 4
 """Version of the indexing method. Increase it when texts are tokenized or weighted differently: indexes are rebuilt."""
-TELLING_TYPES: Final = ("domain", "aux")
+DESCRIPTIVE_TYPES: Final = ("domain", "aux")
 """Tool types that show what an agent is for; all agents have the other types, to plan, ask, answer and delegate."""
 GIST: Final = 2000
 """Characters that are embedded; the vector of a longer text would be too general."""
@@ -50,22 +50,13 @@ class _Policy(msgspec.Struct):
     allowlist: tuple[str, ...] | None = None
 
 
-class _Meta(msgspec.Struct):
-    capabilities: str = ""
-    tags: tuple[str, ...] = ()
-
-
-class _Prompts(msgspec.Struct):
-    system_prompt: str = ""
-
-
 class TemplateFacts(msgspec.Struct):
     """The fields of a template that search reads."""
 
     name: str
-    prompt_pack: _Prompts = msgspec.field(default_factory=_Prompts)
+    prompt_pack: PromptPack = msgspec.field(default_factory=PromptPack)
     tool_policy: _Policy = msgspec.field(default_factory=_Policy)
-    multi_agent_meta: _Meta = msgspec.field(default_factory=_Meta)
+    multi_agent_meta: MultiAgentMeta = msgspec.field(default_factory=MultiAgentMeta)
 
     @property
     def named_tools(self) -> tuple[str, ...]:
@@ -73,7 +64,7 @@ class TemplateFacts(msgspec.Struct):
         return (*self.tool_policy.required, *(self.tool_policy.allowlist or ()))
 
     @property
-    def told(self) -> str:
+    def about(self) -> str:
         """Its capabilities; without them, the beginning of its own prompt."""
         prompt = self.prompt_pack.system_prompt
         return self.multi_agent_meta.capabilities or ("" if prompt == SYSTEM_PROMPT else prompt[:PROMPT])
@@ -91,11 +82,11 @@ def of_tool(tool: ToolFacts, overlay: SecurityOverlay = AS_DESCRIBED) -> Indexed
         "parameters": names,
         "details": " ".join(text for _, text in known if text),
     }
-    said = tool.description_short or tool.description_long
+    description = tool.description_short or tool.description_long
     allow, risk = overlay.allowing(tool.security_policy.allow), overlay.risk_level or tool.security_policy.risk_level
     return IndexedText(
         weights=ranking.weights(fields),
-        gist=f"{tokenizer.spaced(tokenizer.own_part(tool.name))}: {said} {tokenizer.spaced(names)}"[:GIST],
+        gist=f"{tokenizer.spaced(tokenizer.own_part(tool.name))}: {description} {tokenizer.spaced(names)}"[:GIST],
         type=tool.type,
         risk=RISKS.index(risk) if risk in RISKS else RISKS.index("high"),
         tags=(*tool.tags, *tool.categories),
@@ -106,19 +97,19 @@ def of_tool(tool: ToolFacts, overlay: SecurityOverlay = AS_DESCRIBED) -> Indexed
 
 def of_template(template: TemplateFacts, tools: Sequence[ToolFacts], named: Sequence[str]) -> IndexedText:
     """The document of a template: its own text and what its tools can do; `named` are all tools that it may use."""
-    tools = [tool for tool in tools if tool.type in TELLING_TYPES][:MOST_TOOLS]
+    tools = [tool for tool in tools if tool.type in DESCRIPTIVE_TYPES][:MOST_TOOLS]
     meta = template.multi_agent_meta
     names = " ".join(tokenizer.spaced(tool.name) for tool in tools)
     fields: dict[Field, str] = {
         "name": template.name,
-        "short": template.told,
+        "short": template.about,
         "labels": " ".join(meta.tags),
         "parameters": names,
         "details": " ".join(f"{tool.name} {tool.description_short}" for tool in tools),
     }
     return IndexedText(
         weights=ranking.weights(fields),
-        gist=f"{tokenizer.spaced(template.name)}: {template.told} {' '.join(meta.tags)} {names}"[:GIST],
+        gist=f"{tokenizer.spaced(template.name)}: {template.about} {' '.join(meta.tags)} {names}"[:GIST],
         tags=meta.tags,
         tools=tuple(named),
     )

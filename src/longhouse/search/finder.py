@@ -1,25 +1,35 @@
 """Hybrid search for tools and templates: lexical scores and vectors, filtered before ranking."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import asyncpg
 import numpy as np
 import numpy.typing as npt
+import structlog
 
+from longhouse.errors import ProviderError
+from longhouse.models.protocol import Embedder
 from longhouse.search import ranking, scores, tokenizer
 from longhouse.search.ranking import Scores
-from longhouse.search.scores import Found
+from longhouse.search.scores import QueryPostings
 from longhouse.store.catalog.repository import Kind
 from longhouse.store.database import Database
+from longhouse.store.search import index
 from longhouse.store.search import query as search
 from longhouse.store.search.query import SearchFilters
 from longhouse.store.search.vectors import Space, VectorCache, Vectors, VectorSet
 
+log = structlog.get_logger()
+
 Places = npt.NDArray[np.intp]
 
+PATIENCE: Final = 5.0
+"""Timeout in seconds for the embedding of a query."""
+RETRY_AFTER: Final = 30.0
+"""Seconds before a failed embedding model is tried again."""
 WHOLE: Final = 60
 """Candidates by the words of the whole query."""
 PER_CLAUSE: Final = 20
@@ -38,17 +48,6 @@ class SearchQuery:
     vectors: Vectors | None = None
     space: Space | None = None
 
-    @property
-    def words(self) -> list[list[str]]:
-        """The terms of each text."""
-        return [list(dict.fromkeys(tokenizer.terms(text)))[: ranking.MOST_TERMS] for text in self.texts]
-
-
-def texts_of(query: str) -> tuple[str, ...]:
-    """The query and its clauses."""
-    query = ranking.shortened(query)
-    return (query, *ranking.clauses(query))
-
 
 @dataclass(frozen=True, slots=True)
 class SearchHit:
@@ -65,22 +64,67 @@ class SearchHit:
     """The score of the best clause; None for a query without clauses."""
 
 
-class IndexSearch:
-    def __init__(self, db: Database, kind: Kind, kept: VectorCache) -> None:
-        self.db = db
-        self.kind = kind
-        self._kept = kept
+class Finder:
+    """Searches the index by words and, with an embedding model, by vectors."""
 
-    async def find(self, query: SearchQuery, filters: SearchFilters, top_k: int) -> list[SearchHit]:
-        words = query.words
+    def __init__(
+        self, db: Database, embedder: Embedder | None, ready: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        self.db = db
+        self._ready = ready
+        self._vectors = VectorCache(db)
+        self._embedder = embedder
+        self._space: Space | None = None
+        self._retry_at = 0.0
+
+    async def tools(self, asked: str | SearchQuery, filters: SearchFilters, top_k: int) -> list[SearchHit]:
+        query = await self.query(asked) if isinstance(asked, str) else asked
+        return await self._find("tool", query, filters, top_k)
+
+    async def templates(self, query: SearchQuery, filters: SearchFilters, top_k: int) -> list[SearchHit]:
+        return await self._find("template", query, filters, top_k)
+
+    async def query(self, text: str) -> SearchQuery:
+        if self._ready:
+            await self._ready()
+        text = ranking.shortened(text)
+        texts = (text, *ranking.clauses(text))
+        vectors = await self._embedded(texts)
+        if vectors is None or self._embedder is None:
+            return SearchQuery(texts)
+        dimensions = vectors.shape[1]
+        if self._space is None or self._space.dimensions != dimensions:
+            self._space = await index.space(self.db, self._embedder.name)
+        if self._space is None or self._space.dimensions != dimensions:
+            return SearchQuery(texts)  # no document is indexed with this model yet
+        return SearchQuery(texts, vectors, self._space)
+
+    async def _embedded(self, texts: Sequence[str]) -> Vectors | None:
+        """None without a model, and for a while after a failure: a search does not wait for the timeout each time."""
+        now = asyncio.get_running_loop().time()
+        if self._embedder is None or now < self._retry_at:
+            return None
+        try:
+            async with asyncio.timeout(PATIENCE):
+                return await self._embedder.embed(texts)
+        except (ProviderError, TimeoutError) as error:
+            self._retry_at = now + RETRY_AFTER
+            why = str(error) or f"no answer within {PATIENCE:.0f} seconds"
+            message = "The embedding model failed; for a while, searches use words alone."
+            log.warning("embedding_failed", message=message, error=why)
+            return None
+
+    async def _find(self, kind: Kind, query: SearchQuery, filters: SearchFilters, top_k: int) -> list[SearchHit]:
+        words = [list(dict.fromkeys(tokenizer.terms(text)))[: ranking.MOST_TERMS] for text in query.texts]
         terms = [ranking.with_parts(text) for text in words]
         wanted = list(dict.fromkeys(term for text in terms for term in text))
         if filters.allow == () or top_k <= 0 or (not wanted and query.vectors is None):
             return []
-        found = await scores.read(self.db, self.kind, filters.caller, wanted)
-        lexical = await _scored(found, terms)
-        near = await self._kept.of(query.space, found.shards) if query.space else None
-        rows = await self._candidates(query, filters, found, lexical, near)
+        found = await scores.read(self.db, kind, filters.caller, wanted)
+        is_busy = found.postings * len(terms) >= scores.BUSY
+        lexical = await asyncio.to_thread(found.scores, terms) if is_busy else found.scores(terms)
+        near = await self._vectors.of(query.space, found.shards) if query.space else None
+        rows = await self._candidates(kind, query, filters, found, lexical=lexical, near=near)
         places = found.places(rows)
         rows = [row for row, place in zip(rows, places.tolist(), strict=True) if place >= 0]
         places = places[places >= 0]
@@ -88,51 +132,39 @@ class IndexSearch:
         best = sum(found.rarity(term) for term in words[0]) * (ranking.K1 + 1)
         return _ranked(rows, lexical[:, places], similar, best, top_k)
 
-    async def nearest(self, query: SearchQuery, count: int) -> list[str]:
-        """The nearest public tools by vector similarity alone."""
-        assert query.space is not None
-        assert query.vectors is not None
-        found = await scores.read(self.db, self.kind, None, ())
-        cosines = await (await self._kept.of(query.space, found.shards)).to(query.vectors[0])
-        rows = await self._at(SearchFilters(), found, [_top(cosines, count)])
-        places = found.places(rows)
-        order = sorted(np.flatnonzero(places >= 0).tolist(), key=lambda nth: -cosines[places[nth]])
-        return [rows[nth]["name"] for nth in order]
-
     async def _candidates(
-        self, query: SearchQuery, filters: SearchFilters, found: Found, lexical: Scores, near: VectorSet | None
+        self,
+        kind: Kind,
+        query: SearchQuery,
+        filters: SearchFilters,
+        found: QueryPostings,
+        *,
+        lexical: Scores,
+        near: VectorSet | None,
     ) -> Sequence[asyncpg.Record]:
         if filters.allow is not None or found.size <= NARROW:
-            rows = await search.some(self.db, self.kind, filters, NARROW + 1)
+            rows = await search.some(self.db, kind, filters, NARROW + 1)
             if len(rows) <= NARROW:
                 return rows
         cosines = await near.to(query.vectors[0]) if near is not None and query.vectors is not None else None
         leading = _leading(lexical, cosines)
-        rows = await self._at(filters, found, leading)
+        rows = await search.at(self.db, kind, filters, found.where(leading))
         there = found.mask(rows)
         if all(2 * np.count_nonzero(there[places]) >= len(places) for places in leading):
             return rows
         # Documents that are not permitted took too many places: rank again among the permitted ones only.
-        mask = found.mask(await search.permitted(self.db, self.kind, filters))
-        return await self._at(filters, found, _leading(lexical * mask, None if cosines is None else cosines * mask))
-
-    async def _at(self, filters: SearchFilters, found: Found, leading: Sequence[Places]) -> Sequence[asyncpg.Record]:
-        return await search.at(self.db, self.kind, filters, found.where(np.unique(np.concatenate(leading))))
-
-
-async def _scored(found: Found, terms: list[list[str]]) -> Scores:
-    if found.postings * len(terms) < scores.BUSY:
-        return found.scores(terms)
-    return await asyncio.to_thread(found.scores, terms)
+        mask = found.mask(await search.permitted(self.db, kind, filters))
+        leading = _leading(lexical * mask, None if cosines is None else cosines * mask)
+        return await search.at(self.db, kind, filters, found.where(leading))
 
 
 def _leading(lexical: Scores, cosines: Scores | None) -> list[Places]:
     """The best indexes by the words of the whole query, by those of each clause, and by the query's vector."""
-    leading = [_top(row, WHOLE if nth == 0 else PER_CLAUSE) for nth, row in enumerate(lexical)]
-    return leading if cosines is None else [*leading, _top(cosines, NEAREST)]
+    leading = [top(row, WHOLE if nth == 0 else PER_CLAUSE) for nth, row in enumerate(lexical)]
+    return leading if cosines is None else [*leading, top(cosines, NEAREST)]
 
 
-def _top(scores: Scores, count: int) -> Places:
+def top(scores: Scores, count: int) -> Places:
     """The indexes of the highest scores. Scores far below the best are dropped before sorting."""
     best = scores.max(initial=np.float32(0))
     for floor in (best / 2, best / 4, np.float32(0)):

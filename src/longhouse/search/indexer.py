@@ -2,10 +2,10 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 import structlog
@@ -17,9 +17,10 @@ from longhouse.search import document
 from longhouse.search.document import TemplateFacts, ToolFacts
 from longhouse.store.catalog import overlays
 from longhouse.store.catalog.catalog import active_versions
+from longhouse.store.catalog.repository import Kind
 from longhouse.store.database import Database
 from longhouse.store.search import index
-from longhouse.store.search.index import IndexedText, IndexEntry
+from longhouse.store.search.index import IndexEntry
 from longhouse.store.search.vectors import Space
 
 log = structlog.get_logger()
@@ -32,9 +33,10 @@ READY_WITHIN: Final = 3.0
 """Timeout in seconds of the first search's wait for the index."""
 BATCH: Final = 1000
 """Tools in one transaction: it takes a tenth of a second, then others have their turn."""
-AGAIN_AFTER: Final = 30.0
+RETRY_AFTER: Final = 30.0
 """Seconds before a failed embedding model is tried again; words are indexed meanwhile."""
 
+F = TypeVar("F", ToolFacts, TemplateFacts)
 _TOOL: Final = msgspec.json.Decoder(ToolFacts)
 _TEMPLATE: Final = msgspec.json.Decoder(TemplateFacts)
 
@@ -48,17 +50,17 @@ class Indexer:
         self._wait = FIRST_AFTER
         self._nudged = asyncio.Event()
         self._caught_up = asyncio.Event()
-        self._ask_again_at = 0.0
-        self._is_ours = False
+        self._retry_at = 0.0
+        self._has_recipe = False
         self._has_led = self._follows = self._has_waited = False
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator["Indexer"]:
         """Runs in the background while the block lasts."""
-        async with background.running("search_index", self._look):
+        async with background.running("search_index", self._poll):
             yield self
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         """Waits for a nudge or its time, and catches up. Should that fail, the catalog still says what is lacking."""
         # Not `wait_for`: Python 3.11's forgets a cancellation that comes together with what it waits for.
         with suppress(TimeoutError):
@@ -83,26 +85,19 @@ class Indexer:
         """Starts the next poll now, because something was published."""
         self._nudged.set()
 
-    async def status(self) -> list[dict[str, object]]:
-        """For tools and for templates: whether the index is current, how many are indexed, and the progress so far."""
-        return await index.status(self.db)
-
-    async def rebuild(self) -> bool:
-        """Deletes the index and builds it again from the catalog; False where another process is writing it."""
-        async with index.sole_writer(self.db) as may_write:
-            if may_write:
-                await index.empty(self.db)
-        return may_write and await self.catch_up()
-
     async def catch_up(self) -> bool:
         """Brings the index up to date with the catalog; False where another process is doing so."""
-        space = await self._yielding(await self._space())
-        self._is_ours = self._is_ours or await index.recipe(self.db) == document.RECIPE
-        if self._is_ours and not await index.behind(self.db, space.model if space else None):
+        space = await self._space_unless_following(await self._space())
+        self._has_recipe = self._has_recipe or await index.recipe(self.db) == document.RECIPE
+        if self._has_recipe and not await index.behind(self.db, space.model if space else None):
             return True
         async with index.sole_writer(self.db) as may_write:
             if may_write:
-                await self._begin()
+                if not self._has_recipe and await index.recipe(self.db) != document.RECIPE:
+                    # Another release built this index with a different method.
+                    await index.empty(self.db)
+                    await index.write_recipe(self.db, document.RECIPE)
+                self._has_recipe = True
                 try:
                     await self._catch_up(space)
                 except ProviderError as error:
@@ -110,7 +105,7 @@ class Indexer:
                     await self._catch_up(None)
             return may_write
 
-    async def _yielding(self, space: Space | None) -> Space | None:
+    async def _space_unless_following(self, space: Space | None) -> Space | None:
         """Two processes with different models would re-embed everything for ever: the one that started last leads."""
         if space and self._has_led and not self._follows:
             leading = await index.leading_model(self.db)
@@ -119,13 +114,6 @@ class Indexer:
                 message = "Another process uses another embedding model; here, tools are found by words alone."
                 log.warning("embedding_model_differs", message=message)
         return None if self._follows else space
-
-    async def _begin(self) -> None:
-        """Deletes an index that another release built with a different method."""
-        if not self._is_ours and await index.recipe(self.db) != document.RECIPE:
-            await index.empty(self.db)
-            await index.write_recipe(self.db, document.RECIPE)
-        self._is_ours = True
 
     async def _catch_up(self, space: Space | None) -> None:
         model = space.model if space else None
@@ -145,10 +133,10 @@ class Indexer:
         await index.remove_gone(self.db, "tool")
         todo = await index.count_lacking(self.db, model)
         done = 0
-        async with aclosing(_ahead(lambda after: _read(self.db, model, after))) as batches:
-            async for rows, texts in batches:
-                await self._write(rows, texts, space)
-                done += len(rows)
+        async with aclosing(_lacking(self.db, model)) as batches:
+            async for entries in batches:
+                await self._write("tool", entries, space)
+                done += len(entries)
                 await index.progress(self.db, "tool", done, todo)
                 log.info("tools_indexed", done=done, of=todo)
         if todo >= BATCH:
@@ -158,49 +146,42 @@ class Indexer:
         await index.remove_gone(self.db, "template")
         entries = []
         for row in await index.templates(self.db):
-            facts = _template_facts(row)
+            facts = _facts("template", _TEMPLATE, row)
             tools = await active_versions(self.db, facts.named_tools, row["owner"], document.MOST_NAMED)
             digest = _digest(row, tools)
             model = space.model if space else None
             indexed = (row["digest"], row["indexed_owner"], row["model"] if space else None)
             if row["is_crowded"] or indexed != (digest, row["owner"], model):
                 first = dict(list(tools.items())[: document.MOST_TOOLS])
-                known = [_facts(tool) for tool in await index.descriptors(self.db, first)]
+                known = [_facts("tool", _TOOL, tool) for tool in await index.descriptors(self.db, first)]
                 built = document.of_template(facts, known, list(tools))
                 entries.append(IndexEntry(row["name"], row["version"], row["owner"], built, digest=digest))
         for start in range(0, len(entries), BATCH):
-            batch = entries[start : start + BATCH]
-            await index.write(self.db, "template", await self._embedded(batch, space), space)
+            await self._write("template", entries[start : start + BATCH], space)
 
-    async def _write(self, rows: Sequence[Any], texts: Sequence[IndexedText], space: Space | None) -> None:
-        entries = [
-            IndexEntry(row["name"], row["version"], row["owner"], text) for row, text in zip(rows, texts, strict=True)
-        ]
-        await index.write(self.db, "tool", await self._embedded(entries, space), space)
-
-    async def _embedded(self, entries: Sequence[IndexEntry], space: Space | None) -> Sequence[IndexEntry]:
-        if space is None or self.embedder is None:
-            return entries
-        vectors = await self.embedder.embed([entry.document.gist for entry in entries])
-        return [replace(entry, vector=vector) for entry, vector in zip(entries, vectors, strict=True)]
+    async def _write(self, kind: Kind, entries: Sequence[IndexEntry], space: Space | None) -> None:
+        """Writes documents, with their vectors where there is an embedding model."""
+        if space and self.embedder:
+            vectors = await self.embedder.embed([entry.document.gist for entry in entries])
+            entries = [replace(entry, vector=vector) for entry, vector in zip(entries, vectors, strict=True)]
+        await index.write(self.db, kind, entries, space)
 
     async def _tidy(self, space: Space | None) -> None:
         """Moves the remaining documents out of crowded shards, and deletes empty shards."""
         for shard in await index.crowded(self.db, space):
             rows = await index.in_shard(self.db, shard)
             for start in range(0, len(rows), BATCH):
-                batch = rows[start : start + BATCH]
-                await self._write(batch, await _texts(self.db, batch), space)
+                await self._write("tool", await _entries(self.db, rows[start : start + BATCH]), space)
         await index.sweep(self.db)
 
     def _wait_for_model(self, error: ProviderError) -> None:
         message = "The embedding model failed; new documents are found by words alone."
         log.warning("embedding_failed", message=message, error=str(error))
-        self._ask_again_at = asyncio.get_running_loop().time() + AGAIN_AFTER
+        self._retry_at = asyncio.get_running_loop().time() + RETRY_AFTER
 
     async def _space(self) -> Space | None:
         """The vector space of the embedding model; None without a model, or while it fails."""
-        if self.embedder is None or asyncio.get_running_loop().time() < self._ask_again_at:
+        if self.embedder is None or asyncio.get_running_loop().time() < self._retry_at:
             return None
         try:
             dimensions = self.embedder.dimensions or len((await self.embedder.embed(["dimensions"]))[0])
@@ -210,54 +191,43 @@ class Indexer:
         return await index.make_space(self.db, self.embedder.name, dimensions)
 
 
-Batch = tuple[Sequence[Any], Sequence[IndexedText]]
+async def _lacking(db: Database, model: int | None) -> AsyncGenerator[Sequence[IndexEntry], None]:
+    """Tools that the index lacks, in batches by name; each batch is read while the previous one is written."""
 
+    async def read(after: str) -> Sequence[IndexEntry]:
+        return await _entries(db, await index.lacking(db, model, after=after, limit=BATCH))
 
-async def _read(db: Database, model: int | None, after: str) -> Batch:
-    rows = await index.lacking(db, model, after=after, limit=BATCH)
-    return rows, await _texts(db, rows)
-
-
-async def _texts(db: Database, rows: Sequence[Any]) -> Sequence[IndexedText]:
-    """Builds the documents in a thread, so that sessions go on meanwhile."""
-    decided = await overlays.some(db, [row["name"] for row in rows]) if rows else {}
-    return await asyncio.to_thread(
-        lambda: [document.of_tool(_facts(row), decided.get(row["name"], document.AS_DESCRIBED)) for row in rows]
-    )
-
-
-def _facts(row: Any) -> ToolFacts:
-    try:
-        return _TOOL.decode(row["descriptor"])
-    except msgspec.MsgspecError as error:
-        # One unreadable descriptor must not prevent the indexing of the others.
-        message = "A tool's descriptor cannot be read; the tool is found by its name alone."
-        log.warning("descriptor_unreadable", message=message, tool=row["name"], error=str(error))
-        return ToolFacts(name=row["name"])
-
-
-async def _ahead(read: Callable[[str], Coroutine[Any, Any, Batch]]) -> AsyncGenerator[Batch, None]:
-    """Batches in order of name; each is read while the previous one is written."""
     coming = asyncio.create_task(read(""))
     try:
-        while (batch := await coming)[0]:
-            coming = asyncio.create_task(read(batch[0][-1]["name"]))
+        while batch := await coming:
+            coming = asyncio.create_task(read(batch[-1].name))
             yield batch
     finally:
         coming.cancel()
         await asyncio.wait((coming,))
 
 
-def _template_facts(row: Any) -> TemplateFacts:
+async def _entries(db: Database, rows: Sequence[Any]) -> Sequence[IndexEntry]:
+    """The documents of tools, built in a thread, so that sessions go on meanwhile."""
+    overlaid = await overlays.some(db, [row["name"] for row in rows]) if rows else {}
+
+    def entry(row: Any) -> IndexEntry:
+        text = document.of_tool(_facts("tool", _TOOL, row), overlaid.get(row["name"], document.AS_DESCRIBED))
+        return IndexEntry(row["name"], row["version"], row["owner"], text)
+
+    return await asyncio.to_thread(lambda: [entry(row) for row in rows])
+
+
+def _facts(kind: Kind, decoder: msgspec.json.Decoder[F], row: Any) -> F:
     try:
-        return _TEMPLATE.decode(row["descriptor"])
+        return decoder.decode(row["descriptor"])
     except msgspec.MsgspecError as error:
-        message = "A template's descriptor cannot be read; the template is found by its name alone."
-        log.warning("descriptor_unreadable", message=message, template=row["name"], error=str(error))
-        return TemplateFacts(name=row["name"])
+        # One unreadable descriptor must not prevent the indexing of the others.
+        message = f"A {kind}'s descriptor cannot be read; the {kind} is found by its name alone."
+        log.warning("descriptor_unreadable", message=message, **{kind: row["name"]}, error=str(error))
+        return decoder.type(name=row["name"])
 
 
 def _digest(template: Any, tools: Mapping[str, int]) -> str:
-    versions = {template["name"]: template["version"]} | {f"tool {name}": version for name, version in tools.items()}
-    made_from = [f"{name}@{version}" for name, version in versions.items()]
+    made_from = [f"{template['name']}@{template['version']}", *(f"tool {name}@{nth}" for name, nth in tools.items())]
     return hashlib.sha256("\n".join(made_from).encode()).hexdigest()

@@ -8,7 +8,7 @@ from longhouse.search.directory import AgentDirectory, AgentHit
 from longhouse.search.small_talk import is_small_talk
 
 AUTO: Final = "auto"
-LOOKED_AT: Final = 5
+CANDIDATES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Routed:
     confidence: float = 0.0
 
     @property
-    def told(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         return {"template": self.template, "why": self.why, "confidence": round(self.confidence, 3)}
 
 
@@ -33,7 +33,7 @@ class Router:
     async def choose(self, text: str, owner: str) -> Routed:
         if is_small_talk(text):
             return Routed(self.default, "nothing is asked for yet, so the default answers")
-        found = [hit for hit in await self.directory.search(text, LOOKED_AT, owner=owner) if hit.is_sure]
+        found = [hit for hit in await self.directory.search(text, CANDIDATES, owner=owner) if hit.is_sure]
         if not found:
             return Routed(self.default, "no agent fits well enough, so the default answers")
         return Routed(found[0].name, _why(found[0]), found[0].confidence)

@@ -19,7 +19,7 @@ BUSY: Final = 200_000
 """From this many postings on, scores are computed in a thread, so that the event loop stays free."""
 
 
-class Found:
+class QueryPostings:
     """The postings of a query's terms in all shards that the caller may see, one array index for each slot."""
 
     def __init__(self, rows: Sequence[asyncpg.Record]) -> None:
@@ -76,8 +76,9 @@ class Found:
                 scores[row] = np.bincount(places, np.concatenate([self._weights[part] for part in found]), self.size)
         return scores
 
-    def where(self, places: npt.NDArray[np.intp]) -> list[int]:
-        """The shard and slot at each index, packed into one number: a shorter list is cheaper to send."""
+    def where(self, leading: Sequence[npt.NDArray[np.intp]]) -> list[int]:
+        """The shard and slot at each of these indexes, packed into one number: a shorter list is cheaper to send."""
+        places = np.unique(np.concatenate(leading))
         nth = np.searchsorted(self._starts, places, side="right") - 1
         numbers: list[int] = (self._shards[nth] * SLOTS + places - self._starts[nth]).tolist()
         return numbers
@@ -101,8 +102,8 @@ class Found:
         return mask
 
 
-async def read(db: Database, kind: str, caller: str | None, terms: Sequence[str]) -> Found:
+async def read(db: Database, kind: str, caller: str | None, terms: Sequence[str]) -> QueryPostings:
     rows = await postings.read(db, kind, caller, terms)
     if sum(len(row["postings"] or b"") for row in rows) < BUSY * POSTING.itemsize:
-        return Found(rows)
-    return await asyncio.to_thread(Found, rows)
+        return QueryPostings(rows)
+    return await asyncio.to_thread(QueryPostings, rows)

@@ -34,17 +34,10 @@ FINAL_ANSWER: Final = FinalAnswerTool.tool_name
 """The tool that ends a turn if the policy names no other."""
 
 
-class Chosen(Protocol):
-    @property
-    def tools(self) -> Sequence[ToolDescriptor]: ...
-    @property
-    def selection(self) -> Selection | None: ...
-
-
 class ToolSelector(Protocol):
     async def choose(
         self, template: Template, session: Session, *, hard_require: Sequence[str], active: Mapping[str, int]
-    ) -> Chosen: ...
+    ) -> tuple[list[ToolDescriptor], Selection | None]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +73,11 @@ class Offering:
         found = session.context.get("found_tools", ())
         if self.search and (found or not _names_all(known.template.tool_policy, known.active)):
             needed = found[-MOST_FOUND:]
-            chosen = await self.search.choose(known.template, session, hard_require=needed, active=known.active)
-            taken = [await self.toolbox.resolve(one.name, one.version) for one in chosen.tools]
-            return Offered([tool for tool in taken if tool], chosen.selection)
+            chosen, selection = await self.search.choose(
+                known.template, session, hard_require=needed, active=known.active
+            )
+            taken = [await self.toolbox.resolve(one.name, one.version) for one in chosen]
+            return Offered([tool for tool in taken if tool], selection)
         return await self._named(session, known)
 
     async def _named(self, session: Session, known: Known) -> Offered:
@@ -90,11 +85,11 @@ class Offering:
         policy, pinned = known.template.tool_policy, tool_order.pins(session)
         versions = {name: pinned.get(name, version) for name, version in known.active.items()}
         permission = Permission(known.template, session)
-        opening = rules.opening_of(session, known.template, clock.now())
+        open_tools = rules.open_tools(session, known.template, clock.now())
         tools: dict[str, Tool] = {}
         for one in await self.catalog.described(versions):
-            tool = await self.toolbox.resolve(one.name, one.version) if permission.covers(one) else None
-            if tool and opening.leaves(tool):
+            tool = await self.toolbox.resolve(one.name, one.version) if permission.permits(one) else None
+            if tool and open_tools.includes(tool):
                 tools[tool.name] = tool
         if len(tools) <= policy.max_tools_in_prompt:
             return Offered(list(tools.values()))

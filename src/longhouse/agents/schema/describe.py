@@ -25,22 +25,17 @@ def _properties(schema: Any, depth: int, root: Mapping[str, Any], followed: set[
     schema = resolve.inlined(schema, root, followed) or schema
     properties = schema.get("properties")
     for name, inner in properties.items() if isinstance(properties, dict) else ():
-        yield name, " ".join(_said(inner))
+        yield name, " ".join(_texts(inner))
         yield from _properties(inner, depth - 1, root, followed)
     yield from _properties(schema.get("items"), depth - 1, root, followed)
-    for part in _parts(schema):
+    listed = (schema.get(key) for key in ("anyOf", "oneOf", "allOf"))
+    for part in (part for parts in listed if isinstance(parts, list) for part in parts):
         # The description of a part belongs to the property that contains the part.
-        yield from (("", said) for said in _said(part))
+        yield from (("", text) for text in _texts(part))
         yield from _properties(part, depth - 1, root, followed)
 
 
-def _parts(schema: Mapping[str, Any]) -> Iterator[Any]:
-    for key in ("anyOf", "oneOf", "allOf"):
-        parts = schema.get(key)
-        yield from parts if isinstance(parts, list) else ()
-
-
-def _said(schema: Any) -> list[str]:
+def _texts(schema: Any) -> list[str]:
     """The description and the enum values."""
     if not isinstance(schema, dict):
         return []

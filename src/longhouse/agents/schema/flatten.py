@@ -49,7 +49,7 @@ class Leaf:
 
     @property
     def is_object(self) -> bool:
-        return self.schema.get("type") == "object" and not self.is_spelled
+        return self.schema.get("type") == "object" and not self.is_json_string
 
     @property
     def is_array(self) -> bool:
@@ -61,7 +61,7 @@ class Leaf:
         return not self.is_cut and self.schema.get("type", "string") == "string"
 
     @property
-    def is_spelled(self) -> bool:
+    def is_json_string(self) -> bool:
         """Whether the value is written as JSON in a string, since its property names or its depth are not known."""
         if self.is_cut:
             return True

@@ -6,15 +6,16 @@ Optional properties become nullable; an object with free property names is writt
 subset cannot express are added to the description: a model that does not know them violates them.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-import msgspec
-
-from longhouse.agents.schema import bounds
 from longhouse.agents.schema.flatten import Leaf, SchemaPlace, leaves
+from longhouse.journal.json_text import value_of
 
-SPELLED: Final = "A JSON object, written as a string"
+JSON_STRING: Final = "A JSON object, written as a string"
+LONGEST_PATTERN: Final = 200
+"""Maximum characters of a pattern that is described; a longer one does not help a model."""
 
 
 def strict(schema: dict[str, Any], *, in_words: bool = True) -> dict[str, Any]:
@@ -32,9 +33,9 @@ def restored(arguments: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any
 
 
 def _strict(leaf: Leaf, in_words: bool) -> dict[str, Any]:
-    if leaf.is_spelled:
+    if leaf.is_json_string:
         words = leaf.schema.get("description")
-        return {"type": "string", "description": f"{words} ({SPELLED})" if words else SPELLED}
+        return {"type": "string", "description": f"{words} ({JSON_STRING})" if words else JSON_STRING}
     kept = _bounded(leaf.schema) if in_words else _kept(leaf.schema)
     if leaf.is_object:
         return {**kept, **_object(leaf, in_words)}
@@ -46,11 +47,47 @@ def _strict(leaf: Leaf, in_words: bool) -> dict[str, Any]:
 
 
 def _bounded(schema: dict[str, Any]) -> dict[str, Any]:
-    kept, bound = _kept(schema), bounds.words(schema)
+    kept, bound = _kept(schema), ", ".join([*_number_bounds(schema), *_text_bounds(schema)])
     if not bound or "enum" in kept or "const" in kept:
         return kept
     about = kept.get("description")
     return {**kept, "description": f"{about} ({bound})" if about else bound[:1].upper() + bound[1:]}
+
+
+def _number_bounds(schema: dict[str, Any]) -> Iterator[str]:
+    """The bounds of a number, of the length of a text or of the size of a list, such as "between 1 and 20"."""
+    numbers = {key: one for key, one in schema.items() if isinstance(one, int | float) and not isinstance(one, bool)}
+    if {"minimum", "maximum"} <= numbers.keys():
+        yield f"between {numbers.pop('minimum')} and {numbers.pop('maximum')}"
+    for key, words in (
+        ("minimum", "at least"),
+        ("maximum", "at most"),
+        ("exclusiveMinimum", "more than"),
+        ("exclusiveMaximum", "less than"),
+        ("multipleOf", "a multiple of"),
+    ):
+        if key in numbers:
+            yield f"{words} {numbers[key]}"
+    for noun, low, high in (("character", "minLength", "maxLength"), ("item", "minItems", "maxItems")):
+        least, most = numbers.get(low) or None, numbers.get(high)
+        if least is not None and most is not None:
+            yield f"exactly {_many(most, noun)}" if least == most else f"{least} to {_many(most, noun)}"
+        elif least is not None:
+            yield f"at least {_many(least, noun)}"
+        elif most is not None:
+            yield f"at most {_many(most, noun)}"
+
+
+def _many(count: float, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _text_bounds(schema: dict[str, Any]) -> Iterator[str]:
+    if schema.get("uniqueItems") is True:
+        yield "no item twice"
+    for key, words in (("pattern", "matching"), ("format", "in the format")):
+        if isinstance(text := schema.get(key), str) and 0 < len(text) <= LONGEST_PATTERN:
+            yield f"{words} {text}"
 
 
 def _kept(schema: dict[str, Any]) -> dict[str, Any]:
@@ -63,6 +100,11 @@ def _object(leaf: Leaf, in_words: bool) -> dict[str, Any]:
         found = _described(place) if in_words else leaves(place)
         inner = _one_of([_strict(one, in_words) for one in found], place.description)
         properties[name] = inner if name in leaf.required else _nullable(inner)
+    return closed_object(properties)
+
+
+def closed_object(properties: dict[str, Any]) -> dict[str, Any]:
+    """The schema of an object with exactly these properties."""
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
@@ -100,8 +142,10 @@ def _restored(value: Any, found: list[Leaf]) -> Any:
         case list():
             array = next((leaf for leaf in found if leaf.is_array), None)
             return [_restored(item, _item(array, nth)) for nth, item in enumerate(value)] if array else value
-        case str() if any(leaf.is_spelled for leaf in found) and not any(leaf.is_text for leaf in found):
-            return _read(value)
+        case str() if any(leaf.is_json_string for leaf in found) and not any(leaf.is_text for leaf in found):
+            written = value_of(value)
+            # Text that is no JSON is passed on, and the tool refuses it.
+            return written if isinstance(written, dict | list) else value
         case _:
             return value
 
@@ -119,12 +163,3 @@ def _item(array: Leaf, nth: int) -> list[Leaf]:
     """The alternatives of one item of an array: by its index in a tuple, otherwise those of any item."""
     places = array.items[nth : nth + 1] if array.is_tuple and nth < len(array.items) else array.items
     return [leaf for place in places for leaf in leaves(place)]
-
-
-def _read(text: str) -> Any:
-    """The value of JSON in a string; other text is passed on, and the tool refuses it."""
-    try:
-        value = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return text
-    return value if isinstance(value, dict | list) else text

@@ -25,7 +25,8 @@ class AgentRegistry(Registry[type["BaseAgent"]]):
 
 
 class BaseAgent:
-    """A way of thinking: `propose` a request from what happened, `interpret` the reply. It keeps nothing in between."""
+    """A strategy: `propose` a request from the session, `interpret` the reply. It is stateless: the journal determines
+    what comes next."""
 
     name: ClassVar[str] = ""
     needs: ClassVar[tuple[str, ...]] = ()
@@ -40,10 +41,14 @@ class BaseAgent:
         raise NotImplementedError(f"{type(self).__name__} does not say what it asks: define `propose`")
 
     def interpret(self, request: Request, reply: Reply) -> Verdict:
-        """Calls become intents; text without a call is the answer."""
+        """Calls become intents under the tools' real names; text without a call is the answer."""
         if not reply.calls:
             return Verdict(answer=reply.text)
-        return Verdict(intents=intents(request, reply))
+        intents = (
+            Intent(tool=request.names.get(call.name, call.name), arguments=call.arguments, provider_id=call.id)
+            for call in reply.calls
+        )
+        return Verdict(intents=tuple(intents))
 
     def request(
         self,
@@ -60,7 +65,8 @@ class BaseAgent:
     ) -> Request:
         """The session as a request: `offered` are open to the agent, `tools` are sent as functions."""
         assert session.turn is not None
-        names = wire_names(_names(session, offered))
+        used = (use.tool for entry in session.transcript if isinstance(entry, Step) for use in entry.uses)
+        names = wire_names((*(tool.name for tool in offered), *used))
         policy, asked = template.llm_policy, session.turn.sampling or Sampling()
         # A client's response format applies to answers: structured output of the strategy has its own format.
         if asked.response_format and response_format is ANY_FORMAT and text_is != "structure":
@@ -82,23 +88,9 @@ class BaseAgent:
         return Request(body, names=back, text_is=text_is, phase=phase, offered=tuple(offered), only=force)
 
 
-def intents(request: Request, reply: Reply) -> tuple[Intent, ...]:
-    """The calls of a reply, under the tools' real names."""
-    return tuple(
-        Intent(tool=request.names.get(call.name, call.name), arguments=call.arguments, provider_id=call.id)
-        for call in reply.calls
-    )
-
-
 def _tool_choice(template: Template, tools: Sequence[Tool], force: str | None) -> str | dict[str, Any]:
     if not tools:
         return ""
     if not template.llm_policy.can.forced_tool_choice:
         return "auto"
     return {"type": "function", "function": {"name": force}} if force else "required"
-
-
-def _names(session: Session, offered: Sequence[Tool]) -> list[str]:
-    """Every tool that the request names: those offered now and those in the history."""
-    used = (use.tool for entry in session.transcript if isinstance(entry, Step) for use in entry.uses)
-    return list(dict.fromkeys([*(tool.name for tool in offered), *used]))

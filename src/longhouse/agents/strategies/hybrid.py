@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 
-from longhouse.agents.strategies.base import BaseAgent, intents
+from longhouse.agents.strategies.base import BaseAgent
 from longhouse.agents.strategies.protocol import Reply, Request, Verdict
 from longhouse.agents.template import Template
 from longhouse.agents.tool import Tool
 from longhouse.journal.events import Output
 from longhouse.journal.roles import tools_of
 from longhouse.journal.session import Session
-from longhouse.journal.transcript import Step
 
 
 class SGRToolCallingAgent(BaseAgent):
@@ -29,16 +28,14 @@ class SGRToolCallingAgent(BaseAgent):
         )
 
     def interpret(self, request: Request, reply: Reply) -> Verdict:
-        if reply.calls:
-            return Verdict(intents=intents(request, reply))
-        if request.phase == "reasoning" and reply.text.strip():
+        if request.phase == "reasoning" and not reply.calls and reply.text.strip():
             return Verdict(thought=reply.text)
-        return Verdict(answer=reply.text)
+        return super().interpret(request, reply)
 
 
 def has_thought(session: Session) -> bool:
     """Whether the last step was valid reasoning."""
-    last = session.transcript[-1] if session.transcript else None
-    if not isinstance(last, Step) or last.phase != "reasoning":
+    if not session.has_just_thought:
         return False
-    return not last.uses or any(use.role == "reasons" and isinstance(use.outcome, Output) for use in last.uses)
+    uses = session.steps[0].uses
+    return not uses or any(use.role == "reasons" and isinstance(use.outcome, Output) for use in uses)

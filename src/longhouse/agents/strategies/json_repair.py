@@ -56,7 +56,7 @@ def _candidates(text: str) -> Iterator[str]:
 
 def _closed(text: str) -> str:
     """Truncated JSON with its open quotes and brackets closed."""
-    owed: list[str] = []
+    closing: list[str] = []
     in_string = escaped = False
     for char in text:
         if in_string:
@@ -64,7 +64,7 @@ def _closed(text: str) -> str:
         elif char == '"':
             in_string = True
         elif char in "{[":
-            owed.append("}" if char == "{" else "]")
-        elif char in "}]" and owed:
-            owed.pop()
-    return text + ('"' if in_string else "") + "".join(reversed(owed))
+            closing.append("}" if char == "{" else "]")
+        elif char in "}]" and closing:
+            closing.pop()
+    return text + ('"' if in_string else "") + "".join(reversed(closing))

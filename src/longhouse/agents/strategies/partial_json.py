@@ -51,16 +51,17 @@ class AnswerReader:
                 return self._read(fragment[index + 1 :])
         return ""
 
-    @property
-    def _here(self) -> tuple[str, ...]:
-        return tuple(level.key for level in self._levels)
+    def _is_value_at(self, path: tuple[str, ...]) -> bool:
+        is_value = bool(self._levels) and self._levels[-1].expects_value
+        return is_value and tuple(level.key for level in self._levels) == path
 
     def _scan(self, char: str) -> None:
         """Processes one character before the field."""
         if self._string is not None:
             self._scan_string(char)
         elif char == '"':
-            self._begin_string()
+            self._inside = self._is_given and self._is_value_at(self._path)
+            self._string = None if self._inside else []
         elif char in "{[":
             self._levels.append(_Level(char == "{"))
         elif char in "}]":
@@ -68,13 +69,6 @@ class AnswerReader:
                 self._levels.pop()
         elif self._levels and self._levels[-1].is_object and char in ":,":
             self._levels[-1].expects_value = char == ":"
-
-    def _begin_string(self) -> None:
-        is_value = bool(self._levels) and self._levels[-1].expects_value
-        if is_value and self._is_given and self._here == self._path and all(one.is_object for one in self._levels):
-            self._inside = True
-        else:
-            self._string = []
 
     def _scan_string(self, char: str) -> None:
         assert self._string is not None
@@ -84,18 +78,13 @@ class AnswerReader:
         elif char == "\\":
             self._escaped = True
         elif char == '"':
-            self._end_string(_decoded("".join(self._string)))
-            self._string = None
+            text, self._string = _decoded("".join(self._string)), None
+            if self._levels and not self._levels[-1].expects_value:
+                self._levels[-1].key = text
+            elif self._given and self._is_value_at(self._given[0]):
+                self._is_given = text == self._given[1]
         else:
             self._string.append(char)
-
-    def _end_string(self, text: str) -> None:
-        if not self._levels:
-            return
-        if not self._levels[-1].expects_value:
-            self._levels[-1].key = text
-        elif self._given and self._here == self._given[0]:
-            self._is_given = text == self._given[1]
 
     def _read(self, fragment: str) -> str:
         self._held += fragment

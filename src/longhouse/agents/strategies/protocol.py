@@ -1,18 +1,16 @@
-"""The strategy protocol: a strategy turns a session into a model request, and a reply into intents. No I/O."""
+"""What strategies exchange with the engine: a model request, its reply, and the interpreted reply. No I/O."""
 
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 import msgspec
 
-from longhouse.agents.template import Template
 from longhouse.agents.tool import Tool
 from longhouse.journal.events import ProviderCall, Usage
 from longhouse.journal.messages import Message
-from longhouse.journal.session import Session
 
 
 class Intent(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,11 +94,3 @@ class Reply:
     model: str = ""
     said: int = 0
     """Characters of the text that were streamed to the client as content."""
-
-
-class Strategy(Protocol):
-    """A strategy of an agent. It is stateless: the journal determines what comes next."""
-
-    def propose(self, session: Session, template: Template, offered: Sequence[Tool]) -> Request: ...
-
-    def interpret(self, request: Request, reply: Reply) -> Verdict: ...

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import msgspec
 
-from longhouse.agents.schema.strict import restored, strict
+from longhouse.agents.schema.strict import closed_object, restored, strict
 from longhouse.agents.strategies.base import BaseAgent
 from longhouse.agents.strategies.json_repair import read_object
-from longhouse.agents.strategies.protocol import ANY_FORMAT, Intent, Reply, Request, Verdict
+from longhouse.agents.strategies.protocol import Intent, Reply, Request, Verdict
 from longhouse.agents.template import Template
 from longhouse.agents.tool import Tool
 from longhouse.journal.messages import clean_json
@@ -42,13 +42,7 @@ class NextStepToolsBuilder:
         tools: Sequence[Tool], *, in_words: bool = True
     ) -> dict[str, Any]:
         """`in_words`: descriptions include the bounds of arguments that a strict schema cannot express."""
-        properties = {**REASONING, "function": {"anyOf": [_branch(tool, in_words) for tool in tools]}}
-        return {
-            "type": "object",
-            "properties": properties,
-            "required": list(properties),
-            "additionalProperties": False,
-        }
+        return closed_object({**REASONING, "function": {"anyOf": [_branch(tool, in_words) for tool in tools]}})
 
 
 class SGRAgent(BaseAgent):
@@ -56,71 +50,47 @@ class SGRAgent(BaseAgent):
         if not offered:
             return self.request(session, template, offered)  # an empty union matches nothing: only text is left
         assert session.turn is not None
-        union = _union(tuple(_capped(offered)), session.turn.form > 0)
+        text, response_format = _union(tuple(_capped(offered)), session.turn.form > 0)
         if template.llm_policy.can.json_schema:
-            return self.request(session, template, offered, response_format=union.response_format, text_is="structure")
-        return self.request(
-            session,
-            template,
-            offered,
-            response_format=ANY_FORMAT,
-            text_is="structure",
-            extra_system=f"Answer with one JSON object and nothing else. It must fit this JSON Schema:\n{union.text}",
-        )
+            return self.request(session, template, offered, response_format=response_format, text_is="structure")
+        extra = f"Answer with one JSON object and nothing else. It must fit this JSON Schema:\n{text}"
+        return self.request(session, template, offered, text_is="structure", extra_system=extra)
 
     def interpret(self, request: Request, reply: Reply) -> Verdict:
         if request.text_is == "answer":
             return Verdict(answer=reply.text)
-        said = read_object(clean_json(reply.text), whole=reply.finish == "length")
-        if isinstance(said, str):
-            return Verdict(problem=said)
-        function = said.pop("function", None)
+        step = read_object(clean_json(reply.text), whole=reply.finish == "length")
+        if isinstance(step, str):
+            return Verdict(problem=step)
+        function = step.pop("function", None)
         if not isinstance(function, dict) or not isinstance(function.get(DISCRIMINATOR), str):
             return Verdict(problem=f"it has no `function` with a `{DISCRIMINATOR}`")
         chosen: str = function.pop(DISCRIMINATOR)
         name = request.names.get(chosen, chosen)  # the prompt and the history contain names as on the wire
         tool = next((one for one in request.offered if one.name == name), None)
         arguments = json.dumps(restored(function, tool.schema) if tool else function, ensure_ascii=False)
-        return Verdict(
-            intents=(Intent(tool=name, arguments=arguments),),
-            thought=json.dumps(said, ensure_ascii=False),
-        )
-
-
-class _Union:
-    """The schema of one set of tools, built and encoded once."""
-
-    def __init__(self, tools: tuple[Tool, ...], in_words: bool) -> None:
-        schema = NextStepToolsBuilder.build_NextStepTools(tools, in_words=in_words)
-        self.text = json.dumps(schema, ensure_ascii=False)
-        described = {"name": "NextStepTools", "strict": True, "schema": schema}
-        self.response_format = msgspec.Raw(msgspec.json.encode({"type": "json_schema", "json_schema": described}))
+        thought = json.dumps(step, ensure_ascii=False)
+        return Verdict(intents=(Intent(tool=name, arguments=arguments),), thought=thought)
 
 
 @lru_cache(maxsize=256)
-def _union(tools: tuple[Tool, ...], in_words: bool) -> _Union:
-    return _Union(tools, in_words)
+def _union(tools: tuple[Tool, ...], in_words: bool) -> tuple[str, msgspec.Raw]:
+    """The schema of one set of tools, as text and as a response format; built and encoded once."""
+    schema = NextStepToolsBuilder.build_NextStepTools(tools, in_words=in_words)
+    described = {"name": "NextStepTools", "strict": True, "schema": schema}
+    response_format = msgspec.json.encode({"type": "json_schema", "json_schema": described})
+    return json.dumps(schema, ensure_ascii=False), msgspec.Raw(response_format)
 
 
 def _branch(tool: Tool, in_words: bool) -> dict[str, Any]:
     """The schema of a tool's arguments, with the tool's name as a constant first property."""
     arguments = strict(tool.schema, in_words=in_words)
-    name = {DISCRIMINATOR: {"type": "string", "const": tool.name}}
-    properties = {**name, **arguments.get("properties", {})}
-    return {
-        "type": "object",
-        "description": tool.description,
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
+    properties = {DISCRIMINATOR: {"type": "string", "const": tool.name}, **arguments["properties"]}
+    return {"type": "object", "description": tool.description, **closed_object(properties)}
 
 
 def _capped(offered: Sequence[Tool]) -> list[Tool]:
     """At most MOST_TOOLS tools, always including those that finish the turn, in the order in which they are offered."""
-    if len(offered) <= MOST_TOOLS:
-        return list(offered)
-    ending = [tool for tool in offered if tool.finishes]
-    others = [tool for tool in offered if not tool.finishes][: MOST_TOOLS - len(ending)]
-    chosen = {tool.name for tool in (*ending, *others)}
-    return [tool for tool in offered if tool.name in chosen]
+    room = MOST_TOOLS - sum(tool.finishes for tool in offered)
+    others = [tool for tool in offered if not tool.finishes][: max(room, 0)]
+    return [tool for tool in offered if tool.finishes or tool in others]

@@ -10,8 +10,8 @@ from longhouse.api import auth, pagination, wire
 from longhouse.api.admin import docs
 from longhouse.api.json_route import of_app, strict_router
 from longhouse.search.directory import AgentDirectory, AgentHit
-from longhouse.search.finder import SearchHit
-from longhouse.search.selection import Finder, policy_filters
+from longhouse.search.finder import Finder, SearchHit
+from longhouse.search.selection import policy_filters
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.search.query import SearchFilters
 

@@ -94,7 +94,7 @@ class Completion:
         routed = self.turn_stream.handle.routed
         return {
             **({"ignored": self.ignored} if self.ignored else {}),
-            **({"routed": routed.told} if routed else {}),
+            **({"routed": routed.as_dict} if routed else {}),
         }
 
     async def _record_fingerprint(self) -> None:

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from longhouse.agents.delegation import PREFIX
+from longhouse.agents.naming import AGENT_PREFIX
 from longhouse.api import streaming
 from longhouse.api.inflight import InflightRequest
 from longhouse.api.openai.turn_handle import TurnHandle
@@ -154,7 +154,7 @@ class TurnStream:
 
     def _follow_subagents(self, called: events.Called | Use) -> None:
         """Begins to follow the sub-agents of a call that delegates, or that collects a delegated result."""
-        if not called.tool.startswith(PREFIX) and called.role != "collects":
+        if not called.tool.startswith(AGENT_PREFIX) and called.role != "collects":
             return
         if self._tree is None:
             self._tree = TreeReader.of_turn(self.db, self.session, self.handle.trace, self.handle.seen_heads)

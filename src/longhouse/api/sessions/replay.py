@@ -6,7 +6,6 @@ from typing import Annotated, Any
 import msgspec
 from fastapi import Response
 
-from longhouse.agents import replay
 from longhouse.agents.strategies.base import AgentRegistry
 from longhouse.api import auth, wire
 from longhouse.api.json_route import of_app, strict_router
@@ -32,16 +31,16 @@ async def get_request(
     `selection` says how its tools were chosen, if more were permitted than can be offered.
     """
     row = await sessions.find(caller, session_id)
-    session, replied = await _before(sessions.db, row.id, step)
+    session, replied, refs = await _before(sessions.db, row.id, step)
     assert session.turn is not None
     template = await sessions.catalog.templates.find(session.agent, session.turn.version)
     if template is None or AgentRegistry.get(template.base_agent_class) is None:
         name = f"{session.agent}@{session.turn.version}"
         message = f"This step cannot be composed again: {name} is not known here any more."
         raise CallerError(message, status=409, code="template_not_found")
-    refs = [ref.rpartition("@") for ref in replay.offered_at(session, replied)]
-    names = [name for name, _, _ in refs]
-    tools = [await toolbox.resolve(name, int(version)) for name, _, version in refs]
+    versions = [ref.rpartition("@") for ref in refs]
+    names = [name for name, _, _ in versions]
+    tools = [await toolbox.resolve(name, int(version)) for name, _, version in versions]
     offered = [tool for tool in tools if tool]
     request = strategy_of(template.base_agent_class).propose(session, template, offered)
     return wire.Json(
@@ -72,14 +71,15 @@ def _selection(replied: Replied, offered: Sequence[str]) -> dict[str, Any] | Non
     }
 
 
-async def _before(db: Database, session_id: str, step: int) -> tuple[Session, Replied]:
-    """The session just before its n-th reply, and that reply."""
+async def _before(db: Database, session_id: str, step: int) -> tuple[Session, Replied, Sequence[str]]:
+    """The session just before its n-th reply, that reply, and the tools (name@version) that its request offered."""
     session, replies = blank(session_id), 0
     while page := await journals.read(db, session_id, session.head):
         for nth, record in enumerate(page):
             if isinstance(record.event, Replied):
                 replies += 1
                 if replies == step:
-                    return fold(page[:nth], session), record.event
+                    before = fold(page[:nth], session)
+                    return before, record.event, fold([record], before).offered
         session = fold(page, session)
     raise wire.not_found(f"There is no step {str(step)[:20]} in this session.", code="step_not_found")

@@ -6,6 +6,7 @@ from itertools import islice
 from typing import Any, Final
 
 from longhouse.agents import delegation, tool_descriptor
+from longhouse.agents.naming import AGENT_PREFIX
 from longhouse.agents.template import Template
 from longhouse.agents.tool_descriptor import SecurityOverlay, ToolDescriptor
 from longhouse.store.catalog.overlays import Overlaid, Overlays
@@ -53,7 +54,7 @@ class Tools(VersionRepository[ToolDescriptor]):
         super().__init__(db, "tool", ToolDescriptor)
 
     def _said(self, content: dict[str, Any]) -> dict[str, Any]:
-        return tool_descriptor.said_of(content)
+        return tool_descriptor.comparable(content)
 
     def _kept(self, content: dict[str, Any]) -> dict[str, Any]:
         return tool_descriptor.stored(content)
@@ -74,7 +75,7 @@ class Templates(VersionRepository[Template]):
     async def deactivate(self, name: str, *, retire: bool = False) -> bool:
         done = await super().deactivate(name, retire=retire)
         if done:
-            await self._tools.deactivate(f"{delegation.PREFIX}{name}", retire=retire)
+            await self._tools.deactivate(f"{AGENT_PREFIX}{name}", retire=retire)
         return done
 
     async def _activated(self, names: set[str], terms: PublishTerms = ANY) -> None:

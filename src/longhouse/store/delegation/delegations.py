@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 import asyncpg
 
-from longhouse.agents.delegation import MOST_AT_WORK, Delegation, waits_for
+from longhouse.agents.delegation import MAX_OPEN_TASKS, Delegation, waits_for
 from longhouse.errors import AlreadyReturned
 from longhouse.journal.events import Event, Fault, Opened, Outcome, Output, Returned
 from longhouse.journal.session import Session
@@ -309,8 +309,8 @@ async def _too_many(tx: Transaction, session: Session, tasks: Sequence[Delegatio
     """Call -> fault, for the calls beyond the limit of concurrent tasks of one trace."""
     if not tasks:
         return {}
-    room = MOST_AT_WORK - await results.count_open(tx, session, tasks[0].prompted.trace)
-    message = f"{MOST_AT_WORK} tasks are being worked on for this request already; wait for some, or do it yourself"
+    room = MAX_OPEN_TASKS - await results.count_open(tx, session, tasks[0].prompted.trace)
+    message = f"{MAX_OPEN_TASKS} tasks are being worked on for this request already; wait for some, or do it yourself"
     fault = Fault(code="too_many_agents", message=message)
     return {task.call: fault for task in tasks[max(0, room) :]}
 

@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from longhouse.agents import rules
-from longhouse.agents.delegation import left_of
+from longhouse.agents.delegation import capped_by_shared
 from longhouse.journal.events import Limits, Outcome, Prompted, Returned, Usage
 from longhouse.journal.session import Session
 from longhouse.store.database import Executor
@@ -67,7 +67,7 @@ def of_turn(session: Session, outcome: Outcome, at: datetime) -> DelegationResul
         outcome=outcome,
         spent=turn.usage,
         calls=calls,
-        seconds=max(0.0, rules.worked(turn, at)),
+        seconds=max(0.0, rules.worked_seconds(turn, at)),
         own_calls=calls - turn.below.calls,
         own_tokens=turn.tokens - turn.below.tokens,
     )
@@ -84,4 +84,4 @@ async def budget_left(db: Executor, session: Session, prompt: Prompted) -> Limit
         return prompt.budget
     used = await db.row(USED, owner=session.owner, conversation=session.conversation, trace=prompt.trace)
     assert used is not None
-    return left_of(prompt.budget, prompt.purse, calls=used["calls"], tokens=used["tokens"])
+    return capped_by_shared(prompt.budget, prompt.purse, calls=used["calls"], tokens=used["tokens"])
