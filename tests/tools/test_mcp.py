@@ -150,11 +150,11 @@ def fault(outcome: str | Fault) -> Fault:
 async def test_tools_are_listed_once_and_called_often(kind: str, notes: Path, logs: list[Any]) -> None:
     async with trying_over(kind, notes, logs, timeout=5) as tried:
         hanging = asyncio.create_task(tried.call("hang"))
-        add = tried.toolbox.get("tried.add")
+        add = tried.toolbox.find("tried.add")
         assert (add.description, add.effect) == ("Add two numbers.", "read")
         assert add.schema["required"] == ["a"]
-        assert tried.toolbox.get("tried.put").effect == "idempotent"
-        assert tried.toolbox.get("tried.send").effect == "once"
+        assert tried.toolbox.find("tried.put").effect == "idempotent"
+        assert tried.toolbox.find("tried.send").effect == "once"
         sums = await asyncio.gather(*(tried.call("add", a=nth) for nth in range(10)))
         assert sums == [str(nth + 1) for nth in range(10)]
         assert json.loads(str(await tried.call("put", name="x"))) == {"name": "x", "kept": True}

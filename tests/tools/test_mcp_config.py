@@ -12,7 +12,8 @@ import pytest
 from longhouse.errors import SetupError
 from longhouse.journal.events import Fault
 from longhouse.redaction import Redaction
-from longhouse.tools.bindings.mcp import McpBinding, Unusable, text_of
+from longhouse.tools.bindings.base import Binding
+from longhouse.tools.bindings.mcp import Unusable, mcp_binding, text_of
 from longhouse.tools.mcp.config import ServerEntry, read_servers
 
 SECRET = "canary/secret+4711"
@@ -87,9 +88,9 @@ async def never(name: str, arguments: Any, context: Any) -> Any:
     raise AssertionError("nothing is called")
 
 
-def bound(schema: dict[str, Any], name: str = "tool") -> McpBinding:
+def bound(schema: dict[str, Any], name: str = "tool") -> Binding:
     told = mcp_types.Tool(name=name, input_schema={"type": "object", **schema})
-    return McpBinding("far", told, never, timeout=5, secrets=Redaction())
+    return mcp_binding("far", told, never, timeout=5, secrets=Redaction())
 
 
 def test_no_reference_is_ever_fetched() -> None:

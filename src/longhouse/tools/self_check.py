@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from longhouse.agents.tool_descriptor import ToolDescriptor
 from longhouse.egress import Egress
-from longhouse.journal.events import Fault
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.tools.arguments import schema_problem
 from longhouse.tools.bindings import python
@@ -34,11 +33,13 @@ class Checkup:
             yield f"input_schema: {says}"
         way = tool.runtime_binding
         if way.python_entrypoint is not None:
-            binding = python.EntrypointBinding(tool, self.packages)
-            if isinstance(binding.fault, Fault):
-                yield binding.fault.message
-            elif says := schema_problem(binding.tool.schema):
-                yield f"the schema of its class: {says}"
+            try:
+                described = python.class_of(tool, self.packages).described(tool)
+            except python.EntrypointError as error:
+                yield python.fault_of(tool, error).message
+            else:
+                if says := schema_problem(described.schema):
+                    yield f"the schema of its class: {says}"
         if way.remote_endpoint is not None and (says := self._of_endpoint(way.remote_endpoint, way.api_key_ref)):
             yield says
         if way.mcp is not None and (says := self._of_server(tool.name)):

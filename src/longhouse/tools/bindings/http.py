@@ -26,10 +26,10 @@ from longhouse.models.http_client import (
 )
 from longhouse.redaction import Redaction, redaction_of
 from longhouse.tools.arguments import BadSchema, Check, checker, read
-from longhouse.tools.bindings.base import Work
+from longhouse.tools.bindings.base import Binding, Work
 from longhouse.tools.config import ToolConfig
 from longhouse.tools.context import ToolContext
-from longhouse.tools.uncertain import CallError, NotBegun
+from longhouse.tools.outcomes import CallError, NotBegun
 
 MOST_BYTES: Final = 4 * 2**20
 """Maximum bytes of a response, compressed or not."""
@@ -37,15 +37,15 @@ MOST_BYTES: Final = 4 * 2**20
 _LOST_ON_THE_WAY: Final = (502, 504)
 """Status of a gateway that forwarded the request and got no valid response."""
 
-SecretOf = Callable[[str], str | None]
-"""Resolves a secret reference in this process."""
+SecretFor = Callable[[str, str], str | None]
+"""Gives the secret of a name for calls to an address."""
 
 
 class RemoteError(CallError):
     """A call of a remote tool failed; the agent reads the message."""
 
 
-class RemoteBinding:
+class RemoteBinding(Binding):
     """A catalog tool at an HTTP endpoint. Its secret is resolved for each call and sent nowhere else."""
 
     def __init__(
@@ -55,17 +55,17 @@ class RemoteBinding:
         http: aiohttp.ClientSession,
         *,
         api_key_ref: str | None = None,
-        secret_of: SecretOf = lambda ref: None,
+        secret_for: SecretFor = lambda ref, url: None,
         most_bytes: int = MOST_BYTES,
     ) -> None:
-        self.tool = tool
-        self._url = parse(endpoint)
+        super().__init__(tool, self._bind)
+        self._endpoint, self._url = endpoint, parse(endpoint)
         self._http = http
         self._api_key_ref = api_key_ref
-        self._secret_of = secret_of
+        self._secret_for = secret_for
         self._most_bytes = most_bytes
 
-    def bind(self, arguments: str) -> Work | Fault:
+    def _bind(self, arguments: str) -> Work | Fault:
         try:
             given = read(self.tool.name, arguments, self._check)
         except BadSchema as error:
@@ -109,7 +109,7 @@ class RemoteBinding:
     def _secret(self) -> str | None:
         if self._api_key_ref is None:
             return None
-        secret = self._secret_of(self._api_key_ref)
+        secret = self._secret_for(self._api_key_ref, self._endpoint)
         if not secret:
             raise RemoteError(f"{self.tool.name} needs the secret {self._api_key_ref!r}, which is not set here")
         if not can_be_sent(secret):

@@ -13,11 +13,11 @@ from longhouse.agents.tool import Tool
 from longhouse.journal.events import Effect, Fault
 from longhouse.journal.messages import clean
 from longhouse.redaction import Redaction
-from longhouse.tools.arguments import BadSchema, Check, checker, read
-from longhouse.tools.bindings.base import Work
-from longhouse.tools.bounded import bounded
+from longhouse.tools.arguments import BadSchema, checker, read
+from longhouse.tools.bindings.base import Binding, Work
 from longhouse.tools.config import ToolConfig
 from longhouse.tools.context import ToolContext
+from longhouse.tools.outcomes import bounded
 
 MAX_DESCRIPTION: Final = 4_000
 MAX_SCHEMA: Final = 100_000
@@ -39,52 +39,47 @@ class McpToolError(Exception):
     """The tool reported an error; the agent reads its message."""
 
 
-class McpBinding:
-    def __init__(self, server: str, told: mcp_types.Tool, call: Call, *, timeout: float, secrets: Redaction) -> None:
-        self.tool = _described(server, told, timeout, secrets)
-        self._name = told.name
-        self._call = call
-        self._secrets = secrets
-        self._check = _check(told.input_schema)
+def mcp_binding(server: str, listed: mcp_types.Tool, call: Call, *, timeout: float, secrets: Redaction) -> Binding:
+    """The binding of a tool as its server lists it; Unusable if agents cannot be offered it."""
+    tool = _described(server, listed, timeout, secrets)
+    try:
+        check = checker(listed.input_schema)
+    except BadSchema as error:
+        raise Unusable("its schema is not valid") from error
 
-    def bind(self, arguments: str) -> Work | Fault:
-        given = read(self.tool.name, arguments, self._check)
+    def bind(arguments: str) -> Work | Fault:
+        given = read(tool.name, arguments, check)
         if isinstance(given, Fault):
             return given
 
         async def work(context: ToolContext, config: ToolConfig) -> str:
-            result = await self._call(self._name, given, context)
-            text = self._secrets.hide(text_of(result))
+            result = await call(listed.name, given, context)
+            text = secrets.hide(text_of(result))
             if result.is_error:
-                raise McpToolError(text or f"{self.tool.name} failed and did not say why")
+                raise McpToolError(text or f"{tool.name} failed and did not say why")
             return bounded(text, config.execution.mcp_context_limit)
 
         return work
 
-
-def _check(schema: dict[str, Any]) -> Check:
-    try:
-        return checker(schema)
-    except BadSchema as error:
-        raise Unusable("its schema is not valid") from error
+    return Binding(tool, bind)
 
 
-def _described(server: str, told: mcp_types.Tool, timeout: float, secrets: Redaction) -> Tool:
-    if not _NAME.fullmatch(told.name):
+def _described(server: str, listed: mcp_types.Tool, timeout: float, secrets: Redaction) -> Tool:
+    if not _NAME.fullmatch(listed.name):
         raise Unusable("its name is not made of letters, digits, _, -, . and /")
-    schema = told.input_schema
+    schema = listed.input_schema
     encoded = msgspec.json.encode(schema, order="sorted")
     if len(encoded) > MAX_SCHEMA:
         raise Unusable(f"its schema has more than {MAX_SCHEMA} bytes")
     if schema.get("type") != "object":
         raise Unusable("its schema does not describe an object")
-    description = clean(secrets.hide(told.description or told.title or ""))[:MAX_DESCRIPTION]
+    description = clean(secrets.hide(listed.description or listed.title or ""))[:MAX_DESCRIPTION]
     return Tool(
-        name=f"{server}.{told.name}",
+        name=f"{server}.{listed.name}",
         description=description,
         schema=schema,
         version=_version(encoded, description),
-        effect=_effect(told),
+        effect=_effect(listed),
         timeout=timeout,
         max_output=NO_LIMIT,
     )
@@ -96,8 +91,8 @@ def _version(schema: bytes, description: str) -> int:
     return int.from_bytes(digest[:3], "big") + 1
 
 
-def _effect(told: mcp_types.Tool) -> Effect:
-    hints = told.annotations
+def _effect(listed: mcp_types.Tool) -> Effect:
+    hints = listed.annotations
     if hints and hints.read_only_hint:
         return "read"
     return "idempotent" if hints and hints.idempotent_hint else "once"

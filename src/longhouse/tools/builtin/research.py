@@ -10,10 +10,10 @@ from longhouse import clock
 from longhouse.egress import LONGEST_URL, is_public_host
 from longhouse.journal.roles import Role
 from longhouse.tools.base import BaseTool
-from longhouse.tools.bounded import bounded
 from longhouse.tools.builtin.tavily import SearchError, WebPage, WebSearch
 from longhouse.tools.config import SearchConfig, ToolConfig
 from longhouse.tools.context import ToolContext
+from longhouse.tools.outcomes import bounded
 from longhouse.tools.sgr.sources import Finding
 
 MOST_URLS: Final = 10

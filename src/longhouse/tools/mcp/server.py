@@ -19,13 +19,14 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from longhouse.journal.messages import clean
 from longhouse.redaction import Redaction
-from longhouse.tools.bindings.mcp import McpBinding, Unusable
+from longhouse.tools.bindings.base import Binding
+from longhouse.tools.bindings.mcp import Unusable, mcp_binding
 from longhouse.tools.context import ToolContext
 from longhouse.tools.mcp.client import Away
 from longhouse.tools.mcp.config import McpServer
 from longhouse.tools.mcp.transport import MAX_LINE, MOST_BYTES, TOO_MUCH, HttpTransport, StdioTransport
+from longhouse.tools.outcomes import CallError, NotBegun
 from longhouse.tools.toolbox import Toolbox
-from longhouse.tools.uncertain import CallError, NotBegun
 
 log = structlog.get_logger()
 
@@ -207,10 +208,10 @@ class ServerSession:
 
     async def _list(self, connection: McpConnection) -> None:
         told = await connection.client.list_tools()
-        taken: dict[str, McpBinding] = {}
+        taken: dict[str, Binding] = {}
         for tool in told[:MAX_TOOLS]:
             try:
-                binding = McpBinding(
+                binding = mcp_binding(
                     self.name, tool, self.call, timeout=self._server.entry.timeout, secrets=self._server.secrets
                 )
                 name = binding.tool.name
