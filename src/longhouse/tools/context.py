@@ -11,8 +11,8 @@ import pydantic
 from longhouse.agents.tool_descriptor import ToolDescriptor
 from longhouse.journal.messages import clean
 from longhouse.journal.session import Open, Session
+from longhouse.store.memory_files import Memories
 from longhouse.tools.builtin.tavily import WebSearch
-from longhouse.tools.memory_access import Memory
 from longhouse.tools.sgr.sources import as_search, as_source
 from longhouse.tools.sgr.states import AgentStatesEnum, state_name
 
@@ -39,7 +39,7 @@ class Services:
     """Services that the application gives to tools; each is None unless it is configured."""
 
     search: WebSearch | None = None
-    memory: Memory | None = None
+    memory: Memories | None = None
     find_tools: FindTools | None = None
 
 
