@@ -57,7 +57,7 @@ class DelegationPlanner:
 
     async def _sort(self, session: Session, template: Template, call: Called, begun: DelegationPlan) -> None:
         tool = await self.toolbox.resolve(call.tool, call.version)
-        if tool is not None and tool.collects:
+        if tool is not None and tool.role == "collects":
             if not await self._is_full(tool, session, call, begun):
                 begun.collects.append(Collect(call.call, _handle(call.arguments)))
             return

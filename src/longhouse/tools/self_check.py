@@ -1,6 +1,6 @@
 """Self-check of a tool: can it be used in this installation?"""
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
 from longhouse.agents.tool_descriptor import ToolDescriptor
@@ -40,17 +40,14 @@ class Checkup:
             else:
                 if says := schema_problem(described.schema):
                     yield f"the schema of its class: {says}"
-        if way.remote_endpoint is not None and (says := self._of_endpoint(way.remote_endpoint, way.api_key_ref)):
-            yield says
+        if way.remote_endpoint is not None:
+            url, ref = way.remote_endpoint, way.api_key_ref
+            if says := self.egress.problem(url) or (self.secret_problem(ref, url) if ref is not None else None):
+                yield says
         if way.mcp is not None and (says := self._of_server(tool.name)):
             yield says
         if way.agent is not None and await self.catalog.templates.active(way.agent) is None:
             yield f"there is no active agent {way.agent!r}"
-
-    def _of_endpoint(self, url: str, api_key_ref: str | None) -> str | None:
-        if says := self.egress.problem(url):
-            return says
-        return None if api_key_ref is None else self.secret_problem(api_key_ref, url)
 
     def _of_server(self, name: str) -> str | None:
         if self.served.find(name):
@@ -58,7 +55,6 @@ class Checkup:
         server = next((one.name for one in self.servers if belongs(name, [one])), None)
         if server is None:
             return "no MCP server that is configured here brings it"
-        away: Mapping[str, str] = self.away()
-        if server in away:
+        if server in (away := self.away()):
             return f"the MCP server {server!r} cannot be reached: {away[server]}"
         return f"the MCP server {server!r} does not offer it"

@@ -2,7 +2,7 @@
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
@@ -20,7 +20,6 @@ from longhouse.tools.bindings.base import Binding, Blocking, Work, class_binding
 from longhouse.tools.config import ToolConfig, with_model
 from longhouse.tools.context import MadeFile, Services, ToolContext, changes, context_of, written
 from longhouse.tools.execution import Execution, Late
-from longhouse.tools.mcp.listed import publish_served
 from longhouse.tools.outcomes import CallError, NotBegun, bounded, unknown
 
 log = structlog.get_logger()
@@ -71,7 +70,7 @@ class Toolbox:
         self._configs = configs or {}
         """Configurations of agents that have their own."""
         self._services = services or Services()
-        self._catalog = catalog
+        self.catalog = catalog
         self._binder = binder
         self._execution = Execution()
 
@@ -88,13 +87,6 @@ class Toolbox:
         self.remove(binding.tool.name)
         self._here[binding.tool.name] = binding
 
-    async def announce(self, server: str, bindings: Sequence[Binding]) -> None:
-        """Adds the tools of an MCP server and publishes them to the catalog, so that search finds them."""
-        if self._catalog:
-            await publish_served(self._catalog, server, [binding.tool for binding in bindings])
-        for binding in bindings:
-            self.add(binding)
-
     def remove(self, name: str) -> None:
         """Removes a tool."""
         self._here.pop(name, None)
@@ -110,22 +102,22 @@ class Toolbox:
         """This version of a tool, ready to be called; None if it cannot be called here."""
         binding = self._bound.get((name, version))
         if binding is None:
-            descriptor = await self._catalog.tools.find(name, version) if self._catalog else None
+            descriptor = await self.catalog.tools.find(name, version) if self.catalog else None
             binding = self._binding_of(descriptor) if descriptor else self._here.get(name)
             if binding is None:
                 return None
             if len(self._bound) >= MOST_BOUND:
                 del self._bound[next(iter(self._bound))]
             self._bound[name, version] = binding
-        if self._catalog and self._catalog.overlays.is_due:
-            await self._catalog.overlays.refresh()
+        if self.catalog and self.catalog.overlays.is_due:
+            await self.catalog.overlays.refresh()
         if binding.is_refused:
             return None
         overlay = self._overlay(name)
         return _overlaid(binding.tool, overlay) if overlay else binding.tool
 
     def _overlay(self, name: str) -> SecurityOverlay | None:
-        return self._catalog.overlays.of(name) if self._catalog else None
+        return self.catalog.overlays.of(name) if self.catalog else None
 
     def _binding_of(self, descriptor: ToolDescriptor) -> Binding | None:
         way = descriptor.runtime_binding
@@ -155,7 +147,7 @@ class Toolbox:
         overlay = self._overlay(call.tool)
         if overlay and not overlay.enabled:  # an operator has disabled the tool since the call was recorded
             return Result(Fault(code="switched_off", message=f"{call.tool} was switched off; nothing happened"))
-        config = await with_model(self._configs.get(session.agent, self._config), session, self._catalog)
+        config = await with_model(self._configs.get(session.agent, self._config), session, self.catalog)
         refused = await self.is_full(tool, session.owner)
         if not refused and "once" in (tool.effect, call.effect):
             refused = begin()
@@ -188,9 +180,9 @@ class Toolbox:
 
     async def is_full(self, tool: Tool, owner: str) -> Fault | None:
         """The rate-limit fault if the limit of this minute is reached; otherwise the call is counted."""
-        if tool.per_minute is None or self._catalog is None:
+        if tool.per_minute is None or self.catalog is None:
             return None
-        if await self._catalog.may_use(owner, tool.name, tool.per_minute):
+        if await self.catalog.may_use(owner, tool.name, tool.per_minute):
             return None
         return Fault(code="rate_limited", message=f"{tool.name} is used {tool.per_minute} times a minute at most; wait")
 

@@ -36,7 +36,6 @@ class CollectTool(BaseTool):
 
     tool_role: ClassVar[Role] = "collects"
     tool_type: ClassVar[ToolType] = "meta"
-    collects: ClassVar[bool] = True
 
     handle: str = Field(description="The handle that the call returned")
 

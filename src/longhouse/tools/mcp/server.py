@@ -22,7 +22,7 @@ from longhouse.redaction import Redaction
 from longhouse.tools.bindings.base import Binding
 from longhouse.tools.bindings.mcp import Unusable, mcp_binding
 from longhouse.tools.context import ToolContext
-from longhouse.tools.mcp.client import Away
+from longhouse.tools.mcp.client import Away, publish_served
 from longhouse.tools.mcp.config import McpServer
 from longhouse.tools.mcp.transport import MAX_LINE, MOST_BYTES, TOO_MUCH, HttpTransport, StdioTransport
 from longhouse.tools.outcomes import CallError, NotBegun
@@ -222,7 +222,10 @@ class ServerSession:
                 log.warning("mcp_tool_skipped", message=message, server=self.name, tool=tool.name, reason=str(error))
                 continue
             taken[name] = binding
-        await self._toolbox.announce(self.name, list(taken.values()))
+        if self._toolbox.catalog:  # search finds them there
+            await publish_served(self._toolbox.catalog, self.name, [binding.tool for binding in taken.values()])
+        for binding in taken.values():
+            self._toolbox.add(binding)
         for gone in self._names - taken.keys():
             self._toolbox.remove(gone)
         self._names = set(taken)
