@@ -31,8 +31,8 @@ def test_variables_are_filled_in_everywhere(tmp_path: Path) -> None:
         "far": {"url": "https://${HOST}/mcp", "headers": {"X-Key": "${KEY}"}, "type": "http"},
     }
     local, far = read_servers(written(tmp_path, servers), {"RUN": "serve", "KEY": SECRET, "HOST": "mcp.example"})
-    filled = {"args": [f"--token={SECRET}", "$KEY"], "env": {"K": f"a{SECRET}b"}}
-    assert local.entry == ServerEntry(command="serve", **filled, timeout=5)
+    args, env = [f"--token={SECRET}", "$KEY"], {"K": f"a{SECRET}b"}
+    assert local.entry == ServerEntry(command="serve", args=args, env=env, timeout=5)
     assert far.entry == ServerEntry(url="https://mcp.example/mcp", headers={"X-Key": SECRET}, type="http", timeout=60)
     assert SECRET not in repr((local, far))
     hidden = local.secrets.hide(f"{SECRET} canary%2Fsecret%2B4711 {json.dumps(SECRET)}")

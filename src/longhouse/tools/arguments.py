@@ -119,18 +119,14 @@ def _check_words(root: dict[str, Any]) -> None:
 
 def read(tool: str, arguments: str, check: Check) -> dict[str, Any] | Fault:
     """The arguments of a call, or a fault for the model that says why they do not fit."""
-    problem: str | None
     try:
         given = msgspec.json.decode(arguments or "{}")
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        problem = f"they are not JSON: {error}"
+        problem: str | None = f"they are not JSON: {error}"
     else:
-        if isinstance(given, dict):
-            problem = check(given)
-            if problem is None:
-                return given
-        else:
-            problem = "they must be a JSON object"
+        problem = check(given) if isinstance(given, dict) else "they must be a JSON object"
+        if problem is None:
+            return given  # type: ignore[no-any-return]
     return Fault(code="bad_arguments", message=clean(f"the arguments of {tool} do not fit: {problem}")[:2000])
 
 

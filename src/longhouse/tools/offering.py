@@ -77,8 +77,9 @@ class Offering:
     async def choose(self, session: Session, template: Template) -> Offered:
         """The permitted tools that are available now: required ones first, never more than the policy's cap."""
         known = await self._look(template, session.owner)
-        found = session.context.get("found_tools", ())
-        if self.search and (found or not _names_all(known.template.tool_policy, known.active)):
+        policy, found = known.template.tool_policy, session.context.get("found_tools", ())
+        names_all = policy.allowlist is not None and len(known.active) <= policy.max_tools_in_prompt
+        if self.search and (found or not (names_all or policy.selection_strategy == "static")):
             needed = found[-MOST_FOUND:]
             chosen = await self.search.choose(known.template, session, hard_require=needed, active=known.active)
             taken = [await self.toolbox.resolve(one.name, one.version) for one in chosen.tools]
@@ -128,7 +129,8 @@ class Offering:
         active = await self.catalog.active_tools((*policy.named, FINAL_ANSWER, *thinking), owner)
         named = Names(policy.named)
         own = {name: version for name, version in active.items() if name in named}
-        if not own and not _searches(policy):
+        may_find_others = policy.allowlist is None and policy.selection_strategy != "static"
+        if not own and not may_find_others:
             return template, {}
         self._tell_missing(template, active)
         ending = await self._finishing(policy, own) or (FINAL_ANSWER,)
@@ -187,15 +189,3 @@ async def _may_finish(catalog: Catalog, policy: ToolPolicy, owner: str) -> bool:
     unknown = [name for name in policy.named if not name.endswith(".*") and ToolRegistry.get(name) is None]
     described = await catalog.tools.several(await catalog.active_tools(unknown, owner)) if unknown else []
     return any(one.runtime_binding.python_entrypoint for one in described)
-
-
-def _searches(policy: ToolPolicy) -> bool:
-    """May the agent be offered tools that its policy does not name?"""
-    return policy.allowlist is None and policy.selection_strategy != "static"
-
-
-def _names_all(policy: ToolPolicy, active: Mapping[str, int]) -> bool:
-    """Does the policy name all its tools explicitly, and no more than the cap?"""
-    if policy.selection_strategy == "static":
-        return True
-    return policy.allowlist is not None and len(active) <= policy.max_tools_in_prompt

@@ -133,17 +133,13 @@ class RemoteBinding(Binding):
 @asynccontextmanager
 async def open_remote(egress: Egress, *, lookup: Lookup = look_up) -> AsyncIterator[aiohttp.ClientSession]:
     """The connection pool of all remote tools; it connects only where the egress rules allow it."""
-    async with open_session(egress, lookup=lookup, traces=[_tracing()]) as http:
-        yield http
-
-
-def _tracing() -> aiohttp.TraceConfig:
-    """Sets the event of a request when its connection is established, after DNS, TCP and TLS."""
 
     async def connected(http: aiohttp.ClientSession, trace: Any, params: Any) -> None:
         if isinstance(trace.trace_request_ctx, asyncio.Event):
             trace.trace_request_ctx.set()
 
+    # Sets the event of a request when its connection is established, after DNS, TCP and TLS.
     tracing = aiohttp.TraceConfig()
     tracing.on_connection_create_end.append(connected)
-    return tracing
+    async with open_session(egress, lookup=lookup, traces=[tracing]) as http:
+        yield http

@@ -74,28 +74,19 @@ def _described(server: str, listed: mcp_types.Tool, timeout: float, secrets: Red
     if schema.get("type") != "object":
         raise Unusable("its schema does not describe an object")
     description = clean(secrets.hide(listed.description or listed.title or ""))[:MAX_DESCRIPTION]
+    hints = listed.annotations
+    effect: Effect = "idempotent" if hints and hints.idempotent_hint else "once"
+    # A version number from a hash of the content, since MCP tools have no versions: the same in every process.
+    digest = hashlib.sha256(encoded + b"\0" + description.encode()).digest()
     return Tool(
         name=f"{server}.{listed.name}",
         description=description,
         schema=schema,
-        version=_version(encoded, description),
-        effect=_effect(listed),
+        version=int.from_bytes(digest[:3], "big") + 1,
+        effect="read" if hints and hints.read_only_hint else effect,
         timeout=timeout,
         max_output=NO_LIMIT,
     )
-
-
-def _version(schema: bytes, description: str) -> int:
-    """A version number from a hash of the content, since MCP tools have no versions: the same in every process."""
-    digest = hashlib.sha256(schema + b"\0" + description.encode()).digest()
-    return int.from_bytes(digest[:3], "big") + 1
-
-
-def _effect(listed: mcp_types.Tool) -> Effect:
-    hints = listed.annotations
-    if hints and hints.read_only_hint:
-        return "read"
-    return "idempotent" if hints and hints.idempotent_hint else "once"
 
 
 def text_of(result: mcp_types.CallToolResult) -> str:
@@ -128,14 +119,10 @@ def _words(block: mcp_types.ContentBlock) -> str:
         case "resource_link":
             return f"[link to {block.name}: {block.uri}]"
         case _:
-            return _embedded(block.resource)
-
-
-def _embedded(resource: mcp_types.TextResourceContents | mcp_types.BlobResourceContents) -> str:
-    text = getattr(resource, "text", None)
-    if text is not None:
-        return str(text)
-    return f"[file {resource.uri}, {resource.mime_type or 'of unknown type'}, {_size(getattr(resource, 'blob', ''))}]"
+            resource = block.resource
+            if isinstance(resource, mcp_types.TextResourceContents):
+                return resource.text
+            return f"[file {resource.uri}, {resource.mime_type or 'of unknown type'}, {_size(resource.blob)}]"
 
 
 def _size(base64: str) -> str:

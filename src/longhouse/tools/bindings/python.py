@@ -51,7 +51,8 @@ def check(entrypoint: str, allowed_packages: Sequence[str]) -> str | None:
     found = _ENTRYPOINT.fullmatch(entrypoint)
     if not found or "__" in entrypoint:
         return "an entrypoint looks like package.module:ClassName, in plain public names"
-    if not any(_is_within(found["module"], package) for package in (OURS, *allowed_packages)):
+    packages = (OURS, *(package for package in map(str.strip, allowed_packages) if package))
+    if not any(f"{found['module']}.".startswith(f"{package}.") for package in packages):
         return f"{found['module']} is not in a package that tools may come from"
     return None
 
@@ -124,8 +125,3 @@ def _place(entrypoint: str) -> tuple[str, str]:
 
 def _is_tool(found: object) -> TypeGuard[type[BaseTool]]:
     return isinstance(found, type) and issubclass(found, BaseTool) and found is not BaseTool
-
-
-def _is_within(module: str, package: str) -> bool:
-    package = package.strip()
-    return bool(package) and (module == package or module.startswith(f"{package}."))

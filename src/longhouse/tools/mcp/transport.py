@@ -215,7 +215,7 @@ class StdioTransport(ClientTransport):
         try:
             async with receiving:
                 await _forward(source, receiving)
-        except (_Unanswerable, OSError) as error:
+        except (ValueError, OSError) as error:
             message = "the output of an MCP server cannot be read"
             log.warning("mcp_output_unreadable", message=message, reason=str(error))
         self.ended()
@@ -260,11 +260,7 @@ class _WireLine:
             return SessionMessage(mcp_types.JSONRPCError(jsonrpc="2.0", id=int(found[1]), error=too_much))
         if _NO_ANSWER.match(self.kept):
             return None
-        raise _Unanswerable("a message was too long, and does not say what it answers")
-
-
-class _Unanswerable(Exception):  # noqa: N818 - it says what the message is
-    pass
+        raise ValueError("a message was too long, and does not say what it answers")
 
 
 async def _forward(source: asyncio.StreamReader, receiving: _Received) -> None:
