@@ -1,6 +1,6 @@
 """`longhouse tools describe` and `longhouse tools check`: the descriptor of a tool class, and tools that cannot run."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -9,15 +9,16 @@ import typer
 
 from longhouse.agents.builtin import BUILT_IN
 from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
-from longhouse.app import TOOLS, open_store
-from longhouse.config.effective import configure
+from longhouse.app import TOOLS, open_store, parts_of, tool_packages
+from longhouse.config.effective import Configured, configure
+from longhouse.egress import Egress
 from longhouse.errors import SetupError
 from longhouse.settings import Settings
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.catalog.repository import ADAPTERS
+from longhouse.tools.arguments import schema_problem
 from longhouse.tools.bindings import python
-from longhouse.tools.mcp.client import open_mcp
-from longhouse.tools.self_check import Checkup
+from longhouse.tools.mcp.client import Away, belongs, open_mcp
 from longhouse.tools.toolbox import Toolbox
 
 PAGE: Final = 500
@@ -25,7 +26,7 @@ PAGE: Final = 500
 
 def describe(settings: Settings, place: str) -> None:
     """Prints the complete descriptor of a class, ready to publish."""
-    own = python.load(place, settings.tool_packages).descriptor()
+    own = python.load(place, tool_packages(settings)).descriptor()
     whole = replace(own, runtime_binding=RuntimeBinding(python_entrypoint=place))
     told = ADAPTERS["tool"].dump_python(whole, mode="json", exclude={"version"}, exclude_none=True)
     typer.echo(msgspec.json.format(msgspec.json.encode(told)).decode())
@@ -35,12 +36,13 @@ async def check_all(settings: Settings) -> None:
     """Prints for every active tool what prevents its use here."""
     setup = configure(settings, templates=BUILT_IN, tools=[cls.tool_name for cls in TOOLS])
     served, wrong, tools = Toolbox([]), 0, 0
-    async with open_store(setup.settings, create=False) as (db, _), open_mcp(setup.servers, served) as away:
+    async with open_store(setup.settings, begin=False) as (db, _), open_mcp(setup.servers, served) as away:
         catalog = Catalog(db)
-        packages, problem = setup.settings.tool_packages, setup.secrets.problem
-        checkup = Checkup(catalog, packages, setup.egress, problem, setup.servers, served, away)
         async for tool in _active(catalog):
-            found = [says async for says in checkup.problems(tool)]
+            found = list(_problems(tool, setup, served, away))
+            agent = tool.runtime_binding.agent
+            if agent is not None and await catalog.templates.active(agent) is None:
+                found.append(f"there is no active agent {agent!r}")
             for says in found:
                 typer.echo(f"{tool.ref}: {says}")
             wrong, tools = wrong + bool(found), tools + 1
@@ -55,3 +57,31 @@ async def _active(catalog: Catalog) -> AsyncIterator[ToolDescriptor]:
         for tool in await catalog.tools.several({one.name: one.active for one in page if one.active}):
             yield tool
         after = page[-1].name
+
+
+def _problems(tool: ToolDescriptor, setup: Configured, served: Toolbox, away: Away) -> Iterator[str]:
+    """The problems that a call would have, as sentences. `served` has the tools that the MCP servers list now."""
+    if tool.input_schema is not None and (says := schema_problem(tool.input_schema)):
+        yield f"input_schema: {says}"
+    way = tool.runtime_binding
+    if way.python_entrypoint is not None:
+        try:
+            described = python.class_of(tool, tool_packages(setup.settings)).described(tool)
+        except python.EntrypointError as error:
+            yield python.fault_of(tool, error).message
+        else:
+            if says := schema_problem(described.schema):
+                yield f"the schema of its class: {says}"
+    if way.remote_endpoint is not None:
+        url, ref = way.remote_endpoint, way.api_key_ref
+        missing = setup.secrets.problem(ref, url) if ref is not None else None
+        if says := Egress(parts_of(setup.settings.allow_egress)).problem(url) or missing:
+            yield says
+    if way.mcp is not None and not served.find(tool.name):
+        server = next((one.name for one in setup.servers if belongs(tool.name, [one])), None)
+        if server is None:
+            yield "no MCP server that is configured here brings it"
+        elif server in (unreachable := away()):
+            yield f"the MCP server {server!r} cannot be reached: {unreachable[server]}"
+        else:
+            yield f"the MCP server {server!r} does not offer it"
