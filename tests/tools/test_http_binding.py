@@ -241,7 +241,7 @@ async def test_an_answer_that_is_not_called_json_is_not_read(kind: str) -> None:
     "body", ["", "<html>hello</html>", "{", "{'a': 1}", '{"a": NaN}', b'"\xff"', '"\\ud800"', "[" * 100_000, "1 2"]
 )
 async def test_an_answer_that_only_says_that_it_is_json_is_told(body: str | bytes) -> None:
-    assert await failure(saying(body)) == "RemoteError: weather sent what is not valid JSON"
+    assert await failure(saying(body)) == "RemoteError: weather sent an answer that is not valid JSON"
 
 
 async def test_an_answer_without_content_says_nothing() -> None:
@@ -314,7 +314,7 @@ async def test_an_endpoint_that_hangs_up_is_asked_only_once() -> None:
         (hang_up, "weather was asked, and its answer was lost ("),
         (break_off, "weather was asked, and its answer was lost ("),
         (dawdle, "weather did not answer within 1 seconds"),
-        (saying("{"), "weather sent what is not valid JSON"),
+        (saying("{"), "weather sent an answer that is not valid JSON"),
         (saying("paid", kind="text/plain"), "weather answered with text/plain, which is not JSON"),
         (saying(b"paid", headers={"Content-Encoding": "gzip"}), "weather sent an answer that cannot be unpacked"),
         (saying("upstream is gone", 502, "text/plain"), "weather answered 502: upstream is gone"),

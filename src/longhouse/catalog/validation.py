@@ -20,7 +20,7 @@ from longhouse.store.catalog.publish import Published, PublishTerms, retry_on_ch
 from longhouse.store.catalog.repository import Alike, Kind, T, VersionRepository
 from longhouse.tools.arguments import schema_problem
 from longhouse.tools.bindings import python
-from longhouse.tools.offering import crowding
+from longhouse.tools.offering import required_tools_problem
 
 AT_ONCE: Final = 50
 """Descriptors that are validated before other tasks of this process get their turn."""
@@ -189,7 +189,7 @@ class CatalogValidator:
             off = await self._catalog.switched_off(named - active.keys(), owner)
             for nth, one in theirs:
                 problems += [Problem(nth, *found) for found in _missing(one, active, off)]
-                if says := await crowding(self._catalog, one, owner):
+                if says := await required_tools_problem(self._catalog, one, owner):
                     problems.append(Problem(nth, ("tool_policy", "required"), says))
         return problems
 

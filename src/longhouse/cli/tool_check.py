@@ -9,9 +9,8 @@ import typer
 
 from longhouse.agents.builtin import BUILT_IN
 from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
-from longhouse.app import TOOLS, open_store, parts_of, tool_packages
+from longhouse.app import TOOLS, open_store
 from longhouse.config.effective import Configured, configure
-from longhouse.egress import Egress
 from longhouse.errors import SetupError
 from longhouse.settings import Settings
 from longhouse.store.catalog.catalog import Catalog
@@ -26,7 +25,7 @@ PAGE: Final = 500
 
 def describe(settings: Settings, place: str) -> None:
     """Prints the complete descriptor of a class, ready to publish."""
-    own = python.load(place, tool_packages(settings)).descriptor()
+    own = python.load(place, settings.tool_packages).descriptor()
     whole = replace(own, runtime_binding=RuntimeBinding(python_entrypoint=place))
     told = ADAPTERS["tool"].dump_python(whole, mode="json", exclude={"version"}, exclude_none=True)
     typer.echo(msgspec.json.format(msgspec.json.encode(told)).decode())
@@ -36,7 +35,7 @@ async def check_all(settings: Settings) -> None:
     """Prints for every active tool what prevents its use here."""
     setup = configure(settings, templates=BUILT_IN, tools=[cls.tool_name for cls in TOOLS])
     served, wrong, tools = Toolbox([]), 0, 0
-    async with open_store(setup.settings, begin=False) as (db, _), open_mcp(setup.servers, served) as away:
+    async with open_store(setup.settings, create=False) as (db, _), open_mcp(setup.servers, served) as away:
         catalog = Catalog(db)
         async for tool in _active(catalog):
             found = list(_problems(tool, setup, served, away))
@@ -66,7 +65,7 @@ def _problems(tool: ToolDescriptor, setup: Configured, served: Toolbox, away: Aw
     way = tool.runtime_binding
     if way.python_entrypoint is not None:
         try:
-            described = python.class_of(tool, tool_packages(setup.settings)).described(tool)
+            described = python.class_of(tool, setup.settings.tool_packages).described(tool)
         except python.EntrypointError as error:
             yield python.fault_of(tool, error).message
         else:
@@ -75,7 +74,7 @@ def _problems(tool: ToolDescriptor, setup: Configured, served: Toolbox, away: Aw
     if way.remote_endpoint is not None:
         url, ref = way.remote_endpoint, way.api_key_ref
         missing = setup.secrets.problem(ref, url) if ref is not None else None
-        if says := Egress(parts_of(setup.settings.allow_egress)).problem(url) or missing:
+        if says := setup.egress.problem(url) or missing:
             yield says
     if way.mcp is not None and not served.find(tool.name):
         server = next((one.name for one in setup.servers if belongs(tool.name, [one])), None)

@@ -75,7 +75,7 @@ class DelegationPlanner:
 
     async def _is_full(self, tool: Tool, session: Session, call: Called, begun: DelegationPlan) -> bool:
         """Is the rate limit of this minute reached? Then the call is refused; otherwise it is counted."""
-        full = await self.toolbox.is_full(tool, session.owner)
+        full = await self.toolbox.count_call(tool, session.owner)
         if full:
             begun.refused.append(_refused(call, full.code, full.message))
         return full is not None

@@ -148,7 +148,7 @@ class Toolbox:
         if overlay and not overlay.enabled:  # an operator has disabled the tool since the call was recorded
             return Result(Fault(code="switched_off", message=f"{call.tool} was switched off; nothing happened"))
         config = await with_model(self._configs.get(session.agent, self._config), session, self.catalog)
-        refused = await self.is_full(tool, session.owner)
+        refused = await self.count_call(tool, session.owner)
         if not refused and "once" in (tool.effect, call.effect):
             refused = begin()
         if refused:
@@ -178,8 +178,8 @@ class Toolbox:
         output = await self._execution.run_in_thread(name, lambda: work.call(context, config))
         return await output if inspect.isawaitable(output) else output
 
-    async def is_full(self, tool: Tool, owner: str) -> Fault | None:
-        """The rate-limit fault if the limit of this minute is reached; otherwise the call is counted."""
+    async def count_call(self, tool: Tool, owner: str) -> Fault | None:
+        """Counts the call against the rate limit of this minute; the fault if that is reached."""
         if tool.per_minute is None or self.catalog is None:
             return None
         if await self.catalog.may_use(owner, tool.name, tool.per_minute):
@@ -206,8 +206,8 @@ def _late(tool: Tool, late: Late) -> Result:
     if isinstance(late.error, NotBegun):
         message = f"{tool.name} was not begun within {tool.timeout:g} seconds: {late.error}; nothing happened"
         return Result(Fault(code="timeout", message=clean(message)[:2000]))
-    told = f"{tool.name} did not answer within {tool.timeout:g} seconds"
-    return _in_doubt(tool, told) if tool.effect == "once" else Result(Fault(code="timeout", message=told))
+    message = f"{tool.name} did not answer within {tool.timeout:g} seconds"
+    return _in_doubt(tool, message) if tool.effect == "once" else Result(Fault(code="timeout", message=message))
 
 
 def _failed(tool: Tool, error: BaseException) -> Result:

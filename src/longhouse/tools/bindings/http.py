@@ -123,11 +123,11 @@ class RemoteBinding(Binding):
         if kind != "application/json" and not kind.endswith("+json"):
             raise RemoteError(f"{name} answered with {hidden.quoted(kind)}, which is not JSON", in_doubt=True)
         try:
-            said = msgspec.json.decode(await answer.body())
+            result = msgspec.json.decode(await answer.body())
             # Encoded again, so that redaction finds a returned secret however it was escaped.
-            return said if isinstance(said, str) else msgspec.json.encode(said).decode()
+            return result if isinstance(result, str) else msgspec.json.encode(result).decode()
         except (msgspec.DecodeError, UnicodeError, RecursionError):
-            raise RemoteError(f"{name} sent what is not valid JSON", in_doubt=True) from None
+            raise RemoteError(f"{name} sent an answer that is not valid JSON", in_doubt=True) from None
 
 
 @asynccontextmanager

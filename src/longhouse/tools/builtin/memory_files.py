@@ -6,7 +6,7 @@ from pydantic import Field
 
 from longhouse.journal.events import Effect
 from longhouse.journal.messages import clean
-from longhouse.store import memory_scopes
+from longhouse.store import memory_files
 from longhouse.store.memory_files import MAX_ENTRIES, MAX_FILE, MAX_SCOPE, File, Memories, Scope, Verdict
 from longhouse.tools.base import BaseTool
 from longhouse.tools.builtin.memory_paths import ROOT, MemoryRefused, normalised
@@ -172,11 +172,11 @@ def scope_of(context: ToolContext) -> Scope:
     owner, user, conversation = context.owner, context.user, context.conversation_id
     match context.memory_scope:
         case "owner":
-            return memory_scopes.of_owner(owner)
+            return memory_files.of_owner(owner)
         case "agent":
-            return memory_scopes.of_agent(owner, user, context.agent, conversation)
+            return memory_files.of_agent(owner, user, context.agent, conversation)
         case "conversation":
-            return memory_scopes.of_conversation(owner, user, conversation)
+            return memory_files.of_conversation(owner, user, conversation)
         case unknown:
             raise MemoryRefused(f"no memory is set up here: {unknown!r} is not a scope")
 

@@ -67,12 +67,12 @@ class ExtractPageContentTool(BaseTool):
         read = await _read(_service(context), wanted, unread) if wanted else {}
         if not read:
             raise SearchError("; ".join(f"{url[:LONGEST_URL]}: {why}" for url, why in unread.items()))
-        numbers, said = _numbers(context, setup), []
+        numbers, shown = _numbers(context, setup), []
         for url, text in read.items():
             source = _keep(context, url, numbers[url])
             source["full_content"] = text[:LONGEST_PAGE]
-            said.append(_page(source, text, setup.content_limit))
-        return "\n\n".join([*said, *(f"{url[:LONGEST_URL]}\n[not read: {why}]" for url, why in unread.items())])
+            shown.append(_page(source, text, setup.content_limit))
+        return "\n\n".join([*shown, *(f"{url[:LONGEST_URL]}\n[not read: {why}]" for url, why in unread.items())])
 
 
 async def _read(service: WebSearch, wanted: list[str], unread: dict[str, str]) -> dict[str, str]:

@@ -12,7 +12,7 @@ import structlog
 from longhouse.agents.tool import Tool
 from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.store.catalog.catalog import Catalog
-from longhouse.store.catalog.publish import Published, PublishTerms, persist
+from longhouse.store.catalog.publish import Published, PublishTerms, retry_on_change
 from longhouse.tools.mcp.config import McpServer
 from longhouse.tools.toolbox import Toolbox
 
@@ -49,7 +49,7 @@ def belongs(name: str, servers: Sequence[McpServer]) -> bool:
 
 async def publish_served(catalog: Catalog, server: str, tools: Sequence[Tool]) -> None:
     """Publishes the tool list of a server. It describes its tools; an operator's decisions about them are kept."""
-    for one in await persist(lambda: _publish(catalog, server, tools)):
+    for one in await retry_on_change(lambda: _publish(catalog, server, tools)):
         if one.is_new and not one.is_active:
             message = "a tool of an MCP server has changed; the new version waits for activation"
             log.warning("mcp_tool_changed", message=message, tool=one.name, version=one.version)

@@ -132,12 +132,12 @@ class ServerSession:
             return await connection.client.call_tool_mcp(name, arguments, meta={KEY: key})
         except MCPError as error:
             if _is_too_long(error):
-                told = f"the MCP server {self.name!r} sent more than {MOST_BYTES} bytes"
-                raise McpServerAway(told, in_doubt=True) from None
+                message = f"the MCP server {self.name!r} sent more than {MOST_BYTES} bytes"
+                raise McpServerAway(message, in_doubt=True) from None
             if not _is_lost(error):
-                told = f"the MCP server {self.name!r} refused: {self._words(error)}"
+                message = f"the MCP server {self.name!r} refused: {self._words(error)}"
                 # A parse error is the library's, about an answer that it could not read; the others are the server's.
-                raise McpServerAway(told, in_doubt=error.code == mcp_types.PARSE_ERROR) from None
+                raise McpServerAway(message, in_doubt=error.code == mcp_types.PARSE_ERROR) from None
             reason = self._words(error)
         except Exception as error:  # noqa: BLE001 - the library raises what its transports raise
             reason = self._words(error)
@@ -207,28 +207,28 @@ class ServerSession:
                     await self._list(connection)
 
     async def _list(self, connection: McpConnection) -> None:
-        told = await connection.client.list_tools()
-        taken: dict[str, Binding] = {}
-        for tool in told[:MAX_TOOLS]:
+        listed = await connection.client.list_tools()
+        bindings: dict[str, Binding] = {}
+        for tool in listed[:MAX_TOOLS]:
             try:
                 binding = mcp_binding(
                     self.name, tool, self.call, timeout=self._server.entry.timeout, secrets=self._server.secrets
                 )
                 name = binding.tool.name
-                if name in taken or (name not in self._names and self._toolbox.find(name)):
+                if name in bindings or (name not in self._names and self._toolbox.find(name)):
                     raise Unusable("twice")
             except Unusable as error:
                 message = "a tool of an MCP server is skipped"
                 log.warning("mcp_tool_skipped", message=message, server=self.name, tool=tool.name, reason=str(error))
                 continue
-            taken[name] = binding
+            bindings[name] = binding
         if self._toolbox.catalog:  # search finds them there
-            await publish_served(self._toolbox.catalog, self.name, [binding.tool for binding in taken.values()])
-        for binding in taken.values():
+            await publish_served(self._toolbox.catalog, self.name, [binding.tool for binding in bindings.values()])
+        for binding in bindings.values():
             self._toolbox.add(binding)
-        for gone in self._names - taken.keys():
+        for gone in self._names - bindings.keys():
             self._toolbox.remove(gone)
-        self._names = set(taken)
+        self._names = set(bindings)
 
     async def _subscribe(self, connection: McpConnection, stack: AsyncExitStack) -> None:
         """Subscribes to changes: servers of the newest protocol send them only to subscribers."""

@@ -26,7 +26,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
 from mcp.shared.message import SessionMessage
 
-from longhouse.egress import ANYWHERE, Gate, Lookup, look_up
+from longhouse.egress import ANYWHERE, EgressResolver, Lookup, look_up
 from longhouse.tools.mcp.config import ServerEntry
 
 log = structlog.get_logger()
@@ -80,7 +80,7 @@ class Guarded(httpcore2.AnyIOBackend):
     """Resolves names itself and connects only to the IP addresses that the egress check allowed."""
 
     def __init__(self, lookup: Lookup) -> None:
-        self._gate = Gate(ANYWHERE, lookup)
+        self._gate = EgressResolver(ANYWHERE, lookup)
 
     async def connect_tcp(
         self,
