@@ -39,8 +39,7 @@ async def check_all(settings: Settings) -> None:
         catalog = Catalog(db)
         async for tool in _active(catalog):
             found = list(_problems(tool, setup, served, away))
-            agent = tool.runtime_binding.agent
-            if agent is not None and await catalog.templates.active(agent) is None:
+            if (agent := tool.runtime_binding.agent) and await catalog.templates.active(agent) is None:
                 found.append(f"there is no active agent {agent!r}")
             for says in found:
                 typer.echo(f"{tool.ref}: {says}")
@@ -66,14 +65,12 @@ def _problems(tool: ToolDescriptor, setup: Configured, served: Toolbox, away: Aw
     if way.python_entrypoint is not None:
         try:
             described = python.class_of(tool, setup.settings.tool_packages).described(tool)
-        except python.EntrypointError as error:
-            yield python.fault_of(tool, error).message
-        else:
             if says := schema_problem(described.schema):
                 yield f"the schema of its class: {says}"
-    if way.remote_endpoint is not None:
-        url, ref = way.remote_endpoint, way.api_key_ref
-        missing = setup.secrets.problem(ref, url) if ref is not None else None
+        except python.EntrypointError as error:
+            yield python.fault_of(tool, error).message
+    if url := way.remote_endpoint:
+        missing = setup.secrets.problem(way.api_key_ref, url) if way.api_key_ref is not None else None
         if says := setup.egress.problem(url) or missing:
             yield says
     if way.mcp is not None and not served.find(tool.name):

@@ -227,8 +227,8 @@ def _command(entry: ServerEntry) -> list[str]:
     assert entry.command is not None
     if shutil.which(entry.command, path=entry.env.get("PATH", os.environ.get("PATH"))) is None:
         raise FileNotFoundError(f"there is no command {entry.command!r}")
-    leash = [sys.executable, "-I", "-S", "-c", LAUNCHER, str(os.getpid())] if sys.platform == "linux" else []
-    return [*leash, entry.command, *entry.args]
+    launcher = [sys.executable, "-I", "-S", "-c", LAUNCHER, str(os.getpid())] if sys.platform == "linux" else []
+    return [*launcher, entry.command, *entry.args]
 
 
 @dataclass(slots=True)
