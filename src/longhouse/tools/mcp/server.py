@@ -36,7 +36,6 @@ FIRST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 60.0
 MAX_TOOLS: Final = 1_000
 KEY: Final = "longhouse/idempotency-key"
-
 LIBRARIES: Final = ("fastmcp", "mcp", "httpx2", "httpcore2")
 
 
