@@ -68,7 +68,7 @@ from longhouse.tools.builtin.tavily import BASE_URL, open_search
 from longhouse.tools.config import ExecutionConfig, SearchConfig, ToolConfig
 from longhouse.tools.context import Services
 from longhouse.tools.mcp.client import belongs, open_mcp
-from longhouse.tools.offering import Offering, crowding
+from longhouse.tools.offering import Offering, required_tools_problem
 from longhouse.tools.toolbox import Toolbox
 
 log = structlog.get_logger()
@@ -335,7 +335,7 @@ async def _check(setup: Configured, catalog: Catalog) -> None:
         wrong += [f"{template.ref}: {field} has no {what}" for field, what in template.prompt_pack.gaps.items()]
         if AgentRegistry.get(template.base_agent_class) is None:
             wrong.append(f"{template.ref}: no agent class {template.base_agent_class!r}")
-        elif says := await crowding(catalog, template, LOCAL.owner):
+        elif says := await required_tools_problem(catalog, template, LOCAL.owner):
             last = template.tool_policy.required[-1:]
             if not any(files.add_tool_mistake(template.name, tool, says) for tool in last):
                 wrong.append(f"{template.ref}: {says}")

@@ -16,7 +16,7 @@ from longhouse.models.scripted import Say, call, calls
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.tools import BaseTool, ToolContext
-from longhouse.tools.mcp.listed import publish_served
+from longhouse.tools.mcp.client import publish_served
 from server_helpers import House, Serving
 
 DONE = call("finalanswertool", answer="Done.")

@@ -119,7 +119,7 @@ async def test_an_honest_packed_answer_is_read() -> None:
     ids=["empty", "half", "null", "list", "number", "no url", "no text", "deep"],
 )
 async def test_what_is_no_answer_is_called_so(body: bytes) -> None:
-    assert await complaint(says(body)) == "the search service sent what is no answer"
+    assert await complaint(says(body)) == "the search service sent an answer that cannot be read"
 
 
 async def test_a_page_in_place_of_an_answer_is_called_so() -> None:

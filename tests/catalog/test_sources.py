@@ -12,7 +12,7 @@ from longhouse.catalog.sources import publish_classes, publish_templates
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.tools.base import BaseTool
-from longhouse.tools.mcp.listed import publish_served
+from longhouse.tools.mcp.client import publish_served
 
 OPERATOR = "key_1"
 CLERK = Template(name="clerk", prompt_pack=PromptPack(system_prompt="one"))

@@ -106,4 +106,4 @@ def test_servers_of_the_environment_s_file_win_name_by_name() -> None:
     Path("mcp.json").write_text('{"mcpServers": {"one": {"command": "theirs"}}}')
     Path("config.yaml").write_text("mcp: {mcpServers: {one: {command: ours}, two: {command: ours}}}")
     found = configure(Settings(mcp_config=Path("mcp.json")))
-    assert [(server.name, server.reach.command) for server in found.servers] == [("one", "theirs"), ("two", "ours")]  # type: ignore[union-attr]
+    assert [(server.name, server.entry.command) for server in found.servers] == [("one", "theirs"), ("two", "ours")]

@@ -139,7 +139,7 @@ session = fold((Recorded(seq=n, at=at, event=one) for n, one in enumerate(journa
 strange = [Tool(name=name, description="", schema={}) for name in ("agent.b", "agent_b", "agent/b", "c" * 70, "d" * 70)]
 toolbox = Toolbox(ToolRegistry.list_items())
 for template in BUILT_IN:
-    tools = [*(toolbox.get(name) for name in template.tool_policy.named if toolbox.find(name)), *strange]
+    tools = [*filter(None, map(toolbox.find, template.tool_policy.named)), *strange]
     open_tools = rules.open_tools(session, template, at)
     request = AgentRegistry.resolve([template.base_agent_class])[0]().propose(
         session, template, [tool for tool in tools if open_tools.includes(tool)]

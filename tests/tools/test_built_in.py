@@ -44,7 +44,7 @@ def test_a_clarification_thinks_before_it_asks_and_needs_a_question() -> None:
 
 
 async def test_no_question_is_no_clarification() -> None:
-    fault = TOOLBOX.check(TOOLBOX.get("clarificationtool"), '{"questions": []}')
+    fault = TOOLBOX.check(ClarificationTool.described(), '{"questions": []}')
     assert fault is not None
     assert fault.code == "bad_arguments"
 
@@ -77,7 +77,7 @@ def test_the_final_answer_is_offered_to_the_end_and_has_its_names() -> None:
     assert list(tool.schema["properties"]) == ["reasoning", "completed_steps", "answer", "status"]
     assert tool.schema["properties"]["status"]["enum"] == ["completed", "failed"]
     for arguments in ('{"answer": 5}', "{}", '{"answer": "x"'):
-        fault = TOOLBOX.check(TOOLBOX.get("finalanswertool"), arguments)
+        fault = TOOLBOX.check(tool, arguments)
         assert fault is not None, arguments
 
 

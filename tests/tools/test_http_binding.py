@@ -111,14 +111,19 @@ async def test_arguments_that_do_not_fit_are_never_sent(arguments: str) -> None:
 
 async def test_a_secret_goes_along_as_a_bearer_token() -> None:
     async with endpoint() as served:
-        assert await call(served.url, api_key_ref="weather_key", secret_of={"weather_key": SECRET}.get) == "done"
+        assert (
+            await call(
+                served.url, api_key_ref="weather_key", secret_for=lambda ref, url: {"weather_key": SECRET}.get(ref)
+            )
+            == "done"
+        )
         assert served.asked[0].headers["Authorization"] == f"Bearer {SECRET}"
 
 
 @pytest.mark.parametrize("secret", [None, "", f"{SECRET}\r\nX-Evil: 1", f"{SECRET}é"])
 async def test_a_secret_that_cannot_be_sent_is_told_by_its_reference_only(secret: str | None) -> None:
     async with endpoint() as served:
-        outcome = await call(served.url, api_key_ref="weather_key", secret_of=lambda ref: secret)
+        outcome = await call(served.url, api_key_ref="weather_key", secret_for=lambda ref, url: secret)
         assert served.asked == []
     assert isinstance(outcome, Fault)
     assert "'weather_key'" in outcome.message
@@ -142,7 +147,7 @@ def echoing(status: int, kind: str, escape_slash: bool = False) -> Answer:
 async def test_a_secret_that_comes_back_is_shown_to_nobody(status: int, kind: str, escape_slash: bool) -> None:
     with capture_logs() as logs:
         outcome = await answer_to(
-            echoing(status, kind, escape_slash), api_key_ref="k", secret_of=lambda ref: SECRET, timeout=10.0
+            echoing(status, kind, escape_slash), api_key_ref="k", secret_for=lambda ref, url: SECRET, timeout=10.0
         )
     shown = f"{outcome!r} {logs!r}"
     assert "canary" not in shown
@@ -152,7 +157,7 @@ async def test_a_secret_that_comes_back_is_shown_to_nobody(status: int, kind: st
 async def test_a_binding_does_not_show_its_secret() -> None:
     async with open_remote(Egress()) as http:
         tool = Tool(name="weather", description="", schema=SCHEMA)
-        binding = RemoteBinding(tool, "https://example.com", http, api_key_ref="k", secret_of=lambda ref: SECRET)
+        binding = RemoteBinding(tool, "https://example.com", http, api_key_ref="k", secret_for=lambda ref, url: SECRET)
         assert SECRET not in f"{binding!r} {vars(binding)!r}"
 
 
@@ -236,7 +241,7 @@ async def test_an_answer_that_is_not_called_json_is_not_read(kind: str) -> None:
     "body", ["", "<html>hello</html>", "{", "{'a': 1}", '{"a": NaN}', b'"\xff"', '"\\ud800"', "[" * 100_000, "1 2"]
 )
 async def test_an_answer_that_only_says_that_it_is_json_is_told(body: str | bytes) -> None:
-    assert await failure(saying(body)) == "RemoteError: weather sent what is not valid JSON"
+    assert await failure(saying(body)) == "RemoteError: weather sent an answer that is not valid JSON"
 
 
 async def test_an_answer_without_content_says_nothing() -> None:
@@ -309,7 +314,7 @@ async def test_an_endpoint_that_hangs_up_is_asked_only_once() -> None:
         (hang_up, "weather was asked, and its answer was lost ("),
         (break_off, "weather was asked, and its answer was lost ("),
         (dawdle, "weather did not answer within 1 seconds"),
-        (saying("{"), "weather sent what is not valid JSON"),
+        (saying("{"), "weather sent an answer that is not valid JSON"),
         (saying("paid", kind="text/plain"), "weather answered with text/plain, which is not JSON"),
         (saying(b"paid", headers={"Content-Encoding": "gzip"}), "weather sent an answer that cannot be unpacked"),
         (saying("upstream is gone", 502, "text/plain"), "weather answered 502: upstream is gone"),

@@ -12,8 +12,9 @@ import pytest
 from longhouse.errors import SetupError
 from longhouse.journal.events import Fault
 from longhouse.redaction import Redaction
-from longhouse.tools.bindings.mcp import McpBinding, Unusable, text_of
-from longhouse.tools.mcp.config import Http, Stdio, read_servers
+from longhouse.tools.bindings.base import Binding
+from longhouse.tools.bindings.mcp import Unusable, mcp_binding, text_of
+from longhouse.tools.mcp.config import ServerEntry, read_servers
 
 SECRET = "canary/secret+4711"
 
@@ -30,9 +31,9 @@ def test_variables_are_filled_in_everywhere(tmp_path: Path) -> None:
         "far": {"url": "https://${HOST}/mcp", "headers": {"X-Key": "${KEY}"}, "type": "http"},
     }
     local, far = read_servers(written(tmp_path, servers), {"RUN": "serve", "KEY": SECRET, "HOST": "mcp.example"})
-    assert local.reach == Stdio("serve", (f"--token={SECRET}", "$KEY"), {"K": f"a{SECRET}b"})
-    assert far.reach == Http("https://mcp.example/mcp", {"X-Key": SECRET})
-    assert (local.timeout, far.timeout) == (5, 60)
+    args, env = [f"--token={SECRET}", "$KEY"], {"K": f"a{SECRET}b"}
+    assert local.entry == ServerEntry(command="serve", args=args, env=env, timeout=5)
+    assert far.entry == ServerEntry(url="https://mcp.example/mcp", headers={"X-Key": SECRET}, type="http", timeout=60)
     assert SECRET not in repr((local, far))
     hidden = local.secrets.hide(f"{SECRET} canary%2Fsecret%2B4711 {json.dumps(SECRET)}")
     assert hidden == '[hidden] [hidden] "[hidden]"'
@@ -61,7 +62,7 @@ def test_without_a_file_there_are_no_servers() -> None:
         ({"a": {"command": "x", "extra": "${KEY}"}}, "unknown field `extra`"),
         ({"a": {"command": 7}}, "Expected `str | null`, got `int`"),
         ({"a": {"url": "${KEY}"}}, "must begin with http:// or https://"),
-        ({"a": {"url": "http://x/sse", "type": "sse"}}, "SSE transport is not spoken"),
+        ({"a": {"url": "http://x/sse", "type": "sse"}}, "SSE transport is not supported"),
         ({"a": {"command": "x", "timeout": 0}}, "more than 0 seconds"),
         ({"a b": {"command": "x"}}, "needs another name"),
         ({"agent": {"command": "x"}}, "needs another name"),
@@ -87,9 +88,9 @@ async def never(name: str, arguments: Any, context: Any) -> Any:
     raise AssertionError("nothing is called")
 
 
-def bound(schema: dict[str, Any], name: str = "tool") -> McpBinding:
+def bound(schema: dict[str, Any], name: str = "tool") -> Binding:
     told = mcp_types.Tool(name=name, input_schema={"type": "object", **schema})
-    return McpBinding("far", told, never, timeout=5, secrets=Redaction())
+    return mcp_binding("far", told, never, timeout=5, secrets=Redaction())
 
 
 def test_no_reference_is_ever_fetched() -> None:

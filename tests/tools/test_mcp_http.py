@@ -9,7 +9,7 @@ import pytest
 from longhouse.egress import look_up
 from longhouse.errors import SetupError
 from longhouse.tools.mcp.config import read_server
-from longhouse.tools.mcp.http import Guarded, client_of
+from longhouse.tools.mcp.transport import Guarded, client_of
 
 NOWHERE = "::a9fe:a9fe"
 """A metadata address in a form that no network carries: should a check be missing, nobody is met there."""

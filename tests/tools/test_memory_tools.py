@@ -15,8 +15,8 @@ from longhouse.models.scripted import call
 from longhouse.store.database import Database
 from longhouse.store.memory_files import MAX_FILE, MAX_SCOPE, Memories
 from longhouse.tools.builtin.memory_files import MEMORY_TOOLS
+from longhouse.tools.builtin.memory_paths import MAX_DEPTH, MAX_PATH, MemoryRefused, normalised
 from longhouse.tools.context import Services
-from longhouse.tools.memory_access import MAX_DEPTH, MAX_PATH, BadPath, plain
 from longhouse.tools.toolbox import Toolbox
 from server_helpers import Serving, content, prompted, started, told, used
 
@@ -237,8 +237,8 @@ async def test_a_path_that_leads_elsewhere_is_refused_before_anything_is_read(pa
 
 
 def test_half_a_character_is_no_name() -> None:
-    with pytest.raises(BadPath, match="cannot be seen"):
-        plain("a\ud800.md")
+    with pytest.raises(MemoryRefused, match="cannot be seen"):
+        normalised("a\ud800.md")
 
 
 async def test_names_that_only_look_strange_are_names(desk: Desk) -> None:

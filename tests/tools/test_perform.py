@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from longhouse.journal import events
 from longhouse.journal.events import Effect, Fault, Output
 from longhouse.journal.session import Session
-from longhouse.tools import BaseTool, ToolContext, threads
+from longhouse.tools import BaseTool, ToolContext, execution
 from longhouse.tools.toolbox import MAX_ARGUMENTS, Result, Toolbox
 from server_helpers import opened, prompted, returned, started, told, used
 
@@ -428,9 +428,9 @@ async def test_blocking_tools_that_hang_take_no_threads_from_others() -> None:
     Blocking.release = threading.Event()
     Blocking.release.set()
     toolbox = Toolbox([Stuck, Blocking])
-    late = await asyncio.gather(*(perform(Stuck, toolbox=toolbox) for _ in range(threads.EACH)))
+    late = await asyncio.gather(*(perform(Stuck, toolbox=toolbox) for _ in range(execution.EACH)))
     assert {one.outcome for one in late} == {Fault(code="timeout", message="stuck did not answer within 0.1 seconds")}
-    assert toolbox.left_behind == threads.EACH
+    assert toolbox.left_behind == execution.EACH
     # Neither those of other tools, nor those that files are read and names are looked up in.
     assert isinstance((await perform(Blocking, toolbox=toolbox)).outcome, Output)
     assert await asyncio.wait_for(asyncio.to_thread(lambda: "read"), 10) == "read"
@@ -440,7 +440,7 @@ async def test_blocking_tools_that_hang_take_no_threads_from_others() -> None:
         code="tool_failed",
         message="NotBegun: 16 calls of stuck hang since their time was up; it is not called while they do",
     )
-    assert len(Stuck.began) == threads.EACH
+    assert len(Stuck.began) == execution.EACH
     Stuck.release.set()
     await until(lambda: toolbox.left_behind == 0)
     assert (await perform(Stuck, toolbox=toolbox)).outcome == Output(content="released")
@@ -449,10 +449,10 @@ async def test_blocking_tools_that_hang_take_no_threads_from_others() -> None:
 @pytest.mark.usefixtures("_stuck")
 async def test_a_blocking_effect_is_known_not_to_be_until_it_has_a_thread() -> None:
     toolbox = Toolbox([StuckOnce])
-    results = await asyncio.gather(*(perform(StuckOnce, toolbox=toolbox) for _ in range(threads.EACH + 1)))
+    results = await asyncio.gather(*(perform(StuckOnce, toolbox=toolbox) for _ in range(execution.EACH + 1)))
     doubted = [one for one in results if one.doubt]
     [waited] = [one.outcome for one in results if not one.doubt]
-    assert (len(doubted), len(Stuck.began)) == (threads.EACH, threads.EACH)
+    assert (len(doubted), len(Stuck.began)) == (execution.EACH, execution.EACH)
     assert waited == Fault(
         code="timeout",
         message="stuckonce was not begun within 0.1 seconds: all 16 threads of stuckonce were busy; nothing happened",
@@ -470,7 +470,7 @@ def _no_threads() -> Iterator[None]:
 @pytest.mark.usefixtures("_stuck", "_no_threads")
 async def test_on_a_machine_without_threads_an_effect_is_known_not_to_have_begun() -> None:
     toolbox = Toolbox([StuckOnce])
-    results = [await perform(StuckOnce, toolbox=toolbox) for _ in range(threads.EACH + 1)]
+    results = [await perform(StuckOnce, toolbox=toolbox) for _ in range(execution.EACH + 1)]
     none = Fault(code="tool_failed", message="NotBegun: this machine has no thread left for it")
     assert {(one.outcome, one.doubt) for one in results} == {(none, "")}, "and none of them keeps a place"
     threading.stack_size(0)

@@ -61,7 +61,7 @@ async def test_a_new_thought_takes_the_place_of_the_one_before() -> None:
 
 
 def test_reasoning_has_exactly_the_known_fields() -> None:
-    schema = TOOLBOX.get("reasoningtool").schema
+    schema = ReasoningTool.described().schema
     assert list(schema["properties"]) == list(THOUGHT)
     kinds = {name: prop["type"] for name, prop in schema["properties"].items()}
     assert kinds == {
@@ -90,12 +90,15 @@ async def test_a_plan_is_returned_without_its_reasoning(tool: str, arguments: di
     ],
 )
 def test_a_plan_without_steps_or_a_thought_without_sense_is_explained(tool: str, arguments: dict[str, Any]) -> None:
-    fault = TOOLBOX.check(TOOLBOX.get(tool), json.dumps(arguments))
+    found = TOOLBOX.find(tool)
+    assert found is not None
+    fault = TOOLBOX.check(found, json.dumps(arguments))
     assert fault is not None
     assert fault.code == "bad_arguments"
 
 
 def test_thinking_needs_no_worker_of_its_own() -> None:
     for tool in ("reasoningtool", "generateplantool", "adaptplantool"):
-        found = TOOLBOX.get(tool)
+        found = TOOLBOX.find(tool)
+        assert found is not None
         assert (found.inline, found.asks, found.finishes, found.effect) == (True, False, False, "read")

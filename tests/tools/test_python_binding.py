@@ -12,8 +12,7 @@ import pytest
 from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.journal.events import Fault
 from longhouse.tools.base import BaseTool
-from longhouse.tools.bindings.base import RefusedBinding
-from longhouse.tools.bindings.python import MOVED, EntrypointBinding, EntrypointError, bound, check, known, load
+from longhouse.tools.bindings.python import MOVED, EntrypointError, bound, check, known, load
 from longhouse.tools.builtin.clock import ClockTool
 
 TOOL = """
@@ -185,7 +184,7 @@ def test_what_is_no_tool_class_is_told(package: Package, name: str) -> None:
 )
 def test_an_import_that_raises_is_told_to_the_agent(package: Package, text: str, told: str) -> None:
     module = package(text)
-    binding = EntrypointBinding(described(f"{module}:Greet"), [module])
+    binding = bound(described(f"{module}:Greet"), [module])
     assert binding.tool.ref == "greet@3"
     fault = binding.bind("{}")
     assert isinstance(fault, Fault)
@@ -199,7 +198,7 @@ def test_a_module_that_is_missing_is_tried_again(package: Package, tmp_path: Pat
     file = (tmp_path / Path(*module.split("."))).with_suffix(".py")
     text = file.read_text()
     file.write_text("raise RuntimeError('half installed')")
-    binding = EntrypointBinding(described(f"{module}:Greet"), [module])
+    binding = bound(described(f"{module}:Greet"), [module])
     assert isinstance(binding.bind('{"who": "Ann"}'), Fault)
     file.write_text(text)
     assert not isinstance(binding.bind('{"who": "Ann"}'), Fault)
@@ -207,7 +206,7 @@ def test_a_module_that_is_missing_is_tried_again(package: Package, tmp_path: Pat
 
 def test_the_catalog_describes_the_tool_and_the_class_does_the_work(package: Package) -> None:
     module = package(TOOL)
-    binding = EntrypointBinding(described(f"{module}:Greet"), [module])
+    binding = bound(described(f"{module}:Greet"), [module])
     assert (binding.tool.name, binding.tool.version, binding.tool.description) == ("greet", 3, "Greets.")
     assert binding.tool.finishes
     fault = binding.bind("{}")
@@ -249,7 +248,7 @@ def test_a_class_says_what_its_descriptor_does_not(package: Package) -> None:
 def test_a_descriptor_that_asks_for_less_care_than_its_class_is_refused(package: Package, said: Any) -> None:
     module = package(PAY)
     binding = bound(replace(described(f"{module}:Pay"), **said), [module])
-    assert isinstance(binding, RefusedBinding)
+    assert binding.is_refused
     fault = binding.bind('{"amount": 1}')
     assert isinstance(fault, Fault)
     assert fault.message.startswith(f"greet cannot be used: {next(iter(said))}: the class ")

@@ -163,5 +163,5 @@ async def test_an_empty_report_is_refused() -> None:
 
 
 def test_a_report_can_still_be_written_when_a_budget_is_spent() -> None:
-    tool = Toolbox([CreateReportTool]).get("createreporttool")
+    tool = CreateReportTool.described()
     assert (tool.closing, tool.finishes, tool.inline, tool.effect) == (True, False, False, "idempotent")

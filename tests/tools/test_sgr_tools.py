@@ -344,5 +344,5 @@ async def test_tools_are_told_of_the_model_but_never_its_key(db: Database) -> No
         assert (llm.model, llm.max_tokens, llm.temperature, llm.base_url) == expected
         assert "canary" not in repr(llm)
         for name in ("api_key", "api_key_ref", "proxy"):
-            with pytest.raises(AttributeError, match=f"not told the '{name}' of a model"):
+            with pytest.raises(AttributeError, match=f"cannot read the '{name}' of a model"):
                 getattr(llm, name)

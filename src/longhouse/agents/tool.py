@@ -49,12 +49,10 @@ class Tool:
     """Its role in a turn, recorded with its calls; the fields above control how a call is handled."""
     agent: str | None = None
     """The template of the sub-agent that does the work; the call stays open until that agent has answered."""
-    collects: bool = False
-    """Waits for the result of a task that another call started."""
 
     @property
     def is_delegated(self) -> bool:
-        return self.agent is not None or self.collects
+        return self.agent is not None or self.role == "collects"
 
     @property
     def ref(self) -> str:

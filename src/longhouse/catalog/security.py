@@ -83,7 +83,7 @@ def _refuse_approval(tool: Version, overlay: SecurityOverlay) -> None:
     """Refuses approval for a call that is part of its reply or that another agent answers: it has no moment to wait."""
     cls = ToolRegistry.get(tool.name)
     is_agent = (tool.descriptor.get("runtime_binding") or {}).get("agent") is not None
-    is_at_once = cls is not None and (cls.inline or cls.asks or cls.finishes or cls.collects)
+    is_at_once = cls is not None and (cls.inline or cls.asks or cls.finishes or cls.tool_role == "collects")
     if overlay.needs_approval and (is_agent or is_at_once):
         says = "let the tools that it uses need approval" if is_agent else "it has no effect that could wait for one"
         raise CallerError(

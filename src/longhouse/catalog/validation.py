@@ -20,7 +20,7 @@ from longhouse.store.catalog.publish import Published, PublishTerms, retry_on_ch
 from longhouse.store.catalog.repository import T, VersionRepository
 from longhouse.tools.arguments import schema_problem
 from longhouse.tools.bindings import python
-from longhouse.tools.offering import crowding
+from longhouse.tools.offering import required_tools_problem
 
 AT_ONCE: Final = 50
 """Descriptors that are validated before other tasks of this process get their turn."""
@@ -175,7 +175,7 @@ class CatalogValidator:
             off = await self.catalog.switched_off(named - active.keys(), owner)
             for nth, one in theirs:
                 problems += _missing(nth, one, active, off)
-                if says := await crowding(self.catalog, one, owner):
+                if says := await required_tools_problem(self.catalog, one, owner):
                     problems.append(Problem(nth, ("tool_policy", "required"), says))
         return problems
 

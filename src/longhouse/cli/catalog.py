@@ -17,6 +17,7 @@ from longhouse.catalog.diff import differences, merge
 from longhouse.catalog.service import CatalogService
 from longhouse.catalog.validation import CatalogValidator
 from longhouse.cli.running import add_commands, given
+from longhouse.cli.tool_check import problems_of
 from longhouse.config.effective import configure
 from longhouse.errors import CallerError, SetupError
 from longhouse.settings import Settings, comma_list
@@ -25,7 +26,6 @@ from longhouse.store.catalog.publish import LAST
 from longhouse.store.catalog.repository import ADAPTERS, Kind
 from longhouse.tools.bindings import python
 from longhouse.tools.mcp.client import open_mcp
-from longhouse.tools.self_check import Checkup
 from longhouse.tools.toolbox import Toolbox
 
 BY: Final = "command line"
@@ -204,12 +204,12 @@ async def check(settings: Settings) -> None:
     served, wrong, tools = Toolbox([]), 0, 0
     async with open_store(setup.settings, create=False) as (db, _), open_mcp(setup.servers, served) as away:
         catalog = Catalog(db)
-        packages, problem = setup.settings.tool_packages, setup.secrets.problem
-        checkup = Checkup(catalog, packages, setup.egress, problem, setup.servers, served, away)
         after: str | None = None
         while page := await catalog.tools.page(after=after, limit=PAGE, inactive=False):
             for tool in await catalog.tools.several({one.name: one.active for one in page if one.active}):
-                found = [says async for says in checkup.problems(tool)]
+                found = list(problems_of(tool, setup, served, away))
+                if (agent := tool.runtime_binding.agent) and await catalog.templates.active(agent) is None:
+                    found.append(f"there is no active agent {agent!r}")
                 for says in found:
                     typer.echo(f"{tool.ref}: {says}")
                 wrong, tools = wrong + bool(found), tools + 1

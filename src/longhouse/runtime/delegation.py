@@ -57,7 +57,7 @@ class DelegationPlanner:
 
     async def _sort(self, session: Session, template: Template, call: Called, begun: DelegationPlan) -> None:
         tool = await self.toolbox.resolve(call.tool, call.version)
-        if tool is not None and tool.collects:
+        if tool is not None and tool.role == "collects":
             if not await self._is_full(tool, session, call, begun):
                 begun.collects.append(Collect(call.call, _handle(call.arguments)))
             return
@@ -75,7 +75,7 @@ class DelegationPlanner:
 
     async def _is_full(self, tool: Tool, session: Session, call: Called, begun: DelegationPlan) -> bool:
         """Is the rate limit of this minute reached? Then the call is refused; otherwise it is counted."""
-        full = await self.toolbox.is_full(tool, session.owner)
+        full = await self.toolbox.count_call(tool, session.owner)
         if full:
             begun.refused.append(_refused(call, full.code, full.message))
         return full is not None

@@ -19,7 +19,7 @@ from longhouse.store.database import Database
 from longhouse.store.delegation import delegations
 from longhouse.store.delegation.delegations import Recording
 from longhouse.store.leases import Lease
-from longhouse.tools.uncertain import LOST, unknown
+from longhouse.tools.outcomes import LOST, unknown
 
 
 @dataclass(slots=True)

@@ -18,8 +18,8 @@ from longhouse.runtime.recorder import Recorder, Run
 from longhouse.runtime.reply_handler import returned
 from longhouse.store import files, journals, leases
 from longhouse.store.database import PASSING, Database
+from longhouse.tools.outcomes import LOST
 from longhouse.tools.toolbox import Result, Toolbox
-from longhouse.tools.uncertain import LOST
 
 REPORT_AGAIN: Final = (0.5, 1, 2, 4, 8, 15, 30)
 """Seconds between retries of reporting an effect while Postgres fails: without the report, a person must be asked."""

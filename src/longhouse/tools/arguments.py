@@ -1,5 +1,6 @@
 """JSON Schema of tools: checks schemas before publication and arguments of calls. No fetch, no pattern is run."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Annotated, Any, Final, Literal, TypedDict, Union
@@ -119,18 +120,14 @@ def _check_words(root: dict[str, Any]) -> None:
 
 def read(tool: str, arguments: str, check: Check) -> dict[str, Any] | Fault:
     """The arguments of a call, or a fault for the model that says why they do not fit."""
-    problem: str | None
     try:
         given = msgspec.json.decode(arguments or "{}")
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        problem = f"they are not JSON: {error}"
+        problem: str | None = f"they are not JSON: {error}"
     else:
-        if isinstance(given, dict):
-            problem = check(given)
-            if problem is None:
-                return given
-        else:
-            problem = "they must be a JSON object"
+        problem = check(given) if isinstance(given, dict) else "they must be a JSON object"
+        if problem is None:
+            return given  # type: ignore[no-any-return]
     return Fault(code="bad_arguments", message=clean(f"the arguments of {tool} do not fit: {problem}")[:2000])
 
 
@@ -141,13 +138,24 @@ def checker(schema: dict[str, Any]) -> Check:
         kind.check_schema(schema)
     except (jsonschema.SchemaError, RecursionError) as error:
         raise BadSchema("the schema is not valid") from error
-    effort = _Effort()
-    patient = jsonschema.validators.extend(kind, {word: effort.counted(do) for word, do in _keywords(kind).items()})
+    effort = itertools.count(1)
+
+    def counted(do: Any) -> Any:
+        def run(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
+            if next(effort) > MAX_CHECKS:
+                raise _TooMuchWork
+            return do(validator, value, instance, schema)
+
+        return run
+
+    # Even a small schema can need an unbounded number of checks. This is why the validator is written in Python: a
+    # compiled one cannot be stopped.
+    patient = jsonschema.validators.extend(kind, {word: counted(do) for word, do in _keywords(kind).items()})
     validator = patient(schema, registry=jsonschema_specifications.REGISTRY)
 
     def check(given: dict[str, Any]) -> str | None:
-        problems = []
-        effort.spent = 0
+        nonlocal effort
+        problems, effort = [], itertools.count(1)
         try:
             for error in validator.iter_errors(given):
                 where = ".".join(str(part) for part in error.absolute_path)
@@ -167,25 +175,6 @@ def checker(schema: dict[str, Any]) -> Check:
 
 class _TooMuchWork(Exception):  # noqa: N818
     """A check needs more than MAX_CHECKS keyword checks."""
-
-
-class _Effort:
-    """Counts the keyword checks of one call: even a small schema can need an unbounded number.
-
-    This is why the validator is written in Python: a compiled one cannot be stopped.
-    """
-
-    def __init__(self) -> None:
-        self.spent = 0
-
-    def counted(self, do: Any) -> Any:
-        def run(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
-            self.spent += 1
-            if self.spent > MAX_CHECKS:
-                raise _TooMuchWork
-            return do(validator, value, instance, schema)
-
-        return run
 
 
 def _keywords(kind: Any) -> dict[str, Any]:

@@ -32,7 +32,6 @@ class BaseTool(pydantic.BaseModel):
     finishes: ClassVar[bool] = False
     closing: ClassVar[bool] = False
     asks: ClassVar[bool] = False
-    collects: ClassVar[bool] = False
     tool_type: ClassVar[ToolType] = "domain"
     tool_tags: ClassVar[tuple[str, ...]] = ()
     tool_role: ClassVar[Role] = ""
@@ -55,15 +54,8 @@ class BaseTool(pydantic.BaseModel):
         """The tool as agents see it; a catalog descriptor may override it, but never make it less careful."""
         own = cls.descriptor()
         tool = (descriptor or own).bound_to(own)
-        return replace(
-            tool,
-            inline=cls.inline,
-            finishes=cls.finishes,
-            closing=cls.closing,
-            asks=cls.asks,
-            collects=cls.collects,
-            role=tool.role or cls.tool_role,
-        )
+        role = tool.role or cls.tool_role
+        return replace(tool, inline=cls.inline, finishes=cls.finishes, closing=cls.closing, asks=cls.asks, role=role)
 
     @classmethod
     def descriptor(cls) -> ToolDescriptor:

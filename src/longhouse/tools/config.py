@@ -24,7 +24,7 @@ class LLMConfig:
     """None: the endpoint from the settings."""
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"tools are not told the {name!r} of a model")
+        raise AttributeError(f"tools cannot read the {name!r} of a model")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +65,10 @@ async def with_model(config: ToolConfig, session: Session, catalog: Catalog | No
     """The config with the model of the session's agent in this turn."""
     turn = session.turn
     template = await catalog.templates.find(session.agent, turn.version) if catalog and turn else None
-    return replace(config, llm=_told(template.llm_policy)) if template else config
+    return replace(config, llm=_llm_config(template.llm_policy)) if template else config
 
 
-def _told(policy: LLMPolicy) -> LLMConfig:
+def _llm_config(policy: LLMPolicy) -> LLMConfig:
     """The model settings of a template that tools may see."""
     # Some endpoints take their API key in the query.
     base_url = str(URL(policy.base_url).with_query(None).with_fragment(None)) if policy.base_url else None

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import msgspec
 import pydantic
@@ -11,8 +11,8 @@ import pydantic
 from longhouse.agents.tool_descriptor import ToolDescriptor
 from longhouse.journal.messages import clean
 from longhouse.journal.session import Open, Session
+from longhouse.store.memory_files import Memories
 from longhouse.tools.builtin.tavily import WebSearch
-from longhouse.tools.memory_access import Memory
 from longhouse.tools.sgr.sources import as_search, as_source
 from longhouse.tools.sgr.states import AgentStatesEnum, state_name
 
@@ -39,7 +39,7 @@ class Services:
     """Services that the application gives to tools; each is None unless it is configured."""
 
     search: WebSearch | None = None
-    memory: Memory | None = None
+    memory: Memories | None = None
     find_tools: FindTools | None = None
 
 
@@ -107,7 +107,7 @@ def context_of(call: Open, session: Session, services: Services, memory_scope: s
     turn = session.turn
     assert turn is not None
     # Copies: a session is immutable, for us and for tools.
-    kept = {name: _copied(value) for name, value in session.context.items()}
+    kept = _mapped(session.context, lambda value: value, lambda: TOO_DEEP, DEEPEST + 1)
     return ToolContext(
         session_id=session.id,
         conversation_id=session.conversation,
@@ -130,15 +130,15 @@ def context_of(call: Open, session: Session, services: Services, memory_scope: s
     )
 
 
-def _copied(value: Any, levels: int = DEEPEST) -> Any:
-    """A copy of a journal value for a tool, cut at the maximum nesting."""
+def _mapped(value: Any, leaf: Callable[[Any], Any], too_deep: Callable[[], Any], levels: int = DEEPEST) -> Any:
+    """A copy with `leaf` applied to keys and plain values, and `too_deep` called below the maximum nesting."""
     if not isinstance(value, dict | list | tuple):
-        return value
+        return leaf(value)
     if levels == 0:
-        return TOO_DEEP
+        return too_deep()
     if isinstance(value, dict):
-        return {key: _copied(item, levels - 1) for key, item in value.items()}
-    return [_copied(item, levels - 1) for item in value]
+        return {leaf(key): _mapped(item, leaf, too_deep, levels - 1) for key, item in value.items()}
+    return [_mapped(item, leaf, too_deep, levels - 1) for item in value]
 
 
 def _by_attribute(value: Any) -> Any:
@@ -153,8 +153,8 @@ def written(context: ToolContext) -> dict[str, Any]:
     try:
         plain = msgspec.to_builtins(values, str_keys=True, enc_hook=_plain)
     except RecursionError:
-        raise _too_deep() from None
-    kept = msgspec.convert({name: _cleaned(value) for name, value in plain.items()}, ContextChanges)
+        _refuse_deep()
+    kept = msgspec.convert(_mapped(plain, _cleaned, _refuse_deep, DEEPEST + 1), ContextChanges)
     return {**msgspec.structs.asdict(kept), "state": state_name(kept.state)}
 
 
@@ -165,22 +165,14 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"a tool cannot keep a {type(value).__name__} in its context")
 
 
-def _cleaned(value: Any, levels: int = DEEPEST) -> Any:
-    if isinstance(value, str):
-        return clean(value)
+def _cleaned(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    if not isinstance(value, dict | list | tuple):
-        return value
-    if levels == 0:
-        raise _too_deep()
-    if isinstance(value, dict):
-        return {_cleaned(key): _cleaned(item, levels - 1) for key, item in value.items()}
-    return [_cleaned(item, levels - 1) for item in value]
+    return clean(value) if isinstance(value, str) else value
 
 
-def _too_deep() -> ValueError:
-    return ValueError(f"a tool cannot keep values in its context that are nested deeper than {DEEPEST} levels")
+def _refuse_deep() -> NoReturn:
+    raise ValueError(f"a tool cannot keep values in its context that are nested deeper than {DEEPEST} levels")
 
 
 def changes(before: dict[str, Any], after: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -3,7 +3,7 @@
 import inspect
 import types
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, get_type_hints, overload
+from typing import Any, Final, TypedDict, Unpack, get_type_hints, overload
 
 import pydantic
 
@@ -21,43 +21,29 @@ _FIELD: Final = "argument_"
 _NAMED: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
+class ToolOptions(TypedDict, total=False):
+    """How the tool is described and handled, as in BaseTool; its name and description are the function's by default."""
+
+    name: str
+    description: str
+    effect: Effect
+    timeout: float
+    max_output: int
+    needs_approval: bool
+
+
 @overload
 def tool(function: Function, /) -> type[BaseTool]: ...
 @overload
-def tool(
-    *,
-    name: str = ...,
-    description: str = ...,
-    effect: Effect = ...,
-    timeout: float = ...,
-    max_output: int = ...,
-    needs_approval: bool = ...,
-) -> Callable[[Function], type[BaseTool]]: ...
-def tool(
-    function: Function | None = None,
-    /,
-    *,
-    name: str = "",
-    description: str = "",
-    effect: Effect = BaseTool.effect,
-    timeout: float = BaseTool.timeout,
-    max_output: int = BaseTool.max_output,
-    needs_approval: bool = BaseTool.needs_approval,
-) -> Any:
+def tool(**options: Unpack[ToolOptions]) -> Callable[[Function], type[BaseTool]]: ...
+def tool(function: Function | None = None, /, **options: Any) -> Any:
     """Makes a BaseTool from an async function: `@tool`, or `@tool(effect="once", timeout=5)`."""
-    said = {
-        "description": description,
-        "effect": effect,
-        "timeout": timeout,
-        "max_output": max_output,
-        "needs_approval": needs_approval,
-    }
-    if function is None:
-        return lambda given: _made(given, {"tool_name": name or given.__name__, **said})
-    return _made(function, {"tool_name": function.__name__, **said})
+    if unknown := options.keys() - ToolOptions.__annotations__.keys():
+        raise TypeError(f"tool() has no option {', '.join(sorted(unknown))}")
+    return _made(function, options) if function else lambda given: _made(given, options)
 
 
-def _made(function: Function, said: dict[str, Any]) -> type[BaseTool]:
+def _made(function: Function, options: dict[str, Any]) -> type[BaseTool]:
     if not inspect.iscoroutinefunction(function):
         raise SetupError(f"{_name(function)} cannot be a tool: it is not an async function.")
     arguments = _arguments(function)
@@ -76,7 +62,8 @@ def _made(function: Function, said: dict[str, Any]) -> type[BaseTool]:
         "__call__": call,
         "model_config": pydantic.ConfigDict(alias_generator=lambda field: field.removeprefix(_FIELD)),
         **{f"{_FIELD}{name}": default for name, default in arguments.items() if default is not inspect.Parameter.empty},
-        **said,
+        **{option: value for option, value in options.items() if option != "name"},
+        "tool_name": options.get("name") or function.__name__,
     }
     return types.new_class(function.__name__, (BaseTool,), exec_body=lambda body: body.update(namespace))
 

@@ -65,19 +65,20 @@ class Offering:
     search: ToolSelector | None = None
     """Selects tools if a policy permits more than may be offered."""
     _known: dict[tuple[str, str], Known] = field(default_factory=dict)
-    _told: set[tuple[str, str]] = field(default_factory=set)
+    _warned: set[tuple[str, str]] = field(default_factory=set)
 
     async def choose(self, session: Session, template: Template) -> Offered:
         """The permitted tools that are available now: required ones first, never more than the policy's cap."""
-        known = await self._look(template, session.owner)
-        found = session.context.get("found_tools", ())
-        if self.search and (found or not _names_all(known.template.tool_policy, known.active)):
+        known = await self._known_for(template, session.owner)
+        policy, found = known.template.tool_policy, session.context.get("found_tools", ())
+        names_all = policy.allowlist is not None and len(known.active) <= policy.max_tools_in_prompt
+        if self.search and (found or not (names_all or policy.selection_strategy == "static")):
             needed = found[-MOST_FOUND:]
             chosen, selection = await self.search.choose(
                 known.template, session, hard_require=needed, active=known.active
             )
-            taken = [await self.toolbox.resolve(one.name, one.version) for one in chosen]
-            return Offered([tool for tool in taken if tool], selection)
+            resolved = [await self.toolbox.resolve(one.name, one.version) for one in chosen]
+            return Offered([tool for tool in resolved if tool], selection)
         return await self._named(session, known)
 
     async def _named(self, session: Session, known: Known) -> Offered:
@@ -99,7 +100,7 @@ class Offering:
         selection = tool_order.selection(names, tools, {}, stage=rules.stage(session, known.template))
         return Offered([tools[name] for name in names], selection)
 
-    async def _look(self, template: Template, owner: str) -> Known:
+    async def _known_for(self, template: Template, owner: str) -> Known:
         key, now = (template.ref, owner), asyncio.get_running_loop().time()
         known = self._known.get(key)
         if known is None or now >= known.until or known.changes != self.catalog.tools.changes:
@@ -123,9 +124,10 @@ class Offering:
         active = await self.catalog.active_tools((*policy.named, FINAL_ANSWER, *thinking), owner)
         named = Names(policy.named)
         own = {name: version for name, version in active.items() if name in named}
-        if not own and not _searches(policy):
+        may_find_others = policy.allowlist is None and policy.selection_strategy != "static"
+        if not own and not may_find_others:
             return template, {}
-        self._tell_missing(template, active)
+        self._warn_missing(template, active)
         ending = await self._finishing(policy, own) or (FINAL_ANSWER,)
         needed = [name for name in (*ending, *thinking) if name in active]
         # First, so that the cap never removes them.
@@ -133,13 +135,13 @@ class Offering:
         completed = replace(template, tool_policy=replace(policy, required=required))
         return completed, {**own, **{name: active[name] for name in needed}}
 
-    def _tell_missing(self, template: Template, active: Mapping[str, int]) -> None:
+    def _warn_missing(self, template: Template, active: Mapping[str, int]) -> None:
         """Logs once that a required tool is missing: its agents work without it."""
         for name in template.tool_policy.required:
-            if name not in active and not name.endswith(".*") and (template.ref, name) not in self._told:
-                if len(self._told) >= MOST_KNOWN:
-                    self._told.clear()
-                self._told.add((template.ref, name))
+            if name not in active and not name.endswith(".*") and (template.ref, name) not in self._warned:
+                if len(self._warned) >= MOST_KNOWN:
+                    self._warned.clear()
+                self._warned.add((template.ref, name))
                 message = "a required tool is not active: agents work without it"
                 log.warning("required_tool_missing", message=message, template=template.ref, tool=name)
 
@@ -149,11 +151,11 @@ class Offering:
         names = [name for name in policy.named if name in active and name not in denied]
         described = await self.catalog.tools.several({name: active[name] for name in names})
         classes = [one for one in described if one.runtime_binding.python_entrypoint]
-        taken = [await self.toolbox.resolve(one.name, one.version) for one in classes]
-        return tuple(tool.name for tool in taken if tool and tool.finishes)
+        resolved = [await self.toolbox.resolve(one.name, one.version) for one in classes]
+        return tuple(tool.name for tool in resolved if tool and tool.finishes)
 
 
-async def crowding(catalog: Catalog, template: Template, owner: str) -> str | None:
+async def required_tools_problem(catalog: Catalog, template: Template, owner: str) -> str | None:
     """Why the required tools of a template, with the added ones, exceed the cap; nothing is imported for this check.
 
     The tools of an MCP server are counted and cut when they are offered: their number is not known earlier.
@@ -182,15 +184,3 @@ async def _may_finish(catalog: Catalog, policy: ToolPolicy, owner: str) -> bool:
     unknown = [name for name in policy.named if not name.endswith(".*") and ToolRegistry.get(name) is None]
     described = await catalog.tools.several(await catalog.active_tools(unknown, owner)) if unknown else []
     return any(one.runtime_binding.python_entrypoint for one in described)
-
-
-def _searches(policy: ToolPolicy) -> bool:
-    """May the agent be offered tools that its policy does not name?"""
-    return policy.allowlist is None and policy.selection_strategy != "static"
-
-
-def _names_all(policy: ToolPolicy, active: Mapping[str, int]) -> bool:
-    """Does the policy name all its tools explicitly, and no more than the cap?"""
-    if policy.selection_strategy == "static":
-        return True
-    return policy.allowlist is not None and len(active) <= policy.max_tools_in_prompt

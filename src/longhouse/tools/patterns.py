@@ -7,36 +7,23 @@ unambiguous if each must contain a character that the inner repetition cannot ma
 import re
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final
+from re import _compiler, _parser  # type: ignore[attr-defined]  # the parser of `re`, which has no public name
+from typing import Any, Final
 
 LONGEST: Final = 500
 MANY: Final = 50
 """A repetition with a higher bound counts as unbounded."""
 
-_TOKEN: Final = re.compile(
-    r"""(?P<open>\((?:\?(?::|=|!|<=|<!|P?<[A-Za-z]\w*>))?)
-    | (?P<close>\))
-    | (?P<bar>\|)
-    | (?P<repeat>(?:[*+?]|\{[0-9]+(?:,[0-9]*)?\})\??)
-    | (?P<atom>\[\^?\]?(?:\\.|[^\]\\])*\]|\\x[0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}|\\.|.)""",
-    re.VERBOSE | re.DOTALL,
-)
+_QUOTED: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
+_FOREIGN: Final = re.compile(r"\(\?(?!:|=|!|<=|<!|P?<[A-Za-z])")
+"""Groups that only Python understands: JSON Schema uses the JavaScript dialect."""
 _LETTERS: Final = (*map(chr, range(128)), "\xa0", "é", "ж", "中", "😀")
-_ZERO_WIDTH: Final = frozenset({"^", "$", r"\b", r"\B", r"\A", r"\Z"})
+_REPEATS: Final = (_parser.MAX_REPEAT, _parser.MIN_REPEAT, _parser.POSSESSIVE_REPEAT)
+_ZERO_WIDTH: Final = (_parser.AT, _parser.ASSERT, _parser.ASSERT_NOT)
 
-
-@dataclass(slots=True)
-class _Item:
-    """An atom or a group of alternatives, with its repetition."""
-
-    atom: str = ""
-    ways: list[list["_Item"]] = field(default_factory=list)
-    looks: bool = False
-    """A look-around: it consumes nothing."""
-    least: int = 1
-    is_loop: bool = False
+_Item = tuple[Any, Any]
+"""A part of a parsed pattern: its kind, and what it holds."""
 
 
 @lru_cache(maxsize=1024)
@@ -44,89 +31,70 @@ def problem(pattern: str) -> str | None:
     """Why this pattern is refused."""
     if len(pattern) > LONGEST:
         return f"the pattern has more than {LONGEST} characters"
-    # Python's parser needs a P in named groups; JSON Schema uses the JavaScript dialect.
-    pattern = re.sub(r"\(\?<(?=[A-Za-z])", "(?P<", pattern)
+    if foreign := _FOREIGN.search(_QUOTED.sub("x", pattern)):
+        return f"the pattern is not valid: {foreign.string[foreign.start() :][:4]}… is not understood"
     try:
         with warnings.catch_warnings(action="ignore"):
-            re.compile(pattern)
-        root = _parsed(pattern)
+            # Python's parser needs a P in named groups.
+            re.compile(pattern := re.sub(r"\(\?<(?=[A-Za-z])", "(?P<", pattern))
+            items = list(_items(_parser.parse(pattern)))
     except (re.error, RecursionError, OverflowError, ValueError) as error:
         return f"the pattern is not valid: {error}"
-    if any(_is_endless(item) for item in _items(root)):
+    if any(_is_endless(item) for item in items):
         return "the pattern may take forever: it repeats what already repeats"
     return None
 
 
-def _parsed(pattern: str) -> list[list[_Item]]:
-    ways: list[list[_Item]] = [[]]
-    outer: list[list[list[_Item]]] = []
-    for token in _TOKEN.finditer(pattern):
-        match token.lastgroup:
-            case "open":
-                group = _Item(ways=[[]], looks=token[0] not in ("(", "(?:") and not token[0].endswith(">"))
-                if pattern.startswith("(?", token.start()) and token[0] == "(":
-                    raise ValueError(f"{pattern[token.start() : token.start() + 4]}… is not understood")
-                ways[-1].append(group)
-                outer.append(ways)
-                ways = group.ways
-            case "close":
-                ways = outer.pop()
-            case "bar":
-                ways.append([])
-            case "repeat":
-                _repeat(ways[-1][-1], token[0].removesuffix("?") or "?")
-            case _:
-                ways[-1].append(_Item(atom=token[0]))
-    return ways
+def _items(pattern: Any) -> Iterator[_Item]:
+    """The items of a pattern, and those inside them."""
+    waiting = [pattern]
+    while waiting:
+        for kind, held in waiting.pop().data:
+            yield kind, held
+            waiting += _parts(held)
 
 
-def _repeat(item: _Item, how: str) -> None:
-    least, _, most = how.strip("{}").partition(",")
-    if how in ("*", "+", "?"):
-        least, most = ("1", "") if how == "+" else ("0", "1" if how == "?" else "")
-    elif "," not in how:
-        most = least
-    item.least = min(item.least, int(least))
-    item.is_loop = item.is_loop or not most or int(most) > MANY
+def _parts(held: Any) -> list[Any]:
+    """The patterns inside an item: the body of a group or a repetition, or alternatives."""
+    parts = (held[-1] if isinstance(held[-1], list) else held[-1:]) if isinstance(held, tuple) else ()
+    return [part for part in parts if isinstance(part, _parser.SubPattern)]
 
 
-def _items(ways: list[list[_Item]]) -> Iterator[_Item]:
-    for item in (item for way in ways for item in way):
-        yield item
-        yield from _items(item.ways)
+def _is_loop(item: _Item) -> bool:
+    return item[0] in _REPEATS and item[1][1] > MANY
 
 
 def _is_endless(item: _Item) -> bool:
-    if not item.is_loop or not item.ways:
-        return False
-    inner = [one for one in _items(item.ways) if one.is_loop]
-    eaten = frozenset[str]().union(*(_eats(one) for one in inner))
-    return bool(inner) and not _divides(item, eaten)
+    inner = [one for one in _items(item[1][2]) if _is_loop(one)] if _is_loop(item) else []
+    eaten = frozenset[str]().union(*(_letters(*one) for loop in inner for one in _items(loop[1][2])))
+    return bool(inner) and not _divides(item[1][2], eaten)
 
 
-def _divides(item: _Item, eaten: frozenset[str]) -> bool:
-    """Must this item consume a character that is not in `eaten`?"""
-    if item.looks or item.atom in _ZERO_WIDTH:
-        return False
-    if item.ways:
-        return all(any(one.least > 0 and _divides(one, eaten) for one in way) for way in item.ways)
-    return _letters(item.atom).isdisjoint(eaten)
+def _divides(pattern: Any, eaten: frozenset[str]) -> bool:
+    """Must this pattern consume a character that is not in `eaten`?"""
+    for kind, held in pattern.data:
+        parts = _parts(held)
+        if kind in _ZERO_WIDTH or (kind in _REPEATS and held[0] == 0):
+            continue
+        if all(_divides(part, eaten) for part in parts) if parts else _letters(kind, held).isdisjoint(eaten):
+            return True
+    return False
 
 
-def _eats(item: _Item) -> frozenset[str]:
-    if not item.ways:
-        return _letters(item.atom)
-    return frozenset[str]().union(*(_letters(one.atom) for one in _items(item.ways) if not one.ways))
+def _letters(kind: Any, held: Any) -> frozenset[str]:
+    """The characters that an item matches by itself; all of them if that is not known."""
+    if kind is _parser.GROUPREF:
+        return frozenset(_LETTERS)
+    if kind in _ZERO_WIDTH or _parts(held):
+        return frozenset()
+    return _matched(tuple(held) if kind is _parser.IN else ((kind, held),))
 
 
 @lru_cache(maxsize=1024)
-def _letters(atom: str) -> frozenset[str]:
-    """The characters that an atom matches; all of them if that is not known."""
-    if atom in _ZERO_WIDTH:
-        return frozenset()
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            one = re.compile(atom, re.DOTALL)
-    except re.error:  # a reference to a group
-        return frozenset(_LETTERS)
-    return frozenset(letter for letter in (*_LETTERS, *atom) if one.fullmatch(letter))
+def _matched(members: tuple[_Item, ...]) -> frozenset[str]:
+    """The characters of a class, of those above and those that it names."""
+    named = [held for kind, held in members if kind is _parser.LITERAL]
+    ends = [end for kind, held in members if kind is _parser.RANGE for end in held]
+    atom = members if members[0][0] in (_parser.ANY, _parser.NOT_LITERAL) else [(_parser.IN, list(members))]
+    one = _compiler.compile(_parser.SubPattern(_parser.State(), list(atom)), re.DOTALL | re.UNICODE)
+    return frozenset(letter for letter in (*_LETTERS, *map(chr, named + ends)) if one.fullmatch(letter))

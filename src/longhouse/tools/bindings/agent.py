@@ -6,27 +6,25 @@ import pydantic
 from pydantic import Field
 
 from longhouse.agents.delegation import AgentTask
-from longhouse.agents.tool import ToolType
-from longhouse.agents.tool_descriptor import ToolDescriptor
+from longhouse.agents.tool import Tool, ToolType
 from longhouse.journal.events import Fault
 from longhouse.journal.roles import Role
 from longhouse.tools.base import BaseTool
-from longhouse.tools.bindings.base import Work, unfit
+from longhouse.tools.bindings.base import Binding, Work, unfit
 from longhouse.tools.context import ToolContext
 
 
-class AgentBinding:
+def agent_binding(tool: Tool) -> Binding:
     """An agent as a tool. The call does not run here: it opens a session, and the end of its turn is the outcome."""
 
-    def __init__(self, descriptor: ToolDescriptor) -> None:
-        self.tool = descriptor.tool
-
-    def bind(self, arguments: str) -> Work | Fault:
+    def bind(arguments: str) -> Work | Fault:
         try:
             AgentTask.model_validate_json(arguments)
         except pydantic.ValidationError as error:
-            return unfit(self.tool.name, error)
+            return unfit(tool.name, error)
         return _not_performed
+
+    return Binding(tool, bind)
 
 
 async def _not_performed(context: ToolContext, config: Any) -> Any:
@@ -38,7 +36,6 @@ class CollectTool(BaseTool):
 
     tool_role: ClassVar[Role] = "collects"
     tool_type: ClassVar[ToolType] = "meta"
-    collects: ClassVar[bool] = True
 
     handle: str = Field(description="The handle that the call returned")
 

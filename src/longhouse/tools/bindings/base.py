@@ -1,9 +1,9 @@
-"""The Binding protocol, from arguments to a callable, and the binding of a BaseTool class."""
+"""Binding, from the arguments of a tool to work that can run, and the binding of a BaseTool class."""
 
 import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import pydantic
 
@@ -27,42 +27,30 @@ Work = Callable[[ToolContext, ToolConfig], Awaitable[Any]] | Blocking
 """A call that is ready to run."""
 
 
-class Binding(Protocol):
-    """A tool and what runs it: a class, an MCP server, a remote endpoint."""
+@dataclass(slots=True)
+class Binding:
+    """A tool and what runs it: a class, a remote endpoint, an MCP server or an agent."""
 
-    @property
-    def tool(self) -> Tool: ...
+    tool: Tool
+    bind: Callable[[str], Work | Fault]
+    """From the arguments to the work, or to a fault for the model that says why they do not fit. Nothing runs yet."""
+    is_refused: bool = False
+    """The descriptor is not allowed: the tool is not offered, and a call returns the fault."""
 
-    def bind(self, arguments: str) -> Work | Fault:
-        """The work, or a fault for the model that says why the arguments do not fit. Nothing runs yet."""
-        ...
 
-
-class ClassBinding:
+def class_binding(cls: type[BaseTool], descriptor: ToolDescriptor | None = None) -> Binding:
     """A subclass of BaseTool under the descriptor of one catalog version."""
+    tool = cls.described(descriptor)
 
-    def __init__(self, cls: type[BaseTool], descriptor: ToolDescriptor | None = None) -> None:
-        self.tool = cls.described(descriptor)
-        self._cls = cls
-
-    def bind(self, arguments: str) -> Work | Fault:
+    def bind(arguments: str) -> Work | Fault:
         try:
-            parsed = self._cls.model_validate_json(arguments or "{}")
+            parsed = cls.model_validate_json(arguments or "{}")
         except pydantic.ValidationError as error:
-            return unfit(self.tool.name, error)
+            return unfit(tool.name, error)
         call = parsed.__call__
         return call if inspect.iscoroutinefunction(call) else Blocking(call)
 
-
-@dataclass(frozen=True, slots=True)
-class RefusedBinding:
-    """A tool that is not offered because its descriptor is not allowed; a call returns the fault."""
-
-    tool: Tool
-    fault: Fault
-
-    def bind(self, arguments: str) -> Work | Fault:
-        return self.fault
+    return Binding(tool, bind)
 
 
 def unfit(tool: str, error: pydantic.ValidationError) -> Fault:

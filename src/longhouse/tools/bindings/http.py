@@ -26,10 +26,10 @@ from longhouse.models.http_client import (
 )
 from longhouse.redaction import Redaction, redaction_of
 from longhouse.tools.arguments import BadSchema, Check, checker, read
-from longhouse.tools.bindings.base import Work
+from longhouse.tools.bindings.base import Binding, Work
 from longhouse.tools.config import ToolConfig
 from longhouse.tools.context import ToolContext
-from longhouse.tools.uncertain import CallError, NotBegun
+from longhouse.tools.outcomes import CallError, NotBegun
 
 MOST_BYTES: Final = 4 * 2**20
 """Maximum bytes of a response, compressed or not."""
@@ -37,15 +37,15 @@ MOST_BYTES: Final = 4 * 2**20
 _LOST_ON_THE_WAY: Final = (502, 504)
 """Status of a gateway that forwarded the request and got no valid response."""
 
-SecretOf = Callable[[str], str | None]
-"""Resolves a secret reference in this process."""
+SecretFor = Callable[[str, str], str | None]
+"""Gives the secret of a name for calls to an address."""
 
 
 class RemoteError(CallError):
     """A call of a remote tool failed; the agent reads the message."""
 
 
-class RemoteBinding:
+class RemoteBinding(Binding):
     """A catalog tool at an HTTP endpoint. Its secret is resolved for each call and sent nowhere else."""
 
     def __init__(
@@ -55,17 +55,17 @@ class RemoteBinding:
         http: aiohttp.ClientSession,
         *,
         api_key_ref: str | None = None,
-        secret_of: SecretOf = lambda ref: None,
+        secret_for: SecretFor = lambda ref, url: None,
         most_bytes: int = MOST_BYTES,
     ) -> None:
-        self.tool = tool
-        self._url = parse(endpoint)
+        super().__init__(tool, self._bind)
+        self._endpoint, self._url = endpoint, parse(endpoint)
         self._http = http
         self._api_key_ref = api_key_ref
-        self._secret_of = secret_of
+        self._secret_for = secret_for
         self._most_bytes = most_bytes
 
-    def bind(self, arguments: str) -> Work | Fault:
+    def _bind(self, arguments: str) -> Work | Fault:
         try:
             given = read(self.tool.name, arguments, self._check)
         except BadSchema as error:
@@ -109,7 +109,7 @@ class RemoteBinding:
     def _secret(self) -> str | None:
         if self._api_key_ref is None:
             return None
-        secret = self._secret_of(self._api_key_ref)
+        secret = self._secret_for(self._api_key_ref, self._endpoint)
         if not secret:
             raise RemoteError(f"{self.tool.name} needs the secret {self._api_key_ref!r}, which is not set here")
         if not can_be_sent(secret):
@@ -123,27 +123,23 @@ class RemoteBinding:
         if kind != "application/json" and not kind.endswith("+json"):
             raise RemoteError(f"{name} answered with {hidden.quoted(kind)}, which is not JSON", in_doubt=True)
         try:
-            said = msgspec.json.decode(await answer.body())
+            result = msgspec.json.decode(await answer.body())
             # Encoded again, so that redaction finds a returned secret however it was escaped.
-            return said if isinstance(said, str) else msgspec.json.encode(said).decode()
+            return result if isinstance(result, str) else msgspec.json.encode(result).decode()
         except (msgspec.DecodeError, UnicodeError, RecursionError):
-            raise RemoteError(f"{name} sent what is not valid JSON", in_doubt=True) from None
+            raise RemoteError(f"{name} sent an answer that is not valid JSON", in_doubt=True) from None
 
 
 @asynccontextmanager
 async def open_remote(egress: Egress, *, lookup: Lookup = look_up) -> AsyncIterator[aiohttp.ClientSession]:
     """The connection pool of all remote tools; it connects only where the egress rules allow it."""
-    async with open_session(egress, lookup=lookup, traces=[_tracing()]) as http:
-        yield http
-
-
-def _tracing() -> aiohttp.TraceConfig:
-    """Sets the event of a request when its connection is established, after DNS, TCP and TLS."""
 
     async def connected(http: aiohttp.ClientSession, trace: Any, params: Any) -> None:
         if isinstance(trace.trace_request_ctx, asyncio.Event):
             trace.trace_request_ctx.set()
 
+    # Sets the event of a request when its connection is established, after DNS, TCP and TLS.
     tracing = aiohttp.TraceConfig()
     tracing.on_connection_create_end.append(connected)
-    return tracing
+    async with open_session(egress, lookup=lookup, traces=[tracing]) as http:
+        yield http

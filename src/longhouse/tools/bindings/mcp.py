@@ -13,11 +13,11 @@ from longhouse.agents.tool import Tool
 from longhouse.journal.events import Effect, Fault
 from longhouse.journal.messages import clean
 from longhouse.redaction import Redaction
-from longhouse.tools.arguments import BadSchema, Check, checker, read
-from longhouse.tools.bindings.base import Work
-from longhouse.tools.bounded import bounded
+from longhouse.tools.arguments import BadSchema, checker, read
+from longhouse.tools.bindings.base import Binding, Work
 from longhouse.tools.config import ToolConfig
 from longhouse.tools.context import ToolContext
+from longhouse.tools.outcomes import bounded
 
 MAX_DESCRIPTION: Final = 4_000
 MAX_SCHEMA: Final = 100_000
@@ -39,68 +39,54 @@ class McpToolError(Exception):
     """The tool reported an error; the agent reads its message."""
 
 
-class McpBinding:
-    def __init__(self, server: str, told: mcp_types.Tool, call: Call, *, timeout: float, secrets: Redaction) -> None:
-        self.tool = _described(server, told, timeout, secrets)
-        self._name = told.name
-        self._call = call
-        self._secrets = secrets
-        self._check = _check(told.input_schema)
+def mcp_binding(server: str, listed: mcp_types.Tool, call: Call, *, timeout: float, secrets: Redaction) -> Binding:
+    """The binding of a tool as its server lists it; Unusable if agents cannot be offered it."""
+    tool = _described(server, listed, timeout, secrets)
+    try:
+        check = checker(listed.input_schema)
+    except BadSchema as error:
+        raise Unusable("its schema is not valid") from error
 
-    def bind(self, arguments: str) -> Work | Fault:
-        given = read(self.tool.name, arguments, self._check)
+    def bind(arguments: str) -> Work | Fault:
+        given = read(tool.name, arguments, check)
         if isinstance(given, Fault):
             return given
 
         async def work(context: ToolContext, config: ToolConfig) -> str:
-            result = await self._call(self._name, given, context)
-            text = self._secrets.hide(text_of(result))
+            result = await call(listed.name, given, context)
+            text = secrets.hide(text_of(result))
             if result.is_error:
-                raise McpToolError(text or f"{self.tool.name} failed and did not say why")
+                raise McpToolError(text or f"{tool.name} failed and did not say why")
             return bounded(text, config.execution.mcp_context_limit)
 
         return work
 
-
-def _check(schema: dict[str, Any]) -> Check:
-    try:
-        return checker(schema)
-    except BadSchema as error:
-        raise Unusable("its schema is not valid") from error
+    return Binding(tool, bind)
 
 
-def _described(server: str, told: mcp_types.Tool, timeout: float, secrets: Redaction) -> Tool:
-    if not _NAME.fullmatch(told.name):
+def _described(server: str, listed: mcp_types.Tool, timeout: float, secrets: Redaction) -> Tool:
+    if not _NAME.fullmatch(listed.name):
         raise Unusable("its name is not made of letters, digits, _, -, . and /")
-    schema = told.input_schema
+    schema = listed.input_schema
     encoded = msgspec.json.encode(schema, order="sorted")
     if len(encoded) > MAX_SCHEMA:
         raise Unusable(f"its schema has more than {MAX_SCHEMA} bytes")
     if schema.get("type") != "object":
         raise Unusable("its schema does not describe an object")
-    description = clean(secrets.hide(told.description or told.title or ""))[:MAX_DESCRIPTION]
+    description = clean(secrets.hide(listed.description or listed.title or ""))[:MAX_DESCRIPTION]
+    hints = listed.annotations
+    effect: Effect = "idempotent" if hints and hints.idempotent_hint else "once"
+    # A version number from a hash of the content, since MCP tools have no versions: the same in every process.
+    digest = hashlib.sha256(encoded + b"\0" + description.encode()).digest()
     return Tool(
-        name=f"{server}.{told.name}",
+        name=f"{server}.{listed.name}",
         description=description,
         schema=schema,
-        version=_version(encoded, description),
-        effect=_effect(told),
+        version=int.from_bytes(digest[:3], "big") + 1,
+        effect="read" if hints and hints.read_only_hint else effect,
         timeout=timeout,
         max_output=NO_LIMIT,
     )
-
-
-def _version(schema: bytes, description: str) -> int:
-    """A version number from a hash of the content, since MCP tools have no versions: the same in every process."""
-    digest = hashlib.sha256(schema + b"\0" + description.encode()).digest()
-    return int.from_bytes(digest[:3], "big") + 1
-
-
-def _effect(told: mcp_types.Tool) -> Effect:
-    hints = told.annotations
-    if hints and hints.read_only_hint:
-        return "read"
-    return "idempotent" if hints and hints.idempotent_hint else "once"
 
 
 def text_of(result: mcp_types.CallToolResult) -> str:
@@ -133,14 +119,10 @@ def _words(block: mcp_types.ContentBlock) -> str:
         case "resource_link":
             return f"[link to {block.name}: {block.uri}]"
         case _:
-            return _embedded(block.resource)
-
-
-def _embedded(resource: mcp_types.TextResourceContents | mcp_types.BlobResourceContents) -> str:
-    text = getattr(resource, "text", None)
-    if text is not None:
-        return str(text)
-    return f"[file {resource.uri}, {resource.mime_type or 'of unknown type'}, {_size(getattr(resource, 'blob', ''))}]"
+            resource = block.resource
+            if isinstance(resource, mcp_types.TextResourceContents):
+                return resource.text
+            return f"[file {resource.uri}, {resource.mime_type or 'of unknown type'}, {_size(resource.blob)}]"
 
 
 def _size(base64: str) -> str:

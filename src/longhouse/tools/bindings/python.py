@@ -8,13 +8,12 @@ from typing import Any, Final, TypeGuard
 
 import structlog
 
-from longhouse.agents.tool import Tool
 from longhouse.agents.tool_descriptor import ToolDescriptor
 from longhouse.errors import LonghouseError
 from longhouse.journal.events import Fault
 from longhouse.journal.messages import clean
 from longhouse.tools.base import BaseTool
-from longhouse.tools.bindings.base import Binding, ClassBinding, RefusedBinding, Work
+from longhouse.tools.bindings.base import Binding, Work, class_binding
 
 log = structlog.get_logger()
 
@@ -41,6 +40,10 @@ class EntrypointError(LonghouseError):
     """This entrypoint gives no tool; the message says why."""
 
 
+class Weakened(EntrypointError):  # noqa: N818 - it says what the descriptor is
+    """The descriptor of the tool is less careful than its class."""
+
+
 def check(entrypoint: str, allowed_packages: Sequence[str]) -> str | None:
     """Why this entrypoint is not allowed. Only its text is checked: nothing is imported or searched."""
     if len(entrypoint) > LONGEST:
@@ -48,7 +51,8 @@ def check(entrypoint: str, allowed_packages: Sequence[str]) -> str | None:
     found = _ENTRYPOINT.fullmatch(entrypoint)
     if not found or "__" in entrypoint:
         return "an entrypoint looks like package.module:ClassName, in plain public names"
-    if not any(_is_within(found["module"], package) for package in (OURS, *allowed_packages)):
+    packages = (OURS, *(package for package in map(str.strip, allowed_packages) if package))
+    if not any(f"{found['module']}.".startswith(f"{package}.") for package in packages):
         return f"{found['module']} is not in a package that tools may come from"
     return None
 
@@ -78,52 +82,39 @@ def known(entrypoint: str) -> type[BaseTool] | None:
     return found if _is_tool(found) else None
 
 
+def class_of(descriptor: ToolDescriptor, allowed_packages: Sequence[str]) -> type[BaseTool]:
+    """The class that a descriptor names; Weakened if the descriptor is less careful than the class."""
+    cls = load(descriptor.runtime_binding.python_entrypoint or "", allowed_packages)
+    if found := descriptor.weakened(cls.descriptor()):
+        raise Weakened(": ".join(found))
+    return cls
+
+
 def bound(descriptor: ToolDescriptor, allowed_packages: Sequence[str]) -> Binding:
-    """The binding of an entrypoint. A descriptor that is less careful than its class is refused."""
-    binding = EntrypointBinding(descriptor, allowed_packages)
-    if binding.weakened is None:
-        return binding
-    message = "a tool is not offered: its descriptor is less careful than its class"
-    log.warning("tool_refused", message=message, tool=descriptor.ref, reason=binding.weakened.message)
-    return RefusedBinding(descriptor.tool, binding.weakened)
+    """The binding of an entrypoint. If its class cannot be loaded, every call tries again and returns the fault."""
 
-
-class EntrypointBinding:
-    """A class named by the catalog. If it cannot be loaded, every call retries and returns the fault."""
-
-    def __init__(self, descriptor: ToolDescriptor, allowed_packages: Sequence[str]) -> None:
-        self._descriptor = descriptor
-        self._allowed = tuple(allowed_packages)
-        self.weakened: Fault | None = None
-        """Set if the class was loaded and the descriptor is less careful than the class."""
-        self._loaded = self._load()
-
-    @property
-    def fault(self) -> Fault | None:
-        """Why the last attempt to load it failed."""
-        return self._loaded if isinstance(self._loaded, Fault) else None
-
-    @property
-    def tool(self) -> Tool:
-        return self._loaded.tool if isinstance(self._loaded, ClassBinding) else self._descriptor.tool
-
-    def bind(self, arguments: str) -> Work | Fault:
-        if isinstance(self._loaded, Fault):
-            self._loaded = self._load()
-        return self._loaded if isinstance(self._loaded, Fault) else self._loaded.bind(arguments)
-
-    def _load(self) -> ClassBinding | Fault:
+    def load_and_bind(arguments: str) -> Work | Fault:
         try:
-            cls = load(self._descriptor.runtime_binding.python_entrypoint or "", self._allowed)
+            loaded = class_binding(class_of(descriptor, allowed_packages), descriptor)
         except EntrypointError as error:
-            return self._fault(str(error))
-        if found := self._descriptor.weakened(cls.descriptor()):
-            self.weakened = self._fault(": ".join(found))
-            return self.weakened
-        return ClassBinding(cls, self._descriptor)
+            return fault_of(descriptor, error)
+        binding.tool, binding.bind = loaded.tool, loaded.bind
+        return binding.bind(arguments)
 
-    def _fault(self, why: str) -> Fault:
-        return Fault(code="tool_failed", message=clean(f"{self._descriptor.name} cannot be used: {why}")[:2000])
+    binding = Binding(descriptor.tool, load_and_bind)
+    try:
+        return class_binding(class_of(descriptor, allowed_packages), descriptor)
+    except Weakened as error:
+        fault = fault_of(descriptor, error)
+        message = "a tool is not offered: its descriptor is less careful than its class"
+        log.warning("tool_refused", message=message, tool=descriptor.ref, reason=fault.message)
+        return Binding(descriptor.tool, lambda arguments: fault, is_refused=True)
+    except EntrypointError:
+        return binding
+
+
+def fault_of(descriptor: ToolDescriptor, error: EntrypointError) -> Fault:
+    return Fault(code="tool_failed", message=clean(f"{descriptor.name} cannot be used: {error}")[:2000])
 
 
 def _place(entrypoint: str) -> tuple[str, str]:
@@ -134,8 +125,3 @@ def _place(entrypoint: str) -> tuple[str, str]:
 
 def _is_tool(found: object) -> TypeGuard[type[BaseTool]]:
     return isinstance(found, type) and issubclass(found, BaseTool) and found is not BaseTool
-
-
-def _is_within(module: str, package: str) -> bool:
-    package = package.strip()
-    return bool(package) and (module == package or module.startswith(f"{package}."))

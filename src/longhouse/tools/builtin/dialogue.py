@@ -1,8 +1,8 @@
 """Dialogue tools: ask the user a question, give the final answer."""
 
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field
 
 from longhouse.agents.tool import ToolType
 from longhouse.journal.roles import Role
@@ -27,6 +27,20 @@ class ClarificationTool(BaseTool):
         return "\n".join(self.questions)
 
 
+def _read_steps(given: Any) -> list[str]:
+    steps = [given] if isinstance(given, str) else given
+    return [step for step in steps if isinstance(step, str)] if isinstance(steps, list) else []
+
+
+# The answer may already be streaming to the client: the other fields are parsed leniently.
+_Reasoning = Annotated[str, BeforeValidator(lambda given: given if isinstance(given, str) else "")]
+_Steps = Annotated[list[str], BeforeValidator(_read_steps)]
+_Status = Annotated[
+    Literal["completed", "failed"],
+    BeforeValidator(lambda given: "failed" if str(given).strip().lower().startswith("fail") else "completed"),
+]
+
+
 class FinalAnswerTool(BaseTool):
     """Give the final answer to the user's request and end the work on it."""
 
@@ -35,28 +49,10 @@ class FinalAnswerTool(BaseTool):
     inline: ClassVar[bool] = True
     finishes: ClassVar[bool] = True
 
-    reasoning: str = Field(default="", description="Why the work is done")
-    completed_steps: list[str] = Field(default_factory=list, description="What was done")
+    reasoning: _Reasoning = Field(default="", description="Why the work is done")
+    completed_steps: _Steps = Field(default_factory=list, description="What was done")
     answer: str = Field(description="The complete answer, in the language of the user")
-    status: Literal["completed", "failed"] = Field(default="completed", description="Was the request fulfilled?")
-
-    # The answer may already be streaming to the client: the other fields are parsed leniently.
-
-    @field_validator("reasoning", mode="before")
-    @classmethod
-    def _read_reasoning(cls, given: Any) -> str:
-        return given if isinstance(given, str) else ""
-
-    @field_validator("completed_steps", mode="before")
-    @classmethod
-    def _read_steps(cls, given: Any) -> list[str]:
-        steps = [given] if isinstance(given, str) else given
-        return [step for step in steps if isinstance(step, str)] if isinstance(steps, list) else []
-
-    @field_validator("status", mode="before")
-    @classmethod
-    def _read_status(cls, given: Any) -> str:
-        return "failed" if str(given).strip().lower().startswith("fail") else "completed"
+    status: _Status = Field(default="completed", description="Was the request fulfilled?")
 
     async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
         context.state = self.status.upper()

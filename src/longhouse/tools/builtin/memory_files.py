@@ -1,22 +1,20 @@
 """The ten memory tools: long-term files under `memory_dir` that an agent keeps across conversations."""
 
-import functools
-from collections.abc import Callable, Coroutine
-from typing import Any, ClassVar, Final, ParamSpec
+from typing import Any, ClassVar, Final
 
 from pydantic import Field
 
 from longhouse.journal.events import Effect
 from longhouse.journal.messages import clean
 from longhouse.store import memory_files
-from longhouse.store.memory_files import MAX_ENTRIES, MAX_FILE, MAX_SCOPE, File, Scope, Verdict
+from longhouse.store.memory_files import MAX_ENTRIES, MAX_FILE, MAX_SCOPE, File, Memories, Scope, Verdict
 from longhouse.tools.base import BaseTool
+from longhouse.tools.builtin.memory_paths import ROOT, MemoryRefused, normalised
 from longhouse.tools.context import ToolContext
-from longhouse.tools.memory_access import ROOT, BadPath, Memory, plain
 
-PATH: Final = f"A path inside {ROOT}, such as people/ann.md"
+_PATH: Final = f"A path inside {ROOT}, such as people/ann.md"
 
-WHY: Final[dict[Verdict, str]] = {
+_WHY: Final[dict[Verdict, str]] = {
     "missing": "there is no {path}",
     "exists": "{path} is there already; change it with updatefiletool, or delete it first",
     "is_file": "{path} is a file",
@@ -30,147 +28,133 @@ WHY: Final[dict[Verdict, str]] = {
     "forgotten": "this conversation was deleted: nothing of it is written down any more",
 }
 
-P = ParamSpec("P")
 
+class MemoryCall:
+    """The work of a memory tool is in `use`; a refusal becomes text that begins with `Error: `."""
 
-class PathRefused(Exception):  # noqa: N818 - it says what happened to the call
-    """The operation is refused; the agent reads the message."""
-
-
-def told(call: Callable[P, Coroutine[Any, Any, str]]) -> Callable[P, Coroutine[Any, Any, str]]:
-    """Decorator: turns errors into text that begins with `Error: `."""
-
-    @functools.wraps(call)
-    async def wrapper(*args: P.args, **kwargs: P.kwargs) -> str:
+    async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
         try:
-            return await call(*args, **kwargs)
-        except (BadPath, PathRefused) as error:
+            if context.services.memory is None:
+                raise MemoryRefused("no memory is set up here")
+            return await self.use(context.services.memory, scope_of(context), context.key)
+        except MemoryRefused as error:
             return f"Error: {error}"
 
-    return wrapper
+    async def use(self, memory: Memories, scope: Scope, key: str) -> str:
+        raise NotImplementedError
 
 
-class CreateFileTool(BaseTool):
+class CreateFileTool(MemoryCall, BaseTool):
     """Create a new file in your long-term memory, together with the directories it stands in."""
 
     effect: ClassVar[Effect] = "idempotent"
 
-    path: str = Field(description=PATH)
+    path: str = Field(description=_PATH)
     content: str = Field(default="", description="The text of the file; link to others as [[people/ann]]")
 
-    @told
-    async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
+    async def use(self, memory: Memories, scope: Scope, key: str) -> str:
         path, content = _below_root(self.path), clean(self.content)
-        return _done(await _memory(context).write(scope_of(context), path, content, key=context.key), path)
+        return _done(await memory.write(scope, path, content, key=key), path)
 
 
-class ReadFileTool(BaseTool):
+class ReadFileTool(MemoryCall, BaseTool):
     """Read a file of your long-term memory."""
 
-    path: str = Field(description=PATH)
+    path: str = Field(description=_PATH)
 
-    @told
-    async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
-        path = plain(self.path)
-        return _text(await _memory(context).read(scope_of(context), path), path)
+    async def use(self, memory: Memories, scope: Scope, key: str) -> str:
+        path = normalised(self.path)
+        return _text(await memory.read(scope, path), path)
 
 
-class UpdateFileTool(BaseTool):
+class UpdateFileTool(MemoryCall, BaseTool):
     """Change a file of your long-term memory: the first place that reads old_content will read new_content."""
 
     effect: ClassVar[Effect] = "idempotent"
 
-    path: str = Field(description=PATH)
+    path: str = Field(description=_PATH)
     old_content: str = Field(description="The passage to replace, exactly as it is; empty only for an empty file")
     new_content: str = Field(description="What stands there afterwards")
 
-    @told
-    async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
+    async def use(self, memory: Memories, scope: Scope, key: str) -> str:
         path, old, new = _below_root(self.path), clean(self.old_content), clean(self.new_content)
-        return _done(await _memory(context).update(scope_of(context), path, old, new, key=context.key), path)
+        return _done(await memory.update(scope, path, old, new, key=key), path)
 
 
-class DeleteFileTool(BaseTool):
+class DeleteFileTool(MemoryCall, BaseTool):
     """Delete a file, or an empty directory, of your long-term memory."""
 
     effect: ClassVar[Effect] = "idempotent"
 
-    path: str = Field(description=PATH)
+    path: str = Field(description=_PATH)
 
-    @told
-    async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
+    async def use(self, memory: Memories, scope: Scope, key: str) -> str:
         path = _below_root(self.path)
-        return _done(await _memory(context).delete(scope_of(context), path, key=context.key), path)
+        return _done(await memory.delete(scope, path, key=key), path)
 
 
-class CheckIfFileExistsTool(BaseTool):
+class CheckIfFileExistsTool(MemoryCall, BaseTool):
     """Say True or False: is there such a file in your long-term memory?"""
 
-    path: str = Field(description=PATH)
+    path: str = Field(description=_PATH)
 
-    @told
-    async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
-        return str(await _memory(context).exists(scope_of(context), plain(self.path), directory=False))
+    async def use(self, memory: Memories, scope: Scope, key: str) -> str:
+        return str(await memory.exists(scope, normalised(self.path), directory=False))
 
 
-class CreateDirTool(BaseTool):
+class CreateDirTool(MemoryCall, BaseTool):
     """Create a directory in your long-term memory, together with those it stands in."""
 
     effect: ClassVar[Effect] = "idempotent"
 
     path: str = Field(description=f"A path inside {ROOT}, such as people")
 
-    @told
-    async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
+    async def use(self, memory: Memories, scope: Scope, key: str) -> str:
         path = _below_root(self.path)
-        return _done(await _memory(context).make_dir(scope_of(context), path, key=context.key), path)
+        return _done(await memory.make_dir(scope, path, key=key), path)
 
 
-class CheckIfDirExistsTool(BaseTool):
+class CheckIfDirExistsTool(MemoryCall, BaseTool):
     """Say True or False: is there such a directory in your long-term memory?"""
 
     path: str = Field(description=f"A path inside {ROOT}, such as people")
 
-    @told
-    async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
-        return str(await _memory(context).exists(scope_of(context), plain(self.path), directory=True))
+    async def use(self, memory: Memories, scope: Scope, key: str) -> str:
+        return str(await memory.exists(scope, normalised(self.path), directory=True))
 
 
-class GetSizeTool(BaseTool):
+class GetSizeTool(MemoryCall, BaseTool):
     """Tell the size in bytes of a file, or of everything in a directory, of your long-term memory."""
 
     path: str = Field(default="", description=f"A path inside {ROOT}; empty for all of it")
 
-    @told
-    async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
-        path = plain(self.path)
-        size = await _memory(context).size(scope_of(context), path)
+    async def use(self, memory: Memories, scope: Scope, key: str) -> str:
+        path = normalised(self.path)
+        size = await memory.size(scope, path)
         return _done("missing", path) if size is None else str(size)
 
 
-class GetListFilesTool(BaseTool):
+class GetListFilesTool(MemoryCall, BaseTool):
     """List the files and directories of your long-term memory, one path a line; directories end with a slash."""
 
     path: str = Field(default="", description=f"A directory inside {ROOT}; empty for all of it")
 
-    @told
-    async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
-        memory, scope, path = _memory(context), scope_of(context), plain(self.path)
+    async def use(self, memory: Memories, scope: Scope, key: str) -> str:
+        path = normalised(self.path)
         entries = await memory.list(scope, path)
         if not entries and not await memory.exists(scope, path, directory=True):
             return _done("is_file" if await memory.exists(scope, path, directory=False) else "missing", path)
         return "\n".join(f"{entry.path}/" if entry.is_directory else entry.path for entry in entries) or "(empty)"
 
 
-class GoToLinkTool(BaseTool):
+class GoToLinkTool(MemoryCall, BaseTool):
     """Read the file of your long-term memory that a link such as [[people/ann]] leads to."""
 
     link: str = Field(description="The link: [[path]], [[path|words]] or [[path#heading]]; .md may be left out")
 
-    @told
-    async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
-        memory, scope, path = _memory(context), scope_of(context), plain(_target(self.link))
-        note = path if not path or path.endswith(".md") else plain(f"{path}.md")
+    async def use(self, memory: Memories, scope: Scope, key: str) -> str:
+        path = normalised(_target(self.link))
+        note = path if not path or path.endswith(".md") else normalised(f"{path}.md")
         found = await memory.read(scope, note)
         if found is None or found.content is None:
             found = await memory.read(scope, path) or found
@@ -194,26 +178,20 @@ def scope_of(context: ToolContext) -> Scope:
         case "conversation":
             return memory_files.of_conversation(owner, user, conversation)
         case unknown:
-            raise PathRefused(f"no memory is set up here: {unknown!r} is not a scope")
-
-
-def _memory(context: ToolContext) -> Memory:
-    if context.services.memory is None:
-        raise PathRefused("no memory is set up here")
-    return context.services.memory
+            raise MemoryRefused(f"no memory is set up here: {unknown!r} is not a scope")
 
 
 def _below_root(path: str) -> str:
-    path = plain(path)
+    path = normalised(path)
     if not path:
-        raise PathRefused(f"this needs a path inside {ROOT}, such as people/ann.md")
+        raise MemoryRefused(f"this needs a path inside {ROOT}, such as people/ann.md")
     return path
 
 
 def _done(verdict: Verdict, path: str) -> str:
     if verdict in ("done", "repeated"):
         return "True"
-    raise PathRefused(WHY[verdict].format(path=path or ROOT))
+    raise MemoryRefused(_WHY[verdict].format(path=path or ROOT))
 
 
 def _text(found: File | None, path: str) -> str:

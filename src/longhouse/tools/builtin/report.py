@@ -48,7 +48,7 @@ class CreateReportTool(BaseTool):
         context.made.append(made)
         if isinstance(config, ToolConfig) and config.execution.reports_dir:
             await _write(Path(config.execution.reports_dir), name, made.content)
-        told = {
+        summary = {
             "title": title,
             "word_count": len(content.split()),
             "sources_count": len(listed),
@@ -56,7 +56,7 @@ class CreateReportTool(BaseTool):
             "path": made.path,
             "download": f"/v1/sessions/{context.session_id}/artifacts/{context.call}",
         }
-        return msgspec.json.encode(told).decode()
+        return msgspec.json.encode(summary).decode()
 
 
 def _cited(content: str) -> list[int]:

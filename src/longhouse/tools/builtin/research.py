@@ -1,6 +1,8 @@
 """Research tools: web search and page extraction. Results are kept as numbered sources."""
 
+import itertools
 import re
+from collections import defaultdict
 from typing import Any, ClassVar, Final
 
 from pydantic import Field
@@ -10,10 +12,10 @@ from longhouse import clock
 from longhouse.egress import LONGEST_URL, is_public_host
 from longhouse.journal.roles import Role
 from longhouse.tools.base import BaseTool
-from longhouse.tools.bounded import bounded
 from longhouse.tools.builtin.tavily import SearchError, WebPage, WebSearch
 from longhouse.tools.config import SearchConfig, ToolConfig
 from longhouse.tools.context import ToolContext
+from longhouse.tools.outcomes import bounded
 from longhouse.tools.sgr.sources import Finding
 
 MOST_URLS: Final = 10
@@ -34,12 +36,12 @@ class WebSearchTool(BaseTool):
         setup = _setup(config)
         most = min(self.max_results or setup.max_results, setup.max_results)
         found = await _service(context).search(self.query, max_results=most)
-        numbers, shown = Numbers(context, setup), []
+        numbers, shown = _numbers(context, setup), []
         for hit in found.results[:most]:
             if not _is_link(hit.url):
                 continue
             snippet = (hit.content or "")[: setup.content_limit]
-            shown.append(_keep(context, hit.url, numbers, title=_line(hit.title or ""), snippet=snippet))
+            shown.append(_keep(context, hit.url, numbers[hit.url], title=_line(hit.title or ""), snippet=snippet))
         cited = [{name: one[name] for name in ("number", "title", "url", "snippet")} for one in shown]
         search = {
             "query": self.query,
@@ -65,12 +67,12 @@ class ExtractPageContentTool(BaseTool):
         read = await _read(_service(context), wanted, unread) if wanted else {}
         if not read:
             raise SearchError("; ".join(f"{url[:LONGEST_URL]}: {why}" for url, why in unread.items()))
-        numbers, said = Numbers(context, setup), []
+        numbers, shown = _numbers(context, setup), []
         for url, text in read.items():
-            source = _keep(context, url, numbers)
+            source = _keep(context, url, numbers[url])
             source["full_content"] = text[:LONGEST_PAGE]
-            said.append(_page(source, text, setup.content_limit))
-        return "\n\n".join([*said, *(f"{url[:LONGEST_URL]}\n[not read: {why}]" for url, why in unread.items())])
+            shown.append(_page(source, text, setup.content_limit))
+        return "\n\n".join([*shown, *(f"{url[:LONGEST_URL]}\n[not read: {why}]" for url, why in unread.items())])
 
 
 async def _read(service: WebSearch, wanted: list[str], unread: dict[str, str]) -> dict[str, str]:
@@ -92,29 +94,21 @@ def _page(source: dict[str, Any], text: str, limit: int) -> str:
     return f"[{source['number']}] {source['title'] or 'Untitled'}\n{source['url']}\n{bounded(text, limit)}"
 
 
-class Numbers:
-    """Allocates numbers for the sources of a call.
+def _numbers(context: ToolContext, setup: SearchConfig) -> defaultdict[str, int]:
+    """The number of each source by its URL; a new URL gets the next number of this call.
 
     Calls of one reply run in parallel and do not see each other's sources. So each call has its own range of numbers,
     above all numbers used so far; the index of the call in its reply selects the range.
     """
-
-    def __init__(self, context: ToolContext, setup: SearchConfig) -> None:
-        given = known(context)
-        place = context.call.rpartition("-")[2]
-        nth = int(place) if place.isascii() and place.isdecimal() else 0
-        self._there = {source["url"]: number for number, source in given.items()}
-        self._next = max(given, default=0) + 1 + nth * max(setup.max_results, MOST_URLS)
-
-    def of(self, url: str) -> int:
-        if url not in self._there:
-            self._there[url], self._next = self._next, self._next + 1
-        return self._there[url]
+    given, index = known(context), context.call.rpartition("-")[2]
+    nth = int(index) if index.isascii() and index.isdecimal() else 0
+    first = max(given, default=0) + 1 + nth * max(setup.max_results, MOST_URLS)
+    return defaultdict(itertools.count(first).__next__, {source["url"]: number for number, source in given.items()})
 
 
-def _keep(context: ToolContext, url: str, numbers: Numbers, *, title: str = "", snippet: str = "") -> dict[str, Any]:
+def _keep(context: ToolContext, url: str, number: int, *, title: str = "", snippet: str = "") -> dict[str, Any]:
     """Stores the source of this URL in the context; known fields are kept."""
-    new = {"number": numbers.of(url), "title": title, "url": url, "snippet": snippet, "full_content": ""}
+    new = {"number": number, "title": title, "url": url, "snippet": snippet, "full_content": ""}
     there = context.sources.get(url)
     was = {name: value for name, value in there.items() if value} if isinstance(there, dict | Finding) else {}
     # Recomputed whenever a source is read from the journal: the count of an earlier text must not remain.

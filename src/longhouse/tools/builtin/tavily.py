@@ -77,7 +77,7 @@ class WebSearch:
         except HttpFailure as failure:
             raise SearchError(failure.sentence("the search service")) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise SearchError("the search service sent what is no answer") from None
+            raise SearchError("the search service sent an answer that cannot be read") from None
 
 
 @asynccontextmanager

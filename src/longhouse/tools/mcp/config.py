@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 from yarl import URL
@@ -22,8 +22,8 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
-class _ServerEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One server entry of the file."""
+class ServerEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One entry of the file: a process that we start (`command`), or a server over streamable HTTP (`url`)."""
 
     command: str | None = None
     args: list[str] = []
@@ -35,6 +35,7 @@ class _ServerEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     transport: str | None = None
     description: str | None = None
     timeout: float = 60.0
+    """Timeout of a tool call in seconds."""
 
 
 class _File(msgspec.Struct, frozen=True):
@@ -42,30 +43,11 @@ class _File(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Stdio:
-    """A server process that we start, over standard input and output."""
-
-    command: str
-    args: tuple[str, ...] = field(default=(), repr=False)
-    env: Mapping[str, str] = field(default_factory=dict, repr=False)
-    cwd: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Http:
-    """A remote server over streamable HTTP."""
-
-    url: str = field(repr=False)
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-
-
-@dataclass(frozen=True, slots=True)
 class McpServer:
     name: str
-    reach: Stdio | Http
+    entry: ServerEntry = field(repr=False)
+    """Never printed: it may hold secrets."""
     secrets: Redaction = field(default_factory=Redaction)
-    timeout: float = 60.0
-    """Timeout of a tool call in seconds."""
 
 
 def read_servers(path: Path | None, environ: Mapping[str, str] = os.environ) -> tuple[McpServer, ...]:
@@ -73,10 +55,11 @@ def read_servers(path: Path | None, environ: Mapping[str, str] = os.environ) -> 
     if path is None:
         return ()
     try:
-        text = path.read_bytes()
+        entries = msgspec.json.decode(path.read_bytes(), type=_File).mcpServers
     except OSError as error:
         raise SetupError(f"the MCP configuration {path} cannot be read: {error.strerror}.") from None
-    entries = _decoded(text, _File, f"the MCP configuration {path}").mcpServers
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise SetupError(f"the MCP configuration {path} cannot be read: {error}.") from None
     return tuple(read_server(name, entry, environ) for name, entry in entries.items())
 
 
@@ -85,41 +68,35 @@ def read_server(name: str, raw: dict[str, Any], environ: Mapping[str, str] = os.
     where = f"the MCP server {name!r}"
     if not _NAME.fullmatch(name) or name in RESERVED:
         raise SetupError(f"{where} needs another name: letters, digits, _ and -, at most 64, and not 'agent'.")
-    used: list[str] = []
-    entry = _converted(_filled(raw, environ, where, used), where)
+    secrets: list[str] = []
+    try:
+        entry = msgspec.convert(_filled(raw, environ, where, secrets), ServerEntry)
+    except msgspec.ValidationError as error:  # the message names fields and types, never values
+        raise SetupError(f"{where} cannot be read: {error}.") from None
     if (entry.command is None) == (entry.url is None):
         raise SetupError(f"{where} needs either a command or a url.")
     if entry.timeout <= 0:
         raise SetupError(f"{where}: the timeout must be more than 0 seconds.")
-    # Some servers take their API key only in the query; it is redacted like those in headers.
-    asked = [value for _, value in keys_in(entry.url)] if entry.url and _is_address(entry.url) else []
-    secrets = redaction_of([*used, *entry.headers.values(), *asked])
-    if entry.url is None:
-        assert entry.command is not None
-        reach: Stdio | Http = Stdio(entry.command, tuple(entry.args), entry.env, entry.cwd)
-    else:
-        reach = Http(_checked(entry, where), entry.headers)
-    return McpServer(name, reach, secrets, entry.timeout)
+    if entry.url is not None:
+        _check_url(entry.url, where)
+        if "sse" in (entry.type, entry.transport):
+            raise SetupError(f"{where}: the old SSE transport is not supported; use its streamable HTTP address.")
+        # Some servers take their API key only in the query; it is redacted like those in headers.
+        secrets += [value for _, value in keys_in(entry.url)]
+    return McpServer(name, entry, redaction_of([*secrets, *entry.headers.values()]))
 
 
-def _checked(entry: _ServerEntry, where: str) -> str:
-    assert entry.url is not None
-    if not entry.url.startswith(("http://", "https://")):
+def _check_url(url: str, where: str) -> None:
+    if not url.startswith(("http://", "https://")):
         raise SetupError(f"{where}: the url must begin with http:// or https://.")
-    if not _is_address(entry.url):
-        raise SetupError(f"{where}: the url is not an address that can be called.")
-    if refused := ANYWHERE.refusal_of(URL(entry.url)):
-        raise SetupError(f"{where} cannot be reached: {refused}.")
-    if "sse" in (entry.type, entry.transport):
-        raise SetupError(f"{where}: the old SSE transport is not spoken here; use its streamable HTTP address.")
-    return entry.url
-
-
-def _is_address(text: str) -> bool:
     try:
-        return bool(URL(text).host)
+        parsed = URL(url)
     except ValueError:
-        return False
+        parsed = URL()
+    if not parsed.host:
+        raise SetupError(f"{where}: the url is not an address that can be called.")
+    if refused := ANYWHERE.refusal_of(parsed):
+        raise SetupError(f"{where} cannot be reached: {refused}.")
 
 
 def _filled(value: Any, environ: Mapping[str, str], where: str, used: list[str]) -> Any:
@@ -136,20 +113,3 @@ def _filled(value: Any, environ: Mapping[str, str], where: str, used: list[str])
     if isinstance(value, dict):
         return {key: _filled(item, environ, where, used) for key, item in value.items()}
     return [_filled(item, environ, where, used) for item in value] if isinstance(value, list) else value
-
-
-_T = TypeVar("_T")
-
-
-def _decoded(text: bytes, kind: type[_T], where: str) -> _T:
-    try:
-        return msgspec.json.decode(text, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise SetupError(f"{where} cannot be read: {error}.") from None
-
-
-def _converted(raw: Any, where: str) -> _ServerEntry:
-    try:
-        return msgspec.convert(raw, _ServerEntry)
-    except msgspec.ValidationError as error:  # the message names fields and types, never values
-        raise SetupError(f"{where} cannot be read: {error}.") from None

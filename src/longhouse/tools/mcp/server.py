@@ -3,13 +3,10 @@
 import asyncio
 import hashlib
 import logging
-import os
-import shutil
-import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
 import mcp_types
 import structlog
@@ -22,33 +19,23 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from longhouse.journal.messages import clean
 from longhouse.redaction import Redaction
-from longhouse.tools.bindings.mcp import McpBinding, Unusable
+from longhouse.tools.bindings.base import Binding
+from longhouse.tools.bindings.mcp import Unusable, mcp_binding
 from longhouse.tools.context import ToolContext
-from longhouse.tools.mcp.client import Away
-from longhouse.tools.mcp.config import Http, McpServer, Stdio
-from longhouse.tools.mcp.transport import MOST_BYTES, TOO_MUCH, HttpWire, StdioWire
+from longhouse.tools.mcp.client import Away, publish_served
+from longhouse.tools.mcp.config import McpServer
+from longhouse.tools.mcp.transport import MAX_LINE, MOST_BYTES, TOO_MUCH, HttpTransport, StdioTransport
+from longhouse.tools.outcomes import CallError, NotBegun
 from longhouse.tools.toolbox import Toolbox
-from longhouse.tools.uncertain import CallError, NotBegun
 
 log = structlog.get_logger()
 
 CONNECT_WITHIN: Final = 45.0
 """Timeout in seconds; the first start may have to download the server's program."""
-PING_WITHIN: Final = 5.0
 FIRST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 60.0
 MAX_TOOLS: Final = 1_000
-MAX_LINE: Final = 2_000
 KEY: Final = "longhouse/idempotency-key"
-
-# Launcher: the server dies with us. A server that does not watch its standard input would survive our SIGKILL.
-LEASH: Final = """
-import ctypes, os, signal, sys
-ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-if os.getppid() != int(sys.argv[1]):
-    sys.exit("the parent is gone")
-os.execvp(sys.argv[2], sys.argv[2:])
-"""
 LIBRARIES: Final = ("fastmcp", "mcp", "httpx2", "httpcore2")
 
 
@@ -76,14 +63,15 @@ class McpConnection:
     """A connected client, and its state since then."""
 
     client: Client[Any]
-    stirred: asyncio.Event = field(default_factory=asyncio.Event)
+    updated: asyncio.Event = field(default_factory=asyncio.Event)
     changed: bool = False
+    """The server's tools have changed."""
     lost: bool = False
 
-    def tell(self, *, changed: bool = False, lost: bool = False) -> None:
+    def update(self, *, changed: bool = False, lost: bool = False) -> None:
         self.changed |= changed
         self.lost |= lost
-        self.stirred.set()
+        self.updated.set()
 
 
 Attempt = asyncio.Future[McpConnection | str]
@@ -143,16 +131,17 @@ class ServerSession:
             return await connection.client.call_tool_mcp(name, arguments, meta={KEY: key})
         except MCPError as error:
             if _is_too_long(error):
-                told = f"the MCP server {self.name!r} sent more than {MOST_BYTES} bytes"
-                raise McpServerAway(told, in_doubt=True) from None
+                message = f"the MCP server {self.name!r} sent more than {MOST_BYTES} bytes"
+                raise McpServerAway(message, in_doubt=True) from None
             if not _is_lost(error):
-                told, is_answer = f"the MCP server {self.name!r} refused: {self._words(error)}", _is_answer(error)
-                raise McpServerAway(told, in_doubt=not is_answer) from None
+                message = f"the MCP server {self.name!r} refused: {self._words(error)}"
+                # A parse error is the library's, about an answer that it could not read; the others are the server's.
+                raise McpServerAway(message, in_doubt=error.code == mcp_types.PARSE_ERROR) from None
             reason = self._words(error)
         except Exception as error:  # noqa: BLE001 - the library raises what its transports raise
             reason = self._words(error)
-        connection.tell(lost=True)
-        if isinstance(connection.client.transport, HttpWire) and connection.client.transport.has_kept(key):
+        connection.update(lost=True)
+        if isinstance(connection.client.transport, HttpTransport) and connection.client.transport.is_unsent(key):
             raise McpServerAway(f"the MCP server {self.name!r} cannot be reached: nothing was sent")
         raise McpServerAway(f"the MCP server {self.name!r} was lost during the call ({reason})", in_doubt=True)
 
@@ -178,95 +167,94 @@ class ServerSession:
     async def _connected(self) -> AsyncIterator[McpConnection]:
         async with AsyncExitStack() as stack:
             async with asyncio.timeout(CONNECT_WITHIN):
-                connection = await self._reached(stack)
-                await self._listen(connection, stack)
+                connection = await self._opened(stack)
+                await self._subscribe(connection, stack)
                 await self._list(connection)
             # Runs first when the stack closes, for any reason: later calls request a new connection.
-            stack.callback(connection.tell, lost=True)
+            stack.callback(connection.update, lost=True)
             log.info(
                 "mcp_server_connected", message="an MCP server is connected", server=self.name, tools=len(self._names)
             )
             yield connection
 
-    async def _reached(self, stack: AsyncExitStack) -> McpConnection:
-        reach = self._server.reach
-        if isinstance(reach, Http):
-            connection = self._connection(HttpWire(reach.url, reach.headers))
-            await stack.enter_async_context(connection.client)
-            return connection
-        command, args = _leashed(reach)
-        errors, reading = await stack.enter_async_context(_reading(self._note))
-        connection = self._connection(StdioWire(command, args, env=reach.env, cwd=reach.cwd, errors=errors))
-        await stack.enter_async_context(connection.client)
-        errors.close()  # only the server holds it now, and it closes when the server ends
-        watching = asyncio.create_task(self._ended(connection, reading))
-        stack.callback(watching.cancel)
-        return connection
-
-    def _connection(self, transport: ClientTransport) -> McpConnection:
-        async def hears(message: Any) -> None:
+    async def _opened(self, stack: AsyncExitStack) -> McpConnection:
+        async def on_message(message: Any) -> None:
             if isinstance(message, mcp_types.ToolListChangedNotification):
-                connection.tell(changed=True)
+                connection.update(changed=True)
 
+        entry = self._server.entry
+        transport: ClientTransport = (
+            HttpTransport(entry.url, entry.headers)
+            if entry.url
+            else StdioTransport(entry, self._note, lambda: connection.update(lost=True))
+        )
         client = Client(
-            transport, name=self.name, log_handler=self._says, message_handler=hears, init_timeout=CONNECT_WITHIN
+            transport, name=self.name, log_handler=self._log, message_handler=on_message, init_timeout=CONNECT_WITHIN
         )
         connection = McpConnection(client)
+        await stack.enter_async_context(client)
         return connection
 
     async def _attend(self, connection: McpConnection) -> None:
         """Lists the tools again when the server reports a change; returns when the connection is lost."""
         while not connection.lost:
-            await connection.stirred.wait()
-            connection.stirred.clear()
+            await connection.updated.wait()
+            connection.updated.clear()
             if connection.changed and not connection.lost:
                 connection.changed = False
                 async with asyncio.timeout(CONNECT_WITHIN):
                     await self._list(connection)
 
     async def _list(self, connection: McpConnection) -> None:
-        told = await connection.client.list_tools()
-        taken: dict[str, McpBinding] = {}
-        for tool in told[:MAX_TOOLS]:
+        listed = await connection.client.list_tools()
+        bindings: dict[str, Binding] = {}
+        for tool in listed[:MAX_TOOLS]:
             try:
-                binding = McpBinding(
-                    self.name, tool, self.call, timeout=self._server.timeout, secrets=self._server.secrets
+                binding = mcp_binding(
+                    self.name, tool, self.call, timeout=self._server.entry.timeout, secrets=self._server.secrets
                 )
                 name = binding.tool.name
-                if name in taken or (name not in self._names and self._toolbox.find(name)):
+                if name in bindings or (name not in self._names and self._toolbox.find(name)):
                     raise Unusable("twice")
             except Unusable as error:
                 message = "a tool of an MCP server is skipped"
                 log.warning("mcp_tool_skipped", message=message, server=self.name, tool=tool.name, reason=str(error))
                 continue
-            taken[name] = binding
-        await self._toolbox.announce(self.name, list(taken.values()))
-        for gone in self._names - taken.keys():
+            bindings[name] = binding
+        if self._toolbox.catalog:  # search finds them there
+            await publish_served(self._toolbox.catalog, self.name, [binding.tool for binding in bindings.values()])
+        for binding in bindings.values():
+            self._toolbox.add(binding)
+        for gone in self._names - bindings.keys():
             self._toolbox.remove(gone)
-        self._names = set(taken)
+        self._names = set(bindings)
 
-    async def _listen(self, connection: McpConnection, stack: AsyncExitStack) -> None:
+    async def _subscribe(self, connection: McpConnection, stack: AsyncExitStack) -> None:
         """Subscribes to changes: servers of the newest protocol send them only to subscribers."""
-        if not _announces(connection.client):
+        client = connection.client
+        tools = client.server_capabilities and client.server_capabilities.tools
+        if not (tools and tools.list_changed and client.protocol_version in MODERN_PROTOCOL_VERSIONS):
             return
         try:
-            changes = await stack.enter_async_context(listen(connection.client.session, tools_list_changed=True))
+            changes = await stack.enter_async_context(listen(client.session, tools_list_changed=True))
         except MCPError as error:
-            message = "an MCP server refuses the subscription to changes"
-            log.info("mcp_changes_unavailable", message=message, server=self.name, reason=self._words(error))
+            self._tell_unsubscribed(error)
             return
-        hearing = asyncio.create_task(self._hear(connection, changes))
-        stack.callback(hearing.cancel)
+        following = asyncio.create_task(self._follow(connection, changes))
+        stack.callback(following.cancel)
 
-    async def _hear(self, connection: McpConnection, changes: Subscription) -> None:
+    async def _follow(self, connection: McpConnection, changes: Subscription) -> None:
         try:
             async for _ in changes:
-                connection.tell(changed=True)
+                connection.update(changed=True)
         except SubscriptionLost as error:
-            message = "the subscription to changes of an MCP server has ended"
-            log.info("mcp_changes_unavailable", message=message, server=self.name, reason=self._words(error))
+            self._tell_unsubscribed(error)
 
-    async def _says(self, message: LogMessage) -> None:
+    def _tell_unsubscribed(self, error: Exception) -> None:
+        message = "an MCP server has refused or ended the subscription to changes"
+        log.info("mcp_changes_unavailable", message=message, server=self.name, reason=self._words(error))
+
+    async def _log(self, message: LogMessage) -> None:
         self._note(f"{message.level}: {message.data}")
 
     def _note(self, line: str) -> None:
@@ -279,74 +267,14 @@ class ServerSession:
         text = str(error).removeprefix("Client failed to connect: ") or type(error).__name__
         return clean(self._server.secrets.hide(text))[:500]
 
-    async def _ended(self, connection: McpConnection, reading: asyncio.Task[None]) -> None:
-        """When no process holds the server's standard error, the server has ended, unless it still answers."""
-        await asyncio.wait([reading])
-        try:
-            async with asyncio.timeout(PING_WITHIN):
-                await connection.client.ping()
-        except MCPError as error:
-            connection.tell(lost=_is_lost(error))
-        except Exception:  # noqa: BLE001 - the library raises what its transports raise
-            connection.tell(lost=True)
-
-
-def _leashed(reach: Stdio) -> tuple[str, list[str]]:
-    path = reach.env.get("PATH", os.environ.get("PATH"))
-    if shutil.which(reach.command, path=path) is None:
-        raise McpServerAway(f"there is no command {reach.command!r}")
-    if sys.platform != "linux":
-        return reach.command, list(reach.args)
-    return sys.executable, ["-I", "-S", "-c", LEASH, str(os.getpid()), reach.command, *reach.args]
-
 
 def _is_too_long(error: MCPError) -> bool:
     return any(words in str(error) for words in (TOO_MUCH, f"{MOST_BYTES} byte limit"))
 
 
-def _is_answer(error: MCPError) -> bool:
-    """Did the server send this error, not the library about an answer that it could not read?"""
-    return error.code != mcp_types.PARSE_ERROR
-
-
 def _is_lost(error: MCPError) -> bool:
     """Does this error end the connection, not only the call?"""
     return error.code == mcp_types.CONNECTION_CLOSED or "Session terminated" in str(error)
-
-
-def _announces(client: Client[Any]) -> bool:
-    tools = client.server_capabilities and client.server_capabilities.tools
-    return bool(tools and tools.list_changed and client.protocol_version in MODERN_PROTOCOL_VERSIONS)
-
-
-@asynccontextmanager
-async def _reading(note: Callable[[str], None]) -> AsyncIterator[tuple[TextIO, asyncio.Task[None]]]:
-    """A pipe whose lines are passed to `note`, and the task that ends when all writers have closed it."""
-    theirs, ours = os.pipe()
-    with os.fdopen(theirs, "rb", 0) as source, os.fdopen(ours, "w") as sink:
-        reader = asyncio.StreamReader()
-        loop = asyncio.get_running_loop()
-        pipe, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), source)
-        task = asyncio.create_task(_note_lines(reader, note))
-        try:
-            yield sink, task
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            pipe.close()
-
-
-async def _note_lines(reader: asyncio.StreamReader, note: Callable[[str], None]) -> None:
-    rest = b""
-    while chunk := await reader.read(65_536):
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            note(line.decode(errors="replace"))
-        if len(rest) > 4 * MAX_LINE:
-            # The length of a line is bounded.
-            note(rest.decode(errors="replace"))
-            rest = b""
-    note(rest.decode(errors="replace"))
 
 
 @contextmanager

@@ -4,13 +4,16 @@ too long fails only its own call."""
 import asyncio
 import os
 import re
+import shutil
 import signal
-from collections.abc import AsyncIterator, Mapping
+import sys
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, TextIO, Unpack
+from typing import Any, Final, Unpack
 
 import anyio
+import httpcore2
 import httpx2
 import mcp_types
 import structlog
@@ -20,22 +23,35 @@ from fastmcp.client.transports.base import SessionKwargs, TransportOptions
 from mcp import ClientSession
 from mcp.client.stdio import get_default_environment
 from mcp.client.streamable_http import streamable_http_client
+from mcp.shared._httpx_utils import create_mcp_http_client
 from mcp.shared.message import SessionMessage
 
-from longhouse.tools.mcp import http as mcp_http
+from longhouse.egress import ANYWHERE, EgressResolver, Lookup, look_up
+from longhouse.tools.mcp.config import ServerEntry
 
 log = structlog.get_logger()
 
 MOST_BYTES: Final = 8 * 2**20
 """Maximum bytes of one message of a server."""
 TOO_MUCH: Final = f"its answer has more than {MOST_BYTES} bytes"
+MAX_LINE: Final = 2_000
+"""Maximum characters of a line that is logged."""
 
-_PIECE: Final = 64 * 2**10
+# Launcher: the server dies with us. A server that does not watch its standard input would survive our SIGKILL.
+LAUNCHER: Final = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit("the parent is gone")
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+
+_CHUNK: Final = 64 * 2**10
 _ENDS: Final = 512
 """Bytes kept at both ends of a message that is too long, to find its request id."""
-_NO_WAY: Final = ("connection.connect_tcp.failed", "connection.start_tls.failed")
+_UNCONNECTED: Final = ("connection.connect_tcp.failed", "connection.start_tls.failed")
 """Trace events of the HTTP library for a connection that failed."""
-_LEAVE_WITHIN: Final = 2.0
+_EXIT_WITHIN: Final = 2.0
 """Seconds that a server has to exit after its input is closed, and again after each signal."""
 
 # The request id of a long line is only read from its ends: names inside it may be anything.
@@ -43,10 +59,51 @@ _FIRST: Final = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:
 _LAST: Final = re.compile(rb'[,{]\s*"id"\s*:\s*(\d{1,18})\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$')
 _NO_ANSWER: Final = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?(?:"id"\s*:[^,]*,\s*)?"method"')
 
-_Heard = MemoryObjectSendStream[SessionMessage | Exception]
+_Received = MemoryObjectSendStream[SessionMessage | Exception]
 
 
-class HttpWire(ClientTransport):
+def client_of(headers: dict[str, str] | None = None) -> httpx2.AsyncClient:
+    """The library's HTTP client, with egress checks. It follows redirects only within the server's origin."""
+    client, transport = create_mcp_http_client(headers), httpx2.AsyncHTTPTransport()
+    transport._pool = httpcore2.AsyncConnectionPool(
+        ssl_context=httpx2.create_ssl_context(),
+        max_connections=100,
+        keepalive_expiry=5.0,
+        network_backend=Guarded(look_up),
+    )
+    # Proxies from the environment are mounted separately and resolve names themselves.
+    client._transport = transport
+    return client
+
+
+class Guarded(httpcore2.AnyIOBackend):
+    """Resolves names itself and connects only to the IP addresses that the egress check allowed."""
+
+    def __init__(self, lookup: Lookup) -> None:
+        self._gate = EgressResolver(ANYWHERE, lookup)
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        try:
+            found = await self._gate.resolve(host, port)
+        except OSError as error:
+            raise httpcore2.ConnectError(str(error.strerror or error)) from error
+        for nth, one in enumerate(found, 1):
+            try:
+                return await super().connect_tcp(one["host"], port, timeout, local_address, socket_options)
+            except (httpcore2.ConnectError, httpcore2.ConnectTimeout):
+                if nth == len(found):
+                    raise
+        raise httpcore2.ConnectError(f"{host} has no address")
+
+
+class HttpTransport(ClientTransport):
     """Streamable HTTP."""
 
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
@@ -56,7 +113,7 @@ class HttpWire(ClientTransport):
         self._unsent: list[bytes] = []
         """Requests that found no connection: the session ends with the first of them."""
 
-    def has_kept(self, mark: str) -> bool:
+    def is_unsent(self, mark: str) -> bool:
         """Was the request that contains this mark never sent?"""
         return any(mark.encode() in request for request in self._unsent)
 
@@ -65,32 +122,32 @@ class HttpWire(ClientTransport):
         self, *, transport_options: TransportOptions | None = None, **session_kwargs: Unpack[SessionKwargs]
     ) -> AsyncIterator[ClientSession]:
         options = transport_options or TransportOptions()
-        client = mcp_http.client_of(self._headers)
-        client.event_hooks = {"request": [self._follow], "response": [_bound]}
+        client = client_of(self._headers)
+        client.event_hooks = {"request": [self._trace], "response": [_bound]}
         async with (
             client as http,
-            streamable_http_client(self._url, http_client=http, max_sse_event_size=MOST_BYTES) as (heard, said),
-            options.session_class(heard, said, **session_kwargs) as session,
+            streamable_http_client(self._url, http_client=http, max_sse_event_size=MOST_BYTES) as (received, sent),
+            options.session_class(received, sent, **session_kwargs) as session,
         ):
             yield session
 
-    async def _follow(self, request: httpx2.Request) -> None:
-        async def heard(step: str, info: Any) -> None:
-            if step in _NO_WAY:
+    async def _trace(self, request: httpx2.Request) -> None:
+        async def trace(step: str, info: Any) -> None:
+            if step in _UNCONNECTED:
                 self._unsent.append(request.content)
 
-        request.extensions = {**request.extensions, "trace": heard}
+        request.extensions = {**request.extensions, "trace": trace}
 
 
 async def _bound(response: httpx2.Response) -> None:
     if response.headers.get("content-encoding", "identity").strip().lower() != "identity":
-        raise httpx2.DecodingError("the answer is packed, which was not asked for")
+        raise httpx2.DecodingError("the answer is compressed, which was not requested")
     if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
         assert isinstance(response.stream, httpx2.AsyncByteStream)
-        response.stream = _Bounded(response.stream)
+        response.stream = _BoundedStream(response.stream)
 
 
-class _Bounded(httpx2.AsyncByteStream):
+class _BoundedStream(httpx2.AsyncByteStream):
     """A body stream that raises when it is too long."""
 
     def __init__(self, stream: httpx2.AsyncByteStream) -> None:
@@ -108,58 +165,70 @@ class _Bounded(httpx2.AsyncByteStream):
         await self._stream.aclose()
 
 
-class StdioWire(ClientTransport):
-    """The stdio transport: a child process with one message per line."""
+@dataclass(eq=False)
+class StdioTransport(ClientTransport):
+    """A child process with one message per line."""
 
-    def __init__(
-        self, command: str, args: list[str], *, env: Mapping[str, str], cwd: str | None, errors: TextIO
-    ) -> None:
-        self._command = [command, *args]
-        self._env = env
-        self._cwd = cwd
-        self._errors = errors
+    entry: ServerEntry
+    note: Callable[[str], None]
+    """Takes each line of the server's standard error."""
+    ended: Callable[[], None]
+    """Called when the server sends no more messages."""
 
     @asynccontextmanager
     async def connect_session(
         self, *, transport_options: TransportOptions | None = None, **session_kwargs: Unpack[SessionKwargs]
     ) -> AsyncIterator[ClientSession]:
         options = transport_options or TransportOptions()
-        heard_from, heard = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-        said, said_to = anyio.create_memory_object_stream[SessionMessage](0)
-        async with self._running() as process, anyio.create_task_group() as tasks:
-            assert process.stdin
-            assert process.stdout
-            tasks.start_soon(_listen, process.stdout, heard_from)
-            tasks.start_soon(_speak, process.stdin, said_to, heard_from)
+        process = await asyncio.create_subprocess_exec(
+            *_command(self.entry),
+            env=get_default_environment() | self.entry.env,
+            cwd=self.entry.cwd,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert process.stdin
+        assert process.stdout
+        assert process.stderr
+        receiving, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+        sent, sending = anyio.create_memory_object_stream[SessionMessage](0)
+        # Nothing is awaited between the start and `try`: a cancellation there would leave the process behind.
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._receive, process.stdout, receiving)
+            tasks.start_soon(_send, process.stdin, sending, receiving)
+            tasks.start_soon(_note_lines, process.stderr, self.note)
             try:
-                async with options.session_class(heard, said, **session_kwargs) as session:
+                async with options.session_class(received, sent, **session_kwargs) as session:
                     yield session
             finally:
-                heard.close()
-                said.close()
+                received.close()
+                sent.close()
                 # The server's output is drained meanwhile: a server that cannot write does not exit.
                 with anyio.CancelScope(shield=True):
                     await _end(process)
                 tasks.cancel_scope.cancel()
 
-    @asynccontextmanager
-    async def _running(self) -> AsyncIterator[asyncio.subprocess.Process]:
-        process = await asyncio.create_subprocess_exec(
-            *self._command,
-            env=get_default_environment() | dict(self._env),
-            cwd=self._cwd,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=self._errors,
-            start_new_session=True,
-        )
+    async def _receive(self, source: asyncio.StreamReader, receiving: _Received) -> None:
+        """Forwards messages until the server closes its output; drains the rest if there is no receiver any more."""
         try:
-            yield process
-        finally:
-            if process.returncode is None:
-                # The process is killed on any error.
-                with suppress(ProcessLookupError, PermissionError):
-                    os.killpg(process.pid, signal.SIGKILL)
+            async with receiving:
+                await _forward(source, receiving)
+        except (ValueError, OSError) as error:
+            message = "the output of an MCP server cannot be read"
+            log.warning("mcp_output_unreadable", message=message, reason=str(error))
+        self.ended()
+        while await source.read(_CHUNK):
+            pass
+
+
+def _command(entry: ServerEntry) -> list[str]:
+    assert entry.command is not None
+    if shutil.which(entry.command, path=entry.env.get("PATH", os.environ.get("PATH"))) is None:
+        raise FileNotFoundError(f"there is no command {entry.command!r}")
+    launcher = [sys.executable, "-I", "-S", "-c", LAUNCHER, str(os.getpid())] if sys.platform == "linux" else []
+    return [*launcher, entry.command, *entry.args]
 
 
 @dataclass(slots=True)
@@ -182,78 +251,79 @@ class _WireLine:
     def message(self) -> SessionMessage | Exception | None:
         """The message; for a line that is too long, an error for its request. None: no request waits for it."""
         if self.tail is None:
-            return _parsed(bytes(self.kept))
+            try:
+                return SessionMessage(mcp_types.jsonrpc_message_adapter.validate_json(self.kept, by_name=False))
+            except ValueError as error:
+                return error
         if found := _FIRST.match(self.kept) or _LAST.search(self.tail):
-            error = mcp_types.ErrorData(code=mcp_types.PARSE_ERROR, message=TOO_MUCH)
-            return SessionMessage(mcp_types.JSONRPCError(jsonrpc="2.0", id=int(found[1]), error=error))
+            too_much = mcp_types.ErrorData(code=mcp_types.PARSE_ERROR, message=TOO_MUCH)
+            return SessionMessage(mcp_types.JSONRPCError(jsonrpc="2.0", id=int(found[1]), error=too_much))
         if _NO_ANSWER.match(self.kept):
             return None
-        raise _Lost("a message was too long, and does not say what it answers")
+        raise ValueError("a message was too long, and does not say what it answers")
 
 
-class _Lost(Exception):  # noqa: N818 - it says what became of the connection
-    pass
-
-
-def _parsed(line: bytes) -> SessionMessage | Exception:
-    try:
-        return SessionMessage(mcp_types.jsonrpc_message_adapter.validate_json(line, by_name=False))
-    except ValueError as error:
-        return error
-
-
-async def _listen(source: asyncio.StreamReader, heard: _Heard) -> None:
-    """Forwards messages until the server closes its output; drains the rest if there is no receiver any more."""
-    try:
-        async with heard:
-            await _hand_on(source, heard)
-    except (_Lost, OSError) as error:
-        log.warning("mcp_output_unreadable", message="the output of an MCP server cannot be read", reason=str(error))
-    while await source.read(_PIECE):
-        pass
-
-
-async def _hand_on(source: asyncio.StreamReader, heard: _Heard) -> None:
+async def _forward(source: asyncio.StreamReader, receiving: _Received) -> None:
     line = _WireLine()
-    while piece := await source.read(_PIECE):
-        *ends, rest = piece.split(b"\n")
+    while chunk := await source.read(_CHUNK):
+        *ends, rest = chunk.split(b"\n")
         for end in ends:
             line.add(end)
             message, line = line.message(), _WireLine()
             try:
                 if message is not None:
-                    await heard.send(message)
+                    await receiving.send(message)
             except (anyio.BrokenResourceError, anyio.ClosedResourceError):
                 return
         line.add(rest)
 
 
-async def _speak(sink: asyncio.StreamWriter, said: MemoryObjectReceiveStream[SessionMessage], heard: _Heard) -> None:
+async def _send(
+    sink: asyncio.StreamWriter, sending: MemoryObjectReceiveStream[SessionMessage], receiving: _Received
+) -> None:
     try:
-        async with said:
-            async for one in said:
+        async with sending:
+            async for one in sending:
                 sink.write(one.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
                 await sink.drain()
     except OSError:
         # The server may still run, but requests cannot reach it: pending calls must fail.
-        await heard.aclose()
+        await receiving.aclose()
+
+
+async def _note_lines(source: asyncio.StreamReader, note: Callable[[str], None]) -> None:
+    rest = b""
+    while chunk := await source.read(_CHUNK):
+        *lines, rest = (rest + chunk).split(b"\n")
+        if len(rest) > 4 * MAX_LINE:  # the length of a line is bounded
+            lines, rest = [*lines, rest], b""
+        for line in lines:
+            note(line.decode(errors="replace"))
+    note(rest.decode(errors="replace"))
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Closes the server's input; a server that does not exit gets SIGTERM, then SIGKILL."""
+    """Closes the server's input; a server that does not exit gets SIGTERM, then SIGKILL, also if we are cancelled."""
     assert process.stdin
     process.stdin.close()
-    for sign in (signal.SIGTERM, signal.SIGKILL):
-        if await _has_left(process):
-            return
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, sign)
-    await _has_left(process)
+    try:
+        if not await _has_exited(process):
+            _signal(process, signal.SIGTERM)
+            await _has_exited(process)
+    finally:
+        if process.returncode is None:
+            _signal(process, signal.SIGKILL)
+    await _has_exited(process)
 
 
-async def _has_left(process: asyncio.subprocess.Process) -> bool:
+def _signal(process: asyncio.subprocess.Process, sign: signal.Signals) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, sign)
+
+
+async def _has_exited(process: asyncio.subprocess.Process) -> bool:
     # Not `wait()`: that also waits for the pipes, which a child of the server may hold.
-    with anyio.move_on_after(_LEAVE_WITHIN):
+    with anyio.move_on_after(_EXIT_WITHIN):
         while process.returncode is None:  # noqa: ASYNC110 - nothing tells it without waiting for the pipes
             await anyio.sleep(0.01)
     return process.returncode is not None

@@ -1,4 +1,4 @@
-"""Long-term memory files of agents: the interface for tools, and the validation of paths.
+"""Paths of the long-term memory files of agents.
 
 The files are database rows, never files on disk, so path traversal is impossible. Paths such as `../secret.md` are
 refused nevertheless, so that nobody mistakes them for something else.
@@ -6,9 +6,7 @@ refused nevertheless, so that nobody mistakes them for something else.
 
 import re
 import unicodedata
-from typing import Final, Protocol
-
-from longhouse.store.memory_files import File, FileEntry, Scope, Verdict
+from typing import Final
 
 ROOT: Final = "memory_dir"
 
@@ -23,45 +21,32 @@ _HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 """Unicode categories of invisible characters: names that look the same must be the same."""
 
 
-class Memory(Protocol):
-    """Text files and directories. Every change carries the idempotency key of its call and is applied once per key."""
-
-    async def read(self, scope: Scope, path: str) -> File | None: ...
-    async def exists(self, scope: Scope, path: str, *, directory: bool) -> bool: ...
-    async def list(self, scope: Scope, path: str = "") -> list[FileEntry]: ...
-    async def size(self, scope: Scope, path: str = "") -> int | None: ...
-    async def write(self, scope: Scope, path: str, content: str, *, key: str) -> Verdict: ...
-    async def make_dir(self, scope: Scope, path: str, *, key: str) -> Verdict: ...
-    async def update(self, scope: Scope, path: str, old: str, new: str, *, key: str) -> Verdict: ...
-    async def delete(self, scope: Scope, path: str, *, key: str) -> Verdict: ...
+class MemoryRefused(ValueError):  # noqa: N818 - it says what happened to the call
+    """The operation is refused; the agent reads the message."""
 
 
-class BadPath(ValueError):  # noqa: N818 - it says what is wrong
-    """Not a valid path below the root; the model reads the message."""
-
-
-def plain(path: str) -> str:
+def normalised(path: str) -> str:
     """Normalises a path: `./a//b.md` and `memory_dir/a/b.md` become `a/b.md`, the root is ""."""
     # Checked before normalisation: a long text is expensive to process, and compatibility forms can deceive.
     if len(path.encode("utf-8", "replace")) > MAX_PATH:
-        raise BadPath(f"the path is longer than {MAX_PATH} bytes")
+        raise MemoryRefused(f"the path is longer than {MAX_PATH} bytes")
     path = unicodedata.normalize("NFC", path)
     if any(unicodedata.category(character) in _HIDDEN for character in path):
-        raise BadPath(f"{_shown(path)} has characters that cannot be seen")
+        raise MemoryRefused(f"{_quoted(path)} has characters that cannot be seen")
     if path.startswith(("/", "~")) or "\\" in path or ":" in path:
-        raise BadPath(f"{_shown(path)} is not a path inside {ROOT}; use one such as people/ann.md")
+        raise MemoryRefused(f"{_quoted(path)} is not a path inside {ROOT}; use one such as people/ann.md")
     if _ESCAPED.search(path):
-        raise BadPath(f"{_shown(path)} has percent escapes; write the characters themselves")
+        raise MemoryRefused(f"{_quoted(path)} has percent escapes; write the characters themselves")
     names = [name for name in path.split("/") if name not in ("", ".")]
     if names and names[0] == ROOT:
         names = names[1:]
     if len(names) > MAX_DEPTH:
-        raise BadPath(f"{_shown(path)} is deeper than {MAX_DEPTH} names")
+        raise MemoryRefused(f"{_quoted(path)} is deeper than {MAX_DEPTH} names")
     for name in names:
         _check(name, path)
     # Composed characters may take more bytes than decomposed ones.
     if len("/".join(names).encode()) > MAX_PATH:
-        raise BadPath(f"the path is longer than {MAX_PATH} bytes")
+        raise MemoryRefused(f"the path is longer than {MAX_PATH} bytes")
     return "/".join(names)
 
 
@@ -69,14 +54,14 @@ def _check(name: str, path: str) -> None:
     """Refuses names with a special meaning on some systems, even if a compatibility character hides it."""
     looks_like = unicodedata.normalize("NFKC", name)
     if not looks_like.strip(". ") or any(character in looks_like for character in "/\\"):
-        raise BadPath(f"{_shown(path)} leads elsewhere; paths only go down from {ROOT}")
+        raise MemoryRefused(f"{_quoted(path)} leads elsewhere; paths only go down from {ROOT}")
     if name != name.strip() or name.endswith("."):
-        raise BadPath(f"in {_shown(path)} a name begins or ends with a space, or ends with a dot")
+        raise MemoryRefused(f"in {_quoted(path)} a name begins or ends with a space, or ends with a dot")
     if _DEVICE.fullmatch(looks_like):
-        raise BadPath(f"in {_shown(path)} a name is that of a device; choose another")
+        raise MemoryRefused(f"in {_quoted(path)} a name is that of a device; choose another")
     if _ESCAPED.search(looks_like):
-        raise BadPath(f"{_shown(path)} has percent escapes; write the characters themselves")
+        raise MemoryRefused(f"{_quoted(path)} has percent escapes; write the characters themselves")
 
 
-def _shown(path: str) -> str:
+def _quoted(path: str) -> str:
     return repr(path) if len(path) <= 100 else f"{path[:100]!r}…"

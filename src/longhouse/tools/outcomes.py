@@ -1,12 +1,10 @@
-"""Errors of calls without an answer: NotBegun had no effect, an uncertain call may have taken effect."""
+"""Outcomes of calls: output of bounded length, and calls without an answer, which may have taken effect or not."""
 
 from typing import Final
 
 from longhouse.errors import LonghouseError
 from longhouse.journal.events import Fault
 
-UNKNOWN: Final = "unknown_outcome"
-"""Fault code of an unknown outcome."""
 LOST: Final = "the worker that ran it was lost"
 """The reason for a call whose worker was lost."""
 
@@ -27,4 +25,11 @@ class NotBegun(CallError):  # noqa: N818 - it says what happened, or did not
 def unknown(tool: str, why: str) -> Fault:
     """The fault for an effect whose outcome is unknown."""
     message = f"it is not known whether {tool} took effect: {why}; do not repeat it without checking"
-    return Fault(code=UNKNOWN, message=message)
+    return Fault(code="unknown_outcome", message=message)
+
+
+def bounded(text: str, limit: int) -> str:
+    """The first `limit` characters, and how many were cut."""
+    if len(text) <= limit:
+        return text
+    return f"{text[:limit]}\n[cut: {len(text) - limit} of {len(text)} characters left out]"
