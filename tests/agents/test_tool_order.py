@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from longhouse.agents import tool_order
 from longhouse.agents.tool_order import BATCH, Line, first_few, in_line, line_up, next_step
-from longhouse.journal.events import Limits, Selection
+from longhouse.journal.events import Limits, Prompted, Selection
 from longhouse.journal.session import Session, Turn
 
 FINAL = ["final"]
@@ -162,7 +162,7 @@ def session_with(context: dict[str, object], pins: dict[str, int] | None = None)
         limits=limits,
         date="",
         started_at=datetime.now(UTC),
-        task="plan my trip",
+        prompted=Prompted(trace="t", content=("plan my trip",)),
         pins=pins or {},
     )
     return Session(id="s_1", agent="a", owner="o", conversation="c", turn=turn, context=dict(context))

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from longhouse.agents.template import Availability, Rules, SelectionStrategy, Template, ToolPolicy
 from longhouse.agents.tool_descriptor import ToolDescriptor
-from longhouse.journal.events import Limits, Rights, Selection
+from longhouse.journal.events import Limits, Prompted, Rights, Selection
 from longhouse.journal.session import Session, Turn
 from longhouse.search.indexer import Indexer
 from longhouse.search.selection import Finder, ToolSearchService
@@ -38,7 +38,14 @@ def limits(**more: Any) -> Limits:
 
 def session(task: str = "the weather", owner: str = "ann", **fields: Any) -> Session:
     turn = Turn(
-        trace="t", prompt=1, version=1, instance="i", limits=limits(), date="", started_at=datetime.now(UTC), task=task
+        trace="t",
+        prompt=1,
+        version=1,
+        instance="i",
+        limits=limits(),
+        date="",
+        started_at=datetime.now(UTC),
+        prompted=Prompted(trace="t", content=(task,)),
     )
     return Session(id="s_1", agent="tester", owner=owner, conversation="c", turn=turn, **fields)
 

@@ -91,22 +91,22 @@ def delegation_of(session: Session, template: Template, call: str, agent: str, t
     """The sub-agent's task and what it inherits: trace, depth, rights, remaining budget."""
     turn = session.turn
     assert turn is not None
-    named, ephemeral = turn.named or tuple(turn.contexts), turn.ephemeral or session.label
+    named, ephemeral = turn.prompted.named or tuple(turn.prompted.contexts), turn.prompted.ephemeral or session.label
     label = f"{ephemeral}/{task.label}".strip("/") if agent in named else task.label
     prompted = Prompted(
         trace=turn.trace,
         content=(task.text,),
         sender=session.agent,
         reply_to=ReplyTo(session=session.id, call=call),
-        depth=turn.depth + 1,
-        root=turn.root or session.id,
+        depth=turn.prompted.depth + 1,
+        root=turn.prompted.root or session.id,
         rights=turn.rights,
         budget=remaining(turn, session.updated_at or turn.started_at),
         purse=purse_of(turn),
         shared=shared(session, template.memory_policy.share_context),
         named=named,
         ephemeral=ephemeral if named else "",
-        prior=turn.contexts.get(agent, ()),
+        prior=turn.prompted.contexts.get(agent, ()),
     )
     return Delegation(call, agent, label, task.wait, prompted, brings_history=agent in named)
 
@@ -119,20 +119,20 @@ def remaining(turn: Turn, now: datetime) -> Limits:
         max_clarifications=limits.max_clarifications,
         time_budget=max(0.0, limits.time_budget - rules.worked(turn, now)),
         tool_budget=_less(limits.tool_budget, turn.calls),
-        token_budget=_less(limits.token_budget, turn.tokens),
+        token_budget=_less(limits.token_budget, turn.usage.total_tokens),
     )
 
 
 def purse_of(turn: Turn) -> SharedBudget | None:
     """The shared budget of all sub-agents: what the root agent does not use itself."""
     limits = turn.limits
-    if turn.root:
-        return turn.purse
+    if turn.prompted.root:
+        return turn.prompted.purse
     if limits.tool_budget is None and limits.token_budget is None:
         return None
     return SharedBudget(
         tool_budget=_less(limits.tool_budget, turn.calls - turn.below.calls),
-        token_budget=_less(limits.token_budget, turn.tokens - turn.below.tokens),
+        token_budget=_less(limits.token_budget, turn.usage.total_tokens - turn.below.tokens),
     )
 
 

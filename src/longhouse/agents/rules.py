@@ -141,7 +141,7 @@ def _facts(session: Session) -> dict[str, Any]:
         "searches_used": turn.searches_used,
         "clarifications_used": turn.clarifications_used,
         "calls": turn.calls,
-        "tokens": turn.tokens,
+        "tokens": turn.usage.total_tokens,
         "seconds": 0.0,
         "sources_found": len(session.context.get("sources") or ()),
         "plan_made": session.plan_made,
@@ -198,7 +198,7 @@ def spent(turn: Turn, now: datetime) -> str | None:
         return f"its limit of {limits.time_budget:g} seconds"
     if limits.tool_budget is not None and turn.calls >= limits.tool_budget:
         return f"its limit of {limits.tool_budget} tool calls"
-    if limits.token_budget is not None and turn.tokens >= limits.token_budget:
+    if limits.token_budget is not None and turn.usage.total_tokens >= limits.token_budget:
         return f"its limit of {limits.token_budget} tokens"
     return None
 
@@ -213,7 +213,7 @@ def overdue(turn: Turn, now: datetime) -> tuple[str, str] | None:
     # What sub-agents used counts against the budget that closes tools, but not against the grace.
     if worked(turn, now) - turn.below.seconds >= 2 * limits.time_budget:
         return "limit_reached", f"the agent did not finish within its limit of {limits.time_budget:g} seconds"
-    if limits.token_budget is not None and turn.tokens - turn.below.tokens >= 2 * limits.token_budget:
+    if limits.token_budget is not None and turn.usage.total_tokens - turn.below.tokens >= 2 * limits.token_budget:
         return "limit_reached", f"the agent did not finish within its limit of {limits.token_budget} tokens"
     return None
 

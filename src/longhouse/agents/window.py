@@ -202,10 +202,12 @@ def _said(entry: Entry, template: Template, names: dict[str, str]) -> Iterator[M
 
 def _system(turn: Turn, template: Template, available_tools: str, extra: str) -> System:
     text = render(template.prompt_pack.system_prompt, current_date=turn.date, available_tools=available_tools)
-    if turn.system and template.allow_client_system:
-        text = f"{text}\n\n{turn.system}"
-    if turn.shared:
-        said = "\n".join(f"{message['role']}: {message['content']}" for message in conversation.as_dicts(turn.shared))
+    if turn.prompted.system and template.allow_client_system:
+        text = f"{text}\n\n{turn.prompted.system}"
+    if turn.prompted.shared:
+        said = "\n".join(
+            f"{message['role']}: {message['content']}" for message in conversation.as_dicts(turn.prompted.shared)
+        )
         text = f"{text}\n\nWhat was said to the agent that asks you:\n{said}"
     if extra:
         text = f"{text}\n\n{extra}"

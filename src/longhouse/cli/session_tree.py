@@ -128,7 +128,7 @@ def _waiting(call: Open | None) -> Text:
         return Text(f"waits for approval until {call.approve_by:%Y-%m-%d %H:%M}")
     if call.uncertain:
         return Text(f"{plain(call.doubt) or 'its worker was lost'}: did it happen?")
-    return Text({"ask": "waits for an answer", "agent": "waits for the agent"}.get(call.kind, "running"))
+    return Text({"ask": "waits for an answer", "agent": "waits for the agent"}.get(call.call_kind, "running"))
 
 
 def _words(content: tuple[object, ...]) -> str:

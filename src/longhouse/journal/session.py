@@ -10,7 +10,7 @@ import msgspec
 
 from longhouse.journal import events, fingerprint
 from longhouse.journal.events import Output
-from longhouse.journal.messages import Message
+from longhouse.journal.messages import text_of
 from longhouse.journal.pending_decisions import Undecided, words_for
 from longhouse.journal.spoken import together
 from longhouse.journal.transcript import Entry, Heard, Step
@@ -43,40 +43,33 @@ class State(StrEnum):
     CANCELLED = "CANCELLED"
 
 
+Ended = Literal["", "COMPLETED", "FAILED", "CANCELLED"]
+
+
 class _SessionValue(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pass
 
 
-class Open(_SessionValue, frozen=True, kw_only=True):
-    """A call that has not returned yet."""
+class Open(events.Called, frozen=True, kw_only=True, tag="Open"):
+    """A call that has not returned yet: its `Called`, and what happened to it since."""
 
-    call: str
-    tool: str
-    version: int
-    arguments: str
-    effect: events.Effect
-    kind: events.CallKind
     seq: int
     at: datetime | None = None
     """When the call was made."""
-    question: str = ""
-    deadline: datetime | None = None
     uncertain: bool = False
     """Started, must not run twice: its worker or its result was lost, and a person must say whether it took effect."""
     doubt: str = ""
     """How its result was lost; empty if its worker was lost."""
-    approve_by: datetime | None = None
-    """Not started: a person must approve it by this time. None: it needs no approval, or is approved."""
     lost: int = 0
     """Workers that were lost while they ran it."""
 
     @property
     def awaits_person(self) -> bool:
-        return self.kind == "ask" or self.uncertain or self.approve_by is not None
+        return self.call_kind == "ask" or self.uncertain or self.approve_by is not None
 
     @property
     def is_due(self) -> bool:
-        return self.kind == "tool" and not self.uncertain and self.approve_by is None
+        return self.call_kind == "tool" and not self.uncertain and self.approve_by is None
 
 
 class Artifact(_SessionValue, frozen=True, kw_only=True):
@@ -102,41 +95,21 @@ class Below(_SessionValue, frozen=True, kw_only=True):
     seconds: float = 0.0
 
 
-class Turn(_SessionValue, frozen=True, kw_only=True):
-    """One prompt and its processing in this session so far, with the turn's counters and budgets."""
+class Turn(events.Started, frozen=True, kw_only=True, tag="Turn"):
+    """A turn: its `Started`, and what happened in it since, with its counters."""
 
-    trace: str
-    prompt: int
-    version: int
-    instance: str
-    limits: events.Limits
-    date: str
+    prompted: events.Prompted
+    """The prompt, without the history that came with it: that is in the transcript."""
     started_at: datetime
-    task: str
-    form: int = 0
-    """The version of request composition, see `Started`."""
-    system: str | None = None
-    sampling: events.Sampling | None = None
     chain: str = ""
-    reply_to: events.ReplyTo | None = None
-    depth: int = 0
-    root: str = ""
-    """The session that the user talks to, if it is another one."""
-    rights: events.Rights | None = None
-    shared: tuple[Message, ...] = ()
-    contexts: dict[str, tuple[Message, ...]] = {}
-    named: tuple[str, ...] = ()
-    ephemeral: str = ""
-    approve_in_chat: bool = False
-    purse: events.SharedBudget | None = None
+    """The fingerprint of the client's conversation up to the user's last message."""
     iteration: int = 0
-    pins: dict[str, int] = {}
+    pins: dict[str, int] = {}  # noqa: RUF012 - msgspec makes a new one for each turn
     """Tool -> the version that the turn was first offered; it keeps it, even if the tool was closed in between."""
     is_thinking: bool = False
     """Whether the iteration has its reasoning but not yet its action."""
     searches_used: int = 0
     clarifications_used: int = 0
-    tokens: int = 0
     calls: int = 0
     """Tool calls; calls of reasoning tools are not counted."""
     unreadable: int = 0
@@ -150,7 +123,7 @@ class Turn(_SessionValue, frozen=True, kw_only=True):
     verdict: Literal["", "COMPLETED", "FAILED"] = ""
     """Set by the first tool that finishes; the turn ends when its other calls have returned."""
     answer: str | None = None
-    ended: Literal["", "COMPLETED", "FAILED", "CANCELLED"] = ""
+    ended: Ended = ""
     error: str | None = None
     code: str | None = None
     usage: events.Usage = events.Usage()
@@ -161,6 +134,10 @@ class Turn(_SessionValue, frozen=True, kw_only=True):
     moved_on: datetime | None = None
     """When the turn was last resumed outside the chat, by the decision route or a deadline, with no chat message since:
     what it asks after that is not sent to the chat."""
+
+    @property
+    def task(self) -> str:
+        return "\n\n".join(text_of(content) for content in self.prompted.content)
 
 
 class Session(_SessionValue, frozen=True, kw_only=True):
@@ -215,11 +192,11 @@ class Session(_SessionValue, frozen=True, kw_only=True):
 
     @property
     def questions(self) -> list[Open]:
-        return [call for call in self.open.values() if call.kind == "ask"]
+        return [call for call in self.open.values() if call.call_kind == "ask"]
 
     @property
     def awaits_agents(self) -> bool:
-        return any(call.kind == "agent" for call in self.open.values())
+        return any(call.call_kind == "agent" for call in self.open.values())
 
     @property
     def uncertain(self) -> list[Open]:

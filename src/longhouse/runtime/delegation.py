@@ -92,9 +92,9 @@ class DelegationPlanner:
     async def _with_brought(self, session: Session, delegation: Delegation) -> Delegation:
         """A history that came with the request is stored once, in the journal of the root session."""
         turn = session.turn
-        if turn is None or not turn.root or delegation.agent in turn.contexts:
+        if turn is None or not turn.prompted.root or delegation.agent in turn.prompted.contexts:
             return delegation
-        told = (one.event for one in await journals.read(self.db, turn.root) if one.trace == turn.trace)
+        told = (one.event for one in await journals.read(self.db, turn.prompted.root) if one.trace == turn.trace)
         prompt = next((event for event in told if isinstance(event, Prompted)), None)
         return delegation.with_prior(prompt.contexts.get(delegation.agent, ()) if prompt else ())
 
@@ -104,7 +104,7 @@ def _is_fault(returned: Returned | None) -> bool:
 
 
 def _depth(session: Session) -> int:
-    return session.turn.depth if session.turn else 0
+    return session.turn.prompted.depth if session.turn else 0
 
 
 def _handle(arguments: str) -> str:

@@ -263,7 +263,7 @@ class Engine:
         """Puts the session to sleep until the next retry; past the retry limit, fails the turn with a message."""
         now = clock.now()
         run.troubled_at = run.troubled_at or now
-        root = run.session.turn.root if run.session.turn else ""
+        root = run.session.turn.prompted.root if run.session.turn else ""
         attended = self.bus.is_followed(run.session.id) or self.bus.is_followed(root)
         patience = self.patience.attended if attended else self.patience.unattended
         pause = _pause(self.patience, run.attempts, error.retry_after)

@@ -75,8 +75,8 @@ class Recorder:
             run.session = await journals.catch_up(self.db, before)
         self.refused.update(rules.refusals(appended.recorded))
         self.bus.publish(run.session.id, Facts(appended.recorded))
-        if run.session.turn and run.session.turn.root:
-            self.bus.publish(run.session.turn.root, SubagentsChanged())
+        if run.session.turn and run.session.turn.prompted.root:
+            self.bus.publish(run.session.turn.prompted.root, SubagentsChanged())
 
     async def _append(
         self, run: Run, before: Session, after: Session, settled: Sequence[Event], at: datetime

@@ -99,7 +99,7 @@ class ReplyHandler:
             return [called, Returned(call=call_id, outcome=Output(content=_handle_of(call_id)))]
         if not tool.inline or tool.needs_approval or tool.effect == "once":
             return [called]
-        result = await self.toolbox.perform(_opened(called), self.session)
+        result = await self.toolbox.perform(Open(**msgspec.structs.asdict(called), seq=0), self.session)
         if tool.asks and isinstance(result.outcome, Output):
             return [_called(call_id, intent, tool, question=result.outcome.content)]
         return [called, returned(call_id, result)]
@@ -205,16 +205,4 @@ def _called(call_id: str, intent: Intent, tool: Tool | None, question: str = "")
         call_kind="ask" if question else "agent" if is_delegated else "tool",
         question=question,
         approve_by=now + timedelta(seconds=tool.approval_timeout) if tool and waits else None,
-    )
-
-
-def _opened(called: Called) -> Open:
-    return Open(
-        call=called.call,
-        tool=called.tool,
-        version=called.version,
-        arguments=called.arguments,
-        effect=called.effect,
-        kind=called.call_kind,
-        seq=0,
     )

@@ -220,7 +220,7 @@ class ToolRunner:
         return any(not call.uncertain for call in ours)
 
     def _is_in_question(self, session: Session, call: Open) -> bool:
-        is_pending = call.kind == "tool" and call.approve_by is None and not call.doubt
+        is_pending = call.call_kind == "tool" and call.approve_by is None and not call.doubt
         return is_pending and call.effect == "once" and (session.id, call.call) not in self.begun
 
 

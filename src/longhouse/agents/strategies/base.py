@@ -61,7 +61,7 @@ class BaseAgent:
         """The session as a request: `offered` are open to the agent, `tools` are sent as functions."""
         assert session.turn is not None
         names = wire_names(_names(session, offered))
-        policy, asked = template.llm_policy, session.turn.sampling or Sampling()
+        policy, asked = template.llm_policy, session.turn.prompted.sampling or Sampling()
         # A client's response format applies to answers: structured output of the strategy has its own format.
         if asked.response_format and response_format is ANY_FORMAT and text_is != "structure":
             response_format = msgspec.Raw(asked.response_format.encode())

@@ -185,7 +185,7 @@ def closing(ending: Ending) -> dict[str, Any]:
         return about(session, turn.trace, event, state=turn.ended)
     if ending.asked:
         asked = ending.asked
-        kind = "clarification" if asked.call.kind == "ask" else "approval"
+        kind = "clarification" if asked.call.call_kind == "ask" else "approval"
         detail = {
             "call_id": asked.call.call,
             "name": asked.label(session),

@@ -95,7 +95,7 @@ class SessionResolver:
     async def _again(self, turned: sessions.Turned, asked: ChatInput) -> TurnHandle:
         """Follows the turn from the event of the first request on."""
         session = await journals.load_up_to(self.db, blank(turned.session_id), turned.seq)
-        is_beneath = session.turn is not None and bool(session.turn.root) and asked.request.model != session.id
+        is_beneath = session.turn is not None and bool(session.turn.prompted.root) and asked.request.model != session.id
         so_far = await self._seen_heads_again(session, turned, is_beneath=is_beneath)
         if session.turn is None or not is_beneath:
             [placed] = await journals.read(self.db, session.id, turned.seq - 1, 1)
@@ -108,8 +108,8 @@ class SessionResolver:
                 is_own_user=decisions.is_own_user(session, asked.user),
             )
         # An answer to a sub-agent: the client follows the turn of the top session, from the answer on.
-        told = await journals.read(self.db, session.turn.root, limit=MAX_TOLD)
-        root = fold(takewhile(partial(_was_before, session, turned.trace_id), told), blank(session.turn.root))
+        told = await journals.read(self.db, session.turn.prompted.root, limit=MAX_TOLD)
+        root = fold(takewhile(partial(_was_before, session, turned.trace_id), told), blank(session.turn.prompted.root))
         if root.turn and asked.said.resends:
             root = root.heard_up_to(asked.chain((*asked.said.before, *asked.said.new)))
         resends = asked.said.resends
@@ -226,7 +226,7 @@ class SessionResolver:
         if reply_to is not None and has_asked(session, reply_to) and reply_to not in session.open:
             return await self._answered_again(asked, session, prompt)
         waiting = await meant(self.db, session, reply_to)
-        questions = [one for one in waiting if one.call.kind == "ask"]
+        questions = [one for one in waiting if one.call.call_kind == "ask"]
         if session.turn and questions:
             return await self._answer_first(asked, session, session.turn, prompt, questions[0])
         if reply_to is not None and not waiting:
@@ -241,7 +241,7 @@ class SessionResolver:
     async def _answered_again(self, asked: ChatInput, session: Session, prompt: Prompted) -> TurnHandle:
         """A message that names an answered question of the session is the next prompt, if no other question is open."""
         below = await waiting_status(self.db, session)
-        if any(one.call.kind == "ask" for one in (*own(session), *below.questions)):
+        if any(one.call.call_kind == "ask" for one in (*own(session), *below.questions)):
             raise settled("The question that metadata.reply_to names was answered already; another one is open.")
         return await self._queue(asked, session, prompt)
 

@@ -234,7 +234,7 @@ class TurnStream:
     def _ask_now(self, below: WaitingStatus) -> list[Piece]:
         """What the turn waits for: questions before decisions, the session's own before those of sub-agents."""
         session = self._session
-        questions = [one for one in below.questions if one.call.kind == "ask"]
+        questions = [one for one in below.questions if one.call.call_kind == "ask"]
         if not session.questions and questions:
             return self._ask(questions[0].spoken, questions[0])
         waiting = all_waiting(session, below)
@@ -257,7 +257,7 @@ class TurnStream:
 
     async def _questions(self) -> list[Question]:
         below = await waiting_status(self.db, self._session)
-        return [one for one in (*own(self._session), *below.questions) if one.call.kind == "ask"]
+        return [one for one in (*own(self._session), *below.questions) if one.call.call_kind == "ask"]
 
     def _beneath(self, waiting: Sequence[Question]) -> Question | None:
         """The first open question, if a sub-agent asks it."""
@@ -338,7 +338,7 @@ def about(session: Session, trace: str, event: str, **detail: Any) -> dict[str, 
         "session_id": session.id,
         "conversation_id": session.conversation,
         "trace_id": trace,
-        "depth": session.turn.depth if session.turn else 0,
+        "depth": session.turn.prompted.depth if session.turn else 0,
         "state": session.state,
         **detail,
     }

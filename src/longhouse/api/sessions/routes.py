@@ -86,7 +86,7 @@ class Sessions:
     async def answer(self, caller: Caller, session_id: str, text: str, call_id: str | None) -> Session:
         """Answers a question of the session, or of one of its sub-agents."""
         session = await self.load(caller, session_id)
-        questions = await meant(self.db, session, call_id, lambda one: one.call.kind == "ask")
+        questions = await meant(self.db, session, call_id, lambda one: one.call.call_kind == "ask")
         if not questions and call_id is not None and not await tree.was_answered(self.db, session, call_id):
             raise names_nothing(call_id, "call_id")
         if not questions:

@@ -74,7 +74,7 @@ def routes(db: Database, bus: Bus, sessions: Sessions) -> APIRouter:
         session = await sessions.load(caller, agent_id)
         below = await waiting_status(db, session)
         asked = [Question(session, call) for call in session.questions]
-        asked += [one for one in below.questions if one.call.kind == "ask"]
+        asked += [one for one in below.questions if one.call.call_kind == "ask"]
         if session.turn is None or not asked:
             raise CallerError("There is no open question to answer.", status=409, code="already_settled")
         try:

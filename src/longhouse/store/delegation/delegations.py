@@ -158,7 +158,7 @@ async def end(
 def ends_for_another(before: Session, after: Session) -> bool:
     """Does a turn that another agent has asked for end between `before` and `after`?"""
     turn = after.turn
-    if turn is None or not turn.ended or turn.reply_to is None:
+    if turn is None or not turn.ended or turn.prompted.reply_to is None:
         return False
     return before.turn is None or before.turn.prompt != turn.prompt or not before.turn.ended
 

@@ -69,7 +69,7 @@ def of_turn(session: Session, outcome: Outcome, at: datetime) -> DelegationResul
         calls=calls,
         seconds=max(0.0, rules.worked(turn, at)),
         own_calls=calls - turn.below.calls,
-        own_tokens=turn.tokens - turn.below.tokens,
+        own_tokens=turn.usage.total_tokens - turn.below.tokens,
     )
 
 
