@@ -78,6 +78,7 @@ class Delegation:
     call: str
     agent: str
     label: str
+    version: int
     awaited: bool
     prompted: Prompted
     brings_history: bool = False
@@ -87,10 +88,10 @@ class Delegation:
         return replace(self, prompted=msgspec.structs.replace(self.prompted, prior=prior))
 
 
-def delegation_of(session: Session, template: Template, call: str, agent: str, task: AgentTask) -> Delegation:
+def delegation_of(
+    session: Session, turn: Turn, template: Template, task: AgentTask, *, call: str, agent: str, version: int
+) -> Delegation:
     """The sub-agent's task and what it inherits: trace, depth, rights, remaining budget."""
-    turn = session.turn
-    assert turn is not None
     named, ephemeral = turn.prompted.named or tuple(turn.prompted.contexts), turn.prompted.ephemeral or session.label
     label = f"{ephemeral}/{task.label}".strip("/") if agent in named else task.label
     prompted = Prompted(
@@ -108,7 +109,7 @@ def delegation_of(session: Session, template: Template, call: str, agent: str, t
         ephemeral=ephemeral if named else "",
         prior=turn.prompted.contexts.get(agent, ()),
     )
-    return Delegation(call, agent, label, task.wait, prompted, brings_history=agent in named)
+    return Delegation(call, agent, label, version, task.wait, prompted, brings_history=agent in named)
 
 
 def remaining(turn: Turn, now: datetime) -> Limits:

@@ -75,13 +75,7 @@ class Engine:
     async def advance(self, lease: Lease) -> Session:
         """Advances one session until it rests, waits for its provider, or the worker shuts down."""
         session = await journals.load(self.db, lease.session_id, lease.head)
-        run = Run(
-            lease=lease,
-            session=session,
-            loaded=session.head,
-            attempts=lease.attempts,
-            troubled_at=lease.troubled_at,
-        )
+        run = Run(lease, session)
         with self._tried(run), self._disclaiming(run):
             if lease.previous:
                 await self._take_over(run, lease.previous)

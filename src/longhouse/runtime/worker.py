@@ -344,7 +344,7 @@ class Worker:
         code = "not_set_up" if is_told else "internal_error"
         try:
             session = await journals.load(self._db, lease.session_id)
-            run = Run(lease=lease, session=session, loaded=session.head)
+            run = Run(lease, session)
             await self._engine.give_up(run, reason, code)
         except (Deposed, AlreadyReturned):
             return None

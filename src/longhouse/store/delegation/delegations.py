@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import Final, TypeVar
 
 import asyncpg
@@ -17,7 +18,7 @@ from longhouse.errors import AlreadyReturned
 from longhouse.journal.events import Event, Fault, Opened, Outcome, Output, Returned
 from longhouse.journal.session import Session
 from longhouse.store import journals
-from longhouse.store.database import Database, Transaction
+from longhouse.store.database import Database, Executor, Transaction
 from longhouse.store.delegation import results
 from longhouse.store.delegation.results import DelegationResult
 from longhouse.store.journals import Appended, Placed, Rest
@@ -93,14 +94,14 @@ async def begin(
     tasks: Sequence[Delegation],
     collects: Sequence[Collect],
     *,
+    faults: Mapping[str, Outcome] = MappingProxyType({}),
     settle: Settle,
-    version_of: Callable[[str], int],
     recording: Recording,
 ) -> tuple[Session, Appended, list[tuple[str, int]]]:
     """Records calls of agents and prompts those agents, all or nothing; returns other sessions written to, with heads.
 
-    A task for an agent that waits for this session, directly or indirectly, returns the fault `cycle`; a task beyond
-    the limit of concurrent tasks returns `too_many_agents`.
+    `faults`: the calls that are refused already. A task for an agent that waits for this session, directly or
+    indirectly, returns the fault `cycle`; a task beyond the limit of concurrent tasks returns `too_many_agents`.
     """
     append_id = uuid.uuid4()
 
@@ -111,23 +112,23 @@ async def begin(
         circles = {
             task.call for task in tasks if task.awaited and waits_for(edges, children[task.call] or "", session.id)
         }
-        faults: dict[str, Outcome] = {call: _cycle() for call in circles}
-        faults |= await _too_many(tx, session, [task for task in tasks if task.call not in circles])
+        refused: dict[str, Outcome] = {**faults, **{call: _cycle() for call in circles}}
+        refused |= await _too_many(tx, session, [task for task in tasks if task.call not in circles])
         known, settled_at_once = await _collected(tx, session.id, collects, edges)
-        after, settled = settle([*_refusing(new, faults), *settled_at_once])
+        after, settled = settle([*_refusing(new, refused), *settled_at_once])
         # A reply may call agents without awaiting them, and also end the turn.
         kept = _kept(after, recording) if ends_for_another(session, after) else None
         ended = await _ended(tx, after, kept) if kept else []
         touched = {session.id, *filter(None, children.values()), *(row["parent"] for row in ended)}
         if len(touched) > 1:  # the append locks the session's own row
             await tx.rows(LOCK_ROWS, sorted(touched))
-        appended = await _append(tx, session, after, settled, append_id=append_id, how=recording)
+        appended = await append(tx, session, after, settled, recording=recording, append_id=append_id)
         prompted = await tell(tx, ended, kept) if kept else []
         begun: set[tuple[str, str]] = set()
         for task in tasks:
-            if task.call in faults:
+            if task.call in refused:
                 continue
-            opened = _opened(session, task, version_of(task.agent))
+            opened = _opened(session, task)
             # An imported history is given once: to a new session.
             is_new = children[task.call] is None and (task.agent, task.label) not in begun
             begun.add((task.agent, task.label))
@@ -149,7 +150,7 @@ async def end(
         kept = _kept(after, recording)
         ended = await _ended(tx, after, kept)
         await tx.rows(LOCK_ROWS, sorted({session.id, *(row["parent"] for row in ended)}))
-        appended = await _append(tx, session, after, settled, append_id=append_id, how=recording)
+        appended = await append(tx, session, after, settled, recording=recording, append_id=append_id)
         return appended, await tell(tx, ended, kept)
 
     return await _once(db, session, append_id, write)
@@ -190,17 +191,24 @@ class DelegationWritten(Exception):  # noqa: N818 - not an error
     """The append was already written: the connection was lost after the commit."""
 
 
-async def _append(
-    tx: Transaction, before: Session, after: Session, settled: Sequence[Event], *, append_id: uuid.UUID, how: Recording
+async def append(
+    db: Executor,
+    before: Session,
+    after: Session,
+    settled: Sequence[Event],
+    *,
+    recording: Recording,
+    append_id: uuid.UUID | None = None,
 ) -> Appended:
+    """Appends as the lease holder; the same statement releases the lease if nothing is left to do."""
     rest = None if after.can_move else Rest(head=before.head, wake_at=after.wake_at)
     return await journals.append(
-        tx,
+        db,
         after,
         settled,
-        fence=how.fence,
-        worker=how.worker,
-        at=how.at,
+        fence=recording.fence,
+        worker=recording.worker,
+        at=recording.at,
         rest=rest,
         fingerprint=after.rest_mark if rest or not after.is_running else None,
         append_id=append_id,
@@ -222,10 +230,10 @@ async def _edges(tx: Transaction, session: Session) -> list[tuple[str, str]]:
     return [(row["parent"], row["child"]) for row in await tx.rows(EDGES, session.owner, session.conversation)]
 
 
-def _opened(parent: Session, task: Delegation, version: int) -> Opened:
+def _opened(parent: Session, task: Delegation) -> Opened:
     return Opened(
         agent=task.agent,
-        version=version,
+        version=task.version,
         owner=parent.owner,
         user=parent.user,
         conversation=parent.conversation,
