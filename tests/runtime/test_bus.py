@@ -73,9 +73,9 @@ async def test_an_append_from_outside_wakes_the_worker_and_the_followers() -> No
     woken: list[str] = []
     stopped: list[tuple[str, int]] = []
     bus = Bus()
-    bus.on_wake(woken.append)
-    bus.on_wake(woken.append)
-    bus.on_stop(lambda session_id, fence: stopped.append((session_id, fence)))
+    bus.on_wake.append(woken.append)
+    bus.on_wake.append(woken.append)
+    bus.on_stop.append(lambda session_id, fence: stopped.append((session_id, fence)))
     with bus.subscribed("s") as subscription:
         bus.appended("s", 7)
         assert woken == ["s", "s"]

@@ -98,8 +98,8 @@ class Worker:
         self._background: set[asyncio.Task[None]] = set()
         engine.performer.is_alive = self.is_alive
         engine.performer.background = self._in_background
-        bus.on_wake(self.hint)
-        bus.on_stop(self._stop)
+        bus.on_wake.append(self.hint)
+        bus.on_stop.append(self._stop)
 
     @property
     def busy(self) -> int:
