@@ -169,8 +169,13 @@ class Session(_SessionValue, frozen=True, kw_only=True):
     """Workers lost with this session since its last progress."""
 
     @property
+    def running_turn(self) -> Turn | None:
+        """The turn, while it has not ended."""
+        return self.turn if self.turn and not self.turn.ended else None
+
+    @property
     def is_running(self) -> bool:
-        return self.turn is not None and not self.turn.ended
+        return self.running_turn is not None
 
     @property
     def due_calls(self) -> list[Open]:

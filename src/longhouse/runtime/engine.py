@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Any
 
 import structlog
 
@@ -16,8 +17,8 @@ from longhouse.agents.template import Template
 from longhouse.agents.tool import Tool
 from longhouse.errors import AlreadyReturned, Deposed, Postponed, ProviderError
 from longhouse.journal import events
-from longhouse.journal.events import Event, Fault
-from longhouse.journal.session import MOST_LOST, Open, Session
+from longhouse.journal.events import Fault
+from longhouse.journal.session import MOST_LOST, Open, Session, Turn
 from longhouse.models.protocol import PaidError
 from longhouse.runtime.bus import Bus
 from longhouse.runtime.condense import condensed
@@ -157,20 +158,20 @@ class Engine:
         async with self.pool.acquired(template, session.id) as instance:
             if not session.is_running:
                 await self._start(run, instance)
-            while run.session.is_running and run.session.can_move and not run.rested and not self.stopping:
-                await self._step(run, instance)
+            while (turn := run.session.running_turn) and run.session.can_move and not run.rested and not self.stopping:
+                await self._step(run, turn, instance)
 
     async def _template(self, session: Session) -> Template | None:
         """The template of the running or next turn: the requested version, the pinned one, or the active one."""
-        shelf = self.catalog.templates
-        if session.turn and session.is_running:
-            return await shelf.find(session.agent, session.turn.version)
-        if asked := session.queue[0].prompt.version:
-            return await self._shown(session, await shelf.find(session.agent, asked))
-        opened = await shelf.find(session.agent, session.opened_version)
+        templates = self.catalog.templates
+        if turn := session.running_turn:
+            return await templates.find(session.agent, turn.version)
+        if requested := session.queue[0].prompt.version:
+            return await self._shown(session, await templates.find(session.agent, requested))
+        opened = await templates.find(session.agent, session.opened_version)
         if opened and opened.follow == "pinned":
             return await self._shown(session, opened)
-        return await shelf.find(session.agent, owner=session.owner)
+        return await templates.find(session.agent, owner=session.owner)
 
     async def _shown(self, session: Session, version: Template | None) -> Template | None:
         """The version, if the session's owner may see it: by its own visibility, or because its name is visible now."""
@@ -183,7 +184,9 @@ class Engine:
         """Ends a turn that cannot be advanced; a turn that had not started is started and ended."""
         end = events.Failed(reason=reason, code=code)
         if run.session.is_running:
-            await self.recorder.record(run, [*_abandoned(run.session, reason), end])
+            # Each call in the history has an outcome.
+            fault = Fault(code="abandoned", message=reason)
+            await self.recorder.record(run, [*(_returned(call, fault) for call in run.session.open.values()), end])
             return
         limits = events.Limits(max_iterations=0, max_clarifications=0, time_budget=0)
         await self.recorder.record(run, [_started(run.session, version=0, instance="", limits=limits), end])
@@ -201,26 +204,24 @@ class Engine:
         )
         await self.recorder.record(run, [started])
 
-    async def _step(self, run: Run, instance: Instance) -> None:
+    async def _step(self, run: Run, turn: Turn, instance: Instance) -> None:
         """Runs the calls that are due, or ends a finished turn, or else calls the model."""
-        assert run.session.turn is not None
         if fatal := [call for call in run.session.next_calls if call.lost >= MOST_LOST]:
-            await self.performer.record_outcomes(run, [_given_up(call) for call in fatal])
+            fault = Fault(code=rules.WORKER_LOST, message=_interrupted("call"))
+            await self.performer.record_outcomes(run, [_returned(call, fault) for call in fatal])
         elif due := run.session.next_calls:
             await self.performer.perform(run, due, instance.template.memory_policy.scope)
-        elif run.session.turn.verdict:
+        elif turn.verdict:
             # The last call besides the finishing one was returned from outside: only the end is left to record.
             await self.recorder.record(run, [])
-        elif end := rules.overdue(run.session.turn, clock.now()):
+        elif end := rules.overdue(turn, clock.now()):
             code, reason = end
             await self.recorder.record(run, [events.Failed(reason=reason, code=code)])
         else:
-            await self._think(run, instance)
+            await self._think(run, turn, instance)
 
-    async def _think(self, run: Run, instance: Instance) -> None:
-        session = run.session
-        assert session.turn is not None
-        template = instance.template
+    async def _think(self, run: Run, turn: Turn, instance: Instance) -> None:
+        session, template = run.session, instance.template
         chosen = await self.offering.choose(session, template)
         offered = in_order(session, chosen.tools)
         request = instance.strategy.propose(session, template, offered)
@@ -228,9 +229,10 @@ class Engine:
             if summary := await condensed(session, template, instance.model, request.body):
                 await self.recorder.record(run, [summary])
                 return
-            reading = ReplyHandler(
+            handler = ReplyHandler(
                 self.toolbox,
                 session,
+                turn,
                 request,
                 offered,
                 must_delegate=template.execution_policy.must_delegate,
@@ -244,21 +246,20 @@ class Engine:
                 request,
                 session=session,
                 fence=run.lease.fence,
-                shows_answer=not reading.is_alone,
+                shows_answer=not handler.is_alone,
             )
-            new = await reading.read(instance.strategy, reply)
+            new = await handler.read(instance.strategy, reply)
         except ProviderError as error:
-            await self._endure(run, error)
+            await self._endure(run, turn, error)
             return
         await self.recorder.record(run, new)
         _tell_left_out(session, offered, chosen.selection)
 
-    async def _endure(self, run: Run, error: ProviderError) -> None:
+    async def _endure(self, run: Run, turn: Turn, error: ProviderError) -> None:
         """Puts the session to sleep until the next retry; past the retry limit, fails the turn with a message."""
         now = clock.now()
         run.troubled_at = run.troubled_at or now
-        root = run.session.turn.prompted.root if run.session.turn else ""
-        attended = self.bus.is_followed(run.session.id) or self.bus.is_followed(root)
+        attended = self.bus.is_followed(run.session.id) or self.bus.is_followed(turn.prompted.root)
         patience = self.patience.attended if attended else self.patience.unattended
         pause = _pause(self.patience, run.attempts, error.retry_after)
         spent = [events.Spent(usage=error.usage, reason=error.told)] if isinstance(error, PaidError) else []
@@ -335,52 +336,27 @@ def _tell_left_out(session: Session, offered: Sequence[Tool], selection: events.
         )
 
 
-def _started(
-    session: Session,
-    *,
-    version: int,
-    instance: str,
-    limits: events.Limits,
-    rights: events.Rights | None = None,
-    cleaned: tuple[events.Cleanable, ...] = (),
-    approve_in_chat: bool = False,
-) -> events.Started:
-    waiting = session.queue[0]
-    return events.Started(
-        trace=waiting.prompt.trace,
-        prompt=waiting.seq,
-        version=version,
-        instance=instance,
-        limits=limits,
-        rights=rights,
-        cleaned=cleaned,
-        approve_in_chat=approve_in_chat,
-        date=clock.now().date().isoformat(),
-        form=window.FORM,
-    )
+def _started(session: Session, **fields: Any) -> events.Started:
+    """The start of the next turn, for the first prompt in the queue; `fields` are those of the template."""
+    waiting, date = session.queue[0], clock.now().date().isoformat()
+    return events.Started(trace=waiting.prompt.trace, prompt=waiting.seq, date=date, form=window.FORM, **fields)
 
 
 def _unapproved(session: Session, now: datetime) -> list[events.Returned]:
     """Denies the calls that were not approved in time."""
     return [
-        events.Returned(call=call.call, outcome=Fault(code="denied", message=f"nobody approved {call.tool} in time"))
+        _returned(call, Fault(code="denied", message=f"nobody approved {call.tool} in time"))
         for call in session.unapproved
         if call.approve_by and call.approve_by <= now
     ]
 
 
-def _given_up(call: Open) -> events.Returned:
-    return events.Returned(call=call.call, outcome=Fault(code=rules.WORKER_LOST, message=_interrupted("call")))
+def _returned(call: Open, fault: Fault) -> events.Returned:
+    return events.Returned(call=call.call, outcome=fault)
 
 
 def _interrupted(what: str) -> str:
     return f"this {what} was interrupted three times by the loss of its worker; it is not tried again"
-
-
-def _abandoned(session: Session, reason: str) -> list[Event]:
-    """A fault for every open call, so that each call in the history has an outcome."""
-    fault = Fault(code="abandoned", message=reason)
-    return [events.Returned(call=call, outcome=fault) for call in session.open]
 
 
 def _pause(patience: Patience, attempts: int, retry_after: float | None) -> float:

@@ -133,6 +133,6 @@ def with_outcome(decided: Decided, result: str | None = None) -> list[Event]:
 
 def _next_trace(session: Session) -> str:
     """The trace of the running turn, or of the next queued prompt; empty if there is neither."""
-    if session.turn and session.is_running:
-        return session.turn.trace
+    if turn := session.running_turn:
+        return turn.trace
     return session.queue[0].prompt.trace if session.queue else ""
