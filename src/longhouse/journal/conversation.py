@@ -10,7 +10,7 @@ from typing import Any, Final, assert_never
 
 import msgspec
 
-from longhouse.journal.events import Output
+from longhouse.journal.events import Outcome, Output
 from longhouse.journal.json_text import sound
 from longhouse.journal.messages import Assistant, Function, Message, System, ToolCall, ToolResult, User, text_of
 from longhouse.journal.roles import FORM
@@ -46,7 +46,7 @@ def _worked(entry: Entry, names: Mapping[str, str]) -> Iterator[Message]:
         real = [use for use in entry.uses if use.role not in FORM and not use.question]
         if real and all(use.outcome for use in real):
             yield Assistant(content=None if entry.thought else entry.text or None, tool_calls=_calls(real, names))
-            yield from (ToolResult(tool_call_id=use.call, content=_words(use)) for use in real)
+            yield from (ToolResult(tool_call_id=use.call, content=_words(use.outcome)) for use in real if use.outcome)
     yield from spoken(entry)
 
 
@@ -70,28 +70,21 @@ def spoken(entry: Entry) -> Iterator[Message]:
 
 def as_dicts(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """The messages as JSON, each with `role` and text `content`; a tool result also has the tool's name."""
+    shown: list[dict[str, Any]] = []
     names: dict[str, str] = {}
-    return [_as_dict(message, names) for message in messages]
-
-
-def _as_dict(message: Message, names: dict[str, str]) -> dict[str, Any]:
-    match message:
-        case System():
-            return {"role": "system", "content": message.content}
-        case User():
-            return {"role": "user", "content": text_of(message.content) or ("" if not message.content else ONLY_IMAGES)}
-        case Assistant(tool_calls=()):
-            return {"role": "assistant", "content": message.content or ""}
-        case Assistant():
+    for message in messages:
+        fields: dict[str, Any] = msgspec.to_builtins(message)
+        fields.pop("content", None)
+        text = text_of(message.content)
+        if isinstance(message, User) and message.content and not text:
+            text = ONLY_IMAGES
+        elif isinstance(message, Assistant) and message.tool_calls:
             names.update({call.id: call.function.name for call in message.tool_calls})
-            calls = msgspec.to_builtins(message.tool_calls)
-            return {"role": "assistant", "content": message.content or "", "tool_calls": list(calls)}
-        case ToolResult():
-            name = names.get(message.tool_call_id)
-            result = {"role": "tool", "content": message.content, "tool_call_id": message.tool_call_id}
-            return {**result, "name": name} if name else result
-        case _:
-            assert_never(message)
+            fields["tool_calls"] = list(fields["tool_calls"])
+        elif isinstance(message, ToolResult) and (name := names.get(message.tool_call_id)):
+            fields["name"] = name
+        shown.append({"role": fields.pop("role"), "content": text, **fields})
+    return shown
 
 
 def _asked(uses: Sequence[Use]) -> Iterator[Message]:
@@ -108,6 +101,5 @@ def _calls(uses: Sequence[Use], names: Mapping[str, str]) -> tuple[ToolCall, ...
     return tuple(ToolCall(id=use.call, function=function) for use, function in zip(uses, functions, strict=True))
 
 
-def _words(use: Use) -> str:
-    assert use.outcome is not None
-    return use.outcome.content if isinstance(use.outcome, Output) else f"Error: {use.outcome.message}"
+def _words(outcome: Outcome) -> str:
+    return outcome.content if isinstance(outcome, Output) else f"Error: {outcome.message}"

@@ -12,7 +12,6 @@ from longhouse.journal import events, fingerprint
 from longhouse.journal.events import Output
 from longhouse.journal.messages import text_of
 from longhouse.journal.pending_decisions import Undecided, words_for
-from longhouse.journal.spoken import together
 from longhouse.journal.transcript import Entry, Heard, Step
 
 AGENT_FAILED: Final = "agent_failed"
@@ -23,8 +22,20 @@ EPHEMERAL: Final = "ephemeral/"
 """Label prefix of sessions whose history the caller stores; no agent can choose such a label."""
 EPHEMERAL_LABEL: Final = "^ephemeral(/|-[0-9a-f]{32}(/|$))"
 """Regular expression for such labels, earlier formats included; also used in Postgres."""
+BLANK_LINE: Final = "\n\n"
+"""Between the texts of the replies that a client gets, and the answer."""
 MOST_LOST: Final = 3
 """After so many lost workers a step is not retried: it may be what crashes them."""
+
+
+def together(said: Sequence[str], words: str = "") -> str:
+    """The text of each reply, then `words`, separated by blank lines.
+
+    If `words` only repeat the text of the last reply, they are not added again.
+    """
+    if said and words.strip() == said[-1].strip():
+        words = ""
+    return BLANK_LINE.join(part for part in (*said, words) if part.strip())
 
 
 def own_label(label: str) -> str:

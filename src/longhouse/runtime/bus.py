@@ -142,9 +142,6 @@ class Bus:
             if not followers:
                 del self._followers[session_id]
 
-    def is_followed(self, session_id: str) -> bool:
-        return session_id in self._followers
-
     @property
     def followed(self) -> list[str]:
         return list(self._followers)

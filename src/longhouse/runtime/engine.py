@@ -259,7 +259,7 @@ class Engine:
         """Puts the session to sleep until the next retry; past the retry limit, fails the turn with a message."""
         now = clock.now()
         run.troubled_at = run.troubled_at or now
-        attended = self.bus.is_followed(run.session.id) or self.bus.is_followed(turn.prompted.root)
+        attended = not {run.session.id, turn.prompted.root}.isdisjoint(self.bus.followed)
         patience = self.patience.attended if attended else self.patience.unattended
         pause = _pause(self.patience, run.attempts, error.retry_after)
         spent = [events.Spent(usage=error.usage, reason=error.told)] if isinstance(error, PaidError) else []

@@ -13,8 +13,7 @@ from longhouse.agents.strategies.structured import DISCRIMINATOR
 from longhouse.errors import ProviderError
 from longhouse.journal.events import ProviderCall, Usage
 from longhouse.journal.messages import clean, clean_json, files_in, with_files
-from longhouse.journal.session import Session
-from longhouse.journal.spoken import BLANK_LINE
+from longhouse.journal.session import BLANK_LINE, Session
 from longhouse.models.protocol import CallDelta, Delta, Model, paid_for
 from longhouse.runtime.bus import Bus, Draft, Fragment
 from longhouse.store import files

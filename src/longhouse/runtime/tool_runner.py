@@ -182,17 +182,14 @@ class ToolRunner:
         trace = run.session.turn.trace if run.session.turn else ""
         for pause in (*REPORT_AGAIN, None):
             try:
-                await self.inbox.report(run.session.id, [outcome], trace=trace)
-            except (AlreadyReturned, journals.NotThere):
+                with suppress(AlreadyReturned, journals.NotThere):
+                    await self.inbox.report(run.session.id, [outcome], trace=trace)
                 self._forget(run.session, [call])
                 return
             except PASSING:
                 if pause is None:
                     raise
                 await asyncio.sleep(pause)
-            else:
-                self._forget(run.session, [call])
-                return
 
     async def disclaim(self, session_id: str) -> None:
         """Records for a session that was taken over which `once` calls had not begun: no person needs to be asked."""

@@ -3,7 +3,8 @@
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+import traceback
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import takewhile
 from pathlib import PurePath
@@ -78,14 +79,11 @@ class Watchdog:
 
 def held_up_by(thread: int) -> dict[str, Any]:
     """What this thread runs: functions and lines, the session and the call. No values: they may be secrets."""
-    frames = list(takewhile(_is_run, _outwards(sys._current_frames().get(thread))))
+    # `walk_stack` without a frame would walk our own stack.
+    frame = sys._current_frames().get(thread)
+    outwards = (outer for outer, _ in traceback.walk_stack(frame)) if frame else ()
+    frames = list(takewhile(_is_run, outwards))
     return {"where": [_named(frame) for frame in reversed(frames[:SHOWN])], **_on_behalf(frames)}
-
-
-def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame:
-        yield frame
-        frame = frame.f_back
 
 
 def _is_run(frame: FrameType) -> bool:

@@ -60,40 +60,28 @@ def new_id() -> str:
     return f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
 
 
-@asynccontextmanager
-async def _group() -> AsyncIterator[asyncio.TaskGroup]:
-    """A task group that raises a single error as itself, not as an exception group."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            yield group
-    except BaseExceptionGroup as several:
-        if len(several.exceptions) == 1:
-            raise several.exceptions[0] from None
-        raise
-
-
 class Worker:
     def __init__(
         self,
         db: Database,
         bus: Bus,
         engine: Engine,
-        terms: WorkerOptions,
+        options: WorkerOptions,
         keep_log: Callable[[Session], Awaitable[None]] | None = None,
     ) -> None:
         self.id = engine.worker
         self._db = db
         self._bus = bus
         self._engine = engine
-        self._terms = terms
+        self._options = options
         self._keep_log = keep_log
         self._running: dict[str, Hold] = {}
         self._hinted: asyncio.Queue[str] = asyncio.Queue()
         self._pending: set[str] = set()
         self._again: set[str] = set()
         self._pauses = Backoff(lambda: asyncio.get_running_loop().time())
-        self._slots = asyncio.Semaphore(terms.slots)
-        self._heart = Heartbeat(db, self.id, lease=terms.lease, slots=terms.slots, on_late=self._drop_runs)
+        self._slots = asyncio.Semaphore(options.slots)
+        self._heart = Heartbeat(db, self.id, lease=options.lease, slots=options.slots, on_late=self._drop_runs)
         self._suspected: dict[str, Suspect] = {}
         self._background: set[asyncio.Task[None]] = set()
         engine.performer.is_alive = self.is_alive
@@ -119,27 +107,22 @@ class Worker:
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
         """Runs the worker while the block runs; at its end the sessions are released for other workers."""
-        async with _group() as group:
-            beating = [
-                group.create_task(background.repeat("heartbeat", self._heart.beat, every=RECONNECT_AFTER)),
-                group.create_task(background.repeat("heartbeat_watch", self._heart.mind)),
-            ]
+        async with (
+            background.running("heartbeat", self._heart.beat, every=RECONNECT_AFTER),
+            background.running("heartbeat_watch", self._heart.mind),
+        ):
             # Wait until this worker is registered: a lease holder that is not registered counts as dead.
             await self._heart.begun.wait()
-            finding = [
-                group.create_task(background.repeat("worker_dispatch", self._dispatch)),
-                group.create_task(background.repeat("worker_sweep", self._sweep, every=SWEEP_EVERY)),
-                group.create_task(background.repeat("worker_watch", self._watch)),
-                group.create_task(background.repeat("worker_forget", self._forget, every=FORGET_EVERY)),
-            ]
             try:
-                yield
+                async with (
+                    background.running("worker_dispatch", self._dispatch),
+                    background.running("worker_sweep", self._sweep, every=SWEEP_EVERY),
+                    background.running("worker_watch", self._watch),
+                    background.running("worker_forget", self._forget, every=FORGET_EVERY),
+                ):
+                    yield
             finally:
-                for task in finding:
-                    task.cancel()
                 await self._shut_down()
-                for task in beating:
-                    task.cancel()
         # If this write fails, other workers remove us like a dead worker: we hold no session any more.
         await background.guarded("worker_retire", leases.retire(self._db, self.id))
 
@@ -174,7 +157,7 @@ class Worker:
     async def _watch(self) -> None:
         """Removes dead workers: lock free at two checks and no heartbeat between, or none for a whole lease."""
         await asyncio.sleep(LOOK_EVERY)
-        suspects = await leases.suspects(self._db, self.id, self._terms.lease)
+        suspects = await leases.suspects(self._db, self.id, self._options.lease)
         dead = [suspect for suspect in suspects if self._is_dead(suspect)]
         self._suspected = {suspect.worker: suspect for suspect in suspects if suspect.unlocked}
         for suspect in dead:
@@ -207,7 +190,7 @@ class Worker:
 
     async def _find_runnable(self) -> None:
         known = [*self._running, *self._pauses.resting()]
-        for session_id in await leases.runnable(self._db, self.id, 4 * self._terms.slots, running=known):
+        for session_id in await leases.runnable(self._db, self.id, 4 * self._options.slots, running=known):
             self.hint(session_id)
 
     async def _stop_deposed(self) -> None:

@@ -13,8 +13,7 @@ from longhouse.api import wire
 from longhouse.api.openai.turn_handle import TurnHandle
 from longhouse.api.openai.turn_stream import Ending, Piece, TurnStream, about
 from longhouse.journal import events, fingerprint
-from longhouse.journal.session import AGENT_FAILED
-from longhouse.journal.spoken import BLANK_LINE
+from longhouse.journal.session import AGENT_FAILED, BLANK_LINE
 from longhouse.store import sessions
 
 STATUSES: Final = {

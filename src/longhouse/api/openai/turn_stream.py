@@ -15,8 +15,7 @@ from longhouse.api.sessions.waiting import Question, WaitingStatus, handles_in, 
 from longhouse.journal import events
 from longhouse.journal.events import Fault, Recorded
 from longhouse.journal.fold import fold
-from longhouse.journal.session import Session, Turn
-from longhouse.journal.spoken import together
+from longhouse.journal.session import Session, Turn, together
 from longhouse.journal.transcript import Step, Use
 from longhouse.runtime.bus import Bus, Fragment, JournalGrew, SubagentsChanged, Subscription
 from longhouse.store.database import Database
