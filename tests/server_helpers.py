@@ -377,7 +377,8 @@ LIMITS = events.Limits(max_iterations=10, max_clarifications=3, time_budget=600)
 
 def open_tools(session: Session, template: Template, tools: Sequence[Tool], now: datetime) -> list[Tool]:
     """Those of `tools` that the rules leave open at this point of the turn."""
-    opening = rules.opening_of(session, template, now)
+    assert session.turn is not None
+    opening = rules.opening_of(session, session.turn, template, now)
     return [tool for tool in tools if opening.leaves(tool)]
 
 

@@ -188,15 +188,16 @@ async def test_how_the_tools_were_chosen_is_told(db: Database) -> None:
     service = await opened(db)
     trains = tuple(f"train_{n}" for n in range(6))
     one = template(max_tools_in_prompt=4, allowlist=trains)
-    told = (await service.choose(one, session("train 4"))).selection
+    life = session("train 4")
+    told = (await service.choose(one, life, life.turn)).selection
     assert told is not None
     assert (told.query, told.stage, told.more) == ("train 4", "plan", 0)
     assert max(told.scores, key=lambda name: told.scores[name]) == "train_4"
     assert len(told.left_out) == 3
     assert set(told.left_out) < set(trains)
-    assert (await service.choose(template(allowlist=trains), session("train 4"))).selection is None, "all of it fits"
+    assert (await service.choose(template(allowlist=trains), life, life.turn)).selection is None, "all of it fits"
     static = await service.choose(
-        template(max_tools_in_prompt=4, allowlist=trains, selection_strategy="static"), session()
+        template(max_tools_in_prompt=4, allowlist=trains, selection_strategy="static"), life, life.turn
     )
     assert static.selection == Selection(stage="plan", left_out=trains[3:])
 

@@ -140,7 +140,7 @@ strange = [Tool(name=name, description="", schema={}) for name in ("agent.b", "a
 toolbox = Toolbox(ToolRegistry.list_items())
 for template in BUILT_IN:
     tools = [*(toolbox.get(name) for name in template.tool_policy.named if toolbox.find(name)), *strange]
-    opening = rules.opening_of(session, template, at)
+    opening = rules.opening_of(session, session.turn, template, at)
     request = AgentRegistry.resolve([template.base_agent_class])[0]().propose(
         session, template, [tool for tool in tools if opening.leaves(tool)]
     )

@@ -19,7 +19,7 @@ TOOLBOX = Toolbox([ClarificationTool, FinalAnswerTool, ClockTool])
 async def perform(tool: str, arguments: str) -> Result:
     call = used("1-action-0", tool=tool, arguments=arguments)
     session = told(opened(), prompted("x"), started(2), events.Replied(), call)
-    return await TOOLBOX.perform(session.due_calls[0], session)
+    return await TOOLBOX.perform(session.due_calls[0], session, session.turn)
 
 
 def schema_of(tool: str) -> dict[str, Any]:

@@ -48,7 +48,7 @@ async def awkward(timeout: int, model_config: str, json: bool, description: str 
 async def performed(cls: type[BaseTool], arguments: str) -> Any:
     session = told(opened(), prompted("x"), started(2))
     session = told(events.Replied(), used("1-action-0", tool=cls.tool_name, arguments=arguments), session=session)
-    return await Toolbox([cls]).perform(session.open["1-action-0"], session)
+    return await Toolbox([cls]).perform(session.open["1-action-0"], session, session.turn)
 
 
 def test_a_function_becomes_a_tool_that_is_registered() -> None:

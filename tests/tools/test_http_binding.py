@@ -50,7 +50,7 @@ async def call(
     async with open_remote(Egress(allow), lookup=lookup) as http, asyncio.timeout(30):
         toolbox = Toolbox([])
         toolbox.add(RemoteBinding(tool, url, http, **options))
-        outcome = (await toolbox.perform(due, session)).outcome
+        outcome = (await toolbox.perform(due, session, session.turn)).outcome
     return outcome.content if isinstance(outcome, Output) else outcome
 
 

@@ -50,7 +50,7 @@ class Tried:
         )
         [call] = session.due_calls
         async with asyncio.timeout(60):
-            outcome = (await self.toolbox.perform(call, session)).outcome
+            outcome = (await self.toolbox.perform(call, session, session.turn)).outcome
         return outcome.content if isinstance(outcome, Output) else outcome
 
     def noted(self, line: str) -> int:

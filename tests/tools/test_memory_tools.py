@@ -42,7 +42,7 @@ class Desk:
         call_id = call_id or f"{next(_calls)}-action-0"
         session = self._session(used(call_id, tool=tool, arguments=json.dumps(arguments, ensure_ascii=False)))
         [due] = session.due_calls
-        result = await self.toolbox.perform(due, session, memory_scope=self.scope)
+        result = await self.toolbox.perform(due, session, session.turn, memory_scope=self.scope)
         assert isinstance(result.outcome, Output), result.outcome
         return result.outcome.content
 

@@ -34,7 +34,7 @@ def session_with(*sources: dict[str, Any], also: tuple[dict[str, Any], ...] = ()
 
 async def reported(session: Session, folder: Path | None = None) -> Result:
     config = ToolConfig(execution=ExecutionConfig(reports_dir=str(folder) if folder else None))
-    return await Toolbox([CreateReportTool], config=config).perform(session.due_calls[0], session)
+    return await Toolbox([CreateReportTool], config=config).perform(session.due_calls[0], session, session.turn)
 
 
 def parts(result: Result) -> tuple[dict[str, Any], MadeFile]:

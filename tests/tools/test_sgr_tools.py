@@ -53,7 +53,7 @@ class Workshop:
         made = [used(f"{step}-action-{nth}", tool=name, arguments=json.dumps(a)) for nth, (name, a) in enumerate(calls)]
         self.session = told(events.Replied(), *made, session=self.session)
         due = self.session.due_calls
-        results = [await self._toolbox.perform(call, self.session) for call in due]
+        results = [await self._toolbox.perform(call, self.session, self.session.turn) for call in due]
         for call, result in zip(due, results, strict=True):
             fact = events.Returned(call=call.call, outcome=result.outcome, writes=result.writes, adds=result.adds)
             # As a later process will read it.

@@ -94,47 +94,41 @@ class Opening:
         return [names for names in lists if not _means_asking(names)]
 
 
-def opening_of(session: Session, template: Template, now: datetime, stage: str | None = None) -> Opening:
+def opening_of(session: Session, turn: Turn, template: Template, now: datetime, *, stage: str | None = None) -> Opening:
     """The open tools now; `stage` replaces the session's own stage."""
-    turn = session.turn
-    assert turn is not None
-    if spent(turn, now) or stopped(session, template, now):
+    if spent(turn, now) or stopped(session, turn, template, now):
         return Opening(is_ending=True)
-    facts = facts_of(session, template, now)
+    facts = facts_of(session, turn, template, now)
     if stage is not None:
         facts = {**facts, conditions.STAGE: stage}
     holding = (rule for rule in template.rules.effective if conditions.parse(rule.when).holds(facts))
     return Opening(shut=closed(session), rules=tuple(Rule(rule) for rule in holding))
 
 
-def stopped(session: Session, template: Template, now: datetime) -> str | None:
+def stopped(session: Session, turn: Turn, template: Template, now: datetime) -> str | None:
     """The first stop condition of the template that holds, or None."""
     stops = template.execution_policy.stop_conditions
-    facts = facts_of(session, template, now) if stops else {}
+    facts = facts_of(session, turn, template, now) if stops else {}
     return next((stop for stop in stops if conditions.parse(stop).holds(facts)), None)
 
 
-def stage(session: Session, template: Template, now: datetime | None = None) -> str:
+def stage(session: Session, turn: Turn, template: Template, now: datetime | None = None) -> str:
     """The stage of the work by the template's rules; `now` defaults to the time of the last event."""
-    assert session.turn is not None
-    now = now or session.updated_at or session.turn.started_at
-    facts = {**_facts(session), "seconds": worked(session.turn, now)}
+    now = now or session.updated_at or turn.started_at
+    facts = {**_facts(session, turn), "seconds": worked(turn, now)}
     for rule in template.rules.stages:
         if rule.when is None or conditions.parse(rule.when).holds(facts):
             return rule.stage
     return session.stage
 
 
-def facts_of(session: Session, template: Template, now: datetime) -> conditions.Facts:
+def facts_of(session: Session, turn: Turn, template: Template, now: datetime) -> conditions.Facts:
     """The facts that conditions can use, and the limits that they compare with."""
-    assert session.turn is not None
-    facts = _facts(session)
-    return {**facts, "seconds": worked(session.turn, now), "stage": stage(session, template, now)}
+    facts = _facts(session, turn)
+    return {**facts, "seconds": worked(turn, now), "stage": stage(session, turn, template, now)}
 
 
-def _facts(session: Session) -> dict[str, Any]:
-    turn = session.turn
-    assert turn is not None
+def _facts(session: Session, turn: Turn) -> dict[str, Any]:
     return {
         **{name: getattr(turn.limits, name) for name in conditions.LIMITS},
         "iteration": taken(turn),

@@ -48,15 +48,16 @@ SUB_WINDOW: Final = 50
 
 def compose(
     session: Session,
+    turn: Turn,
     template: Template,
     offered: Sequence[Tool],
     wire_names: dict[str, str],
+    *,
     extra_system: str = "",
 ) -> list[Message]:
     """System prompt, then the transcript; if it is too long, the oldest results and long arguments are left out."""
-    assert session.turn is not None
     lines = (f"{n}. {wire_names[tool.name]}: {tool.description}" for n, tool in enumerate(offered, start=1))
-    system = _system(session.turn, template, "\n".join(lines), extra_system)
+    system = _system(turn, template, "\n".join(lines), extra_system)
     earlier, present = _parted(session, template, wire_names)
     now = [message for entry in present for message in _messages(entry, template, wire_names)]
     whole, budget = [system, *earlier, *now], template.llm_policy.context_tokens

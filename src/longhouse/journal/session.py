@@ -185,6 +185,11 @@ class Session(_SessionValue, frozen=True, kw_only=True):
         return self.turn if self.turn and not self.turn.ended else None
 
     @property
+    def trace(self) -> str:
+        """The trace of the turn; empty before the first one."""
+        return self.turn.trace if self.turn else ""
+
+    @property
     def is_running(self) -> bool:
         return self.running_turn is not None
 
@@ -298,8 +303,8 @@ class Session(_SessionValue, frozen=True, kw_only=True):
 
     def heard_up_to(self, chain: str) -> "Session":
         """The session for a client whose conversation has the fingerprint `chain`."""
-        assert self.turn is not None
-        return msgspec.structs.replace(self, turn=msgspec.structs.replace(self.turn, chain=chain))
+        turn = self.turn and msgspec.structs.replace(self.turn, chain=chain)
+        return msgspec.structs.replace(self, turn=turn)
 
     @property
     def rest_mark(self) -> str | None:

@@ -210,7 +210,7 @@ class Engine:
             fault = Fault(code=rules.WORKER_LOST, message=_interrupted("call"))
             await self.performer.record_outcomes(run, [_returned(call, fault) for call in fatal])
         elif due := run.session.next_calls:
-            await self.performer.perform(run, due, instance.template.memory_policy.scope)
+            await self.performer.perform(run, turn, due, instance.template.memory_policy.scope)
         elif turn.verdict:
             # The last call besides the finishing one was returned from outside: only the end is left to record.
             await self.recorder.record(run, [])
@@ -222,7 +222,7 @@ class Engine:
 
     async def _think(self, run: Run, turn: Turn, instance: Instance) -> None:
         session, template = run.session, instance.template
-        chosen = await self.offering.choose(session, template)
+        chosen = await self.offering.choose(session, turn, template)
         offered = in_order(session, chosen.tools)
         request = instance.strategy.propose(session, template, offered)
         try:

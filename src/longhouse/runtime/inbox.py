@@ -100,10 +100,10 @@ class Inbox:
         is_shown: bool = True,
     ) -> Delivered:
         """Settles a call. If another one waits, its client sees that at once and is recognised by the fingerprint."""
-        after, trace = extended(session, new, clock.now()), session.turn.trace if session.turn else ""
+        after = extended(session, new, clock.now())
         fingerprint = after.rest_mark if is_shown and not after.can_move else None
         placed = await journals.add(
-            self.db, session.id, new, trace=trace, state=after.state, fingerprint=fingerprint, head=head,
+            self.db, session.id, new, trace=session.trace, state=after.state, fingerprint=fingerprint, head=head,
             accepted=accepted,
         )  # fmt: skip
         return await self._delivered(session, new, placed)

@@ -92,8 +92,8 @@ class Recorder:
                 settle=lambda new: _settled(before, new, at),
                 recording=recording,
             )
-        if delegations.ends_for_another(before, after):
-            return after, *await delegations.end(self.db, before, after, settled, recording=recording)
+        if turn := delegations.ending_turn(before, after):
+            return after, *await delegations.end(self.db, before, after, turn, settled, recording=recording)
         return after, await delegations.append(self.db, before, after, settled, recording=recording), []
 
 

@@ -98,7 +98,7 @@ class ReplyHandler:
             return [called, Returned(call=call_id, outcome=Output(content=_handle_of(call_id)))]
         if tool is None or not tool.inline or tool.needs_approval or tool.effect == "once":
             return [called]
-        result = await self.toolbox.perform(Open(**msgspec.structs.asdict(called), seq=0), self.session)
+        result = await self.toolbox.perform(Open(**msgspec.structs.asdict(called), seq=0), self.session, self.turn)
         if tool.asks and isinstance(result.outcome, Output):
             return [_called(call_id, intent, tool, question=result.outcome.content)]
         return [called, returned(call_id, result)]

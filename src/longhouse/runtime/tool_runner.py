@@ -12,7 +12,7 @@ from longhouse.agents import rules
 from longhouse.errors import AlreadyReturned, Deposed, UnknownShape
 from longhouse.journal import events
 from longhouse.journal.events import Fault
-from longhouse.journal.session import Open, Session
+from longhouse.journal.session import Open, Session, Turn
 from longhouse.runtime.inbox import Inbox
 from longhouse.runtime.recorder import Recorder, Run
 from longhouse.runtime.reply_handler import returned
@@ -44,7 +44,7 @@ class ToolRunner:
     begun: set[tuple[str, str]] = field(default_factory=set)
     """(session, call) of `once` calls that this process has begun, until they are settled."""
 
-    async def perform(self, run: Run, due: Sequence[Open], memory_scope: str) -> None:
+    async def perform(self, run: Run, turn: Turn, due: Sequence[Open], memory_scope: str) -> None:
         """Runs calls concurrently; one recorder records their outcomes in the order of arrival."""
         self._forget(run.session, due)
         if any(call.effect == "once" for call in due) and not self.is_alive():
@@ -53,7 +53,7 @@ class ToolRunner:
         if doubtful := [call for call in due if await self._may_have_begun(run, call)]:
             await self.record_outcomes(run, [self._doubted(call, LOST) for call in doubtful])
             due = [call for call in due if call not in doubtful]
-        doing = {asyncio.create_task(self._perform_one(run, call, memory_scope)): call for call in due}
+        doing = {asyncio.create_task(self._perform_one(run, turn, call, memory_scope)): call for call in due}
         unrecorded, withheld = list(doing), False
         try:
             while unrecorded:
@@ -73,11 +73,11 @@ class ToolRunner:
         if withheld:
             await self._withdraw(run)
 
-    async def _perform_one(self, run: Run, call: Open, memory_scope: str) -> Result | None:
+    async def _perform_one(self, run: Run, turn: Turn, call: Open, memory_scope: str) -> Result | None:
         """None: the call was not begun and is left to the next lease holder."""
         begin = partial(self._begin, run, call)
         try:
-            result = await self.toolbox.perform(call, run.session, memory_scope=memory_scope, begin=begin)
+            result = await self.toolbox.perform(call, run.session, turn, memory_scope=memory_scope, begin=begin)
         except Withheld:
             return None
         if isinstance(result.outcome, Fault) and not result.doubt:
@@ -179,11 +179,10 @@ class ToolRunner:
         if result is None or result.doubt:
             return  # not begun, which is recorded elsewhere; or begun, and its outcome is still unknown
         outcome = returned(call.call, result)
-        trace = run.session.turn.trace if run.session.turn else ""
         for pause in (*REPORT_AGAIN, None):
             try:
                 with suppress(AlreadyReturned, journals.NotThere):
-                    await self.inbox.report(run.session.id, [outcome], trace=trace)
+                    await self.inbox.report(run.session.id, [outcome], trace=run.session.trace)
                 self._forget(run.session, [call])
                 return
             except PASSING:
@@ -211,8 +210,7 @@ class ToolRunner:
         worker = self.recorder.worker
         if unbegun := [call for call in ours if call.uncertain and leases.is_lost_by(worker, _loser(told, call))]:
             facts = [_disclaimed(call, worker) for call in unbegun]
-            trace = session.turn.trace if session.turn else ""
-            await self.inbox.report(session_id, facts, trace=trace, head=session.head)
+            await self.inbox.report(session_id, facts, trace=session.trace, head=session.head)
         # A call that is not uncertain yet may become so when the new holder records the takeover.
         return any(not call.uncertain for call in ours)
 

@@ -17,7 +17,7 @@ from longhouse.agents.tool import Tool
 from longhouse.agents.tool_descriptor import RISKS, ToolDescriptor
 from longhouse.errors import ProviderError
 from longhouse.journal.events import Rights, Selection
-from longhouse.journal.session import Session
+from longhouse.journal.session import Session, Turn
 from longhouse.models.protocol import Embedder
 from longhouse.search import finder
 from longhouse.search.finder import IndexSearch, SearchHit, SearchQuery
@@ -108,7 +108,8 @@ class Point:
 
 
 def point_of(template: Template, session: Session, stage: str | None = None) -> Point:
-    opening = rules.opening_of(session, template, clock.now(), stage) if session.turn else Opening()
+    turn = session.turn
+    opening = rules.opening_of(session, turn, template, clock.now(), stage=stage) if turn else Opening()
     return Point(template, session, opening)
 
 
@@ -170,8 +171,8 @@ class ToolSearchService:
 
     async def find(self, session: Session, query: str, top_k: int) -> list[ToolDescriptor]:
         """The search by an agent itself: the best tools for the query among those it may use."""
-        assert session.turn is not None
-        template = await self.catalog.templates.find(session.agent, session.turn.version)
+        turn = session.turn
+        template = await self.catalog.templates.find(session.agent, turn.version) if turn else None
         if template is None:
             return []
         point = point_of(template, session)
@@ -187,12 +188,15 @@ class ToolSearchService:
         self, template: Template, session: Session, *, hard_require: Sequence[str] = ()
     ) -> list[ToolDescriptor]:
         """The tools that the template's strategy offers in this step; `hard_require` are those that the agent found."""
-        return (await self.choose(template, session, hard_require=hard_require)).tools
+        if session.turn is None:
+            return []
+        return (await self.choose(template, session, session.turn, hard_require=hard_require)).tools
 
     async def choose(
         self,
         template: Template,
         session: Session,
+        turn: Turn,
         *,
         hard_require: Sequence[str] = (),
         active: Mapping[str, int] | None = None,
@@ -203,9 +207,11 @@ class ToolSearchService:
         if policy.selection_strategy == "static" or _names_few(template):
             named = await self._active(session, (*policy.required, *hard_require, *policy.named))
             permitted = await self._permitted(point, named)
-            selection = tool_order.selection(list(permitted)[:cap], permitted, {}, stage=rules.stage(session, template))
+            selection = tool_order.selection(
+                list(permitted)[:cap], permitted, {}, stage=rules.stage(session, turn, template)
+            )
             return SelectedTools(list(permitted.values())[:cap], selection if selection.left_out else None)
-        query, stage = tool_order.query_of(session), rules.stage(session, template)
+        query, stage = tool_order.query_of(session, turn), rules.stage(session, turn, template)
         before = [ref.rpartition("@")[0] for ref in session.offered]
         found = await self._candidates(point, query, cap, hard_require=hard_require, before=before, active=active)
         if policy.selection_strategy == "retrieval_per_step":

@@ -356,7 +356,6 @@ async def open(
 async def cancel(db: Executor, session: Session, new: Sequence[Event], *, after: Session) -> Placed | None:
     """Cancels a turn from outside and deposes the lease holder; None if the head moved since `session` was folded."""
     append_id, rows, at = uuid.uuid4(), await _rows(db, new), clock.now()
-    assert session.turn is not None or session.queue
     trace = next(event.trace for event in new if isinstance(event, events.Cancelled))
     row = await db.row(
         CANCEL,

@@ -55,8 +55,7 @@ class SGRAgent(BaseAgent):
     def propose(self, session: Session, template: Template, offered: Sequence[Tool]) -> Request:
         if not offered:
             return self.request(session, template, offered)  # an empty union matches nothing: only text is left
-        assert session.turn is not None
-        union = _union(tuple(_capped(offered)), session.turn.form > 0)
+        union = _union(tuple(_capped(offered)), bool(session.turn and session.turn.form))
         if template.llm_policy.can.json_schema:
             return self.request(session, template, offered, response_format=union.response_format, text_is="structure")
         return self.request(

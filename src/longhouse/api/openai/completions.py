@@ -13,7 +13,7 @@ from longhouse.api import wire
 from longhouse.api.openai.turn_handle import TurnHandle
 from longhouse.api.openai.turn_stream import Ending, Piece, TurnStream, about
 from longhouse.journal import events, fingerprint
-from longhouse.journal.session import AGENT_FAILED, BLANK_LINE
+from longhouse.journal.session import AGENT_FAILED, BLANK_LINE, Turn
 from longhouse.store import sessions
 
 STATUSES: Final = {
@@ -65,11 +65,11 @@ class Completion:
             yield b"".join(self._piece(piece) for piece in pieces) if pieces else stream.HEARTBEAT
         ending = telling.ending
         assert ending is not None
-        if ending.error:
+        if ending.error or ending.turn is None:
             yield stream.data(ending.error)
             return
         await self._mark(ending)
-        yield self._chunk({}, finish="stop", activity=closing(ending))
+        yield self._chunk({}, finish="stop", activity=closing(ending, ending.turn))
         if self.include_usage:
             yield stream.data(
                 {
@@ -153,14 +153,14 @@ class Completion:
                 reasoning += piece.reasoning
         ending = self.telling.ending
         assert ending is not None
-        if ending.error:
+        if ending.error or ending.turn is None:
             # The prompt is in the journal: a retry would only duplicate it.
             return wire.Json(ending.error, status_code=_status(ending), headers={"x-should-retry": "false"})
         await self._mark(ending)
         message: dict[str, Any] = {"role": "assistant", "content": self._content, "refusal": None}
         if reasoning:
             message["reasoning_content"] = reasoning
-        closed = closing(ending)
+        closed = closing(ending, ending.turn)
         closed |= self._extra
         return wire.Json(
             {
@@ -175,10 +175,9 @@ class Completion:
         )
 
 
-def closing(ending: Ending) -> dict[str, Any]:
+def closing(ending: Ending, turn: Turn) -> dict[str, Any]:
     """The last `x_agent` of a turn that ended or waits."""
-    session, turn = ending.session, ending.turn
-    assert turn is not None
+    session = ending.session
     if turn.ended:
         event = "failed" if turn.code == AGENT_FAILED else "completed"
         return about(session, turn.trace, event, state=turn.ended)

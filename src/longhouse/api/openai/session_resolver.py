@@ -110,7 +110,7 @@ class SessionResolver:
         # An answer to a sub-agent: the client follows the turn of the top session, from the answer on.
         told = await journals.read(self.db, session.turn.prompted.root, limit=MAX_TOLD)
         root = fold(takewhile(partial(_was_before, session, turned.trace_id), told), blank(session.turn.prompted.root))
-        if root.turn and asked.said.resends:
+        if asked.said.resends:
             root = root.heard_up_to(asked.chain((*asked.said.before, *asked.said.new)))
         resends = asked.said.resends
         return TurnHandle(
@@ -288,11 +288,10 @@ class SessionResolver:
         self, session: Session, call: str, text: str, *, chain: str = "", accepted: Accepted | None = None
     ) -> TurnHandle:
         """Appends the answer to a question; raises AlreadyReturned if another answer came first."""
-        assert session.turn is not None
         before = await seen_heads(self.db, session)
         delivered = await self.inbox.answer(session, call, text, chain=chain, accepted=accepted)
-        trace, is_behind = session.turn.trace, delivered.is_behind
-        return TurnHandle(session=delivered.session, trace=trace, is_behind=is_behind, seen_heads=before)
+        is_behind = delivered.is_behind
+        return TurnHandle(session=delivered.session, trace=session.trace, is_behind=is_behind, seen_heads=before)
 
     # The session that the request names
 

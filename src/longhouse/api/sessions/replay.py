@@ -14,7 +14,7 @@ from longhouse.api.sessions.routes import SESSION, Held
 from longhouse.errors import CallerError
 from longhouse.journal.events import Replied
 from longhouse.journal.fold import blank, fold
-from longhouse.journal.session import Session
+from longhouse.journal.session import Session, Turn
 from longhouse.runtime.instances import strategy_of
 from longhouse.store import journals
 from longhouse.store.database import Database
@@ -32,11 +32,10 @@ async def get_request(
     `selection` says how its tools were chosen, if more were permitted than can be offered.
     """
     row = await sessions.find(caller, session_id)
-    session, replied = await _before(sessions.db, row.id, step)
-    assert session.turn is not None
-    template = await sessions.catalog.templates.find(session.agent, session.turn.version)
+    session, turn, replied = await _before(sessions.db, row.id, step)
+    template = await sessions.catalog.templates.find(session.agent, turn.version)
     if template is None or AgentRegistry.get(template.base_agent_class) is None:
-        name = f"{session.agent}@{session.turn.version}"
+        name = f"{session.agent}@{turn.version}"
         message = f"This step cannot be composed again: {name} is not known here any more."
         raise CallerError(message, status=409, code="template_not_found")
     refs = [ref.rpartition("@") for ref in replay.offered_at(session, replied)]
@@ -72,15 +71,16 @@ def _selection(replied: Replied, offered: Sequence[str]) -> dict[str, Any] | Non
     }
 
 
-async def _before(db: Database, session_id: str, step: int) -> tuple[Session, Replied]:
-    """The session just before its n-th reply, and that reply."""
+async def _before(db: Database, session_id: str, step: int) -> tuple[Session, Turn, Replied]:
+    """The session and its turn just before its n-th reply, and that reply."""
     session, replies = blank(session_id), 0
     while page := await journals.read(db, session_id, session.head):
         for nth, record in enumerate(page):
             if isinstance(record.event, Replied):
                 replies += 1
-                if replies == step:
-                    return fold(page[:nth], session), record.event
+                before = fold(page[:nth], session) if replies == step else None
+                if before and before.turn:
+                    return before, before.turn, record.event
         session = fold(page, session)
     raise wire.not_found(f"There is no step {_short(step)} in this session.", code="step_not_found")
 

@@ -16,7 +16,7 @@ import asyncpg
 from longhouse.agents.delegation import MOST_AT_WORK, Delegation, waits_for
 from longhouse.errors import AlreadyReturned
 from longhouse.journal.events import Event, Fault, Opened, Outcome, Output, Returned
-from longhouse.journal.session import Session
+from longhouse.journal.session import Session, Turn
 from longhouse.store import journals
 from longhouse.store.database import Database, Executor, Transaction
 from longhouse.store.delegation import results
@@ -52,6 +52,7 @@ AWAIT: Final = "INSERT INTO awaits (parent, call, awaited) VALUES ($1, $2, $3)"
 HANDLE: Final = "SELECT child, outcome FROM delegations WHERE parent = $1 AND call = $2 FOR UPDATE"
 KEEP: Final = "UPDATE delegations SET outcome = $3 WHERE parent = $1 AND call = $2"
 
+# Stores the outcome of an ended turn; returns the call that delegated it, if there is one.
 END: Final = """
     UPDATE delegations SET outcome = $3 WHERE child = $1 AND prompt = $2 AND outcome IS NULL
     RETURNING parent, call, trace
@@ -117,8 +118,9 @@ async def begin(
         known, settled_at_once = await _collected(tx, session.id, collects, edges)
         after, settled = settle([*_refusing(new, refused), *settled_at_once])
         # A reply may call agents without awaiting them, and also end the turn.
-        kept = _kept(after, recording) if ends_for_another(session, after) else None
-        ended = await _ended(tx, after, kept) if kept else []
+        turn = ending_turn(session, after)
+        kept = results.of_turn(turn, outcome_of(after, turn), recording.at) if turn else None
+        ended = await tx.rows(END, after.id, turn.prompt, kept.counted.encoded) if turn and kept else []
         touched = {session.id, *filter(None, children.values()), *(row["parent"] for row in ended)}
         if len(touched) > 1:  # the append locks the session's own row
             await tx.rows(LOCK_ROWS, sorted(touched))
@@ -141,14 +143,14 @@ async def begin(
 
 
 async def end(
-    db: Database, session: Session, after: Session, settled: Sequence[Event], *, recording: Recording
+    db: Database, session: Session, after: Session, turn: Turn, settled: Sequence[Event], *, recording: Recording
 ) -> tuple[Appended, list[tuple[str, int]]]:
     """Records the end of a turn that another agent asked for, and the outcome in that agent's journal; atomically."""
     append_id = uuid.uuid4()
 
     async def write(tx: Transaction) -> tuple[Appended, list[tuple[str, int]]]:
-        kept = _kept(after, recording)
-        ended = await _ended(tx, after, kept)
+        kept = results.of_turn(turn, outcome_of(after, turn), recording.at)
+        ended = await tx.rows(END, after.id, turn.prompt, kept.counted.encoded)
         await tx.rows(LOCK_ROWS, sorted({session.id, *(row["parent"] for row in ended)}))
         appended = await append(tx, session, after, settled, recording=recording, append_id=append_id)
         return appended, await tell(tx, ended, kept)
@@ -156,18 +158,17 @@ async def end(
     return await _once(db, session, append_id, write)
 
 
-def ends_for_another(before: Session, after: Session) -> bool:
-    """Does a turn that another agent has asked for end between `before` and `after`?"""
+def ending_turn(before: Session, after: Session) -> Turn | None:
+    """The turn that another agent has asked for and that ends between `before` and `after`, if there is one."""
     turn = after.turn
     if turn is None or not turn.ended or turn.prompted.reply_to is None:
-        return False
-    return before.turn is None or before.turn.prompt != turn.prompt or not before.turn.ended
+        return None
+    was_over = before.turn is not None and before.turn.prompt == turn.prompt and before.turn.ended
+    return None if was_over else turn
 
 
-def outcome_of(session: Session) -> Outcome:
+def outcome_of(session: Session, turn: Turn) -> Outcome:
     """The outcome of a turn for the agent that asked for it."""
-    turn = session.turn
-    assert turn is not None
     if turn.ended == "COMPLETED":
         return Output(content=turn.answer or "")
     return Fault(code=turn.code or "failed", message=turn.error or f"the agent {session.agent} did not finish")
@@ -286,16 +287,6 @@ async def tell(tx: Transaction, ended: Sequence[asyncpg.Record], kept: Delegatio
         elif kept.spent:
             await tx.run(KEEP, row["parent"], row["call"], kept.encoded)
     return told
-
-
-def _kept(after: Session, recording: Recording) -> DelegationResult:
-    return results.of_turn(after, outcome_of(after), recording.at)
-
-
-async def _ended(tx: Transaction, after: Session, kept: DelegationResult) -> Sequence[asyncpg.Record]:
-    """Stores the outcome of an ended turn; returns the call that delegated it, if there is one."""
-    assert after.turn is not None
-    return await tx.rows(END, after.id, after.turn.prompt, kept.counted.encoded)
 
 
 async def _too_many(tx: Transaction, session: Session, tasks: Sequence[Delegation]) -> dict[str, Outcome]:

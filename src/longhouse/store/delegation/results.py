@@ -8,7 +8,7 @@ import msgspec
 from longhouse.agents import rules
 from longhouse.agents.delegation import left_of
 from longhouse.journal.events import Limits, Outcome, Prompted, Returned, Usage
-from longhouse.journal.session import Session
+from longhouse.journal.session import Session, Turn
 from longhouse.store.database import Executor
 
 # Through the sessions of the conversation, since a trace never leaves it; few delegations are open.
@@ -57,10 +57,8 @@ def decode(kept: str) -> DelegationResult:
     return _decoder.decode(kept)
 
 
-def of_turn(session: Session, outcome: Outcome, at: datetime) -> DelegationResult:
+def of_turn(turn: Turn, outcome: Outcome, at: datetime) -> DelegationResult:
     """The outcome of an ended turn, with its cost."""
-    turn = session.turn
-    assert turn is not None
     # Budgets do not count the call that gives the final answer.
     calls = turn.calls - bool(turn.verdict)
     return DelegationResult(

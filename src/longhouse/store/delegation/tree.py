@@ -266,7 +266,7 @@ async def over(db: Database, session: Session, call: str, handles: Sequence[str]
 
     `handles`: the delegations of earlier turns that this turn collects.
     """
-    roots = [Root(session.id, session.id, session.turn.trace if session.turn else "")]
+    roots = [Root(session.id, session.id, session.trace)]
     if handles:
         roots += [Root(*row) for row in await db.rows(GIVEN, session.id, list(handles))]
     return [Asker(*row) for row in await db.rows(OVER, *_columns(roots), False, session.id, call)]
