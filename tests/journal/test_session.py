@@ -38,7 +38,7 @@ def test_a_blank_session_is_inited_and_has_nothing_to_do() -> None:
 def test_opened_says_whose_the_session_is() -> None:
     event = events.Opened(agent="a", version=3, owner="acme", user="ann", conversation="c", side="sub", label="x")
     session = told(event)
-    assert (session.agent, session.opened_version, session.owner, session.user) == ("a", 3, "acme", "ann")
+    assert (session.agent, session.version, session.owner, session.user) == ("a", 3, "acme", "ann")
     assert (session.conversation, session.side, session.label) == ("c", "sub", "x")
     assert (session.created_at, session.updated_at, session.head) == (BEGAN, BEGAN, 1)
     assert session.state is State.INITED

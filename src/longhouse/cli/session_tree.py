@@ -110,7 +110,7 @@ def _state(state: str) -> Text:
 
 
 def _agent(session: Session) -> str:
-    version = session.turn.version if session.turn else session.opened_version
+    version = session.turn.version if session.turn else session.version
     label = f" ({session.label})" if session.label else ""
     return f"{session.agent}@{version}{label}"
 

@@ -93,17 +93,7 @@ class _Builder:
     def _apply(self, event: Event, seq: int, at: datetime) -> None:  # noqa: PLR0912 - one case for each kind of event
         match event:
             case events.Opened():
-                self.base = replace(
-                    self.base,
-                    agent=event.agent,
-                    owner=event.owner,
-                    user=event.user,
-                    conversation=event.conversation,
-                    side=event.side,
-                    label=event.label,
-                    opened_version=event.version,
-                    created_at=at,
-                )
+                self.base = replace(self.base, **asdict(event), created_at=at)
             case events.Prompted():
                 self._hear(event, seq, at)
             case events.Started():

@@ -2,28 +2,13 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Annotated, Any, Final
-
-import msgspec
+from typing import Any, Final
 
 from longhouse.journal.messages import Assistant, Function, Message, ToolCall, ToolResult, User, clean
 
 ROLES: Final = frozenset({"user", "assistant", "tool"})
 OURS: Final = re.compile(r"\d+-(action-\d+|reasoning)")
 """Call ids as our sessions assign them; numbering starts anew in each session."""
-
-
-_Name = Annotated[str, msgspec.Meta(min_length=1)]
-
-
-class _Function(msgspec.Struct):
-    name: _Name
-    arguments: str = "{}"
-
-
-class _Call(msgspec.Struct):
-    id: _Name
-    function: _Function
 
 
 def last(messages: Sequence[dict[str, Any]], limit: int) -> list[dict[str, Any]]:
@@ -140,15 +125,21 @@ def _text(content: object) -> str | None:
 
 
 def _calls(raw: object) -> list[dict[str, Any]] | None:
-    try:
-        calls = msgspec.convert(raw, list[_Call])
-    except msgspec.ValidationError:
+    if not isinstance(raw, list):
         return None
-    return [
-        {
-            "id": clean(call.id),
-            "type": "function",
-            "function": {"name": clean(call.function.name), "arguments": clean(call.function.arguments)},
-        }
-        for call in calls
-    ]
+    calls = [_call(one) for one in raw]
+    return None if None in calls else [call for call in calls if call]
+
+
+def _call(raw: object) -> dict[str, Any] | None:
+    function = raw.get("function") if isinstance(raw, dict) else None
+    if not isinstance(raw, dict) or not isinstance(function, dict):
+        return None
+    identity, name, arguments = raw.get("id"), function.get("name"), function.get("arguments", "{}")
+    if not all(isinstance(one, str) for one in (identity, name, arguments)) or not identity or not name:
+        return None
+    return {
+        "id": clean(identity),
+        "type": "function",
+        "function": {"name": clean(name), "arguments": clean(str(arguments))},
+    }

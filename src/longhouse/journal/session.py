@@ -115,7 +115,7 @@ class Turn(events.Started, frozen=True, kw_only=True, tag="Turn"):
     chain: str = ""
     """The fingerprint of the client's conversation up to the user's last message."""
     iteration: int = 0
-    pins: dict[str, int] = {}  # noqa: RUF012 - msgspec makes a new one for each turn
+    pins: dict[str, int] = msgspec.field(default_factory=dict)
     """Tool -> the version that the turn was first offered; it keeps it, even if the tool was closed in between."""
     is_thinking: bool = False
     """Whether the iteration has its reasoning but not yet its action."""
@@ -151,17 +151,12 @@ class Turn(events.Started, frozen=True, kw_only=True, tag="Turn"):
         return "\n\n".join(text_of(content) for content in self.prompted.content)
 
 
-class Session(_SessionValue, frozen=True, kw_only=True):
-    """The state of one agent in one conversation."""
+class Session(events.Opened, frozen=True, kw_only=True, tag="Session"):
+    """The state of one agent in one conversation: its `Opened`, and what happened since."""
 
     id: str
-    agent: str
-    owner: str
-    conversation: str
-    user: str | None = None
-    side: events.Side = "root"
-    label: str = ""
-    opened_version: int = 1
+    version: int = 1
+    """The version of the agent with which the session was opened."""
     created_at: datetime | None = None
     updated_at: datetime | None = None
     head: int = 0
@@ -169,10 +164,10 @@ class Session(_SessionValue, frozen=True, kw_only=True):
     """Counted over all turns, so that call ids are unique in the session."""
     turn: Turn | None = None
     queue: tuple[Waiting, ...] = ()
-    open: dict[str, Open] = {}
+    open: dict[str, Open] = msgspec.field(default_factory=dict)
     transcript: tuple[Entry, ...] = ()
     offered: tuple[str, ...] = ()
-    context: dict[str, Any] = {}
+    context: dict[str, Any] = msgspec.field(default_factory=dict)
     """Values that tools wrote to their context: searches, sources, reasoning."""
     notes: tuple[str, ...] = ()
     files: tuple[Artifact, ...] = ()
@@ -238,11 +233,6 @@ class Session(_SessionValue, frozen=True, kw_only=True):
         if self.is_running:
             return not self.open or bool(self.due_calls)
         return bool(self.queue)
-
-    @property
-    def has_just_thought(self) -> bool:
-        """Whether the last step was a reasoning phase."""
-        return is_thought(self.transcript)
 
     @property
     def stage(self) -> Literal["plan", "research", "synthesize"]:
@@ -337,5 +327,6 @@ def side_by_side(calls: Iterable[Open]) -> list[Open]:
 
 
 def is_thought(transcript: Sequence[Entry]) -> bool:
+    """Whether the last step was a reasoning phase."""
     last = transcript[-1] if transcript else None
     return isinstance(last, Step) and last.phase == "reasoning"

@@ -168,7 +168,7 @@ class Engine:
             return await templates.find(session.agent, turn.version)
         if requested := session.queue[0].prompt.version:
             return await self._shown(session, await templates.find(session.agent, requested))
-        opened = await templates.find(session.agent, session.opened_version)
+        opened = await templates.find(session.agent, session.version)
         if opened and opened.follow == "pinned":
             return await self._shown(session, opened)
         return await templates.find(session.agent, owner=session.owner)
@@ -263,22 +263,15 @@ class Engine:
         patience = self.patience.attended if attended else self.patience.unattended
         pause = _pause(self.patience, run.attempts, error.retry_after)
         spent = [events.Spent(usage=error.usage, reason=error.told)] if isinstance(error, PaidError) else []
+        # Users can read the journal: details that name our hosts go to the log only.
+        about = {"session": run.session.id, "error": str(error)}
         if not error.retryable or (now - run.troubled_at).total_seconds() + pause > patience:
-            # Users can read the journal: details that name our hosts go to the log only.
             message = "the model failed past the retry limit: the turn ends"
-            log.warning(
-                "model_call_failed",
-                message=message,
-                session=run.session.id,
-                attempts=run.attempts + 1,
-                error=str(error),
-            )
+            log.warning("model_call_failed", message=message, attempts=run.attempts + 1, **about)
             await self.recorder.record(run, [*spent, events.Failed(reason=error.told, code="provider_error")])
             return
         message = "the model call failed and is retried later"
-        log.info(
-            "model_call_retry", message=message, session=run.session.id, attempt=run.attempts + 1, error=str(error)
-        )
+        log.info("model_call_retry", message=message, attempt=run.attempts + 1, **about)
         attempts, troubled_at = run.attempts, run.troubled_at
         if spent:
             await self.recorder.record(run, spent)

@@ -15,7 +15,7 @@ from longhouse.agents.tool import Tool
 from longhouse.errors import ProviderError
 from longhouse.journal import events
 from longhouse.journal.events import Called, Event, Fault, Output, Returned
-from longhouse.journal.session import Open, Session, Turn
+from longhouse.journal.session import Open, Session, Turn, is_thought
 from longhouse.journal.transcript import Step
 from longhouse.models.protocol import paid_for
 from longhouse.tools.bindings.agent import CollectTool
@@ -67,7 +67,7 @@ class ReplyHandler:
         iteration = self.session.iteration + 1
         if self.request.phase == "reasoning":
             return f"{iteration}-reasoning" if index == 0 else f"{iteration}-reasoning-{index}"
-        if self.request.phase == "action" and self.session.has_just_thought:
+        if self.request.phase == "action" and is_thought(self.session.transcript):
             iteration -= 1
         return f"{iteration}-action-{index}"
 

@@ -203,7 +203,9 @@ class ToolRunner:
     async def _disclaim(self, session_id: str) -> bool:
         """Is there something left to record?"""
         session = await journals.load(self.db, session_id)
-        ours = [call for call in session.open.values() if self._is_in_question(session, call)]
+        pending = (call for call in session.open.values() if call.call_kind == "tool" and call.effect == "once")
+        pending = (call for call in pending if call.approve_by is None and not call.doubt)
+        ours = [call for call in pending if (session_id, call.call) not in self.begun]
         if not ours:
             return False
         told = await journals.read(self.db, session_id, after=min(call.seq for call in ours) - 1)
@@ -213,10 +215,6 @@ class ToolRunner:
             await self.inbox.report(session_id, facts, trace=session.trace, head=session.head)
         # A call that is not uncertain yet may become so when the new holder records the takeover.
         return any(not call.uncertain for call in ours)
-
-    def _is_in_question(self, session: Session, call: Open) -> bool:
-        is_pending = call.call_kind == "tool" and call.approve_by is None and not call.doubt
-        return is_pending and call.effect == "once" and (session.id, call.call) not in self.begun
 
 
 def _loser(told: Sequence[events.Recorded], call: Open) -> str:

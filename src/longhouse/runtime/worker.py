@@ -248,7 +248,11 @@ class Worker:
         except asyncpg.PostgresError as error:
             self._put_off(session_id, error)
         finally:
-            self._served(session_id)
+            del self._running[session_id]
+            self._slots.release()
+            if session_id in self._again:
+                self._again.discard(session_id)
+                self.hint(session_id)
 
     async def _advance(self, lease: Lease) -> Session | None:
         """The session after the run; None if the lease was lost or the run failed."""
@@ -279,7 +283,9 @@ class Worker:
         except UNREACHABLE:
             raise
         except Exception as error:
-            if self._may_pass(lease.session_id, error):
+            # An error of Postgres is not the turn's fault, and is retried within the limit.
+            lasted = self._pauses.troubled_for(lease.session_id)
+            if isinstance(error, PASSING) and lasted < self._engine.patience.unattended:
                 await self._break_off_for_now(lease, error)
                 return None
             if isinstance(error, SetupError):
@@ -289,11 +295,6 @@ class Worker:
                 log.exception("turn_failed", message="a defect ended the turn", session=lease.session_id)
             return await self._fail(lease, error)
         return None
-
-    def _may_pass(self, session_id: str, error: Exception) -> bool:
-        """Is this a Postgres error, which is not the turn's fault, and still within the retry limit?"""
-        lasted = self._pauses.troubled_for(session_id)
-        return isinstance(error, PASSING) and lasted < self._engine.patience.unattended
 
     async def _break_off_for_now(self, lease: Lease, error: Exception) -> None:
         self._put_off(lease.session_id, error)
@@ -312,13 +313,6 @@ class Worker:
         pause = self._pauses.put_off(session_id)
         message = "the session is retried after a back-off"
         log.warning("session_retry", message=message, session=session_id, seconds=pause, error=str(error))
-
-    def _served(self, session_id: str) -> None:
-        del self._running[session_id]
-        self._slots.release()
-        if session_id in self._again:
-            self._again.discard(session_id)
-            self.hint(session_id)
 
     async def _fail(self, lease: Lease, error: Exception) -> Session | None:
         """Records the end of the turn in the journal; if even that fails, the session is put off with a back-off."""

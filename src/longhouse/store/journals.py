@@ -226,7 +226,7 @@ async def append(
         len(new),
         session.state,
         turn.trace if turn else None,
-        turn.version if turn else session.opened_version,
+        turn.version if turn else session.version,
         turn.task[:TASK_SHOWN] if turn else None,
         at,
         rest is not None,

@@ -212,7 +212,7 @@ def described(session: Session, below: WaitingStatus) -> dict[str, Any]:
         "session_id": session.id,
         "template_id": session.agent,
         "template": session.agent,
-        "version": turn.version if turn else session.opened_version,
+        "version": turn.version if turn else session.version,
         "instance_id": turn.instance if turn else None,
         "conversation_id": session.conversation,
         "label": session.label,
