@@ -10,6 +10,7 @@ from longhouse.agents import tool_order
 from longhouse.agents.tool_order import BATCH, Line, first_few, in_line, line_up, next_step
 from longhouse.journal.events import Limits, Prompted, Selection
 from longhouse.journal.session import Session, Turn
+from server_helpers import turn_of
 
 FINAL = ["final"]
 
@@ -143,7 +144,7 @@ def test_over_many_steps_what_is_named_is_offered_and_what_was_offered_comes_fir
 
 def test_the_query_is_the_next_step_and_the_task() -> None:
     session = session_with({"current_step_reasoning": {"remaining_steps": ["book a hotel", "write"]}})
-    assert tool_order.query_of(session, session.turn) == "book a hotel\nplan my trip"
+    assert tool_order.query_of(session, turn_of(session)) == "book a hotel\nplan my trip"
     assert next_step({"remaining_steps": "not a list"}) == next_step(None) == next_step({"remaining_steps": [3]}) == ""
 
 

@@ -16,6 +16,7 @@ from longhouse.search.selection import Finder, ToolSearchService
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from search_helpers import Buckets, indexed, publish, tool
+from server_helpers import turn_of
 
 TOPICS = ("weather", "letter", "train", "recipe", "invoice", "museum", "doctor", "garden", "concert", "library")
 CROWD = [tool(f"{topic}_{n}", f"Number {n} of all that is about a {topic}") for topic in TOPICS for n in range(6)]
@@ -189,15 +190,15 @@ async def test_how_the_tools_were_chosen_is_told(db: Database) -> None:
     trains = tuple(f"train_{n}" for n in range(6))
     one = template(max_tools_in_prompt=4, allowlist=trains)
     life = session("train 4")
-    told = (await service.choose(one, life, life.turn)).selection
+    told = (await service.choose(one, life, turn_of(life))).selection
     assert told is not None
     assert (told.query, told.stage, told.more) == ("train 4", "plan", 0)
     assert max(told.scores, key=lambda name: told.scores[name]) == "train_4"
     assert len(told.left_out) == 3
     assert set(told.left_out) < set(trains)
-    assert (await service.choose(template(allowlist=trains), life, life.turn)).selection is None, "all of it fits"
+    assert (await service.choose(template(allowlist=trains), life, turn_of(life))).selection is None, "all of it fits"
     static = await service.choose(
-        template(max_tools_in_prompt=4, allowlist=trains, selection_strategy="static"), life, life.turn
+        template(max_tools_in_prompt=4, allowlist=trains, selection_strategy="static"), life, turn_of(life)
     )
     assert static.selection == Selection(stage="plan", left_out=trains[3:])
 

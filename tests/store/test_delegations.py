@@ -26,7 +26,7 @@ from longhouse.store import journals, leases
 from longhouse.store.database import Database
 from longhouse.store.delegation import delegations, results
 from longhouse.store.delegation.delegations import Collect, Recording
-from server_helpers import LIMITS
+from server_helpers import LIMITS, turn_of
 
 MASTER, HELPER = Template(name="master"), Template(name="helper")
 CALL = "1-action-0"
@@ -64,7 +64,7 @@ class Held:
 
     async def end(self, answer: str = "done") -> list[tuple[str, int]]:
         after, settled = self.settle([events.Finished(answer=answer)])
-        _, told = await delegations.end(self.db, self.session, after, after.turn, settled, recording=self.recording)
+        _, told = await delegations.end(self.db, self.session, after, turn_of(after), settled, recording=self.recording)
         self.session = after
         return told
 
@@ -263,7 +263,7 @@ async def test_what_an_agent_has_used_goes_up_with_its_outcome(db: Database) -> 
     await child.append(events.Replied(usage=usage), called(tool="clock"), events.Returned(call=CALL, outcome=OUTPUT))
     after, settled = child.settle([events.Finished(answer="done")])
     at = child.session.turn.started_at + timedelta(seconds=30)
-    await delegations.end(db, child.session, after, after.turn, settled, recording=Recording(child.fence, "w", at))
+    await delegations.end(db, child.session, after, turn_of(after), settled, recording=Recording(child.fence, "w", at))
     told = (await journals.read(db, parent.session.id))[-1].event
     assert told == events.Returned(
         call=CALL, outcome=events.Output(content="done"), by="agent", spent=usage, calls=1, seconds=30
