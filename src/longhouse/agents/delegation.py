@@ -132,8 +132,8 @@ def purse_of(turn: Turn) -> SharedBudget | None:
     if limits.tool_budget is None and limits.token_budget is None:
         return None
     return SharedBudget(
-        tool_budget=_less(limits.tool_budget, turn.calls - turn.below.calls),
-        token_budget=_less(limits.token_budget, turn.usage.total_tokens - turn.below.tokens),
+        tool_budget=_less(limits.tool_budget, turn.calls - turn.subagents.calls),
+        token_budget=_less(limits.token_budget, turn.usage.total_tokens - turn.subagents.tokens),
     )
 
 

@@ -205,9 +205,9 @@ def overdue(turn: Turn, now: datetime) -> tuple[str, str] | None:
     if taken(turn) >= limits.max_iterations + GRACE:
         return "limit_reached", f"the agent did not finish within its limit of {limits.max_iterations} steps"
     # What sub-agents used counts against the budget that closes tools, but not against the grace.
-    if worked(turn, now) - turn.below.seconds >= 2 * limits.time_budget:
+    if worked(turn, now) - turn.subagents.seconds >= 2 * limits.time_budget:
         return "limit_reached", f"the agent did not finish within its limit of {limits.time_budget:g} seconds"
-    if limits.token_budget is not None and turn.usage.total_tokens - turn.below.tokens >= 2 * limits.token_budget:
+    if limits.token_budget is not None and turn.usage.total_tokens - turn.subagents.tokens >= 2 * limits.token_budget:
         return "limit_reached", f"the agent did not finish within its limit of {limits.token_budget} tokens"
     return None
 

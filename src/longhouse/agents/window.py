@@ -16,7 +16,7 @@ from longhouse.agents.template import CLARIFICATIONS, TASK, Template, render
 from longhouse.agents.tool import Tool
 from longhouse.journal import conversation
 from longhouse.journal.events import Fault, Outcome, Output
-from longhouse.journal.json_text import object_of, sound
+from longhouse.journal.json_text import object_of, with_valid_arguments
 from longhouse.journal.messages import (
     Assistant,
     Content,
@@ -184,7 +184,7 @@ def _fitted(blocks: Sequence[_Block], used: int, budget: int) -> Iterator[Messag
 
 
 def _messages(entry: Entry, template: Template, names: dict[str, str]) -> Iterator[Message]:
-    return sound(_said(entry, template, names))
+    return with_valid_arguments(_said(entry, template, names))
 
 
 def _said(entry: Entry, template: Template, names: dict[str, str]) -> Iterator[Message]:

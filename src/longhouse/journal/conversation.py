@@ -11,7 +11,7 @@ from typing import Any, Final, assert_never
 import msgspec
 
 from longhouse.journal.events import Outcome, Output
-from longhouse.journal.json_text import sound
+from longhouse.journal.json_text import with_valid_arguments
 from longhouse.journal.messages import Assistant, Function, Message, System, ToolCall, ToolResult, User, text_of
 from longhouse.journal.roles import FORM
 from longhouse.journal.session import Session
@@ -38,7 +38,7 @@ def shown(session: Session) -> list[Entry]:
 
 def worked(entry: Entry, names: Mapping[str, str] = MappingProxyType({})) -> Iterator[Message]:
     """The messages of one entry; calls appear once all calls of the step have returned, so each has its result."""
-    return sound(_worked(entry, names))
+    return with_valid_arguments(_worked(entry, names))
 
 
 def _worked(entry: Entry, names: Mapping[str, str]) -> Iterator[Message]:

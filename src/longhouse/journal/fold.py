@@ -18,8 +18,8 @@ from longhouse.journal.session import (
     Session,
     Turn,
     Waiting,
+    calls_to_run,
     is_thought,
-    side_by_side,
 )
 from longhouse.journal.transcript import Heard, Step, Summary, Told, Use
 
@@ -95,7 +95,7 @@ class _Builder:
             case events.Opened():
                 self.base = replace(self.base, **asdict(event), created_at=at)
             case events.Prompted():
-                self._hear(event, seq, at)
+                self._prompt(event, seq, at)
             case events.Started():
                 self._start(event, seq, at)
             case events.Replied():
@@ -136,7 +136,7 @@ class _Builder:
             )
         return self.turn
 
-    def _hear(self, event: events.Prompted, seq: int, at: datetime) -> None:
+    def _prompt(self, event: events.Prompted, seq: int, at: datetime) -> None:
         if self.turn and event.reply_to is None:
             self.turn = replace(self.turn, spoke=at, moved_on=None)
         step = self.transcript[-1] if self.transcript else None
@@ -235,7 +235,7 @@ class _Builder:
         if call.approve_by and not event.by and turn.resting_since:
             turn = replace(turn, moved_on=at)
         if event.spent:
-            turn = _charged_below(turn, event, event.spent)
+            turn = _charged_for_subagent(turn, event, event.spent)
         self.turn = self._write(turn, event.writes, event.adds) if event.writes or event.adds else turn
 
     def _write(self, turn: Turn, writes: dict[str, Any], adds: dict[str, Any]) -> Turn:
@@ -284,7 +284,7 @@ class _Builder:
     def _resume(self, event: events.Resumed) -> None:
         """Calls that a lost worker may have started and that must not run twice become uncertain: a person decides."""
         self.lost += event.is_loss
-        for call in side_by_side(self.open.values()):  # the others were not running
+        for call in calls_to_run(self.open.values()):  # the others were not running
             is_doubtful = call.effect == "once" and call.call not in event.unbegun
             self.open[call.call] = replace(
                 call, lost=call.lost + event.is_loss, uncertain=call.uncertain or is_doubtful
@@ -323,8 +323,8 @@ def _woken(turn: Turn, at: datetime) -> Turn:
     rested = max(0.0, (at - turn.resting_since).total_seconds())
     # Parallel sub-agents work longer in sum than the rest lasted; ones that wait for a person work shorter.
     delegated_seconds = min(rested, turn.delegated_seconds)
-    below = replace(turn.below, seconds=turn.below.seconds + delegated_seconds)
-    return replace(turn, waited=turn.waited + rested - delegated_seconds, resting_since=None, below=below)
+    subagents = replace(turn.subagents, seconds=turn.subagents.seconds + delegated_seconds)
+    return replace(turn, waited=turn.waited + rested - delegated_seconds, resting_since=None, subagents=subagents)
 
 
 def _charged(turn: Turn, usage: events.Usage | None) -> Turn:
@@ -340,12 +340,14 @@ def _charged(turn: Turn, usage: events.Usage | None) -> Turn:
     return replace(turn, usage=total)
 
 
-def _charged_below(turn: Turn, event: events.Returned, spent: events.Usage) -> Turn:
+def _charged_for_subagent(turn: Turn, event: events.Returned, spent: events.Usage) -> Turn:
     """The turn, charged with what a sub-agent used for it."""
-    below = replace(turn.below, tokens=turn.below.tokens + spent.total_tokens, calls=turn.below.calls + event.calls)
+    subagents = replace(
+        turn.subagents, tokens=turn.subagents.tokens + spent.total_tokens, calls=turn.subagents.calls + event.calls
+    )
     return replace(
         _charged(turn, spent),
         calls=turn.calls + event.calls,
         delegated_seconds=turn.delegated_seconds + event.seconds,
-        below=below,
+        subagents=subagents,
     )

@@ -11,7 +11,7 @@ import msgspec
 from longhouse.journal import events, fingerprint
 from longhouse.journal.events import Output
 from longhouse.journal.messages import text_of
-from longhouse.journal.pending_decisions import Undecided, words_for
+from longhouse.journal.pending_decisions import Undecided, decision_text
 from longhouse.journal.transcript import Entry, Heard, Step
 
 AGENT_FAILED: Final = "agent_failed"
@@ -28,7 +28,7 @@ MOST_LOST: Final = 3
 """After so many lost workers a step is not retried: it may be what crashes them."""
 
 
-def together(said: Sequence[str], words: str = "") -> str:
+def joined_text(said: Sequence[str], words: str = "") -> str:
     """The text of each reply, then `words`, separated by blank lines.
 
     If `words` only repeat the text of the last reply, they are not added again.
@@ -98,7 +98,7 @@ class Waiting(_SessionValue, frozen=True, kw_only=True):
     prompt: events.Prompted
 
 
-class Below(_SessionValue, frozen=True, kw_only=True):
+class SubagentUsage(_SessionValue, frozen=True, kw_only=True):
     """What the sub-agents that a turn waited for have used; it is included in the turn's own counters."""
 
     tokens: int = 0
@@ -130,7 +130,7 @@ class Turn(events.Started, frozen=True, kw_only=True, tag="Turn"):
     resting_since: datetime | None = None
     delegated_seconds: float = 0.0
     """Seconds that sub-agents have worked for it since `resting_since`: this part was not waiting for people."""
-    below: Below = Below()
+    subagents: SubagentUsage = SubagentUsage()
     verdict: Literal["", "COMPLETED", "FAILED"] = ""
     """Set by the first tool that finishes; the turn ends when its other calls have returned."""
     answer: str | None = None
@@ -194,7 +194,7 @@ class Session(events.Opened, frozen=True, kw_only=True, tag="Session"):
 
     @property
     def next_calls(self) -> list[Open]:
-        return side_by_side(self.open.values())
+        return calls_to_run(self.open.values())
 
     @property
     def is_suspect(self) -> bool:
@@ -268,7 +268,7 @@ class Session(events.Opened, frozen=True, kw_only=True, tag="Session"):
     def spoken(self) -> str | None:
         """All content that a client gets until the session stops: texts of the replies, then the answer or question."""
         words = self.last_words
-        return None if words is None or self.turn is None else together(self.turn.said, words)
+        return None if words is None or self.turn is None else joined_text(self.turn.said, words)
 
     @property
     def last_words(self) -> str | None:
@@ -278,7 +278,7 @@ class Session(events.Opened, frozen=True, kw_only=True, tag="Session"):
         if self.state is State.WAITING_FOR_CLARIFICATION:
             return self.questions[0].question
         if self.state is State.WAITING_FOR_APPROVAL:
-            return words_for([self._undecided(call) for call in (*self.unapproved, *self.uncertain)], self.id)
+            return decision_text([self._undecided(call) for call in (*self.unapproved, *self.uncertain)], self.id)
         return self.turn.answer if self.turn.ended == "COMPLETED" or self.turn.code == AGENT_FAILED else None
 
     def _undecided(self, call: Open) -> Undecided:
@@ -291,7 +291,7 @@ class Session(events.Opened, frozen=True, kw_only=True, tag="Session"):
             in_chat=self.turn is not None and self.turn.approve_in_chat,
         )
 
-    def heard_up_to(self, chain: str) -> "Session":
+    def with_chain(self, chain: str) -> "Session":
         """The session for a client whose conversation has the fingerprint `chain`."""
         turn = self.turn and msgspec.structs.replace(self.turn, chain=chain)
         return msgspec.structs.replace(self, turn=turn)
@@ -319,7 +319,7 @@ class Session(events.Opened, frozen=True, kw_only=True, tag="Session"):
         return State.WAITING_FOR_AGENT
 
 
-def side_by_side(calls: Iterable[Open]) -> list[Open]:
+def calls_to_run(calls: Iterable[Open]) -> list[Open]:
     """The open calls to run now: all that are due; on the last retry one by one, to find which one crashes workers."""
     due = [call for call in calls if call.is_due]
     suspects = (call for call in due if call.lost >= MOST_LOST - 1)

@@ -71,13 +71,13 @@ class Engine:
     def __post_init__(self) -> None:
         delegates = DelegationPlanner(self.catalog, self.toolbox, self.db, self.prior)
         self.recorder = Recorder(self.db, self.bus, delegates, self.worker)
-        self.performer = ToolRunner(self.db, Inbox(self.db, self.bus), self.toolbox, self.recorder)
+        self.tool_runner = ToolRunner(self.db, Inbox(self.db, self.bus), self.toolbox, self.recorder)
 
     async def advance(self, lease: Lease) -> Session:
         """Advances one session until it rests, waits for its provider, or the worker shuts down."""
         session = await journals.load(self.db, lease.session_id, lease.head)
         run = Run(lease, session)
-        with self._tried(run), self._disclaiming(run):
+        with self._tried_alone(run), self._disclaiming(run):
             if lease.previous:
                 await self._take_over(run, lease.previous)
             self._vouched[session.id] = lease.fence
@@ -95,7 +95,7 @@ class Engine:
         return self._vouched.get(lease.session_id) == lease.fence
 
     @contextmanager
-    def _tried(self, run: Run) -> Iterator[None]:
+    def _tried_alone(self, run: Run) -> Iterator[None]:
         """Sessions that lost a worker run one at a time until they advance: if we crash too, the cause is known."""
         if run.lease.previous and run.session.is_suspect:
             if self._on_trial and self._on_trial.session.is_suspect:
@@ -114,9 +114,9 @@ class Engine:
             yield
         except (Deposed, asyncio.CancelledError, *PASSING) as error:
             may_have_written = run.is_recording and not isinstance(error, Deposed)
-            has_something_to_say = may_have_written or self.performer.unbegun(run.session)
+            has_something_to_say = may_have_written or self.tool_runner.unbegun(run.session)
             if not self.stopping and has_something_to_say and self.vouches(run.lease):
-                self.performer.background(self.performer.disclaim(run.session.id))
+                self.tool_runner.background(self.tool_runner.disclaim(run.session.id))
             raise
 
     async def _take_over(self, run: Run, previous: str) -> None:
@@ -126,7 +126,7 @@ class Engine:
         unbegun: tuple[str, ...] = ()
         if leases.is_lost_by(self.worker, previous):
             if self._vouched.get(run.session.id) == run.lease.fence - 1:
-                unbegun = self.performer.unbegun(run.session)
+                unbegun = self.tool_runner.unbegun(run.session)
             else:
                 # Our name is there from a claim that failed: the worker before it is not known.
                 previous = leases.NOBODY_KNOWN
@@ -142,7 +142,7 @@ class Engine:
         session = run.session
         if not session.can_move:
             if late := _unapproved(session, clock.now()):
-                await self.performer.record_outcomes(run, late)
+                await self.tool_runner.record_outcomes(run, late)
             else:
                 await self._rest(run)
             return
@@ -208,9 +208,9 @@ class Engine:
         """Runs the calls that are due, or ends a finished turn, or else calls the model."""
         if fatal := [call for call in run.session.next_calls if call.lost >= MOST_LOST]:
             fault = Fault(code=rules.WORKER_LOST, message=_interrupted("call"))
-            await self.performer.record_outcomes(run, [_returned(call, fault) for call in fatal])
+            await self.tool_runner.record_outcomes(run, [_returned(call, fault) for call in fatal])
         elif due := run.session.next_calls:
-            await self.performer.perform(run, turn, due, instance.template.memory_policy.scope)
+            await self.tool_runner.perform(run, turn, due, instance.template.memory_policy.scope)
         elif turn.verdict:
             # The last call besides the finishing one was returned from outside: only the end is left to record.
             await self.recorder.record(run, [])
@@ -250,12 +250,12 @@ class Engine:
             )
             new = await handler.read(instance.strategy, reply)
         except ProviderError as error:
-            await self._endure(run, turn, error)
+            await self._retry_later(run, turn, error)
             return
         await self.recorder.record(run, new)
-        _tell_left_out(session, offered, chosen.selection)
+        _log_left_out(session, offered, chosen.selection)
 
-    async def _endure(self, run: Run, turn: Turn, error: ProviderError) -> None:
+    async def _retry_later(self, run: Run, turn: Turn, error: ProviderError) -> None:
         """Puts the session to sleep until the next retry; past the retry limit, fails the turn with a message."""
         now = clock.now()
         run.troubled_at = run.troubled_at or now
@@ -287,7 +287,7 @@ class Engine:
             # Only a hint: the sweep also wakes the session at `wake_at`.
             asyncio.get_running_loop().call_later(pause + 0.01, self.bus.wake, run.session.id)
         else:
-            await self._look_again(run)
+            await self._catch_up(run)
 
     async def _rest(self, run: Run) -> None:
         session = run.session
@@ -300,9 +300,9 @@ class Engine:
             wake_at=session.wake_at,
         )
         if not run.rested:
-            await self._look_again(run)
+            await self._catch_up(run)
 
-    async def _look_again(self, run: Run) -> None:
+    async def _catch_up(self, run: Run) -> None:
         """The session cannot be released: events were appended in the meantime, or the lease is lost."""
         before, run.session = run.session, await journals.catch_up(self.db, run.session)
         run.rested = run.session.head == before.head
@@ -313,7 +313,7 @@ class Engine:
             await journals.snapshot(self.db, run.session)
 
 
-def _tell_left_out(session: Session, offered: Sequence[Tool], selection: events.Selection | None) -> None:
+def _log_left_out(session: Session, offered: Sequence[Tool], selection: events.Selection | None) -> None:
     """Logs each change of the offered set once. The query stays in the journal only: it is what users have said."""
     if selection and selection.left_out and {tool.ref for tool in offered} != {*session.offered}:
         log.info(

@@ -105,8 +105,8 @@ def _settled(session: Session, new: Sequence[Event], at: datetime, *, teller: st
     settled = list(new)
     after = extended(session, settled, at)
     if teller and after.uncertain:
-        told = ((call.call, unknown(call.tool, call.doubt or LOST)) for call in after.uncertain)
-        settled += [events.Returned(call=call, outcome=fault, by=teller) for call, fault in told]
+        faults = ((call.call, unknown(call.tool, call.doubt or LOST)) for call in after.uncertain)
+        settled += [events.Returned(call=call, outcome=fault, by=teller) for call, fault in faults]
         after = extended(session, settled, at)
     turn = after.turn
     if turn and turn.verdict and not turn.ended and not after.open:

@@ -51,7 +51,7 @@ class ToolRunner:
             await self._withdraw(run)
             return
         if doubtful := [call for call in due if await self._may_have_begun(run, call)]:
-            await self.record_outcomes(run, [self._doubted(call, LOST) for call in doubtful])
+            await self.record_outcomes(run, [self._unknown_outcome(call, LOST) for call in doubtful])
             due = [call for call in due if call not in doubtful]
         doing = {asyncio.create_task(self._perform_one(run, turn, call, memory_scope)): call for call in due}
         unrecorded, withheld = list(doing), False
@@ -62,7 +62,7 @@ class ToolRunner:
                 results = {task: result for task in arrived if (result := task.result())}
                 withheld = withheld or len(results) < len(arrived)
                 outcomes = [
-                    event for task, result in results.items() for event in await self._kept(doing[task], result)
+                    event for task, result in results.items() for event in await self._events_of(doing[task], result)
                 ]
                 if outcomes:
                     await self.record_outcomes(run, outcomes)
@@ -123,7 +123,7 @@ class ToolRunner:
         tool = await self.toolbox.resolve(call.tool, call.version)
         if tool is None or tool.effect != "once":
             return False
-        return bool(_loser(await journals.read(self.db, run.session.id, after=call.seq), call))
+        return bool(_lost_in(await journals.read(self.db, run.session.id, after=call.seq), call))
 
     async def _withdraw(self, run: Run) -> None:
         """The lease may be about to expire: calls that must not run twice are left to the next holder."""
@@ -141,10 +141,10 @@ class ToolRunner:
             self.background(self._report(run, doing[task], task))
         await asyncio.gather(*stopped, return_exceptions=True)
 
-    async def _kept(self, call: Open, result: Result) -> list[events.Stored | events.Returned | events.Decided]:
+    async def _events_of(self, call: Open, result: Result) -> list[events.Stored | events.Returned | events.Decided]:
         """The outcome as events; its files are stored first."""
         if result.doubt:
-            return [self._doubted(call, result.doubt)]
+            return [self._unknown_outcome(call, result.doubt)]
         stored = []
         for made in result.made:
             digest = await files.put(self.db, made.content, made.media_type)
@@ -154,7 +154,7 @@ class ToolRunner:
             stored.append(fact)
         return [*stored, returned(call.call, result)]
 
-    def _doubted(self, call: Open, why: str) -> events.Decided:
+    def _unknown_outcome(self, call: Open, why: str) -> events.Decided:
         return events.Decided(call=call.call, decision="unknown", by=self.recorder.worker, comment=why)
 
     async def record_outcomes(
@@ -208,25 +208,25 @@ class ToolRunner:
         ours = [call for call in pending if (session_id, call.call) not in self.begun]
         if not ours:
             return False
-        told = await journals.read(self.db, session_id, after=min(call.seq for call in ours) - 1)
+        records = await journals.read(self.db, session_id, after=min(call.seq for call in ours) - 1)
         worker = self.recorder.worker
-        if unbegun := [call for call in ours if call.uncertain and leases.is_lost_by(worker, _loser(told, call))]:
+        if unbegun := [call for call in ours if call.uncertain and leases.is_lost_by(worker, _lost_in(records, call))]:
             facts = [_disclaimed(call, worker) for call in unbegun]
             await self.inbox.report(session_id, facts, trace=session.trace, head=session.head)
         # A call that is not uncertain yet may become so when the new holder records the takeover.
         return any(not call.uncertain for call in ours)
 
 
-def _loser(told: Sequence[events.Recorded], call: Open) -> str:
+def _lost_in(records: Sequence[events.Recorded], call: Open) -> str:
     """The lost worker that had this call to run; empty if none was lost."""
-    loser = ""
-    for record in told:
+    lost = ""
+    for record in records:
         event = record.event
         if isinstance(event, events.Decided) and event.call == call.call:
-            loser = ""
+            lost = ""
         elif isinstance(event, events.Resumed) and call.call not in event.unbegun:
-            loser = loser or event.previous
-    return loser
+            lost = lost or event.previous
+    return lost
 
 
 def _disclaimed(call: Open, worker: str) -> events.Decided | events.Returned:

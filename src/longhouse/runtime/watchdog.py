@@ -74,10 +74,10 @@ class Watchdog:
         if seconds >= self._say_at:
             self._say_at = 2 * seconds
             message = "the event loop is blocked by the code in `where`"
-            log.warning("event_loop_blocked", message=message, seconds=round(seconds, 1), **held_up_by(thread))
+            log.warning("event_loop_blocked", message=message, seconds=round(seconds, 1), **blocking_code(thread))
 
 
-def held_up_by(thread: int) -> dict[str, Any]:
+def blocking_code(thread: int) -> dict[str, Any]:
     """What this thread runs: functions and lines, the session and the call. No values: they may be secrets."""
     # `walk_stack` without a frame would walk our own stack.
     frame = sys._current_frames().get(thread)

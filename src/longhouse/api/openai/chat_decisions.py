@@ -80,7 +80,7 @@ class ChatDecisions:
         delivered = await self.inbox.decide(asking, decided, accepted=accepted)
         if is_own:
             return TurnHandle(session=delivered.session, trace=turn.trace, seen_heads=before)
-        followed = session.heard_up_to(prompt.chain)
+        followed = session.with_chain(prompt.chain)
         return TurnHandle(session=followed, trace=turn.trace, answers_beneath=True, seen_heads=before)
 
     async def _set_aside(

@@ -111,7 +111,7 @@ class SessionResolver:
         told = await journals.read(self.db, session.turn.prompted.root, limit=MAX_TOLD)
         root = fold(takewhile(partial(_was_before, session, turned.trace_id), told), blank(session.turn.prompted.root))
         if asked.said.resends:
-            root = root.heard_up_to(asked.chain((*asked.said.before, *asked.said.new)))
+            root = root.with_chain(asked.chain((*asked.said.before, *asked.said.new)))
         resends = asked.said.resends
         return TurnHandle(
             session=root, trace=turned.trace_id, is_behind=True, answers_beneath=resends, seen_heads=so_far
@@ -270,7 +270,7 @@ class SessionResolver:
         """Answers a sub-agent, whatever state the others are in; the client follows the turn of the top session."""
         accepted, text = asked.followed_in(turn.trace), text_of(prompt.content)
         done = await self.answer(question.session, question.call.call, text, accepted=accepted)
-        followed = session.heard_up_to(prompt.chain)
+        followed = session.with_chain(prompt.chain)
         return TurnHandle(session=followed, trace=turn.trace, answers_beneath=True, seen_heads=done.seen_heads)
 
     async def _queue(self, asked: ChatInput, session: Session, prompt: Prompted) -> TurnHandle:

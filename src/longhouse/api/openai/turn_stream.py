@@ -15,7 +15,7 @@ from longhouse.api.sessions.waiting import Question, WaitingStatus, handles_in, 
 from longhouse.journal import events
 from longhouse.journal.events import Fault, Recorded
 from longhouse.journal.fold import fold
-from longhouse.journal.session import Session, Turn, together
+from longhouse.journal.session import Session, Turn, joined_text
 from longhouse.journal.transcript import Step, Use
 from longhouse.runtime.bus import Bus, Fragment, JournalGrew, SubagentsChanged, Subscription
 from longhouse.store.database import Database
@@ -206,7 +206,7 @@ class TurnStream:
         return self._say_draft()
 
     def _say_draft(self) -> list[Piece]:
-        return self._say(together([*self._said, self._draft]), is_whole=False)
+        return self._say(joined_text([*self._said, self._draft]), is_whole=False)
 
     def _say(self, text: str, *, is_whole: bool) -> list[Piece]:
         """Sends the part of `text` that extends what was sent; text that does not extend it cannot be shown."""
@@ -264,14 +264,14 @@ class TurnStream:
 
     def _ask(self, words: str, asked: Question | None = None) -> list[Piece]:
         """The last content of a turn that waits for a person."""
-        pieces = self._say(together(self._said, words), is_whole=True)
+        pieces = self._say(joined_text(self._said, words), is_whole=True)
         self.ending = self.ending or Ending(self._session, self._session.turn, asked=asked)
         return pieces
 
     def _end(self, turn: Turn) -> list[Piece]:
         words = self._session.last_words
         if words is not None:
-            pieces = self._say(together(self._said, words), is_whole=True)
+            pieces = self._say(joined_text(self._said, words), is_whole=True)
             self.ending = self.ending or Ending(self._session, turn)
             return pieces
         error = _cancelled() if turn.ended == "CANCELLED" else _failed(turn)
@@ -299,7 +299,7 @@ class TurnStream:
         """The text of a reply that was not streamed, or not to its end."""
         self._said.append(event.text[: event.said])
         self._draft = ""
-        return self._say(together(self._said), is_whole=False)
+        return self._say(joined_text(self._said), is_whole=False)
 
     def _think(self, thought: str) -> list[Piece]:
         """A thought, unless the same text was already streamed."""

@@ -10,7 +10,7 @@ from longhouse import clock
 from longhouse.api.sessions.waiting import Question, WaitingStatus, named, own, waiting_status
 from longhouse.errors import CallerError
 from longhouse.journal.events import Decision
-from longhouse.journal.pending_decisions import Undecided, words_for
+from longhouse.journal.pending_decisions import Undecided, decision_text
 from longhouse.journal.session import Open, Session
 from longhouse.store.database import Database
 
@@ -83,7 +83,7 @@ def read(
     is_named = reply_to is not None or said != text
     meaning = ON_UNCERTAIN if one.call.uncertain else ON_APPROVAL
     decision = meaning.get(plain(said.casefold()))
-    if decision is None or not _undecided(one, top).by_word:
+    if decision is None or not _undecided(one, top).may_be_decided_in_chat:
         return None
     return (one, decision) if is_named or _was_told(one, top) else None
 
@@ -136,7 +136,7 @@ def all_waiting(session: Session, below: WaitingStatus) -> list[Question]:
 def words_on(waiting: Sequence[Question], top: Session, *, is_own_user: bool = True) -> str:
     """The text that lists the waiting calls and how to decide, for the chat of the top session."""
     told = [_undecided(one, top, is_own_user=is_own_user) for one in waiting]
-    return words_for(told, top.id)
+    return decision_text(told, top.id)
 
 
 def decidable(session: Session, decision: Decision) -> list[Open]:

@@ -66,8 +66,8 @@ def of_turn(turn: Turn, outcome: Outcome, at: datetime) -> DelegationResult:
         spent=turn.usage,
         calls=calls,
         seconds=max(0.0, rules.worked(turn, at)),
-        own_calls=calls - turn.below.calls,
-        own_tokens=turn.usage.total_tokens - turn.below.tokens,
+        own_calls=calls - turn.subagents.calls,
+        own_tokens=turn.usage.total_tokens - turn.subagents.tokens,
     )
 
 
