@@ -12,7 +12,7 @@ import numpy as np
 from bench.house import Ground
 from longhouse.agents.template import Template, ToolPolicy
 from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
-from longhouse.journal.events import Limits
+from longhouse.journal.events import Limits, Prompted
 from longhouse.journal.session import Session, Turn
 from longhouse.models import embedding_table
 from longhouse.models.protocol import Embedder
@@ -144,7 +144,14 @@ async def _selects(service: ToolSearchService, queries: Sequence[str]) -> list[f
 def _session() -> Session:
     limits = Limits(max_iterations=10, max_clarifications=3, time_budget=600)
     turn = Turn(
-        trace="t", prompt=1, version=1, instance="i", limits=limits, date="", started_at=datetime.now(UTC), task="bench"
+        trace="t",
+        prompt=1,
+        version=1,
+        instance="i",
+        limits=limits,
+        date="",
+        started_at=datetime.now(UTC),
+        prompted=Prompted(trace="t", content=("bench",)),
     )
     return Session(id="bench_1", agent="bench", owner="local", conversation="c", turn=turn)
 

@@ -31,7 +31,7 @@ from longhouse.app import TOOLS, App, open_app
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
 from longhouse.journal.fold import blank, fold
-from longhouse.journal.session import Session
+from longhouse.journal.session import Session, Turn
 from longhouse.models.scripted import Playable
 from longhouse.models.scripted_server import Server as ModelServer
 from longhouse.models.scripted_server import serve as serve_model
@@ -374,9 +374,14 @@ BEGAN = datetime(2026, 1, 31, 12, tzinfo=UTC)
 LIMITS = events.Limits(max_iterations=10, max_clarifications=3, time_budget=600)
 
 
+def turn_of(session: Session) -> Turn:
+    assert session.turn is not None
+    return session.turn
+
+
 def open_tools(session: Session, template: Template, tools: Sequence[Tool], now: datetime) -> list[Tool]:
     """Those of `tools` that the rules leave open at this point of the turn."""
-    now_open = rules.open_tools(session, template, now)
+    now_open = rules.open_tools(session, turn_of(session), template, now)
     return [tool for tool in tools if now_open.includes(tool)]
 
 

@@ -47,12 +47,12 @@ async def repeat(name: str, step: Step, *, every: float = 0.0, away: Errors = ()
         await asyncio.sleep(pause or every)
 
 
-async def guarded(name: str, work: Awaitable[None]) -> None:
+async def guarded(name: str, work: Awaitable[object]) -> None:
     """Runs the work once; an exception is logged and not raised."""
     await _attempt(name, work)
 
 
-async def _attempt(name: str, work: Awaitable[None], *, away: Errors = (), logged: str = "") -> str:
+async def _attempt(name: str, work: Awaitable[object], *, away: Errors = (), logged: str = "") -> str:
     """Returns the log key of the error, empty if there was none. The key in `logged` was logged before: not again."""
     try:
         await work

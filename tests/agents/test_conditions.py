@@ -1,6 +1,6 @@
 """Conditions are data: what they may say is small, and what cannot be understood is refused when it is published."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -114,8 +114,13 @@ def session_of(*new: events.Event) -> Session:
     return told(opened(), prompted("x"), started(2), *new)
 
 
+def facts_of(session: Session, template: Template, now: datetime) -> conditions.Facts:
+    assert session.turn is not None
+    return rules.facts_of(session, session.turn, template, now)
+
+
 def test_every_fact_and_every_limit_is_there_at_every_step() -> None:
-    facts = rules.facts_of(session_of(), Template(name="t"), NOW)
+    facts = facts_of(session_of(), Template(name="t"), NOW)
     assert {*conditions.FACTS, *conditions.LIMITS} <= facts.keys()
     for fact in conditions.FACTS:
         conditions.holds(fact, facts)
@@ -128,7 +133,7 @@ def test_facts_count_what_happened() -> None:
         used("2-action-0"),
         returned("2-action-0", adds={"searches_used": 1, "sources": {"http://a": {"url": "http://a"}}}),
     ]
-    facts = rules.facts_of(session_of(*plan, *found), Template(name="t"), NOW)
+    facts = facts_of(session_of(*plan, *found), Template(name="t"), NOW)
     assert (facts["iteration"], facts["calls"], facts["tokens"], facts["searches_used"]) == (2, 2, 70, 1)
     assert (facts["plan_made"], facts["sources_found"], facts["enough_data"]) == (True, 1, False)
     assert (facts["seconds"], facts["stage"]) == (8.0, "research")
@@ -138,10 +143,10 @@ def test_the_first_stage_that_holds_is_the_stage_and_time_counts_too() -> None:
     stages = (StageRule(stage="hurry", when="seconds >= 5"), StageRule(stage="first", when="calls == 0"))
     template = Template(name="t", rules=Rules(stages=stages))
     early = BEGAN + timedelta(seconds=3)
-    assert rules.facts_of(session_of(), template, early)["stage"] == "first"
-    assert rules.facts_of(session_of(), template, NOW)["stage"] == "hurry"
+    assert facts_of(session_of(), template, early)["stage"] == "first"
+    assert facts_of(session_of(), template, NOW)["stage"] == "hurry"
     step: list[events.Event] = [events.Replied(), used("1-action-0"), returned("1-action-0")]
-    assert rules.facts_of(session_of(*step), template, early)["stage"] == "plan", "none holds: that of the work itself"
+    assert facts_of(session_of(*step), template, early)["stage"] == "plan", "none holds: that of the work itself"
 
 
 def test_a_rule_closes_tools_by_stage_but_never_those_that_finish() -> None:

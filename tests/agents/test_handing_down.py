@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from longhouse.agents.delegation import (
     AgentTask,
+    Delegation,
     as_tool,
     capped_by_caller,
     capped_by_shared,
@@ -71,9 +72,14 @@ def test_constraints_follow_the_task() -> None:
     assert AgentTask(task="Count.").text == "Count."
 
 
+def handed_down(session: Session, template: Template, call: str, agent: str, task: AgentTask) -> Delegation:
+    assert session.turn is not None
+    return delegation_of(session, session.turn, template, task, call=call, agent=agent, version=1)
+
+
 def test_a_task_takes_along_trace_depth_root_rights_and_what_is_left() -> None:
     session = at_work(limits=Limits(max_iterations=9, max_clarifications=1, time_budget=60, token_budget=100))
-    given = delegation_of(session, MASTER, "1-action-0", "analytic", AgentTask(task="Count.", label="a", wait=False))
+    given = handed_down(session, MASTER, "1-action-0", "analytic", AgentTask(task="Count.", label="a", wait=False))
     assert (given.call, given.agent, given.label, given.awaited) == ("1-action-0", "analytic", "a", False)
     prompt = given.prompted
     assert (prompt.trace, prompt.sender, prompt.depth, prompt.root) == ("t", "master", 1, session.id)
@@ -85,7 +91,7 @@ def test_a_task_takes_along_trace_depth_root_rights_and_what_is_left() -> None:
 
 def test_the_root_of_a_task_stays_the_root_further_down() -> None:
     session = told(opened("ann"), prompted("Go", depth=2, root="master_1"), started(2))
-    prompt = delegation_of(session, MASTER, "1-action-0", "ben", AgentTask(task="Go on.")).prompted
+    prompt = handed_down(session, MASTER, "1-action-0", "ben", AgentTask(task="Go on.")).prompted
     assert (prompt.depth, prompt.root) == (3, "master_1")
 
 
@@ -111,7 +117,7 @@ def test_all_beneath_have_one_purse_of_what_the_agent_at_the_top_leaves() -> Non
     assert shared_budget(session.turn) == SharedBudget(tool_budget=4, token_budget=70)
     assert shared_budget(at_work().turn or session.turn) is None
     below = told(opened("ann"), prompted("Go", root="master_1", purse=SharedBudget(token_budget=70)), started(2))
-    assert delegation_of(below, MASTER, "1-action-0", "ben", AgentTask(task="Go on.")).prompted.purse == SharedBudget(
+    assert handed_down(below, MASTER, "1-action-0", "ben", AgentTask(task="Go on.")).prompted.purse == SharedBudget(
         token_budget=70
     )
 
@@ -131,13 +137,13 @@ def test_who_is_named_by_the_client_is_another_agent_for_this_request_whoever_ca
         prompted("Go", contexts={"ben": (User(content="I am"),)}),
         started(2),
     )
-    named = delegation_of(top, MASTER, "1-action-0", "ben", AgentTask(task="Who?", label="b"))
+    named = handed_down(top, MASTER, "1-action-0", "ben", AgentTask(task="Who?", label="b"))
     assert (named.label, named.brings_history) == ("ephemeral/1/b", True)
     assert named.prompted.prior == (User(content="I am"),)
-    unnamed = delegation_of(top, MASTER, "1-action-0", "ann", AgentTask(task="Who?"))
+    unnamed = handed_down(top, MASTER, "1-action-0", "ann", AgentTask(task="Who?"))
     assert (unnamed.label, unnamed.brings_history, unnamed.prompted.contexts) == ("", False, {})
     further = told(opened("ann"), msgspec.structs.replace(unnamed.prompted, root="master_1"), started(2))
-    through = delegation_of(further, MASTER, "1-action-0", "ben", AgentTask(task="Who?"))
+    through = handed_down(further, MASTER, "1-action-0", "ben", AgentTask(task="Who?"))
     assert (through.label, through.brings_history) == ("ephemeral/1", True)
 
 
@@ -188,7 +194,7 @@ def test_what_is_shared_is_what_was_said_and_no_work() -> None:
     assert shared_messages(session, 2) == (Assistant(content="two"), User(content="three"))
     assert shared_messages(session, 9) == (User(content="one"), Assistant(content="two"), User(content="three"))
     sharing = Template(name="master", memory_policy=MemoryPolicy(share_context=1))
-    given = delegation_of(session, sharing, "2-action-0", "ann", AgentTask(task="Go on."))
+    given = handed_down(session, sharing, "2-action-0", "ann", AgentTask(task="Go on."))
     assert given.prompted.shared == (User(content="three"),)
 
 

@@ -119,7 +119,7 @@ def test_tokens_of_others_close_the_tools_and_end_nothing() -> None:
     paid = returned("1-action-0", spent=events.Usage(total_tokens=900), calls=4)
     turn = session_of(events.Replied(), call, paid, token_budget=300).turn
     assert turn is not None
-    assert (turn.calls, turn.tokens) == (5, 900)
+    assert (turn.calls, turn.usage.total_tokens) == (5, 900)
     assert rules.spent(turn, STARTED_AT) == "its limit of 300 tokens"
     assert rules.overdue(turn, STARTED_AT) is None
 

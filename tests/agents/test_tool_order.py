@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from longhouse.agents import tool_order
 from longhouse.agents.tool_order import BATCH, Candidates, first_few, next_step
-from longhouse.journal.events import Limits, Selection
+from longhouse.journal.events import Limits, Prompted, Selection
 from longhouse.journal.session import Session, Turn
+from server_helpers import turn_of
 
 FINAL = ["final"]
 
@@ -143,7 +144,7 @@ def test_over_many_steps_what_is_named_is_offered_and_what_was_offered_comes_fir
 
 def test_the_query_is_the_next_step_and_the_task() -> None:
     session = session_with({"current_step_reasoning": {"remaining_steps": ["book a hotel", "write"]}})
-    assert tool_order.query_of(session) == "book a hotel\nplan my trip"
+    assert tool_order.query_of(session, turn_of(session)) == "book a hotel\nplan my trip"
     assert next_step({"remaining_steps": "not a list"}) == next_step(None) == next_step({"remaining_steps": [3]}) == ""
 
 
@@ -162,7 +163,7 @@ def session_with(context: dict[str, object], pins: dict[str, int] | None = None)
         limits=limits,
         date="",
         started_at=datetime.now(UTC),
-        task="plan my trip",
+        prompted=Prompted(trace="t", content=("plan my trip",)),
         pins=pins or {},
     )
     return Session(id="s_1", agent="a", owner="o", conversation="c", turn=turn, context=dict(context))

@@ -11,7 +11,7 @@ from longhouse.agents.tool import Tool
 from longhouse.journal import events
 from longhouse.journal.messages import ImagePart, ImageUrl, TextPart, User
 from longhouse.journal.session import Session
-from server_helpers import opened, prompted, returned, started, told, used
+from server_helpers import opened, prompted, returned, started, told, turn_of, used
 
 TEMPLATE = Template(name="t", tool_policy=ToolPolicy(allowlist=()), prompt_pack=PromptPack(system_prompt="Be kind."))
 ATTACKS = ["{available_tools.__class__}", "{{7*7}}", "{0}", "{task}", "{current_date}", "{clarifications}", "%s", "{"]
@@ -22,7 +22,7 @@ def session_of(*new: events.Event, text: str = "Will it rain?", **prompt: Any) -
 
 
 def seen(session: Session, template: Template = TEMPLATE) -> list[dict[str, object]]:
-    return list(msgspec.json.decode(msgspec.json.encode(window.compose(session, template, [], {}))))
+    return list(msgspec.json.decode(msgspec.json.encode(window.compose(session, turn_of(session), template, [], {}))))
 
 
 def ask(call: str = "1-action-0", question: str = "Which city?") -> events.Called:
@@ -147,7 +147,7 @@ def test_prompts_are_filled_with_date_task_tools_and_answers() -> None:
     template = Template(name="t", tool_policy=ToolPolicy(allowlist=()), prompt_pack=pack)
     session = session_of(events.Replied(), ask(), returned("1-action-0", "Oslo"))
     tools = [Tool(name="a.b", description="Does {task}", schema={}), Tool(name="c", description="C", schema={})]
-    composed = window.compose(session, template, tools, {"a.b": "a_b", "c": "c"})
+    composed = window.compose(session, turn_of(session), template, tools, {"a.b": "a_b", "c": "c"})
     assert [message.content for message in composed if message.content] == [
         "2026-01-31|1. a_b: Does {task}\n2. c: C|{unknown}",
         "Task: Will it rain? (2026-01-31)",
@@ -180,7 +180,8 @@ def test_the_words_around_an_image_are_the_task_and_the_image_stays() -> None:
     template = Template(
         name="t", tool_policy=ToolPolicy(allowlist=()), prompt_pack=PromptPack(initial_user_request="T {task}")
     )
-    composed = window.compose(told(opened(), prompt, started(2)), template, [], {})
+    session = told(opened(), prompt, started(2))
+    composed = window.compose(session, turn_of(session), template, [], {})
     assert composed[1] == User(content=(TextPart(text="T {0} see"), picture))
 
 

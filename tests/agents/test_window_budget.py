@@ -11,7 +11,7 @@ from longhouse.journal import events
 from longhouse.journal.messages import Assistant, ImagePart, ImageUrl, Message, System, TextPart, ToolResult, User
 from longhouse.journal.session import Session
 from longhouse.journal.transcript import Step
-from server_helpers import opened, prompted, returned, started, told, used
+from server_helpers import opened, prompted, returned, started, told, turn_of, used
 
 BUDGET = 2_000
 
@@ -38,7 +38,7 @@ def stepped(session: Session, *results: str, tool: str = "clocktool", effect: ev
 
 
 def composed(session: Session, budget: int = BUDGET) -> list[Message]:
-    return window.compose(session, template_of(budget), [], {})
+    return window.compose(session, turn_of(session), template_of(budget), [], {})
 
 
 def results(messages: list[Message]) -> list[str]:
@@ -88,7 +88,7 @@ def test_a_new_turn_makes_the_results_of_the_last_one_old() -> None:
 def test_what_has_an_effect_is_not_to_be_called_again_for_its_result() -> None:
     session = stepped(begun(), "x" * 9_000, tool="pay", effect="once")
     session = stepped(session, "ok")
-    shown = window.compose(session, template_of(), [], {"pay": "pay_1"})
+    shown = window.compose(session, turn_of(session), template_of(), [], {"pay": "pay_1"})
     assert results(shown) == ["[result of pay_1 left out: 9000 characters]", "ok"]
 
 

@@ -14,7 +14,7 @@ from longhouse.agents.template import MemoryPolicy, Template
 from longhouse.journal import events
 from longhouse.journal.messages import Assistant, Function, Message, ToolCall, ToolResult, User
 from longhouse.journal.session import Session
-from server_helpers import opened, prompted, returned, started, told, used
+from server_helpers import opened, prompted, returned, started, told, turn_of, used
 
 
 def wrote(session: Session, *arguments: Any, tool: str = "createfiletool", result: str = "ok") -> Session:
@@ -108,7 +108,7 @@ def test_a_call_that_no_server_can_read_is_quoted_in_its_result(side: Any, prese
     session = wrote(begun(session=session), {"at": "Oslo"}, '{"at": "Os', result="Error: no")
     if not present:
         session = begun("Next", session=told(events.Finished(answer="."), session=session), trace="t2")
-    shown = window.compose(session, Template(name="t"), [], {})
+    shown = window.compose(session, turn_of(session), Template(name="t"), [], {})
     assert sent(shown) == [{"at": "Oslo"}, {}]
     assert results(shown) == ["Error: no", 'Error: no\nThe arguments were written as: {"at": "Os']
     assert [*window.history(session, Template(name="t"))] == shown[1:] or side == "sub"
@@ -119,6 +119,6 @@ def test_broken_calls_that_a_client_brought_along_are_mended_too(policy: MemoryP
     call = ToolCall(id="x", function=Function(name="look", arguments="{'at'"))
     prior = (User(content="Hi"), Assistant(tool_calls=(call,)), ToolResult(tool_call_id="x", content="no"))
     session = told(opened(), prompted("Go", prior=prior), started(2))
-    shown = window.compose(session, Template(name="t", memory_policy=policy), [], {})
+    shown = window.compose(session, turn_of(session), Template(name="t", memory_policy=policy), [], {})
     assert sent(shown) == [{}]
     assert results(shown) == ["no\nThe arguments were written as: {'at'"]

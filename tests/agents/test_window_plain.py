@@ -9,7 +9,7 @@ from longhouse.agents.template import MemoryPolicy, PromptPack, Template
 from longhouse.journal import events
 from longhouse.journal.messages import Assistant, Message, System, ToolResult, User
 from longhouse.journal.session import Session
-from server_helpers import prompted, returned, started, told, used
+from server_helpers import prompted, returned, started, told, turn_of, used
 
 TEMPLATE = Template(name="helper", prompt_pack=PromptPack(system_prompt="Help.", initial_user_request="Please: {task}"))
 NAMES = {"clocktool": "clocktool", "finalanswertool": "finalanswertool"}
@@ -40,7 +40,7 @@ def after(turns: int, *, work: bool = False, side: Any = "sub") -> Session:
 
 def composed(session: Session, **policy: Any) -> list[Message]:
     template = Template(name="helper", prompt_pack=TEMPLATE.prompt_pack, memory_policy=MemoryPolicy(**policy))
-    first, *others = window.compose(session, template, (), NAMES)
+    first, *others = window.compose(session, turn_of(session), template, (), NAMES)
     assert isinstance(first, System)
     return others
 
@@ -110,12 +110,12 @@ def test_questions_of_earlier_turns_are_words_of_both() -> None:
 def test_what_the_asking_agent_shares_is_in_the_system_prompt_of_this_turn_only() -> None:
     shared = (User(content="I am Алия."), Assistant(content="Hello."))
     session = told(opened(), prompted("now", shared=shared), started(2))
-    first = window.compose(session, TEMPLATE, (), NAMES)[0]
+    first = window.compose(session, turn_of(session), TEMPLATE, (), NAMES)[0]
     assert isinstance(first, System)
     assert first.content.endswith("user: I am Алия.\nassistant: Hello.")
     ended = told(events.Replied(text="ok"), events.Finished(answer="ok"), session=session)
     later = told(prompted("then"), started(ended.head + 1), session=ended)
-    assert window.compose(later, TEMPLATE, (), NAMES)[0] == System(content="Help.")
+    assert window.compose(later, turn_of(later), TEMPLATE, (), NAMES)[0] == System(content="Help.")
 
 
 def test_a_summary_stays_in_front_of_whatever_the_window_shows() -> None:

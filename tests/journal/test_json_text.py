@@ -6,7 +6,7 @@ import pytest
 
 from longhouse.journal import conversation, events
 from longhouse.journal.events import Fault
-from longhouse.journal.json_text import DEEPEST, QUOTED, is_deep, object_of, sound
+from longhouse.journal.json_text import DEEPEST, QUOTED, is_deep, object_of, with_valid_arguments
 from longhouse.journal.messages import Assistant, Function, Message, ToolCall, ToolResult, User
 from longhouse.journal.transcript import Step
 from server_helpers import opened, prompted, started, told, used
@@ -27,7 +27,7 @@ def called(*arguments: str) -> list[Message]:
 @pytest.mark.parametrize("arguments", [*BROKEN, *DEEP, "{" + '"a":' + "9" * 5_000 + "}"])
 def test_arguments_that_are_no_object_are_sent_as_an_empty_one_and_quoted_in_the_result(arguments: str) -> None:
     whole, broken = called('{"b": 1, "a": 2}'), called('{"b": 1, "a": 2}', arguments)
-    message, first, second = sound(broken)
+    message, first, second = with_valid_arguments(broken)
     assert isinstance(message, Assistant)
     assert [one.function.arguments for one in message.tool_calls] == ['{"b": 1, "a": 2}', "{}"]
     assert (message.content, first) == ("Hm.", whole[1])
@@ -37,7 +37,7 @@ def test_arguments_that_are_no_object_are_sent_as_an_empty_one_and_quoted_in_the
 
 
 def test_arguments_that_were_left_empty_have_nothing_to_quote() -> None:
-    message, result = sound(called(""))
+    message, result = with_valid_arguments(called(""))
     assert isinstance(message, Assistant)
     assert message.tool_calls[0].function.arguments == "{}"
     assert result == ToolResult(tool_call_id="c0", content="Error: no")
@@ -45,11 +45,11 @@ def test_arguments_that_were_left_empty_have_nothing_to_quote() -> None:
 
 def test_sound_messages_stay_the_very_same() -> None:
     messages = [User(content="Hi"), *called("{}", ' {"a": [1]}\n'), Assistant(content="Done."), User(content="{")]
-    assert list(sound(messages)) == messages
+    assert list(with_valid_arguments(messages)) == messages
 
 
 def test_a_quote_belongs_to_the_call_that_was_just_made() -> None:
-    *_, last = sound([*called('{"at"'), *called("{}")])
+    *_, last = with_valid_arguments([*called('{"at"'), *called("{}")])
     assert last == ToolResult(tool_call_id="c0", content="Error: no")
 
 

@@ -1,5 +1,8 @@
 """The role of a call is recorded with it; calls of releases that did not are given theirs while reading."""
 
+from datetime import datetime
+
+import msgspec
 import pytest
 
 from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
@@ -23,6 +26,41 @@ def test_a_recorded_role_stays_whatever_the_tool_is_called() -> None:
     body = events.encode(event)
     assert body.startswith('{"v":1,'), "a process of an earlier release reads it too"
     assert events.decode(body) == event
+
+
+class OlderCalled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="Called"):
+    """`Called` as the releases before roles read it."""
+
+    call: str
+    provider_id: str = ""
+    tool: str
+    version: int = 1
+    arguments: str
+    effect: events.Effect = "read"
+    deadline: datetime | None = None
+    call_kind: events.CallKind = "tool"
+    question: str = ""
+    approve_by: datetime | None = None
+
+
+@pytest.mark.parametrize("role", ["finishes", "dreams"])
+def test_in_a_rolling_upgrade_an_older_release_passes_over_the_role(role: str) -> None:
+    called = events.Called(call="1-action-0", tool="closing_words", arguments="{}", effect="once", role=role)
+    older = msgspec.json.decode(events.encode(called), type=OlderCalled)
+    assert older == OlderCalled(call="1-action-0", tool="closing_words", arguments="{}", effect="once")
+    # What the older release writes is read here with the role that the name of the tool gives.
+    again = events.decode(b'{"v":1,' + msgspec.json.encode(older)[1:])
+    assert again == events.Called(call="1-action-0", tool="closing_words", arguments="{}", effect="once")
+
+
+def test_a_role_of_a_later_release_is_read_as_that_of_an_ordinary_tool_and_kept() -> None:
+    body = '{"v":1,"kind":"Called","call":"1-action-0","tool":"sleeptool","arguments":"{}","role":"dreams"}'
+    called = events.decode(body)
+    assert isinstance(called, events.Called)
+    assert (called.role, called.is_work) == ("dreams", True)
+    assert events.encode(called) == body
+    session = told(opened(), prompted("x"), started(2), events.Replied(), called, returned("1-action-0"))
+    assert [message["role"] for message in conversation.messages_of(session)] == ["user", "assistant", "tool"]
 
 
 def test_the_classes_and_the_names_of_earlier_releases_say_the_same() -> None:

@@ -38,7 +38,7 @@ def test_a_blank_session_is_inited_and_has_nothing_to_do() -> None:
 def test_opened_says_whose_the_session_is() -> None:
     event = events.Opened(agent="a", version=3, owner="acme", user="ann", conversation="c", side="sub", label="x")
     session = told(event)
-    assert (session.agent, session.opened_version, session.owner, session.user) == ("a", 3, "acme", "ann")
+    assert (session.agent, session.version, session.owner, session.user) == ("a", 3, "acme", "ann")
     assert (session.conversation, session.side, session.label) == ("c", "sub", "x")
     assert (session.created_at, session.updated_at, session.head) == (BEGAN, BEGAN, 1)
     assert session.state is State.INITED
@@ -80,9 +80,9 @@ def test_a_started_prompt_enters_the_transcript_and_opens_a_turn() -> None:
         Heard(seq=3, content="Hello", date="2026-01-31"),
         Heard(seq=3, content=(TextPart(text="there"),), date="2026-01-31"),
     )
-    assert (turn.task, turn.system, turn.chain, turn.limits) == ("Hello\n\nthere", "Be brief.", "c0", LIMITS)
-    assert turn.sampling == events.Sampling(seed=7)
-    assert turn.reply_to == events.ReplyTo(session="p", call="1-action-0")
+    assert (turn.task, turn.prompted.system, turn.chain, turn.limits) == ("Hello\n\nthere", "Be brief.", "c0", LIMITS)
+    assert turn.prompted.sampling == events.Sampling(seed=7)
+    assert turn.prompted.reply_to == events.ReplyTo(session="p", call="1-action-0")
     assert turn.started_at == BEGAN + timedelta(seconds=2)
 
 
@@ -96,7 +96,7 @@ def test_replies_count_steps_tokens_and_offered_tools() -> None:
         events.Replied(usage=usage, offered=("c@1",), withdrawn=("a@1",)),
     )
     turn = turn_of(session)
-    assert (turn.iteration, session.iteration, turn.tokens) == (2, 2, 24)
+    assert (turn.iteration, session.iteration, turn.usage.total_tokens) == (2, 2, 24)
     assert turn.usage == events.Usage(prompt_tokens=20, completion_tokens=4, total_tokens=24, cached_tokens=8)
     assert session.offered == ("b@1", "c@1")
 

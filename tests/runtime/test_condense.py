@@ -56,7 +56,11 @@ async def test_the_oldest_turns_become_a_summary_in_an_append_of_its_own(db: Dat
     replied = (await room.found(session_id, events.Replied))[-1]
     session = await journals.load(room.db, session_id)
     assert session.turn is not None
-    assert session.turn.tokens == fact.usage.total_tokens + replied.usage.total_tokens > replied.usage.total_tokens
+    assert (
+        session.turn.usage.total_tokens
+        == fact.usage.total_tokens + replied.usage.total_tokens
+        > replied.usage.total_tokens
+    )
     appends = "SELECT count(*) FROM journal WHERE append_id = (SELECT append_id FROM journal WHERE kind = 'Condensed')"
     assert await room.db.value(appends) == 1
     assert room.seen()[1:] == [

@@ -116,7 +116,7 @@ async def test_a_deposed_worker_still_reports_the_effect_it_had_begun(db: Databa
     made = await payment_taken_over(db)
     room, session_id, running = made.room, made.session_id, made.running
     woken: list[str] = []
-    room.bus.on_wake(woken.append)
+    room.bus.on_wake.append(woken.append)
     asking = await journals.load(db, session_id)
     assert await tree.closed_questions(db, asking, "1-action-0", ()) == []
     if leaves == "cancelled":
@@ -135,7 +135,7 @@ async def test_a_deposed_worker_still_reports_the_effect_it_had_begun(db: Databa
     session = await room.advance(session_id, room.another("w2"))
     assert (session.state, session.spoken) == (State.COMPLETED, "Done.")
     assert len(made.pay.times) == 1
-    assert room.engine.performer.begun == set()
+    assert room.engine.tool_runner.begun == set()
 
 
 async def test_an_effect_that_was_settled_meanwhile_keeps_its_first_outcome(db: Database) -> None:
@@ -148,7 +148,7 @@ async def test_an_effect_that_was_settled_meanwhile_keeps_its_first_outcome(db: 
     await asyncio.wait_for(asyncio.gather(*reports), 10)
     assert (await made.room.outcomes(made.session_id)) == {"1-action-0": Output(content="settled by hand")}
     assert len(reports) == 1
-    assert made.room.engine.performer.begun == set()
+    assert made.room.engine.tool_runner.begun == set()
 
 
 async def test_the_effect_of_a_session_that_was_forgotten_is_forgotten_too(db: Database) -> None:
@@ -160,7 +160,7 @@ async def test_the_effect_of_a_session_that_was_forgotten_is_forgotten_too(db: D
     made.pay.passed.set()
     await asyncio.wait_for(asyncio.gather(*reports), 10)
     assert len(reports) == 1
-    assert made.room.engine.performer.begun == set()
+    assert made.room.engine.tool_runner.begun == set()
 
 
 @pytest.mark.parametrize("settled", ["answered", "forgotten"])
@@ -172,7 +172,7 @@ async def test_an_effect_that_nobody_can_report_counts_as_begun_until_it_is_sett
         timeout: ClassVar[float] = 0.3
 
     room = Room(db, [call("pay"), FINISH], [Pay])
-    reports, performer = reports_of(room), room.engine.performer
+    reports, tool_runner = reports_of(room), room.engine.tool_runner
     session_id = await room.prompt()
     running = await under_way(room, session_id, Pay)
     await taken_over(room, session_id)
@@ -180,21 +180,21 @@ async def test_an_effect_that_nobody_can_report_counts_as_begun_until_it_is_sett
     await asyncio.wait([running])
     await asyncio.wait_for(asyncio.gather(*reports), 10)
     assert await room.found(session_id, events.Returned) == [], "its time was up: what came of it is not known"
-    await performer.forget_settled()
-    assert performer.begun == {(session_id, "1-action-0")}
+    await tool_runner.forget_settled()
+    assert tool_runner.begun == {(session_id, "1-action-0")}
     if settled == "answered":
         await room.answer(session_id, "1-action-0", "settled by hand")
     else:
         await erasure.forget(db, session_id, "local")
-    await performer.forget_settled()
-    assert performer.begun == set()
+    await tool_runner.forget_settled()
+    assert tool_runner.begun == set()
     Pay.passed.set()
 
 
 def reports_of(room: Room) -> list[asyncio.Task[None]]:
     """What the first engine of the room does beside its runs, from now on."""
     reports: list[asyncio.Task[None]] = []
-    room.engine.performer.background = lambda work: reports.append(asyncio.ensure_future(work))
+    room.engine.tool_runner.background = lambda work: reports.append(asyncio.ensure_future(work))
     return reports
 
 
@@ -219,7 +219,7 @@ async def test_without_a_fresh_heartbeat_an_effect_is_not_begun_and_is_not_in_do
         effect: ClassVar[Literal["once"]] = "once"
 
     room = Room(db, [call("pay"), FINISH], [Pay])
-    room.engine.performer.is_alive = lambda: False
+    room.engine.tool_runner.is_alive = lambda: False
     Pay.passed.set()
     session_id = await room.prompt()
     session = await room.advance(session_id)
@@ -235,7 +235,7 @@ async def test_without_a_fresh_heartbeat_an_effect_is_not_begun_and_is_not_in_do
 
 async def test_what_only_reads_needs_no_heartbeat(db: Database) -> None:
     room = Room(db, [call("echo"), FINISH])
-    room.engine.performer.is_alive = lambda: False
+    room.engine.tool_runner.is_alive = lambda: False
     assert (await room.run()).state is State.COMPLETED
 
 
@@ -432,7 +432,7 @@ async def test_who_was_held_up_before_an_effect_says_so_to_whoever_took_over(db:
         # While it is frozen, nobody can know.
         session = await room.advance(session_id, room.another("w2"))
         assert session.state is State.WAITING_FOR_APPROVAL
-        room.engine.performer.is_alive = lambda: False
+        room.engine.tool_runner.is_alive = lambda: False
         if is_late:
             await asyncio.sleep(0.6)
     await room.until(session_id, events.Returned if is_late else events.Decided)
@@ -460,7 +460,7 @@ async def test_who_claims_twice_before_saying_so_does_not_speak_for_the_worker_t
     session = await second.advance(lease)
     assert session.state is State.WAITING_FOR_APPROVAL
     assert [one.call for one in session.uncertain] == ["1-action-0"]
-    await second.performer.disclaim(session_id)
+    await second.tool_runner.disclaim(session_id)
     assert [one.call for one in (await journals.load(db, session_id)).uncertain] == ["1-action-0"]
     assert len(made.pay.times) == 1
     await made.ends()
@@ -468,9 +468,9 @@ async def test_who_claims_twice_before_saying_so_does_not_speak_for_the_worker_t
 
 async def test_what_had_begun_is_not_disclaimed(db: Database) -> None:
     made = await payment_taken_over(db)
-    await made.room.engine.performer.disclaim(made.session_id)
+    await made.room.engine.tool_runner.disclaim(made.session_id)
     # Nor by somebody who never had it, and so never began it.
-    await made.room.another("w3").performer.disclaim(made.session_id)
+    await made.room.another("w3").tool_runner.disclaim(made.session_id)
     session = await journals.load(db, made.session_id)
     assert [one.call for one in session.uncertain] == ["1-action-0"]
     await made.ends()

@@ -1,7 +1,6 @@
 """The pool of warm templates and the life of an instance."""
 
 import asyncio
-from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -68,15 +67,15 @@ def test_a_served_session_leaves_the_instance_clean() -> None:
 def test_an_instance_recovers_after_an_exception() -> None:
     one = instance()
     one.acquire("s")
-    one.recover()
+    one.release(failed=True)
     assert (one.status, one.session_id, one.served) == (InstanceStatus.IDLE, None, 1)
 
 
-@pytest.mark.parametrize("act", [Instance.release, Instance.recover, Instance.cleanup])
-def test_an_idle_instance_has_nothing_to_leave(act: Callable[[Instance], None]) -> None:
+@pytest.mark.parametrize("failed", [False, True])
+def test_an_idle_instance_has_nothing_to_leave(failed: bool) -> None:
     one = instance()
     with pytest.raises(ValueError, match="cannot go"):
-        act(one)
+        one.release(failed=failed)
 
 
 def test_a_busy_instance_serves_nobody_else_and_a_stopped_one_nobody() -> None:
@@ -85,9 +84,9 @@ def test_a_busy_instance_serves_nobody_else_and_a_stopped_one_nobody() -> None:
     with pytest.raises(ValueError, match="BUSY to BUSY"):
         one.acquire("t")
     with pytest.raises(ValueError, match="BUSY to STOPPED"):
-        one.stop()
+        one.move(InstanceStatus.STOPPED)
     one.release()
-    one.stop()
+    one.move(InstanceStatus.STOPPED)
     with pytest.raises(ValueError, match="STOPPED to BUSY"):
         one.acquire("t")
 

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from longhouse.agents.template import Availability, Rules, SelectionStrategy, Template, ToolPolicy
 from longhouse.agents.tool_descriptor import ToolDescriptor
-from longhouse.journal.events import Limits, Rights, Selection
+from longhouse.journal.events import Limits, Prompted, Rights, Selection
 from longhouse.journal.session import Session, Turn
 from longhouse.search.finder import Finder
 from longhouse.search.indexer import Indexer
@@ -17,6 +17,7 @@ from longhouse.search.selection import ToolSearchService
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from search_helpers import Buckets, indexed, publish, tool
+from server_helpers import turn_of
 
 TOPICS = ("weather", "letter", "train", "recipe", "invoice", "museum", "doctor", "garden", "concert", "library")
 CROWD = [tool(f"{topic}_{n}", f"Number {n} of all that is about a {topic}") for topic in TOPICS for n in range(6)]
@@ -39,7 +40,14 @@ def limits(**more: Any) -> Limits:
 
 def session(task: str = "the weather", owner: str = "ann", **fields: Any) -> Session:
     turn = Turn(
-        trace="t", prompt=1, version=1, instance="i", limits=limits(), date="", started_at=datetime.now(UTC), task=task
+        trace="t",
+        prompt=1,
+        version=1,
+        instance="i",
+        limits=limits(),
+        date="",
+        started_at=datetime.now(UTC),
+        prompted=Prompted(trace="t", content=(task,)),
     )
     return Session(id="s_1", agent="tester", owner=owner, conversation="c", turn=turn, **fields)
 
@@ -182,15 +190,16 @@ async def test_how_the_tools_were_chosen_is_told(db: Database) -> None:
     service = await opened(db)
     trains = tuple(f"train_{n}" for n in range(6))
     one = template(max_tools_in_prompt=4, allowlist=trains)
-    _, told = await service.choose(one, session("train 4"))
+    life = session("train 4")
+    _, told = await service.choose(one, life, turn_of(life))
     assert told is not None
     assert (told.query, told.stage, told.more) == ("train 4", "plan", 0)
     assert max(told.scores, key=lambda name: told.scores[name]) == "train_4"
     assert len(told.left_out) == 3
     assert set(told.left_out) < set(trains)
-    assert (await service.choose(template(allowlist=trains), session("train 4")))[1] is None, "all of it fits"
+    assert (await service.choose(template(allowlist=trains), life, turn_of(life)))[1] is None, "all of it fits"
     _, static = await service.choose(
-        template(max_tools_in_prompt=4, allowlist=trains, selection_strategy="static"), session()
+        template(max_tools_in_prompt=4, allowlist=trains, selection_strategy="static"), life, turn_of(life)
     )
     assert static == Selection(stage="plan", left_out=trains[3:])
 

@@ -26,7 +26,7 @@ from longhouse.store import journals, leases
 from longhouse.store.database import Database
 from longhouse.store.delegation import delegations, results
 from longhouse.store.delegation.delegations import Collect, Recording
-from server_helpers import LIMITS
+from server_helpers import LIMITS, turn_of
 
 MASTER, HELPER = Template(name="master"), Template(name="helper")
 CALL = "1-action-0"
@@ -58,13 +58,13 @@ class Held:
     ) -> list[tuple[str, int]]:
         self.session, _, reached = await delegations.begin(
             self.db, self.session, new, tasks, collects,
-            settle=self.settle, version_of=lambda agent: 1, recording=self.recording,
+            settle=self.settle, recording=self.recording,
         )  # fmt: skip
         return reached
 
     async def end(self, answer: str = "done") -> list[tuple[str, int]]:
         after, settled = self.settle([events.Finished(answer=answer)])
-        _, told = await delegations.end(self.db, self.session, after, settled, recording=self.recording)
+        _, told = await delegations.end(self.db, self.session, after, turn_of(after), settled, recording=self.recording)
         self.session = after
         return told
 
@@ -99,9 +99,14 @@ def called(call: str = CALL, tool: str = "agent.helper") -> events.Called:
     return events.Called(call=call, tool=tool, arguments='{"task": "Help."}', call_kind="agent")
 
 
+def handed_down(session: Session, call: str, task: AgentTask) -> Delegation:
+    assert session.turn is not None
+    return delegation_of(session, session.turn, MASTER, task, call=call, agent="helper", version=1)
+
+
 def task_for(parent: Session, call: str = CALL, **extra: Any) -> Delegation:
     after = folded(parent, [events.Replied(), called(call)])
-    return delegation_of(after, MASTER, call, "helper", AgentTask(task="Help.", **extra))
+    return handed_down(after, call, AgentTask(task="Help.", **extra))
 
 
 async def delegated(db: Database, call: str = CALL, **extra: Any) -> tuple[Held, Held]:
@@ -218,7 +223,7 @@ async def test_two_calls_of_one_reply_open_one_child_with_two_prompts(db: Databa
     parent = await prompted(db)
     calls = ("1-action-0", "1-action-1")
     after = folded(parent.session, [events.Replied(), *(called(one) for one in calls)])
-    tasks = [delegation_of(after, MASTER, one, "helper", AgentTask(task=one)) for one in calls]
+    tasks = [handed_down(after, one, AgentTask(task=one)) for one in calls]
     reached = await parent.begin(events.Replied(), *(called(one) for one in calls), tasks=tasks)
     assert len({session_id for session_id, _ in reached}) == 1
     assert await kinds(db, reached[0][0]) == ["Opened", "Prompted", "Prompted"]
@@ -240,7 +245,7 @@ async def test_no_more_agents_are_called_where_too_many_are_at_work_for_one_requ
     calls = ("1-action-0", "1-action-1")
     new: list[events.Event] = [events.Replied(), *(called(one) for one in calls)]
     after = folded(parent.session, new)
-    tasks = [delegation_of(after, MASTER, one, "helper", AgentTask(task=one, wait=False)) for one in calls]
+    tasks = [handed_down(after, one, AgentTask(task=one, wait=False)) for one in calls]
     handles = [events.Returned(call=one, outcome=events.Output(content="a handle")) for one in calls]
     reached = await parent.begin(*new, *handles, tasks=tasks)
     assert len(reached) == 1
@@ -258,7 +263,7 @@ async def test_what_an_agent_has_used_goes_up_with_its_outcome(db: Database) -> 
     await child.append(events.Replied(usage=usage), called(tool="clock"), events.Returned(call=CALL, outcome=OUTPUT))
     after, settled = child.settle([events.Finished(answer="done")])
     at = child.session.turn.started_at + timedelta(seconds=30)
-    await delegations.end(db, child.session, after, settled, recording=Recording(child.fence, "w", at))
+    await delegations.end(db, child.session, after, turn_of(after), settled, recording=Recording(child.fence, "w", at))
     told = (await journals.read(db, parent.session.id))[-1].event
     assert told == events.Returned(
         call=CALL, outcome=events.Output(content="done"), by="agent", spent=usage, calls=1, seconds=30

@@ -132,7 +132,7 @@ async def test_a_chain_of_six_agents_needs_one_worker_slot(serving: Serving) -> 
         assert content(said) == "master ann ben cem dia eva"
         session = await house.folded(await session_of(house.db, "eva"))
         assert session.turn is not None
-        assert (session.turn.depth, session.turn.root) == (5, said["model"])
+        assert (session.turn.prompted.depth, session.turn.prompted.root) == (5, said["model"])
 
 
 async def test_a_fan_of_ten_children_needs_one_worker_slot(serving: Serving) -> None:

@@ -65,7 +65,7 @@ async def test_a_child_has_only_the_time_that_its_parent_has_left(serving: Servi
         turn = (await house.folded(said["model"])).turn
         assert turn is not None
         told = [one for one in await events_of(house, said["model"], events.Returned) if one.by == "agent"]
-        assert 0 < turn.below.seconds <= sum(one.seconds for one in told)
+        assert 0 < turn.subagents.seconds <= sum(one.seconds for one in told)
 
 
 async def test_tasks_in_one_queue_do_not_have_the_same_budget_twice(serving: Serving) -> None:
@@ -130,6 +130,6 @@ async def test_a_parent_whose_helpers_have_used_everything_may_still_answer(serv
             said = await house.say("Go", model="master")
         turn = (await house.folded(said["model"])).turn
         assert turn is not None
-        assert turn.tokens > 600
-        assert turn.tokens - turn.below.tokens < 2 * 600
+        assert turn.usage.total_tokens > 600
+        assert turn.usage.total_tokens - turn.subagents.tokens < 2 * 600
         assert content(said)

@@ -151,8 +151,8 @@ async def test_a_child_has_no_more_tokens_than_its_parent_has_left(serving: Serv
         assert replied[0].usage is not None
         assert child.turn.limits.token_budget == 400 - replied[0].usage.total_tokens
         own = sum(one.usage.total_tokens for one in replied if one.usage)
-        assert root.turn.tokens == own + child.turn.tokens
-        assert child.turn.tokens >= child.turn.limits.token_budget
+        assert root.turn.usage.total_tokens == own + child.turn.usage.total_tokens
+        assert child.turn.usage.total_tokens >= child.turn.limits.token_budget
 
 
 async def test_a_parent_without_tokens_cannot_buy_any_by_delegating(serving: Serving) -> None:

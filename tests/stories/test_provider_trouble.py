@@ -197,7 +197,7 @@ async def test_empty_answers_are_counted_and_end_with_all_patience(serving: Serv
         assert house.model is not None
         assert len(spent) == len(house.model.requests) >= 2
         assert session.turn is not None
-        assert session.turn.tokens == session.turn.usage.total_tokens == sum(spent) > 0
+        assert session.turn.usage.total_tokens == sum(spent) > 0
 
 
 async def test_the_key_of_the_model_is_nowhere_to_be_read(dsn: str) -> None:

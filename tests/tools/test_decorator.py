@@ -15,7 +15,7 @@ from longhouse.models.scripted import call
 from longhouse.tools import BaseTool, ToolContext, tool
 from longhouse.tools.base import ToolRegistry
 from longhouse.tools.toolbox import Toolbox
-from server_helpers import Serving, content, opened, prompted, started, told, used
+from server_helpers import Serving, content, opened, prompted, started, told, turn_of, used
 
 
 class Place(BaseModel):
@@ -48,7 +48,7 @@ async def awkward(timeout: int, model_config: str, json: bool, description: str 
 async def performed(cls: type[BaseTool], arguments: str) -> Any:
     session = told(opened(), prompted("x"), started(2))
     session = told(events.Replied(), used("1-action-0", tool=cls.tool_name, arguments=arguments), session=session)
-    return await Toolbox([cls]).perform(session.open["1-action-0"], session)
+    return await Toolbox([cls]).perform(session.open["1-action-0"], session, turn_of(session))
 
 
 def test_a_function_becomes_a_tool_that_is_registered() -> None:

@@ -19,7 +19,7 @@ from longhouse.journal.events import Effect, Fault, Output
 from longhouse.tools.bindings.http import RemoteBinding, open_remote
 from longhouse.tools.context import ToolContext
 from longhouse.tools.toolbox import Toolbox
-from server_helpers import opened, prompted, started, told, used
+from server_helpers import opened, prompted, started, told, turn_of, used
 
 SECRET = 'canary/"hush"+tool-secret'
 CONTEXT = ToolContext("s", "c", "local", None, "agent", "1-action-0", "s:1-action-0")
@@ -50,7 +50,7 @@ async def call(
     async with open_remote(Egress(allow), lookup=lookup) as http, asyncio.timeout(30):
         toolbox = Toolbox([])
         toolbox.add(RemoteBinding(tool, url, http, **options))
-        outcome = (await toolbox.perform(due, session)).outcome
+        outcome = (await toolbox.perform(due, session, turn_of(session))).outcome
     return outcome.content if isinstance(outcome, Output) else outcome
 
 

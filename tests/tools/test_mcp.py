@@ -26,7 +26,7 @@ from longhouse.tools.mcp.client import open_mcp
 from longhouse.tools.mcp.config import read_servers
 from longhouse.tools.mcp.transport import MOST_BYTES, TOO_MUCH, _WireLine
 from longhouse.tools.toolbox import Toolbox
-from server_helpers import opened, prompted, started, told, used
+from server_helpers import opened, prompted, started, told, turn_of, used
 
 SCRIPT = str(Path(__file__).with_name("mcp_test_server.py"))
 TOKEN = "canary-token-4711"
@@ -50,7 +50,7 @@ class Tried:
         )
         [call] = session.due_calls
         async with asyncio.timeout(60):
-            outcome = (await self.toolbox.perform(call, session)).outcome
+            outcome = (await self.toolbox.perform(call, session, turn_of(session))).outcome
         return outcome.content if isinstance(outcome, Output) else outcome
 
     def noted(self, line: str) -> int:

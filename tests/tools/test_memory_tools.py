@@ -18,7 +18,7 @@ from longhouse.tools.builtin.memory_files import MEMORY_TOOLS
 from longhouse.tools.builtin.memory_paths import MAX_DEPTH, MAX_PATH, MemoryRefused, normalised
 from longhouse.tools.context import Services
 from longhouse.tools.toolbox import Toolbox
-from server_helpers import Serving, content, prompted, started, told, used
+from server_helpers import Serving, content, prompted, started, told, turn_of, used
 
 _calls = itertools.count()
 
@@ -42,7 +42,7 @@ class Desk:
         call_id = call_id or f"{next(_calls)}-action-0"
         session = self._session(used(call_id, tool=tool, arguments=json.dumps(arguments, ensure_ascii=False)))
         [due] = session.due_calls
-        result = await self.toolbox.perform(due, session, memory_scope=self.scope)
+        result = await self.toolbox.perform(due, session, turn_of(session), memory_scope=self.scope)
         assert isinstance(result.outcome, Output), result.outcome
         return result.outcome.content
 

@@ -17,7 +17,7 @@ from longhouse.journal.events import Effect, Fault, Output
 from longhouse.journal.session import Session
 from longhouse.tools import BaseTool, ToolContext, execution
 from longhouse.tools.toolbox import MAX_ARGUMENTS, Result, Toolbox
-from server_helpers import opened, prompted, returned, started, told, used
+from server_helpers import opened, prompted, returned, started, told, turn_of, used
 
 
 class Probe(BaseTool):
@@ -57,7 +57,7 @@ async def perform(
     session = session or session_of(tool.tool_name, arguments=arguments)
     [call] = session.due_calls
     async with asyncio.timeout(10):
-        return await (toolbox or Toolbox([tool])).perform(call, session)
+        return await (toolbox or Toolbox([tool])).perform(call, session, turn_of(session))
 
 
 async def failure(tool: type[BaseTool], arguments: str = "{}") -> Fault:
@@ -354,7 +354,7 @@ async def test_no_arguments_at_all_are_an_empty_object() -> None:
 
 async def test_a_tool_that_is_not_there_is_named() -> None:
     session = session_of("gone")
-    result = await Toolbox([Probe]).perform(session.due_calls[0], session)
+    result = await Toolbox([Probe]).perform(session.due_calls[0], session, turn_of(session))
     assert result.outcome == Fault(
         code="unknown_tool", message="there is no tool 'gone'; use one of those you are offered"
     )

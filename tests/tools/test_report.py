@@ -13,7 +13,7 @@ from longhouse.tools.builtin.report import CreateReportTool
 from longhouse.tools.config import ExecutionConfig, ToolConfig
 from longhouse.tools.context import MadeFile
 from longhouse.tools.toolbox import Result, Toolbox
-from server_helpers import opened, prompted, started, told, used
+from server_helpers import opened, prompted, started, told, turn_of, used
 
 RAIN, SNOW = "https://example.org/rain", "https://example.org/snow"
 
@@ -34,7 +34,7 @@ def session_with(*sources: dict[str, Any], also: tuple[dict[str, Any], ...] = ()
 
 async def reported(session: Session, folder: Path | None = None) -> Result:
     config = ToolConfig(execution=ExecutionConfig(reports_dir=str(folder) if folder else None))
-    return await Toolbox([CreateReportTool], config=config).perform(session.due_calls[0], session)
+    return await Toolbox([CreateReportTool], config=config).perform(session.due_calls[0], session, turn_of(session))
 
 
 def parts(result: Result) -> tuple[dict[str, Any], MadeFile]:

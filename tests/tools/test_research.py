@@ -16,7 +16,7 @@ from longhouse.tools.builtin.tavily import open_search
 from longhouse.tools.config import SearchConfig, ToolConfig
 from longhouse.tools.context import Services
 from longhouse.tools.toolbox import Result, Toolbox
-from server_helpers import opened, prompted, started, told, used
+from server_helpers import opened, prompted, started, told, turn_of, used
 
 RAIN, SNOW, FOG = "https://example.org/rain", "https://example.org/snow", "https://example.org/fog"
 KNOWN = {
@@ -48,7 +48,7 @@ async def answered(
             services=Services(search=search),
         )
         due = session.due_calls
-        results = await asyncio.gather(*(toolbox.perform(call, session) for call in due))
+        results = await asyncio.gather(*(toolbox.perform(call, session, turn_of(session)) for call in due))
     return told(*_returned(due, results), session=session), list(results)
 
 
@@ -196,7 +196,7 @@ async def test_pages_that_cannot_be_read_are_a_fault_with_the_reason() -> None:
 
 async def test_without_a_service_the_agent_is_told() -> None:
     session = asking(("websearchtool", {"query": "rain"}))
-    result = await Toolbox([WebSearchTool]).perform(session.due_calls[0], session)
+    result = await Toolbox([WebSearchTool]).perform(session.due_calls[0], session, turn_of(session))
     assert isinstance(result.outcome, Fault)
     assert "no search service is set up" in result.outcome.message
 

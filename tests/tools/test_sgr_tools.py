@@ -24,7 +24,7 @@ from longhouse.tools.config import ExecutionConfig, SearchConfig, ToolConfig, wi
 from longhouse.tools.context import DEEPEST, TOO_DEEP, Services, ToolContext
 from longhouse.tools.decorator import tool
 from longhouse.tools.toolbox import Result, Toolbox
-from server_helpers import AGENT, opened, prompted, started, told, used
+from server_helpers import AGENT, opened, prompted, started, told, turn_of, used
 from sgr_tools import ELM, EVERY, OAK
 
 
@@ -53,7 +53,7 @@ class Workshop:
         made = [used(f"{step}-action-{nth}", tool=name, arguments=json.dumps(a)) for nth, (name, a) in enumerate(calls)]
         self.session = told(events.Replied(), *made, session=self.session)
         due = self.session.due_calls
-        results = [await self._toolbox.perform(call, self.session) for call in due]
+        results = [await self._toolbox.perform(call, self.session, turn_of(self.session)) for call in due]
         for call, result in zip(due, results, strict=True):
             fact = events.Returned(call=call.call, outcome=result.outcome, writes=result.writes, adds=result.adds)
             # As a later process will read it.

@@ -77,6 +77,7 @@ class Delegation:
     call: str
     agent: str
     label: str
+    version: int
     awaited: bool
     prompted: Prompted
     brings_history: bool = False
@@ -86,28 +87,28 @@ class Delegation:
         return replace(self, prompted=msgspec.structs.replace(self.prompted, prior=prior))
 
 
-def delegation_of(session: Session, template: Template, call: str, agent: str, task: AgentTask) -> Delegation:
+def delegation_of(
+    session: Session, turn: Turn, template: Template, task: AgentTask, *, call: str, agent: str, version: int
+) -> Delegation:
     """The sub-agent's task and what it inherits: trace, depth, rights, remaining budget."""
-    turn = session.turn
-    assert turn is not None
-    named, ephemeral = turn.named or tuple(turn.contexts), turn.ephemeral or session.label
+    named, ephemeral = turn.prompted.named or tuple(turn.prompted.contexts), turn.prompted.ephemeral or session.label
     label = f"{ephemeral}/{task.label}".strip("/") if agent in named else task.label
     prompted = Prompted(
         trace=turn.trace,
         content=(task.text,),
         sender=session.agent,
         reply_to=ReplyTo(session=session.id, call=call),
-        depth=turn.depth + 1,
-        root=turn.root or session.id,
+        depth=turn.prompted.depth + 1,
+        root=turn.prompted.root or session.id,
         rights=turn.rights,
         budget=remaining(turn, session.updated_at or turn.started_at),
         purse=shared_budget(turn),
         shared=shared_messages(session, template.memory_policy.share_context),
         named=named,
         ephemeral=ephemeral if named else "",
-        prior=turn.contexts.get(agent, ()),
+        prior=turn.prompted.contexts.get(agent, ()),
     )
-    return Delegation(call, agent, label, task.wait, prompted, brings_history=agent in named)
+    return Delegation(call, agent, label, version, task.wait, prompted, brings_history=agent in named)
 
 
 def remaining(turn: Turn, now: datetime) -> Limits:
@@ -118,20 +119,20 @@ def remaining(turn: Turn, now: datetime) -> Limits:
         max_searches=None,
         time_budget=max(0.0, limits.time_budget - rules.worked_seconds(turn, now)),
         tool_budget=_less(limits.tool_budget, turn.calls),
-        token_budget=_less(limits.token_budget, turn.tokens),
+        token_budget=_less(limits.token_budget, turn.usage.total_tokens),
     )
 
 
 def shared_budget(turn: Turn) -> SharedBudget | None:
     """The shared budget of all sub-agents: what the root agent does not use itself."""
     limits = turn.limits
-    if turn.root:
-        return turn.purse
+    if turn.prompted.root:
+        return turn.prompted.purse
     if limits.tool_budget is None and limits.token_budget is None:
         return None
     return SharedBudget(
-        tool_budget=_less(limits.tool_budget, turn.calls - turn.below.calls),
-        token_budget=_less(limits.token_budget, turn.tokens - turn.below.tokens),
+        tool_budget=_less(limits.tool_budget, turn.calls - turn.subagents.calls),
+        token_budget=_less(limits.token_budget, turn.usage.total_tokens - turn.subagents.tokens),
     )
 
 

@@ -77,12 +77,13 @@ class OpenTools:
         return all(_is_meant(tool, names) for names in self._kept)
 
 
-def open_tools(session: Session, template: Template, now: datetime, stage: str | None = None) -> OpenTools:
+def open_tools(
+    session: Session, turn: Turn, template: Template, now: datetime, *, stage: str | None = None
+) -> OpenTools:
     """The open tools now; `stage` replaces the session's own stage."""
-    assert session.turn is not None
-    facts = facts_of(session, template, now)
+    facts = facts_of(session, turn, template, now)
     stops = template.execution_policy.stop_conditions
-    if spent(session.turn, now) or any(conditions.holds(stop, facts) for stop in stops):
+    if spent(turn, now) or any(conditions.holds(stop, facts) for stop in stops):
         return OpenTools(is_ending=True)
     if stage is not None:
         facts = {**facts, conditions.STAGE: stage}
@@ -90,24 +91,21 @@ def open_tools(session: Session, template: Template, now: datetime, stage: str |
     return OpenTools(shut=closed(session), rules=rules)
 
 
-def stage(session: Session, template: Template, now: datetime | None = None) -> str:
+def stage(session: Session, turn: Turn, template: Template, now: datetime | None = None) -> str:
     """The stage of the work by the template's rules; `now` defaults to the time of the last event."""
-    assert session.turn is not None
-    now = now or session.updated_at or session.turn.started_at
-    return str(facts_of(session, template, now)["stage"])
+    now = now or session.updated_at or turn.started_at
+    return str(facts_of(session, turn, template, now)["stage"])
 
 
-def facts_of(session: Session, template: Template, now: datetime) -> conditions.Facts:
+def facts_of(session: Session, turn: Turn, template: Template, now: datetime) -> conditions.Facts:
     """The facts that conditions can use, and the limits that they compare with."""
-    turn = session.turn
-    assert turn is not None
     facts = {
         **{name: getattr(turn.limits, name) for name in conditions.LIMITS},
         "iteration": steps_taken(turn),
         "searches_used": turn.searches_used,
         "clarifications_used": turn.clarifications_used,
         "calls": turn.calls,
-        "tokens": turn.tokens,
+        "tokens": turn.usage.total_tokens,
         "seconds": worked_seconds(turn, now),
         "sources_found": len(session.context.get("sources") or ()),
         "plan_made": session.plan_made,
@@ -162,7 +160,7 @@ def spent(turn: Turn, now: datetime) -> str | None:
         (steps_taken(turn), limits.max_iterations, "steps"),
         (worked_seconds(turn, now), limits.time_budget, "seconds"),
         (turn.calls, limits.tool_budget, "tool calls"),
-        (turn.tokens, limits.token_budget, "tokens"),
+        (turn.usage.total_tokens, limits.token_budget, "tokens"),
     )
 
 
@@ -170,12 +168,12 @@ def overdue(turn: Turn, now: datetime) -> tuple[str, str] | None:
     """Why the turn must be aborted now, as (code, reason): the agent had its grace steps to finish and did not."""
     if turn.unreadable >= UNREADABLE:
         return "unreadable_reply", f"the model's replies could not be read, {turn.unreadable} times in a row"
-    limits, below = turn.limits, turn.below
+    limits, below = turn.limits, turn.subagents
     # What sub-agents used counts against the budget that closes tools, but not against the grace.
     reached = _reached(
         (steps_taken(turn) - GRACE, limits.max_iterations, "steps"),
         ((worked_seconds(turn, now) - below.seconds) / 2, limits.time_budget, "seconds"),
-        ((turn.tokens - below.tokens) / 2, limits.token_budget, "tokens"),
+        ((turn.usage.total_tokens - below.tokens) / 2, limits.token_budget, "tokens"),
     )
     return ("limit_reached", f"the agent did not finish within {reached}") if reached else None
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from longhouse.journal.events import Selection
-from longhouse.journal.session import Session
+from longhouse.journal.session import Session, Turn
 from longhouse.journal.transcript import Step
 
 NEEDED: Final = 3
@@ -20,15 +20,14 @@ LONGEST_QUERY: Final = 1000
 """Characters of the query that are recorded with a step; the task itself is already in the journal."""
 
 
-def query_of(session: Session) -> str:
+def query_of(session: Session, turn: Turn) -> str:
     """The search query of the step: the next remaining step, and the task.
 
     The name of the stage is not part of it: some tool descriptions contain that word, and it must not decide the
     ranking. Rules say which tools belong to a stage.
     """
-    assert session.turn is not None
     step = next_step(session.context.get("current_step_reasoning"))
-    return "\n".join(part for part in (step, session.turn.task) if part)
+    return "\n".join(part for part in (step, turn.task) if part)
 
 
 def next_step(reasoning: Any) -> str:

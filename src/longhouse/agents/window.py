@@ -17,7 +17,7 @@ from longhouse.agents.template import CLARIFICATIONS, TASK, Template, render
 from longhouse.agents.tool import Tool
 from longhouse.journal import conversation
 from longhouse.journal.events import Fault, Output
-from longhouse.journal.json_text import object_of, sound
+from longhouse.journal.json_text import object_of, with_valid_arguments
 from longhouse.journal.messages import (
     Assistant,
     Content,
@@ -49,15 +49,16 @@ SUB_WINDOW: Final = 50
 
 def compose(
     session: Session,
+    turn: Turn,
     template: Template,
     offered: Sequence[Tool],
     wire_names: dict[str, str],
+    *,
     extra_system: str = "",
 ) -> list[Message]:
     """System prompt, then the transcript; if it is too long, the oldest results and long arguments are left out."""
-    assert session.turn is not None
     lines = (f"{n}. {wire_names[tool.name]}: {tool.description}" for n, tool in enumerate(offered, start=1))
-    system = _system(session.turn, template, "\n".join(lines), extra_system)
+    system = _system(turn, template, "\n".join(lines), extra_system)
     earlier, present = _split(session, template, wire_names)
     now = [message for entry in present for message in _messages(entry, template, wire_names)]
     whole, budget = [system, *earlier, *now], template.llm_policy.context_tokens
@@ -186,9 +187,9 @@ def _messages(entry: Entry, template: Template, names: dict[str, str]) -> Iterat
         case Heard():
             yield User(content=_task(entry, template))
         case Step():
-            yield from sound(_step(entry, template, names))
+            yield from with_valid_arguments(_step(entry, template, names))
         case Told():
-            yield from sound(entry.messages)
+            yield from with_valid_arguments(entry.messages)
         case Summary():
             yield from conversation.spoken(entry)
         case _:
@@ -197,10 +198,11 @@ def _messages(entry: Entry, template: Template, names: dict[str, str]) -> Iterat
 
 def _system(turn: Turn, template: Template, available_tools: str, extra: str) -> System:
     text = render(template.prompt_pack.system_prompt, current_date=turn.date, available_tools=available_tools)
-    if turn.system and template.allow_client_system:
-        text = f"{text}\n\n{turn.system}"
-    if turn.shared:
-        lines = "\n".join(f"{message['role']}: {message['content']}" for message in conversation.as_dicts(turn.shared))
+    if turn.prompted.system and template.allow_client_system:
+        text = f"{text}\n\n{turn.prompted.system}"
+    if turn.prompted.shared:
+        shared = conversation.as_dicts(turn.prompted.shared)
+        lines = "\n".join(f"{message['role']}: {message['content']}" for message in shared)
         text = f"{text}\n\nWhat was said to the agent that asks you:\n{lines}"
     if extra:
         text = f"{text}\n\n{extra}"

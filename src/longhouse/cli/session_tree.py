@@ -119,7 +119,7 @@ def _state(state: str) -> Text:
 
 
 def _agent(session: Session) -> str:
-    version = session.turn.version if session.turn else session.opened_version
+    version = session.turn.version if session.turn else session.version
     label = f" ({session.label})" if session.label else ""
     return f"{session.agent}@{version}{label}"
 
@@ -131,4 +131,4 @@ def _waiting(call: Open | None) -> str:
         return f"waits for approval until {call.approve_by:%Y-%m-%d %H:%M}"
     if call.uncertain:
         return f"{plain(call.doubt) or 'its worker was lost'}: did it happen?"
-    return {"ask": "waits for an answer", "agent": "waits for the agent"}.get(call.kind, "running")
+    return {"ask": "waits for an answer", "agent": "waits for the agent"}.get(call.call_kind, "running")

@@ -52,7 +52,7 @@ class LogFolder:
 
 async def log_of(db: Database, catalog: Catalog, session: Session) -> dict[str, Any]:
     turn = session.turn
-    template = await catalog.templates.find(session.agent, turn.version if turn else session.opened_version)
+    template = await catalog.templates.find(session.agent, turn.version if turn else session.version)
     recorded: list[Recorded] = []
     while page := await journals.read(db, session.id, recorded[-1].seq if recorded else 0):
         recorded += page

@@ -11,7 +11,7 @@ from typing import Any, Final, assert_never
 import msgspec
 
 from longhouse.journal.events import Outcome, Output
-from longhouse.journal.json_text import sound
+from longhouse.journal.json_text import with_valid_arguments
 from longhouse.journal.messages import Assistant, Function, Message, System, ToolCall, ToolResult, User, text_of
 from longhouse.journal.roles import FORM
 from longhouse.journal.session import Session
@@ -38,7 +38,7 @@ def shown(session: Session) -> list[Entry]:
 
 def worked(entry: Entry, names: Mapping[str, str] = MappingProxyType({})) -> Iterator[Message]:
     """The messages of one entry; calls appear once all calls of the step have returned, so each has its result."""
-    return sound(_worked(entry, names))
+    return with_valid_arguments(_worked(entry, names))
 
 
 def _worked(entry: Entry, names: Mapping[str, str]) -> Iterator[Message]:
@@ -70,28 +70,21 @@ def spoken(entry: Entry) -> Iterator[Message]:
 
 def as_dicts(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """The messages as JSON, each with `role` and text `content`; a tool result also has the tool's name."""
+    shown: list[dict[str, Any]] = []
     names: dict[str, str] = {}
-    return [_as_dict(message, names) for message in messages]
-
-
-def _as_dict(message: Message, names: dict[str, str]) -> dict[str, Any]:
-    match message:
-        case System():
-            return {"role": "system", "content": message.content}
-        case User():
-            return {"role": "user", "content": text_of(message.content) or ("" if not message.content else ONLY_IMAGES)}
-        case Assistant(tool_calls=()):
-            return {"role": "assistant", "content": message.content or ""}
-        case Assistant():
+    for message in messages:
+        fields: dict[str, Any] = msgspec.to_builtins(message)
+        fields.pop("content", None)
+        text = text_of(message.content)
+        if isinstance(message, User) and message.content and not text:
+            text = ONLY_IMAGES
+        elif isinstance(message, Assistant) and message.tool_calls:
             names.update({call.id: call.function.name for call in message.tool_calls})
-            calls = msgspec.to_builtins(message.tool_calls)
-            return {"role": "assistant", "content": message.content or "", "tool_calls": list(calls)}
-        case ToolResult():
-            name = names.get(message.tool_call_id)
-            result = {"role": "tool", "content": message.content, "tool_call_id": message.tool_call_id}
-            return {**result, "name": name} if name else result
-        case _:
-            assert_never(message)
+            fields["tool_calls"] = list(fields["tool_calls"])
+        elif isinstance(message, ToolResult) and (name := names.get(message.tool_call_id)):
+            fields["name"] = name
+        shown.append({"role": fields.pop("role"), "content": text, **fields})
+    return shown
 
 
 def _asked(uses: Sequence[Use]) -> Iterator[Message]:

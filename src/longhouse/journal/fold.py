@@ -2,28 +2,28 @@
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any, Final, Literal, assert_never
+from typing import Any, Final, assert_never
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from longhouse.errors import UnknownShape
 from longhouse.journal import events
 from longhouse.journal.events import Event, Output, Recorded
 from longhouse.journal.json_text import value_of
-from longhouse.journal.messages import text_of
 from longhouse.journal.session import (
     AGENT_FAILED,
     Artifact,
+    Ended,
     Open,
     Session,
     Turn,
     Waiting,
+    calls_to_run,
     is_thought,
-    side_by_side,
 )
 from longhouse.journal.transcript import Heard, Step, Summary, Told, Use
 
-FOLD_VERSION: Final = 12
+FOLD_VERSION: Final = 13
 """Stored with every snapshot; raise it when `fold` computes something else, and old snapshots are ignored."""
 
 
@@ -55,8 +55,6 @@ class _Builder:
         self.transcript = list(session.transcript)
         self.offered = list(session.offered)
         self.context = session.context
-        self.notes = list(session.notes)
-        self.files = list(session.files)
         self.iteration = session.iteration
         self.lost = session.lost
         self.head = session.head
@@ -71,8 +69,6 @@ class _Builder:
             transcript=tuple(self.transcript),
             offered=tuple(self.offered),
             context=self.context,
-            notes=tuple(self.notes),
-            files=tuple(self.files),
             iteration=self.iteration,
             lost=self.lost,
             head=self.head,
@@ -85,7 +81,8 @@ class _Builder:
         self.head = record.seq
         self.updated_at = record.at
         if self.turn and self._is_waiting != was_waiting:
-            self.turn = _rested(self.turn, record.at) if self._is_waiting else _woken(self.turn, record.at)
+            rested = replace(self.turn, resting_since=record.at, delegated_seconds=0.0)
+            self.turn = rested if self._is_waiting else _woken(self.turn, record.at)
 
     @property
     def _is_waiting(self) -> bool:
@@ -96,23 +93,13 @@ class _Builder:
     def _apply(self, event: Event, seq: int, at: datetime) -> None:  # noqa: PLR0912 - one case for each kind of event
         match event:
             case events.Opened():
-                self.base = replace(
-                    self.base,
-                    agent=event.agent,
-                    owner=event.owner,
-                    user=event.user,
-                    conversation=event.conversation,
-                    side=event.side,
-                    label=event.label,
-                    opened_version=event.version,
-                    created_at=at,
-                )
+                self.base = replace(self.base, **asdict(event), created_at=at)
             case events.Prompted():
-                self._hear(event, seq, at)
+                self._prompt(event, seq, at)
             case events.Started():
                 self._start(event, seq, at)
             case events.Replied():
-                self._reply(event, seq)
+                self._reply(event, seq, self._turn_at(seq))
             case events.Called():
                 self._call(event, seq, at)
             case events.Returned():
@@ -122,27 +109,34 @@ class _Builder:
             case events.Condensed():
                 self._condense(event)
             case events.Spent():
-                self._spend(event.usage)
+                self.turn = self.turn and _charged(self.turn, event.usage)
             case events.Noted():
-                self.notes.append(event.text)
+                self.base = replace(self.base, notes=(*self.base.notes, event.text))
             case events.Stored():
-                self.files.append(Artifact(seq=seq, at=at, file=event))
+                self.base = replace(self.base, files=(*self.base.files, Artifact(seq=seq, at=at, file=event)))
             case events.Resumed():
                 self._resume(event)
             case events.Finished():
-                self._end("COMPLETED", answer=event.answer)
+                self._end(self._turn_at(seq), "COMPLETED", answer=event.answer)
             case events.Failed():
                 # When the agent itself reports that it failed, the reason is its answer.
                 answer = event.reason if event.code == AGENT_FAILED else None
-                self._end("FAILED", answer=answer, error=event.reason, code=event.code)
+                self._end(self._turn_at(seq), "FAILED", answer=answer, error=event.reason, code=event.code)
             case events.Cancelled():
                 self.queue = [waiting for waiting in self.queue if waiting.prompt.trace != event.trace]
                 if self.turn and self.turn.trace == event.trace and not self.turn.ended:
-                    self._end("CANCELLED")
+                    self._end(self.turn, "CANCELLED")
             case _:
                 assert_never(event)
 
-    def _hear(self, event: events.Prompted, seq: int, at: datetime) -> None:
+    def _turn_at(self, seq: int) -> Turn:
+        if self.turn is None:
+            raise UnknownShape(
+                f"the journal of {self.base.id} has an event of a turn at {seq}, before any turn started"
+            )
+        return self.turn
+
+    def _prompt(self, event: events.Prompted, seq: int, at: datetime) -> None:
         if self.turn and event.reply_to is None:
             self.turn = replace(self.turn, spoke=at, moved_on=None)
         step = self.transcript[-1] if self.transcript else None
@@ -169,30 +163,8 @@ class _Builder:
         self.transcript += [
             Heard(seq=seq, content=content, date=event.date, form=event.form) for content in prompt.content
         ]
-        self.turn = Turn(
-            trace=event.trace,
-            prompt=event.prompt,
-            version=event.version,
-            instance=event.instance,
-            limits=event.limits,
-            date=event.date,
-            started_at=at,
-            task=_task_of(prompt),
-            form=event.form,
-            system=prompt.system,
-            sampling=prompt.sampling,
-            chain=prompt.chain,
-            reply_to=prompt.reply_to,
-            depth=prompt.depth,
-            root=prompt.root,
-            rights=event.rights,
-            shared=prompt.shared,
-            contexts=prompt.contexts,
-            named=prompt.named,
-            ephemeral=prompt.ephemeral,
-            purse=prompt.purse,
-            approve_in_chat=event.approve_in_chat,
-        )
+        prompted = replace(prompt, prior=())
+        self.turn = Turn(**asdict(event), prompted=prompted, started_at=at, chain=prompt.chain)
 
     def _clean(self, parts: tuple[events.Cleanable, ...]) -> None:
         if "conversation" in parts:
@@ -200,26 +172,22 @@ class _Builder:
         if "context" in parts:
             self.context = {}
         if "artifacts" in parts:
-            self.files = []
+            self.base = replace(self.base, files=())
 
-    def _reply(self, event: events.Replied, seq: int) -> None:
-        assert self.turn is not None
+    def _reply(self, event: events.Replied, seq: int, turn: Turn) -> None:
         # An action belongs to the iteration of the reasoning before it.
         step = 0 if event.phase == "action" and is_thought(self.transcript) else 1
         self.lost = 0
         self.iteration += step
-        usage = event.usage or events.Usage()
         gone = set(event.withdrawn)
         self.offered = [ref for ref in self.offered if ref not in gone] + list(event.offered)
         self.turn = replace(
-            self.turn,
-            iteration=self.turn.iteration + step,
+            _charged(turn, event.usage),
+            iteration=turn.iteration + step,
             is_thinking=event.phase == "reasoning",
-            tokens=self.turn.tokens + usage.total_tokens,
-            unreadable=self.turn.unreadable + 1 if event.problem else 0,
-            usage=_sum(self.turn.usage, usage),
-            said=(*self.turn.said, event.text[: event.said]),
-            pins=_pinned(self.turn.pins, event.offered if self.turn.pins else self.offered),
+            unreadable=turn.unreadable + 1 if event.problem else 0,
+            said=(*turn.said, event.text[: event.said]),
+            pins=_pinned(turn.pins, event.offered if turn.pins else self.offered),
         )
         if event.thought:
             self.context = {**self.context, "current_step_reasoning": _thought(event.thought)}
@@ -241,24 +209,12 @@ class _Builder:
             effect=event.effect,
         )
         self.transcript[-1] = replace(step, uses=(*step.uses, use))
-        self.open[event.call] = Open(
-            call=event.call,
-            tool=event.tool,
-            version=event.version,
-            arguments=event.arguments,
-            effect=event.effect,
-            kind=event.call_kind,
-            seq=seq,
-            at=at,
-            question=event.question,
-            deadline=event.deadline,
-            approve_by=event.approve_by,
-        )
+        self.open[event.call] = Open(**asdict(event), seq=seq, at=at)
 
     def _return(self, event: events.Returned, at: datetime) -> None:
         call = self.open.pop(event.call)
         self.lost = 0
-        date = at.date().isoformat() if call.kind == "ask" and self.turn and self.turn.form else ""
+        date = at.date().isoformat() if call.call_kind == "ask" and self.turn and self.turn.form else ""
         # The step that made the call is the last one, or close to it: search from the end.
         for index in range(len(self.transcript) - 1, -1, -1):
             entry = self.transcript[index]
@@ -269,41 +225,34 @@ class _Builder:
                 )
                 self.transcript[index] = replace(entry, uses=uses)
                 break
-        if self.turn is None:
+        turn = self.turn
+        if turn is None:
             return
-        if call.kind == "ask" and isinstance(event.outcome, Output):
-            used = self.turn.clarifications_used + 1
-            self.turn = replace(self.turn, clarifications_used=used, chain=event.chain, said=())
+        if call.call_kind == "ask" and isinstance(event.outcome, Output):
+            turn = replace(turn, clarifications_used=turn.clarifications_used + 1, chain=event.chain, said=())
         if (call.uncertain or call.approve_by) and not event.by:
-            self.turn = replace(self.turn, chain="")  # no client gets this: the old fingerprint stays valid
-        if call.approve_by and not event.by and self.turn.resting_since:
-            self.turn = replace(self.turn, moved_on=at)
+            turn = replace(turn, chain="")  # no client gets this: the old fingerprint stays valid
+        if call.approve_by and not event.by and turn.resting_since:
+            turn = replace(turn, moved_on=at)
         if event.spent:
-            self.turn = _charged(self.turn, event, event.spent)
-        if event.writes or event.adds:
-            self._write(event.writes, event.adds)
+            turn = _charged_for_subagent(turn, event, event.spent)
+        self.turn = self._write(turn, event.writes, event.adds) if event.writes or event.adds else turn
 
-    def _write(self, writes: dict[str, Any], adds: dict[str, Any]) -> None:
-        assert self.turn is not None
+    def _write(self, turn: Turn, writes: dict[str, Any], adds: dict[str, Any]) -> Turn:
+        """Writes to the context; the turn, with what belongs to it."""
         context = {**self.context, **writes}
         for name, added in adds.items():
             context[name] = _added(context.get(name), added)
         state, result = context.pop("state", None), context.pop("execution_result", None)
-        if state in ("COMPLETED", "FAILED") and not self.turn.verdict:
-            self.turn = replace(self.turn, verdict=state, answer=result if result is not None else "")
-        if searches := context.pop("searches_used", 0):
-            self.turn = replace(self.turn, searches_used=self.turn.searches_used + searches)
+        searches = context.pop("searches_used", 0)
         self.context = context
-
-    def _spend(self, usage: events.Usage) -> None:
-        if self.turn:
-            tokens = self.turn.tokens + usage.total_tokens
-            self.turn = replace(self.turn, tokens=tokens, usage=_sum(self.turn.usage, usage))
+        if state in ("COMPLETED", "FAILED") and not turn.verdict:
+            turn = replace(turn, verdict=state, answer=result if result is not None else "")
+        return replace(turn, searches_used=turn.searches_used + searches) if searches else turn
 
     def _condense(self, event: events.Condensed) -> None:
         self.lost = 0
-        if event.usage:
-            self._spend(event.usage)
+        self.turn = self.turn and _charged(self.turn, event.usage)
         kept = [entry for entry in self.transcript if entry.seq > event.upto]
         if self.turn and not self.turn.ended:
             # The task of a running turn stays; its steps still count for the rules, but are not sent to the model.
@@ -314,40 +263,36 @@ class _Builder:
 
     def _decide(self, event: events.Decided, at: datetime) -> None:
         call = self.open.get(event.call)
-        if call and self.turn and event.decision != "unknown":
+        if call is None:
+            return
+        if self.turn and event.decision != "unknown":
             # Decided outside the chat: what follows is not sent to the chat, and its client keeps the old fingerprint.
             self.turn = replace(self.turn, chain=event.chain, said=())
             if event.via == "chat":
                 self.turn = replace(self.turn, spoke=at, moved_on=None)
             elif self.turn.resting_since:
                 self.turn = replace(self.turn, moved_on=at)
-        if call and event.decision == "did_not_happen":
-            self.open[event.call] = replace(call, uncertain=False, doubt="", deadline=None)
-        if call and event.decision == "approve":
-            self.open[event.call] = replace(call, approve_by=None)
-        if call and event.decision == "unknown":
-            self.open[event.call] = replace(call, uncertain=True, doubt=event.comment)
+        match event.decision:
+            case "did_not_happen":
+                call = replace(call, uncertain=False, doubt="", deadline=None)
+            case "approve":
+                call = replace(call, approve_by=None)
+            case "unknown":
+                call = replace(call, uncertain=True, doubt=event.comment)
+        self.open[event.call] = call
 
     def _resume(self, event: events.Resumed) -> None:
         """Calls that a lost worker may have started and that must not run twice become uncertain: a person decides."""
         self.lost += event.is_loss
-        for call in side_by_side(self.open.values()):  # the others were not running
+        for call in calls_to_run(self.open.values()):  # the others were not running
             is_doubtful = call.effect == "once" and call.call not in event.unbegun
             self.open[call.call] = replace(
                 call, lost=call.lost + event.is_loss, uncertain=call.uncertain or is_doubtful
             )
 
-    def _end(
-        self,
-        ended: Literal["COMPLETED", "FAILED", "CANCELLED"],
-        *,
-        answer: str | None = None,
-        error: str | None = None,
-        code: str | None = None,
-    ) -> None:
-        assert self.turn is not None
+    def _end(self, turn: Turn, ended: Ended, answer: str | None = None, **why: str) -> None:
         self.lost = 0
-        self.turn = replace(self.turn, ended=ended, answer=answer, error=error, code=code)
+        self.turn = replace(turn, ended=ended, answer=answer, **why)
         if answer and self.transcript and isinstance(step := self.transcript[-1], Step):
             self.transcript[-1] = replace(step, answer=answer)
 
@@ -372,42 +317,37 @@ def _added(there: Any, added: Any) -> Any:
     return (there or 0) + added
 
 
-def _task_of(prompt: events.Prompted) -> str:
-    return "\n\n".join(text_of(content) for content in prompt.content)
-
-
-def _sum(one: events.Usage, other: events.Usage) -> events.Usage:
-    return events.Usage(
-        prompt_tokens=one.prompt_tokens + other.prompt_tokens,
-        completion_tokens=one.completion_tokens + other.completion_tokens,
-        total_tokens=one.total_tokens + other.total_tokens,
-        cached_tokens=one.cached_tokens + other.cached_tokens,
-    )
-
-
-def _rested(turn: Turn, at: datetime) -> Turn:
-    return replace(turn, resting_since=at, delegated_seconds=0.0)
-
-
 def _woken(turn: Turn, at: datetime) -> Turn:
     if turn.resting_since is None:
         return turn
     rested = max(0.0, (at - turn.resting_since).total_seconds())
     # Parallel sub-agents work longer in sum than the rest lasted; ones that wait for a person work shorter.
     delegated_seconds = min(rested, turn.delegated_seconds)
-    below = replace(turn.below, seconds=turn.below.seconds + delegated_seconds)
-    return replace(turn, waited=turn.waited + rested - delegated_seconds, resting_since=None, below=below)
+    subagents = replace(turn.subagents, seconds=turn.subagents.seconds + delegated_seconds)
+    return replace(turn, waited=turn.waited + rested - delegated_seconds, resting_since=None, subagents=subagents)
 
 
-def _charged(turn: Turn, event: events.Returned, spent: events.Usage) -> Turn:
+def _charged(turn: Turn, usage: events.Usage | None) -> Turn:
+    if usage is None:
+        return turn
+    before = turn.usage
+    total = events.Usage(
+        prompt_tokens=before.prompt_tokens + usage.prompt_tokens,
+        completion_tokens=before.completion_tokens + usage.completion_tokens,
+        total_tokens=before.total_tokens + usage.total_tokens,
+        cached_tokens=before.cached_tokens + usage.cached_tokens,
+    )
+    return replace(turn, usage=total)
+
+
+def _charged_for_subagent(turn: Turn, event: events.Returned, spent: events.Usage) -> Turn:
     """The turn, charged with what a sub-agent used for it."""
-    tokens = spent.total_tokens
-    below = replace(turn.below, tokens=turn.below.tokens + tokens, calls=turn.below.calls + event.calls)
+    subagents = replace(
+        turn.subagents, tokens=turn.subagents.tokens + spent.total_tokens, calls=turn.subagents.calls + event.calls
+    )
     return replace(
-        turn,
-        tokens=turn.tokens + tokens,
+        _charged(turn, spent),
         calls=turn.calls + event.calls,
-        usage=_sum(turn.usage, spent),
         delegated_seconds=turn.delegated_seconds + event.seconds,
-        below=below,
+        subagents=subagents,
     )

@@ -52,16 +52,16 @@ def read(raw: object) -> list[dict[str, Any]]:
 
 def as_messages(history: Iterable[dict[str, Any]]) -> tuple[Message, ...]:
     """A history as messages that a model can be sent."""
-    return tuple(_as_message(message) for message in _told_apart(paired(history)))
+    return tuple(_as_message(message) for message in _with_unique_ids(paired(history)))
 
 
-def _told_apart(messages: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _with_unique_ids(messages: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """The messages with unique call ids that also differ from the ids the next turn will assign."""
     known: set[str] = set()
     ids: dict[str, str] = {}
     for message in messages:
         if calls := message.get("tool_calls"):
-            ids = {call["id"]: _unlike(known, call["id"]) for call in calls}
+            ids = {call["id"]: _unique_id(known, call["id"]) for call in calls}
             yield {**message, "tool_calls": [{**call, "id": ids[call["id"]]} for call in calls]}
         elif message["role"] == "tool":
             yield {**message, "tool_call_id": ids[message["tool_call_id"]]}
@@ -69,7 +69,7 @@ def _told_apart(messages: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             yield message
 
 
-def _unlike(known: set[str], call: str) -> str:
+def _unique_id(known: set[str], call: str) -> str:
     number = len(known)
     while OURS.fullmatch(call) or call in known:
         number += 1

@@ -38,7 +38,7 @@ def is_deep(value: Any) -> bool:
     return any(isinstance(one, dict | list) for one in level)
 
 
-def sound(messages: Iterable[Message]) -> Iterator[Message]:
+def with_valid_arguments(messages: Iterable[Message]) -> Iterator[Message]:
     """The messages with invalid call arguments replaced by an empty object; the call's result quotes the original.
 
     The journal keeps the model's own text; only the history that is sent on is changed.

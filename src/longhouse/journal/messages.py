@@ -92,20 +92,19 @@ def files_in(messages: Iterable[Message]) -> set[str]:
 
 def with_files(messages: Sequence[Message], urls: dict[str, str]) -> list[Message]:
     """The same messages with every stored image replaced by its data URL."""
-    return [_with_files(message, urls) for message in messages]
 
+    def with_file(part: Part) -> Part:
+        if isinstance(part, TextPart):
+            return part
+        url = urls.get(part.image_url.url.removeprefix(FILE_SCHEME), part.image_url.url)
+        return ImagePart(image_url=ImageUrl(url=url, detail=part.image_url.detail))
 
-def _with_files(message: Message, urls: dict[str, str]) -> Message:
-    if not isinstance(message, User) or isinstance(message.content, str):
-        return message
-    return User(content=tuple(_part_with_file(part, urls) for part in message.content))
-
-
-def _part_with_file(part: Part, urls: dict[str, str]) -> Part:
-    if isinstance(part, TextPart):
-        return part
-    url = urls.get(part.image_url.url.removeprefix(FILE_SCHEME), part.image_url.url)
-    return ImagePart(image_url=ImageUrl(url=url, detail=part.image_url.detail))
+    return [
+        User(content=tuple(map(with_file, message.content)))
+        if isinstance(message, User) and not isinstance(message.content, str)
+        else message
+        for message in messages
+    ]
 
 
 def clean(text: str) -> str:

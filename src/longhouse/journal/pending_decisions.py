@@ -53,7 +53,7 @@ class Undecided:
         return shown if self._is_whole else f"{shown}{cut}"
 
     @property
-    def by_word(self) -> bool:
+    def may_be_decided_in_chat(self) -> bool:
         """Whether a chat message can decide it. Calls that were not shown in full cannot be approved in the chat."""
         return self.in_chat and self._is_whole
 
@@ -67,11 +67,11 @@ def happened(tool: str, doubt: str) -> str:
     return f"Did {tool} happen? It is not known: {doubt}." if doubt else f"Did {tool} happen?"
 
 
-def words_for(waiting: Sequence[Undecided], session_id: str) -> str:
+def decision_text(waiting: Sequence[Undecided], session_id: str) -> str:
     """The waiting calls, one line each, and how to decide."""
     route = f"POST /v1/sessions/{session_id}/approval"
     lines = [one.words for one in waiting]
-    if not any(one.by_word for one in waiting):
+    if not any(one.may_be_decided_in_chat for one in waiting):
         return "\n".join([*lines, f"Decide at {route}."])
     if len(waiting) > 1:
         return "\n".join([*lines, *_choices(waiting), f"Or decide at {route}."])
@@ -79,7 +79,7 @@ def words_for(waiting: Sequence[Undecided], session_id: str) -> str:
 
 
 def _choices(waiting: Sequence[Undecided]) -> list[str]:
-    named = [one for one in waiting if one.by_word]
+    named = [one for one in waiting if one.may_be_decided_in_chat]
     return [f"Say which one you mean, as in: {'happened' if named[0].is_uncertain else 'yes'} {named[0].name}"]
 
 

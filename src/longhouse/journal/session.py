@@ -10,9 +10,8 @@ import msgspec
 
 from longhouse.journal import events, fingerprint
 from longhouse.journal.events import Output
-from longhouse.journal.messages import Message
-from longhouse.journal.pending_decisions import Undecided, words_for
-from longhouse.journal.spoken import together
+from longhouse.journal.messages import text_of
+from longhouse.journal.pending_decisions import Undecided, decision_text
 from longhouse.journal.transcript import Entry, Heard, Step
 
 AGENT_FAILED: Final = "agent_failed"
@@ -23,8 +22,20 @@ EPHEMERAL: Final = "ephemeral/"
 """Label prefix of sessions whose history the caller stores; no agent can choose such a label."""
 EPHEMERAL_LABEL: Final = "^ephemeral(/|-[0-9a-f]{32}(/|$))"
 """Regular expression for such labels, earlier formats included; also used in Postgres."""
+BLANK_LINE: Final = "\n\n"
+"""Between the texts of the replies that a client gets, and the answer."""
 MOST_LOST: Final = 3
 """After so many lost workers a step is not retried: it may be what crashes them."""
+
+
+def joined_text(said: Sequence[str], words: str = "") -> str:
+    """The text of each reply, then `words`, separated by blank lines.
+
+    If `words` only repeat the text of the last reply, they are not added again.
+    """
+    if said and words.strip() == said[-1].strip():
+        words = ""
+    return BLANK_LINE.join(part for part in (*said, words) if part.strip())
 
 
 def own_label(label: str) -> str:
@@ -43,40 +54,33 @@ class State(StrEnum):
     CANCELLED = "CANCELLED"
 
 
+Ended = Literal["", "COMPLETED", "FAILED", "CANCELLED"]
+
+
 class _SessionValue(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pass
 
 
-class Open(_SessionValue, frozen=True, kw_only=True):
-    """A call that has not returned yet."""
+class Open(events.Called, frozen=True, kw_only=True, tag="Open"):
+    """A call that has not returned yet: its `Called`, and what happened to it since."""
 
-    call: str
-    tool: str
-    version: int
-    arguments: str
-    effect: events.Effect
-    kind: events.CallKind
     seq: int
     at: datetime | None = None
     """When the call was made."""
-    question: str = ""
-    deadline: datetime | None = None
     uncertain: bool = False
     """Started, must not run twice: its worker or its result was lost, and a person must say whether it took effect."""
     doubt: str = ""
     """How its result was lost; empty if its worker was lost."""
-    approve_by: datetime | None = None
-    """Not started: a person must approve it by this time. None: it needs no approval, or is approved."""
     lost: int = 0
     """Workers that were lost while they ran it."""
 
     @property
     def awaits_person(self) -> bool:
-        return self.kind == "ask" or self.uncertain or self.approve_by is not None
+        return self.call_kind == "ask" or self.uncertain or self.approve_by is not None
 
     @property
     def is_due(self) -> bool:
-        return self.kind == "tool" and not self.uncertain and self.approve_by is None
+        return self.call_kind == "tool" and not self.uncertain and self.approve_by is None
 
 
 class Artifact(_SessionValue, frozen=True, kw_only=True):
@@ -94,7 +98,7 @@ class Waiting(_SessionValue, frozen=True, kw_only=True):
     prompt: events.Prompted
 
 
-class Below(_SessionValue, frozen=True, kw_only=True):
+class SubagentUsage(_SessionValue, frozen=True, kw_only=True):
     """What the sub-agents that a turn waited for have used; it is included in the turn's own counters."""
 
     tokens: int = 0
@@ -102,41 +106,21 @@ class Below(_SessionValue, frozen=True, kw_only=True):
     seconds: float = 0.0
 
 
-class Turn(_SessionValue, frozen=True, kw_only=True):
-    """One prompt and its processing in this session so far, with the turn's counters and budgets."""
+class Turn(events.Started, frozen=True, kw_only=True, tag="Turn"):
+    """A turn: its `Started`, and what happened in it since, with its counters."""
 
-    trace: str
-    prompt: int
-    version: int
-    instance: str
-    limits: events.Limits
-    date: str
+    prompted: events.Prompted
+    """The prompt, without the history that came with it: that is in the transcript."""
     started_at: datetime
-    task: str
-    form: int = 0
-    """The version of request composition, see `Started`."""
-    system: str | None = None
-    sampling: events.Sampling | None = None
     chain: str = ""
-    reply_to: events.ReplyTo | None = None
-    depth: int = 0
-    root: str = ""
-    """The session that the user talks to, if it is another one."""
-    rights: events.Rights | None = None
-    shared: tuple[Message, ...] = ()
-    contexts: dict[str, tuple[Message, ...]] = {}
-    named: tuple[str, ...] = ()
-    ephemeral: str = ""
-    approve_in_chat: bool = False
-    purse: events.SharedBudget | None = None
+    """The fingerprint of the client's conversation up to the user's last message."""
     iteration: int = 0
-    pins: dict[str, int] = {}
+    pins: dict[str, int] = msgspec.field(default_factory=dict)
     """Tool -> the version that the turn was first offered; it keeps it, even if the tool was closed in between."""
     is_thinking: bool = False
     """Whether the iteration has its reasoning but not yet its action."""
     searches_used: int = 0
     clarifications_used: int = 0
-    tokens: int = 0
     calls: int = 0
     """Tool calls; calls of reasoning tools are not counted."""
     unreadable: int = 0
@@ -146,11 +130,11 @@ class Turn(_SessionValue, frozen=True, kw_only=True):
     resting_since: datetime | None = None
     delegated_seconds: float = 0.0
     """Seconds that sub-agents have worked for it since `resting_since`: this part was not waiting for people."""
-    below: Below = Below()
+    subagents: SubagentUsage = SubagentUsage()
     verdict: Literal["", "COMPLETED", "FAILED"] = ""
     """Set by the first tool that finishes; the turn ends when its other calls have returned."""
     answer: str | None = None
-    ended: Literal["", "COMPLETED", "FAILED", "CANCELLED"] = ""
+    ended: Ended = ""
     error: str | None = None
     code: str | None = None
     usage: events.Usage = events.Usage()
@@ -162,18 +146,17 @@ class Turn(_SessionValue, frozen=True, kw_only=True):
     """When the turn was last resumed outside the chat, by the decision route or a deadline, with no chat message since:
     what it asks after that is not sent to the chat."""
 
+    @property
+    def task(self) -> str:
+        return "\n\n".join(text_of(content) for content in self.prompted.content)
 
-class Session(_SessionValue, frozen=True, kw_only=True):
-    """The state of one agent in one conversation."""
+
+class Session(events.Opened, frozen=True, kw_only=True, tag="Session"):
+    """The state of one agent in one conversation: its `Opened`, and what happened since."""
 
     id: str
-    agent: str
-    owner: str
-    conversation: str
-    user: str | None = None
-    side: events.Side = "root"
-    label: str = ""
-    opened_version: int = 1
+    version: int = 1
+    """The version of the agent with which the session was opened."""
     created_at: datetime | None = None
     updated_at: datetime | None = None
     head: int = 0
@@ -181,10 +164,10 @@ class Session(_SessionValue, frozen=True, kw_only=True):
     """Counted over all turns, so that call ids are unique in the session."""
     turn: Turn | None = None
     queue: tuple[Waiting, ...] = ()
-    open: dict[str, Open] = {}
+    open: dict[str, Open] = msgspec.field(default_factory=dict)
     transcript: tuple[Entry, ...] = ()
     offered: tuple[str, ...] = ()
-    context: dict[str, Any] = {}
+    context: dict[str, Any] = msgspec.field(default_factory=dict)
     """Values that tools wrote to their context: searches, sources, reasoning."""
     notes: tuple[str, ...] = ()
     files: tuple[Artifact, ...] = ()
@@ -192,8 +175,18 @@ class Session(_SessionValue, frozen=True, kw_only=True):
     """Workers lost with this session since its last progress."""
 
     @property
+    def running_turn(self) -> Turn | None:
+        """The turn, while it has not ended."""
+        return self.turn if self.turn and not self.turn.ended else None
+
+    @property
+    def trace(self) -> str:
+        """The trace of the turn; empty before the first one."""
+        return self.turn.trace if self.turn else ""
+
+    @property
     def is_running(self) -> bool:
-        return self.turn is not None and not self.turn.ended
+        return self.running_turn is not None
 
     @property
     def due_calls(self) -> list[Open]:
@@ -201,7 +194,7 @@ class Session(_SessionValue, frozen=True, kw_only=True):
 
     @property
     def next_calls(self) -> list[Open]:
-        return side_by_side(self.open.values())
+        return calls_to_run(self.open.values())
 
     @property
     def is_suspect(self) -> bool:
@@ -215,11 +208,11 @@ class Session(_SessionValue, frozen=True, kw_only=True):
 
     @property
     def questions(self) -> list[Open]:
-        return [call for call in self.open.values() if call.kind == "ask"]
+        return [call for call in self.open.values() if call.call_kind == "ask"]
 
     @property
     def awaits_agents(self) -> bool:
-        return any(call.kind == "agent" for call in self.open.values())
+        return any(call.call_kind == "agent" for call in self.open.values())
 
     @property
     def uncertain(self) -> list[Open]:
@@ -240,11 +233,6 @@ class Session(_SessionValue, frozen=True, kw_only=True):
         if self.is_running:
             return not self.open or bool(self.due_calls)
         return bool(self.queue)
-
-    @property
-    def has_just_thought(self) -> bool:
-        """Whether the last step was a reasoning phase."""
-        return is_thought(self.transcript)
 
     @property
     def stage(self) -> Literal["plan", "research", "synthesize"]:
@@ -280,7 +268,7 @@ class Session(_SessionValue, frozen=True, kw_only=True):
     def spoken(self) -> str | None:
         """All content that a client gets until the session stops: texts of the replies, then the answer or question."""
         words = self.last_words
-        return None if words is None or self.turn is None else together(self.turn.said, words)
+        return None if words is None or self.turn is None else joined_text(self.turn.said, words)
 
     @property
     def last_words(self) -> str | None:
@@ -290,7 +278,7 @@ class Session(_SessionValue, frozen=True, kw_only=True):
         if self.state is State.WAITING_FOR_CLARIFICATION:
             return self.questions[0].question
         if self.state is State.WAITING_FOR_APPROVAL:
-            return words_for([self._undecided(call) for call in (*self.unapproved, *self.uncertain)], self.id)
+            return decision_text([self._undecided(call) for call in (*self.unapproved, *self.uncertain)], self.id)
         return self.turn.answer if self.turn.ended == "COMPLETED" or self.turn.code == AGENT_FAILED else None
 
     def _undecided(self, call: Open) -> Undecided:
@@ -326,7 +314,7 @@ class Session(_SessionValue, frozen=True, kw_only=True):
         return State.WAITING_FOR_AGENT
 
 
-def side_by_side(calls: Iterable[Open]) -> list[Open]:
+def calls_to_run(calls: Iterable[Open]) -> list[Open]:
     """The open calls to run now: all that are due; on the last retry one by one, to find which one crashes workers."""
     due = [call for call in calls if call.is_due]
     suspects = (call for call in due if call.lost >= MOST_LOST - 1)
@@ -334,5 +322,6 @@ def side_by_side(calls: Iterable[Open]) -> list[Open]:
 
 
 def is_thought(transcript: Sequence[Entry]) -> bool:
+    """Whether the last step was a reasoning phase."""
     last = transcript[-1] if transcript else None
     return isinstance(last, Step) and last.phase == "reasoning"

@@ -3,12 +3,14 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Literal
 
 FIRST: Final = 0.5
 LONGEST: Final = 30.0
 FORGOTTEN: Final = 600.0
 """Seconds after the end of a delay until it is forgotten: without a retry here, another worker has the session."""
+
+Cause = Literal["error", "wait"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,50 +29,44 @@ class Backoff:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._troubles: dict[str, _Delay] = {}
-        self._waits: dict[str, _Delay] = {}
+        self._delays: dict[tuple[str, Cause], _Delay] = {}
 
     def put_off(self, session_id: str) -> float:
         """Starts the next delay after an error; returns its seconds."""
-        return self._lengthen(self._troubles, session_id)
+        return self._lengthen((session_id, "error"))
 
     def postpone(self, session_id: str) -> float:
         """Starts the next delay of a wait for others. This time does not count as part of an earlier error."""
-        length = self._lengthen(self._waits, session_id)
-        if trouble := self._troubles.get(session_id):
-            self._troubles[session_id] = replace(trouble, since=trouble.since + length)
+        length = self._lengthen((session_id, "wait"))
+        if error := self._delays.get((session_id, "error")):
+            self._delays[session_id, "error"] = replace(error, since=error.since + length)
         return length
 
     def leave_alone(self, session_id: str) -> None:
         """Never retries the session in this process."""
-        self._troubles[session_id] = _Delay(self._now(), math.inf, math.inf)
+        self._delays[session_id, "error"] = _Delay(self._now(), math.inf, math.inf)
 
     def over(self, session_id: str) -> None:
         """Resets the delays: the session has advanced."""
-        self._troubles.pop(session_id, None)
-        self._waits.pop(session_id, None)
+        self._delays.pop((session_id, "error"), None)
+        self._delays.pop((session_id, "wait"), None)
 
     def troubled_for(self, session_id: str) -> float:
-        trouble = self._troubles.get(session_id)
-        return max(0.0, self._now() - trouble.since) if trouble else 0.0
+        error = self._delays.get((session_id, "error"))
+        return max(0.0, self._now() - error.since) if error else 0.0
 
     def rests(self, session_id: str) -> bool:
-        now, pauses = self._now(), (self._troubles.get(session_id), self._waits.get(session_id))
-        return any(pause is not None and now < pause.until for pause in pauses)
+        error, wait = self._delays.get((session_id, "error")), self._delays.get((session_id, "wait"))
+        return any(delay is not None and self._now() < delay.until for delay in (error, wait))
 
     def resting(self) -> list[str]:
         """The sessions whose delay is not over."""
         now = self._now()
-        self._troubles, self._waits = _known(self._troubles, now), _known(self._waits, now)
-        found = {key for pauses in (self._troubles, self._waits) for key, pause in pauses.items() if now < pause.until}
-        return list(found)
+        self._delays = {key: delay for key, delay in self._delays.items() if now < delay.until + FORGOTTEN}
+        return list({session_id for (session_id, _), delay in self._delays.items() if now < delay.until})
 
-    def _lengthen(self, pauses: dict[str, _Delay], session_id: str) -> float:
-        now, before = self._now(), pauses.get(session_id)
+    def _lengthen(self, key: tuple[str, Cause]) -> float:
+        now, before = self._now(), self._delays.get(key)
         length = min(2 * before.length, LONGEST) if before else FIRST
-        pauses[session_id] = _Delay(before.since if before else now, length, now + length)
+        self._delays[key] = _Delay(before.since if before else now, length, now + length)
         return length
-
-
-def _known(pauses: dict[str, _Delay], now: float) -> dict[str, _Delay]:
-    return {key: pause for key, pause in pauses.items() if now < pause.until + FORGOTTEN}

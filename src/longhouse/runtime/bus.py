@@ -93,20 +93,15 @@ class Bus:
 
     _followers: dict[str, list[Subscription]] = field(default_factory=lambda: defaultdict(list))
     _drafts: dict[str, Draft] = field(default_factory=dict)
-    _on_wake: list[Callable[[str], None]] = field(default_factory=list)
-    _on_news: list[Callable[[str], None]] = field(default_factory=list)
-    _on_stop: list[Callable[[str, int], None]] = field(default_factory=list)
-
-    def on_wake(self, heard: Callable[[str], None]) -> None:
-        self._on_wake.append(heard)
-
-    def on_stop(self, heard: Callable[[str, int], None]) -> None:
-        self._on_stop.append(heard)
+    on_wake: list[Callable[[str], None]] = field(default_factory=list)
+    on_append: list[Callable[[str], None]] = field(default_factory=list)
+    """Called with every session that was appended to, or deleted."""
+    on_stop: list[Callable[[str, int], None]] = field(default_factory=list)
 
     def wake(self, session_id: str) -> None:
         """The session may be runnable."""
-        for heard in self._on_wake:
-            heard(session_id)
+        for callback in self.on_wake:
+            callback(session_id)
 
     def appended(self, session_id: str, head: int) -> None:
         """Events were appended from outside: the session may be runnable, and its followers have something to read."""
@@ -116,8 +111,8 @@ class Bus:
 
     def stop(self, session_id: str, fence: int) -> None:
         """A run whose lease is older than `fence` has lost the session and must stop."""
-        for heard in self._on_stop:
-            heard(session_id, fence)
+        for callback in self.on_stop:
+            callback(session_id, fence)
 
     def gone(self, session_id: str) -> None:
         """The session was deleted: its run stops, its followers end, and its projections are deleted too."""
@@ -125,13 +120,9 @@ class Bus:
         self._tell(session_id)
         self.publish(session_id, Gone())
 
-    def on_news(self, heard: Callable[[str], None]) -> None:
-        """Registers a callback for every session that was appended to."""
-        self._on_news.append(heard)
-
     def _tell(self, session_id: str) -> None:
-        for heard in self._on_news:
-            heard(session_id)
+        for callback in self.on_append:
+            callback(session_id)
 
     def publish(self, session_id: str, item: Item) -> None:
         if isinstance(item, Facts):
@@ -150,9 +141,6 @@ class Bus:
             followers.remove(subscription)
             if not followers:
                 del self._followers[session_id]
-
-    def is_followed(self, session_id: str) -> bool:
-        return session_id in self._followers
 
     @property
     def followed(self) -> list[str]:

@@ -139,22 +139,10 @@ def _story(messages: Sequence[Message], budget: int) -> str:
 
 def _lines(message: Message) -> Iterator[str]:
     if text := text_of(message.content):
-        yield f"[{_role(message)}] {text}"
+        yield f"[{message.__struct_config__.tag}] {text}"
     if isinstance(message, Assistant):
         for call in message.tool_calls:
             yield f"[assistant calls {call.function.name}] {call.function.arguments}"
-
-
-def _role(message: Message) -> str:
-    match message:
-        case System():
-            return "system"
-        case User():
-            return "user"
-        case Assistant():
-            return "assistant"
-        case _:
-            return "tool"
 
 
 def _piece(text: str, longest: int) -> str:

@@ -5,10 +5,9 @@ from dataclasses import dataclass, field
 
 from longhouse.agents.delegation import AgentTask, Delegation, delegation_of
 from longhouse.agents.template import Template
-from longhouse.agents.tool import Tool
-from longhouse.journal.events import Called, Event, Fault, Prompted, Returned
+from longhouse.journal.events import Called, Event, Fault, Outcome, Prompted, Returned
 from longhouse.journal.messages import Message
-from longhouse.journal.session import Session
+from longhouse.journal.session import Session, Turn
 from longhouse.store import journals
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
@@ -26,13 +25,8 @@ class DelegationPlan:
 
     tasks: list[Delegation] = field(default_factory=list)
     collects: list[Collect] = field(default_factory=list)
-    refused: list[Returned] = field(default_factory=list)
-    versions: dict[str, int] = field(default_factory=dict)
-
-    def refusing(self, new: Sequence[Event]) -> list[Event]:
-        """The events with the refusals. A refusal replaces the handle that a call with wait=false already has."""
-        refused = {one.call for one in self.refused}
-        return [*(one for one in new if not (isinstance(one, Returned) and one.call in refused)), *self.refused]
+    faults: dict[str, Outcome] = field(default_factory=dict)
+    """Call -> why it is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,73 +37,58 @@ class DelegationPlanner:
     prior: PriorOf | None = None
     """Loads the earlier messages of a sub-agent that is new to this conversation."""
 
-    async def begun(self, session: Session, template: Template, new: Sequence[Event]) -> DelegationPlan | None:
+    async def plan(self, session: Session, template: Template, new: Sequence[Event]) -> DelegationPlan | None:
         """The sub-agent calls among these events, which `session` already contains. None if there are none."""
-        calls = [event for event in new if isinstance(event, Called) and event.call_kind == "agent"]
-        returned = {event.call: event for event in new if isinstance(event, Returned)}
-        calls = [call for call in calls if not _is_fault(returned.get(call.call))]
-        if not calls:
+        failed = {event.call for event in new if isinstance(event, Returned) and isinstance(event.outcome, Fault)}
+        made = (event for event in new if isinstance(event, Called) and event.call_kind == "agent")
+        calls = [call for call in made if call.call not in failed]
+        if not calls or session.turn is None:
             return None
-        begun = DelegationPlan()
+        plan = DelegationPlan()
         for call in calls:
-            await self._sort(session, template, call, begun)
-        return begun
+            match await self._planned(session, session.turn, template, call):
+                case Delegation() as task:
+                    plan.tasks.append(task)
+                case Collect() as collect:
+                    plan.collects.append(collect)
+                case Fault() as fault:
+                    plan.faults[call.call] = fault
+        return plan
 
-    async def _sort(self, session: Session, template: Template, call: Called, begun: DelegationPlan) -> None:
+    async def _planned(
+        self, session: Session, turn: Turn, template: Template, call: Called
+    ) -> Delegation | Collect | Fault:
+        """The rate limit is checked last: a call that passes it is counted."""
         tool = await self.toolbox.resolve(call.tool, call.version)
         if tool is not None and tool.role == "collects":
-            if not await self._is_full(tool, session, call, begun):
-                begun.collects.append(Collect(call.call, _handle(call.arguments)))
-            return
+            handle = CollectTool.model_validate_json(call.arguments).handle
+            return await self.toolbox.count_call(tool, session.owner) or Collect(call.call, handle)
         agent = tool.agent if tool else None
         version = await self.catalog.templates.active(agent, owner=session.owner) if agent else None
         if tool is None or agent is None or version is None:
-            begun.refused.append(_refused(call, "unknown_agent", f"the agent of {call.tool} is not there any more"))
-        elif _depth(session) >= template.execution_policy.max_depth:
-            begun.refused.append(_refused(call, "too_deep", "too many agents stand one below the other already"))
-        elif not await self._is_full(tool, session, call, begun):
-            begun.versions[agent] = version
-            task = AgentTask.model_validate_json(call.arguments)
-            delegation = delegation_of(session, template, call.call, agent, task)
-            begun.tasks.append(await self._with_prior(session, delegation))
+            return Fault(code="unknown_agent", message=f"the agent of {call.tool} is not there any more")
+        if turn.prompted.depth >= template.execution_policy.max_depth:
+            return Fault(code="too_deep", message="too many agents stand one below the other already")
+        if full := await self.toolbox.count_call(tool, session.owner):
+            return full
+        task = AgentTask.model_validate_json(call.arguments)
+        delegation = delegation_of(session, turn, template, task, call=call.call, agent=agent, version=version)
+        return await self._with_prior(session, turn, delegation)
 
-    async def _is_full(self, tool: Tool, session: Session, call: Called, begun: DelegationPlan) -> bool:
-        """Is the rate limit of this minute reached? Then the call is refused; otherwise it is counted."""
-        full = await self.toolbox.count_call(tool, session.owner)
-        if full:
-            begun.refused.append(_refused(call, full.code, full.message))
-        return full is not None
-
-    async def _with_prior(self, session: Session, delegation: Delegation) -> Delegation:
+    async def _with_prior(self, session: Session, turn: Turn, delegation: Delegation) -> Delegation:
         """Adds the earlier history: from the request if the client sent it, otherwise from the external store."""
         if delegation.brings_history:
-            return await self._with_brought(session, delegation)
+            return await self._with_brought(turn, delegation)
         if self.prior is None:
             return delegation
         known = await self.prior(session.conversation, session.owner, delegation.agent, delegation.label)
         return delegation.with_prior(known)
 
-    async def _with_brought(self, session: Session, delegation: Delegation) -> Delegation:
+    async def _with_brought(self, turn: Turn, delegation: Delegation) -> Delegation:
         """A history that came with the request is stored once, in the journal of the root session."""
-        turn = session.turn
-        if turn is None or not turn.root or delegation.agent in turn.contexts:
+        root = turn.prompted.root
+        if not root or delegation.agent in turn.prompted.contexts:
             return delegation
-        told = (one.event for one in await journals.read(self.db, turn.root) if one.trace == turn.trace)
-        prompt = next((event for event in told if isinstance(event, Prompted)), None)
+        of_turn = (one.event for one in await journals.read(self.db, root) if one.trace == turn.trace)
+        prompt = next((event for event in of_turn if isinstance(event, Prompted)), None)
         return delegation.with_prior(prompt.contexts.get(delegation.agent, ()) if prompt else ())
-
-
-def _is_fault(returned: Returned | None) -> bool:
-    return returned is not None and isinstance(returned.outcome, Fault)
-
-
-def _depth(session: Session) -> int:
-    return session.turn.depth if session.turn else 0
-
-
-def _handle(arguments: str) -> str:
-    return CollectTool.model_validate_json(arguments).handle
-
-
-def _refused(call: Called, code: str, message: str) -> Returned:
-    return Returned(call=call.call, outcome=Fault(code=code, message=message))

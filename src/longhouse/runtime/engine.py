@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Any
 
 import structlog
 
@@ -16,8 +17,8 @@ from longhouse.agents.template import Template
 from longhouse.agents.tool import Tool
 from longhouse.errors import AlreadyReturned, Deposed, Postponed, ProviderError
 from longhouse.journal import events
-from longhouse.journal.events import Event, Fault
-from longhouse.journal.session import MOST_LOST, Open, Session
+from longhouse.journal.events import Fault
+from longhouse.journal.session import MOST_LOST, Open, Session, Turn
 from longhouse.runtime.bus import Bus
 from longhouse.runtime.condense import condensed
 from longhouse.runtime.delegation import DelegationPlanner, PriorOf
@@ -69,19 +70,13 @@ class Engine:
     def __post_init__(self) -> None:
         delegates = DelegationPlanner(self.catalog, self.toolbox, self.db, self.prior)
         self.recorder = Recorder(self.db, self.bus, delegates, self.worker)
-        self.performer = ToolRunner(self.db, Inbox(self.db, self.bus), self.toolbox, self.recorder)
+        self.tool_runner = ToolRunner(self.db, Inbox(self.db, self.bus), self.toolbox, self.recorder)
 
     async def advance(self, lease: Lease) -> Session:
         """Advances one session until it rests, waits for its provider, or the worker shuts down."""
         session = await journals.load(self.db, lease.session_id, lease.head)
-        run = Run(
-            lease=lease,
-            session=session,
-            loaded=session.head,
-            attempts=lease.attempts,
-            troubled_at=lease.troubled_at,
-        )
-        with self._tried(run), self._disclaiming(run):
+        run = Run(lease, session)
+        with self._tried_alone(run), self._disclaiming(run):
             if lease.previous:
                 await self._take_over(run, lease.previous)
             self._vouched[session.id] = lease.fence
@@ -99,7 +94,7 @@ class Engine:
         return self._vouched.get(lease.session_id) == lease.fence
 
     @contextmanager
-    def _tried(self, run: Run) -> Iterator[None]:
+    def _tried_alone(self, run: Run) -> Iterator[None]:
         """Sessions that lost a worker run one at a time until they advance: if we crash too, the cause is known."""
         if run.lease.previous and run.session.is_suspect:
             if self._on_trial and self._on_trial.session.is_suspect:
@@ -118,9 +113,9 @@ class Engine:
             yield
         except (Deposed, asyncio.CancelledError, *PASSING) as error:
             may_have_written = run.is_recording and not isinstance(error, Deposed)
-            has_something_to_say = may_have_written or self.performer.unbegun(run.session)
+            has_something_to_say = may_have_written or self.tool_runner.unbegun(run.session)
             if not self.stopping and has_something_to_say and self.vouches(run.lease):
-                self.performer.background(self.performer.disclaim(run.session.id))
+                self.tool_runner.background(self.tool_runner.disclaim(run.session.id))
             raise
 
     async def _take_over(self, run: Run, previous: str) -> None:
@@ -130,7 +125,7 @@ class Engine:
         unbegun: tuple[str, ...] = ()
         if leases.is_lost_by(self.worker, previous):
             if self._vouched.get(run.session.id) == run.lease.fence - 1:
-                unbegun = self.performer.unbegun(run.session)
+                unbegun = self.tool_runner.unbegun(run.session)
             else:
                 # Our name is there from a claim that failed: the worker before it is not known.
                 previous = leases.UNKNOWN_HOLDER
@@ -146,7 +141,7 @@ class Engine:
         session = run.session
         if not session.can_move:
             if late := _unapproved(session, clock.now()):
-                await self.performer.record_outcomes(run, late)
+                await self.tool_runner.record_outcomes(run, late)
             else:
                 await self._rest(run)
             return
@@ -162,20 +157,20 @@ class Engine:
         async with self.pool.acquired(template, session.id) as instance:
             if not session.is_running:
                 await self._start(run, instance)
-            while run.session.is_running and run.session.can_move and not run.rested and not self.stopping:
-                await self._step(run, instance)
+            while (turn := run.session.running_turn) and run.session.can_move and not run.rested and not self.stopping:
+                await self._step(run, turn, instance)
 
     async def _template(self, session: Session) -> Template | None:
         """The template of the running or next turn: the requested version, the pinned one, or the active one."""
-        shelf = self.catalog.templates
-        if session.turn and session.is_running:
-            return await shelf.find(session.agent, session.turn.version)
-        if asked := session.queue[0].prompt.version:
-            return await self._shown(session, await shelf.find(session.agent, asked))
-        opened = await shelf.find(session.agent, session.opened_version)
+        templates = self.catalog.templates
+        if turn := session.running_turn:
+            return await templates.find(session.agent, turn.version)
+        if requested := session.queue[0].prompt.version:
+            return await self._shown(session, await templates.find(session.agent, requested))
+        opened = await templates.find(session.agent, session.version)
         if opened and opened.follow == "pinned":
             return await self._shown(session, opened)
-        return await shelf.find(session.agent, owner=session.owner)
+        return await templates.find(session.agent, owner=session.owner)
 
     async def _shown(self, session: Session, version: Template | None) -> Template | None:
         """The version, if the session's owner may see it: by its own visibility, or because its name is visible now."""
@@ -188,7 +183,9 @@ class Engine:
         """Ends a turn that cannot be advanced; a turn that had not started is started and ended."""
         end = events.Failed(reason=reason, code=code)
         if run.session.is_running:
-            await self.recorder.record(run, [*_abandoned(run.session, reason), end])
+            # Each call in the history has an outcome.
+            fault = Fault(code="abandoned", message=reason)
+            await self.recorder.record(run, [*(_returned(call, fault) for call in run.session.open.values()), end])
             return
         limits = events.Limits(max_iterations=0, max_clarifications=0, time_budget=0)
         await self.recorder.record(run, [_started(run.session, version=0, instance="", limits=limits), end])
@@ -208,36 +205,35 @@ class Engine:
         )
         await self.recorder.record(run, [started])
 
-    async def _step(self, run: Run, instance: Instance) -> None:
+    async def _step(self, run: Run, turn: Turn, instance: Instance) -> None:
         """Runs the calls that are due, or ends a finished turn, or else calls the model."""
-        assert run.session.turn is not None
         if fatal := [call for call in run.session.next_calls if call.lost >= MOST_LOST]:
-            await self.performer.record_outcomes(run, [_given_up(call) for call in fatal])
+            fault = Fault(code=rules.WORKER_LOST, message=_interrupted("call"))
+            await self.tool_runner.record_outcomes(run, [_returned(call, fault) for call in fatal])
         elif due := run.session.next_calls:
-            await self.performer.perform(run, due, instance.template.memory_policy.scope)
-        elif run.session.turn.verdict:
+            await self.tool_runner.perform(run, turn, due, instance.template.memory_policy.scope)
+        elif turn.verdict:
             # The last call besides the finishing one was returned from outside: only the end is left to record.
             await self.recorder.record(run, [])
-        elif end := rules.overdue(run.session.turn, clock.now()):
+        elif end := rules.overdue(turn, clock.now()):
             code, reason = end
             await self.recorder.record(run, [events.Failed(reason=reason, code=code)])
         else:
-            await self._think(run, instance)
+            await self._think(run, turn, instance)
 
-    async def _think(self, run: Run, instance: Instance) -> None:
-        session = run.session
-        assert session.turn is not None
-        template = instance.template
-        chosen = await self.offering.choose(session, template)
+    async def _think(self, run: Run, turn: Turn, instance: Instance) -> None:
+        session, template = run.session, instance.template
+        chosen = await self.offering.choose(session, turn, template)
         offered = in_order(session, chosen.tools)
         request = instance.strategy.propose(session, template, offered)
         try:
             if summary := await condensed(session, template, instance.model, request.body):
                 await self.recorder.record(run, [summary])
                 return
-            reading = ReplyHandler(
+            handler = ReplyHandler(
                 self.toolbox,
                 session,
+                turn,
                 request,
                 offered,
                 must_delegate=template.execution_policy.must_delegate,
@@ -251,40 +247,32 @@ class Engine:
                 request,
                 session=session,
                 fence=run.lease.fence,
-                shows_answer=not reading.is_alone,
+                shows_answer=not handler.is_alone,
             )
-            new = await reading.read(instance.strategy, reply)
+            new = await handler.read(instance.strategy, reply)
         except ProviderError as error:
-            await self._endure(run, error)
+            await self._retry_later(run, turn, error)
             return
         await self.recorder.record(run, new)
-        _tell_left_out(session, offered, chosen.selection)
+        _log_left_out(session, offered, chosen.selection)
 
-    async def _endure(self, run: Run, error: ProviderError) -> None:
+    async def _retry_later(self, run: Run, turn: Turn, error: ProviderError) -> None:
         """Puts the session to sleep until the next retry; past the retry limit, fails the turn with a message."""
         now = clock.now()
         run.troubled_at = run.troubled_at or now
-        root = run.session.turn.root if run.session.turn else ""
-        attended = self.bus.is_followed(run.session.id) or self.bus.is_followed(root)
+        attended = not {run.session.id, turn.prompted.root}.isdisjoint(self.bus.followed)
         patience = self.patience.attended if attended else self.patience.unattended
         pause = _pause(self.patience, run.attempts, error.retry_after)
         spent = [events.Spent(usage=error.usage, reason=error.public_message)] if error.usage else []
+        # Users can read the journal: details that name our hosts go to the log only.
+        about = {"session": run.session.id, "error": str(error)}
         if not error.retryable or (now - run.troubled_at).total_seconds() + pause > patience:
-            # Users can read the journal: details that name our hosts go to the log only.
             message = "the model failed past the retry limit: the turn ends"
-            log.warning(
-                "model_call_failed",
-                message=message,
-                session=run.session.id,
-                attempts=run.attempts + 1,
-                error=str(error),
-            )
+            log.warning("model_call_failed", message=message, attempts=run.attempts + 1, **about)
             await self.recorder.record(run, [*spent, events.Failed(reason=error.public_message, code="provider_error")])
             return
         message = "the model call failed and is retried later"
-        log.info(
-            "model_call_retry", message=message, session=run.session.id, attempt=run.attempts + 1, error=str(error)
-        )
+        log.info("model_call_retry", message=message, attempt=run.attempts + 1, **about)
         attempts, troubled_at = run.attempts, run.troubled_at
         if spent:
             await self.recorder.record(run, spent)
@@ -300,7 +288,7 @@ class Engine:
             # Only a hint: the sweep also wakes the session at `wake_at`.
             asyncio.get_running_loop().call_later(pause + 0.01, self.bus.wake, run.session.id)
         else:
-            await self._look_again(run)
+            await self._catch_up(run)
 
     async def _rest(self, run: Run) -> None:
         session = run.session
@@ -313,9 +301,9 @@ class Engine:
             wake_at=session.wake_at,
         )
         if not run.rested:
-            await self._look_again(run)
+            await self._catch_up(run)
 
-    async def _look_again(self, run: Run) -> None:
+    async def _catch_up(self, run: Run) -> None:
         """The session cannot be released: events were appended in the meantime, or the lease is lost."""
         before, run.session = run.session, await journals.catch_up(self.db, run.session)
         run.rested = run.session.head == before.head
@@ -326,7 +314,7 @@ class Engine:
             await journals.snapshot(self.db, run.session)
 
 
-def _tell_left_out(session: Session, offered: Sequence[Tool], selection: events.Selection | None) -> None:
+def _log_left_out(session: Session, offered: Sequence[Tool], selection: events.Selection | None) -> None:
     """Logs each change of the offered set once. The query stays in the journal only: it is what users have said."""
     if selection and selection.left_out and {tool.ref for tool in offered} != {*session.offered}:
         log.info(
@@ -342,52 +330,27 @@ def _tell_left_out(session: Session, offered: Sequence[Tool], selection: events.
         )
 
 
-def _started(
-    session: Session,
-    *,
-    version: int,
-    instance: str,
-    limits: events.Limits,
-    rights: events.Rights | None = None,
-    cleaned: tuple[events.Cleanable, ...] = (),
-    approve_in_chat: bool = False,
-) -> events.Started:
-    waiting = session.queue[0]
-    return events.Started(
-        trace=waiting.prompt.trace,
-        prompt=waiting.seq,
-        version=version,
-        instance=instance,
-        limits=limits,
-        rights=rights,
-        cleaned=cleaned,
-        approve_in_chat=approve_in_chat,
-        date=clock.now().date().isoformat(),
-        form=window.FORM,
-    )
+def _started(session: Session, **fields: Any) -> events.Started:
+    """The start of the next turn, for the first prompt in the queue; `fields` are those of the template."""
+    waiting, date = session.queue[0], clock.now().date().isoformat()
+    return events.Started(trace=waiting.prompt.trace, prompt=waiting.seq, date=date, form=window.FORM, **fields)
 
 
 def _unapproved(session: Session, now: datetime) -> list[events.Returned]:
     """Denies the calls that were not approved in time."""
     return [
-        events.Returned(call=call.call, outcome=Fault(code="denied", message=f"nobody approved {call.tool} in time"))
+        _returned(call, Fault(code="denied", message=f"nobody approved {call.tool} in time"))
         for call in session.unapproved
         if call.approve_by and call.approve_by <= now
     ]
 
 
-def _given_up(call: Open) -> events.Returned:
-    return events.Returned(call=call.call, outcome=Fault(code=rules.WORKER_LOST, message=_interrupted("call")))
+def _returned(call: Open, fault: Fault) -> events.Returned:
+    return events.Returned(call=call.call, outcome=fault)
 
 
 def _interrupted(what: str) -> str:
     return f"this {what} was interrupted three times by the loss of its worker; it is not tried again"
-
-
-def _abandoned(session: Session, reason: str) -> list[Event]:
-    """A fault for every open call, so that each call in the history has an outcome."""
-    fault = Fault(code="abandoned", message=reason)
-    return [events.Returned(call=call, outcome=fault) for call in session.open]
 
 
 def _pause(patience: Patience, attempts: int, retry_after: float | None) -> float:

@@ -100,10 +100,10 @@ class Inbox:
         is_shown: bool = True,
     ) -> Delivered:
         """Settles a call. If another one waits, its client sees that at once and is recognised by the fingerprint."""
-        after, trace = extended(session, new, clock.now()), session.turn.trace if session.turn else ""
+        after = extended(session, new, clock.now())
         fingerprint = after.rest_mark if is_shown and not after.can_move else None
         placed = await journals.add(
-            self.db, session.id, new, trace=trace, state=after.state, fingerprint=fingerprint, head=head,
+            self.db, session.id, new, trace=session.trace, state=after.state, fingerprint=fingerprint, head=head,
             accepted=accepted,
         )  # fmt: skip
         return await self._delivered(session, new, placed)
@@ -133,6 +133,6 @@ def with_outcome(decided: Decided, result: str | None = None) -> list[Event]:
 
 def _next_trace(session: Session) -> str:
     """The trace of the running turn, or of the next queued prompt; empty if there is neither."""
-    if session.turn and session.is_running:
-        return session.turn.trace
+    if turn := session.running_turn:
+        return turn.trace
     return session.queue[0].prompt.trace if session.queue else ""

@@ -18,7 +18,7 @@ LOOK_EVERY: Final = 1.0
 """Seconds between two reads of the table, for our own rows and those of other workers."""
 KEPT_FOR: Final = timedelta(hours=1)
 """How long the row of a stopped instance is kept."""
-LAST_WORDS: Final = 5.0
+LAST_WRITE: Final = 5.0
 """Timeout in seconds of the last write at shutdown: without it, other workers mark our instances as stopped."""
 
 _Mark = tuple[InstanceStatus, str | None, int, int, datetime]
@@ -43,8 +43,8 @@ class InstanceRegistry:
             async with background.running("instance_roster", self._keep, every=WRITE_EVERY):
                 yield
         finally:
-            self._pool.drain()
-            await background.guarded("instance_roster", self._say_last())
+            self._pool.retire_idle()
+            await background.guarded("instance_roster", asyncio.wait_for(self.write(), LAST_WRITE))
 
     async def write(self) -> int:
         """Writes the instances that changed since the last write; returns how many."""
@@ -74,10 +74,6 @@ class InstanceRegistry:
             await self.look()
             self._look_at = now() + LOOK_EVERY
         await self.write()
-
-    async def _say_last(self) -> None:
-        async with asyncio.timeout(LAST_WORDS):
-            await self.write()
 
     def _entry(self, instance: Instance) -> RegisteredInstance:
         history = [{"status": status, "at": at} for status, at in instance.history]

@@ -70,26 +70,16 @@ class Instance:
         self.move(InstanceStatus.BUSY)
         self.session_id = session_id
 
-    def release(self) -> None:
-        """The session finished or paused."""
+    def release(self, *, failed: bool = False) -> None:
+        """The session finished or paused, or an exception ended the run."""
+        if failed:
+            self.move(InstanceStatus.ERROR)
+            self.failed += 1
         self.move(InstanceStatus.RESETTING)
-        self.cleanup()
-
-    def recover(self) -> None:
-        """The session ended in an exception: the instance is cleaned up before the next session."""
-        self.move(InstanceStatus.ERROR)
-        self.failed += 1
-        self.move(InstanceStatus.RESETTING)
-        self.cleanup()
-
-    def cleanup(self) -> None:
         self.session_id = None
         self.last_used_at = clock.now()
         self.served += 1
         self.move(InstanceStatus.IDLE)
-
-    def stop(self) -> None:
-        self.move(InstanceStatus.STOPPED)
 
 
 class Pool:
@@ -112,31 +102,21 @@ class Pool:
         try:
             yield instance
         except Exception:
-            instance.recover()
+            instance.release(failed=True)
             raise
         finally:
             if instance.status is InstanceStatus.BUSY:
                 instance.release()
 
-    def retire_idle(self, now: datetime) -> None:
-        for ref, group in list(self._instances.items()):
-            for instance in [
-                one for one in group if one.status is InstanceStatus.IDLE and now - one.last_used_at > IDLE_FOR
-            ]:
-                self._stop(instance)
-            if not self._instances[ref]:
-                del self._instances[ref]
-
-    def drain(self) -> None:
-        """Stops every idle instance at shutdown."""
+    def retire_idle(self, now: datetime | None = None) -> None:
+        """Stops the instances that were idle for long; without `now`, at shutdown, every idle one."""
         for instance in self.instances:
-            if instance.status is InstanceStatus.IDLE:
-                self._stop(instance)
-
-    def _stop(self, instance: Instance) -> None:
-        instance.stop()
-        self._instances[instance.template.ref].remove(instance)
-        self.stopped.append(instance)
+            is_old = now is None or now - instance.last_used_at > IDLE_FOR
+            if is_old and instance.status is InstanceStatus.IDLE:
+                instance.move(InstanceStatus.STOPPED)
+                self._instances[instance.template.ref].remove(instance)
+                self.stopped.append(instance)
+        self._instances = defaultdict(list, {ref: group for ref, group in self._instances.items() if group})
 
     def _idle(self, template: Template) -> Instance | None:
         return next((one for one in self._instances.get(template.ref, ()) if one.status is InstanceStatus.IDLE), None)

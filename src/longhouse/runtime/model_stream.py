@@ -2,7 +2,8 @@
 
 import asyncio
 from contextlib import aclosing
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Final, Literal
 
 import msgspec
 
@@ -12,8 +13,7 @@ from longhouse.agents.strategies.structured import DISCRIMINATOR
 from longhouse.errors import ProviderError
 from longhouse.journal.events import ProviderCall, Usage
 from longhouse.journal.messages import clean, clean_json, files_in, with_files
-from longhouse.journal.session import Session
-from longhouse.journal.spoken import BLANK_LINE
+from longhouse.journal.session import BLANK_LINE, Session
 from longhouse.models.protocol import CallDelta, Delta, Model, paid_for
 from longhouse.runtime.bus import Bus, Draft, Fragment
 from longhouse.store import files
@@ -37,7 +37,7 @@ async def listen(
 ) -> Reply:
     """Streams one reply to its end; without `shows_answer`, followers see the answer only after it is recorded."""
     draft = Draft(after=session.head, fence=fence)
-    ear = _ReplyAccumulator(request, bus, session.id, draft, shows_answer)
+    accumulated = _ReplyAccumulator(request, bus, session.id, draft, shows_answer)
     body = request.body
     if digests := files_in(body.messages):
         urls = await files.data_urls(db, digests)
@@ -46,23 +46,23 @@ async def listen(
         async with asyncio.timeout(REPLY_WITHIN), aclosing(model.stream(body)) as deltas:
             with bus.drafting(session.id, draft):
                 async for delta in deltas:
-                    ear.hear(delta)
+                    accumulated.add(delta)
     except TimeoutError:
         late = ProviderError(f"the model did not end its reply within {REPLY_WITHIN:g} seconds", retryable=True)
-        raise paid_for(late, ear.usage) from None
+        raise paid_for(late, accumulated.usage) from None
     except ProviderError as error:
-        raise paid_for(error, ear.usage) from error.__cause__
-    return ear.reply()
+        raise paid_for(error, accumulated.usage) from error.__cause__
+    return accumulated.reply()
 
 
+@dataclass(slots=True)
 class _PartialCall:
     """A tool call that is still streaming."""
 
-    def __init__(self) -> None:
-        self.id = ""
-        self.name = ""
-        self.arguments: list[str] = []
-        self.reader: AnswerReader | None = None
+    id: str = ""
+    name: str = ""
+    arguments: list[str] = field(default_factory=list)
+    reader: AnswerReader | None = None
 
 
 def _is_formatted(request: Request) -> bool:
@@ -91,11 +91,11 @@ class _ReplyAccumulator:
         self._text: list[str] = []
         self._said = 0
         """Number of characters of the text that are content."""
-        self._kept = ""
+        self._held_back = ""
         """Text not published yet: it is only white space, or it may violate the requested format."""
         self._answer = ""
         """The part of the answer read so far from a call or a structured reply."""
-        self._shows = False
+        self._is_answer_shown = False
         """Was any of it published?"""
         self._reasoning: list[str] = []
         self._calls: dict[int, _PartialCall] = {}
@@ -107,35 +107,33 @@ class _ReplyAccumulator:
         self._model = ""
         self._size = 0
 
-    def hear(self, delta: Delta) -> None:
+    def add(self, delta: Delta) -> None:
         if delta.reasoning:
-            self._grow(delta.reasoning)
-            self._reasoning.append(delta.reasoning)
-            self._show("reasoning", delta.reasoning)
+            self._grow(self._reasoning, delta.reasoning)
+            self._publish("reasoning", delta.reasoning)
         if delta.text:
-            self._grow(delta.text)
-            self._text.append(delta.text)
-            self._hear_text(delta.text)
+            self._grow(self._text, delta.text)
+            self._add_text(delta.text)
         for fragment in delta.calls:
-            self._hear_call(fragment)
+            self._add_call(fragment)
         self.usage = delta.usage or self.usage
         self._finish = delta.finish or self._finish
         self._model = delta.model or self._model
 
-    def _hear_text(self, text: str) -> None:
+    def _add_text(self, text: str) -> None:
         if self._request.text_is == "structure":
             if self._answering and (answer := self._structure.feed(text)):
-                self._hear_answer(answer)
+                self._add_answer(answer)
         elif self._is_aside:
-            self._show("reasoning", text)
-        elif self._keeps_back:
-            self._kept += text
+            self._publish("reasoning", text)
         else:
+            self._held_back += text
+            if self._keeps_back:
+                return
             self._said += len(text)
-            self._kept += text
-            if self._draft.content or self._kept.strip():
-                self._show("content", self._kept)
-                self._kept = ""
+            if self._draft.content or self._held_back.strip():
+                self._publish("content", self._held_back)
+                self._held_back = ""
 
     @property
     def _is_aside(self) -> bool:
@@ -144,20 +142,20 @@ class _ReplyAccumulator:
             return True
         return self._keeps_back and bool(self._calls)
 
-    def _hear_answer(self, answer: str) -> None:
+    def _add_answer(self, answer: str) -> None:
         """Publishes a piece of the answer; held back while it only repeats the text before it."""
         self._answer += answer
         text = self._draft.content
-        if self._shows:
-            self._show("content", answer)
+        if self._is_answer_shown:
+            self._publish("content", answer)
         elif not text or not text.strip().startswith(self._answer.strip()):
-            self._shows = True
-            self._show("content", f"{BLANK_LINE if text else ''}{self._answer}")
+            self._is_answer_shown = True
+            self._publish("content", f"{BLANK_LINE if text else ''}{self._answer}")
 
-    def _hear_call(self, fragment: CallDelta) -> None:
-        if self._keeps_back and self._kept:
-            self._show("reasoning", self._kept)
-            self._kept = ""
+    def _add_call(self, fragment: CallDelta) -> None:
+        if self._keeps_back and self._held_back:
+            self._publish("reasoning", self._held_back)
+            self._held_back = ""
         call = self._calls.setdefault(fragment.index, _PartialCall())
         call.id = call.id or fragment.id
         if fragment.name and not call.name:
@@ -166,27 +164,23 @@ class _ReplyAccumulator:
             if is_answer and not any(one.reader for one in self._calls.values()):
                 call.reader = AnswerReader()  # of several answers the first one counts
         if fragment.arguments:
-            self._grow(fragment.arguments)
-            call.arguments.append(fragment.arguments)
+            self._grow(call.arguments, fragment.arguments)
             if call.reader and (answer := call.reader.feed(fragment.arguments)):
-                self._hear_answer(answer)
+                self._add_answer(answer)
 
-    def _show(self, kind: str, text: str) -> None:
+    def _publish(self, kind: Literal["content", "reasoning"], text: str) -> None:
         if kind == "content" and not self._shows_answer:
             return
         text, draft = clean(text), self._draft
-        if kind == "content":
-            fragment = Fragment(draft.after, draft.fence, "content", len(draft.content), text)
-            draft.content += text
-        else:
-            fragment = Fragment(draft.after, draft.fence, "reasoning", len(draft.reasoning), text)
-            draft.reasoning += text
-        self._bus.publish(self._session_id, fragment)
+        before = draft.content if kind == "content" else draft.reasoning
+        setattr(draft, kind, before + text)
+        self._bus.publish(self._session_id, Fragment(draft.after, draft.fence, kind, len(before), text))
 
-    def _grow(self, text: str) -> None:
+    def _grow(self, parts: list[str], text: str) -> None:
         self._size += len(text)
         if self._size > MAX_REPLY:
             raise ProviderError(f"the model's reply is longer than {MAX_REPLY} characters", retryable=False)
+        parts.append(text)
 
     def reply(self) -> Reply:
         calls = tuple(

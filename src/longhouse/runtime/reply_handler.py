@@ -16,7 +16,7 @@ from longhouse.agents.tool import Tool
 from longhouse.errors import ProviderError
 from longhouse.journal import events
 from longhouse.journal.events import Called, Event, Fault, Output, Returned
-from longhouse.journal.session import Open, Session
+from longhouse.journal.session import Open, Session, Turn, is_thought
 from longhouse.journal.transcript import Step
 from longhouse.models.protocol import paid_for
 from longhouse.tools.bindings.agent import CollectTool
@@ -25,7 +25,7 @@ from longhouse.tools.toolbox import Result, Toolbox
 MAX_CALLS: Final = 32
 """Calls of one reply that run; the others return a fault to the model."""
 DELEGATE_FIRST: Final = "ask one of the agents you are offered before you answer; this answer was not given"
-MAX_TOLD: Final = 256
+MAX_RECORDED: Final = 256
 """Calls of one reply that are recorded; the rest is dropped."""
 
 
@@ -35,6 +35,7 @@ class ReplyHandler:
 
     toolbox: Toolbox
     session: Session
+    turn: Turn
     request: Request
     offered: Sequence[Tool]
     must_delegate: bool = False
@@ -52,14 +53,14 @@ class ReplyHandler:
                 raise paid_for(ProviderError("the model answered with nothing", retryable=True), reply.usage)
             return [replied, events.Finished(answer=verdict.answer)]
         new: list[Event] = [replied]
-        intents = verdict.intents[:MAX_TOLD]
+        intents = verdict.intents[:MAX_RECORDED]
         finishes = any(self._finishes(intent) for intent in intents)
         made: list[Tool] = []
         for index, intent in enumerate(intents):
             tool = self._tool(intent)
-            fault = self._too_much(tool, index, made) or self._refusal(intent, finishes)
+            fault = self._too_much(tool, index, made) or self._refusal(intent, tool, finishes)
             made += [tool] if tool and not fault else []
-            new += await self._call(self._call_id(index), intent, fault)
+            new += await self._call(self._call_id(index), intent, tool, fault)
         return new
 
     def _call_id(self, index: int) -> str:
@@ -67,7 +68,7 @@ class ReplyHandler:
         iteration = self.session.iteration + 1
         if self.request.phase == "reasoning":
             return f"{iteration}-reasoning" if index == 0 else f"{iteration}-reasoning-{index}"
-        if self.request.phase == "action" and self.session.has_just_thought:
+        if self.request.phase == "action" and is_thought(self.session.transcript):
             iteration -= 1
         return f"{iteration}-action-{index}"
 
@@ -87,20 +88,18 @@ class ReplyHandler:
             return False
         return self.toolbox.check(tool, intent.arguments) is None
 
-    async def _call(self, call_id: str, intent: Intent, fault: Fault | None) -> list[Event]:
+    async def _call(self, call_id: str, intent: Intent, tool: Tool | None, fault: Fault | None) -> list[Event]:
         """The events of one call, with its outcome if that is known at once."""
-        tool = self._tool(intent)
         called = _called(call_id, intent, tool)
-        if fault or tool is None:
-            assert fault is not None
+        if fault:
             finishes = tool is not None and tool.finishes
             fault = rules.explained(self.session, intent.tool, intent.arguments, fault, finishes=finishes)
             return [called, Returned(call=call_id, outcome=fault)]
-        if tool.agent and not AgentTask.model_validate_json(intent.arguments).wait:
+        if tool and tool.agent and not AgentTask.model_validate_json(intent.arguments).wait:
             return [called, Returned(call=call_id, outcome=Output(content=_handle_of(call_id)))]
-        if not tool.inline or tool.needs_approval or tool.effect == "once":
+        if tool is None or not tool.inline or tool.needs_approval or tool.effect == "once":
             return [called]
-        result = await self.toolbox.perform(_opened(called), self.session)
+        result = await self.toolbox.perform(Open(**msgspec.structs.asdict(called), seq=0), self.session, self.turn)
         if tool.asks and isinstance(result.outcome, Output):
             return [_called(call_id, intent, tool, question=result.outcome.content)]
         return [called, returned(call_id, result)]
@@ -109,25 +108,24 @@ class ReplyHandler:
         """Budgets also apply within one reply with parallel calls: `made` are the calls before this one."""
         if index >= MAX_CALLS:
             return Fault(code="too_many_calls", message=f"only {MAX_CALLS} calls of one reply are made")
-        turn = self.session.turn
-        if turn is None or tool is None or tool.finishes:
+        if tool is None or tool.finishes:
             return None
-        limits = turn.limits
-        searches = turn.searches_used + sum(1 for one in made if one.role == "searches")
-        if tool.role == "searches" and _is_used(limits.max_searches, searches):
-            return _used_up("searches", limits.max_searches)
-        questions = turn.clarifications_used + sum(1 for one in made if one.asks)
-        if tool.asks and _is_used(limits.max_clarifications, questions):
-            return _used_up("questions", limits.max_clarifications)
+        limits, turn = self.turn.limits, self.turn
+        searches = turn.searches_used + sum(one.role == "searches" for one in made)
+        questions = turn.clarifications_used + sum(one.asks for one in made)
         # Reasoning is not counted as a call, and tools that help to finish stay available when the budget is spent.
         works = self.request.phase != "reasoning" and not tool.closing
-        if works and _is_used(limits.tool_budget, turn.calls + len(made)):
-            return _used_up("calls", limits.tool_budget)
+        for counts, what, limit, used in (
+            (tool.role == "searches", "searches", limits.max_searches, searches),
+            (tool.asks, "questions", limits.max_clarifications, questions),
+            (works, "calls", limits.tool_budget, turn.calls + len(made)),
+        ):
+            if counts and limit is not None and used >= limit:
+                return Fault(code=f"no_more_{what}", message=f"all {limit} {what} of this turn are used")
         return None
 
-    def _refusal(self, intent: Intent, finishes: bool) -> Fault | None:
+    def _refusal(self, intent: Intent, tool: Tool | None, finishes: bool) -> Fault | None:
         """Why a call is refused, as a message that the model can act on."""
-        tool = self._tool(intent)
         if self.request.only and intent.tool != self.request.only:
             return Fault(code="reason_first", message=f"reason first: call {self.request.only}, then act")
         if tool is None:
@@ -147,7 +145,7 @@ class ReplyHandler:
         return events.Replied(
             text=reply.text,
             reasoning=reply.reasoning,
-            calls=reply.calls[:MAX_TOLD],
+            calls=reply.calls[:MAX_RECORDED],
             usage=reply.usage,
             phase=self.request.phase,
             thought=verdict.thought,
@@ -160,14 +158,6 @@ class ReplyHandler:
             selection=self.selection,
             digest=self.request.digest,
         )
-
-
-def _is_used(limit: int | None, used: int) -> bool:
-    return limit is not None and used >= limit
-
-
-def _used_up(what: str, limit: int | None) -> Fault:
-    return Fault(code=f"no_more_{what}", message=f"all {limit} {what} of this turn are used")
 
 
 def _was_sent_back(step: Step) -> bool:
@@ -206,16 +196,4 @@ def _called(call_id: str, intent: Intent, tool: Tool | None, question: str = "")
         call_kind="ask" if question else "agent" if is_delegated else "tool",
         question=question,
         approve_by=now + timedelta(seconds=tool.approval_timeout) if tool and waits else None,
-    )
-
-
-def _opened(called: Called) -> Open:
-    return Open(
-        call=called.call,
-        tool=called.tool,
-        version=called.version,
-        arguments=called.arguments,
-        effect=called.effect,
-        kind=called.call_kind,
-        seq=0,
     )

@@ -12,7 +12,7 @@ from longhouse.agents import rules
 from longhouse.errors import AlreadyReturned, Deposed, UnknownShape
 from longhouse.journal import events
 from longhouse.journal.events import Fault
-from longhouse.journal.session import Open, Session
+from longhouse.journal.session import Open, Session, Turn
 from longhouse.runtime.inbox import Inbox
 from longhouse.runtime.recorder import Recorder, Run
 from longhouse.runtime.reply_handler import returned
@@ -44,16 +44,16 @@ class ToolRunner:
     begun: set[tuple[str, str]] = field(default_factory=set)
     """(session, call) of `once` calls that this process has begun, until they are settled."""
 
-    async def perform(self, run: Run, due: Sequence[Open], memory_scope: str) -> None:
+    async def perform(self, run: Run, turn: Turn, due: Sequence[Open], memory_scope: str) -> None:
         """Runs calls concurrently; one recorder records their outcomes in the order of arrival."""
         self._forget(run.session, due)
         if any(call.effect == "once" for call in due) and not self.is_alive():
             await self._withdraw(run)
             return
         if doubtful := [call for call in due if await self._may_have_begun(run, call)]:
-            await self.record_outcomes(run, [self._doubted(call, LOST) for call in doubtful])
+            await self.record_outcomes(run, [self._unknown_outcome(call, LOST) for call in doubtful])
             due = [call for call in due if call not in doubtful]
-        doing = {asyncio.create_task(self._perform_one(run, call, memory_scope)): call for call in due}
+        doing = {asyncio.create_task(self._perform_one(run, turn, call, memory_scope)): call for call in due}
         unrecorded, withheld = list(doing), False
         try:
             while unrecorded:
@@ -62,7 +62,7 @@ class ToolRunner:
                 results = {task: result for task in arrived if (result := task.result())}
                 withheld = withheld or len(results) < len(arrived)
                 outcomes = [
-                    event for task, result in results.items() for event in await self._kept(doing[task], result)
+                    event for task, result in results.items() for event in await self._events_of(doing[task], result)
                 ]
                 if outcomes:
                     await self.record_outcomes(run, outcomes)
@@ -73,11 +73,11 @@ class ToolRunner:
         if withheld:
             await self._withdraw(run)
 
-    async def _perform_one(self, run: Run, call: Open, memory_scope: str) -> Result | None:
+    async def _perform_one(self, run: Run, turn: Turn, call: Open, memory_scope: str) -> Result | None:
         """None: the call was not begun and is left to the next lease holder."""
         begin = partial(self._begin, run, call)
         try:
-            result = await self.toolbox.perform(call, run.session, memory_scope=memory_scope, begin=begin)
+            result = await self.toolbox.perform(call, run.session, turn, memory_scope=memory_scope, begin=begin)
         except Withheld:
             return None
         if isinstance(result.outcome, Fault) and not result.doubt:
@@ -123,7 +123,7 @@ class ToolRunner:
         tool = await self.toolbox.resolve(call.tool, call.version)
         if tool is None or tool.effect != "once":
             return False
-        return bool(_loser(await journals.read(self.db, run.session.id, after=call.seq), call))
+        return bool(_lost_in(await journals.read(self.db, run.session.id, after=call.seq), call))
 
     async def _withdraw(self, run: Run) -> None:
         """The lease may be about to expire: calls that must not run twice are left to the next holder."""
@@ -141,10 +141,10 @@ class ToolRunner:
             self.background(self._report(run, doing[task], task))
         await asyncio.gather(*stopped, return_exceptions=True)
 
-    async def _kept(self, call: Open, result: Result) -> list[events.Stored | events.Returned | events.Decided]:
+    async def _events_of(self, call: Open, result: Result) -> list[events.Stored | events.Returned | events.Decided]:
         """The outcome as events; its files are stored first."""
         if result.doubt:
-            return [self._doubted(call, result.doubt)]
+            return [self._unknown_outcome(call, result.doubt)]
         stored = []
         for made in result.made:
             digest = await files.put(self.db, made.content, made.media_type)
@@ -154,7 +154,7 @@ class ToolRunner:
             stored.append(fact)
         return [*stored, returned(call.call, result)]
 
-    def _doubted(self, call: Open, why: str) -> events.Decided:
+    def _unknown_outcome(self, call: Open, why: str) -> events.Decided:
         return events.Decided(call=call.call, decision="unknown", by=self.recorder.worker, comment=why)
 
     async def record_outcomes(
@@ -179,20 +179,16 @@ class ToolRunner:
         if result is None or result.doubt:
             return  # not begun, which is recorded elsewhere; or begun, and its outcome is still unknown
         outcome = returned(call.call, result)
-        trace = run.session.turn.trace if run.session.turn else ""
         for pause in (*REPORT_AGAIN, None):
             try:
-                await self.inbox.report(run.session.id, [outcome], trace=trace)
-            except (AlreadyReturned, journals.NotThere):
+                with suppress(AlreadyReturned, journals.NotThere):
+                    await self.inbox.report(run.session.id, [outcome], trace=run.session.trace)
                 self._forget(run.session, [call])
                 return
             except PASSING:
                 if pause is None:
                     raise
                 await asyncio.sleep(pause)
-            else:
-                self._forget(run.session, [call])
-                return
 
     async def disclaim(self, session_id: str) -> None:
         """Records for a session that was taken over which `once` calls had not begun: no person needs to be asked."""
@@ -207,33 +203,30 @@ class ToolRunner:
     async def _disclaim(self, session_id: str) -> bool:
         """Is there something left to record?"""
         session = await journals.load(self.db, session_id)
-        ours = [call for call in session.open.values() if self._is_in_question(session, call)]
+        pending = (call for call in session.open.values() if call.call_kind == "tool" and call.effect == "once")
+        pending = (call for call in pending if call.approve_by is None and not call.doubt)
+        ours = [call for call in pending if (session_id, call.call) not in self.begun]
         if not ours:
             return False
-        told = await journals.read(self.db, session_id, after=min(call.seq for call in ours) - 1)
+        records = await journals.read(self.db, session_id, after=min(call.seq for call in ours) - 1)
         worker = self.recorder.worker
-        if unbegun := [call for call in ours if call.uncertain and leases.is_lost_by(worker, _loser(told, call))]:
+        if unbegun := [call for call in ours if call.uncertain and leases.is_lost_by(worker, _lost_in(records, call))]:
             facts = [_disclaimed(call, worker) for call in unbegun]
-            trace = session.turn.trace if session.turn else ""
-            await self.inbox.report(session_id, facts, trace=trace, head=session.head)
+            await self.inbox.report(session_id, facts, trace=session.trace, head=session.head)
         # A call that is not uncertain yet may become so when the new holder records the takeover.
         return any(not call.uncertain for call in ours)
 
-    def _is_in_question(self, session: Session, call: Open) -> bool:
-        is_pending = call.kind == "tool" and call.approve_by is None and not call.doubt
-        return is_pending and call.effect == "once" and (session.id, call.call) not in self.begun
 
-
-def _loser(told: Sequence[events.Recorded], call: Open) -> str:
+def _lost_in(records: Sequence[events.Recorded], call: Open) -> str:
     """The lost worker that had this call to run; empty if none was lost."""
-    loser = ""
-    for record in told:
+    lost = ""
+    for record in records:
         event = record.event
         if isinstance(event, events.Decided) and event.call == call.call:
-            loser = ""
+            lost = ""
         elif isinstance(event, events.Resumed) and call.call not in event.unbegun:
-            loser = loser or event.previous
-    return loser
+            lost = lost or event.previous
+    return lost
 
 
 def _disclaimed(call: Open, worker: str) -> events.Decided | events.Returned:

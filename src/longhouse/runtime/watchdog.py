@@ -3,7 +3,8 @@
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+import traceback
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import takewhile
 from pathlib import PurePath
@@ -73,19 +74,16 @@ class Watchdog:
         if seconds >= self._say_at:
             self._say_at = 2 * seconds
             message = "the event loop is blocked by the code in `where`"
-            log.warning("event_loop_blocked", message=message, seconds=round(seconds, 1), **held_up_by(thread))
+            log.warning("event_loop_blocked", message=message, seconds=round(seconds, 1), **blocking_code(thread))
 
 
-def held_up_by(thread: int) -> dict[str, Any]:
+def blocking_code(thread: int) -> dict[str, Any]:
     """What this thread runs: functions and lines, the session and the call. No values: they may be secrets."""
-    frames = list(takewhile(_is_run, _outwards(sys._current_frames().get(thread))))
+    # `walk_stack` without a frame would walk our own stack.
+    frame = sys._current_frames().get(thread)
+    outwards = (outer for outer, _ in traceback.walk_stack(frame)) if frame else ()
+    frames = list(takewhile(_is_run, outwards))
     return {"where": [_named(frame) for frame in reversed(frames[:SHOWN])], **_on_behalf(frames)}
-
-
-def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame:
-        yield frame
-        frame = frame.f_back
 
 
 def _is_run(frame: FrameType) -> bool:

@@ -42,34 +42,22 @@ class WorkerOptions:
 
 
 @dataclass(slots=True)
-class Hold:
+class RunningSession:
     """A session that this worker advances or is about to claim."""
 
     task: asyncio.Task[None]
     lease: Lease | None = None
-    is_cut: bool = False
+    is_cancelled: bool = False
 
-    def cut(self) -> None:
+    def cancel(self) -> None:
         """Cancels the run once: it may take a while to clean up, and a second cancellation would interrupt that."""
-        if not self.is_cut:
-            self.is_cut = True
+        if not self.is_cancelled:
+            self.is_cancelled = True
             self.task.cancel()
 
 
 def new_id() -> str:
     return f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-
-
-@asynccontextmanager
-async def _group() -> AsyncIterator[asyncio.TaskGroup]:
-    """A task group that raises a single error as itself, not as an exception group."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            yield group
-    except BaseExceptionGroup as several:
-        if len(several.exceptions) == 1:
-            raise several.exceptions[0] from None
-        raise
 
 
 class Worker:
@@ -78,68 +66,63 @@ class Worker:
         db: Database,
         bus: Bus,
         engine: Engine,
-        terms: WorkerOptions,
+        options: WorkerOptions,
         keep_log: Callable[[Session], Awaitable[None]] | None = None,
     ) -> None:
         self.id = engine.worker
         self._db = db
         self._bus = bus
         self._engine = engine
-        self._terms = terms
+        self._options = options
         self._keep_log = keep_log
-        self._running: dict[str, Hold] = {}
+        self._running: dict[str, RunningSession] = {}
         self._hinted: asyncio.Queue[str] = asyncio.Queue()
         self._pending: set[str] = set()
         self._again: set[str] = set()
-        self._pauses = Backoff(lambda: asyncio.get_running_loop().time())
-        self._slots = asyncio.Semaphore(terms.slots)
-        self._heart = Heartbeat(db, self.id, lease=terms.lease, slots=terms.slots, on_late=self._drop_runs)
+        self._backoff = Backoff(lambda: asyncio.get_running_loop().time())
+        self._slots = asyncio.Semaphore(options.slots)
+        self._heartbeat = Heartbeat(db, self.id, lease=options.lease, slots=options.slots, on_late=self._drop_runs)
         self._suspected: dict[str, Suspect] = {}
         self._background: set[asyncio.Task[None]] = set()
-        engine.performer.is_alive = self.is_alive
-        engine.performer.background = self._in_background
-        bus.on_wake(self.hint)
-        bus.on_stop(self._stop)
+        engine.tool_runner.is_alive = self.is_alive
+        engine.tool_runner.background = self._in_background
+        bus.on_wake.append(self.hint)
+        bus.on_stop.append(self._stop)
 
     @property
     def busy(self) -> int:
         return len(self._running)
 
     def is_alive(self) -> bool:
-        return self._heart.is_fresh()
+        return self._heartbeat.is_fresh()
 
     def hint(self, session_id: str) -> None:
         """This session may be able to move."""
         if session_id in self._running:
             self._again.add(session_id)
-        elif session_id not in self._pending and not self._pauses.rests(session_id):
+        elif session_id not in self._pending and not self._backoff.rests(session_id):
             self._pending.add(session_id)
             self._hinted.put_nowait(session_id)
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
         """Runs the worker while the block runs; at its end the sessions are released for other workers."""
-        async with _group() as group:
-            beating = [
-                group.create_task(background.repeat("heartbeat", self._heart.beat, every=RECONNECT_AFTER)),
-                group.create_task(background.repeat("heartbeat_watch", self._heart.mind)),
-            ]
+        async with (
+            background.running("heartbeat", self._heartbeat.beat, every=RECONNECT_AFTER),
+            background.running("heartbeat_watch", self._heartbeat.mind),
+        ):
             # Wait until this worker is registered: a lease holder that is not registered counts as dead.
-            await self._heart.begun.wait()
-            finding = [
-                group.create_task(background.repeat("worker_dispatch", self._dispatch)),
-                group.create_task(background.repeat("worker_sweep", self._sweep, every=SWEEP_EVERY)),
-                group.create_task(background.repeat("worker_watch", self._watch)),
-                group.create_task(background.repeat("worker_forget", self._forget, every=FORGET_EVERY)),
-            ]
+            await self._heartbeat.begun.wait()
             try:
-                yield
+                async with (
+                    background.running("worker_dispatch", self._dispatch),
+                    background.running("worker_sweep", self._sweep, every=SWEEP_EVERY),
+                    background.running("worker_watch", self._watch),
+                    background.running("worker_forget", self._forget, every=FORGET_EVERY),
+                ):
+                    yield
             finally:
-                for task in finding:
-                    task.cancel()
                 await self._shut_down()
-                for task in beating:
-                    task.cancel()
         # If this write fails, other workers remove us like a dead worker: we hold no session any more.
         await background.guarded("worker_retire", leases.retire(self._db, self.id))
 
@@ -165,16 +148,16 @@ class Worker:
 
     def _drop_runs(self) -> None:
         """No heartbeat for half a lease: others may soon take our sessions, so all runs stop before that."""
-        running = [hold for hold in self._running.values() if not hold.is_cut]
+        running = [hold for hold in self._running.values() if not hold.is_cancelled]
         if running:
             log.warning("heartbeat_late", message="no heartbeat for half a lease: all runs stop", sessions=len(running))
             for hold in running:
-                hold.cut()
+                hold.cancel()
 
     async def _watch(self) -> None:
         """Removes dead workers: lock free at two checks and no heartbeat between, or none for a whole lease."""
         await asyncio.sleep(LOOK_EVERY)
-        suspects = await leases.suspects(self._db, self.id, self._terms.lease)
+        suspects = await leases.suspects(self._db, self.id, self._options.lease)
         dead = [suspect for suspect in suspects if self._is_dead(suspect)]
         self._suspected = {suspect.worker: suspect for suspect in suspects if suspect.unlocked}
         for suspect in dead:
@@ -203,11 +186,11 @@ class Worker:
         await sessions.forget_requests(self._db)
         await erasure.sweep(self._db)
         await self._engine.catalog.forget_uses()
-        await self._engine.performer.forget_settled()
+        await self._engine.tool_runner.forget_settled()
 
     async def _find_runnable(self) -> None:
-        known = [*self._running, *self._pauses.resting()]
-        for session_id in await leases.runnable(self._db, self.id, 4 * self._terms.slots, running=known):
+        known = [*self._running, *self._backoff.resting()]
+        for session_id in await leases.runnable(self._db, self.id, 4 * self._options.slots, running=known):
             self.hint(session_id)
 
     async def _stop_deposed(self) -> None:
@@ -219,7 +202,7 @@ class Worker:
             hold = self._running.get(session_id)
             # During the query the session may have rested and been claimed again. A session without a row was deleted.
             if hold and hold.lease is lease and lease.fence != fences.get(session_id):
-                hold.cut()
+                hold.cancel()
 
     async def _tell_followers(self) -> None:
         """Makes every follower read Postgres at least once a second: a hint may have been lost."""
@@ -237,7 +220,7 @@ class Worker:
     def _stop(self, session_id: str, fence: int) -> None:
         hold = self._running.get(session_id)
         if hold and hold.lease and hold.lease.fence < fence:
-            hold.cut()
+            hold.cancel()
 
     # Doing it
 
@@ -246,7 +229,7 @@ class Worker:
         await self._slots.acquire()
         self._pending.discard(session_id)
         serving = background.guarded("session_run", self._serve(session_id))
-        self._running[session_id] = Hold(task=asyncio.create_task(serving))
+        self._running[session_id] = RunningSession(task=asyncio.create_task(serving))
 
     async def _serve(self, session_id: str) -> None:
         try:
@@ -265,7 +248,11 @@ class Worker:
         except asyncpg.PostgresError as error:
             self._put_off(session_id, error)
         finally:
-            self._served(session_id)
+            del self._running[session_id]
+            self._slots.release()
+            if session_id in self._again:
+                self._again.discard(session_id)
+                self.hint(session_id)
 
     async def _advance(self, lease: Lease) -> Session | None:
         """The session after the run; None if the lease was lost or the run failed."""
@@ -274,7 +261,7 @@ class Worker:
             log.debug(
                 "session_rested", message="the session has nothing to do now", session=session.id, state=session.state
             )
-            self._pauses.over(session.id)
+            self._backoff.over(session.id)
             return session
         except Deposed as deposed:
             log.info(
@@ -284,19 +271,21 @@ class Worker:
                 reason=str(deposed),
             )
         except Postponed:
-            self._pauses.postpone(lease.session_id)
+            self._backoff.postpone(lease.session_id)
             await leases.put_back(self._db, lease)
         except asyncio.CancelledError:
             await self._break_off(lease)
         except UnknownShape as error:
             message = "this process cannot read the journal; it leaves the session to others"
             log.error("journal_unreadable", message=message, session=lease.session_id, error=str(error))
-            self._pauses.leave_alone(lease.session_id)
+            self._backoff.leave_alone(lease.session_id)
             await leases.break_off(self._db, lease)
         except UNREACHABLE:
             raise
         except Exception as error:
-            if self._may_pass(lease.session_id, error):
+            # An error of Postgres is not the turn's fault, and is retried within the limit.
+            lasted = self._backoff.troubled_for(lease.session_id)
+            if isinstance(error, PASSING) and lasted < self._engine.patience.unattended:
                 await self._break_off_for_now(lease, error)
                 return None
             if isinstance(error, SetupError):
@@ -306,11 +295,6 @@ class Worker:
                 log.exception("turn_failed", message="a defect ended the turn", session=lease.session_id)
             return await self._fail(lease, error)
         return None
-
-    def _may_pass(self, session_id: str, error: Exception) -> bool:
-        """Is this a Postgres error, which is not the turn's fault, and still within the retry limit?"""
-        lasted = self._pauses.troubled_for(session_id)
-        return isinstance(error, PASSING) and lasted < self._engine.patience.unattended
 
     async def _break_off_for_now(self, lease: Lease, error: Exception) -> None:
         self._put_off(lease.session_id, error)
@@ -326,25 +310,18 @@ class Worker:
             await leases.break_off(self._db, lease)
 
     def _put_off(self, session_id: str, error: Exception) -> None:
-        pause = self._pauses.put_off(session_id)
+        pause = self._backoff.put_off(session_id)
         message = "the session is retried after a back-off"
         log.warning("session_retry", message=message, session=session_id, seconds=pause, error=str(error))
 
-    def _served(self, session_id: str) -> None:
-        del self._running[session_id]
-        self._slots.release()
-        if session_id in self._again:
-            self._again.discard(session_id)
-            self.hint(session_id)
-
     async def _fail(self, lease: Lease, error: Exception) -> Session | None:
         """Records the end of the turn in the journal; if even that fails, the session is put off with a back-off."""
-        is_told = isinstance(error, SetupError)  # what is missing is no secret, and the message says what to do
-        reason = str(error) if is_told else f"an internal error: {type(error).__name__}"
-        code = "not_set_up" if is_told else "internal_error"
+        is_public = isinstance(error, SetupError)  # what is missing is no secret, and the message says what to do
+        reason = str(error) if is_public else f"an internal error: {type(error).__name__}"
+        code = "not_set_up" if is_public else "internal_error"
         try:
             session = await journals.load(self._db, lease.session_id)
-            run = Run(lease=lease, session=session, loaded=session.head)
+            run = Run(lease, session)
             await self._engine.give_up(run, reason, code)
         except (Deposed, AlreadyReturned):
             return None

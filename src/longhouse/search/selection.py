@@ -14,7 +14,7 @@ from longhouse.agents.tool import Tool
 from longhouse.agents.tool_descriptor import RISKS, ToolDescriptor
 from longhouse.agents.tool_order import Candidates
 from longhouse.journal.events import Rights, Selection
-from longhouse.journal.session import Session
+from longhouse.journal.session import Session, Turn
 from longhouse.search.finder import Finder
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.search.query import SearchFilters
@@ -32,7 +32,8 @@ class StepState:
 
     def __init__(self, template: Template, session: Session, stage: str | None = None) -> None:
         self.template, self.session, self.permission = template, session, Permission(template, session)
-        self.open_tools = rules.open_tools(session, template, clock.now(), stage) if session.turn else OpenTools()
+        turn = session.turn
+        self.open_tools = rules.open_tools(session, turn, template, clock.now(), stage=stage) if turn else OpenTools()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +62,8 @@ class ToolSearchService:
 
     async def find(self, session: Session, query: str, top_k: int) -> list[ToolDescriptor]:
         """The search by an agent itself: the best tools for the query among those it may use."""
-        assert session.turn is not None
-        template = await self.catalog.templates.find(session.agent, session.turn.version)
+        turn = session.turn
+        template = await self.catalog.templates.find(session.agent, turn.version) if turn else None
         if template is None:
             return []
         state = StepState(template, session)
@@ -78,12 +79,15 @@ class ToolSearchService:
         self, template: Template, session: Session, *, hard_require: Sequence[str] = ()
     ) -> list[ToolDescriptor]:
         """The tools that the template's strategy offers in this step; `hard_require` are those that the agent found."""
-        return (await self.choose(template, session, hard_require=hard_require))[0]
+        if session.turn is None:
+            return []
+        return (await self.choose(template, session, session.turn, hard_require=hard_require))[0]
 
     async def choose(
         self,
         template: Template,
         session: Session,
+        turn: Turn,
         *,
         hard_require: Sequence[str] = (),
         active: Mapping[str, int] | None = None,
@@ -93,13 +97,13 @@ class ToolSearchService:
         `active` are the versions of the tools that the policy names, where they are known.
         """
         policy, cap = template.tool_policy, template.tool_policy.max_tools_in_prompt
-        state, stage = StepState(template, session), rules.stage(session, template)
+        state, stage = StepState(template, session), rules.stage(session, turn, template)
         if policy.selection_strategy == "static" or _names_few(template):
             named = await self._active(session, (*policy.required, *hard_require, *policy.named))
             permitted = await self._permitted(state, named)
             selection = tool_order.selection(list(permitted)[:cap], permitted, {}, stage=stage)
             return list(permitted.values())[:cap], selection if selection.left_out else None
-        query, before = tool_order.query_of(session), [ref.rpartition("@")[0] for ref in session.offered]
+        query, before = tool_order.query_of(session, turn), [ref.rpartition("@")[0] for ref in session.offered]
         found, permitted, scores = await self._candidates(
             state, query, cap, hard_require=hard_require, before=before, active=active
         )

@@ -205,7 +205,7 @@ async def append(
             count=len(new),
             state=session.state,
             trace=turn.trace if turn else None,
-            version=turn.version if turn else session.opened_version,
+            version=turn.version if turn else session.version,
             task=turn.task[:TASK_SHOWN] if turn else None,
             at=at,
             rests=rest is not None,
@@ -316,7 +316,6 @@ async def open(
 async def cancel(db: Executor, session: Session, new: Sequence[Event], *, after: Session) -> Placed | None:
     """Cancels a turn from outside and deposes the lease holder; None if the head moved since `session` was folded."""
     append_id, at = uuid.uuid4(), clock.now()
-    assert session.turn is not None or session.queue
     row = await db.row(
         CANCEL,
         session=session.id,

@@ -10,7 +10,7 @@ import pydantic
 
 from longhouse.agents.tool_descriptor import ToolDescriptor
 from longhouse.journal.messages import clean
-from longhouse.journal.session import Open, Session
+from longhouse.journal.session import Open, Session, Turn
 from longhouse.store.memory_files import Memories
 from longhouse.tools.builtin.tavily import WebSearch
 from longhouse.tools.sgr.sources import as_search, as_source
@@ -103,9 +103,7 @@ class ContextChanges(msgspec.Struct, frozen=True):
     found_tools: list[str]
 
 
-def context_of(call: Open, session: Session, services: Services, memory_scope: str) -> ToolContext:
-    turn = session.turn
-    assert turn is not None
+def context_of(call: Open, session: Session, turn: Turn, services: Services, memory_scope: str) -> ToolContext:
     # Copies: a session is immutable, for us and for tools.
     kept = _mapped(session.context, lambda value: value, lambda: TOO_DEEP, DEEPEST + 1)
     return ToolContext(

@@ -16,7 +16,7 @@ from longhouse.agents.template import Template, ToolPolicy
 from longhouse.agents.tool import Tool
 from longhouse.agents.tool_descriptor import ToolDescriptor
 from longhouse.journal.events import Selection
-from longhouse.journal.session import Session
+from longhouse.journal.session import Session, Turn
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.tools.base import ToolRegistry
 from longhouse.tools.builtin.dialogue import FinalAnswerTool
@@ -36,7 +36,13 @@ FINAL_ANSWER: Final = FinalAnswerTool.tool_name
 
 class ToolSelector(Protocol):
     async def choose(
-        self, template: Template, session: Session, *, hard_require: Sequence[str], active: Mapping[str, int]
+        self,
+        template: Template,
+        session: Session,
+        turn: Turn,
+        *,
+        hard_require: Sequence[str],
+        active: Mapping[str, int],
     ) -> tuple[list[ToolDescriptor], Selection | None]: ...
 
 
@@ -67,7 +73,7 @@ class Offering:
     _known: dict[tuple[str, str], Known] = field(default_factory=dict)
     _warned: set[tuple[str, str]] = field(default_factory=set)
 
-    async def choose(self, session: Session, template: Template) -> Offered:
+    async def choose(self, session: Session, turn: Turn, template: Template) -> Offered:
         """The permitted tools that are available now: required ones first, never more than the policy's cap."""
         known = await self._known_for(template, session.owner)
         policy, found = known.template.tool_policy, session.context.get("found_tools", ())
@@ -75,18 +81,18 @@ class Offering:
         if self.search and (found or not (names_all or policy.selection_strategy == "static")):
             needed = found[-MOST_FOUND:]
             chosen, selection = await self.search.choose(
-                known.template, session, hard_require=needed, active=known.active
+                known.template, session, turn, hard_require=needed, active=known.active
             )
             resolved = [await self.toolbox.resolve(one.name, one.version) for one in chosen]
             return Offered([tool for tool in resolved if tool], selection)
-        return await self._named(session, known)
+        return await self._named(session, turn, known)
 
-    async def _named(self, session: Session, known: Known) -> Offered:
+    async def _named(self, session: Session, turn: Turn, known: Known) -> Offered:
         """The tools that the policy names, in its order; over the cap, required tools come first."""
         policy, pinned = known.template.tool_policy, tool_order.pins(session)
         versions = {name: pinned.get(name, version) for name, version in known.active.items()}
         permission = Permission(known.template, session)
-        open_tools = rules.open_tools(session, known.template, clock.now())
+        open_tools = rules.open_tools(session, turn, known.template, clock.now())
         tools: dict[str, Tool] = {}
         for one in await self.catalog.described(versions):
             tool = await self.toolbox.resolve(one.name, one.version) if permission.permits(one) else None
@@ -97,7 +103,7 @@ class Offering:
         required = Names(policy.required)
         first = [name for name in tools if name in required]
         names = tool_order.first_few(first, tools, policy.max_tools_in_prompt)
-        selection = tool_order.selection(names, tools, {}, stage=rules.stage(session, known.template))
+        selection = tool_order.selection(names, tools, {}, stage=rules.stage(session, turn, known.template))
         return Offered([tools[name] for name in names], selection)
 
     async def _known_for(self, template: Template, owner: str) -> Known:

@@ -13,7 +13,7 @@ from longhouse.agents.tool import Tool
 from longhouse.agents.tool_descriptor import SecurityOverlay, ToolDescriptor
 from longhouse.journal.events import Fault, Outcome, Output
 from longhouse.journal.messages import clean
-from longhouse.journal.session import Open, Session
+from longhouse.journal.session import Open, Session, Turn
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.tools.base import BaseTool, entrypoint_of
 from longhouse.tools.bindings.base import Binding, Blocking, Work, class_binding
@@ -137,7 +137,7 @@ class Toolbox:
         return work if isinstance(work, Fault) else None
 
     async def perform(
-        self, call: Open, session: Session, *, memory_scope: str = "agent", begin: Begin = lambda: None
+        self, call: Open, session: Session, turn: Turn, *, memory_scope: str = "agent", begin: Begin = lambda: None
     ) -> Result:
         """Runs one call. It always returns an outcome, at the latest after the tool's timeout."""
         tool = await self.resolve(call.tool, call.version)
@@ -155,7 +155,7 @@ class Toolbox:
             return Result(refused)
         about = {"tool": call.tool, "session": session.id, "call": call.call}
         try:
-            context = context_of(call, session, self._services, memory_scope)
+            context = context_of(call, session, turn, self._services, memory_scope)
             before = written(context)
             output = await self._execution.run(
                 lambda: self._done(tool.name, work, context, config), tool.timeout, **about

@@ -64,16 +64,18 @@ class BaseAgent:
         extra_system: str = "",
     ) -> Request:
         """The session as a request: `offered` are open to the agent, `tools` are sent as functions."""
-        assert session.turn is not None
+        turn = session.turn
+        if turn is None:
+            raise ValueError("a request is composed for a turn: this session has not started one")
         used = (use.tool for entry in session.transcript if isinstance(entry, Step) for use in entry.uses)
         names = wire_names((*(tool.name for tool in offered), *used))
-        policy, asked = template.llm_policy, session.turn.sampling or Sampling()
+        policy, asked = template.llm_policy, turn.prompted.sampling or Sampling()
         # A client's response format applies to answers: structured output of the strategy has its own format.
         if asked.response_format and response_format is ANY_FORMAT and text_is != "structure":
             response_format = msgspec.Raw(asked.response_format.encode())
         body = Body(
             model=policy.model or "",
-            messages=window.compose(session, template, offered, names, extra_system),
+            messages=window.compose(session, turn, template, offered, names, extra_system=extra_system),
             tools=tuple(tool.spec(names[tool.name]) for tool in tools),
             tool_choice=_tool_choice(template, tools, names.get(force or "")),
             parallel_tool_calls=bool(tools) and policy.can.parallel_tool_calls and force is None,

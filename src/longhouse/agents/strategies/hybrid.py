@@ -9,6 +9,7 @@ from longhouse.agents.tool import Tool
 from longhouse.journal.events import Output
 from longhouse.journal.roles import tools_of
 from longhouse.journal.session import Session
+from longhouse.journal.transcript import Step
 
 
 class SGRToolCallingAgent(BaseAgent):
@@ -35,7 +36,7 @@ class SGRToolCallingAgent(BaseAgent):
 
 def has_thought(session: Session) -> bool:
     """Whether the last step was valid reasoning."""
-    if not session.has_just_thought:
+    last = session.transcript[-1] if session.transcript else None
+    if not isinstance(last, Step) or last.phase != "reasoning":
         return False
-    uses = session.steps[0].uses
-    return not uses or any(use.role == "reasons" and isinstance(use.outcome, Output) for use in uses)
+    return not last.uses or any(use.role == "reasons" and isinstance(use.outcome, Output) for use in last.uses)

@@ -49,8 +49,7 @@ class SGRAgent(BaseAgent):
     def propose(self, session: Session, template: Template, offered: Sequence[Tool]) -> Request:
         if not offered:
             return self.request(session, template, offered)  # an empty union matches nothing: only text is left
-        assert session.turn is not None
-        text, response_format = _union(tuple(_capped(offered)), session.turn.form > 0)
+        text, response_format = _union(tuple(_capped(offered)), bool(session.turn and session.turn.form))
         if template.llm_policy.can.json_schema:
             return self.request(session, template, offered, response_format=response_format, text_is="structure")
         extra = f"Answer with one JSON object and nothing else. It must fit this JSON Schema:\n{text}"

@@ -13,8 +13,7 @@ from longhouse.api import wire
 from longhouse.api.openai.turn_stream import Piece, TurnStream, about
 from longhouse.api.sessions.waiting import Question
 from longhouse.journal import events, fingerprint
-from longhouse.journal.session import AGENT_FAILED
-from longhouse.journal.spoken import BLANK_LINE
+from longhouse.journal.session import AGENT_FAILED, BLANK_LINE
 from longhouse.store import sessions
 
 _encode: Final = msgspec.json.encode
@@ -156,7 +155,7 @@ def last_activity(turn_stream: TurnStream) -> dict[str, Any]:
     detail = {"call_id": asked.call.call, "name": asked.label(session)}
     if turn_stream.question:
         detail |= {"asked_by": asked.session.agent, "asked_in": asked.session.id}
-    kind = "clarification" if asked.call.kind == "ask" else "approval"
+    kind = "clarification" if asked.call.call_kind == "ask" else "approval"
     return about(session, turn.trace, "waiting", status="waiting", waiting_for=kind, **detail)
 
 

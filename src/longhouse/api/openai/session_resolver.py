@@ -92,7 +92,7 @@ class SessionResolver:
         session = await journals.load_up_to(self.db, blank(turned.session_id), turned.seq)
         turn, trace = session.turn, turned.trace_id
         heads: Mapping[str, int] = {}
-        is_subagent = turn is not None and bool(turn.root) and chat.request.model != session.id
+        is_subagent = turn is not None and bool(turn.prompted.root) and chat.request.model != session.id
         if turn and (turn.trace == trace or is_subagent):
             before = await journals.load_up_to(self.db, blank(session.id), turned.seq - 1)
             heads = await seen_heads(self.db, before, session.updated_at)
@@ -109,8 +109,8 @@ class SessionResolver:
             return not is_end and session.updated_at is not None and record.at <= session.updated_at
 
         # An answer to a sub-agent: the client follows the turn of the top session, from the answer on.
-        records = await journals.read(self.db, turn.root, limit=MAX_EVENTS)
-        root = fold(takewhile(was_before, records), blank(turn.root))
+        records = await journals.read(self.db, turn.prompted.root, limit=MAX_EVENTS)
+        root = fold(takewhile(was_before, records), blank(turn.prompted.root))
         chain = chat.chain(chat.history.all) if chat.history.resends else None
         return TurnHandle(root, trace, is_behind=True, client_chain=chain, seen_heads=heads)
 
@@ -211,7 +211,7 @@ class SessionResolver:
         if reply_to is not None and _has_asked(session, reply_to) and reply_to not in session.open:
             return await self._answered_again(chat, session, prompt)
         waiting = await meant(self.db, session, reply_to)
-        questions = [one for one in waiting if one.call.kind == "ask"]
+        questions = [one for one in waiting if one.call.call_kind == "ask"]
         if session.turn and questions:
             return await self._answer(chat, session, prompt, questions[0])
         if reply_to is not None and not waiting:
@@ -228,7 +228,7 @@ class SessionResolver:
     async def _answered_again(self, chat: ChatInput, session: Session, prompt: Prompted) -> TurnHandle:
         """A message that names an answered question of the session is the next prompt, if no other question is open."""
         status = await waiting_status(self.db, session)
-        if any(one.call.kind == "ask" for one in status.questions):
+        if any(one.call.call_kind == "ask" for one in status.questions):
             raise settled(f"{ANSWERED}; another one is open.")
         return await self._queue(chat, session, prompt)
 

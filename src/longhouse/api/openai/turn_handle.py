@@ -92,5 +92,5 @@ async def seen_heads(db: Database, session: Session, at: datetime | None = None)
     If the session waits for a person only, they were shown up to the moment when it began to wait, though sub-agents
     may have worked on since.
     """
-    is_alone = session.turn is not None and not session.turn.root and not session.awaits_agents
+    is_alone = session.turn is not None and not session.turn.prompted.root and not session.awaits_agents
     return await tree.heads(db, session, session.updated_at if is_alone else at)

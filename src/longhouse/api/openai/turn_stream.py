@@ -16,8 +16,7 @@ from longhouse.errors import CallerError
 from longhouse.journal import events
 from longhouse.journal.events import Fault, Recorded
 from longhouse.journal.fold import fold
-from longhouse.journal.session import Session
-from longhouse.journal.spoken import together
+from longhouse.journal.session import Session, joined_text
 from longhouse.journal.transcript import Step, Use
 from longhouse.runtime.bus import Bus, Fragment, JournalGrew, SubagentsChanged, Subscription
 from longhouse.store.database import Database
@@ -206,7 +205,7 @@ class TurnStream:
         return self._send_draft()
 
     def _send_draft(self) -> list[Piece]:
-        return self._send(together([*self._replies, self._draft]), is_whole=False)
+        return self._send(joined_text([*self._replies, self._draft]), is_whole=False)
 
     def _send(self, text: str, *, is_whole: bool) -> list[Piece]:
         """Sends the part of `text` that extends what was sent; text that does not extend it cannot be shown."""
@@ -234,7 +233,7 @@ class TurnStream:
     def _ask(self, status: WaitingStatus) -> list[Piece]:
         """What the turn waits for: questions before decisions, the session's own before those of sub-agents."""
         session = self.session
-        questions = [one for one in status.subagents if one.call.kind == "ask"]
+        questions = [one for one in status.subagents if one.call.call_kind == "ask"]
         if not session.questions and questions:
             return self._finish(questions[0].spoken, questions[0])
         waiting = all_waiting(status)
@@ -246,7 +245,7 @@ class TurnStream:
         """The turn waits for a person and the message waits too: the response lists what is open and ends at once."""
         if not self.handle.is_aside:
             status = await waiting_status(self.db, self.session)
-            questions = (one for one in status.questions if one.call.kind == "ask")
+            questions = (one for one in status.questions if one.call.call_kind == "ask")
             if first := next(questions, None):
                 question = self._of_subagent(first)
                 return self._finish(f"{BEHIND_QUESTION}\n\n{first.spoken if question else first.text}", question)
@@ -274,7 +273,7 @@ class TurnStream:
 
     def _finish(self, words: str, question: Question | None = None) -> list[Piece]:
         """The last content of a turn that has ended, or that waits for a person."""
-        pieces = self._send(together(self._replies, words), is_whole=True)
+        pieces = self._send(joined_text(self._replies, words), is_whole=True)
         self.is_over, self.question = True, question
         return pieces
 
@@ -301,7 +300,7 @@ class TurnStream:
         """The text of a reply that was not streamed, or not to its end."""
         self._replies.append(event.text[: event.said])
         self._draft = ""
-        return self._send(together(self._replies), is_whole=False)
+        return self._send(joined_text(self._replies), is_whole=False)
 
     def _new_reasoning(self, thought: str) -> list[Piece]:
         """The reasoning of a reply, unless the same text was already streamed."""
@@ -338,7 +337,7 @@ def about(session: Session, trace: str, event: str, **detail: Any) -> dict[str, 
         "session_id": session.id,
         "conversation_id": session.conversation,
         "trace_id": trace,
-        "depth": session.turn.depth if session.turn else 0,
+        "depth": session.turn.prompted.depth if session.turn else 0,
         "state": session.state,
         **detail,
     }

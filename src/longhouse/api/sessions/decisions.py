@@ -9,7 +9,7 @@ from longhouse import clock
 from longhouse.api.sessions.waiting import Question, WaitingStatus, is_late, named, waiting_status
 from longhouse.errors import CallerError
 from longhouse.journal.events import Decision
-from longhouse.journal.pending_decisions import Undecided, words_for
+from longhouse.journal.pending_decisions import Undecided, decision_text
 from longhouse.journal.session import Session
 from longhouse.store.database import Database
 
@@ -82,7 +82,7 @@ def read(
     [one] = calls
     is_named = reply_to is not None or rest != text
     decision = (ON_UNCERTAIN if one.call.uncertain else ON_APPROVAL).get(plain(rest.casefold()))
-    if decision is None or not _undecided(one, top).by_word:
+    if decision is None or not _undecided(one, top).may_be_decided_in_chat:
         return None
     return (one, decision) if is_named or _was_shown(one, top) else None
 
@@ -134,7 +134,7 @@ def all_waiting(status: WaitingStatus) -> list[Question]:
 
 def words_on(waiting: Sequence[Question], top: Session, *, is_own_user: bool = True) -> str:
     """The text that lists the waiting calls and how to decide, for the chat of the top session."""
-    return words_for([_undecided(one, top, is_own_user=is_own_user) for one in waiting], top.id)
+    return decision_text([_undecided(one, top, is_own_user=is_own_user) for one in waiting], top.id)
 
 
 def is_possible(decision: Decision, question: Question) -> bool:

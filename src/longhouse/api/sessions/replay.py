@@ -13,7 +13,7 @@ from longhouse.api.sessions.routes import SESSION, Held
 from longhouse.errors import CallerError
 from longhouse.journal.events import Replied
 from longhouse.journal.fold import blank, fold
-from longhouse.journal.session import Session
+from longhouse.journal.session import Session, Turn
 from longhouse.runtime.instances import strategy_of
 from longhouse.store import journals
 from longhouse.store.database import Database
@@ -31,11 +31,10 @@ async def get_request(
     `selection` says how its tools were chosen, if more were permitted than can be offered.
     """
     row = await sessions.find(caller, session_id)
-    session, replied, refs = await _before(sessions.db, row.id, step)
-    assert session.turn is not None
-    template = await sessions.catalog.templates.find(session.agent, session.turn.version)
+    session, turn, replied, refs = await _before(sessions.db, row.id, step)
+    template = await sessions.catalog.templates.find(session.agent, turn.version)
     if template is None or AgentRegistry.get(template.base_agent_class) is None:
-        name = f"{session.agent}@{session.turn.version}"
+        name = f"{session.agent}@{turn.version}"
         message = f"This step cannot be composed again: {name} is not known here any more."
         raise CallerError(message, status=409, code="template_not_found")
     versions = [ref.rpartition("@") for ref in refs]
@@ -71,15 +70,15 @@ def _selection(replied: Replied, offered: Sequence[str]) -> dict[str, Any] | Non
     }
 
 
-async def _before(db: Database, session_id: str, step: int) -> tuple[Session, Replied, Sequence[str]]:
-    """The session just before its n-th reply, that reply, and the tools (name@version) that its request offered."""
+async def _before(db: Database, session_id: str, step: int) -> tuple[Session, Turn, Replied, Sequence[str]]:
+    """The session and its turn just before its n-th reply, that reply, and the tools (name@version) it was offered."""
     session, replies = blank(session_id), 0
     while page := await journals.read(db, session_id, session.head):
         for nth, record in enumerate(page):
             if isinstance(record.event, Replied):
                 replies += 1
-                if replies == step:
-                    before = fold(page[:nth], session)
-                    return before, record.event, fold([record], before).offered
+                before = fold(page[:nth], session) if replies == step else None
+                if before and before.turn:
+                    return before, before.turn, record.event, fold([record], before).offered
         session = fold(page, session)
     raise wire.not_found(f"There is no step {str(step)[:20]} in this session.", code="step_not_found")

@@ -115,7 +115,7 @@ async def get_messages(sessions: Held, session: Loaded) -> Response:
 async def clarify(caller: auth.User, sessions: Held, session_id: str, answer: Answer) -> Response:
     """Answers the oldest open question, or the one that `call_id` names."""
     session, call_id = await sessions.load(caller, session_id), answer.call_id
-    questions = await meant(sessions.db, session, call_id, lambda one: one.call.kind == "ask")
+    questions = await meant(sessions.db, session, call_id, lambda one: one.call.call_kind == "ask")
     if not questions and call_id is not None and not await tree.was_answered(sessions.db, session, call_id):
         raise no_such_question(call_id, "call_id")
     if not questions:
@@ -185,7 +185,7 @@ def described(session: Session, status: WaitingStatus) -> dict[str, Any]:
         "session_id": session.id,
         "template_id": session.agent,
         "template": session.agent,
-        "version": turn.version if turn else session.opened_version,
+        "version": turn.version if turn else session.version,
         "instance_id": turn.instance if turn else None,
         "conversation_id": session.conversation,
         "label": session.label,

@@ -72,7 +72,7 @@ class WaitingStatus:
     @property
     def state(self) -> State | None:
         """The state shown for the top session if a sub-agent waits for a person."""
-        kinds = {question.call.kind for question in self.subagents}
+        kinds = {question.call.call_kind for question in self.subagents}
         if "ask" in kinds:
             return State.WAITING_FOR_CLARIFICATION
         return State.WAITING_FOR_APPROVAL if kinds else None

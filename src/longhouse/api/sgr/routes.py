@@ -73,7 +73,7 @@ async def provide_clarification(
         raise CallerError("Send the answer under 'clarifications' or 'messages'.", param="clarifications")
     session = await sessions.load(caller, agent_id)
     status = await waiting_status(sessions.db, session)
-    questions = [one for one in status.questions if one.call.kind == "ask"]
+    questions = [one for one in status.questions if one.call.call_kind == "ask"]
     if session.turn is None or not questions:
         raise settled("There is no open question to answer.")
     try:

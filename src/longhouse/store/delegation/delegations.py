@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import Final, TypeVar
 
 import asyncpg
@@ -15,9 +16,9 @@ import asyncpg
 from longhouse.agents.delegation import MAX_OPEN_TASKS, Delegation, waits_for
 from longhouse.errors import AlreadyReturned
 from longhouse.journal.events import Event, Fault, Opened, Outcome, Output, Returned
-from longhouse.journal.session import Session
+from longhouse.journal.session import Session, Turn
 from longhouse.store import journals
-from longhouse.store.database import Database, Transaction
+from longhouse.store.database import Database, Executor, Transaction
 from longhouse.store.delegation import results
 from longhouse.store.delegation.results import DelegationResult
 from longhouse.store.journals import Appended, Placed, Rest
@@ -53,6 +54,7 @@ AWAIT: Final = "INSERT INTO awaits (parent, call, awaited) VALUES (:parent, :cal
 HANDLE: Final = "SELECT child, outcome FROM delegations WHERE parent = :parent AND call = :call FOR UPDATE"
 KEEP: Final = "UPDATE delegations SET outcome = :outcome WHERE parent = :parent AND call = :call"
 
+# Stores the outcome of an ended turn; returns the call that delegated it, if there is one.
 END: Final = """
     UPDATE delegations SET outcome = :outcome WHERE child = :child AND prompt = :prompt AND outcome IS NULL
     RETURNING parent, call, trace
@@ -95,14 +97,14 @@ async def begin(
     tasks: Sequence[Delegation],
     collects: Sequence[Collect],
     *,
+    faults: Mapping[str, Outcome] = MappingProxyType({}),
     settle: Settle,
-    version_of: Callable[[str], int],
     recording: Recording,
 ) -> tuple[Session, Appended, list[tuple[str, int]]]:
     """Records calls of agents and prompts those agents, all or nothing; returns other sessions written to, with heads.
 
-    A task for an agent that waits for this session, directly or indirectly, returns the fault `cycle`; a task beyond
-    the limit of concurrent tasks returns `too_many_agents`.
+    `faults`: the calls that are refused already. A task for an agent that waits for this session, directly or
+    indirectly, returns the fault `cycle`; a task beyond the limit of concurrent tasks returns `too_many_agents`.
     """
     append_id = uuid.uuid4()
 
@@ -113,23 +115,26 @@ async def begin(
         circles = {
             task.call for task in tasks if task.awaited and waits_for(edges, children[task.call] or "", session.id)
         }
-        faults: dict[str, Outcome] = {call: _cycle() for call in circles}
-        faults |= await _too_many(tx, session, [task for task in tasks if task.call not in circles])
+        refused: dict[str, Outcome] = {**faults, **{call: _cycle() for call in circles}}
+        refused |= await _too_many(tx, session, [task for task in tasks if task.call not in circles])
         known, settled_at_once = await _collected(tx, session.id, collects, edges)
-        after, settled = settle([*_refusing(new, faults), *settled_at_once])
+        after, settled = settle([*_refusing(new, refused), *settled_at_once])
         # A reply may call agents without awaiting them, and also end the turn.
-        kept = _kept(after, recording) if ends_for_another(session, after) else None
-        ended = await _ended(tx, after, kept) if kept else []
+        turn = ending_turn(session, after)
+        kept = results.of_turn(turn, outcome_of(after, turn), recording.at) if turn else None
+        ended: Sequence[asyncpg.Record] = []
+        if turn and kept:
+            ended = await tx.rows(END, child=after.id, prompt=turn.prompt, outcome=kept.counted.encoded)
         touched = {session.id, *filter(None, children.values()), *(row["parent"] for row in ended)}
         if len(touched) > 1:  # the append locks the session's own row
             await tx.rows(LOCK_ROWS, ids=sorted(touched))
-        appended = await _append(tx, session, after, settled, append_id=append_id, how=recording)
+        appended = await append(tx, session, after, settled, recording=recording, append_id=append_id)
         prompted = await return_outcome(tx, ended, kept) if kept else []
         begun: set[tuple[str, str]] = set()
         for task in tasks:
-            if task.call in faults:
+            if task.call in refused:
                 continue
-            opened = _opened(session, task, version_of(task.agent))
+            opened = _opened(session, task)
             # An imported history is given once: to a new session.
             is_new = children[task.call] is None and (task.agent, task.label) not in begun
             begun.add((task.agent, task.label))
@@ -142,33 +147,32 @@ async def begin(
 
 
 async def end(
-    db: Database, session: Session, after: Session, settled: Sequence[Event], *, recording: Recording
+    db: Database, session: Session, after: Session, turn: Turn, settled: Sequence[Event], *, recording: Recording
 ) -> tuple[Appended, list[tuple[str, int]]]:
     """Records the end of a turn that another agent asked for, and the outcome in that agent's journal; atomically."""
     append_id = uuid.uuid4()
 
     async def write(tx: Transaction) -> tuple[Appended, list[tuple[str, int]]]:
-        kept = _kept(after, recording)
-        ended = await _ended(tx, after, kept)
+        kept = results.of_turn(turn, outcome_of(after, turn), recording.at)
+        ended = await tx.rows(END, child=after.id, prompt=turn.prompt, outcome=kept.counted.encoded)
         await tx.rows(LOCK_ROWS, ids=sorted({session.id, *(row["parent"] for row in ended)}))
-        appended = await _append(tx, session, after, settled, append_id=append_id, how=recording)
+        appended = await append(tx, session, after, settled, recording=recording, append_id=append_id)
         return appended, await return_outcome(tx, ended, kept)
 
     return await _once(db, session, append_id, write)
 
 
-def ends_for_another(before: Session, after: Session) -> bool:
-    """Does a turn that another agent has asked for end between `before` and `after`?"""
+def ending_turn(before: Session, after: Session) -> Turn | None:
+    """The turn that another agent has asked for and that ends between `before` and `after`, if there is one."""
     turn = after.turn
-    if turn is None or not turn.ended or turn.reply_to is None:
-        return False
-    return before.turn is None or before.turn.prompt != turn.prompt or not before.turn.ended
+    if turn is None or not turn.ended or turn.prompted.reply_to is None:
+        return None
+    was_over = before.turn is not None and before.turn.prompt == turn.prompt and before.turn.ended
+    return None if was_over else turn
 
 
-def outcome_of(session: Session) -> Outcome:
+def outcome_of(session: Session, turn: Turn) -> Outcome:
     """The outcome of a turn for the agent that asked for it."""
-    turn = session.turn
-    assert turn is not None
     if turn.ended == "COMPLETED":
         return Output(content=turn.answer or "")
     return Fault(code=turn.code or "failed", message=turn.error or f"the agent {session.agent} did not finish")
@@ -192,17 +196,24 @@ class DelegationWritten(Exception):  # noqa: N818 - not an error
     """The append was already written: the connection was lost after the commit."""
 
 
-async def _append(
-    tx: Transaction, before: Session, after: Session, settled: Sequence[Event], *, append_id: uuid.UUID, how: Recording
+async def append(
+    db: Executor,
+    before: Session,
+    after: Session,
+    settled: Sequence[Event],
+    *,
+    recording: Recording,
+    append_id: uuid.UUID | None = None,
 ) -> Appended:
+    """Appends as the lease holder; the same statement releases the lease if nothing is left to do."""
     rest = None if after.can_move else Rest(head=before.head, wake_at=after.wake_at)
     return await journals.append(
-        tx,
+        db,
         after,
         settled,
-        fence=how.fence,
-        worker=how.worker,
-        at=how.at,
+        fence=recording.fence,
+        worker=recording.worker,
+        at=recording.at,
         rest=rest,
         fingerprint=after.rest_mark if rest or not after.is_running else None,
         append_id=append_id,
@@ -227,10 +238,10 @@ async def _edges(tx: Transaction, session: Session) -> list[tuple[str, str]]:
     ]
 
 
-def _opened(parent: Session, task: Delegation, version: int) -> Opened:
+def _opened(parent: Session, task: Delegation) -> Opened:
     return Opened(
         agent=task.agent,
-        version=version,
+        version=task.version,
         owner=parent.owner,
         user=parent.user,
         conversation=parent.conversation,
@@ -293,16 +304,6 @@ async def return_outcome(
         elif kept.spent:
             await tx.run(KEEP, parent=row["parent"], call=row["call"], outcome=kept.encoded)
     return appended
-
-
-def _kept(after: Session, recording: Recording) -> DelegationResult:
-    return results.of_turn(after, outcome_of(after), recording.at)
-
-
-async def _ended(tx: Transaction, after: Session, kept: DelegationResult) -> Sequence[asyncpg.Record]:
-    """Stores the outcome of an ended turn; returns the call that delegated it, if there is one."""
-    assert after.turn is not None
-    return await tx.rows(END, child=after.id, prompt=after.turn.prompt, outcome=kept.counted.encoded)
 
 
 async def _too_many(tx: Transaction, session: Session, tasks: Sequence[Delegation]) -> dict[str, Outcome]:

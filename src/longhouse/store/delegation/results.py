@@ -8,7 +8,7 @@ import msgspec
 from longhouse.agents import rules
 from longhouse.agents.delegation import capped_by_shared
 from longhouse.journal.events import Limits, Outcome, Prompted, Returned, Usage
-from longhouse.journal.session import Session
+from longhouse.journal.session import Session, Turn
 from longhouse.store.database import Executor
 
 # Through the sessions of the conversation, since a trace never leaves it; few delegations are open.
@@ -57,10 +57,8 @@ def decode(kept: str) -> DelegationResult:
     return _decoder.decode(kept)
 
 
-def of_turn(session: Session, outcome: Outcome, at: datetime) -> DelegationResult:
+def of_turn(turn: Turn, outcome: Outcome, at: datetime) -> DelegationResult:
     """The outcome of an ended turn, with its cost."""
-    turn = session.turn
-    assert turn is not None
     # Budgets do not count the call that gives the final answer.
     calls = turn.calls - bool(turn.verdict)
     return DelegationResult(
@@ -68,8 +66,8 @@ def of_turn(session: Session, outcome: Outcome, at: datetime) -> DelegationResul
         spent=turn.usage,
         calls=calls,
         seconds=max(0.0, rules.worked_seconds(turn, at)),
-        own_calls=calls - turn.below.calls,
-        own_tokens=turn.tokens - turn.below.tokens,
+        own_calls=calls - turn.subagents.calls,
+        own_tokens=turn.usage.total_tokens - turn.subagents.tokens,
     )
 
 

@@ -274,7 +274,7 @@ async def closed_questions(db: Database, session: Session, call: str, handles: S
 
     `handles`: the delegations of earlier turns that this turn collects.
     """
-    roots = [Root(session.id, session.id, session.turn.trace if session.turn else "")]
+    roots = [Root(session.id, session.id, session.trace)]
     if handles:
         roots += [Root(*row) for row in await db.rows(GIVEN, session=session.id, handles=list(handles))]
     rows = await db.rows(OVER, **_columns(roots), awaited=False, session=session.id, call=call)
