@@ -74,7 +74,7 @@ async def filled(under: Ground, tools: int) -> dict[str, Any]:
 async def indexed(under: Ground) -> None:
     """Waits until the server has taken up what was published, so that reading is measured by itself."""
     async with asyncio.timeout(INDEX_WITHIN):
-        while not all(one["is_current"] for one in await index.status(under.db)):  # noqa: ASYNC110 - it is another's
+        while await index.behind(under.db, None):  # noqa: ASYNC110 - it is another's
             await asyncio.sleep(0.5)
 
 

@@ -1,7 +1,7 @@
 """The index follows the catalog, alone or among others, and can be made again."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -41,13 +41,23 @@ class Counting(Buckets):
         return await super().embed(texts)
 
 
+async def status(db: Database) -> Sequence[Mapping[str, object]]:
+    """How far the index is, as an operator reads it."""
+    return await db.rows("""
+        SELECT s.kind, s.generation = g.generation AS is_current, m.name AS model,
+               (SELECT count(*) FROM search_documents d WHERE d.kind = s.kind) AS indexed
+        FROM search_state s JOIN catalog_generation g ON g.kind = s.kind LEFT JOIN search_models m ON m.id = s.model
+        ORDER BY s.kind DESC
+    """)
+
+
 async def test_it_says_how_far_it_is(db: Database) -> None:
     await publish(db, *MANY)
     indexer = Indexer(db, Buckets())
-    before = (await index.status(db))[0]
+    before = (await status(db))[0]
     assert (before["kind"], before["is_current"], before["indexed"]) == ("tool", False, 0)
     assert await indexer.catch_up()
-    after = (await index.status(db))[0]
+    after = (await status(db))[0]
     assert (after["is_current"], after["indexed"], after["model"]) == (True, len(MANY), "buckets")
 
 
@@ -200,7 +210,7 @@ async def test_another_table_embeds_everything_again(db: Database) -> None:
     for embedder in (Buckets("longhouse/table-0", 256), embedded.EmbeddedEmbedder()):
         assert await Indexer(db, embedder).catch_up()
         finder = Finder(db, embedder)
-        assert {row["model"] for row in await index.status(db)} == {embedder.name}
+        assert {row["model"] for row in await status(db)} == {embedder.name}
         best = (await finder.tools("天气", SearchFilters(), 1))[0]
         assert (best.name, best.semantic is not None) == ("umbrella", True)
     # No word of it is in the description: only the vectors of the new table know what it means.

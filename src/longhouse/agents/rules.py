@@ -91,10 +91,9 @@ def open_tools(
     return OpenTools(shut=closed(session), rules=rules)
 
 
-def stage(session: Session, turn: Turn, template: Template, now: datetime | None = None) -> str:
-    """The stage of the work by the template's rules; `now` defaults to the time of the last event."""
-    now = now or session.updated_at or turn.started_at
-    return str(facts_of(session, turn, template, now)["stage"])
+def stage(session: Session, turn: Turn, template: Template) -> str:
+    """The stage of the work by the template's rules, at the time of the last event."""
+    return str(facts_of(session, turn, template, session.updated_at or turn.started_at)["stage"])
 
 
 def facts_of(session: Session, turn: Turn, template: Template, now: datetime) -> conditions.Facts:

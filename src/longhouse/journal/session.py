@@ -278,10 +278,11 @@ class Session(events.Opened, frozen=True, kw_only=True, tag="Session"):
         if self.state is State.WAITING_FOR_CLARIFICATION:
             return self.questions[0].question
         if self.state is State.WAITING_FOR_APPROVAL:
-            return decision_text([self._undecided(call) for call in (*self.unapproved, *self.uncertain)], self.id)
+            return decision_text([self.undecided(call) for call in (*self.unapproved, *self.uncertain)], self.id)
         return self.turn.answer if self.turn.ended == "COMPLETED" or self.turn.code == AGENT_FAILED else None
 
-    def _undecided(self, call: Open) -> Undecided:
+    def undecided(self, call: Open) -> Undecided:
+        """An open call as a person is asked to decide it."""
         return Undecided(
             tool=call.tool,
             call=call.call,

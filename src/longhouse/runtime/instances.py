@@ -97,7 +97,8 @@ class Pool:
 
     @asynccontextmanager
     async def acquired(self, template: Template, session_id: str) -> AsyncIterator[Instance]:
-        instance = self._idle(template) or await self._build(template)
+        idle = (one for one in self._instances.get(template.ref, ()) if one.status is InstanceStatus.IDLE)
+        instance = next(idle, None) or await self._build(template)
         instance.acquire(session_id)
         try:
             yield instance
@@ -117,9 +118,6 @@ class Pool:
                 self._instances[instance.template.ref].remove(instance)
                 self.stopped.append(instance)
         self._instances = defaultdict(list, {ref: group for ref, group in self._instances.items() if group})
-
-    def _idle(self, template: Template) -> Instance | None:
-        return next((one for one in self._instances.get(template.ref, ()) if one.status is InstanceStatus.IDLE), None)
 
     async def _build(self, template: Template) -> Instance:
         instance = Instance(

@@ -96,7 +96,8 @@ class ReplyHandler:
             fault = rules.explained(self.session, intent.tool, intent.arguments, fault, finishes=finishes)
             return [called, Returned(call=call_id, outcome=fault)]
         if tool and tool.agent and not AgentTask.model_validate_json(intent.arguments).wait:
-            return [called, Returned(call=call_id, outcome=Output(content=_handle_of(call_id)))]
+            handle = msgspec.json.encode({"handle": call_id, "collect_with": CollectTool.tool_name}).decode()
+            return [called, Returned(call=call_id, outcome=Output(content=handle))]
         if tool is None or not tool.inline or tool.needs_approval or tool.effect == "once":
             return [called]
         result = await self.toolbox.perform(Open(**msgspec.structs.asdict(called), seq=0), self.session, self.turn)
@@ -173,10 +174,6 @@ def in_order(session: Session, tools: Sequence[Tool]) -> list[Tool]:
 
 def returned(call: str, result: Result) -> Returned:
     return Returned(call=call, outcome=result.outcome, writes=result.writes, adds=result.adds)
-
-
-def _handle_of(call_id: str) -> str:
-    return msgspec.json.encode({"handle": call_id, "collect_with": CollectTool.tool_name}).decode()
 
 
 def _called(call_id: str, intent: Intent, tool: Tool | None, question: str = "") -> Called:

@@ -146,8 +146,7 @@ class Completion:
 def last_activity(turn_stream: TurnStream) -> dict[str, Any]:
     """The last `x_agent` of a turn that ended or waits."""
     session, turn = turn_stream.session, turn_stream.session.turn
-    assert turn is not None
-    if turn.ended:
+    if turn and turn.ended:
         event = "failed" if turn.code == AGENT_FAILED else "completed"
         return about(session, turn.trace, event, state=turn.ended)
     open_calls = (*session.questions, *session.unapproved, *session.uncertain)
@@ -156,7 +155,7 @@ def last_activity(turn_stream: TurnStream) -> dict[str, Any]:
     if turn_stream.question:
         detail |= {"asked_by": asked.session.agent, "asked_in": asked.session.id}
     kind = "clarification" if asked.call.call_kind == "ask" else "approval"
-    return about(session, turn.trace, "waiting", status="waiting", waiting_for=kind, **detail)
+    return about(session, session.trace, "waiting", status="waiting", waiting_for=kind, **detail)
 
 
 def usage_of(turn_stream: TurnStream) -> dict[str, Any]:

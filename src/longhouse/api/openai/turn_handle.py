@@ -71,8 +71,7 @@ async def append_reply(
 
     Raises AlreadyReturned if another answer came first, and NotThere if a decision finds that the session has moved on.
     """
-    assert session.turn is not None
-    trace, asking, is_own = session.turn.trace, question.session, question.session.id == session.id
+    trace, asking, is_own = session.trace, question.session, question.session.id == session.id
     if accepted and not is_own:
         accepted = replace(accepted, follows=trace)
     own_chain = chain or "" if is_own else ""

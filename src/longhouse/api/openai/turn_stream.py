@@ -16,7 +16,7 @@ from longhouse.errors import CallerError
 from longhouse.journal import events
 from longhouse.journal.events import Fault, Recorded
 from longhouse.journal.fold import fold
-from longhouse.journal.session import Session, joined_text
+from longhouse.journal.session import Session, Turn, joined_text
 from longhouse.journal.transcript import Step, Use
 from longhouse.runtime.bus import Bus, Fragment, JournalGrew, SubagentsChanged, Subscription
 from longhouse.store.database import Database
@@ -170,8 +170,8 @@ class TurnStream:
         if isinstance(item.event, events.Replied):
             self._last_reply = item.seq
         if self._is_ours:
-            is_ended = self.session.turn is not None and self.session.turn.ended
-            return self._end() if is_ended else self._convert_event(item.event)
+            turn = self.session.turn
+            return self._end(turn) if turn and turn.ended else self._convert_event(item.event)
         if not any(waiting.prompt.trace == self.handle.trace for waiting in self.session.queue):
             self._fail("the turn was cancelled", "cancelled")  # while it was still queued
         return []
@@ -260,11 +260,9 @@ class TurnStream:
         """The question, if a sub-agent asks it."""
         return None if question.session.id == self.session.id else question
 
-    def _end(self) -> list[Piece]:
-        turn, words = self.session.turn, self.session.last_words
-        if words is not None:
+    def _end(self, turn: Turn) -> list[Piece]:
+        if (words := self.session.last_words) is not None:
             return self._finish(words)
-        assert turn is not None
         if turn.ended == "CANCELLED":
             self._fail("the turn was cancelled", "cancelled")
         else:

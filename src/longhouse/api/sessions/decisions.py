@@ -3,6 +3,7 @@
 import re
 import unicodedata
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from longhouse import clock
@@ -157,14 +158,6 @@ def is_own_user(session: Session, user: str | None) -> bool:
 
 
 def _undecided(question: Question, top: Session, *, is_own_user: bool = True) -> Undecided:
-    session, call = question.session, question.call
-    return Undecided(
-        tool=call.tool,
-        call=call.call,
-        arguments=call.arguments,
-        is_uncertain=call.uncertain,
-        doubt=call.doubt,
-        in_chat=is_own_user and session.turn is not None and session.turn.approve_in_chat,
-        asked_by="" if session.id == top.id else session.agent,
-        label=question.label(top),
-    )
+    session, asked = question.session, question.session.undecided(question.call)
+    asked_by = "" if session.id == top.id else session.agent
+    return replace(asked, in_chat=is_own_user and asked.in_chat, asked_by=asked_by, label=question.label(top))

@@ -111,7 +111,10 @@ async def begin(
     async def write(tx: Transaction) -> tuple[Session, Appended, list[tuple[str, int]]]:
         await tx.run(LOCK, owner=session.owner, conversation=session.conversation)
         children = await _children(tx, session, tasks)
-        edges = await _edges(tx, session) if collects or any(children.values()) else []
+        edges: list[tuple[str, str]] = []
+        if collects or any(children.values()):  # a new agent waits for none
+            rows = await tx.rows(EDGES, owner=session.owner, conversation=session.conversation)
+            edges = [(row["parent"], row["child"]) for row in rows]
         circles = {
             task.call for task in tasks if task.awaited and waits_for(edges, children[task.call] or "", session.id)
         }
@@ -228,14 +231,6 @@ async def _children(tx: Transaction, parent: Session, tasks: Sequence[Delegation
     rows = await tx.rows(CHILDREN, owner=parent.owner, conversation=parent.conversation, agents=agents, labels=labels)
     there = {(row["agent"], row["label"]): row["id"] for row in rows}
     return {task.call: there.get((task.agent, task.label)) for task in tasks}
-
-
-async def _edges(tx: Transaction, session: Session) -> list[tuple[str, str]]:
-    """Which session waits for which in the conversation; a new agent waits for none."""
-    return [
-        (row["parent"], row["child"])
-        for row in await tx.rows(EDGES, owner=session.owner, conversation=session.conversation)
-    ]
 
 
 def _opened(parent: Session, task: Delegation) -> Opened:

@@ -105,12 +105,6 @@ STATE: Final = """
     WHERE kind = :kind
 """
 PROGRESS: Final = "UPDATE search_state SET done = :done, todo = :todo, changed_at = now() WHERE kind = :kind"
-STATUS: Final = """
-    SELECT s.kind, s.generation = g.generation AS is_current, s.done, s.todo, m.name AS model,
-           (SELECT count(*) FROM search_documents d WHERE d.kind = s.kind) AS indexed
-    FROM search_state s JOIN catalog_generation g ON g.kind = s.kind LEFT JOIN search_models m ON m.id = s.model
-    ORDER BY s.kind DESC
-"""
 
 
 IN_SHARDS: Final = """
@@ -286,10 +280,6 @@ async def descriptors(db: Database, tools: Mapping[str, int]) -> Sequence[asyncp
 
 async def progress(db: Database, kind: Kind, done: int, todo: int) -> None:
     await db.run(PROGRESS, kind=kind, done=done, todo=todo)
-
-
-async def status(db: Database) -> list[dict[str, object]]:
-    return [dict(row) for row in await db.rows(STATUS)]
 
 
 async def update_statistics(db: Database) -> None:

@@ -71,7 +71,8 @@ class ExtractPageContentTool(BaseTool):
         for url, text in read.items():
             source = _keep(context, url, numbers[url])
             source["full_content"] = text[:LONGEST_PAGE]
-            shown.append(_page(source, text, setup.content_limit))
+            page = f"[{source['number']}] {source['title'] or 'Untitled'}\n{source['url']}"
+            shown.append(f"{page}\n{bounded(text, setup.content_limit)}")
         return "\n\n".join([*shown, *(f"{url[:LONGEST_URL]}\n[not read: {why}]" for url, why in unread.items())])
 
 
@@ -88,10 +89,6 @@ async def _read(service: WebSearch, wanted: list[str], unread: dict[str, str]) -
         else:
             unread[url] = _line(reasons.get(url.rstrip("/")) or "the page could not be read")
     return read
-
-
-def _page(source: dict[str, Any], text: str, limit: int) -> str:
-    return f"[{source['number']}] {source['title'] or 'Untitled'}\n{source['url']}\n{bounded(text, limit)}"
 
 
 def _numbers(context: ToolContext, setup: SearchConfig) -> defaultdict[str, int]:
