@@ -37,7 +37,7 @@ from longhouse.models.protocol import Embedder, Model
 from longhouse.models.scripted import ScriptedModel
 from longhouse.runtime.bus import Bus
 from longhouse.runtime.delegation import PriorOf
-from longhouse.runtime.engine import Engine, Patience
+from longhouse.runtime.engine import Engine, RetryLimits
 from longhouse.runtime.file_cleanup import FileCleanup
 from longhouse.runtime.instance_registry import InstanceRegistry
 from longhouse.runtime.instances import ModelFor, Pool
@@ -266,8 +266,8 @@ async def open_engine(
     """Starts the worker, and the upkeep of its instances and files."""
     db, settings = catalog.db, setup.settings
     logs, reports = setup.folders("logs_dir"), setup.folders("reports_dir")
-    patience = Patience(attended=settings.patience, unattended=15 * settings.patience)
-    engine = Engine(db, bus, catalog, toolbox, offering, pool, worker=new_id(), patience=patience, prior=prior)
+    retry_limits = RetryLimits(attended=settings.patience, unattended=15 * settings.patience)
+    engine = Engine(db, bus, catalog, toolbox, offering, pool, worker=new_id(), retry_limits=retry_limits, prior=prior)
     options = WorkerOptions(slots=settings.worker_slots, lease=settings.lease_seconds)
     worker = Worker(db, bus, engine, options, keep_log=LogFolder(db, catalog, settings.logs_dir, logs).keep)
     cleanup = FileCleanup(db, _paths(settings.logs_dir, logs), _paths(settings.reports_dir, reports))

@@ -12,7 +12,7 @@ from longhouse.journal import events
 from longhouse.journal.messages import Message, User
 from longhouse.models.scripted import Say, ScriptedStatus, call, calls, say
 from longhouse.runtime import condense
-from longhouse.runtime.engine import Patience
+from longhouse.runtime.engine import RetryLimits
 from longhouse.store import journals
 from longhouse.store.database import Database
 
@@ -28,7 +28,7 @@ class SmallRoom(Room):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.template = replace(self.template, llm_policy=LLMPolicy(model="m", context_tokens=BUDGET))
-        self.engine = self.another("w1", patience=Patience(first=0.0))
+        self.engine = self.another("w1", retry_limits=RetryLimits(first=0.0))
 
     async def turn(self, text: str, session_id: str | None = None) -> str:
         session_id = await self.prompt(text, session_id)

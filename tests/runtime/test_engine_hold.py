@@ -17,7 +17,7 @@ from longhouse.journal import events
 from longhouse.journal.events import Effect, Fault, Output
 from longhouse.journal.session import State
 from longhouse.models.scripted import Hang, ScriptedStatus, call, calls, say
-from longhouse.runtime.engine import Patience
+from longhouse.runtime.engine import RetryLimits
 from longhouse.store import erasure, journals, leases
 from longhouse.store.database import Database, Transaction
 from longhouse.store.delegation import tree
@@ -263,7 +263,7 @@ async def test_a_deposed_worker_does_not_go_on_asking_a_model_in_trouble(db: Dat
     room = Room(db, lambda body: say("x", fault=ScriptedStatus(status=500)))
     session_id = await room.prompt()
     stale = await room.claim(session_id, "w1")
-    await room.advance(session_id, room.another("w2", patience=Patience(first=30)))
+    await room.advance(session_id, room.another("w2", retry_limits=RetryLimits(first=30)))
     asked = len(room.model.bodies)
     await asyncio.wait_for(room.engine.advance(stale), 10)
     assert len(room.model.bodies) <= asked + 1

@@ -14,7 +14,7 @@ from longhouse.journal.fold import blank, fold
 from longhouse.journal.session import State
 from longhouse.journal.transcript import Heard
 from longhouse.models.scripted import Call, Cut, Garbage, Say, ScriptedStatus, call, calls, say
-from longhouse.runtime.engine import Patience
+from longhouse.runtime.engine import RetryLimits
 from longhouse.store import journals, leases
 from longhouse.store.database import Database
 
@@ -169,7 +169,7 @@ async def test_a_model_in_trouble_is_waited_out(db: Database) -> None:
         Say(calls=(Call(name="echo"),), fault=Cut(after=1)),
     ]
     room = Room(db, [*troubles, FINISH])
-    room.engine = room.another("w1", patience=Patience(first=0))
+    room.engine = room.another("w1", retry_limits=RetryLimits(first=0))
     session_id = await room.prompt()
     for attempt in range(1, len(troubles) + 1):
         session = await room.advance(session_id)
@@ -186,7 +186,7 @@ async def test_a_model_in_trouble_is_waited_out(db: Database) -> None:
 
 async def test_past_all_patience_the_turn_ends_with_the_reason(db: Database) -> None:
     room = Room(db, [Say()])
-    room.engine = room.another("w1", patience=Patience(attended=0, unattended=0))
+    room.engine = room.another("w1", retry_limits=RetryLimits(attended=0, unattended=0))
     session = await room.run()
     last = (await room.journal(session.id))[-1].event
     assert last == events.Failed(reason="the model answered with nothing", code="provider_error")
@@ -194,7 +194,7 @@ async def test_past_all_patience_the_turn_ends_with_the_reason(db: Database) -> 
 
 async def test_patience_is_shorter_while_somebody_waits(db: Database) -> None:
     room = Room(db, [Say(), Say()])
-    room.engine = room.another("w1", patience=Patience(attended=0, unattended=900))
+    room.engine = room.another("w1", retry_limits=RetryLimits(attended=0, unattended=900))
     session = await room.run()
     assert session.state is State.RESEARCHING
     session_id = await room.prompt()

@@ -7,7 +7,7 @@ from engine_fixture import Gate, Room, lost_in_thought, under_way, until_waiting
 from longhouse.journal import events
 from longhouse.journal.session import State
 from longhouse.models.scripted import Hang, call, say
-from longhouse.runtime.engine import Patience
+from longhouse.runtime.engine import RetryLimits
 from longhouse.runtime.worker import Worker, WorkerOptions
 from longhouse.store import journals
 from longhouse.store.database import Database
@@ -78,7 +78,7 @@ async def test_a_session_that_had_to_wait_for_others_is_not_in_trouble_for_that_
     for worker in ("w1", "w2"):
         for session_id in sessions.values():
             await lost_in_thought(room, session_id, worker, breaks_off=False)
-    engine = room.another("w3", patience=Patience(attended=1.0, unattended=1.0))
+    engine = room.another("w3", retry_limits=RetryLimits(attended=1.0, unattended=1.0))
     async with Worker(db, room.bus, engine, WorkerOptions()).working():
         async with asyncio.timeout(10):
             while len(room.model.bodies) == len(lost):

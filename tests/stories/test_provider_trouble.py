@@ -97,6 +97,7 @@ async def test_trouble_that_lasts_ends_a_stream_with_an_error(serving: Serving, 
         [line] = [one for one in logs if one["event"] == "model_call_failed"]
         assert line["session"] == shown["session_id"]
         assert f"127.0.0.1:{port}" in line["error"], "the operator is told"
+        assert line["message"] == "the model call failed past the retry limit: the turn ends"
 
 
 async def test_trouble_that_lasts_is_a_502_that_clients_do_not_repeat(serving: Serving) -> None:
@@ -217,6 +218,9 @@ async def test_the_key_of_the_model_is_nowhere_to_be_read(dsn: str) -> None:
         assert CANARY not in str(shown)
         house.process.terminate()
         await house.ended()
-    assert any("model_call_retry" in line for line in house.said)
-    assert any("model_call_failed" in line and "was refused" in line for line in house.said)
+    [retry] = [line for line in house.said if "model_call_retry" in line]
+    assert "the model call failed and is retried later" in retry
+    [failure] = [line for line in house.said if "model_call_failed" in line]
+    assert "was refused" in failure
+    assert "the model call failed in a way that no retry can mend: the turn ends" in failure
     assert CANARY not in "\n".join(house.said)

@@ -19,7 +19,7 @@ GRACE: Final = 2
 """Steps that an agent gets to finish after its budget is spent, before the turn is aborted."""
 WORKER_LOST: Final = "worker_lost"
 """The code of a call or a turn that was abandoned because several workers in a row were lost with it."""
-PATIENCE: Final = 3
+MAX_FAILURES: Final = 3
 """Failures of the same call after which its tool is closed for the turn."""
 UNREADABLE: Final = 3
 """Consecutive replies that cannot be parsed after which the turn ends."""
@@ -119,14 +119,14 @@ def facts_of(session: Session, turn: Turn, template: Template, now: datetime) ->
 def closed(session: Session) -> frozenset[str]:
     """Tools whose same call failed too often in this turn, or with which several workers in a row were lost."""
     lost = (use.tool for use in uses(session) if isinstance(use.outcome, Fault) and use.outcome.code == WORKER_LOST)
-    return frozenset((*lost, *(tool for (tool, _), times in _failures(session).items() if times >= PATIENCE)))
+    return frozenset((*lost, *(tool for (tool, _), times in _failures(session).items() if times >= MAX_FAILURES)))
 
 
 def explained(session: Session, tool: str, arguments: str, fault: Fault, *, finishes: bool = False) -> Fault:
     """The fault; its message says that the tool is closed now, if this failure closes it."""
-    if finishes or fault.code in UNMADE or _failures(session)[tool, arguments] != PATIENCE - 1:
+    if finishes or fault.code in UNMADE or _failures(session)[tool, arguments] != MAX_FAILURES - 1:
         return fault
-    news = f"This call has failed {PATIENCE} times: {tool} is closed for the rest of this turn; go another way."
+    news = f"This call has failed {MAX_FAILURES} times: {tool} is closed for the rest of this turn; go another way."
     return Fault(code=fault.code, message=f"{fault.message}. {news}")
 
 

@@ -40,7 +40,7 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class RetryLimits:
     """Retry limits and back-off for provider errors, in seconds."""
 
     attended: float = 60.0
@@ -59,7 +59,7 @@ class Engine:
     offering: Offering
     pool: Pool
     worker: str
-    patience: Patience = field(default_factory=Patience)
+    retry_limits: RetryLimits = field(default_factory=RetryLimits)
     prior: PriorOf | None = None
     """Loads the earlier messages of a conversation that is new here, from an external store."""
     stopping: bool = False
@@ -261,13 +261,14 @@ class Engine:
         now = clock.now()
         run.troubled_at = run.troubled_at or now
         attended = not {run.session.id, turn.prompted.root}.isdisjoint(self.bus.followed)
-        patience = self.patience.attended if attended else self.patience.unattended
-        pause = _pause(self.patience, run.attempts, error.retry_after)
+        limit = self.retry_limits.attended if attended else self.retry_limits.unattended
+        pause = _pause(self.retry_limits, run.attempts, error.retry_after)
         spent = [events.Spent(usage=error.usage, reason=error.public_message)] if error.usage else []
         # Users can read the journal: details that name our hosts go to the log only.
         about = {"session": run.session.id, "error": str(error)}
-        if not error.retryable or (now - run.troubled_at).total_seconds() + pause > patience:
-            message = "the model failed past the retry limit: the turn ends"
+        if not error.retryable or (now - run.troubled_at).total_seconds() + pause > limit:
+            why = "past the retry limit" if error.retryable else "in a way that no retry can mend"
+            message = f"the model call failed {why}: the turn ends"
             log.warning("model_call_failed", message=message, attempts=run.attempts + 1, **about)
             await self.recorder.record(run, [*spent, events.Failed(reason=error.public_message, code="provider_error")])
             return
@@ -353,8 +354,8 @@ def _interrupted(what: str) -> str:
     return f"this {what} was interrupted three times by the loss of its worker; it is not tried again"
 
 
-def _pause(patience: Patience, attempts: int, retry_after: float | None) -> float:
+def _pause(limits: RetryLimits, attempts: int, retry_after: float | None) -> float:
     if retry_after is not None:
         return retry_after
     jitter = random.uniform(0.8, 1.2)  # noqa: S311 - spreads retries, keeps no secret
-    return float(min(patience.first * 2**attempts, patience.longest) * jitter)
+    return float(min(limits.first * 2**attempts, limits.longest) * jitter)

@@ -285,7 +285,7 @@ class Worker:
         except Exception as error:
             # An error of Postgres is not the turn's fault, and is retried within the limit.
             lasted = self._backoff.troubled_for(lease.session_id)
-            if isinstance(error, PASSING) and lasted < self._engine.patience.unattended:
+            if isinstance(error, PASSING) and lasted < self._engine.retry_limits.unattended:
                 await self._break_off_for_now(lease, error)
                 return None
             if isinstance(error, SetupError):

@@ -26,7 +26,7 @@ log = structlog.get_logger()
 
 Places = npt.NDArray[np.intp]
 
-PATIENCE: Final = 5.0
+EMBED_TIMEOUT: Final = 5.0
 """Timeout in seconds for the embedding of a query."""
 RETRY_AFTER: Final = 30.0
 """Seconds before a failed embedding model is tried again."""
@@ -105,11 +105,11 @@ class Finder:
         if self._embedder is None or now < self._retry_at:
             return None
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(EMBED_TIMEOUT):
                 return await self._embedder.embed(texts)
         except (ProviderError, TimeoutError) as error:
             self._retry_at = now + RETRY_AFTER
-            why = str(error) or f"no answer within {PATIENCE:.0f} seconds"
+            why = str(error) or f"no answer within {EMBED_TIMEOUT:.0f} seconds"
             message = "The embedding model failed; for a while, searches use words alone."
             log.warning("embedding_failed", message=message, error=why)
             return None
