@@ -224,7 +224,7 @@ async def open_memory(settings: Settings, db: Database, bus: Bus) -> AsyncIterat
     memory = await asyncio.to_thread(importlib.import_module, "longhouse.integrations.running")
     url = settings.redis_url.get_secret_value() if settings.redis_url else None
     where = {"redis_url": url, "log_dir": settings.log_dir, "language": settings.log_language}
-    async with memory.running(db, bus.on_append, **where) as mirror:
+    async with memory.running(db, bus.on_append.append, **where) as mirror:
         yield mirror.prior if mirror else None
 
 

@@ -60,7 +60,8 @@ class LoadedFiles:
         mistakes: Mistakes,
     ) -> None:
         self.mistakes = mistakes
-        self._built_in = {template.name: template for template in built_in}
+        given = tuple(built_in)
+        self._built_in = {template.name: template for template in given}
         self.common = Definition(((config, ()),), config.values)
         """The configuration of all agents."""
         self._defaults = definitions.template_fields(self.common, {}, tools, mistakes)
@@ -78,9 +79,11 @@ class LoadedFiles:
         self.servers = self._all_servers()
         self._check_common()
         merged_templates = {name: self._merged(name) for name in {**self._built_in, **self.own}}
-        self.templates = tuple(template for template in merged_templates.values() if template)
         self.touched = {name for name, one in merged_templates.items() if one != self._built_in.get(name)}
         """The names of templates that differ from the built-in ones."""
+        changed = (one for name, one in merged_templates.items() if one and name in self.touched)
+        # A program may bring several versions of a name: those that no file changes are all published, in order.
+        self.templates = (*(one for one in given if one.name not in self.touched), *changed)
         self.tool_places = {(name, tool): place for name in self.own for tool, place in self._tools(name).items()}
         """(template, tool) -> the place in a file where the tool is named."""
 
