@@ -7,20 +7,20 @@ import longhouse
 ROOT = Path(longhouse.__file__).parent
 
 BUDGETS = {
-    ".": 1_300,
-    "agents": 3_050,
-    "api": 5_550,
-    "catalog": 750,
-    "cli": 1_600,
-    "config": 1_050,
-    "integrations": 1_150,
-    "journal": 1_950,
-    "memory": 150,
-    "models": 1_950,
-    "runtime": 2_850,
-    "search": 1_500,
-    "store": 5_950,
-    "tools": 4_250,
+    ".": 1_210,
+    "agents": 2_790,
+    "api": 5_020,
+    "catalog": 680,
+    "cli": 1_450,
+    "config": 990,
+    "integrations": 1_060,
+    "journal": 1_840,
+    "memory": 120,
+    "models": 1_780,
+    "runtime": 2_640,
+    "search": 1_350,
+    "store": 5_740,
+    "tools": 3_800,
 }
 
 

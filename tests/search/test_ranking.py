@@ -1,9 +1,11 @@
 """Weights of words, clauses of queries, and the fusion of two legs."""
 
+import hashlib
+
 import numpy as np
 import pytest
 
-from longhouse.search import ranking
+from longhouse.search import document, ranking
 from longhouse.search.ranking import clauses, fused, rarity, scaled, shortened, weights, with_clauses, with_parts
 
 
@@ -28,6 +30,13 @@ def test_a_list_of_keywords_is_worth_less_than_a_description() -> None:
 
 def test_what_comes_after_the_first_pages_is_not_read() -> None:
     assert "late" not in weights({"long": "early " + "filler " * ranking.LONGEST_FIELD + " late"})
+
+
+def test_who_changes_the_weights_of_words_has_the_indexes_rebuilt() -> None:
+    """The weights of these texts in the index: where they change, RECIPE is raised, and this list with it."""
+    text = {"name": "getWeather", "short": "The weather in a city", "details": "электрички до Твери 天气"}
+    digest = hashlib.sha256(repr(sorted(weights(text).items())).encode()).hexdigest()[:16]
+    assert (document.RECIPE, digest) == (4, "53b459a63de3297c")
 
 
 def test_a_weight_does_not_depend_on_other_texts() -> None:

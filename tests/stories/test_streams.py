@@ -159,6 +159,10 @@ async def test_a_session_goes_on_without_its_client_and_is_read_again_once_and_i
             assert ids(read) == list(range(seen + 1, len(kinds) + 1))
             assert [event.event for event in read] == kinds[seen:]
         assert ids(await facts(house, session_id, after=str(before[-1]))) == ids(after)
+        for event in after:
+            keys = {"seq", "at", "session_id", "trace_id", "worker", "fence", "event"}
+            assert (event.json.keys(), event.json["event"]["kind"]) == (keys, event.event)
+            assert (event.json["seq"], event.json["session_id"]) == (int(event.id), session_id)
 
 
 async def facts_so_far(house: House, session_id: str) -> list[int]:

@@ -15,6 +15,7 @@ from longhouse.search import tokenizer
 Scores = npt.NDArray[np.float32]
 Field = Literal["name", "short", "long", "labels", "parameters", "details"]
 
+# The constants down to LONGEST_FIELD are part of the index: who changes one raises RECIPE in document.py.
 FIELD_WEIGHTS: Final[Mapping[Field, float]] = {
     "name": 2.0,  # A name is the shortest true description; three instead of two changed nothing.
     "short": 1.0,
