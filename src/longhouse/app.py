@@ -128,7 +128,6 @@ async def open_app(
                 setup, bus=bus, catalog=catalog, toolbox=toolbox, offering=offering, pool=pool, prior=prior
             ) as (engine, worker),
             open_authenticator(settings, db) as authenticator,
-            watchdog.watching(),
         ):
             numbers = Metrics(
                 lambda: worker.busy,
@@ -149,10 +148,12 @@ async def open_app(
                 default_template=settings.default_template,
                 prior=prior,
             )
-            yield App(
+            app = App(
                 db=db, bus=bus, worker=worker, pool=pool, catalog=catalog, authenticator=authenticator, asgi=asgi,
                 postgres=postgres, is_demo=not settings.llm_base_url,
             )  # fmt: skip
+            async with watchdog.watching():
+                yield app
 
 
 @asynccontextmanager

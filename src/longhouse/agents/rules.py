@@ -179,8 +179,10 @@ def overdue(turn: Turn, now: datetime) -> tuple[str, str] | None:
 
 def _reached(*budgets: tuple[float, float | None, str]) -> str | None:
     """The first of these limits (used, limit, unit) that is reached, in words."""
-    reached = (f"its limit of {most:.15g} {unit}" for used, most, unit in budgets if most is not None and used >= most)
-    return next(reached, None)
+    reached = ((most, unit) for used, most, unit in budgets if most is not None and used >= most)
+    return next(
+        (f"its limit of {most if isinstance(most, int) else f'{most:g}'} {unit}" for most, unit in reached), None
+    )
 
 
 def steps_taken(turn: Turn) -> int:

@@ -1,6 +1,6 @@
 """`longhouse tools …` and `longhouse templates …`: catalog commands that work directly on the database."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -10,22 +10,22 @@ import msgspec
 import typer
 
 from longhouse.agents.builtin import BUILT_IN
-from longhouse.agents.tool_descriptor import RuntimeBinding
+from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.app import TOOLS, open_store, validator_of
 from longhouse.catalog import security
 from longhouse.catalog.diff import differences, merge
 from longhouse.catalog.service import CatalogService
 from longhouse.catalog.validation import CatalogValidator
 from longhouse.cli.running import add_commands, given
-from longhouse.cli.tool_check import problems_of
-from longhouse.config.effective import configure
+from longhouse.config.effective import Configured, configure
 from longhouse.errors import CallerError, SetupError
 from longhouse.settings import Settings, comma_list
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.catalog.publish import LAST
 from longhouse.store.catalog.repository import ADAPTERS, Kind
+from longhouse.tools.arguments import schema_problem
 from longhouse.tools.bindings import python
-from longhouse.tools.mcp.client import open_mcp
+from longhouse.tools.mcp.client import Away, belongs, open_mcp
 from longhouse.tools.toolbox import Toolbox
 
 BY: Final = "command line"
@@ -207,7 +207,7 @@ async def check(settings: Settings) -> None:
         after: str | None = None
         while page := await catalog.tools.page(after=after, limit=PAGE, inactive=False):
             for tool in await catalog.tools.several({one.name: one.active for one in page if one.active}):
-                found = list(problems_of(tool, setup, served, away))
+                found = list(_problems(tool, setup, served, away))
                 if (agent := tool.runtime_binding.agent) and await catalog.templates.active(agent) is None:
                     found.append(f"there is no active agent {agent!r}")
                 for says in found:
@@ -217,6 +217,32 @@ async def check(settings: Settings) -> None:
     if wrong:
         raise SetupError(f"{wrong} of {tools} active tools cannot be used here.")
     typer.echo(f"all {tools} active tools can be used here")
+
+
+def _problems(tool: ToolDescriptor, setup: Configured, served: Toolbox, away: Away) -> Iterator[str]:
+    """The problems that a call would have, as sentences. `served` has the tools that the MCP servers list now."""
+    if tool.input_schema is not None and (says := schema_problem(tool.input_schema)):
+        yield f"input_schema: {says}"
+    way = tool.runtime_binding
+    if way.python_entrypoint is not None:
+        try:
+            described = python.class_of(tool, setup.settings.tool_packages).described(tool)
+            if says := schema_problem(described.schema):
+                yield f"the schema of its class: {says}"
+        except python.EntrypointError as error:
+            yield python.fault_of(tool, error).message
+    if url := way.remote_endpoint:
+        says = setup.egress.problem(url)
+        if says or (way.api_key_ref is not None and (says := setup.secrets.problem(way.api_key_ref, url))):
+            yield says
+    if way.mcp is not None and not served.find(tool.name):
+        server = next((one.name for one in setup.servers if belongs(tool.name, [one])), None)
+        if server is None:
+            yield "no MCP server that is configured here brings it"
+        elif server in (unreachable := away()):
+            yield f"the MCP server {server!r} cannot be reached: {unreachable[server]}"
+        else:
+            yield f"the MCP server {server!r} does not offer it"
 
 
 def _print_json(value: Any) -> None:

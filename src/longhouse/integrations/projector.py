@@ -77,12 +77,12 @@ class Projector(ABC):
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
-        """Carries while the block runs."""
+        """Projects while the block runs."""
         async with background.running(f"projection_{self.name}", self._run, away=REDIS_TROUBLE):
             yield self
 
     async def readable(self, rows: Sequence[ProjectionRow], read: Callable[[], Awaitable[T]]) -> T | None:
-        """None where a newer process wrote an unknown event: that process carries them, and the cursor stays put."""
+        """None where a newer process wrote an unknown event: that process projects them, and the cursor stays put."""
         if any(self._unreadable.get(row.id) == row.head for row in rows):
             return None
         try:

@@ -61,13 +61,13 @@ class Recorder:
         run.is_recording = False
         run.attempts, run.troubled_at = 0, None
         run.rested = appended.rested
+        for session_id, seq in reached:
+            self.bus.appended(session_id, seq)
         if appended.recorded[0].seq == before.head + 1:
             run.session = after
         else:
             run.session = await journals.catch_up(self.db, before)
         self.refused.update(rules.refusals(appended.recorded))
-        for session_id, seq in reached:
-            self.bus.appended(session_id, seq)
         self.bus.publish(run.session.id, Facts(appended.recorded))
         if run.session.turn and (root := run.session.turn.prompted.root):
             self.bus.publish(root, SubagentsChanged())

@@ -120,7 +120,10 @@ class Worker:
                     background.running("worker_watch", self._watch),
                     background.running("worker_forget", self._forget, every=FORGET_EVERY),
                 ):
-                    yield
+                    try:
+                        yield
+                    finally:
+                        self._engine.stopping = True  # before the tasks above are awaited: no run begins another step
             finally:
                 await self._shut_down()
         # If this write fails, other workers remove us like a dead worker: we hold no session any more.
@@ -128,7 +131,6 @@ class Worker:
 
     async def _shut_down(self) -> None:
         """Drains: running steps have some time to reach their next record, so that a paid model reply is not lost."""
-        self._engine.stopping = True
         running = [hold.task for hold in self._running.values()]
         if running:
             log.info(

@@ -147,7 +147,9 @@ class Indexer:
         entries = []
         for row in await index.templates(self.db):
             facts = _facts("template", _TEMPLATE, row)
-            tools = await active_versions(self.db, facts.named_tools, row["owner"], document.MOST_NAMED)
+            # Names before patterns: a template is described by its first tools.
+            named = sorted(facts.named_tools, key=lambda name: name.endswith(".*"))
+            tools = await active_versions(self.db, named, row["owner"], document.MOST_NAMED)
             digest = _digest(row, tools)
             model = space.model if space else None
             indexed = (row["digest"], row["indexed_owner"], row["model"] if space else None)

@@ -248,7 +248,7 @@ async def add(
     `head`: the append requires this head; if the head has moved, NotThere is raised.
     """
     assert all(isinstance(event, events.OUTSIDE) for event in new)
-    append_id, at = uuid.uuid4(), clock.now()
+    append_id, columns, at = uuid.uuid4(), await _columns(db, new), clock.now()
     try:
         row = await accept(
             db,
@@ -263,7 +263,7 @@ async def add(
             owner=accepted.owner if accepted else None,
             fingerprint=fingerprint,
             head=head,
-            **await _columns(db, new),
+            **columns,
         )
     except asyncpg.UniqueViolationError as error:
         row = await _already_there(db, session_id, append_id, error)
@@ -286,7 +286,7 @@ async def open(
 ) -> Placed:
     """Opens the session of this conversation, agent and label with the proposed id, or finds it; appends the prompt."""
     bare = [msgspec.structs.replace(prompted, prior=())] if prompted.prior else []
-    append_id, at = uuid.uuid4(), clock.now()
+    append_id, columns, at = uuid.uuid4(), await _columns(db, [opened, prompted, *bare]), clock.now()
     identity = {name: getattr(opened, name) for name in ("owner", "conversation", "side", "agent", "label")}
     try:
         row = await accept(
@@ -303,7 +303,7 @@ async def open(
             task=task[:TASK_SHOWN],
             append_id=append_id,
             count=2,
-            **await _columns(db, [opened, prompted, *bare]),
+            **columns,
         )
     except asyncpg.UniqueViolationError as error:
         if isinstance(db, Transaction):
@@ -315,7 +315,7 @@ async def open(
 
 async def cancel(db: Executor, session: Session, new: Sequence[Event], *, after: Session) -> Placed | None:
     """Cancels a turn from outside and deposes the lease holder; None if the head moved since `session` was folded."""
-    append_id, at = uuid.uuid4(), clock.now()
+    append_id, columns, at = uuid.uuid4(), await _columns(db, new), clock.now()
     row = await db.row(
         CANCEL,
         session=session.id,
@@ -326,7 +326,7 @@ async def cancel(db: Executor, session: Session, new: Sequence[Event], *, after:
         at=at,
         trace=next(event.trace for event in new if isinstance(event, events.Cancelled)),
         append_id=append_id,
-        **await _columns(db, new),
+        **columns,
     )
     if row is None:
         # The head does not match: perhaps only because this is a retry and the first try was written.

@@ -113,11 +113,11 @@ async def session(db: Database, session_id: str, owner: str) -> SessionRow | Non
 
 
 async def sessions(
-    db: Database, *, before: Position | None = None, limit: int, **filters: str | datetime | None
+    db: Database, *, owner: str | None, before: Position | None = None, limit: int, **filters: str | datetime | None
 ) -> list[SessionRow]:
     """A page of sessions, newest first; `filters` are those of FILTERS, and None leaves one out."""
     select, by = f"SELECT {COLUMNS} FROM sessions", "created_at, id"
-    rows = await page(db, select, by=by, before=before, limit=limit, conditions=FILTERS, **filters)
+    rows = await page(db, select, by=by, before=before, limit=limit, conditions=FILTERS, owner=owner, **filters)
     return [SessionRow(*row) for row in rows]
 
 

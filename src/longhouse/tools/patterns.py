@@ -20,7 +20,7 @@ _FOREIGN: Final = re.compile(r"\(\?(?!:|=|!|<=|<!|P?<[A-Za-z])")
 """Groups that only Python understands: JSON Schema uses the JavaScript dialect."""
 _LETTERS: Final = (*map(chr, range(128)), "\xa0", "é", "ж", "中", "😀")
 _REPEATS: Final = (_parser.MAX_REPEAT, _parser.MIN_REPEAT, _parser.POSSESSIVE_REPEAT)
-_ZERO_WIDTH: Final = (_parser.AT, _parser.ASSERT, _parser.ASSERT_NOT)
+_ZERO_WIDTH: Final = (_parser.AT, _parser.ASSERT, _parser.ASSERT_NOT, _parser.FAILURE)
 
 _Item = tuple[Any, Any]
 """A part of a parsed pattern: its kind, and what it holds."""
@@ -56,7 +56,7 @@ def _items(pattern: Any) -> Iterator[_Item]:
 
 def _parts(held: Any) -> list[Any]:
     """The patterns inside an item: the body of a group or a repetition, or alternatives."""
-    parts = (held[-1] if isinstance(held[-1], list) else held[-1:]) if isinstance(held, tuple) else ()
+    parts = (held[-1] if isinstance(held[-1], list) else held[-1:]) if held and isinstance(held, tuple) else ()
     return [part for part in parts if isinstance(part, _parser.SubPattern)]
 
 

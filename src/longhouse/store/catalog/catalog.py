@@ -22,16 +22,12 @@ OWNERS: Final = """
     WHERE kind = 'template' AND name = ANY(:names) AND active IS NOT NULL ORDER BY name
 """
 
-# A plain name is a range of one, `<prefix>.*` a range that the primary key's index serves ("C" collation).
-ACTIVES: Final = """
-    SELECT n.name, n.active FROM unnest(:firsts::text[], :lasts::text[]) WITH ORDINALITY AS asked (first, last, nth)
-    CROSS JOIN LATERAL (
-        SELECT name, active FROM catalog_names
-        WHERE kind = 'tool' AND name >= asked.first AND name <= asked.last AND active IS NOT NULL
-          AND (owner IS NULL OR owner = :owner)
-        ORDER BY name LIMIT :limit
-    ) n
-    ORDER BY asked.nth, n.name
+_VISIBLE: Final = "kind = 'tool' AND active IS NOT NULL AND (owner IS NULL OR owner = :owner)"
+ACTIVE_NAMES: Final = f"SELECT name, active FROM catalog_names WHERE {_VISIBLE} AND name = ANY(:names)"
+# A prefix as a range that the primary key's index serves ("C" collation).
+ACTIVE_RANGE: Final = f"""
+    SELECT name, active FROM catalog_names WHERE {_VISIBLE} AND name >= :prefix AND name < :prefix || U&'\\FFFF'
+    ORDER BY name LIMIT :limit
 """
 
 # Also inactive and retired names: a name that once existed is not a typing error.
@@ -139,10 +135,16 @@ async def active_versions(
 
     With `limit`, the first ones.
     """
-    ranges = [(name[:-1], f"{name[:-1]}\uffff") if name.endswith(".*") else (name, name) for name in names]
-    firsts, lasts = [first for first, _ in ranges], [last for _, last in ranges]
-    rows = await db.rows(ACTIVES, firsts=firsts, lasts=lasts, owner=owner, limit=limit) if names else []
-    return dict(islice({row["name"]: row["active"] for row in rows}.items(), limit))
+    plain = [name for name in names if not name.endswith(".*")]
+    found = {row["name"]: row["active"] for row in await db.rows(ACTIVE_NAMES, names=plain, owner=owner)}
+    versions: dict[str, int] = {}
+    for name in names:
+        if name in found:
+            versions[name] = found[name]
+        elif name.endswith(".*"):
+            rows = await db.rows(ACTIVE_RANGE, prefix=name[:-1], owner=owner, limit=limit)
+            versions |= {row["name"]: row["active"] for row in rows}
+    return dict(islice(versions.items(), limit))
 
 
 def _with_model(template: Template, model: str | None) -> Template:

@@ -22,7 +22,8 @@ from longhouse.store.database import Database, Executor
 # Agents may call each other in turn: only the shortest way to a session matters, so the tree has depths and no paths,
 # and no template allows a depth of more than 32. The step is made once from each session, however many tasks it was
 # given there. Each parameter is in a sub-SELECT: a plan for its values is then no better than the generic plan, so that
-# Postgres keeps the generic one. Planning costs more than the query.
+# Postgres keeps the generic one. Planning costs more than the query. Rows are looked up in LATERAL sub-SELECTs, which the
+# planner cannot turn into a join: it expects many sessions in a tree, and would read whole tables for the few there are.
 TREE: Final = """
     WITH RECURSIVE roots (top, id, trace, depth) AS (
         SELECT * FROM unnest(
@@ -33,7 +34,8 @@ TREE: Final = """
             SELECT top, id, trace, depth, 0::bigint, false FROM roots
             UNION ALL
             SELECT r.top, d.child, d.trace, r.depth + 1, d.prompt, d.outcome IS NULL
-            FROM roots r JOIN delegations d ON d.parent = r.id WHERE r.trace IS NULL
+            FROM roots r CROSS JOIN LATERAL (SELECT * FROM delegations WHERE parent = r.id OFFSET 0) d
+            WHERE r.trace IS NULL
             UNION ALL
             SELECT d.parent, d.child, d.trace, 1, d.prompt, true
             FROM roots r JOIN awaits a ON a.parent = r.top
@@ -43,7 +45,7 @@ TREE: Final = """
         UNION
         SELECT t.top, d.child, d.trace, t.depth + 1, d.prompt, d.outcome IS NULL
         FROM (SELECT DISTINCT top, id, trace, depth FROM tree WHERE depth < 33) t
-        JOIN delegations d ON d.parent = t.id AND d.trace = t.trace
+        CROSS JOIN LATERAL (SELECT * FROM delegations WHERE parent = t.id AND trace = t.trace OFFSET 0) d
     )
 """
 # With `open_only`, only through open delegations; of the sessions that were `seen`, only those whose head has grown.
@@ -51,13 +53,14 @@ NODES: Final = f"""
     {TREE}, reached AS (
         SELECT top, id, trace, min(depth) AS depth, min(prompt) AS first FROM tree
         WHERE is_open OR NOT (SELECT :open_only::bool) GROUP BY top, id, trace
+    ), nodes AS (
+        SELECT top, id, array_agg(trace) AS traces, array_agg(depth) AS depths, min(first) AS first, min(depth) AS depth
+        FROM reached GROUP BY top, id
     )
-    SELECT r.top, s.id, s.agent, s.label, s.state, s.head, s.due, s.wake_at, s.holder,
-           array_agg(r.trace) AS traces, array_agg(r.depth) AS depths, min(r.first) AS first
-    FROM reached r JOIN sessions s ON s.id = r.id
-    LEFT JOIN unnest((SELECT :seen::text[]), (SELECT :seen_heads::bigint[])) AS seen (id, head) ON seen.id = r.id
-    WHERE s.head > COALESCE(seen.head, 0)
-    GROUP BY r.top, s.id ORDER BY min(r.depth), s.created_at, s.id
+    SELECT n.top, s.id, s.agent, s.label, s.state, s.head, s.due, s.wake_at, s.holder, n.traces, n.depths, n.first
+    FROM nodes n CROSS JOIN LATERAL (SELECT * FROM sessions WHERE id = n.id LIMIT 1) s
+    LEFT JOIN unnest((SELECT :seen::text[]), (SELECT :seen_heads::bigint[])) AS seen (id, head) ON seen.id = n.id
+    WHERE s.head > COALESCE(seen.head, 0) ORDER BY n.depth, s.created_at, s.id
 """
 # One checksum of all heads in the session's conversation: any append there changes it.
 MARK: Final = """

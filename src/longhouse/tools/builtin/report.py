@@ -39,7 +39,10 @@ class CreateReportTool(BaseTool):
 
     async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
         title, content = " ".join(clean(self.title).split()), clean(self.content).strip()
-        every, cited = known(context), _cited(content)
+        every, cited = (
+            known(context),
+            sorted({int(one) for found in _CITED.findall(content) for one in found.split(",")}),
+        )
         listed = [every[number] for number in cited if number in every] or _all(context)
         text = _report(title, content, listed)
         # The same name for every attempt: a retry writes the same report.
@@ -57,11 +60,6 @@ class CreateReportTool(BaseTool):
             "download": f"/v1/sessions/{context.session_id}/artifacts/{context.call}",
         }
         return msgspec.json.encode(summary).decode()
-
-
-def _cited(content: str) -> list[int]:
-    """The source numbers cited in a text, each once, in order."""
-    return sorted({int(number) for found in _CITED.findall(content) for number in found.split(",")})
 
 
 def _all(context: ToolContext) -> list[dict[str, Any]]:

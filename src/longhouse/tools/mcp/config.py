@@ -37,6 +37,9 @@ class ServerEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     timeout: float = 60.0
     """Timeout of a tool call in seconds."""
 
+    def __repr__(self) -> str:
+        return "ServerEntry()"  # its values may be secrets
+
 
 class _File(msgspec.Struct, frozen=True):
     mcpServers: dict[str, dict[str, Any]]  # noqa: N815 - the name that all MCP clients use
@@ -83,7 +86,11 @@ def read_server(name: str, raw: dict[str, Any], environ: Mapping[str, str] = os.
             raise SetupError(f"{where}: the old SSE transport is not supported; use its streamable HTTP address.")
         # Some servers take their API key only in the query; it is redacted like those in headers.
         secrets += [value for _, value in keys_in(entry.url)]
-    return McpServer(name, entry, redaction_of([*secrets, *entry.headers.values()]))
+    # Fields without effect are dropped: entries that mean the same server are equal.
+    used = ("command", "args", "env", "cwd") if entry.url is None else ("url", "headers")
+    secrets += entry.headers.values()
+    entry = ServerEntry(timeout=entry.timeout, **{field: getattr(entry, field) for field in used})
+    return McpServer(name, entry, redaction_of(secrets))
 
 
 def _check_url(url: str, where: str) -> None:

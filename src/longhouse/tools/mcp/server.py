@@ -130,7 +130,7 @@ class ServerSession:
         try:
             return await connection.client.call_tool_mcp(name, arguments, meta={KEY: key})
         except MCPError as error:
-            if _is_too_long(error):
+            if TOO_MUCH in str(error) or f"{MOST_BYTES} byte limit" in str(error):
                 message = f"the MCP server {self.name!r} sent more than {MOST_BYTES} bytes"
                 raise McpServerAway(message, in_doubt=True) from None
             if not _is_lost(error):
@@ -266,10 +266,6 @@ class ServerSession:
             return f"it did not answer within {CONNECT_WITHIN:g} seconds"
         text = str(error).removeprefix("Client failed to connect: ") or type(error).__name__
         return clean(self._server.secrets.hide(text))[:500]
-
-
-def _is_too_long(error: MCPError) -> bool:
-    return any(words in str(error) for words in (TOO_MUCH, f"{MOST_BYTES} byte limit"))
 
 
 def _is_lost(error: MCPError) -> bool:

@@ -209,6 +209,7 @@ class StdioTransport(ClientTransport):
                 with anyio.CancelScope(shield=True):
                     await _end(process)
                 tasks.cancel_scope.cancel()
+                process._transport.close()  # type: ignore[attr-defined]
 
     async def _receive(self, source: asyncio.StreamReader, receiving: _Received) -> None:
         """Forwards messages until the server closes its output; drains the rest if there is no receiver any more."""
