@@ -108,24 +108,23 @@ def test_what_was_used_is_not_handed_down() -> None:
     assert (left.token_budget, left.tool_budget, left.time_budget) == (0, 1, 0)
 
 
-def test_all_beneath_have_one_purse_of_what_the_agent_at_the_top_leaves() -> None:
+def test_all_sub_agents_share_one_budget_of_what_the_agent_at_the_top_leaves() -> None:
     limits = Limits(max_iterations=9, max_clarifications=1, time_budget=60, tool_budget=5, token_budget=100)
     asking: list[events.Event] = [events.Replied(usage=Usage(total_tokens=30)), used("1-action-0")]
     session = at_work(*asking, returned("1-action-0", spent=Usage(total_tokens=50), calls=2), limits=limits)
     assert session.turn is not None
-    # What was used beneath is not taken from the purse twice: there it is counted by itself.
+    # What sub-agents used is not taken from the shared budget twice: there it is counted by itself.
     assert shared_budget(session.turn) == SharedBudget(tool_budget=4, token_budget=70)
     assert shared_budget(at_work().turn or session.turn) is None
-    below = told(opened("ann"), prompted("Go", root="master_1", purse=SharedBudget(token_budget=70)), started(2))
-    assert handed_down(below, MASTER, "1-action-0", "ben", AgentTask(task="Go on.")).prompted.purse == SharedBudget(
-        token_budget=70
-    )
+    shared = SharedBudget(token_budget=70)
+    sub = told(opened("ann"), prompted("Go", root="master_1", shared_budget=shared), started(2))
+    assert handed_down(sub, MASTER, "1-action-0", "ben", AgentTask(task="Go on.")).prompted.shared_budget == shared
 
 
-def test_nobody_has_more_than_is_left_in_the_purse() -> None:
+def test_nobody_has_more_than_is_left_of_the_shared_budget() -> None:
     limits = Limits(max_iterations=9, max_clarifications=1, time_budget=60, tool_budget=5)
-    purse = SharedBudget(tool_budget=9, token_budget=70)
-    left = capped_by_shared(limits, purse, calls=6, tokens=80)
+    shared = SharedBudget(tool_budget=9, token_budget=70)
+    left = capped_by_shared(limits, shared, calls=6, tokens=80)
     assert (left.tool_budget, left.token_budget, left.time_budget) == (3, 0, 60)
     left = capped_by_shared(limits, SharedBudget(), calls=6, tokens=80)
     assert (left.tool_budget, left.token_budget) == (5, None)

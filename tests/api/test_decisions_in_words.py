@@ -203,7 +203,7 @@ def test_long_arguments_are_cut_and_said_to_be() -> None:
 
 def test_what_cannot_be_approved_by_a_word_is_not_said_to_be() -> None:
     long = waiting(used("1-action-0", tool="pay", arguments="x" * 5000, approve_by=SOON))
-    for words in (decisions.words_on(long, long[0].session), long[0].session.last_words or ""):
+    for words in (decisions.words_on(long, long[0].session), long[0].session.closing_text or ""):
         assert "\nDecide at POST" in words
         assert "yes or no" not in words
 

@@ -45,7 +45,8 @@ def test_an_answer_in_words_is_the_same_as_one_through_its_tool() -> None:
     replied: list[events.Event] = [events.Replied(text="It is five."), events.Finished(answer="It is five.")]
     session = told(opened(), prompted("What time is it?"), started(2), *replied)
     assert conversation.messages_of(session) == conversation.messages_of(one_call())
-    assert conversation.spoken_in(session) == conversation.spoken_in(one_call()) == conversation.messages_of(session)
+    dialogue = conversation.dialogue_of(session)
+    assert dialogue == conversation.dialogue_of(one_call()) == conversation.messages_of(session)
 
 
 def test_real_calls_and_results_stand_between_task_and_answer() -> None:
@@ -75,7 +76,7 @@ def test_real_calls_and_results_stand_between_task_and_answer() -> None:
         {"role": "tool", "content": "Error: closed", "tool_call_id": "1-action-1", "name": "tickets.create"},
         assistant("Five."),
     ]
-    assert conversation.spoken_in(session) == [user("Time?"), assistant("Five.")]
+    assert conversation.dialogue_of(session) == [user("Time?"), assistant("Five.")]
 
 
 def test_thoughts_are_nobody_elses_business() -> None:
@@ -114,11 +115,12 @@ def test_a_question_and_its_answer_are_words_of_both_sides() -> None:
     session = told(opened(), prompted("Rain?"), started(2), events.Replied(), question)
     assert (
         conversation.messages_of(session)
-        == conversation.spoken_in(session)
+        == conversation.dialogue_of(session)
         == [user("Rain?"), assistant("Which city?")]
     )
     session = told(returned("1-action-0", "Oslo", by="user"), *answered("2-action-0", "Yes."), session=session)
-    assert conversation.spoken_in(session) == [user("Rain?"), assistant("Which city?"), user("Oslo"), assistant("Yes.")]
+    dialogue = [user("Rain?"), assistant("Which city?"), user("Oslo"), assistant("Yes.")]
+    assert conversation.dialogue_of(session) == dialogue
 
 
 def test_an_agent_that_gives_up_in_words_has_answered_and_one_that_broke_has_not() -> None:
@@ -158,6 +160,6 @@ def test_a_finishing_tool_of_ones_own_is_shown_with_the_answer_it_set() -> None:
     ]
     session = told(opened(), prompted("Take it"), started(2), *work)
     session = told(prompted("Thanks"), started(8), *answered("2-action-0", "Welcome."), session=session)
-    assert conversation.spoken_in(session) == [
+    assert conversation.dialogue_of(session) == [
         user("Take it"), assistant("Ann has it now."), user("Thanks"), assistant("Welcome."),
     ]  # fmt: skip

@@ -36,7 +36,7 @@ EXAMPLES: list[Event] = [
         ),
         version=3,
         chain="ff",
-        purse=events.SharedBudget(tool_budget=3, token_budget=0),
+        shared_budget=events.SharedBudget(tool_budget=3, token_budget=0),
         named=("ann",),
         ephemeral="ephemeral/1",
     ),
@@ -138,6 +138,12 @@ def test_the_models_key_order_is_kept_in_strings_and_in_writes() -> None:
 
 def test_a_body_that_postgres_spaced_differently_is_read_all_the_same() -> None:
     assert events.decode('{ "kind": "Finished", "v": 1, "answer": "42" }') == events.Finished(answer="42")
+
+
+def test_fields_keep_the_names_under_which_old_journals_store_them() -> None:
+    prompt = events.Prompted(trace="t", content=("x",), shared_budget=events.SharedBudget(token_budget=7))
+    assert '"purse":{"token_budget":7}' in events.encode(prompt)
+    assert '"said":4' in events.encode(events.Replied(text="Hm. ", streamed_chars=4))
 
 
 def test_a_field_that_this_version_does_not_know_is_passed_over() -> None:

@@ -11,7 +11,7 @@ from longhouse.journal.events import Fault, Output
 from longhouse.journal.fold import blank
 from longhouse.journal.messages import TextPart, User
 from longhouse.journal.session import AGENT_FAILED, MOST_LOST, Session, State, Turn
-from longhouse.journal.transcript import Heard, Step, Summary, Told, Use
+from longhouse.journal.transcript import ImportedMessages, PromptEntry, Step, Summary, Use
 from server_helpers import AGENT, BEGAN, LIMITS, opened, prompted, returned, started, told, used
 
 RUNNING = (opened(), prompted("Will it rain?"), started(2))
@@ -32,7 +32,7 @@ def test_a_blank_session_is_inited_and_has_nothing_to_do() -> None:
     assert session.state is State.INITED
     assert not session.can_move
     assert not session.is_running
-    assert session.spoken is None
+    assert session.client_text is None
 
 
 def test_opened_says_whose_the_session_is() -> None:
@@ -76,9 +76,9 @@ def test_a_started_prompt_enters_the_transcript_and_opens_a_turn() -> None:
     assert session.state is State.RESEARCHING
     assert session.queue == ()
     assert session.transcript == (
-        Told(seq=3, messages=(User(content="before"),)),
-        Heard(seq=3, content="Hello", date="2026-01-31"),
-        Heard(seq=3, content=(TextPart(text="there"),), date="2026-01-31"),
+        ImportedMessages(seq=3, messages=(User(content="before"),)),
+        PromptEntry(seq=3, content="Hello", date="2026-01-31"),
+        PromptEntry(seq=3, content=(TextPart(text="there"),), date="2026-01-31"),
     )
     assert (turn.task, turn.prompted.system, turn.chain, turn.limits) == ("Hello\n\nthere", "Be brief.", "c0", LIMITS)
     assert turn.prompted.sampling == events.Sampling(seed=7)
@@ -123,7 +123,7 @@ def test_a_question_waits_for_clarification_and_its_answer_counts() -> None:
     assert session.state is State.WAITING_FOR_CLARIFICATION
     assert not session.can_move
     assert session.is_running
-    assert session.spoken == "Which city?"
+    assert session.client_text == "Which city?"
     assert [call.call for call in session.questions] == ["1-action-0"]
     assert turn_of(session).clarifications_used == 0
     answer = events.Returned(call="1-action-0", outcome=Output(content="Oslo"), by="user", chain="c2")
@@ -207,7 +207,7 @@ def test_an_uncertain_call_waits_for_approval_until_somebody_settles_it() -> Non
     assert session.state is State.WAITING_FOR_APPROVAL
     assert not session.can_move
     lost = "A worker was lost while pay (1-action-0) ran: please say whether it happened."
-    assert session.spoken == f"{lost}\nDecide at POST /v1/sessions/{session.id}/approval."
+    assert session.client_text == f"{lost}\nDecide at POST /v1/sessions/{session.id}/approval."
     settled = told(returned("1-action-0", "paid"), session=session)
     assert settled.state is State.RESEARCHING
     assert settled.uncertain == []
@@ -257,8 +257,8 @@ def test_a_call_whose_answer_was_lost_is_a_question_that_says_why() -> None:
     assert [call.call for call in session.due_calls] == ["1-action-1"]
     session = told(returned("1-action-1"), session=session)
     assert session.state is State.WAITING_FOR_APPROVAL
-    assert session.spoken is not None
-    question, way = session.spoken.split("\n", 1)
+    assert session.client_text is not None
+    question, way = session.client_text.split("\n", 1)
     assert question == "It is not known whether pay (1-action-0) took effect: `the line broke`. Did it happen?"
     assert way.endswith("/approval.")
     again = told(events.Decided(call="1-action-0", decision="did_not_happen", by="ann"), session=session)
@@ -282,7 +282,7 @@ def test_a_decision_on_a_call_that_returned_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("end", "state", "spoken"),
+    ("end", "state", "text"),
     [
         (events.Finished(answer="Rain."), State.COMPLETED, "Rain."),
         (FAILED, State.FAILED, None),
@@ -290,9 +290,9 @@ def test_a_decision_on_a_call_that_returned_changes_nothing() -> None:
         (events.Cancelled(trace="t", by="user"), State.CANCELLED, None),
     ],
 )
-def test_a_turn_ends_and_a_new_prompt_begins_another(end: events.Event, state: State, spoken: str | None) -> None:
+def test_a_turn_ends_and_a_new_prompt_begins_another(end: events.Event, state: State, text: str | None) -> None:
     session = told(*RUNNING, events.Replied(text="hm"), end)
-    assert (session.state, session.spoken) == (state, spoken)
+    assert (session.state, session.client_text) == (state, text)
     assert not session.is_running
     assert not session.can_move
     session = told(prompted("And tomorrow?", trace="t2"), session=session)
@@ -304,42 +304,44 @@ def test_a_turn_ends_and_a_new_prompt_begins_another(end: events.Event, state: S
 
 def test_what_replies_have_said_is_what_the_client_will_resend() -> None:
     first, last = "Let me look. ", "It is noon."
-    said: list[events.Event] = [events.Replied(text=first, said=len(first)), used("1-action-0"), returned("1-action-0")]
-    end: list[events.Event] = [events.Replied(text=last, said=len(last)), events.Finished(answer=last)]
-    session = told(opened(), prompted("Time?", chain="c"), started(2), *said, *end)
-    assert session.spoken == "Let me look. \n\nIt is noon."
+    reply = events.Replied(text=first, streamed_chars=len(first))
+    end: list[events.Event] = [events.Replied(text=last, streamed_chars=len(last)), events.Finished(answer=last)]
+    began = (opened(), prompted("Time?", chain="c"), started(2))
+    session = told(*began, reply, used("1-action-0"), returned("1-action-0"), *end)
+    assert session.client_text == "Let me look. \n\nIt is noon."
     assert session.rest_mark == fingerprint.grown("c", [("assistant", "Let me look.It is noon.")])
-    partly = told(*RUNNING, events.Replied(text="So: I hope that helps.", said=3), events.Finished(answer="Noon."))
-    assert partly.spoken == "So:\n\nNoon."
+    reply = events.Replied(text="So: I hope that helps.", streamed_chars=3)
+    partly = told(*RUNNING, reply, events.Finished(answer="Noon."))
+    assert partly.client_text == "So:\n\nNoon."
 
 
 def test_a_journal_of_an_earlier_version_is_known_by_its_answers_alone() -> None:
     """It does not say what was said on the way: that was no content then, and clients do not resend it."""
-    said: list[events.Event] = [events.Replied(text="Let me look. "), used("1-action-0"), returned("1-action-0")]
-    session = told(opened(), prompted("Time?", chain="c"), started(2), *said, events.Finished(answer="Noon."))
+    step: list[events.Event] = [events.Replied(text="Let me look. "), used("1-action-0"), returned("1-action-0")]
+    session = told(opened(), prompted("Time?", chain="c"), started(2), *step, events.Finished(answer="Noon."))
     assert session.rest_mark == fingerprint.grown("c", [("assistant", "Noon.")])
     assert b'"said"' not in msgspec.json.encode(events.Replied(text="Let me look. "))
 
 
 def test_an_answer_of_the_user_begins_a_new_response() -> None:
-    session = told(*RUNNING, events.Replied(text="Hm. ", said=4), asked())
-    assert session.spoken == "Hm. \n\nWhich city?"
+    session = told(*RUNNING, events.Replied(text="Hm. ", streamed_chars=4), asked())
+    assert session.client_text == "Hm. \n\nWhich city?"
     session = told(returned("1-action-0", "Oslo", by="user", chain="c2"), session=session)
-    assert turn_of(session).said == ()
-    assert told(events.Replied(), events.Finished(answer="Rain."), session=session).spoken == "Rain."
+    assert turn_of(session).reply_texts == ()
+    assert told(events.Replied(), events.Finished(answer="Rain."), session=session).client_text == "Rain."
 
 
-WAITING = (*RUNNING, events.Replied(text="Hm.", said=3), used("1-action-0", tool="pay", approve_by=BEGAN))
+WAITING = (*RUNNING, events.Replied(text="Hm.", streamed_chars=3), used("1-action-0", tool="pay", approve_by=BEGAN))
 
 
 def test_what_is_said_while_a_call_waits_is_heard_with_its_outcome() -> None:
     aside = events.Prompted(trace="t", content=("Make it 50",), chain="c2", aside=True)
     session = told(*WAITING, aside)
     assert (session.state, session.queue) == (State.WAITING_FOR_APPROVAL, ())
-    assert (turn_of(session).chain, turn_of(session).said) == ("c2", ())
+    assert (turn_of(session).chain, turn_of(session).reply_texts) == ("c2", ())
     session = told(returned("1-action-0", "paid", by="user"), events.Replied(), session=session)
-    assert [type(entry) for entry in session.transcript] == [Heard, Step, Step]
-    assert conversation.spoken_in(session) == [
+    assert [type(entry) for entry in session.transcript] == [PromptEntry, Step, Step]
+    assert conversation.dialogue_of(session) == [
         {"role": "user", "content": "Will it rain?"}, {"role": "user", "content": "Make it 50"},
     ]  # fmt: skip
     assert len(session.steps) == 2
@@ -350,7 +352,7 @@ def test_what_is_said_while_a_call_waits_is_heard_with_its_outcome() -> None:
 @pytest.mark.parametrize("chain", ["c2", ""])
 def test_a_decision_is_a_word_of_the_client_only_where_it_was_said_in_the_chat(chain: str) -> None:
     session = told(*WAITING, events.Decided(call="1-action-0", decision="approve", by="user", chain=chain))
-    assert (turn_of(session).chain, turn_of(session).said) == (chain, ())
+    assert (turn_of(session).chain, turn_of(session).reply_texts) == (chain, ())
     unheard = told(*WAITING, events.Returned(call="1-action-0", outcome=Fault(code="denied", message="too late")))
     assert unheard.rest_mark is None
 
@@ -366,7 +368,8 @@ def test_prompts_that_arrive_during_a_turn_wait_in_order() -> None:
     assert [waiting.prompt.trace for waiting in session.queue] == ["t2", "t3"]
     session = told(events.Finished(answer="1"), started(4, trace="t2"), session=session)
     assert [waiting.prompt.trace for waiting in session.queue] == ["t3"]
-    assert [entry.content for entry in session.transcript if isinstance(entry, Heard)] == ["Will it rain?", "second"]
+    prompts = [entry.content for entry in session.transcript if isinstance(entry, PromptEntry)]
+    assert prompts == ["Will it rain?", "second"]
 
 
 def test_a_cancelled_prompt_leaves_the_queue_and_the_running_turn_goes_on() -> None:
@@ -384,7 +387,7 @@ def test_a_cancel_ends_the_turn_and_the_queued_prompts_of_its_own_trace_only() -
 
 def test_a_turn_that_has_ended_is_not_cancelled_with_a_later_prompt_of_its_trace() -> None:
     session = told(*RUNNING, events.Finished(answer="Rain."), prompted("again"), events.Cancelled(trace="t", by="user"))
-    assert (session.state, session.spoken, session.queue) == (State.COMPLETED, "Rain.", ())
+    assert (session.state, session.client_text, session.queue) == (State.COMPLETED, "Rain.", ())
 
 
 def test_a_condensed_history_is_a_summary_and_what_came_after_it() -> None:
@@ -399,7 +402,7 @@ def test_a_condensed_history_is_a_summary_and_what_came_after_it() -> None:
     )
     assert session.transcript == (
         Summary(seq=5, text="It rains."),
-        Heard(seq=7, content="And tomorrow?", date="2026-01-31"),
+        PromptEntry(seq=7, content="And tomorrow?", date="2026-01-31"),
         Step(seq=9, text="new"),
     )
 

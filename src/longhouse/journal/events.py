@@ -150,7 +150,7 @@ class Prompted(_Fact, frozen=True, kw_only=True, tag="Prompted"):
     """The rights of the calling agent."""
     budget: Limits | None = None
     """The calling agent's remaining budget: the sub-agent cannot have more."""
-    purse: SharedBudget | None = None
+    shared_budget: SharedBudget | None = msgspec.field(default=None, name="purse")
     shared: tuple[Message, ...] = ()
     """The part of the calling agent's conversation that it shares; shown in this turn only."""
     contexts: dict[str, tuple[Message, ...]] = {}
@@ -193,7 +193,7 @@ class Replied(_Fact, frozen=True, kw_only=True, tag="Replied"):
     """Structured reasoning, where the reply contained it beside the chosen tool."""
     problem: str = ""
     """Why the reply could not be parsed; the model gets this as an error message."""
-    said: int = 0
+    streamed_chars: int = msgspec.field(default=0, name="said")
     """How many leading characters of the text were streamed to the client as content."""
     finish: str = ""
     model: str = ""

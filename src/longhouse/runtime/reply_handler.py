@@ -151,7 +151,7 @@ class ReplyHandler:
             phase=self.request.phase,
             thought=verdict.thought,
             problem=verdict.problem,
-            said=reply.said,
+            streamed_chars=reply.streamed_chars,
             finish=reply.finish,
             model=reply.model,
             offered=tuple(ref for ref in refs if ref not in known),

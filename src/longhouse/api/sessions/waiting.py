@@ -39,7 +39,7 @@ class Question:
         return happened(self.call.tool, readable(self.call.doubt))
 
     @property
-    def spoken(self) -> str:
+    def text_with_agent(self) -> str:
         """The question as the top session asks it: with the name of the agent."""
         return f"{self.session.agent}: {self.text}"
 
