@@ -460,17 +460,17 @@ async def test_who_claims_twice_before_saying_so_does_not_speak_for_the_worker_t
     session = await second.advance(lease)
     assert session.state is State.WAITING_FOR_APPROVAL
     assert [one.call for one in session.uncertain] == ["1-action-0"]
-    await second.tool_runner.disclaim(session_id)
+    await second.tool_runner.record_unbegun(session_id)
     assert [one.call for one in (await journals.load(db, session_id)).uncertain] == ["1-action-0"]
     assert len(made.pay.times) == 1
     await made.ends()
 
 
-async def test_what_had_begun_is_not_disclaimed(db: Database) -> None:
+async def test_what_had_begun_is_not_recorded_as_unbegun(db: Database) -> None:
     made = await payment_taken_over(db)
-    await made.room.engine.tool_runner.disclaim(made.session_id)
+    await made.room.engine.tool_runner.record_unbegun(made.session_id)
     # Nor by somebody who never had it, and so never began it.
-    await made.room.another("w3").tool_runner.disclaim(made.session_id)
+    await made.room.another("w3").tool_runner.record_unbegun(made.session_id)
     session = await journals.load(db, made.session_id)
     assert [one.call for one in session.uncertain] == ["1-action-0"]
     await made.ends()

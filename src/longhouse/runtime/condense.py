@@ -109,19 +109,19 @@ async def _summary(past: Session, template: Template, model: Model) -> tuple[str
         temperature=policy.temperature,
         max_tokens=policy.max_tokens,
     )
-    said: list[str] = []
+    parts: list[str] = []
     usage: Usage | None = None
     try:
         async with asyncio.timeout(WITHIN), aclosing(model.stream(body)) as deltas:
             async for delta in deltas:
-                said.append(delta.text)
+                parts.append(delta.text)
                 usage = delta.usage or usage
     except TimeoutError:
         late = ProviderError(f"the model wrote no summary within {WITHIN:g} seconds", retryable=True)
         raise paid_for(late, usage) from None
     except ProviderError as error:
         raise paid_for(error, usage) from error.__cause__
-    summary = clean("".join(said)).strip()
+    summary = clean("".join(parts)).strip()
     if not summary:
         raise paid_for(ProviderError("the model summarised with nothing", retryable=True), usage)
     return _cut(summary, int(LONGEST * policy.context_tokens)), usage

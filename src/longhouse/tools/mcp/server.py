@@ -238,7 +238,7 @@ class ServerSession:
         try:
             changes = await stack.enter_async_context(listen(client.session, tools_list_changed=True))
         except MCPError as error:
-            self._tell_unsubscribed(error)
+            self._log_unsubscribed(error)
             return
         following = asyncio.create_task(self._follow(connection, changes))
         stack.callback(following.cancel)
@@ -248,9 +248,9 @@ class ServerSession:
             async for _ in changes:
                 connection.update(changed=True)
         except SubscriptionLost as error:
-            self._tell_unsubscribed(error)
+            self._log_unsubscribed(error)
 
-    def _tell_unsubscribed(self, error: Exception) -> None:
+    def _log_unsubscribed(self, error: Exception) -> None:
         message = "an MCP server has refused or ended the subscription to changes"
         log.info("mcp_changes_unavailable", message=message, server=self.name, reason=self._words(error))
 
