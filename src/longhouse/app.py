@@ -335,10 +335,10 @@ async def _check(setup: Configured, catalog: Catalog) -> None:
         wrong += [f"{template.ref}: {field} has no {what}" for field, what in template.prompt_pack.gaps.items()]
         if AgentRegistry.get(template.base_agent_class) is None:
             wrong.append(f"{template.ref}: no agent class {template.base_agent_class!r}")
-        elif says := await required_tools_problem(catalog, template, LOCAL.owner):
+        elif problem := await required_tools_problem(catalog, template, LOCAL.owner):
             last = template.tool_policy.required[-1:]
-            if not any(files.add_tool_mistake(template.name, tool, says) for tool in last):
-                wrong.append(f"{template.ref}: {says}")
+            if not any(files.add_tool_mistake(template.name, tool, problem) for tool in last):
+                wrong.append(f"{template.ref}: {problem}")
     files.mistakes.refuse()
     if wrong:
         raise SetupError(f"Some templates cannot work as they are: {'; '.join(wrong)}.")

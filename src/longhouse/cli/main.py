@@ -210,12 +210,12 @@ def _on_end(leave: Callable[[], None]) -> None:
     """SIGTERM and SIGINT start a graceful shutdown; a second SIGINT ends the process at once."""
     loop = asyncio.get_running_loop()
 
-    def heard() -> None:
+    def on_signal() -> None:
         leave()
         loop.remove_signal_handler(signal.SIGINT)
 
     for name in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(name, heard)
+        loop.add_signal_handler(name, on_signal)
 
 
 def _refuse_easy_key(host: str, key: str) -> None:

@@ -13,7 +13,7 @@ from longhouse.api import auth, streaming, wire
 from longhouse.api.json_route import strict_router
 from longhouse.api.pagination import Omittable, YesOrNo
 from longhouse.api.sessions.cursor import BEGINNING, SessionCursor, cursor_of
-from longhouse.api.sessions.routes import SESSION, Held
+from longhouse.api.sessions.routes import SESSION_PATH, Held
 from longhouse.api.sessions.tail import Seen, follow
 from longhouse.api.sessions.tree_reader import SubagentEvent, TreeReader
 from longhouse.api.sessions.waiting import waiting_status
@@ -44,7 +44,7 @@ class Following(wire.Strict):
 LastEventId = Annotated[Omittable[str], Header(alias="Last-Event-ID", description="The same; it wins over `after`")]
 
 
-@router.get(f"{SESSION}/events")
+@router.get(f"{SESSION_PATH}/events")
 async def get_events(
     caller: auth.User,
     sessions: Held,
@@ -145,14 +145,14 @@ def _pieces(cursor: SessionCursor, items: Iterable[Seen | SubagentEvent]) -> Ite
                 yield _delta(item)
             case Recorded():
                 cursor.seen_heads[cursor.root] = item.seq
-                yield fact(cursor.root, item, cursor.id)
+                yield encode_event(cursor.root, item, cursor.id)
             case SubagentEvent():
                 cursor.seen_heads[item.session] = item.record.seq
                 if item.shown:
                     yield streaming.named(item.shown["event"], item.shown, cursor.id)
 
 
-def fact(session_id: str, record: Recorded, event_id: str) -> bytes:
+def encode_event(session_id: str, record: Recorded, event_id: str) -> bytes:
     """An event of the journal, with the id to resume from."""
     value = {
         "seq": record.seq,

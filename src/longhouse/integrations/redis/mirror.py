@@ -182,7 +182,7 @@ class Mirror(Projector):
         async for field, _ in self._redis.hscan_iter(self._hash, match="*subagent:*/*", count=SCAN_COUNT):
             name = _bytes(field).decode()
             plain, _, label = name.rpartition("/")
-            if any(trace.had(label) for trace in labelled.get(plain, ())):
+            if any(trace.has_label(label) for trace in labelled.get(plain, ())):
                 yield name
 
     async def _delete(self, names: Iterable[str]) -> None:

@@ -53,13 +53,13 @@ class Tools(VersionRepository[ToolDescriptor]):
     def __init__(self, db: Database) -> None:
         super().__init__(db, "tool", ToolDescriptor)
 
-    def _said(self, content: dict[str, Any]) -> dict[str, Any]:
+    def _digest_content(self, content: dict[str, Any]) -> dict[str, Any]:
         return tool_descriptor.comparable(content)
 
-    def _kept(self, content: dict[str, Any]) -> dict[str, Any]:
+    def _to_row(self, content: dict[str, Any]) -> dict[str, Any]:
         return tool_descriptor.stored(content)
 
-    def _lifted(self, row: dict[str, Any]) -> dict[str, Any]:
+    def _from_row(self, row: dict[str, Any]) -> dict[str, Any]:
         return tool_descriptor.lifted(row)
 
 

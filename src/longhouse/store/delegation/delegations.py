@@ -184,7 +184,7 @@ def outcome_of(session: Session, turn: Turn) -> Outcome:
 async def _once(
     db: Database, session: Session, append_id: uuid.UUID, write: Callable[[Transaction], Awaitable[T]]
 ) -> T:
-    """Runs the transaction. Raises Written if an earlier try was committed: the caller then reads the journal."""
+    """Runs the transaction. DelegationWritten: an earlier try was committed, and the caller reads the journal."""
     try:
         return await db.together(write)
     except asyncpg.UniqueViolationError as error:

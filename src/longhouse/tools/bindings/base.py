@@ -55,5 +55,5 @@ def class_binding(cls: type[BaseTool], descriptor: ToolDescriptor | None = None)
 
 def unfit(tool: str, error: pydantic.ValidationError) -> Fault:
     """A fault for the model that says why the arguments are refused."""
-    problems = [f"{'.'.join(map(str, where)) or 'arguments'}: {says}" for where, says in explain(error)[:5]]
+    problems = [f"{'.'.join(map(str, where)) or 'arguments'}: {problem}" for where, problem in explain(error)[:5]]
     return Fault(code="bad_arguments", message=f"the arguments of {tool} do not fit: {'; '.join(problems)}")
