@@ -37,7 +37,7 @@ router = strict_router("Sessions", auth.user)
 class Following(wire.Strict):
     after: str = Field(BEGINNING, description="Continue after the event with this id")
     until: Literal["rest", "never"] = Field("rest", description="Close when nobody can move, or never")
-    tree: YesOrNo = Field("false", description="Also what the agents beneath do")
+    tree: YesOrNo = Field("false", description="Also what the sub-agents do")
     deltas: YesOrNo = Field("true", description="Also what is being written")
 
 
