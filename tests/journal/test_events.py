@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from longhouse.errors import UnknownShape
 from longhouse.journal import events
-from longhouse.journal.events import Event, Lift
+from longhouse.journal.events import Event, Upgrade
 from longhouse.journal.messages import Assistant, Function, ImagePart, ImageUrl, TextPart, ToolCall, ToolResult, User
 
 # One of each kind, every field away from its default.
@@ -173,19 +173,19 @@ def test_a_shape_that_is_not_known_is_said_to_be_unknown(body: str) -> None:
 
 
 @contextmanager
-def lifting(kind: str, version: int, lift: Lift) -> Iterator[None]:
-    events.LIFTS[(kind, version)] = lift
+def upgrading(kind: str, version: int, upgrade: Upgrade) -> Iterator[None]:
+    events.UPGRADES[(kind, version)] = upgrade
     try:
         yield
     finally:
-        del events.LIFTS[(kind, version)]
+        del events.UPGRADES[(kind, version)]
 
 
-def test_an_old_shape_is_lifted_step_by_step_to_the_newest() -> None:
+def test_an_old_shape_is_upgraded_step_by_step_to_the_newest() -> None:
     old = '{"v":-1,"kind":"Finished","words":"42"}'
     with (
-        lifting("Finished", -1, lambda body: {"kind": body["kind"], "text": body["words"]}),
-        lifting("Finished", 0, lambda body: {"kind": body["kind"], "answer": body["text"]}),
+        upgrading("Finished", -1, lambda body: {"kind": body["kind"], "text": body["words"]}),
+        upgrading("Finished", 0, lambda body: {"kind": body["kind"], "answer": body["text"]}),
     ):
         assert events.decode(old) == events.Finished(answer="42")
         assert events.decode('{"v":0,"kind":"Finished","text":"42"}') == events.Finished(answer="42")

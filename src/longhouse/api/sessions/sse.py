@@ -81,7 +81,7 @@ async def events_of(
     with bus.subscribed(top) as subscription:
         # A draft is sent after the events that its step is based on, even if they were appended during this read.
         while (items := await _so_far(db, cursor, reader)) or ((draft := bus.draft(top)) and draft.after > cursor.seq):
-            watch.see(items)
+            watch.add(items)
             if pieces := b"".join(_pieces(cursor, items)):
                 yield pieces
         is_over = await watch.is_over()
@@ -93,7 +93,7 @@ async def events_of(
             batch = hints if deltas else [item for item in hints if not isinstance(item, Fragment)]
             if hints and not batch:
                 continue
-            watch.see(batch)
+            watch.add(batch)
             pieces = b"".join(_pieces(cursor, await reader.since(batch) if reader else batch))
             silent = silent if hints else silent + 1
             if pieces or silent * beat >= streaming.HEARTBEAT_EVERY:
@@ -120,7 +120,7 @@ class _Watch:
         self._session = session
         self._has_subagents = has_subagents
 
-    def see(self, items: Iterable[Seen | SubagentEvent]) -> None:
+    def add(self, items: Iterable[Seen | SubagentEvent]) -> None:
         if self._session:
             head = self._session.head
             new = (item for item in items if isinstance(item, Recorded) and item.seq > head)

@@ -213,7 +213,7 @@ class Mirror(Projector):
     async def _copy(self, rows: Sequence[ProjectionRow]) -> _Copy:
         """The whole history of a sub-agent, or the dialogue of all root sessions of one conversation."""
         first, sessions = rows[0], [await self._fold(row) for row in rows]
-        messages = plain.messages_of(sessions[0]) if first.side == "sub" else await self._spoken_messages(sessions)
+        messages = plain.messages_of(sessions[0]) if first.side == "sub" else await self._dialogue(sessions)
         return _Copy(
             key=_key_of(first),
             messages=imported.last(messages, await self._max_messages(rows)),
@@ -226,7 +226,7 @@ class Mirror(Projector):
         found = [await self._catalog.templates.find(agent) for agent in {row.agent for row in rows}]
         return max((one.memory_policy.max_history for one in found if one), default=self._max_history)
 
-    async def _spoken_messages(self, sessions: Sequence[Session]) -> list[dict[str, Any]]:
+    async def _dialogue(self, sessions: Sequence[Session]) -> list[dict[str, Any]]:
         """The dialogue of all sessions in order of time. Later imports repeat it, and are left out."""
         if len(sessions) == 1:
             return plain.dialogue_of(sessions[0])

@@ -57,10 +57,10 @@ class Tools(VersionRepository[ToolDescriptor]):
         return tool_descriptor.comparable(content)
 
     def _to_row(self, content: dict[str, Any]) -> dict[str, Any]:
-        return tool_descriptor.stored(content)
+        return tool_descriptor.to_row(content)
 
     def _from_row(self, row: dict[str, Any]) -> dict[str, Any]:
-        return tool_descriptor.lifted(row)
+        return tool_descriptor.from_row(row)
 
 
 class Templates(VersionRepository[Template]):
