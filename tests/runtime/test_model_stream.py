@@ -21,7 +21,7 @@ from longhouse.store.database import Database
 from longhouse.tools.builtin.clock import ClockTool
 from longhouse.tools.builtin.dialogue import FinalAnswerTool
 from longhouse.tools.builtin.planning import ReasoningTool
-from server_helpers import opened, prompted, returned, started, told, used
+from server_helpers import folded, opened, prompted, returned, started, used
 
 CLOCK, REASONING, ANSWER = ClockTool.described(), ReasoningTool.described(), FinalAnswerTool.described()
 NOON = call("finalanswertool", answer="Noon.", status="completed")
@@ -40,7 +40,7 @@ def request_of(agent: str, *offered: Tool, session: Session | None = None, can: 
 
 
 def begun(*new: Any) -> Session:
-    return told(opened(), prompted("What time is it?"), started(2), *new)
+    return folded(opened(), prompted("What time is it?"), started(2), *new)
 
 
 async def heard(db: Database, request: Request, says: Say, *, shows_answer: bool = True) -> tuple[Shown, Reply]:
@@ -88,7 +88,7 @@ async def test_text_is_content_as_it_comes_although_a_call_may_follow(db: Databa
 async def test_text_is_kept_back_only_where_a_format_was_asked_for(db: Database) -> None:
     for asked, expected in (("json_object", []), ("text", [("content", "{}")])):
         sampling = Sampling(response_format=json.dumps({"type": asked}))
-        session = told(opened(), prompted("What time is it?", sampling=sampling), started(2))
+        session = folded(opened(), prompted("What time is it?", sampling=sampling), started(2))
         shown, reply = await heard(db, request_of("ToolCallingAgent", CLOCK, session=session), say("{}"))
         assert (shown, reply.text, reply.streamed_chars) == (expected, "{}", 2 * len(expected))
         without = request_of("ToolCallingAgent", session=session)
