@@ -18,8 +18,7 @@ from longhouse.models.http_client import open_endpoint
 from longhouse.models.openai import OpenAIModel
 from longhouse.models.probe import ProbeFinding, probe, report
 from longhouse.tools.toolbox import Toolbox
-from server_helpers import House, Serving, launched_words, opened, prompted, started
-from server_helpers import folded
+from server_helpers import House, Serving, folded, launched_words, opened, prompted, started
 
 CAN = Abilities(forced_tool_choice=False, parallel_tool_calls=False, json_schema=True)
 """What the probe finds of this server with this model, whose chat template knows no tools."""

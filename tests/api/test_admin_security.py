@@ -139,7 +139,9 @@ async def test_what_is_searched_for_follows_the_policy_over_it(serving: Serving)
             ({"enabled": False}, False),
         ):
             assert (await asked(Client(house), "PUT", "clocktool", said))[0] == 200
-            assert is_found or "clocktool" not in await offered_after(house, "seeker"), "also before the index has followed"
+            assert is_found or "clocktool" not in await offered_after(house, "seeker"), (
+                "also before the index has followed"
+            )
             async with asyncio.timeout(20):
                 while (await is_listed(house, "seeker", "clocktool")) is not is_found:
                     await asyncio.sleep(0.05)

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
-from test_approval import TRANSFER, TransferTool, bank, decide
-from test_approval import last_message
+from test_approval import TRANSFER, TransferTool, bank, decide, last_message
 
 from longhouse.agents.builtin import BUILT_IN
 from longhouse.agents.template import Template, ToolPolicy
