@@ -385,7 +385,7 @@ def open_tools(session: Session, template: Template, tools: Sequence[Tool], now:
     return [tool for tool in tools if now_open.includes(tool)]
 
 
-def told(
+def folded(
     *new: events.Event,
     session: Session | None = None,
     since: datetime | None = None,

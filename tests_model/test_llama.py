@@ -18,8 +18,7 @@ from longhouse.models.http_client import open_endpoint
 from longhouse.models.openai import OpenAIModel
 from longhouse.models.probe import ProbeFinding, probe, report
 from longhouse.tools.toolbox import Toolbox
-from server_helpers import House, Serving, launched_words, opened, prompted, started
-from server_helpers import told as journaled
+from server_helpers import House, Serving, folded, launched_words, opened, prompted, started
 
 CAN = Abilities(forced_tool_choice=False, parallel_tool_calls=False, json_schema=True)
 """What the probe finds of this server with this model, whose chat template knows no tools."""
@@ -123,7 +122,7 @@ async def test_the_grammar_takes_the_schema_of_every_built_in_tool(llama: Llama)
     toolbox = Toolbox(TOOLS)
     tools = [tool for cls in TOOLS if (tool := toolbox.find(cls.tool_name))]
     assert len(tools) == len(TOOLS)
-    session = journaled(opened(), prompted("Well?"), started(2))
+    session = folded(opened(), prompted("Well?"), started(2))
     unions = [tools[start : start + MOST_TOOLS] for start in range(0, len(tools), MOST_TOOLS)]
     unions += [tools[-MOST_TOOLS:], *([tool] for tool in tools)]
     for union in unions:

@@ -26,7 +26,7 @@ from longhouse.catalog.sources import publish_classes, publish_templates
 from longhouse.catalog.validation import CatalogValidator
 from longhouse.config.effective import Configured, configure
 from longhouse.errors import SetupError
-from longhouse.integrations.agent_log_files import LogFolder
+from longhouse.integrations.agent_log import LogFolder
 from longhouse.models import embedding_table
 from longhouse.models.demo import scene
 from longhouse.models.embeddings import WITHIN, EndpointEmbedder
@@ -336,10 +336,10 @@ async def _check(setup: Configured, catalog: Catalog) -> None:
         wrong += [f"{template.ref}: {field} has no {what}" for field, what in template.prompt_pack.gaps.items()]
         if AgentRegistry.get(template.base_agent_class) is None:
             wrong.append(f"{template.ref}: no agent class {template.base_agent_class!r}")
-        elif says := await required_tools_problem(catalog, template, LOCAL.owner):
+        elif problem := await required_tools_problem(catalog, template, LOCAL.owner):
             last = template.tool_policy.required[-1:]
-            if not any(files.add_tool_mistake(template.name, tool, says) for tool in last):
-                wrong.append(f"{template.ref}: {says}")
+            if not any(files.add_tool_mistake(template.name, tool, problem) for tool in last):
+                wrong.append(f"{template.ref}: {problem}")
     files.mistakes.refuse()
     if wrong:
         raise SetupError(f"Some templates cannot work as they are: {'; '.join(wrong)}.")

@@ -38,7 +38,7 @@ class Settings(BaseSettings):
             super().__init__(**given)
         except ValidationError as error:
             # The message leaves out the values, which may be secrets.
-            wrong = (f"{PREFIX}{where[0]}".upper() + f": {says}" for where, says in explain(error))
+            wrong = (f"{PREFIX}{where[0]}".upper() + f": {problem}" for where, problem in explain(error))
             raise SetupError("; ".join(wrong)) from None
 
     config_file: File = Path("config.yaml")

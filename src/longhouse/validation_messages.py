@@ -48,8 +48,8 @@ def _sentence(one: Mapping[str, Any], model: Any, words: Mapping[str, str]) -> s
         return unknown_field(str(one["loc"][-1]), _fields(model, one["loc"][:-1]))
     if one["type"] == "string_pattern_mismatch" and "http" in one["ctx"]["pattern"]:
         return ADDRESS
-    says = words.get(one["type"]) or str(one["msg"]).removeprefix("Value error, ")
-    return says[:LONGEST].rstrip(".")
+    problem = words.get(one["type"]) or str(one["msg"]).removeprefix("Value error, ")
+    return problem[:LONGEST].rstrip(".")
 
 
 def _fields(model: Any, path: Where) -> list[str]:

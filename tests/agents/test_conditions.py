@@ -11,7 +11,7 @@ from longhouse.agents.template import Availability, ExecutionPolicy, Rules, Stag
 from longhouse.agents.tool import Tool
 from longhouse.journal import events
 from longhouse.journal.session import Session
-from server_helpers import BEGAN, open_tools, opened, prompted, returned, started, told, used
+from server_helpers import BEGAN, folded, open_tools, opened, prompted, returned, started, used
 
 NOW = BEGAN + timedelta(seconds=10)
 FACTS: dict[str, Any] = {
@@ -111,7 +111,7 @@ def test_stages_may_have_names_in_any_language() -> None:
 
 
 def session_of(*new: events.Event) -> Session:
-    return told(opened(), prompted("x"), started(2), *new)
+    return folded(opened(), prompted("x"), started(2), *new)
 
 
 def facts_of(session: Session, template: Template, now: datetime) -> conditions.Facts:

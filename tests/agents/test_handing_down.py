@@ -28,13 +28,13 @@ from longhouse.journal import events
 from longhouse.journal.events import Fault, Limits, Rights, SharedBudget, Usage
 from longhouse.journal.messages import Assistant, User
 from longhouse.journal.session import Session
-from server_helpers import LIMITS, opened, prompted, returned, started, told, used
+from server_helpers import LIMITS, folded, opened, prompted, returned, started, used
 
 MASTER = Template(name="master")
 
 
 def at_work(*new: events.Event, limits: Limits = LIMITS) -> Session:
-    return told(opened("master"), prompted("Go"), started(2, limits=limits), *new)
+    return folded(opened("master"), prompted("Go"), started(2, limits=limits), *new)
 
 
 def test_a_template_is_a_tool_that_takes_a_task() -> None:
@@ -90,7 +90,7 @@ def test_a_task_takes_along_trace_depth_root_rights_and_what_is_left() -> None:
 
 
 def test_the_root_of_a_task_stays_the_root_further_down() -> None:
-    session = told(opened("ann"), prompted("Go", depth=2, root="master_1"), started(2))
+    session = folded(opened("ann"), prompted("Go", depth=2, root="master_1"), started(2))
     prompt = handed_down(session, MASTER, "1-action-0", "ben", AgentTask(task="Go on.")).prompted
     assert (prompt.depth, prompt.root) == (3, "master_1")
 
@@ -102,37 +102,36 @@ def test_what_was_used_is_not_handed_down() -> None:
     assert session.turn is not None
     left = remaining(session.turn, session.turn.started_at + timedelta(seconds=20))
     assert (left.token_budget, left.tool_budget, left.time_budget) == (40, 4, 40)
-    spent = told(returned("1-action-0", spent=Usage(total_tokens=90), calls=3), session=session)
+    spent = folded(returned("1-action-0", spent=Usage(total_tokens=90), calls=3), session=session)
     assert spent.turn is not None
     left = remaining(spent.turn, spent.turn.started_at + timedelta(seconds=61))
     assert (left.token_budget, left.tool_budget, left.time_budget) == (0, 1, 0)
 
 
-def test_all_beneath_have_one_purse_of_what_the_agent_at_the_top_leaves() -> None:
+def test_all_sub_agents_share_one_budget_of_what_the_agent_at_the_top_leaves() -> None:
     limits = Limits(max_iterations=9, max_clarifications=1, time_budget=60, tool_budget=5, token_budget=100)
     asking: list[events.Event] = [events.Replied(usage=Usage(total_tokens=30)), used("1-action-0")]
     session = at_work(*asking, returned("1-action-0", spent=Usage(total_tokens=50), calls=2), limits=limits)
     assert session.turn is not None
-    # What was used beneath is not taken from the purse twice: there it is counted by itself.
+    # What sub-agents used is not taken from the shared budget twice: there it is counted by itself.
     assert shared_budget(session.turn) == SharedBudget(tool_budget=4, token_budget=70)
     assert shared_budget(at_work().turn or session.turn) is None
-    below = told(opened("ann"), prompted("Go", root="master_1", purse=SharedBudget(token_budget=70)), started(2))
-    assert handed_down(below, MASTER, "1-action-0", "ben", AgentTask(task="Go on.")).prompted.purse == SharedBudget(
-        token_budget=70
-    )
+    shared = SharedBudget(token_budget=70)
+    sub = folded(opened("ann"), prompted("Go", root="master_1", shared_budget=shared), started(2))
+    assert handed_down(sub, MASTER, "1-action-0", "ben", AgentTask(task="Go on.")).prompted.shared_budget == shared
 
 
-def test_nobody_has_more_than_is_left_in_the_purse() -> None:
+def test_nobody_has_more_than_is_left_of_the_shared_budget() -> None:
     limits = Limits(max_iterations=9, max_clarifications=1, time_budget=60, tool_budget=5)
-    purse = SharedBudget(tool_budget=9, token_budget=70)
-    left = capped_by_shared(limits, purse, calls=6, tokens=80)
+    shared = SharedBudget(tool_budget=9, token_budget=70)
+    left = capped_by_shared(limits, shared, calls=6, tokens=80)
     assert (left.tool_budget, left.token_budget, left.time_budget) == (3, 0, 60)
     left = capped_by_shared(limits, SharedBudget(), calls=6, tokens=80)
     assert (left.tool_budget, left.token_budget) == (5, None)
 
 
 def test_who_is_named_by_the_client_is_another_agent_for_this_request_whoever_calls_it() -> None:
-    top = told(
+    top = folded(
         events.Opened(agent="master", version=1, owner="local", conversation="c", label="ephemeral/1"),
         prompted("Go", contexts={"ben": (User(content="I am"),)}),
         started(2),
@@ -142,7 +141,7 @@ def test_who_is_named_by_the_client_is_another_agent_for_this_request_whoever_ca
     assert named.prompted.prior == (User(content="I am"),)
     unnamed = handed_down(top, MASTER, "1-action-0", "ann", AgentTask(task="Who?"))
     assert (unnamed.label, unnamed.brings_history, unnamed.prompted.contexts) == ("", False, {})
-    further = told(opened("ann"), msgspec.structs.replace(unnamed.prompted, root="master_1"), started(2))
+    further = folded(opened("ann"), msgspec.structs.replace(unnamed.prompted, root="master_1"), started(2))
     through = handed_down(further, MASTER, "1-action-0", "ben", AgentTask(task="Who?"))
     assert (through.label, through.brings_history) == ("ephemeral/1", True)
 
@@ -185,11 +184,11 @@ def test_rights_only_narrow(above: Rights, denylist: tuple[str, ...], level: str
 
 
 def test_what_is_shared_is_what_was_said_and_no_work() -> None:
-    first = told(
+    first = folded(
         opened("master"), prompted("one"), started(2), events.Replied(), used("1-action-0"), returned("1-action-0"),
         events.Replied(text="two"), events.Finished(answer="two"),
     )  # fmt: skip
-    session = told(prompted("three"), started(9), session=first)
+    session = folded(prompted("three"), started(9), session=first)
     assert shared_messages(session, 0) == ()
     assert shared_messages(session, 2) == (Assistant(content="two"), User(content="three"))
     assert shared_messages(session, 9) == (User(content="one"), Assistant(content="two"), User(content="three"))

@@ -10,7 +10,7 @@ from longhouse.agents.template import DEFAULT_AVAILABILITY, Availability, Rules,
 from longhouse.agents.tool import Tool
 from longhouse.journal import events
 from longhouse.journal.session import Session, Turn
-from server_helpers import BEGAN, open_tools, opened, prompted, returned, started, told, used
+from server_helpers import BEGAN, folded, open_tools, opened, prompted, returned, started, used
 
 WORK = Tool(name="work", description="", schema={})
 ASK = Tool(name="ask", description="", schema={}, asks=True)
@@ -22,7 +22,7 @@ STARTED_AT = BEGAN + timedelta(seconds=2)
 
 def session_of(*new: events.Event, **limits: Any) -> Session:
     chosen = events.Limits(**{"max_iterations": 3, "max_clarifications": 1, "time_budget": 100, **limits})
-    return told(opened(), prompted("x"), started(2, limits=chosen), *new)
+    return folded(opened(), prompted("x"), started(2, limits=chosen), *new)
 
 
 def turn(*new: events.Event, **limits: Any) -> Turn:
@@ -81,12 +81,12 @@ def test_time_closes_tools_and_twice_the_time_ends_the_turn(seconds: float, is_s
 
 def test_waiting_for_a_person_costs_no_time() -> None:
     limits = events.Limits(max_iterations=5, max_clarifications=3, time_budget=100)
-    asking = told(
+    asking = folded(
         opened(), prompted("x"), started(2, limits=limits),
         events.Replied(), used("1-action-0", call_kind="ask", question="?"),
     )  # fmt: skip
     answered_at = BEGAN + timedelta(days=1)
-    answered = told(returned("1-action-0"), session=asking, since=answered_at)
+    answered = folded(returned("1-action-0"), session=asking, since=answered_at)
     assert answered.turn is not None
     assert rules.worked_seconds(answered.turn, answered_at) == 2
     assert rules.spent(answered.turn, answered_at + timedelta(seconds=97)) is None
@@ -97,7 +97,7 @@ def test_waiting_for_a_person_costs_no_time() -> None:
 def test_the_work_of_others_is_time_but_never_more_than_has_passed(worked: tuple[float, ...], counted: int) -> None:
     calls = [f"1-action-{nth}" for nth in range(len(worked))]
     limits = events.Limits(max_iterations=5, max_clarifications=3, time_budget=40)
-    asking = told(
+    asking = folded(
         opened(), prompted("x"), started(2, limits=limits),
         events.Replied(), *(used(call, call_kind="agent") for call in calls), every=timedelta(0),
     )  # fmt: skip
@@ -105,7 +105,7 @@ def test_the_work_of_others_is_time_but_never_more_than_has_passed(worked: tuple
     outcomes = [
         returned(call, spent=events.Usage(total_tokens=7), seconds=one) for call, one in zip(calls, worked, strict=True)
     ]
-    turn = told(*outcomes, session=asking, since=back, every=timedelta(0)).turn
+    turn = folded(*outcomes, session=asking, since=back, every=timedelta(0)).turn
     assert turn is not None
     assert rules.worked_seconds(turn, back) == counted
     assert (rules.spent(turn, back) is not None) == (counted >= 40)
@@ -139,9 +139,9 @@ def test_a_question_nobody_answered_is_not_counted() -> None:
 
 def test_limits_belong_to_the_turn_and_not_to_the_session() -> None:
     limits = events.Limits(max_iterations=3, max_clarifications=1, time_budget=100)
-    session = told(opened(), prompted("x"), started(2, limits=limits), *steps(3), events.Finished(answer="a"))
-    session = told(prompted("y", trace="t2"), session=session)
-    session = told(started(session.head, trace="t2", limits=limits), session=session)
+    session = folded(opened(), prompted("x"), started(2, limits=limits), *steps(3), events.Finished(answer="a"))
+    session = folded(prompted("y", trace="t2"), session=session)
+    session = folded(started(session.head, trace="t2", limits=limits), session=session)
     assert session.turn is not None
     assert session.iteration == 3
     assert open_tools(session, TEMPLATE, TOOLS, session.turn.started_at) == TOOLS

@@ -8,7 +8,7 @@ from longhouse.agents.strategies.structured import SGRAgent
 from longhouse.agents.template import Abilities, LLMPolicy, Template, ToolPolicy
 from longhouse.agents.tool import Tool
 from longhouse.journal.events import Sampling
-from server_helpers import opened, prompted, started, told
+from server_helpers import folded, opened, prompted, started
 
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}, "content": {"type": "string"}}}
 WRITE = Tool(name="createfiletool", description="Write a file.", schema=SCHEMA, effect="idempotent")
@@ -16,7 +16,7 @@ END = Tool(name="finalanswertool", description="End.", schema={"type": "object",
 TEMPLATE = Template(
     name="thinker", base_agent_class="SGRAgent", tool_policy=ToolPolicy(allowlist=("createfiletool", "finalanswertool"))
 )
-SESSION = told(opened(), prompted("Write it down"), started(2))
+SESSION = folded(opened(), prompted("Write it down"), started(2))
 WHOLE = json.dumps(
     {"function": {"tool_name_discriminator": "createfiletool", "path": "a.md", "content": "a long text " * 20}}
 )
@@ -68,7 +68,7 @@ def test_a_reply_nested_without_end_is_a_problem_and_no_thought() -> None:
 
 def test_the_clients_format_is_for_answers_and_does_not_replace_the_structure_of_a_step() -> None:
     asked = Sampling(response_format='{"type":"json_schema","json_schema":{"name":"mine","schema":{"type":"object"}}}')
-    session = told(opened(), prompted("Write it down", sampling=asked), started(2))
+    session = folded(opened(), prompted("Write it down", sampling=asked), started(2))
     less = replace(TEMPLATE, llm_policy=LLMPolicy(can=Abilities(json_schema=False)))
     for template, tools in ((TEMPLATE, [WRITE, END]), (less, [WRITE, END]), (less, [])):
         sent = bytes(SGRAgent().propose(session, template, tools).body.response_format)

@@ -15,7 +15,7 @@ from longhouse.agents.tool import Tool, wire_names
 from longhouse.journal import events
 from longhouse.journal.events import ProviderCall
 from longhouse.journal.session import Session
-from server_helpers import opened, prompted, returned, started, told, used
+from server_helpers import folded, opened, prompted, returned, started, used
 
 AGENT = ToolCallingAgent()
 CLOCK = Tool(name="clocktool", description="Tell the time.", schema={"type": "object", "properties": {}})
@@ -29,7 +29,7 @@ TEMPLATE = Template(
 
 
 def session_of(*new: events.Event, **prompt: Any) -> Session:
-    return told(opened(), prompted("Will it rain?", **prompt), started(2), *new)
+    return folded(opened(), prompted("Will it rain?", **prompt), started(2), *new)
 
 
 def sent(request: Request) -> dict[str, object]:

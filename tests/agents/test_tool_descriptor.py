@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from longhouse.agents.tool_descriptor import DEFAULTS, RuntimeBinding, ToolDescriptor, lifted, stored
+from longhouse.agents.tool_descriptor import DEFAULTS, RuntimeBinding, ToolDescriptor, from_row, to_row
 from longhouse.journal.events import Effect
 
 SCHEMA = {"type": "object", "properties": {"amount": {"type": "integer"}}}
@@ -81,17 +81,17 @@ REMOTE = {"name": "pay", "runtime_binding": {"remote_endpoint": "https://example
 
 def test_a_row_has_every_field_as_older_releases_read_it() -> None:
     for told in (CLASS, REMOTE):
-        row = stored({**told, **dict.fromkeys(DEFAULTS)})
+        row = to_row({**told, **dict.fromkeys(DEFAULTS)})
         assert {name: row[name] for name in DEFAULTS} == DEFAULTS
-        assert lifted(row) == ({**told, **dict.fromkeys(DEFAULTS)} if told is CLASS else {**told, **DEFAULTS})
+        assert from_row(row) == ({**told, **dict.fromkeys(DEFAULTS)} if told is CLASS else {**told, **DEFAULTS})
 
 
 def test_what_was_said_is_told_from_what_was_not_also_where_it_is_the_default() -> None:
     said = {**CLASS, "input_schema": None, "timeout": 60.0, "max_output": None, "needs_approval": False}
-    assert lifted(stored(said)) == said
+    assert from_row(to_row(said)) == said
 
 
 def test_in_a_row_of_before_the_defaults_were_not_said() -> None:
     row = {**CLASS, **DEFAULTS, "max_output": 7}
-    assert lifted(row) == {**CLASS, **dict.fromkeys(DEFAULTS), "max_output": 7}
-    assert lifted({**REMOTE, **DEFAULTS}) == {**REMOTE, **DEFAULTS}
+    assert from_row(row) == {**CLASS, **dict.fromkeys(DEFAULTS), "max_output": 7}
+    assert from_row({**REMOTE, **DEFAULTS}) == {**REMOTE, **DEFAULTS}

@@ -11,14 +11,14 @@ from longhouse.agents.tool import Tool
 from longhouse.journal import events
 from longhouse.journal.messages import ImagePart, ImageUrl, TextPart, User
 from longhouse.journal.session import Session
-from server_helpers import opened, prompted, returned, started, told, turn_of, used
+from server_helpers import folded, opened, prompted, returned, started, turn_of, used
 
 TEMPLATE = Template(name="t", tool_policy=ToolPolicy(allowlist=()), prompt_pack=PromptPack(system_prompt="Be kind."))
 ATTACKS = ["{available_tools.__class__}", "{{7*7}}", "{0}", "{task}", "{current_date}", "{clarifications}", "%s", "{"]
 
 
 def session_of(*new: events.Event, text: str = "Will it rain?", **prompt: Any) -> Session:
-    return told(opened(), prompted(text, **prompt), started(2), *new)
+    return folded(opened(), prompted(text, **prompt), started(2), *new)
 
 
 def seen(session: Session, template: Template = TEMPLATE) -> list[dict[str, object]]:
@@ -124,8 +124,8 @@ def test_what_came_before_the_session_and_what_was_condensed_are_shown() -> None
 
 def test_several_turns_are_one_transcript() -> None:
     session = session_of(events.Replied(text="Yes."), events.Finished(answer="Yes."))
-    session = told(prompted("And tomorrow?", trace="t2"), session=session)
-    session = told(started(session.head, trace="t2"), session=session)
+    session = folded(prompted("And tomorrow?", trace="t2"), session=session)
+    session = folded(started(session.head, trace="t2"), session=session)
     assert [message["content"] for message in seen(session)[1:]] == ["Will it rain?", "Yes.", "And tomorrow?"]
 
 
@@ -180,7 +180,7 @@ def test_the_words_around_an_image_are_the_task_and_the_image_stays() -> None:
     template = Template(
         name="t", tool_policy=ToolPolicy(allowlist=()), prompt_pack=PromptPack(initial_user_request="T {task}")
     )
-    session = told(opened(), prompt, started(2))
+    session = folded(opened(), prompt, started(2))
     composed = window.compose(session, turn_of(session), template, [], {})
     assert composed[1] == User(content=(TextPart(text="T {0} see"), picture))
 

@@ -11,7 +11,7 @@ from longhouse.journal import events
 from longhouse.journal.messages import Assistant, ImagePart, ImageUrl, Message, System, TextPart, ToolResult, User
 from longhouse.journal.session import Session
 from longhouse.journal.transcript import Step
-from server_helpers import opened, prompted, returned, started, told, turn_of, used
+from server_helpers import folded, opened, prompted, returned, started, turn_of, used
 
 BUDGET = 2_000
 
@@ -24,17 +24,17 @@ def template_of(budget: int = BUDGET) -> Template:
 
 
 def begun(text: str = "Go", *, session: Session | None = None, trace: str = "t") -> Session:
-    session = session or told(opened())
-    session = told(prompted(text, trace=trace), session=session)
-    return told(started(session.head, trace=trace), session=session)
+    session = session or folded(opened())
+    session = folded(prompted(text, trace=trace), session=session)
+    return folded(started(session.head, trace=trace), session=session)
 
 
 def stepped(session: Session, *results: str, tool: str = "clocktool", effect: events.Effect = "read") -> Session:
     """One more reply with so many calls, all of them returned."""
     assert session.turn is not None
     ids = [f"{session.iteration + 1}-action-{n}" for n in range(len(results))]
-    session = told(events.Replied(), *(used(id_, tool=tool, effect=effect) for id_ in ids), session=session)
-    return told(*(returned(id_, text) for id_, text in zip(ids, results, strict=True)), session=session)
+    session = folded(events.Replied(), *(used(id_, tool=tool, effect=effect) for id_ in ids), session=session)
+    return folded(*(returned(id_, text) for id_, text in zip(ids, results, strict=True)), session=session)
 
 
 def composed(session: Session, budget: int = BUDGET) -> list[Message]:
@@ -75,12 +75,12 @@ def test_results_that_have_not_led_to_anything_are_never_left_out() -> None:
 def test_a_thought_about_results_does_not_make_them_old() -> None:
     session = stepped(stepped(begun(), "old" * 1_000), "x" * 9_000)
     thought = (events.Replied(), used("3-reasoning", tool="reasoningtool"), returned("3-reasoning", "r" * 900))
-    session = told(*thought, session=session)
+    session = folded(*thought, session=session)
     assert [is_stub(result) for result in results(composed(session))] == [True, False, False]
 
 
 def test_a_new_turn_makes_the_results_of_the_last_one_old() -> None:
-    session = told(events.Finished(answer="."), session=stepped(begun(), "x" * 9_000))
+    session = folded(events.Finished(answer="."), session=stepped(begun(), "x" * 9_000))
     session = begun("Next", session=session, trace="t2")
     assert [is_stub(result) for result in results(composed(session))] == [True]
 
@@ -95,7 +95,7 @@ def test_what_has_an_effect_is_not_to_be_called_again_for_its_result() -> None:
 def test_short_results_questions_and_words_stay() -> None:
     question = "Which? " * 200
     ask = used("1-action-0", tool="clarificationtool", call_kind="ask", question=question)
-    session = told(events.Replied(text="w" * 900), ask, returned("1-action-0", "Oslo " * 200), session=begun())
+    session = folded(events.Replied(text="w" * 900), ask, returned("1-action-0", "Oslo " * 200), session=begun())
     session = stepped(stepped(session, "short", "x" * 9_000), "ok")
     shown = composed(session)
     assert results(shown)[:2] == [question, "short"]
@@ -134,14 +134,14 @@ turns = st.lists(st.lists(steps, min_size=1, max_size=6), min_size=1, max_size=3
 
 def lives(turns: list[list[list[str]]]) -> list[Session]:
     """The session at each moment at which a request is made."""
-    session, moments = told(opened()), []
+    session, moments = folded(opened()), []
     for nth, turn in enumerate(turns):
         session = begun(f"Task {nth}", session=session, trace=f"t{nth}")
         moments.append(session)
         for step in turn:
             session = stepped(session, *step)
             moments.append(session)
-        session = told(events.Finished(answer="."), session=session)
+        session = folded(events.Finished(answer="."), session=session)
     return moments
 
 
@@ -216,11 +216,11 @@ def test_a_session_read_from_its_snapshot_is_shown_in_the_same_bytes(turns: list
 
 
 def test_a_prompt_that_waited_is_not_condensed_with_the_turn_before_it() -> None:
-    session = told(prompted("Later", trace="t2"), session=begun("First"))
+    session = folded(prompted("Later", trace="t2"), session=begun("First"))
     waiting = session.queue[0].seq
-    session = told(events.Replied(text="Done."), events.Finished(answer="Done."), session=session)
+    session = folded(events.Replied(text="Done."), events.Finished(answer="Done."), session=session)
     last = session.transcript[-1].seq
-    session = told(started(waiting, trace="t2"), events.Condensed(upto=last, summary="s"), session=session)
+    session = folded(started(waiting, trace="t2"), events.Condensed(upto=last, summary="s"), session=session)
     assert [message.content for message in composed(session)[1:]] == [
         "Summary of the conversation so far:\ns", "Later",
     ]  # fmt: skip

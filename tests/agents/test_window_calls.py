@@ -14,7 +14,7 @@ from longhouse.agents.template import MemoryPolicy, Template
 from longhouse.journal import events
 from longhouse.journal.messages import Assistant, Function, Message, ToolCall, ToolResult, User
 from longhouse.journal.session import Session
-from server_helpers import opened, prompted, returned, started, told, turn_of, used
+from server_helpers import folded, opened, prompted, returned, started, turn_of, used
 
 
 def wrote(session: Session, *arguments: Any, tool: str = "createfiletool", result: str = "ok") -> Session:
@@ -22,7 +22,7 @@ def wrote(session: Session, *arguments: Any, tool: str = "createfiletool", resul
     ids = [f"{session.iteration + 1}-action-{n}" for n in range(len(arguments))]
     written = [given if isinstance(given, str) else json.dumps(given) for given in arguments]
     uses = [used(id_, tool=tool, arguments=given) for id_, given in zip(ids, written, strict=True)]
-    return told(events.Replied(), *uses, *(returned(id_, result) for id_ in ids), session=session)
+    return folded(events.Replied(), *uses, *(returned(id_, result) for id_ in ids), session=session)
 
 
 def sent(messages: list[Message]) -> list[Any]:
@@ -49,7 +49,7 @@ def test_many_arguments_are_left_out_together() -> None:
 def test_the_answers_of_earlier_turns_stay() -> None:
     answer = {"answer": "a" * 3_000, "status": "completed"}
     session = wrote(begun(), answer, tool="finalanswertool", result="a" * 3_000)
-    session = told(events.Finished(answer="a" * 3_000), session=session)
+    session = folded(events.Finished(answer="a" * 3_000), session=session)
     session = begun("Next", session=session, trace="t2")
     session = wrote(wrote(session, {"content": "c" * 6_000}), {})
     shown = composed(session)
@@ -104,10 +104,10 @@ def _both(before: list[Message], after: list[Message]) -> list[tuple[bool, bool]
 @pytest.mark.parametrize("side", ["root", "sub"])
 @pytest.mark.parametrize("present", [True, False])
 def test_a_call_that_no_server_can_read_is_quoted_in_its_result(side: Any, present: bool) -> None:
-    session = told(events.Opened(agent="a", version=1, owner="local", conversation="c", side=side))
+    session = folded(events.Opened(agent="a", version=1, owner="local", conversation="c", side=side))
     session = wrote(begun(session=session), {"at": "Oslo"}, '{"at": "Os', result="Error: no")
     if not present:
-        session = begun("Next", session=told(events.Finished(answer="."), session=session), trace="t2")
+        session = begun("Next", session=folded(events.Finished(answer="."), session=session), trace="t2")
     shown = window.compose(session, turn_of(session), Template(name="t"), [], {})
     assert sent(shown) == [{"at": "Oslo"}, {}]
     assert results(shown) == ["Error: no", 'Error: no\nThe arguments were written as: {"at": "Os']
@@ -118,7 +118,7 @@ def test_a_call_that_no_server_can_read_is_quoted_in_its_result(side: Any, prese
 def test_broken_calls_that_a_client_brought_along_are_mended_too(policy: MemoryPolicy) -> None:
     call = ToolCall(id="x", function=Function(name="look", arguments="{'at'"))
     prior = (User(content="Hi"), Assistant(tool_calls=(call,)), ToolResult(tool_call_id="x", content="no"))
-    session = told(opened(), prompted("Go", prior=prior), started(2))
+    session = folded(opened(), prompted("Go", prior=prior), started(2))
     shown = window.compose(session, turn_of(session), Template(name="t", memory_policy=policy), [], {})
     assert sent(shown) == [{}]
     assert results(shown) == ["no\nThe arguments were written as: {'at'"]

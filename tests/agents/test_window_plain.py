@@ -9,7 +9,7 @@ from longhouse.agents.template import MemoryPolicy, PromptPack, Template
 from longhouse.journal import events
 from longhouse.journal.messages import Assistant, Message, System, ToolResult, User
 from longhouse.journal.session import Session
-from server_helpers import prompted, returned, started, told, turn_of, used
+from server_helpers import folded, prompted, returned, started, turn_of, used
 
 TEMPLATE = Template(name="helper", prompt_pack=PromptPack(system_prompt="Help.", initial_user_request="Please: {task}"))
 NAMES = {"clocktool": "clocktool", "finalanswertool": "finalanswertool"}
@@ -32,10 +32,10 @@ def turn(head: int, nth: int, *, work: bool = False) -> list[events.Event]:
 
 def after(turns: int, *, work: bool = False, side: Any = "sub") -> Session:
     """So many turns, and the next one begun."""
-    session = told(opened(side))
+    session = folded(opened(side))
     for nth in range(1, turns + 1):
-        session = told(*turn(session.head, nth, work=work), session=session)
-    return told(prompted("now"), started(session.head + 1), session=session)
+        session = folded(*turn(session.head, nth, work=work), session=session)
+    return folded(prompted("now"), started(session.head + 1), session=session)
 
 
 def composed(session: Session, **policy: Any) -> list[Message]:
@@ -81,7 +81,7 @@ def test_a_window_never_begins_with_a_result(side: str, window_size: int) -> Non
 
 
 def test_the_present_turn_is_always_shown_in_full() -> None:
-    session = told(
+    session = folded(
         events.Replied(), used("3-action-0"), returned("3-action-0", "noon"), events.Replied(text="hm"),
         session=after(2, work=True),
     )  # fmt: skip
@@ -91,37 +91,37 @@ def test_the_present_turn_is_always_shown_in_full() -> None:
 
 def test_a_history_that_came_with_the_task_is_counted_as_earlier() -> None:
     prior = (User(content="old task"), Assistant(content="old answer"))
-    session = told(opened(), prompted("now", prior=prior), started(2))
+    session = folded(opened(), prompted("now", prior=prior), started(2))
     assert composed(session) == [*prior, User(content="Please: now")]
     assert composed(session, context_window=1) == [prior[1], User(content="Please: now")]
 
 
 def test_questions_of_earlier_turns_are_words_of_both() -> None:
     asked = used("1-action-0", tool="clarificationtool", question="Which?", call_kind="ask")
-    session = told(
+    session = folded(
         opened(), prompted("task 1"), started(2), events.Replied(), asked,
         returned("1-action-0", "That one.", by="user"), events.Replied(text="done"), events.Finished(answer="done"),
     )  # fmt: skip
-    session = told(prompted("now"), started(session.head + 1), session=session)
+    session = folded(prompted("now"), started(session.head + 1), session=session)
     words = [one.content for one in composed(session)]
     assert words == ["task 1", "Which?", "That one.", "done", "Please: now"]
 
 
 def test_what_the_asking_agent_shares_is_in_the_system_prompt_of_this_turn_only() -> None:
     shared = (User(content="I am Алия."), Assistant(content="Hello."))
-    session = told(opened(), prompted("now", shared=shared), started(2))
+    session = folded(opened(), prompted("now", shared=shared), started(2))
     first = window.compose(session, turn_of(session), TEMPLATE, (), NAMES)[0]
     assert isinstance(first, System)
     assert first.content.endswith("user: I am Алия.\nassistant: Hello.")
-    ended = told(events.Replied(text="ok"), events.Finished(answer="ok"), session=session)
-    later = told(prompted("then"), started(ended.head + 1), session=ended)
+    ended = folded(events.Replied(text="ok"), events.Finished(answer="ok"), session=session)
+    later = folded(prompted("then"), started(ended.head + 1), session=ended)
     assert window.compose(later, turn_of(later), TEMPLATE, (), NAMES)[0] == System(content="Help.")
 
 
 def test_a_summary_stays_in_front_of_whatever_the_window_shows() -> None:
     before = after(3)
-    ended = told(events.Replied(text="ok"), events.Finished(answer="ok"), session=before)
-    condensed = told(events.Condensed(upto=before.head - 2, summary="Three tasks."), session=ended)
-    session = told(prompted("later"), started(condensed.head + 1), session=condensed)
+    ended = folded(events.Replied(text="ok"), events.Finished(answer="ok"), session=before)
+    condensed = folded(events.Condensed(upto=before.head - 2, summary="Three tasks."), session=ended)
+    session = folded(prompted("later"), started(condensed.head + 1), session=condensed)
     words = [one.content for one in composed(session, context_window=1)]
     assert words == ["Summary of the conversation so far:\nThree tasks.", "ok", "Please: later"]

@@ -40,7 +40,7 @@ def offered(house: House, nth: int = -1) -> set[str]:
     return {one["function"]["name"] for one in house.model.requests[nth]["tools"]}
 
 
-async def told(house: House, model: str = "careful") -> set[str]:
+async def offered_after(house: House, model: str = "careful") -> set[str]:
     await house.say("Look at the clock", model=model)
     return offered(house)
 
@@ -55,13 +55,13 @@ async def test_a_policy_over_a_tool_holds_at_once_and_after_every_start(serving:
     every = {"clocktool", "agent_helper", "finalanswertool"}
     async with serving(lambda body: DONE, templates=[HELPER, CAREFUL]) as house:
         operator = Client(house)
-        assert await told(house) == every
+        assert await offered_after(house) == every
         for tool in ("clocktool", "agent.helper"):
             status, held = await asked(operator, "PUT", tool, {"risk_level": "high"})
             assert (status, held["described"]["risk_level"], held["effective"]["risk_level"]) == (200, "low", "high")
             assert (held["overlay"]["risk_level"], held["overlay"]["changed_by"]) == ("high", "local")
             assert await asked(operator, "GET", tool) == (200, held)
-        assert await told(house) == {"finalanswertool"}
+        assert await offered_after(house) == {"finalanswertool"}
         for said, is_offered in (
             ({"allow": {"templates": ["other"]}}, False),
             ({"allow": {"templates": ["careful"]}}, True),
@@ -69,7 +69,7 @@ async def test_a_policy_over_a_tool_holds_at_once_and_after_every_start(serving:
             ({"risk_level": "high"}, False),
         ):
             assert (await asked(operator, "PUT", "clocktool", said))[0] == 200
-            assert ("clocktool" in await told(house)) is is_offered, said
+            assert ("clocktool" in await offered_after(house)) is is_offered, said
         async with house.http.get("/admin/tools/clocktool") as response:
             shown = await response.json()
         assert shown["security_policy"]["risk_level"] == "low"
@@ -78,10 +78,10 @@ async def test_a_policy_over_a_tool_holds_at_once_and_after_every_start(serving:
             listed = {one["name"]: one.get("security_overlay") for one in (await response.json())["data"]}
         assert [name for name, overlay in listed.items() if overlay] == ["agent.helper", "clocktool"]
     async with serving(lambda body: DONE, templates=[HELPER, CAREFUL]) as house:
-        assert await told(house) == {"finalanswertool"}
+        assert await offered_after(house) == {"finalanswertool"}
         assert (await asked(Client(house), "PATCH", "agent.helper", {"risk_level": None}))[1]["overlay"] is None
         assert (await asked(Client(house), "DELETE", "clocktool"))[0] == 204
-        assert await told(house) == every
+        assert await offered_after(house) == every
 
 
 async def test_an_agent_that_is_switched_off_for_others_stays_off_and_answers_people(serving: Serving) -> None:
@@ -90,8 +90,8 @@ async def test_an_agent_that_is_switched_off_for_others_stays_off_and_answers_pe
         again = {"name": "helper", "tool_policy": {"allowlist": ["clocktool"]}, "memory_policy": {"share_context": 1}}
         async with house.http.post("/admin/templates", json=again) as response:
             assert response.status == 201, await response.text()
-        assert await told(house) == {"clocktool", "finalanswertool"}
-        assert await told(house, "helper") == {"clocktool", "finalanswertool"}
+        assert await offered_after(house) == {"clocktool", "finalanswertool"}
+        assert await offered_after(house, "helper") == {"clocktool", "finalanswertool"}
         careful = {"name": "chief", "tool_policy": {"allowlist": ["agent.helper"]}}
         async with house.http.post("/admin/templates", json=careful) as response:
             assert "agent.helper is switched off" in (await response.json())["warnings"][0]
@@ -132,18 +132,20 @@ async def test_a_tool_may_be_made_to_wait_for_a_person_if_it_can(serving: Servin
 
 async def test_what_is_searched_for_follows_the_policy_over_it(serving: Serving) -> None:
     async with serving(lambda body: DONE, templates=[SEEKER]) as house:
-        assert "clocktool" in await told(house, "seeker")
+        assert "clocktool" in await offered_after(house, "seeker")
         for said, is_found in (
             ({"risk_level": "high"}, False),
             ({"risk_level": "medium"}, True),
             ({"enabled": False}, False),
         ):
             assert (await asked(Client(house), "PUT", "clocktool", said))[0] == 200
-            assert is_found or "clocktool" not in await told(house, "seeker"), "also before the index has followed"
+            assert is_found or "clocktool" not in await offered_after(house, "seeker"), (
+                "also before the index has followed"
+            )
             async with asyncio.timeout(20):
                 while (await is_listed(house, "seeker", "clocktool")) is not is_found:
                     await asyncio.sleep(0.05)
-            assert ("clocktool" in await told(house, "seeker")) is is_found, said
+            assert ("clocktool" in await offered_after(house, "seeker")) is is_found, said
 
 
 async def is_listed(house: House, template: str, name: str) -> bool:

@@ -11,8 +11,7 @@ import msgspec
 import pytest
 
 from longhouse.agents.template import LLMPolicy, Template, ToolPolicy
-from longhouse.integrations.agent_log import agent_log
-from longhouse.integrations.agent_log_files import file_name
+from longhouse.integrations.agent_log import agent_log, file_name
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
 from longhouse.models.scripted import ScriptedStatus, call, calls, say

@@ -53,7 +53,7 @@ async def _all(response: Any) -> list[Sse]:
     return [event async for event in sse(response)]
 
 
-def told(events: list[Sse]) -> str:
+def content_of(events: list[Sse]) -> str:
     assert events[-1].data == "[DONE]", events[-1]
     chunks = [event.json for event in events[:-1]]
     return "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks)
@@ -82,7 +82,7 @@ def told(events: list[Sse]) -> str:
 async def test_what_cannot_be_kept_in_a_reply_is_made_visible(serving: Serving, deltas: list[bytes]) -> None:
     async with dictated() as model:
         events, session, journal = await streamed(serving, model, deltas)
-    assert told(events) == SHOWN
+    assert content_of(events) == SHOWN
     assert (session["state"], session["result"]) == ("COMPLETED", SHOWN)
     assert "\x00" not in str(journal)
 
@@ -91,7 +91,7 @@ async def test_a_pair_that_arrives_in_halves_does_not_restart_the_answer(serving
     async with dictated() as model:
         halves = [b'{"content": "a\\ud83d"}', b'{"content": "\\ude00b"}']
         events, session, _ = await streamed(serving, model, halves)
-    assert told(events) == session["result"]
+    assert content_of(events) == session["result"]
     assert session["state"] == "COMPLETED"
 
 
@@ -99,7 +99,7 @@ async def test_whole_pairs_and_escaped_backslashes_are_left_alone(serving: Servi
     async with dictated() as model:
         arguments = rb"{\"answer\": \"\\ud83d\\ude00 \\\\u0000 \\\\ud800\"}"
         events, session, journal = await streamed(serving, model, [use(b"finalanswertool", arguments)])
-    assert told(events) == session["result"] == "😀 \\u0000 \\ud800"
+    assert content_of(events) == session["result"] == "😀 \\u0000 \\ud800"
     replied = next(record.event for record in journal if type(record.event).__name__ == "Replied")
     assert replied.calls[0].arguments == r'{"answer": "\ud83d\ude00 \\u0000 \\ud800"}', "kept as the model wrote it"
 
@@ -109,7 +109,7 @@ async def test_a_tool_name_or_a_question_with_such_characters_is_not_the_end(ser
         wrong = [use(b"clock\\u0000tool\\ud800", b"{}")]
         asks = [use(b"clarificationtool", b'{\\"questions\\": [\\"a\\\\u0000b\\\\ud800c\\"]}')]
         events, session, _ = await streamed(serving, model, wrong, asks)
-    assert told(events) == SHOWN
+    assert content_of(events) == SHOWN
     assert session["state"] == "WAITING_FOR_CLARIFICATION"
     assert session["questions"][0]["text"] == SHOWN
 
@@ -122,7 +122,7 @@ async def test_an_answer_cannot_break_out_of_its_frame(serving: Serving) -> None
         arguments = msgspec.json.encode({"answer": FRAMES}).decode()
         as_text = msgspec.json.encode(arguments)[1:-1]
         events, session, journal = await streamed(serving, model, [use(b"finalanswertool", as_text)])
-    assert told(events) == session["result"] == FRAMES
+    assert content_of(events) == session["result"] == FRAMES
     assert [event.data for event in events].count("[DONE]") == 1
     async with serving() as house, house.http.get(f"/v1/sessions/{session['session_id']}/events") as response:
         facts = [event async for event in sse(response)]

@@ -43,7 +43,7 @@ async def read(http: aiohttp.ClientSession, json: Any) -> list[Sse]:
         return [event async for event in sse(response)]
 
 
-def told(error: Any, message: str, session_id: str) -> None:
+def assert_error(error: Any, message: str, session_id: str) -> None:
     assert error["error"] == {
         "message": f"{message} The session goes on: see /v1/sessions/{session_id}.",
         "type": "server_error",
@@ -97,10 +97,10 @@ async def test_a_server_that_stops_tells_everybody_whose_answer_is_not_there_yet
 
         last = (await streaming)[-1]
         assert last.event == "", "clients of OpenAI's protocol know no names"
-        told(last.json, STOPPING, first)
+        assert_error(last.json, STOPPING, first)
         status, answer = await whole
         assert status == 503, "which such clients send again, and are attached"
-        told(answer, STOPPING, second)
+        assert_error(answer, STOPPING, second)
         last = [event async for event in sse(following)][-1]
         assert (last.event, last.json["error"]["message"]) == ("error", STOPPING)
         pens[0].end('a loaf."}')
@@ -156,7 +156,7 @@ async def test_a_shape_that_is_not_known_ends_streams_with_an_error(serving: Ser
             assert session_id in raised.value.message
             last = [event async for event in sse(following)][-1]
             assert (last.event, last.json["error"]["code"]) == ("error", "internal_error")
-            told(await whole, DEFECT, session_id)
+            assert_error(await whole, DEFECT, session_id)
         assert [one["event"] for one in logs].count("stream_failed") == 2
         pen.end('a loaf."}')
         await client.close()

@@ -1,4 +1,4 @@
-"""GET /v1/sessions/{id}/events?tree=true: a session and the agents beneath it as one stream, read once and in order."""
+"""GET /v1/sessions/{id}/events?tree=true: a session and its sub-agents as one stream, read once and in order."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -62,7 +62,7 @@ async def followed(house: House, session_id: str, after: str = "", **query: str)
         yield sse(response)
 
 
-async def told(house: House, session_id: str, after: str = "", **query: str) -> list[Sse]:
+async def streamed(house: House, session_id: str, after: str = "", **query: str) -> list[Sse]:
     async with followed(house, session_id, after, **query) as stream:
         return [event async for event in stream]
 
@@ -88,7 +88,7 @@ def below(events: list[Sse]) -> list[Any]:
 async def test_what_sub_agents_do_is_told_by_name_among_the_facts_of_the_session(serving: Serving) -> None:
     async with playing(serving, TWO_DEEP) as house:
         said = await house.say("Go.", model="master", chat_id=12345)
-        events = await told(house, said["model"])
+        events = await streamed(house, said["model"])
         assert names(events) == [
             "Opened", "Prompted", "Started", "Replied", "Called",
             "subagent_delegation", "subagent_assistant_with_tools", "subagent_tool", "subagent_tool_result",
@@ -124,15 +124,15 @@ async def test_from_any_id_the_stream_goes_on_without_loss_or_repeat_also_after_
     async with playing(serving, TWO_DEEP) as house:
         session_id = (await house.say("Go.", model="master"))["model"]
         await house.say("Again.", model=session_id)
-        whole = await told(house, session_id)
+        whole = await streamed(house, session_id)
         assert names(whole).count("subagent_delegation") == 4
         assert len({one["trace_id"] for one in below(whole)}) == 2
     async with playing(serving, TWO_DEEP) as house:
-        assert await told(house, session_id, "0") == whole
+        assert await streamed(house, session_id, "0") == whole
         async with house.http.get(f"/v1/sessions/{session_id}/events?tree=true&after={whole[7].id}") as response:
             assert [event async for event in sse(response)] == whole[8:]
         for place, event in enumerate(whole):
-            assert await told(house, session_id, event.id) == whole[place + 1 :], event.event
+            assert await streamed(house, session_id, event.id) == whole[place + 1 :], event.event
 
 
 async def test_without_tree_the_ids_are_plain_seqs_and_sub_agents_are_not_told_of(serving: Serving) -> None:
@@ -147,9 +147,9 @@ async def test_without_tree_the_ids_are_plain_seqs_and_sub_agents_are_not_told_o
 async def test_a_place_in_a_tree_must_be_one_of_that_tree(serving: Serving) -> None:
     async with playing(serving, TWO_DEEP) as house:
         one, two = [(await house.say("Go.", model="master"))["model"] for _ in range(2)]
-        ids = [event.id for event in await told(house, one)]
+        ids = [event.id for event in await streamed(house, one)]
         child = await house.db.value("SELECT id FROM sessions WHERE agent = 'ann' AND parent IS NOT NULL LIMIT 1")
-        other = next(event.id for event in reversed(await told(house, two)))
+        other = next(event.id for event in reversed(await streamed(house, two)))
         heads = ({one: 11}, {one: 10, child: 99}, {one: 5, f"{child}x": 1})
         forged = [TreeCursor(one, seen_heads) for seen_heads in heads]
         wrong = [
@@ -232,15 +232,15 @@ async def test_an_answered_question_goes_on_where_the_stream_had_ended(serving: 
     }
     async with playing(serving, roles) as house:
         session_id = (await house.say("Go.", model="master"))["model"]
-        before = await told(house, session_id)
+        before = await streamed(house, session_id)
         assert before[-1].event == "subagent_tool_result"
-        assert await told(house, session_id, before[-1].id) == []
+        assert await streamed(house, session_id, before[-1].id) == []
     async with playing(serving, roles) as house:
         async with house.http.post(f"/v1/sessions/{session_id}/clarification", json={"answer": "That."}) as response:
             assert response.status == 202
-        after = await told(house, session_id, before[-1].id)
+        after = await streamed(house, session_id, before[-1].id)
         assert names(after) == ["subagent_completion", "Returned", "Replied", "Called", "Returned", "Finished"]
-        assert [*before, *after] == await told(house, session_id)
+        assert [*before, *after] == await streamed(house, session_id)
         assert "That." not in str(below(after)), "an answer is what a person said, not the result of a tool"
 
 
@@ -254,7 +254,7 @@ async def test_an_agent_that_nobody_waits_for_is_followed_to_its_end(serving: Se
         pens["mas"].call("finalanswertool", '{"answer": "It is under way."}')
         pens["mas"].end()
         session_id = (await asking)["model"]
-        assert names(await told(house, session_id, tree="false"))[-1] == "Finished", "the session itself rests"
+        assert names(await streamed(house, session_id, tree="false"))[-1] == "Finished", "the session itself rests"
         async with followed(house, session_id) as tree:
             assert "subagent_delegation" in names(await until(tree, "Finished"))
             pens["ana"].call("finalanswertool", '{"answer": "Three."}')
@@ -276,7 +276,7 @@ async def test_one_stream_follows_turn_after_turn_at_any_gateway(serving: Servin
         assert first[0] == first[1]
         assert sorted(map(str, below(again[0]))) == sorted(map(str, below(again[1])))
         assert [len(below(events)) for events in (first[0], again[0])] == [2, 2]
-        whole = await told(house, session_id)
+        whole = await streamed(house, session_id)
         assert names(whole) == [*names(first[0]), *names(again[0])]
 
 
@@ -291,11 +291,11 @@ async def test_what_a_shared_agent_does_for_another_session_is_not_told(serving:
         master = (await house.say("Go.", model="master", chat_id="c"))["model"]
         await house.say("Go.", model="ben", chat_id="c")
         assert await session_of(house.db, "analytic")
-        tasks = [one["task"] for one in below(await told(house, master)) if one["role"] == "subagent_delegation"]
+        tasks = [one["task"] for one in below(await streamed(house, master)) if one["role"] == "subagent_delegation"]
         assert tasks == ["For the master."]
-        events = await told(house, ben)
+        events = await streamed(house, ben)
         assert [one["task"] for one in below(events) if "task" in one] == ["For Ben.", "For Ben."]
-        assert await told(house, ben, events[-8].id) == events[-7:]
+        assert await streamed(house, ben, events[-8].id) == events[-7:]
 
 
 async def test_what_is_being_written_is_read_between_the_facts(serving: Serving) -> None:
@@ -304,7 +304,7 @@ async def test_what_is_being_written_is_read_between_the_facts(serving: Serving)
     async with playing(serving, roles) as house:
         asking = asyncio.create_task(house.say("Go.", model="master"))
         root = await appears(house.db, "SELECT id FROM sessions WHERE agent = 'master'")
-        events = await told(house, root, deltas="true")
+        events = await streamed(house, root, deltas="true")
         await asking
         fragments = [(place, event) for place, event in enumerate(events) if event.event == "delta"]
         assert "".join(event.json["text"] for _, event in fragments) == "It is three, and it was counted with care."

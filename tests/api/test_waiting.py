@@ -1,4 +1,4 @@
-"""The agents beneath a session: how they are told of, and the state that their questions give to those above."""
+"""The sub-agents of a session: how they are shown, and the state that their questions give to those above."""
 
 import asyncio
 from collections.abc import Sequence
@@ -33,17 +33,17 @@ def recorded(new: Sequence[events.Event], *, trace: str = "t", since: int = 0) -
     ]
 
 
-def told(records: Sequence[Recorded]) -> list[Any]:
+def shown_events(records: Sequence[Recorded]) -> list[Any]:
     return [one.shown for one in subagent_events(records, AGENT, {}, "c", {})]
 
 
 async def roles(reader: TreeReader) -> list[str]:
-    """The names of what a look finds beneath."""
+    """The roles in the events of sub-agents."""
     return [one.shown["role"] for one in await reader.since([]) if isinstance(one, SubagentEvent) and one.shown]
 
 
 def test_each_event_is_told_with_who_where_and_when() -> None:
-    [one] = told(recorded([prompted("Count.")]))
+    [one] = shown_events(recorded([prompted("Count.")]))
     assert one == {
         "event": "subagent_delegation", "role": "subagent_delegation", "task": "Count.", "agent": "analytic",
         "subagent_name": "analytic", "session_id": "analytic_1", "depth": 2, "conversation_id": "c", "chat_id": "c",
@@ -54,7 +54,7 @@ def test_each_event_is_told_with_who_where_and_when() -> None:
 def test_how_an_agent_thinks_and_hands_in_its_answer_is_not_work() -> None:
     thought = events.Replied(thought='{"plan": 1}', text="")
     final = used("2-action-0", tool="finalanswertool")
-    found = told(
+    found = shown_events(
         recorded([
             started(1), events.Replied(phase="reasoning"), used("1-reasoning", tool="reasoningtool"),
             returned("1-reasoning"), thought, used("1-action-0"), returned("1-action-0", "noon"),
@@ -71,7 +71,7 @@ def test_how_an_agent_thinks_and_hands_in_its_answer_is_not_work() -> None:
 def test_a_persons_answer_is_no_result_of_a_tool_but_a_settled_call_has_one() -> None:
     ask_ = used("1-action-0", tool="clarificationtool", call_kind="ask", question="Which?")
     pay = used("1-action-1", tool="paytool", effect="once")
-    *_, heard, settled = told(
+    *_, heard, settled = shown_events(
         recorded([events.Replied(), ask_, pay, returned("1-action-0", by="user"), returned("1-action-1", by="user")])
     )
     assert heard is None
@@ -87,7 +87,7 @@ def test_a_persons_answer_is_no_result_of_a_tool_but_a_settled_call_has_one() ->
     ],
 )
 def test_every_end_is_a_completion(end: events.Event, said: tuple[str, str]) -> None:
-    [one] = told(recorded([end]))
+    [one] = shown_events(recorded([end]))
     assert (one["role"], one["response"], one["status"]) == ("subagent_completion", *said)
 
 
@@ -95,7 +95,7 @@ def test_what_an_agent_does_for_others_is_passed_over() -> None:
     ours = recorded([prompted("Ours."), events.Replied()])
     others = recorded([events.Replied(), used("7-action-0")], trace="other", since=2)
     calls = recorded([used("8-action-0")], since=4)
-    assert [one and one["role"] for one in told([*ours, *others, *calls])] == [
+    assert [one and one["role"] for one in shown_events([*ours, *others, *calls])] == [
         "subagent_delegation", "subagent_assistant_with_tools", None, None, "subagent_tool"
     ]  # fmt: skip
 
@@ -115,7 +115,7 @@ async def test_the_events_of_one_agent_keep_their_order_whatever_the_clocks_say(
         assert await roles(reader) == []
         reader.head -= 1
         assert await reader.since([SubagentsChanged()]) == []
-        assert reader.held, "what it leads to may be among what is beneath"
+        assert reader.held, "what it leads to may be among the sub-agents"
         last = (await house.journal(root))[-1]
         assert await reader.since([last]) == [SubagentsChanged(), last]
 

@@ -205,7 +205,7 @@ async def test_tools_that_cannot_be_used_here_are_named_before_an_agent_stumbles
             database_url=SecretStr(dsn), tool_packages=f"{package},absent", mcp_config=tmp_path / "mcp.json",
             config_file=None, agents_file=None,
         )  # fmt: skip
-        assert await told(settings, capsys) == [f"all {len(TOOLS)} active tools can be used here"]
+        assert await check_output(settings, capsys) == [f"all {len(TOOLS)} active tools can be used here"]
         away = RuntimeBinding(remote_endpoint="https://example.com/", api_key_ref="known")
         wrong: dict[str, tuple[RuntimeBinding, dict[str, Any], str]] = {
             "a_module": (RuntimeBinding(python_entrypoint="absent.tools:Pay"), {}, "No module named 'absent'"),
@@ -225,7 +225,7 @@ async def test_tools_that_cannot_be_used_here_are_named_before_an_agent_stumbles
         await catalog.tools.publish([replace(fine, name="off", runtime_binding=given[0].runtime_binding)], by="a test")
         await catalog.tools.deactivate("off")
         with pytest.raises(SetupError, match=f"9 of {len(TOOLS) + 11} active tools cannot be used here"):
-            await told(settings, capsys)
+            await check_output(settings, capsys)
         lines = capsys.readouterr().out.splitlines()
         problems = {line.partition("@1: ")[0]: line.partition("@1: ")[2] for line in lines if "@1: " in line}
         assert problems.keys() == wrong.keys()
@@ -234,7 +234,7 @@ async def test_tools_that_cannot_be_used_here_are_named_before_an_agent_stumbles
         assert "a-secret-value" not in str(lines)
 
 
-async def told(settings: Settings, capsys: pytest.CaptureFixture[str]) -> list[str]:
+async def check_output(settings: Settings, capsys: pytest.CaptureFixture[str]) -> list[str]:
     """What the check prints, logs apart."""
     capsys.readouterr()
     await commands.check(settings)

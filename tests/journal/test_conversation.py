@@ -6,7 +6,7 @@ from longhouse.journal import conversation, events
 from longhouse.journal.events import Fault, ProviderCall
 from longhouse.journal.messages import Assistant, ImagePart, ImageUrl, System, TextPart, User
 from longhouse.journal.session import AGENT_FAILED, Session
-from server_helpers import opened, prompted, returned, started, told, used
+from server_helpers import folded, opened, prompted, returned, started, used
 
 ANSWER = '{"answer": "It is five."}'
 
@@ -30,22 +30,23 @@ def assistant(text: str) -> dict[str, Any]:
 
 
 def one_call() -> Session:
-    return told(opened(), prompted("What time is it?"), started(2), *answered("1-action-0", "It is five."))
+    return folded(opened(), prompted("What time is it?"), started(2), *answered("1-action-0", "It is five."))
 
 
 def test_a_task_and_its_answer_are_two_messages_and_four_after_two() -> None:
     session = one_call()
     first = [user("What time is it?"), assistant("It is five.")]
     assert conversation.messages_of(session) == first
-    again = told(prompted("And now?"), started(8), *answered("2-action-0", "Six."), session=session)
+    again = folded(prompted("And now?"), started(8), *answered("2-action-0", "Six."), session=session)
     assert conversation.messages_of(again) == [*first, user("And now?"), assistant("Six.")]
 
 
 def test_an_answer_in_words_is_the_same_as_one_through_its_tool() -> None:
     replied: list[events.Event] = [events.Replied(text="It is five."), events.Finished(answer="It is five.")]
-    session = told(opened(), prompted("What time is it?"), started(2), *replied)
+    session = folded(opened(), prompted("What time is it?"), started(2), *replied)
     assert conversation.messages_of(session) == conversation.messages_of(one_call())
-    assert conversation.spoken_in(session) == conversation.spoken_in(one_call()) == conversation.messages_of(session)
+    dialogue = conversation.dialogue_of(session)
+    assert dialogue == conversation.dialogue_of(one_call()) == conversation.messages_of(session)
 
 
 def test_real_calls_and_results_stand_between_task_and_answer() -> None:
@@ -56,7 +57,7 @@ def test_real_calls_and_results_stand_between_task_and_answer() -> None:
         events.Returned(call="1-action-1", outcome=Fault(code="x", message="closed")),
         returned("1-action-0", "17:00"),
     ]
-    session = told(opened(), prompted("Time?"), started(2), *work, *answered("2-action-0", "Five."))
+    session = folded(opened(), prompted("Time?"), started(2), *work, *answered("2-action-0", "Five."))
 
     def call(name: str, tool: str, arguments: str) -> dict[str, Any]:
         return {"id": name, "type": "function", "function": {"name": tool, "arguments": arguments}}
@@ -75,7 +76,7 @@ def test_real_calls_and_results_stand_between_task_and_answer() -> None:
         {"role": "tool", "content": "Error: closed", "tool_call_id": "1-action-1", "name": "tickets.create"},
         assistant("Five."),
     ]
-    assert conversation.spoken_in(session) == [user("Time?"), assistant("Five.")]
+    assert conversation.dialogue_of(session) == [user("Time?"), assistant("Five.")]
 
 
 def test_thoughts_are_nobody_elses_business() -> None:
@@ -89,7 +90,7 @@ def test_thoughts_are_nobody_elses_business() -> None:
         events.Replied(problem="no JSON", text="hm"),
         events.Replied(phase="reasoning", thought="I am done"),
     ]
-    session = told(opened(), prompted("Time?"), started(2), *thinking, *answered("3-action-0", "Five."))
+    session = folded(opened(), prompted("Time?"), started(2), *thinking, *answered("3-action-0", "Five."))
     shown = conversation.messages_of(session)
     assert [message["role"] for message in shown] == ["user", "assistant", "tool", "assistant"]
     assert shown[1]["content"] == ""
@@ -103,49 +104,50 @@ def test_calls_appear_when_all_of_them_have_returned() -> None:
         used("1-action-1"),
         returned("1-action-0", "17:00"),
     ]
-    session = told(opened(), prompted("Time?"), started(2), *work)
+    session = folded(opened(), prompted("Time?"), started(2), *work)
     assert conversation.messages_of(session) == [user("Time?")]
-    session = told(returned("1-action-1", "18:00"), session=session)
+    session = folded(returned("1-action-1", "18:00"), session=session)
     assert [message["role"] for message in conversation.messages_of(session)] == ["user", "assistant", "tool", "tool"]
 
 
 def test_a_question_and_its_answer_are_words_of_both_sides() -> None:
     question = used("1-action-0", tool="clarificationtool", call_kind="ask", question="Which city?")
-    session = told(opened(), prompted("Rain?"), started(2), events.Replied(), question)
+    session = folded(opened(), prompted("Rain?"), started(2), events.Replied(), question)
     assert (
         conversation.messages_of(session)
-        == conversation.spoken_in(session)
+        == conversation.dialogue_of(session)
         == [user("Rain?"), assistant("Which city?")]
     )
-    session = told(returned("1-action-0", "Oslo", by="user"), *answered("2-action-0", "Yes."), session=session)
-    assert conversation.spoken_in(session) == [user("Rain?"), assistant("Which city?"), user("Oslo"), assistant("Yes.")]
+    session = folded(returned("1-action-0", "Oslo", by="user"), *answered("2-action-0", "Yes."), session=session)
+    dialogue = [user("Rain?"), assistant("Which city?"), user("Oslo"), assistant("Yes.")]
+    assert conversation.dialogue_of(session) == dialogue
 
 
 def test_an_agent_that_gives_up_in_words_has_answered_and_one_that_broke_has_not() -> None:
     begun = (opened(), prompted("Fly!"), started(2), events.Replied(text="No."))
-    given_up = told(*begun, events.Failed(reason="I cannot fly.", code=AGENT_FAILED))
+    given_up = folded(*begun, events.Failed(reason="I cannot fly.", code=AGENT_FAILED))
     assert conversation.messages_of(given_up) == [user("Fly!"), assistant("I cannot fly.")]
-    broken = told(*begun, events.Failed(reason="the model failed", code="provider_error"))
+    broken = folded(*begun, events.Failed(reason="the model failed", code="provider_error"))
     assert conversation.messages_of(broken) == [user("Fly!")]
-    cancelled = told(*begun, events.Cancelled(trace="t", by="ann"))
+    cancelled = folded(*begun, events.Cancelled(trace="t", by="ann"))
     assert conversation.messages_of(cancelled) == [user("Fly!")]
 
 
 def test_what_a_session_was_told_comes_first_and_system_texts_are_not_history() -> None:
     prior = (System(content="Be brief."), User(content="Hi"), Assistant(content="Hello"))
-    session = told(opened(), prompted("Time?", prior=prior), started(2), *answered("1-action-0", "Five."))
+    session = folded(opened(), prompted("Time?", prior=prior), started(2), *answered("1-action-0", "Five."))
     assert conversation.messages_of(session) == [user("Hi"), assistant("Hello"), user("Time?"), assistant("Five.")]
 
 
 def test_a_summary_stands_for_what_it_represents() -> None:
-    session = told(events.Condensed(upto=7, summary="They spoke of time."), session=one_call())
+    session = folded(events.Condensed(upto=7, summary="They spoke of time."), session=one_call())
     assert conversation.messages_of(session) == [user("Summary of the conversation so far:\nThey spoke of time.")]
 
 
 def test_an_image_is_only_named() -> None:
     image = ImagePart(image_url=ImageUrl(url="longhouse-file:abc"))
     said = events.Prompted(trace="t", content=((TextPart(text="What is this?"), image), (image,)))
-    session = told(opened(), said, started(2))
+    session = folded(opened(), said, started(2))
     assert conversation.messages_of(session) == [user("What is this?"), user("[image]")]
 
 
@@ -156,8 +158,8 @@ def test_a_finishing_tool_of_ones_own_is_shown_with_the_answer_it_set() -> None:
         returned("1-action-0", "noted", writes={"state": "COMPLETED", "execution_result": "Ann has it now."}),
         events.Finished(answer="Ann has it now."),
     ]
-    session = told(opened(), prompted("Take it"), started(2), *work)
-    session = told(prompted("Thanks"), started(8), *answered("2-action-0", "Welcome."), session=session)
-    assert conversation.spoken_in(session) == [
+    session = folded(opened(), prompted("Take it"), started(2), *work)
+    session = folded(prompted("Thanks"), started(8), *answered("2-action-0", "Welcome."), session=session)
+    assert conversation.dialogue_of(session) == [
         user("Take it"), assistant("Ann has it now."), user("Thanks"), assistant("Welcome."),
     ]  # fmt: skip

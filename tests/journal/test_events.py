@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from longhouse.errors import UnknownShape
 from longhouse.journal import events
-from longhouse.journal.events import Event, Lift
+from longhouse.journal.events import Event, Upgrade
 from longhouse.journal.messages import Assistant, Function, ImagePart, ImageUrl, TextPart, ToolCall, ToolResult, User
 
 # One of each kind, every field away from its default.
@@ -36,7 +36,7 @@ EXAMPLES: list[Event] = [
         ),
         version=3,
         chain="ff",
-        purse=events.SharedBudget(tool_budget=3, token_budget=0),
+        shared_budget=events.SharedBudget(tool_budget=3, token_budget=0),
         named=("ann",),
         ephemeral="ephemeral/1",
     ),
@@ -140,6 +140,12 @@ def test_a_body_that_postgres_spaced_differently_is_read_all_the_same() -> None:
     assert events.decode('{ "kind": "Finished", "v": 1, "answer": "42" }') == events.Finished(answer="42")
 
 
+def test_fields_keep_the_names_under_which_old_journals_store_them() -> None:
+    prompt = events.Prompted(trace="t", content=("x",), shared_budget=events.SharedBudget(token_budget=7))
+    assert '"purse":{"token_budget":7}' in events.encode(prompt)
+    assert '"said":4' in events.encode(events.Replied(text="Hm. ", streamed_chars=4))
+
+
 def test_a_field_that_this_version_does_not_know_is_passed_over() -> None:
     assert events.decode('{"v":1,"kind":"Finished","answer":"42","mood":"good"}') == events.Finished(answer="42")
 
@@ -167,19 +173,19 @@ def test_a_shape_that_is_not_known_is_said_to_be_unknown(body: str) -> None:
 
 
 @contextmanager
-def lifting(kind: str, version: int, lift: Lift) -> Iterator[None]:
-    events.LIFTS[(kind, version)] = lift
+def upgrading(kind: str, version: int, upgrade: Upgrade) -> Iterator[None]:
+    events.UPGRADES[(kind, version)] = upgrade
     try:
         yield
     finally:
-        del events.LIFTS[(kind, version)]
+        del events.UPGRADES[(kind, version)]
 
 
-def test_an_old_shape_is_lifted_step_by_step_to_the_newest() -> None:
+def test_an_old_shape_is_upgraded_step_by_step_to_the_newest() -> None:
     old = '{"v":-1,"kind":"Finished","words":"42"}'
     with (
-        lifting("Finished", -1, lambda body: {"kind": body["kind"], "text": body["words"]}),
-        lifting("Finished", 0, lambda body: {"kind": body["kind"], "answer": body["text"]}),
+        upgrading("Finished", -1, lambda body: {"kind": body["kind"], "text": body["words"]}),
+        upgrading("Finished", 0, lambda body: {"kind": body["kind"], "answer": body["text"]}),
     ):
         assert events.decode(old) == events.Finished(answer="42")
         assert events.decode('{"v":0,"kind":"Finished","text":"42"}') == events.Finished(answer="42")

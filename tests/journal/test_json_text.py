@@ -9,7 +9,7 @@ from longhouse.journal.events import Fault
 from longhouse.journal.json_text import DEEPEST, QUOTED, is_deep, object_of, with_valid_arguments
 from longhouse.journal.messages import Assistant, Function, Message, ToolCall, ToolResult, User
 from longhouse.journal.transcript import Step
-from server_helpers import opened, prompted, started, told, used
+from server_helpers import folded, opened, prompted, started, used
 
 BROKEN = ['{"at": "Os', "[1]", "null", '"text"', "{'at': 'Oslo'}", '{"at": NaN}', '{"at": "\\ud800"}', '{"a":1} x']
 DEEP = ['{"a": ' + "[" * levels + "]" * levels + "}" for levels in (DEEPEST, 900, 100_000)]
@@ -63,7 +63,7 @@ def test_a_value_is_deep_beyond_its_last_level() -> None:
 def test_what_other_programs_are_told_is_sound_and_the_journal_keeps_the_models_words() -> None:
     fault = events.Returned(call="1-action-0", outcome=Fault(code="bad_arguments", message="not JSON"))
     work = (events.Replied(), used("1-action-0", arguments='{"at": "Os'), fault)
-    session = told(opened(), prompted("Look"), started(2), *work)
+    session = folded(opened(), prompted("Look"), started(2), *work)
     _, asked, result = conversation.messages_of(session)
     assert asked["tool_calls"][0]["function"]["arguments"] == "{}"
     assert result["content"] == 'Error: not JSON\nThe arguments were written as: {"at": "Os'
@@ -74,10 +74,10 @@ def test_what_other_programs_are_told_is_sound_and_the_journal_keeps_the_models_
 
 @pytest.mark.parametrize("thought", ["[" * 20_000, *DEEP, "plain words", "null"])
 def test_a_thought_that_is_no_value_stays_words(thought: str) -> None:
-    session = told(opened(), prompted("Think"), started(2), events.Replied(thought=thought))
+    session = folded(opened(), prompted("Think"), started(2), events.Replied(thought=thought))
     assert session.context["current_step_reasoning"] == thought
 
 
 def test_a_structured_thought_is_a_value() -> None:
-    session = told(opened(), prompted("Think"), started(2), events.Replied(thought='{"enough_data": true}'))
+    session = folded(opened(), prompted("Think"), started(2), events.Replied(thought='{"enough_data": true}'))
     assert session.context["current_step_reasoning"] == {"enough_data": True}

@@ -10,7 +10,7 @@ from longhouse.app import TOOLS
 from longhouse.journal import conversation, events
 from longhouse.journal.roles import ROLES
 from longhouse.tools.builtin.dialogue import FinalAnswerTool
-from server_helpers import opened, prompted, returned, started, told
+from server_helpers import folded, opened, prompted, returned, started
 
 
 @pytest.mark.parametrize(("tool", "role"), [*ROLES.items(), ("clocktool", ""), ("mcp.search", "")])
@@ -59,7 +59,7 @@ def test_a_role_of_a_later_release_is_read_as_that_of_an_ordinary_tool_and_kept(
     assert isinstance(called, events.Called)
     assert (called.role, called.is_work) == ("dreams", True)
     assert events.encode(called) == body
-    session = told(opened(), prompted("x"), started(2), events.Replied(), called, returned("1-action-0"))
+    session = folded(opened(), prompted("x"), started(2), events.Replied(), called, returned("1-action-0"))
     assert [message["role"] for message in conversation.messages_of(session)] == ["user", "assistant", "tool"]
 
 
@@ -84,7 +84,7 @@ def test_what_is_published_under_the_name_of_a_built_in_tool_takes_over_its_role
 def test_by_its_role_and_not_by_its_name_a_call_is_left_out_of_the_conversation() -> None:
     def life(role: str) -> list[str]:
         called = events.Called(call="1-action-0", tool="closing_words", arguments="{}", role=role)
-        session = told(opened(), prompted("x"), started(2), events.Replied(), called, returned("1-action-0"))
+        session = folded(opened(), prompted("x"), started(2), events.Replied(), called, returned("1-action-0"))
         return [message["role"] for message in conversation.messages_of(session)]
 
     assert life("") == ["user", "assistant", "tool"]

@@ -29,12 +29,12 @@ async def commits(db: Database, session_id: str, kind: str) -> int:
 async def test_a_turn_from_the_prompt_to_its_answer(db: Database) -> None:
     room = Room(db, [calls(say("Let me see."), call("echo", text="hi")), FINISH])
     session = await room.run()
-    assert (session.state, session.spoken) == (State.COMPLETED, "Let me see.\n\nDone.")
+    assert (session.state, session.client_text) == (State.COMPLETED, "Let me see.\n\nDone.")
     assert await room.kinds(session.id) == [
         "Opened", "Prompted", "Started", "Replied", "Called", "Returned", "Replied", "Called", "Returned", "Finished",
     ]  # fmt: skip
     replied = (await room.found(session.id, events.Replied))[0]
-    assert (replied.text, replied.said) == ("Let me see.", len("Let me see."))
+    assert (replied.text, replied.streamed_chars) == ("Let me see.", len("Let me see."))
     assert replied.offered == ("clarificationtool@1", "finalanswertool@1", "echo@1", "broken@1")
     assert len(replied.digest) == 64
     called = (await room.found(session.id, events.Called))[0]
@@ -175,7 +175,7 @@ async def test_the_final_answer_waits_for_the_calls_beside_it(db: Database) -> N
     assert (await room.outcomes(session_id)) == {"1-action-0": Output(content="Done.")}
     Last.passed.set()
     session = await running
-    assert (session.state, session.spoken) == (State.COMPLETED, "Done.")
+    assert (session.state, session.client_text) == (State.COMPLETED, "Done.")
     assert (await room.kinds(session_id))[3:] == ["Replied", "Called", "Returned", "Called", "Returned", "Finished"]
     assert len(room.model.bodies) == 1
 
@@ -183,7 +183,7 @@ async def test_the_final_answer_waits_for_the_calls_beside_it(db: Database) -> N
 async def test_a_question_beside_the_final_answer_is_refused_since_nobody_would_wait_for_it(db: Database) -> None:
     room = Room(db, [calls(call("clarificationtool", questions=["Sure?"]), FINISH)])
     session = await room.run()
-    assert (session.state, session.spoken) == (State.COMPLETED, "Done.")
+    assert (session.state, session.client_text) == (State.COMPLETED, "Done.")
     outcome = (await room.outcomes(session.id))["1-action-0"]
     assert isinstance(outcome, Fault)
     assert outcome.code == "answered"
@@ -196,21 +196,21 @@ async def test_of_two_final_answers_the_first_stands_and_only_it_is_shown(db: Da
     with room.bus.subscribed(session_id) as subscription:
         session = await room.advance(session_id)
         items = await subscription.take()
-    assert session.spoken == "Done."
+    assert session.client_text == "Done."
     assert "".join(one.text for one in items if isinstance(one, Fragment) and one.kind == "content") == "Done."
 
 
 async def test_an_agent_that_says_it_failed_has_failed_in_its_own_words(db: Database) -> None:
     room = Room(db, [call("finalanswertool", answer="I could not.", status="failed")])
     session = await room.run()
-    assert (session.state, session.spoken) == (State.FAILED, "I could not.")
+    assert (session.state, session.client_text) == (State.FAILED, "I could not.")
     assert (await room.journal(session.id))[-1].event == events.Failed(reason="I could not.", code="agent_failed")
 
 
 async def test_text_without_a_call_is_the_answer(db: Database) -> None:
     room = Room(db, [say("Just so.")])
     session = await room.run()
-    assert (session.state, session.spoken) == (State.COMPLETED, "Just so.")
+    assert (session.state, session.client_text) == (State.COMPLETED, "Just so.")
     assert (await room.kinds(session.id))[2:] == ["Started", "Replied", "Finished"]
 
 
@@ -233,7 +233,7 @@ async def test_a_question_rests_without_a_holder_and_its_answer_goes_on(db: Data
     ask = calls(call("clarificationtool", questions=["Which city?", "When?"]), call("echo"))
     room = Room(db, [ask, FINISH])
     session = await room.run()
-    assert (session.state, session.spoken) == (State.WAITING_FOR_CLARIFICATION, "Which city?\nWhen?")
+    assert (session.state, session.client_text) == (State.WAITING_FOR_CLARIFICATION, "Which city?\nWhen?")
     row = await room.row(session.id)
     assert (row["holder"], row["due"], row["state"]) == (None, False, "WAITING_FOR_CLARIFICATION")
     await room.answer(session.id, "1-action-0", "Oslo, today")

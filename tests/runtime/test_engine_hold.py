@@ -133,7 +133,7 @@ async def test_a_deposed_worker_still_reports_the_effect_it_had_begun(db: Databa
         while not woken:
             await asyncio.sleep(0.005)
     session = await room.advance(session_id, room.another("w2"))
-    assert (session.state, session.spoken) == (State.COMPLETED, "Done.")
+    assert (session.state, session.client_text) == (State.COMPLETED, "Done.")
     assert len(made.pay.times) == 1
     assert room.engine.tool_runner.begun == set()
 
@@ -408,7 +408,7 @@ async def test_a_run_that_was_broken_off_begins_nothing_and_its_calls_are_no_que
         await asyncio.wait([running])
     # The same worker takes it up again: it knows that nothing had begun.
     session = await room.advance(session_id)
-    assert (session.state, session.spoken) == (State.COMPLETED, "Done.")
+    assert (session.state, session.client_text) == (State.COMPLETED, "Done.")
     assert len(Pay.times) == 1
     [resumed] = await room.found(session_id, events.Resumed)
     assert resumed == events.Resumed(worker="w1", previous="w1", unbegun=("1-action-0",))
@@ -460,17 +460,17 @@ async def test_who_claims_twice_before_saying_so_does_not_speak_for_the_worker_t
     session = await second.advance(lease)
     assert session.state is State.WAITING_FOR_APPROVAL
     assert [one.call for one in session.uncertain] == ["1-action-0"]
-    await second.tool_runner.disclaim(session_id)
+    await second.tool_runner.record_unbegun(session_id)
     assert [one.call for one in (await journals.load(db, session_id)).uncertain] == ["1-action-0"]
     assert len(made.pay.times) == 1
     await made.ends()
 
 
-async def test_what_had_begun_is_not_disclaimed(db: Database) -> None:
+async def test_what_had_begun_is_not_recorded_as_unbegun(db: Database) -> None:
     made = await payment_taken_over(db)
-    await made.room.engine.tool_runner.disclaim(made.session_id)
+    await made.room.engine.tool_runner.record_unbegun(made.session_id)
     # Nor by somebody who never had it, and so never began it.
-    await made.room.another("w3").tool_runner.disclaim(made.session_id)
+    await made.room.another("w3").tool_runner.record_unbegun(made.session_id)
     session = await journals.load(db, made.session_id)
     assert [one.call for one in session.uncertain] == ["1-action-0"]
     await made.ends()
@@ -509,7 +509,7 @@ async def test_a_call_that_was_made_as_harmless_and_is_known_to_be_an_effect_is_
     made.running.cancel()
     assert session.state is State.WAITING_FOR_APPROVAL
     told = "It is not known whether pay (1-action-0) took effect: `the worker that ran it was lost`. Did it happen?"
-    assert (session.spoken or "").startswith(told)
+    assert (session.client_text or "").startswith(told)
     pay.passed.set()
     happened = events.Decided(call="1-action-0", decision="did_not_happen", by="user")
     await journals.add(db, session_id, [happened], trace="")
@@ -583,7 +583,7 @@ async def test_an_effect_whose_time_is_up_is_a_question_and_can_be_settled(db: D
     session_id = await room.prompt()
     session = await room.advance(session_id)
     assert session.state is State.WAITING_FOR_APPROVAL
-    assert (session.spoken or "").startswith(
+    assert (session.client_text or "").startswith(
         "It is not known whether pay (1-action-0) took effect: `pay did not answer"
     )
     assert (await room.outcomes(session_id)) == {"1-action-1": Output(content="passed")}

@@ -12,7 +12,7 @@ from longhouse.agents.template import ExecutionPolicy
 from longhouse.journal import events
 from longhouse.journal.fold import blank, fold
 from longhouse.journal.session import State
-from longhouse.journal.transcript import Heard
+from longhouse.journal.transcript import PromptEntry
 from longhouse.models.scripted import Call, Cut, Garbage, Say, ScriptedStatus, call, calls, say
 from longhouse.runtime.engine import RetryLimits
 from longhouse.store import journals, leases
@@ -24,7 +24,7 @@ FINISH = call("finalanswertool", answer="Done.")
 async def test_at_max_iterations_an_agent_is_left_with_words(db: Database) -> None:
     room = Room(db, [call("echo"), call("echo"), FINISH], policy=ExecutionPolicy(max_iterations=2))
     session = await room.run()
-    assert (session.state, session.spoken) == (State.COMPLETED, "Done.")
+    assert (session.state, session.client_text) == (State.COMPLETED, "Done.")
     assert "echo" in room.offered(1)
     assert room.offered(2) == ["finalanswertool"]
     replied = (await room.found(session.id, events.Replied))[-1]
@@ -66,7 +66,7 @@ async def begun_before(room: Room, seconds: float) -> str:
 async def test_a_turn_that_has_used_its_time_can_only_finish(db: Database) -> None:
     room = Room(db, [FINISH], policy=ExecutionPolicy(time_budget=1000))
     session = await room.advance(await begun_before(room, 1500))
-    assert (session.state, session.spoken) == (State.COMPLETED, "Done.")
+    assert (session.state, session.client_text) == (State.COMPLETED, "Done.")
     assert room.offered() == ["finalanswertool"]
 
 
@@ -107,8 +107,8 @@ async def test_several_prompts_are_worked_off_in_one_claim(db: Database) -> None
     await room.prompt("third", session_id)
     session = await room.advance(session_id)
     assert [one.answer for one in await room.found(session_id, events.Finished)] == ["one", "two", "three"]
-    heard = [entry.content for entry in session.transcript if isinstance(entry, Heard)]
-    assert heard == ["first", "second", "third"]
+    prompts = [entry.content for entry in session.transcript if isinstance(entry, PromptEntry)]
+    assert prompts == ["first", "second", "third"]
     assert {record.fence for record in await room.journal(session_id) if record.worker} == {1}
     assert (await room.row(session_id))["due"] is False
 
@@ -179,7 +179,7 @@ async def test_a_model_in_trouble_is_waited_out(db: Database) -> None:
         assert await leases.fire(db) == [session_id]
     assert (await room.kinds(session_id))[2:] == ["Started", "Spent", "Spent"], "empty answers are paid for as well"
     session = await room.advance(session_id)
-    assert (session.state, session.spoken) == (State.COMPLETED, "Done.")
+    assert (session.state, session.client_text) == (State.COMPLETED, "Done.")
     row = await room.row(session_id)
     assert (row["attempts"], row["troubled_at"], row["wake_at"]) == (0, None, None)
 

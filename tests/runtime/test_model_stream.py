@@ -21,7 +21,7 @@ from longhouse.store.database import Database
 from longhouse.tools.builtin.clock import ClockTool
 from longhouse.tools.builtin.dialogue import FinalAnswerTool
 from longhouse.tools.builtin.planning import ReasoningTool
-from server_helpers import opened, prompted, returned, started, told, used
+from server_helpers import folded, opened, prompted, returned, started, used
 
 CLOCK, REASONING, ANSWER = ClockTool.described(), ReasoningTool.described(), FinalAnswerTool.described()
 NOON = call("finalanswertool", answer="Noon.", status="completed")
@@ -40,7 +40,7 @@ def request_of(agent: str, *offered: Tool, session: Session | None = None, can: 
 
 
 def begun(*new: Any) -> Session:
-    return told(opened(), prompted("What time is it?"), started(2), *new)
+    return folded(opened(), prompted("What time is it?"), started(2), *new)
 
 
 async def heard(db: Database, request: Request, says: Say, *, shows_answer: bool = True) -> tuple[Shown, Reply]:
@@ -64,11 +64,11 @@ async def test_text_beside_a_call_is_content(db: Database, forced: bool) -> None
     request = request_of("ToolCallingAgent", CLOCK, ANSWER, can=Abilities(forced_tool_choice=forced))
     shown, reply = await heard(db, request, calls(say("Let me look. "), call("clocktool")))
     assert shown == [("content", "Let me look. ")]
-    assert (reply.text, reply.said, len(reply.calls)) == ("Let me look. ", len("Let me look. "), 1)
+    assert (reply.text, reply.streamed_chars, len(reply.calls)) == ("Let me look. ", len("Let me look. "), 1)
     shown, _ = await heard(db, request, calls(say("Now I know. "), NOON))
     assert shown == [("content", "Now I know. "), ("content", "\n\nNoon.")]
     shown, reply = await heard(db, request, calls(say(" \n"), NOON))
-    assert (shown, reply.said) == ([("content", "Noon.")], 2), "there was nothing to read"
+    assert (shown, reply.streamed_chars) == ([("content", "Noon.")], 2), "there was nothing to read"
 
 
 @pytest.mark.parametrize("forced", [True, False])
@@ -77,20 +77,20 @@ async def test_text_is_content_as_it_comes_although_a_call_may_follow(db: Databa
     request = request_of("ToolCallingAgent", CLOCK, ANSWER, can=can)
     shown, reply = await heard(db, request, Say(text="It is noon.", reasoning="Hm.", chunk=6))
     assert shown == [("reasoning", "Hm."), ("content", "It is "), ("content", "noon.")]
-    assert (reply.text, reply.said) == ("It is noon.", 11)
+    assert (reply.text, reply.streamed_chars) == ("It is noon.", 11)
     thought = begun(Replied(phase="reasoning", thought="So."))
     action = request_of("SGRToolCallingAgent", CLOCK, REASONING, ANSWER, session=thought, can=can)
     assert action.phase == "action"
     shown, reply = await heard(db, action, Say(text="It is noon.", chunk=6))
-    assert (shown, reply.said) == ([("content", "It is "), ("content", "noon.")], 11)
+    assert (shown, reply.streamed_chars) == ([("content", "It is "), ("content", "noon.")], 11)
 
 
 async def test_text_is_kept_back_only_where_a_format_was_asked_for(db: Database) -> None:
     for asked, expected in (("json_object", []), ("text", [("content", "{}")])):
         sampling = Sampling(response_format=json.dumps({"type": asked}))
-        session = told(opened(), prompted("What time is it?", sampling=sampling), started(2))
+        session = folded(opened(), prompted("What time is it?", sampling=sampling), started(2))
         shown, reply = await heard(db, request_of("ToolCallingAgent", CLOCK, session=session), say("{}"))
-        assert (shown, reply.text, reply.said) == (expected, "{}", 2 * len(expected))
+        assert (shown, reply.text, reply.streamed_chars) == (expected, "{}", 2 * len(expected))
         without = request_of("ToolCallingAgent", session=session)
         assert (await heard(db, without, say("{}")))[0] == [("content", "{}")], "no call can follow"
 
@@ -161,6 +161,6 @@ async def test_where_an_answer_would_be_sent_back_text_is_reasoning_at_once(db: 
     request = request_of("ToolCallingAgent", CLOCK, ANSWER)
     shown, reply = await heard(db, request, Say(text="It is noon.", chunk=6), shows_answer=False)
     assert shown == [("reasoning", "It is "), ("reasoning", "noon.")]
-    assert reply.said == 0
+    assert reply.streamed_chars == 0
     shown, _ = await heard(db, request, NOON, shows_answer=False)
     assert shown == []

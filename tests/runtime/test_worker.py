@@ -63,7 +63,7 @@ async def test_a_takeover_that_was_broken_off_before_it_was_told_leaves_the_name
         [resumed] = await room.found(session_id, events.Resumed)
         assert resumed == events.Resumed(worker="w2", previous="w1")
         # Who was to blame for nothing has nothing to say.
-        await room.another("w2").tool_runner.disclaim(session_id)
+        await room.another("w2").tool_runner.record_unbegun(session_id)
         assert await room.found(session_id, events.Decided) == []
     assert len(Pay.times) == 1
     running.cancel()

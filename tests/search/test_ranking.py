@@ -34,7 +34,11 @@ def test_what_comes_after_the_first_pages_is_not_read() -> None:
 
 def test_who_changes_the_weights_of_words_has_the_indexes_rebuilt() -> None:
     """The weights of these texts in the index: where they change, RECIPE is raised, and this list with it."""
-    text = {"name": "getWeather", "short": "The weather in a city", "details": "электрички до Твери 天气"}
+    text: dict[ranking.Field, str] = {
+        "name": "getWeather",
+        "short": "The weather in a city",
+        "details": "электрички до Твери 天气",
+    }
     digest = hashlib.sha256(repr(sorted(weights(text).items())).encode()).hexdigest()[:16]
     assert (document.RECIPE, digest) == (4, "53b459a63de3297c")
 

@@ -268,14 +268,15 @@ async def test_what_an_agent_has_used_goes_up_with_its_outcome(db: Database) -> 
     assert told == events.Returned(
         call=CALL, outcome=events.Output(content="done"), by="agent", spent=usage, calls=1, seconds=30
     )
-    prompt = events.Prompted(trace="t-0", content=("x",), budget=LIMITS, purse=events.SharedBudget(token_budget=10))
+    shared = events.SharedBudget(token_budget=10)
+    prompt = events.Prompted(trace="t-0", content=("x",), budget=LIMITS, shared_budget=shared)
     left = await results.budget_left(db, parent.session, prompt)
     assert left is not None
     assert (left.token_budget, left.tool_budget) == (3, None)
     assert await results.budget_left(db, parent.session, msgspec.structs.replace(prompt, trace="another")) == (
         msgspec.structs.replace(LIMITS, token_budget=10)
     )
-    assert await results.budget_left(db, parent.session, msgspec.structs.replace(prompt, purse=None)) == LIMITS
+    assert await results.budget_left(db, parent.session, msgspec.structs.replace(prompt, shared_budget=None)) == LIMITS
 
 
 # Hundreds of races between an end below and a cancel above. One pair is made for real, the others are copies of it.

@@ -319,13 +319,13 @@ async def from_scratch(db: Database) -> Session:
 # A process as `longhouse serve` and `longhouse work` are once they have started; prints the dearest wake of many.
 WAKER = """
 import asyncio, sys, time
-from longhouse.cli.main import settle
+from longhouse.cli.main import freeze_objects
 from longhouse.store import journals
 from longhouse.store.database import open_database
 
 async def main():
     async with open_database(sys.argv[1]) as db:
-        settle()
+        freeze_objects()
         spent = []
         for _ in range(30):
             before = time.process_time()

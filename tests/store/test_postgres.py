@@ -193,7 +193,7 @@ def wait_for(what: Callable[[], bool], *, within: float = 10) -> float:
 
 async def test_it_starts_answers_and_knows_vectors(data_dir: Path) -> None:
     said: list[str] = []
-    async with open_postgres(data_dir, say=said.append) as postgres:
+    async with open_postgres(data_dir, report=said.append) as postgres:
         assert postgres.owned
         assert postgres.fresh
         assert not postgres.gone.is_set()
@@ -459,7 +459,7 @@ async def test_an_extension_for_another_cpu_is_told_once_tried_once_and_never_ca
     programs = broken(open_folder / "bin", single=f"echo tried >> {calls}; cat > /dev/null; kill -ILL $$")
     for _ in range(2):
         said: list[str] = []
-        async with open_postgres(data_dir, binaries=programs, say=said.append) as postgres:
+        async with open_postgres(data_dir, binaries=programs, report=said.append) as postgres:
             assert postgres.vectors is False
             async with open_database(postgres.dsn) as db:
                 await migrate.migrate(db, may_extend=postgres.vectors)

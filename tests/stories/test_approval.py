@@ -65,7 +65,7 @@ async def decide(house: Any, session_id: str, decision: str, call_id: str = "1-a
         return int(response.status)
 
 
-def told(house: House) -> str:
+def last_message(house: House) -> str:
     """What the model heard last."""
     assert house.model is not None
     return str(house.model.requests[-1]["messages"][-1]["content"])
@@ -98,7 +98,7 @@ async def test_the_call_waits_and_runs_once_after_the_approval(serving: Serving)
         assert await decide(house, session_id, "approve", comment="go on") == 202
         await house.until(session_id, "COMPLETED")
         assert TransferTool.sent == [f"{session_id}:1-action-0"]
-        assert told(house) == "sent to Bob"
+        assert last_message(house) == "sent to Bob"
         assert await house.kinds(session_id) == [
             "Opened", "Prompted", "Started", "Replied", "Called", "Decided", "Returned",
             "Replied", "Called", "Returned", "Finished",
@@ -128,7 +128,7 @@ async def test_a_denial_reaches_the_agent_with_its_reason(serving: Serving) -> N
         assert await decide(house, session_id, "deny", comment="Bob owes us") == 202
         assert await decide(house, session_id, "deny") == 409
         await house.until(session_id, "COMPLETED")
-        assert told(house) == "Error: the user did not approve this call: Bob owes us"
+        assert last_message(house) == "Error: the user did not approve this call: Bob owes us"
         assert TransferTool.sent == []
         assert (await house.kinds(session_id)).count("Decided") == 1
 
@@ -154,7 +154,7 @@ async def test_what_nobody_approves_in_time_is_denied(serving: Serving) -> None:
         await republished(house, "transfertool", approval_timeout=0.3)
         session_id = (await house.say("Pay Bob"))["model"]
         await house.until(session_id, "COMPLETED")
-        assert told(house) == "Error: nobody approved transfertool in time"
+        assert last_message(house) == "Error: nobody approved transfertool in time"
         assert await decide(house, session_id, "approve") == 409
         assert TransferTool.sent == []
         kinds = await house.kinds(session_id)
@@ -234,7 +234,7 @@ async def test_the_call_keeps_the_version_that_was_shown_to_who_approved_it(serv
         await republished(house, "transfertool", needs_approval=False, max_output=3)
         assert await decide(house, session_id, "approve") == 202
         await house.until(session_id, "COMPLETED")
-        assert told(house) == "sent to Bob"
+        assert last_message(house) == "sent to Bob"
 
 
 async def test_waiting_for_approval_does_not_use_up_the_time_of_the_turn(serving: Serving) -> None:

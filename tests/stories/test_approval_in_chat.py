@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
-from test_approval import DONE, NAMES, TRANSFER, DraftTool, TransferTool, decide, republished, told
+from test_approval import DONE, NAMES, TRANSFER, DraftTool, TransferTool, decide, last_message, republished
 
 from delegating_server import (
     CAST,
@@ -139,7 +139,7 @@ async def test_a_word_decides_in_other_languages(serving: Serving, words: str, i
         assert await client.say(words) == "Done."
         assert await decisions(house, client.session) == [("approve" if is_yes else "deny", "ada", "chat")]
         assert len(TransferTool.sent) == is_yes
-        assert told(house) == ("sent to Bob" if is_yes else "Error: the user did not approve this call")
+        assert last_message(house) == ("sent to Bob" if is_yes else "Error: the user did not approve this call")
 
 
 async def test_a_bare_yes_does_not_choose_among_several(serving: Serving) -> None:
@@ -256,7 +256,7 @@ async def test_the_next_prompt_is_told_that_it_waits_behind_a_decision(serving: 
                 await asyncio.sleep(0.02)
 
 
-# Agents beneath
+# Sub-agents
 
 
 def tool_results(body: Body) -> list[str]:

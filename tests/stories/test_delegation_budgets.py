@@ -1,4 +1,4 @@
-"""Budgets hold for everybody beneath: who is waited for is counted above, and all of a request share one purse."""
+"""Budgets hold for all sub-agents: who is waited for is counted above, and all of a request share one budget."""
 
 import asyncio
 from collections.abc import Iterable
@@ -90,26 +90,26 @@ async def test_agents_that_nobody_waits_for_share_the_tokens_of_their_request(se
         assert content(said) == "off it goes"
         await quiet(house)
         first = (await events_of(house, said["model"], events.Replied))[0]
-        purse, used = 2_000 - tokens_of([first]), 0
+        shared, used = 2_000 - tokens_of([first]), 0
         for one in await house.journal(await session_of(house.db, "ann")):
             match one.event:
                 case events.Started(limits=limits):
                     assert limits.token_budget is not None
-                    assert limits.token_budget <= max(0, purse - used)
+                    assert limits.token_budget <= max(0, shared - used)
                 case events.Replied():
                     used += tokens_of([one.event])
-        assert used >= purse
+        assert used >= shared
         # Those after the last token have not even asked their model.
         asked = len(requests_of(house.model, "ann"))
         assert asked < await house.db.value("SELECT count(*) FROM delegations")
 
 
-async def test_a_request_without_budgets_is_not_bounded_by_a_purse(serving: Serving) -> None:
+async def test_a_request_without_budgets_is_not_bounded_by_a_shared_budget(serving: Serving) -> None:
     roles = {"master": lambda body: answer("seen") if results(body) else ask("ann", "Look."), "ann": ends}
     async with playing(serving, roles) as house:
         await house.say("Go", model="master")
         [prompt] = await events_of(house, await session_of(house.db, "ann"), events.Prompted)
-        assert prompt.purse is None
+        assert prompt.shared_budget is None
         assert prompt.budget.token_budget is None
 
 

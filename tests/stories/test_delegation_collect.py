@@ -49,7 +49,7 @@ async def test_a_result_is_collected_before_the_agent_has_ended(serving: Serving
 
     async with playing(serving, {"master": master, "ann": slow}) as house:
         said = await house.say("Go", model="master")
-        # The master waits for what it collects, and so the question beneath is asked at the top.
+        # The master waits for what it collects, and so the question of the sub-agent is asked at the top.
         assert content(said) == "ann: Shall I?"
         assert (await house.folded(said["model"])).state == "WAITING_FOR_AGENT"
         assert content(await house.say("yes", model=said["model"])) == "done"

@@ -350,7 +350,7 @@ async def test_an_answer_that_is_sent_again_is_one_answer(serving: Serving) -> N
         # Whatever has happened since: the same request has the same answer.
         again = await chat(house, talk[:3], model="master", headers={"Idempotency-Key": "k1"})
         assert content(again) == "Rain in Oslo."
-        # Who talks to the agent beneath itself follows that one, also the second time.
+        # Who talks to the sub-agent itself follows that one, also the second time.
         cem = await session_of(house.db, "cem")
         for _ in range(2):
             direct = await chat(house, [user("Rome")], model=cem, headers={"Idempotency-Key": "k2"})

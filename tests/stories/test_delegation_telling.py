@@ -1,4 +1,4 @@
-"""What agents beneath do, as chat streams tell it: causes first, nothing twice, and what is collected is not lost."""
+"""What sub-agents do, as chat streams tell it: causes first, nothing twice, and what is collected is not lost."""
 
 import asyncio
 from typing import Any
@@ -28,7 +28,7 @@ ENDINGS = ("completed", "waiting")
 
 
 async def streamed(house: House, text: str, **extra: Any) -> list[Any]:
-    """What the agent and those beneath do, as a chat stream tells it between its acceptance and its end."""
+    """What the agent and its sub-agents do, as a chat stream tells it between its acceptance and its end."""
     body = {"model": "master", "stream": True, "messages": [{"role": "user", "content": text}], **extra}
     return await read(house, "/v1/chat/completions", body)
 
@@ -44,7 +44,7 @@ async def read(house: House, path: str, body: Any) -> list[Any]:
 
 
 def names(told: list[Any]) -> list[str]:
-    """Each event with its agent, where it is one beneath."""
+    """Each event with its agent, where it is a sub-agent."""
     below = "subagent_name"
     return [f"{one[below]}: {one['event'].removeprefix('subagent_')}" if below in one else one["event"] for one in told]
 

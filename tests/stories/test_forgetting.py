@@ -115,7 +115,7 @@ async def test_nothing_of_a_session_is_left_anywhere(
         assert content(await chat(house, user(f"Да, {CANARY}"), model=session)) == f"Готово, {CANARY}."
         async with house.http.get("/v1/sessions?conversation_id=c-1") as response:
             every = [row["session_id"] for row in (await response.json())["data"]]
-        assert len(every) == 2, "the agent beneath is one of them"
+        assert len(every) == 2, "the sub-agent is one of them"
         # It was everywhere.
         async with asyncio.timeout(20):
             while f"subagent:helper:c-1/{LABEL}" not in await in_redis(redis) or CANARY not in on_disk(

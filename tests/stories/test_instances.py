@@ -134,7 +134,7 @@ async def test_nothing_is_written_where_nothing_has_changed(db: Database) -> Non
         assert await roster.write() == 2
         before = await db.rows("SELECT xmin::text, ctid::text FROM agent_instances")
         assert await roster.write() == 0
-        await roster.look()
+        await roster.reconcile()
         assert await roster.write() == 0
         assert await db.rows("SELECT xmin::text, ctid::text FROM agent_instances") == before
     async with warm.acquired(TEMPLATE, "u"):
@@ -148,7 +148,7 @@ async def test_a_lost_roster_is_written_again(db: Database) -> None:
         await roster.write()
         [first, _] = await rows(db)
         await db.run("DELETE FROM agent_instances WHERE instance_id = :instance_id", instance_id=first["instance_id"])
-        await roster.look()
+        await roster.reconcile()
         assert await roster.write() == 1
         assert {row["session_id"] for row in await rows(db)} == {"s", "t"}
 
@@ -160,7 +160,7 @@ async def test_the_instances_of_workers_that_are_gone_are_struck_and_those_of_th
     async with ours.acquired(TEMPLATE, "s"), theirs.acquired(TEMPLATE, "t"), dead.acquired(TEMPLATE, "u"):
         for one in (roster, others, InstanceRegistry(db, dead, "the dead")):
             await one.write()
-        await roster.look()
+        await roster.reconcile()
         assert {row["worker"]: row["status"] for row in await rows(db)} == {
             "us": "BUSY", "them": "BUSY", "the dead": "STOPPED",
         }  # fmt: skip
@@ -169,10 +169,10 @@ async def test_the_instances_of_workers_that_are_gone_are_struck_and_those_of_th
 
         # They were thought to be gone, and are not: they say so again.
         await leases.retire(db, "them")
-        await roster.look()
+        await roster.reconcile()
         assert [row["status"] for row in await rows(db, worker="them")] == ["STOPPED"]
         await enlisted(db, "them")
-        await others.look()
+        await others.reconcile()
         assert await others.write() == 1
         assert [row["status"] for row in await rows(db, worker="them")] == ["BUSY"]
 
@@ -189,7 +189,7 @@ async def test_what_stopped_long_ago_is_forgotten(db: Database) -> None:
         RegisteredInstance("idle", "a", 1, "IDLE", "n", "us", None, now - timedelta(days=1), {}),
     ]
     await registry.write(db, entries)
-    await InstanceRegistry(db, pool(), "us").look()
+    await InstanceRegistry(db, pool(), "us").reconcile()
     assert {row["instance_id"] for row in await rows(db)} == {"just gone", "idle"}
 
 

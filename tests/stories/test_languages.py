@@ -78,7 +78,7 @@ Submits the readings of water and electricity meters
 """
 
 
-def told(lines: str) -> list[tuple[str, str, str]]:
+def parsed(lines: str) -> list[tuple[str, str, str]]:
     rows = [line.split(" | ") for line in lines.strip().splitlines()]
     return [(name, description, query) for name, description, query in rows]
 
@@ -86,13 +86,13 @@ def told(lines: str) -> list[tuple[str, str, str]]:
 @pytest.mark.parametrize("lines", [RUSSIAN, CHINESE], ids=["russian", "chinese"])
 @pytest.mark.parametrize("has_vectors", [True, False], ids=["words and vectors", "words"])
 async def test_a_tool_is_found_in_its_own_language(db: Database, lines: str, has_vectors: bool) -> None:
-    rows = told(lines)
+    rows = parsed(lines)
     assert len(rows) == 20
     # Names in the other language would help a reader of English only: here they say nothing.
     tools = [tool(f"service_{nth}", description) for nth, (_, description, _) in enumerate(rows)]
     others = [
         tool(f"other_{nth}", description)
-        for nth, (_, description, _) in enumerate(told(RUSSIAN) + told(CHINESE))
+        for nth, (_, description, _) in enumerate(parsed(RUSSIAN) + parsed(CHINESE))
         if description not in {text for _, text, _ in rows}
     ]
     english = [tool(f"english_{name}", name.replace("_", " ")) for name, _, _ in rows]
@@ -107,7 +107,7 @@ async def test_a_tool_that_is_described_in_english_is_found_in_other_languages(d
     """By its vector alone: the two texts share no word."""
     english = [tool(f"service_{nth}", said) for nth, said in enumerate(ENGLISH.strip().splitlines())]
     finder = await indexed(db, *english, embedder=embedding_table.EmbeddedEmbedder())
-    rows = told(lines)
+    rows = parsed(lines)
     hits = [f"service_{nth}" in await found(finder, query, top_k=5) for nth, (_, _, query) in enumerate(rows)]
     assert sum(hits) >= 15, [row[2] for row, hit in zip(rows, hits, strict=True) if not hit]
 

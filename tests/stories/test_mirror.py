@@ -42,7 +42,7 @@ async def kept(redis: Redis) -> Any:
 
 async def equal(redis: Redis, house: House, session_id: str, *, count: int, within: float = 30.0) -> None:
     """Waits until Redis says what the journal says, which is so many messages."""
-    expected = conversation.spoken_in(await house.folded(session_id))
+    expected = conversation.dialogue_of(await house.folded(session_id))
     assert len(expected) == count
     async with asyncio.timeout(within):
         while await kept(redis) != expected:
@@ -111,6 +111,6 @@ async def test_what_redis_knew_is_told_once_however_many_speak_first(serving: Se
         async with serving(lambda body: call("finalanswertool", answer="Yes"), redis_url=server.url) as house:
             said = await asyncio.gather(*(say(house, f"Question {number}") for number in range(4)))
             [session] = {session_id for _, session_id in said}
-            spoken = [message["content"] for message in conversation.spoken_in(await house.folded(session))]
-        assert spoken[:2] == ["I am Aliya", "Noted"]
-        assert sorted(spoken[2:]) == [*(f"Question {number}" for number in range(4)), *["Yes"] * 4]
+            texts = [message["content"] for message in conversation.dialogue_of(await house.folded(session))]
+        assert texts[:2] == ["I am Aliya", "Noted"]
+        assert sorted(texts[2:]) == [*(f"Question {number}" for number in range(4)), *["Yes"] * 4]

@@ -61,7 +61,7 @@ async def offered(house: House, session_id: str) -> list[str]:
     return [ref.partition("@")[0] for ref in (await house.folded(session_id)).offered]
 
 
-async def told(house: House, text: str, model: str) -> list[str]:
+async def offered_for(house: House, text: str, model: str) -> list[str]:
     """What an agent that is told this is offered."""
     return await offered(house, (await house.say(text, model=model))["model"])
 
@@ -74,7 +74,7 @@ async def test_the_memory_agent_is_offered_its_memory(
     agents = f"{KEEPER}    tool_policy: {{selection_strategy: {strategy}}}\n"
     async with files(serving, tmp_path, agents=agents, embeddings_base_url=embeddings_base_url) as house:
         for text in SAID:
-            names = await told(house, text, "memory_agent")
+            names = await offered_for(house, text, "memory_agent")
             assert len(names) == 12, text
             assert {"finalanswertool", "reasoningtool"} <= {*names}
             assert len({*names} & {*MEMORY}) >= 9, text
@@ -99,11 +99,11 @@ async def test_a_global_server_takes_nothing_from_the_agents_that_name_their_too
     async with files(serving, tmp_path, script, config=GLOBAL, agents=agents) as house:
         for model in BUILT_IN:
             for text in SAID:
-                names = await told(house, text, model)
+                names = await offered_for(house, text, model)
                 assert {"clarificationtool", "websearchtool", "extractpagecontenttool", "finalanswertool"} <= {*names}
                 assert sum(name.startswith("diary.") for name in names) == 12 - 8 - (model == BUILT_IN[2])
                 assert len(names) == 12
-        names = await told(house, SAID[1], "sgr_tool_calling_agent")
+        names = await offered_for(house, SAID[1], "sgr_tool_calling_agent")
         assert "diary.add_entry" in names, "of a server's tools, the best have the places"
         await check_that_sub_agents_are_offered_what_they_name(house)
         await check_that_what_an_agent_finds_has_its_place(house)

@@ -16,7 +16,7 @@ from longhouse.agents.template import ExecutionPolicy, PromptPack, Template, Too
 from longhouse.journal import events
 from longhouse.models.scripted import Say, call, calls
 from longhouse.tools import ToolContext, tool
-from server_helpers import LIMITS, House, Serving, content, opened, prompted, told
+from server_helpers import LIMITS, House, Serving, content, folded, opened, prompted
 
 TOOLS = (
     "reasoningtool",
@@ -99,9 +99,9 @@ def test_each_turn_has_its_own_date_also_when_it_is_looked_at_later(agent: str) 
     def started(prompt: int, date: str) -> events.Started:
         return events.Started(trace="t", prompt=prompt, version=1, instance="i", limits=LIMITS, date=date)
 
-    session = told(opened("thinker"), prompted("one"), started(2, "2026-01-31"))
+    session = folded(opened("thinker"), prompted("one"), started(2, "2026-01-31"))
     first = strategy.propose(session, chosen, [])
-    session = told(
+    session = folded(
         events.Replied(text="1"), events.Finished(answer="1"), prompted("two"), started(6, "2027-02-01"),
         session=session,
     )  # fmt: skip

@@ -252,7 +252,7 @@ async def attached(house: House, text: str, model: str = AGENT) -> TurnHandle:
     )
 
 
-async def told(house: House, where: TurnHandle, beat: float) -> AsyncIterator[bytes]:
+async def chunks_of(house: House, where: TurnHandle, beat: float) -> AsyncIterator[bytes]:
     with house.app.bus.subscribed(where.session.id) as subscription:
         telling = TurnStream(house.db, house.app.bus, where, subscription, beat=beat)
         async for chunk in Completion(telling).chunks():
@@ -261,7 +261,7 @@ async def told(house: House, where: TurnHandle, beat: float) -> AsyncIterator[by
 
 async def test_a_silent_stream_beats_although_the_session_is_looked_at_every_second(serving: Serving) -> None:
     async with dictated() as model, serving(llm_base_url=model.url) as house:
-        chunks = told(house, await attached(house, "Hello"), beat=2.0)
+        chunks = chunks_of(house, await attached(house, "Hello"), beat=2.0)
         read: list[bytes] = []
         async with asyncio.timeout(30):
             while streaming.HEARTBEAT not in read:
@@ -280,7 +280,7 @@ async def test_a_client_in_the_queue_hears_the_beat_behind_a_turn_that_never_sto
         session_id = await begun(events)
         pen = await model.asked()
         await in_the_middle(pen, events)
-        queued = told(house, await attached(house, "More", session_id), beat=0.3)
+        queued = chunks_of(house, await attached(house, "More", session_id), beat=0.3)
         async with asyncio.TaskGroup() as group:
             talking = group.create_task(_talk(pen))
             async with asyncio.timeout(30):

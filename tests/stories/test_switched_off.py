@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
-from test_approval import TRANSFER, TransferTool, bank, decide
-from test_approval import told as heard
+from test_approval import TRANSFER, TransferTool, bank, decide, last_message
 
 from longhouse.agents.builtin import BUILT_IN
 from longhouse.agents.template import Template, ToolPolicy
@@ -143,7 +142,7 @@ async def test_what_waits_for_approval_does_not_begin_once_its_tool_is_off(servi
         assert (await asked(house, "PATCH", policy, {"enabled": False}))[0] == 200
         assert await decide(house, session_id, "approve") == 202
         await house.until(session_id, "COMPLETED")
-        assert heard(house) == "Error: transfertool was switched off; nothing happened"
+        assert last_message(house) == "Error: transfertool was switched off; nothing happened"
         assert TransferTool.sent == []
         assert "transfertool" not in offered(house)
 

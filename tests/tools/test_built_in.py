@@ -11,14 +11,14 @@ from longhouse.journal.events import Fault, Output
 from longhouse.tools.builtin.clock import ClockTool
 from longhouse.tools.builtin.dialogue import ClarificationTool, FinalAnswerTool
 from longhouse.tools.toolbox import Result, Toolbox
-from server_helpers import opened, prompted, started, told, turn_of, used
+from server_helpers import folded, opened, prompted, started, turn_of, used
 
 TOOLBOX = Toolbox([ClarificationTool, FinalAnswerTool, ClockTool])
 
 
 async def perform(tool: str, arguments: str) -> Result:
     call = used("1-action-0", tool=tool, arguments=arguments)
-    session = told(opened(), prompted("x"), started(2), events.Replied(), call)
+    session = folded(opened(), prompted("x"), started(2), events.Replied(), call)
     return await TOOLBOX.perform(session.due_calls[0], session, turn_of(session))
 
 

@@ -15,7 +15,7 @@ from longhouse.models.scripted import call
 from longhouse.tools import BaseTool, ToolContext, tool
 from longhouse.tools.base import ToolRegistry
 from longhouse.tools.toolbox import Toolbox
-from server_helpers import Serving, content, opened, prompted, started, told, turn_of, used
+from server_helpers import Serving, content, folded, opened, prompted, started, turn_of, used
 
 
 class Place(BaseModel):
@@ -46,8 +46,8 @@ async def awkward(timeout: int, model_config: str, json: bool, description: str 
 
 
 async def performed(cls: type[BaseTool], arguments: str) -> Any:
-    session = told(opened(), prompted("x"), started(2))
-    session = told(events.Replied(), used("1-action-0", tool=cls.tool_name, arguments=arguments), session=session)
+    session = folded(opened(), prompted("x"), started(2))
+    session = folded(events.Replied(), used("1-action-0", tool=cls.tool_name, arguments=arguments), session=session)
     return await Toolbox([cls]).perform(session.open["1-action-0"], session, turn_of(session))
 
 

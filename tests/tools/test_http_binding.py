@@ -19,7 +19,7 @@ from longhouse.journal.events import Effect, Fault, Output
 from longhouse.tools.bindings.http import RemoteBinding, open_remote
 from longhouse.tools.context import ToolContext
 from longhouse.tools.toolbox import Toolbox
-from server_helpers import opened, prompted, started, told, turn_of, used
+from server_helpers import folded, opened, prompted, started, turn_of, used
 
 SECRET = 'canary/"hush"+tool-secret'
 CONTEXT = ToolContext("s", "c", "local", None, "agent", "1-action-0", "s:1-action-0")
@@ -43,7 +43,7 @@ async def call(
 ) -> str | Fault:
     """What a call of the tool at this address comes to, through a toolbox, as an agent would make it."""
     tool = Tool(name="weather", description="", schema=SCHEMA, effect=effect, timeout=timeout)
-    session = told(
+    session = folded(
         opened(), prompted("x"), started(2), events.Replied(), used("1-action-0", tool="weather", arguments=arguments)
     )
     [due] = session.due_calls

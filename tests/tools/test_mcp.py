@@ -26,7 +26,7 @@ from longhouse.tools.mcp.client import open_mcp
 from longhouse.tools.mcp.config import read_servers
 from longhouse.tools.mcp.transport import MOST_BYTES, TOO_MUCH, _WireLine
 from longhouse.tools.toolbox import Toolbox
-from server_helpers import opened, prompted, started, told, turn_of, used
+from server_helpers import folded, opened, prompted, started, turn_of, used
 
 SCRIPT = str(Path(__file__).with_name("mcp_test_server.py"))
 TOKEN = "canary-token-4711"
@@ -45,7 +45,7 @@ class Tried:
 
     async def call_raw(self, tool: str, arguments: str) -> str | Fault:
         name = f"tried.{tool}"
-        session = told(
+        session = folded(
             opened(), prompted("x"), started(2), events.Replied(), used("1-action-0", tool=name, arguments=arguments)
         )
         [call] = session.due_calls

@@ -18,7 +18,7 @@ from longhouse.tools.builtin.memory_files import MEMORY_TOOLS
 from longhouse.tools.builtin.memory_paths import MAX_DEPTH, MAX_PATH, MemoryRefused, normalised
 from longhouse.tools.context import Services
 from longhouse.tools.toolbox import Toolbox
-from server_helpers import Serving, content, prompted, started, told, turn_of, used
+from server_helpers import Serving, content, folded, prompted, started, turn_of, used
 
 _calls = itertools.count()
 
@@ -50,7 +50,7 @@ class Desk:
         about = events.Opened(
             agent=self.agent, version=1, owner=self.owner, user=self.user, conversation=self.conversation
         )
-        return told(about, prompted("x"), started(2), events.Replied(), called)
+        return folded(about, prompted("x"), started(2), events.Replied(), called)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from longhouse.journal.events import Effect, Fault, Output
 from longhouse.journal.session import Session
 from longhouse.tools import BaseTool, ToolContext, execution
 from longhouse.tools.toolbox import MAX_ARGUMENTS, Result, Toolbox
-from server_helpers import opened, prompted, returned, started, told, turn_of, used
+from server_helpers import folded, opened, prompted, returned, started, turn_of, used
 
 
 class Probe(BaseTool):
@@ -48,7 +48,7 @@ class Slow(BaseTool):
 
 def session_of(*tools: str, arguments: str = "{}", before: tuple[events.Event, ...] = ()) -> Session:
     calls = [used(f"1-action-{nth}", tool=tool, arguments=arguments) for nth, tool in enumerate(tools)]
-    return told(opened(), prompted("x"), started(2), *before, events.Replied(), *calls)
+    return folded(opened(), prompted("x"), started(2), *before, events.Replied(), *calls)
 
 
 async def perform(
@@ -103,7 +103,7 @@ async def test_what_a_tool_writes_to_its_context_comes_back_to_be_journaled() ->
         "sources": {"https://x": {"title": "X"}},
     }
     kept = events.Returned(call="1-action-0", outcome=result.outcome, writes=result.writes, adds=result.adds)
-    session = told(kept, session=session)
+    session = folded(kept, session=session)
     assert session.context == {
         "current_step_reasoning": {"plan": ["a", "b"]},
         "searches": [{"query": "rain"}],

@@ -9,7 +9,7 @@ from longhouse.journal import events
 from longhouse.journal.events import Output
 from longhouse.tools.builtin.planning import AdaptPlanTool, GeneratePlanTool, ReasoningTool
 from longhouse.tools.toolbox import Result, Toolbox
-from server_helpers import opened, prompted, returned, started, told, turn_of, used
+from server_helpers import folded, opened, prompted, returned, started, turn_of, used
 
 TOOLBOX = Toolbox([ReasoningTool, GeneratePlanTool, AdaptPlanTool])
 THOUGHT = {
@@ -35,7 +35,7 @@ CHANGE = {
 
 async def perform(tool: str, **arguments: Any) -> Result:
     call = used("1-action-0", tool=tool, arguments=json.dumps(arguments))
-    session = told(opened(), prompted("x"), started(2), events.Replied(), call)
+    session = folded(opened(), prompted("x"), started(2), events.Replied(), call)
     return await TOOLBOX.perform(session.due_calls[0], session, turn_of(session))
 
 
@@ -54,9 +54,9 @@ async def test_a_new_thought_takes_the_place_of_the_one_before() -> None:
     before = returned("0-action-0", writes={"current_step_reasoning": {**THOUGHT, "enough_data": True}})
     call = used("1-action-0", tool="reasoningtool", arguments=json.dumps(THOUGHT))
     past = (opened(), prompted("x"), started(2), events.Replied(), used("0-action-0"), before)
-    session = told(*past, events.Replied(), call)
+    session = folded(*past, events.Replied(), call)
     result = await TOOLBOX.perform(session.due_calls[0], session, turn_of(session))
-    after = told(returned("1-action-0", writes=result.writes, adds=result.adds), session=session)
+    after = folded(returned("1-action-0", writes=result.writes, adds=result.adds), session=session)
     assert after.context["current_step_reasoning"] == THOUGHT
 
 

@@ -13,7 +13,7 @@ from longhouse.tools.builtin.report import CreateReportTool
 from longhouse.tools.config import ExecutionConfig, ToolConfig
 from longhouse.tools.context import MadeFile
 from longhouse.tools.toolbox import Result, Toolbox
-from server_helpers import opened, prompted, started, told, turn_of, used
+from server_helpers import folded, opened, prompted, started, turn_of, used
 
 RAIN, SNOW = "https://example.org/rain", "https://example.org/snow"
 
@@ -29,7 +29,7 @@ def session_with(*sources: dict[str, Any], also: tuple[dict[str, Any], ...] = ()
     before = events.Returned(call="1-action-0", outcome=Output(content=""), adds=found)
     call = used("2-action-0", tool="createreporttool", arguments=json.dumps(arguments))
     past = (opened(), prompted("x"), started(2), events.Replied(), used("1-action-0"), before)
-    return told(*past, events.Replied(), call)
+    return folded(*past, events.Replied(), call)
 
 
 async def reported(session: Session, folder: Path | None = None) -> Result:
@@ -108,9 +108,9 @@ async def test_the_same_call_makes_the_same_file_and_another_call_another(tmp_pa
     session = session_with(title="T", content="x")
     first, again = parts(await reported(session, tmp_path))[1], parts(await reported(session, tmp_path))[1]
     assert first == again
-    other = told(events.Returned(call="2-action-0", outcome=Output(content="")), events.Replied(), session=session)
+    other = folded(events.Returned(call="2-action-0", outcome=Output(content="")), events.Replied(), session=session)
     call = used("3-action-0", tool="createreporttool", arguments='{"title": "T", "content": "x"}')
-    later = parts(await reported(told(call, session=other), tmp_path))[1]
+    later = parts(await reported(folded(call, session=other), tmp_path))[1]
     assert later.path != first.path
     assert [f"reports/{name}" for name in names(tmp_path)] == sorted([first.path, later.path])
     assert (tmp_path / Path(first.path).name).read_bytes() == first.content

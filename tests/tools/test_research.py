@@ -16,7 +16,7 @@ from longhouse.tools.builtin.tavily import open_search
 from longhouse.tools.config import SearchConfig, ToolConfig
 from longhouse.tools.context import Services
 from longhouse.tools.toolbox import Result, Toolbox
-from server_helpers import opened, prompted, started, told, turn_of, used
+from server_helpers import folded, opened, prompted, started, turn_of, used
 
 RAIN, SNOW, FOG = "https://example.org/rain", "https://example.org/snow", "https://example.org/fog"
 KNOWN = {
@@ -28,13 +28,13 @@ PAGES = {RAIN: "All about rain. " * 200, SNOW: "Little about snow."}
 
 def asking(*calls: tuple[str, dict[str, Any]], session: Session | None = None) -> Session:
     """A session whose agent makes these calls in one reply."""
-    session = session or told(opened(), prompted("x"), started(2))
+    session = session or folded(opened(), prompted("x"), started(2))
     step = session.iteration + 1
     made = [
         used(f"{step}-action-{nth}", tool=tool, arguments=json.dumps(arguments))
         for nth, (tool, arguments) in enumerate(calls)
     ]
-    return told(events.Replied(), *made, session=session)
+    return folded(events.Replied(), *made, session=session)
 
 
 async def answered(
@@ -49,7 +49,7 @@ async def answered(
         )
         due = session.due_calls
         results = await asyncio.gather(*(toolbox.perform(call, session, turn_of(session)) for call in due))
-    return told(*_returned(due, results), session=session), list(results)
+    return folded(*_returned(due, results), session=session), list(results)
 
 
 def _returned(due: Sequence[Any], results: Sequence[Result]) -> list[events.Event]:
@@ -206,7 +206,7 @@ async def test_sources_of_another_hand_do_no_harm() -> None:
     before = events.Returned(
         call="1-action-0", outcome=Output(content=""), adds={"sources": foreign, "searches": ["s"]}
     )
-    session = told(opened(), prompted("x"), started(2), events.Replied(), used("1-action-0"), before)
+    session = folded(opened(), prompted("x"), started(2), events.Replied(), used("1-action-0"), before)
     async with tavily(KNOWN, PAGES) as stand_in:
         session, [result] = await answered(stand_in, asking(("websearchtool", {"query": "rain"}), session=session))
     assert "[1] Rain" in said(result)

@@ -24,7 +24,7 @@ from longhouse.tools.config import ExecutionConfig, SearchConfig, ToolConfig, wi
 from longhouse.tools.context import DEEPEST, TOO_DEEP, Services, ToolContext
 from longhouse.tools.decorator import tool
 from longhouse.tools.toolbox import Result, Toolbox
-from server_helpers import AGENT, opened, prompted, started, told, turn_of, used
+from server_helpers import AGENT, folded, opened, prompted, started, turn_of, used
 from sgr_tools import ELM, EVERY, OAK
 
 
@@ -37,7 +37,7 @@ async def look(context: ToolContext) -> str:
 def beginning(**kept: Any) -> Session:
     """A session whose context was written by somebody before."""
     wrote = events.Returned(call="1-action-0", outcome=Output(content=""), writes=kept)
-    return told(opened(), prompted("x"), started(2), events.Replied(), used("1-action-0"), wrote)
+    return folded(opened(), prompted("x"), started(2), events.Replied(), used("1-action-0"), wrote)
 
 
 class Workshop:
@@ -51,7 +51,7 @@ class Workshop:
         """Calls of one reply, which do not see each other."""
         step = self.session.iteration + 1
         made = [used(f"{step}-action-{nth}", tool=name, arguments=json.dumps(a)) for nth, (name, a) in enumerate(calls)]
-        self.session = told(events.Replied(), *made, session=self.session)
+        self.session = folded(events.Replied(), *made, session=self.session)
         due = self.session.due_calls
         results = [await self._toolbox.perform(call, self.session, turn_of(self.session)) for call in due]
         for call, result in zip(due, results, strict=True):
@@ -59,7 +59,7 @@ class Workshop:
             # As a later process will read it.
             again = msgspec.json.decode(msgspec.json.encode(fact), type=events.Returned)
             assert again == fact
-            self.session = told(again, session=self.session)
+            self.session = folded(again, session=self.session)
         return results
 
     async def said(self, name: str, /, **arguments: Any) -> str:
@@ -339,7 +339,7 @@ async def test_tools_are_told_of_the_model_but_never_its_key(db: Database) -> No
         (policy, ("small", 50, 0.0, "http://models.example/v1")),
     ):
         [published] = await catalog.templates.publish([Template(name=AGENT, llm_policy=said)], by="test")
-        fixed = told(opened(), prompted("x"), msgspec.structs.replace(started(2), version=published.version))
+        fixed = folded(opened(), prompted("x"), msgspec.structs.replace(started(2), version=published.version))
         llm = (await with_model(ToolConfig(), fixed, catalog)).llm
         assert (llm.model, llm.max_tokens, llm.temperature, llm.base_url) == expected
         assert "canary" not in repr(llm)

@@ -102,7 +102,7 @@ def delegation_of(
         root=turn.prompted.root or session.id,
         rights=turn.rights,
         budget=remaining(turn, session.updated_at or turn.started_at),
-        purse=shared_budget(turn),
+        shared_budget=shared_budget(turn),
         shared=shared_messages(session, template.memory_policy.share_context),
         named=named,
         ephemeral=ephemeral if named else "",
@@ -127,7 +127,7 @@ def shared_budget(turn: Turn) -> SharedBudget | None:
     """The shared budget of all sub-agents: what the root agent does not use itself."""
     limits = turn.limits
     if turn.prompted.root:
-        return turn.prompted.purse
+        return turn.prompted.shared_budget
     if limits.tool_budget is None and limits.token_budget is None:
         return None
     return SharedBudget(
@@ -167,8 +167,8 @@ def narrowed(rights: Rights | None, template: Template) -> Rights | None:
 
 def shared_messages(session: Session, last: int) -> tuple[Message, ...]:
     """The last messages between the user and this agent."""
-    spoken = (message for entry in session.transcript for message in conversation.spoken(entry))
-    return tuple(deque(spoken, last))
+    messages = (message for entry in session.transcript for message in conversation.dialogue_messages(entry))
+    return tuple(deque(messages, last))
 
 
 def waits_for(edges: Iterable[tuple[str, str]], start: str, target: str) -> bool:

@@ -49,22 +49,22 @@ def _means_asking(names: Names | tuple[str, ...]) -> bool:
 class OpenTools:
     """Which tools are open at one point of a turn; tools that finish it always are.
 
-    `is_ending`: a budget is spent, so that only tools that help to finish are open. `shut` are the tools that have
+    `is_ending`: a budget is spent, so that only tools that help to finish are open. `closed_tools` are those that have
     failed too often, `rules` those whose condition holds now.
     """
 
     def __init__(
-        self, *, is_ending: bool = False, shut: frozenset[str] = frozenset(), rules: Sequence[Availability] = ()
+        self, *, is_ending: bool = False, closed_tools: frozenset[str] = frozenset(), rules: Sequence[Availability] = ()
     ) -> None:
-        self.is_all_open = not (is_ending or shut or rules)
+        self.is_all_open = not (is_ending or closed_tools or rules)
         """Whether no tool is closed."""
         kept = [rule.keep_only for rule in rules if rule.keep_only is not None]
         self.kept = [names for names in kept if not _means_asking(names)]
         """The `keep_only` lists that hold now, except lists that mean every tool that asks: they do not name all."""
         excluded = [name for rule in rules for name in rule.exclude]
-        self.excluded = (*shut, *excluded)
+        self.excluded = (*closed_tools, *excluded)
         """Names of the closed tools, in the notation of policy lists."""
-        self._is_ending, self._shut = is_ending, shut
+        self._is_ending, self._closed = is_ending, closed_tools
         self._kept, self._excluded = [Names(names) for names in kept], Names(excluded)
 
     def includes(self, tool: Tool) -> bool:
@@ -72,7 +72,7 @@ class OpenTools:
             return True
         if self._is_ending:
             return tool.closing
-        if tool.name in self._shut or _is_meant(tool, self._excluded):
+        if tool.name in self._closed or _is_meant(tool, self._excluded):
             return False
         return all(_is_meant(tool, names) for names in self._kept)
 
@@ -88,7 +88,7 @@ def open_tools(
     if stage is not None:
         facts = {**facts, conditions.STAGE: stage}
     rules = [rule for rule in template.rules.effective if conditions.holds(rule.when, facts)]
-    return OpenTools(shut=closed(session), rules=rules)
+    return OpenTools(closed_tools=closed(session), rules=rules)
 
 
 def stage(session: Session, turn: Turn, template: Template) -> str:
@@ -167,22 +167,22 @@ def overdue(turn: Turn, now: datetime) -> tuple[str, str] | None:
     """Why the turn must be aborted now, as (code, reason): the agent had its grace steps to finish and did not."""
     if turn.unreadable >= UNREADABLE:
         return "unreadable_reply", f"the model's replies could not be read, {turn.unreadable} times in a row"
-    limits, below = turn.limits, turn.subagents
+    limits, subagents = turn.limits, turn.subagents
     # What sub-agents used counts against the budget that closes tools, but not against the grace.
     reached = _reached(
         (steps_taken(turn) - GRACE, limits.max_iterations, "steps"),
-        ((worked_seconds(turn, now) - below.seconds) / 2, limits.time_budget, "seconds"),
-        ((turn.usage.total_tokens - below.tokens) / 2, limits.token_budget, "tokens"),
+        ((worked_seconds(turn, now) - subagents.seconds) / 2, limits.time_budget, "seconds"),
+        ((turn.usage.total_tokens - subagents.tokens) / 2, limits.token_budget, "tokens"),
     )
     return ("limit_reached", f"the agent did not finish within {reached}") if reached else None
 
 
 def _reached(*budgets: tuple[float, float | None, str]) -> str | None:
     """The first of these limits (used, limit, unit) that is reached, in words."""
-    reached = ((most, unit) for used, most, unit in budgets if most is not None and used >= most)
-    return next(
-        (f"its limit of {most if isinstance(most, int) else f'{most:g}'} {unit}" for most, unit in reached), None
-    )
+    for used, most, unit in budgets:
+        if most is not None and used >= most:
+            return f"its limit of {most if isinstance(most, int) else f'{most:g}'} {unit}"
+    return None
 
 
 def steps_taken(turn: Turn) -> int:

@@ -21,7 +21,7 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     "needs_approval": False,
 }
 """Defaults for fields that neither the descriptor nor a class sets."""
-SILENT: Final = "silent"
+UNSET: Final = "silent"
 """The key under which a stored descriptor lists the fields that it leaves to its class."""
 
 _Tag = Annotated[str, Field(min_length=1, max_length=100)]
@@ -164,20 +164,20 @@ def comparable(content: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in content.items() if not _is_default(name, value)}
 
 
-def stored(content: dict[str, Any]) -> dict[str, Any]:
+def to_row(content: dict[str, Any]) -> dict[str, Any]:
     """The descriptor as a stored row: every field is filled in, since earlier releases read it so."""
-    silent = [name for name in DEFAULTS if content.get(name) is None]
-    filled = {**content, **{name: DEFAULTS[name] for name in silent}}
-    return {**filled, SILENT: silent} if _is_of_class(content) else filled
+    unset = [name for name in DEFAULTS if content.get(name) is None]
+    filled = {**content, **{name: DEFAULTS[name] for name in unset}}
+    return {**filled, UNSET: unset} if _is_of_class(content) else filled
 
 
-def lifted(row: dict[str, Any]) -> dict[str, Any]:
+def from_row(row: dict[str, Any]) -> dict[str, Any]:
     """The descriptor as it was published. Old rows do not tell set defaults from unset fields: all are unset."""
-    content = {name: value for name, value in row.items() if name != SILENT}
+    content = {name: value for name, value in row.items() if name != UNSET}
     if not _is_of_class(content):
         return content
-    silent = row.get(SILENT, [name for name, value in content.items() if _is_default(name, value)])
-    return {**content, **dict.fromkeys(silent)}
+    unset = row.get(UNSET, [name for name, value in content.items() if _is_default(name, value)])
+    return {**content, **dict.fromkeys(unset)}
 
 
 def _is_of_class(content: Mapping[str, Any]) -> bool:

@@ -30,7 +30,7 @@ from longhouse.journal.messages import (
     User,
 )
 from longhouse.journal.session import Session, Turn
-from longhouse.journal.transcript import Entry, Heard, Step, Summary, Told, Use
+from longhouse.journal.transcript import Entry, ImportedMessages, PromptEntry, Step, Summary, Use
 
 FORM: Final = 1
 """The current version of request composition; a turn keeps the form it started with, so its requests can be reproduced.
@@ -74,15 +74,16 @@ def _split(session: Session, template: Template, names: dict[str, str]) -> tuple
     transcript = conversation.shown(session)
     if most is None and session.side == "root":
         return [], transcript
-    began = max((entry.seq for entry in transcript if isinstance(entry, Heard)), default=0)
-    earlier = [entry for entry in transcript if entry.seq < began or isinstance(entry, Told)]
-    messages = [(entry, message) for entry in earlier for message in conversation.worked(entry, names)]
+    began = max((entry.seq for entry in transcript if isinstance(entry, PromptEntry)), default=0)
+    earlier = [entry for entry in transcript if entry.seq < began or isinstance(entry, ImportedMessages)]
+    messages = [(entry, message) for entry in earlier for message in conversation.messages_with_calls(entry, names)]
     # A summary replaces everything before it, so it does not count against the limit of messages.
     summed = [message for entry, message in messages if isinstance(entry, Summary)]
     others = (message for entry, message in messages if not isinstance(entry, Summary))
     newest = deque(others, SUB_WINDOW if most is None else most)
     shown = dropwhile(lambda message: isinstance(message, ToolResult), newest)  # without the results of calls left out
-    return [*summed, *shown], [entry for entry in transcript if entry.seq >= began and not isinstance(entry, Told)]
+    present = [entry for entry in transcript if entry.seq >= began and not isinstance(entry, ImportedMessages)]
+    return [*summed, *shown], present
 
 
 def history(session: Session, template: Template) -> Iterator[Message]:
@@ -184,14 +185,14 @@ def _fitted(blocks: Sequence[_Block], used: int, budget: int) -> Iterator[Messag
 
 def _messages(entry: Entry, template: Template, names: dict[str, str]) -> Iterator[Message]:
     match entry:
-        case Heard():
+        case PromptEntry():
             yield User(content=_task(entry, template))
         case Step():
             yield from with_valid_arguments(_step(entry, template, names))
-        case Told():
+        case ImportedMessages():
             yield from with_valid_arguments(entry.messages)
         case Summary():
-            yield from conversation.spoken(entry)
+            yield from conversation.dialogue_messages(entry)
         case _:
             assert_never(entry)
 
@@ -212,15 +213,15 @@ def _system(turn: Turn, template: Template, available_tools: str, extra: str) ->
     return System(content=text)
 
 
-def _task(heard: Heard, template: Template) -> Content:
+def _task(prompt: PromptEntry, template: Template) -> Content:
     pattern = template.prompt_pack.initial_user_request
-    if heard.form:
+    if prompt.form:
         pattern = _complete(pattern, TASK)
-    if isinstance(heard.content, str):
-        return render(pattern, task=heard.content, current_date=heard.date)
+    if isinstance(prompt.content, str):
+        return render(pattern, task=prompt.content, current_date=prompt.date)
     return tuple(
-        TextPart(text=render(pattern, task=part.text, current_date=heard.date)) if isinstance(part, TextPart) else part
-        for part in heard.content
+        TextPart(text=render(pattern, task=part.text, current_date=prompt.date)) if isinstance(part, TextPart) else part
+        for part in prompt.content
     )
 
 

@@ -250,13 +250,13 @@ def decode(body: bytes) -> Any:
 def validation_error(error: Errors) -> CallerError:
     """The error response for a request that failed validation; it names the field."""
     # The first item of the location is the source: body, query or path.
-    problems = [(_path(where[1:]), says) for where, says in explain(error, words=_WORDS)]
+    problems = [(_path(where[1:]), problem) for where, problem in explain(error, words=_WORDS)]
     # A union yields an error for each of its branches: the deepest one is the most precise.
     first = problems[0][0]
     about = [one for one in problems if one[0][: len(first)] == first]
-    where, says = max(about, key=lambda one: len(one[0]))
+    where, problem = max(about, key=lambda one: len(one[0]))
     param = path_text(where)[:200] or None
-    return CallerError(f"Invalid value for {param or 'the body'}: {says[:300]}.", param=param)
+    return CallerError(f"Invalid value for {param or 'the body'}: {problem[:300]}.", param=param)
 
 
 def _path(loc: Where) -> Where:

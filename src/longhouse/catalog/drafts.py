@@ -16,7 +16,7 @@ MOST: Final = 5_000
 """Descriptors in one publish request."""
 MAX_NODES: Final = 5_000
 """Values in one descriptor without its schema: each may produce a problem to report."""
-MOST_TOLD: Final = 10
+MAX_REPORTED: Final = 10
 LONGEST: Final = 1_200
 """Characters of the problems in one refusal."""
 
@@ -31,7 +31,7 @@ class Problem:
 
     nth: int
     where: Where
-    says: str
+    message: str
     is_conflict: bool = False
     """The descriptor is valid, but conflicts with the catalog's content."""
     is_warning: bool = False
@@ -48,15 +48,15 @@ def read(repository: VersionRepository[T], nth: int, value: Any) -> T | list[Pro
     try:
         return repository.adapter.validate_json(plain, strict=True)
     except pydantic.ValidationError as error:
-        return [Problem(nth, where, says) for where, says in explain(error)]
+        return [Problem(nth, where, message) for where, message in explain(error)]
 
 
 def refuse(problems: Sequence[Problem], *, many: bool = False, result: str = "Nothing is published") -> None:
     """Raises one error for all problems, if there are any; it names every field, and the first one as `param`."""
     if not problems:
         return
-    sentences = [f"{_param(one, many) or 'the descriptor'}: {one.says}" for one in problems[:MOST_TOLD]]
-    more = f"; and {len(problems) - MOST_TOLD} more" if len(problems) > MOST_TOLD else ""
+    sentences = [f"{_param(one, many) or 'the descriptor'}: {one.message}" for one in problems[:MAX_REPORTED]]
+    more = f"; and {len(problems) - MAX_REPORTED} more" if len(problems) > MAX_REPORTED else ""
     is_conflict = all(one.is_conflict for one in problems)
     raise CallerError(
         f"{result}. {'; '.join(sentences)[:LONGEST]}{more}.",
@@ -71,8 +71,8 @@ def warnings(problems: Sequence[Problem]) -> dict[int, tuple[str, ...]]:
     found: dict[int, tuple[str, ...]] = {}
     for one in problems:
         before = found.get(one.nth, ())
-        if one.is_warning and len(before) < MOST_TOLD:
-            found[one.nth] = (*before, f"{_param(one, many=False)}: {one.says}")
+        if one.is_warning and len(before) < MAX_REPORTED:
+            found[one.nth] = (*before, f"{_param(one, many=False)}: {one.message}")
     return found
 
 

@@ -24,11 +24,11 @@ LONGEST: Final = 100_000
 ADAPTER: Final = pydantic.TypeAdapter(SecurityOverlay)
 
 
-def shown(laid: Overlaid | None) -> dict[str, Any] | None:
+def shown(entry: Overlaid | None) -> dict[str, Any] | None:
     """An overlay as the API shows it."""
-    if laid is None:
+    if entry is None:
         return None
-    return {**set_fields(laid.overlay), "changed_by": laid.changed_by, "changed_at": laid.changed_at}
+    return {**set_fields(entry.overlay), "changed_by": entry.changed_by, "changed_at": entry.changed_at}
 
 
 async def policy_of(catalog: Catalog, tool: Version) -> dict[str, Any]:
@@ -37,8 +37,8 @@ async def policy_of(catalog: Catalog, tool: Version) -> dict[str, Any]:
     `tool` is the active version, or the latest.
     """
     await catalog.overlays.refresh()
-    laid = catalog.overlays.entry(tool.name)
-    overlay = laid.overlay if laid else SecurityOverlay()
+    entry = catalog.overlays.entry(tool.name)
+    overlay = entry.overlay if entry else SecurityOverlay()
     policy = msgspec.convert(tool.descriptor.get("security_policy") or {}, SecurityPolicy)
     needs_approval = bool(tool.descriptor.get("needs_approval"))
     described = {**asdict(policy), "needs_approval": needs_approval, "enabled": True}
@@ -47,7 +47,7 @@ async def policy_of(catalog: Catalog, tool: Version) -> dict[str, Any]:
         "needs_approval": needs_approval or overlay.needs_approval,
         "enabled": overlay.enabled,
     }
-    return {"name": tool.name, "described": described, "overlay": shown(laid), "effective": effective}
+    return {"name": tool.name, "described": described, "overlay": shown(entry), "effective": effective}
 
 
 async def decide(
@@ -68,8 +68,8 @@ async def decide(
     return await retry_on_change(attempt)
 
 
-def _parsed(said: Any) -> SecurityOverlay:
-    text = msgspec.json.encode(said)
+def _parsed(fields: Any) -> SecurityOverlay:
+    text = msgspec.json.encode(fields)
     if len(text) > LONGEST or b"\\u0000" in text:
         raise CallerError(f"Nothing is changed: it is longer than {LONGEST} bytes, or holds a NUL character.")
     try:
@@ -85,7 +85,7 @@ def _refuse_approval(tool: Version, overlay: SecurityOverlay) -> None:
     is_agent = (tool.descriptor.get("runtime_binding") or {}).get("agent") is not None
     is_at_once = cls is not None and (cls.inline or cls.asks or cls.finishes or cls.tool_role == "collects")
     if overlay.needs_approval and (is_agent or is_at_once):
-        says = "let the tools that it uses need approval" if is_agent else "it has no effect that could wait for one"
+        instead = "let the tools that it uses need approval" if is_agent else "it has no effect that could wait for one"
         raise CallerError(
-            f"Nothing is changed. needs_approval: {tool.name} is called at once; {says}.", param="needs_approval"
+            f"Nothing is changed. needs_approval: {tool.name} is called at once; {instead}.", param="needs_approval"
         )

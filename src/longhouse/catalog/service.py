@@ -75,8 +75,8 @@ class CatalogService:
         if self._overlays is None:
             return {}
         await self._overlays.refresh()
-        laid = {name: security.shown(self._overlays.entry(name)) for name in names}
-        return {name: {"security_overlay": one} for name, one in laid.items() if one}
+        overlays = {name: security.shown(self._overlays.entry(name)) for name in names}
+        return {name: {"security_overlay": one} for name, one in overlays.items() if one}
 
     async def activate(self, name: str, version: int) -> dict[str, Any]:
         await self.version(name, version)

@@ -22,8 +22,8 @@ async def publish_classes(catalog: Catalog, classes: Iterable[type[BaseTool]]) -
 
 def _without_defaults(own: ToolDescriptor) -> ToolDescriptor:
     """The descriptor without default values: the class provides them, and earlier releases published this form."""
-    unsaid: dict[str, Any] = {name: None for name, value in DEFAULTS.items() if getattr(own, name) == value}
-    return replace(own, **unsaid)
+    unset: dict[str, Any] = {name: None for name, value in DEFAULTS.items() if getattr(own, name) == value}
+    return replace(own, **unset)
 
 
 async def publish_templates(

@@ -87,7 +87,7 @@ class CatalogValidator:
                     problems += read
                 else:
                     found = self._of_tool(read) if isinstance(read, ToolDescriptor) else self._of_template(read)
-                    problems += [Problem(nth, where, says) for where, says in found]
+                    problems += [Problem(nth, where, problem) for where, problem in found]
                     given.append(read)
             drafts.refuse(problems, many=many)
             await asyncio.sleep(0)  # a long list must not block the streams of other requests
@@ -95,12 +95,12 @@ class CatalogValidator:
 
     def _of_tool(self, tool: ToolDescriptor) -> Iterator[Found]:
         way = tool.runtime_binding
-        if says := name_problem(tool.name, for_agent=way.agent is not None):
-            yield ("name",), says
-        if tool.input_schema is not None and (says := schema_problem(tool.input_schema)):
-            yield ("input_schema",), says
-        if way.python_entrypoint is not None and (says := python.check(way.python_entrypoint, self.packages)):
-            yield ("runtime_binding", "python_entrypoint"), says
+        if problem := name_problem(tool.name, for_agent=way.agent is not None):
+            yield ("name",), problem
+        if tool.input_schema is not None and (problem := schema_problem(tool.input_schema)):
+            yield ("input_schema",), problem
+        if way.python_entrypoint is not None and (problem := python.check(way.python_entrypoint, self.packages)):
+            yield ("runtime_binding", "python_entrypoint"), problem
         elif way.python_entrypoint is not None:
             cls = python.known(way.python_entrypoint)  # an unknown one is checked when a worker first binds the tool
             if cls and (found := tool.weakened(cls.descriptor())):
@@ -116,22 +116,22 @@ class CatalogValidator:
 
     def _reach(self, endpoint: str, ref: str | None) -> Iterator[Found]:
         yield from _key_as_ref(ref, "runtime_binding", "api_key_ref")
-        if says := self.egress.problem(endpoint) or _key_in(endpoint):
-            yield ("runtime_binding", "remote_endpoint"), says
-        elif says := self._missing(ref, endpoint):
-            yield ("runtime_binding", "api_key_ref"), says
+        if problem := self.egress.problem(endpoint) or _key_in(endpoint):
+            yield ("runtime_binding", "remote_endpoint"), problem
+        elif problem := self._missing(ref, endpoint):
+            yield ("runtime_binding", "api_key_ref"), problem
 
     def _of_template(self, template: Template) -> Iterator[Found]:
         found, policy = dict(of_template(template)), template.llm_policy
         for name in ("base_url", "proxy"):
             where = ("llm_policy", name)
-            if (url := getattr(policy, name)) and where not in found and (says := self.models.problem(url)):
-                found[where] = says
+            if (url := getattr(policy, name)) and where not in found and (problem := self.models.problem(url)):
+                found[where] = problem
         base_url, of_base_url = policy.base_url, ("llm_policy", "base_url")
-        if base_url and policy.proxy and not found and (says := self.models.refusal_behind_proxy(URL(base_url))):
-            found[of_base_url] = says
-        if base_url and of_base_url not in found and (says := self._missing(policy.api_key_ref, base_url)):
-            found["llm_policy", "api_key_ref"] = says
+        if base_url and policy.proxy and not found and (problem := self.models.refusal_behind_proxy(URL(base_url))):
+            found[of_base_url] = problem
+        if base_url and of_base_url not in found and (problem := self._missing(policy.api_key_ref, base_url)):
+            found["llm_policy", "api_key_ref"] = problem
         if base_url and policy.proxy and policy.api_key_ref and is_unencrypted(base_url):
             found.setdefault(("llm_policy", "proxy"), PROXY_READS_KEY)
         yield from found.items()
@@ -154,11 +154,11 @@ class CatalogValidator:
             alike = known.get(key(one.name), [])
             same = next((found for found in alike if found.name == one.name), None)
             if same is None:
-                says = "{} is there already, and looks the same"
-                problems += [Problem(nth, ("name",), says.format(other.name), True) for other in alike]
+                problem = "{} is there already, and looks the same"
+                problems += [Problem(nth, ("name",), problem.format(other.name), True) for other in alike]
             elif same.is_by and repository.kind == "tool":
-                says = "a tool of this name comes with the program, and cannot be published by others"
-                problems.append(Problem(nth, ("name",), says, True))
+                problem = "a tool of this name comes with the program, and cannot be published by others"
+                problems.append(Problem(nth, ("name",), problem, True))
             owners.append(same.owner if same and one.name in kept else one.owner)
         return problems + await self._of_named_tools(given, owners)
 
@@ -175,17 +175,17 @@ class CatalogValidator:
             off = await self.catalog.switched_off(named - active.keys(), owner)
             for nth, one in theirs:
                 problems += _missing(nth, one, active, off)
-                if says := await required_tools_problem(self.catalog, one, owner):
-                    problems.append(Problem(nth, ("tool_policy", "required"), says))
+                if problem := await required_tools_problem(self.catalog, one, owner):
+                    problems.append(Problem(nth, ("tool_policy", "required"), problem))
         return problems
 
 
 def _otherwise_active(sent: Sequence[Any], activate: bool) -> Iterator[Problem]:
     """Answers of the catalog contain `is_active`; sent back, its value must match what is requested."""
-    says = "what is published becomes active, unless activate=false says otherwise"
+    problem = "what is published becomes active, unless activate=false says otherwise"
     for nth, value in enumerate(sent):
         if value.get("is_active", activate) not in (True, activate):
-            yield Problem(nth, ("is_active",), says)
+            yield Problem(nth, ("is_active",), problem)
 
 
 def _missing(nth: int, template: Template, active: Collection[str], off: Collection[str]) -> Iterator[Problem]:
@@ -194,8 +194,8 @@ def _missing(nth: int, template: Template, active: Collection[str], off: Collect
         for place, name in enumerate(getattr(template.tool_policy, listed) or ()):
             where = ("tool_policy", listed, place)
             if name in off:
-                says = f"{name} is switched off: agents work without it until it is active again"
-                yield Problem(nth, where, says, is_warning=True)
+                problem = f"{name} is switched off: agents work without it until it is active again"
+                yield Problem(nth, where, problem, is_warning=True)
             elif "." not in name and name not in active:
                 yield Problem(nth, where, "there is no tool of this name")
 
@@ -203,8 +203,8 @@ def _missing(nth: int, template: Template, active: Collection[str], off: Collect
 def of_template(template: Template) -> Iterator[Found]:
     """The problems of a template, whoever publishes it: field and sentence."""
     # The tool that calls its agent has a longer name.
-    if says := name_problem(template.name) or name_problem(f"{AGENT_PREFIX}{template.name}", for_agent=True):
-        yield ("name",), says
+    if problem := name_problem(template.name) or name_problem(f"{AGENT_PREFIX}{template.name}", for_agent=True):
+        yield ("name",), problem
     elif key(template.name) == ROUTER:
         yield ("name",), f"{ROUTER} is the name under which the right agent is looked for"
     if AgentRegistry.get(template.base_agent_class) is None:
@@ -212,8 +212,8 @@ def of_template(template: Template) -> Iterator[Found]:
     for name, placeholder in template.prompt_pack.gaps.items():
         yield ("prompt_pack", name), f"it has no {placeholder}: what people say would not reach the model"
     for name in ("base_url", "proxy"):
-        if (url := getattr(template.llm_policy, name)) and (says := _misplaced(url)):
-            yield ("llm_policy", name), says
+        if (url := getattr(template.llm_policy, name)) and (problem := _misplaced(url)):
+            yield ("llm_policy", name), problem
     yield from _key_as_ref(template.llm_policy.api_key_ref, "llm_policy", "api_key_ref")
 
 

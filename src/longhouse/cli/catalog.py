@@ -210,8 +210,8 @@ async def check(settings: Settings) -> None:
                 found = list(_problems(tool, setup, served, away))
                 if (agent := tool.runtime_binding.agent) and await catalog.templates.active(agent) is None:
                     found.append(f"there is no active agent {agent!r}")
-                for says in found:
-                    typer.echo(f"{tool.ref}: {says}")
+                for problem in found:
+                    typer.echo(f"{tool.ref}: {problem}")
                 wrong, tools = wrong + bool(found), tools + 1
             after = page[-1].name
     if wrong:

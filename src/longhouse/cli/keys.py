@@ -34,8 +34,8 @@ async def create_key(
     try:
         new = NewKey(name=name, owner=owner, role=role, **limits)
     except pydantic.ValidationError as error:
-        where, says = explain(error)[0]
-        raise SetupError(f"--{where[0]}: {says}.") from None
+        where, problem = explain(error)[0]
+        raise SetupError(f"--{where[0]}: {problem}.") from None
     async with open_store(settings) as (db, _):
         made, secret = await keys.create(db, **new.model_dump())
     typer.echo(f"{made.id}: {_described(made)}. Keep the key, it is not shown again:", err=True)

@@ -105,7 +105,7 @@ async def _serve(settings: Settings) -> None:
             is_open = await app.authenticator.is_open()
             if is_open and not _is_local(settings.host):
                 raise _missing_key(settings.host)  # the last key was revoked since the check
-            settle()
+            freeze_objects()
             address, port = listener.getsockname()[:2]
             typer.echo(f"longhouse serves on http://{address}:{port}")
             if is_open:
@@ -120,12 +120,12 @@ async def work(settings: Settings) -> None:
     async with open_app(settings) as app:
         ended = asyncio.Event()
         _on_end(ended.set)
-        settle()
+        freeze_objects()
         typer.echo(f"worker ready: {app.worker.id}")
         await _until_end(app, ended.wait())
 
 
-def settle() -> None:
+def freeze_objects() -> None:
     """Freezes the objects of start-up: they live until exit, and a full collection over them would delay the wake-up of
     a long session by 50 ms."""
     gc.collect()
@@ -210,12 +210,12 @@ def _on_end(leave: Callable[[], None]) -> None:
     """SIGTERM and SIGINT start a graceful shutdown; a second SIGINT ends the process at once."""
     loop = asyncio.get_running_loop()
 
-    def heard() -> None:
+    def on_signal() -> None:
         leave()
         loop.remove_signal_handler(signal.SIGINT)
 
     for name in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(name, heard)
+        loop.add_signal_handler(name, on_signal)
 
 
 def _refuse_easy_key(host: str, key: str) -> None:

@@ -118,7 +118,7 @@ class _Reader(yaml.SafeLoader):  # type: ignore[misc]  # the library has no type
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, path)
         if node.tag not in _GATHERED:
-            self._tell(path, TAGGED)
+            self._add_mistake(path, TAGGED)
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path, depth)
         items = enumerate(node.value)
@@ -137,7 +137,7 @@ class _Reader(yaml.SafeLoader):  # type: ignore[misc]  # the library has no type
             name, at = key.value, (*path, key.value)
             inner = self.read(value, at, line, depth + 1)
             if is_own and name in own:
-                self._tell(at, f"is set twice, first in line {own[name]}")
+                self._add_mistake(at, f"is set twice, first in line {own[name]}")
                 # Both values are checked, so that the mistakes of both are reported.
                 inner = merged(found[name], inner)
             elif is_own:
@@ -154,17 +154,17 @@ class _Reader(yaml.SafeLoader):  # type: ignore[misc]  # the library has no type
                 if isinstance(one, yaml.MappingNode):
                     yield from ((key, inner, False) for key, inner, _ in self._fields(one, path, depth + 1))
                 else:
-                    self._tell(path, "`<<` needs a mapping to take fields from")
+                    self._add_mistake(path, "`<<` needs a mapping to take fields from")
         yield from ((key, value, True) for key, value in node.value if key.tag != _MERGE)
 
     def _scalar(self, node: yaml.Node, path: Where) -> Any:
         if node.tag in _TEXT:
             if _UNKEEPABLE.search(node.value):
-                self._tell(path, UNKEEPABLE)
+                self._add_mistake(path, UNKEEPABLE)
                 return ""
             return node.value
         if node.tag not in _PLAIN:
-            self._tell(path, TAGGED)
+            self._add_mistake(path, TAGGED)
             return None
         try:
             value = self.construct_object(node)
@@ -172,7 +172,7 @@ class _Reader(yaml.SafeLoader):  # type: ignore[misc]  # the library has no type
             value = math.nan
         # JSON parsers reject integers beyond 64 bits.
         if (isinstance(value, float) and not math.isfinite(value)) or (isinstance(value, int) and abs(value) >= 2**63):
-            self._tell(path, "is not a finite number of at most 64 bits")
+            self._add_mistake(path, "is not a finite number of at most 64 bits")
             return None
         return value
 
@@ -183,7 +183,7 @@ class _Reader(yaml.SafeLoader):  # type: ignore[misc]  # the library has no type
         if self._values > MOST_VALUES:
             raise ValueError(f"contains more than {MOST_VALUES} values; each use of an alias counts")
 
-    def _tell(self, path: Where, what: str) -> None:
+    def _add_mistake(self, path: Where, what: str) -> None:
         self._mistakes.add(FilePlace(self._file, self.lines[path], path), what)
 
 

@@ -15,19 +15,19 @@ from longhouse.journal.json_text import with_valid_arguments
 from longhouse.journal.messages import Assistant, Function, Message, System, ToolCall, ToolResult, User, text_of
 from longhouse.journal.roles import FORM
 from longhouse.journal.session import Session
-from longhouse.journal.transcript import Entry, Heard, Step, Summary, Told, Use
+from longhouse.journal.transcript import Entry, ImportedMessages, PromptEntry, Step, Summary, Use
 
 ONLY_IMAGES: Final = "[image]"
 
 
 def messages_of(session: Session) -> list[dict[str, Any]]:
     """The whole history as JSON, tool calls included: the memory of a sub-agent."""
-    return as_dicts([message for entry in shown(session) for message in worked(entry)])
+    return as_dicts([message for entry in shown(session) for message in messages_with_calls(entry)])
 
 
-def spoken_in(session: Session) -> list[dict[str, Any]]:
+def dialogue_of(session: Session) -> list[dict[str, Any]]:
     """The messages between user and agent, without the tool calls in between."""
-    return as_dicts([message for entry in session.transcript for message in spoken(entry)])
+    return as_dicts([message for entry in session.transcript for message in dialogue_messages(entry)])
 
 
 def shown(session: Session) -> list[Entry]:
@@ -36,26 +36,26 @@ def shown(session: Session) -> list[Entry]:
     return [entry for entry in session.transcript if entry.seq > upto or not isinstance(entry, Step)]
 
 
-def worked(entry: Entry, names: Mapping[str, str] = MappingProxyType({})) -> Iterator[Message]:
+def messages_with_calls(entry: Entry, names: Mapping[str, str] = MappingProxyType({})) -> Iterator[Message]:
     """The messages of one entry; calls appear once all calls of the step have returned, so each has its result."""
-    return with_valid_arguments(_worked(entry, names))
+    return with_valid_arguments(_messages_with_calls(entry, names))
 
 
-def _worked(entry: Entry, names: Mapping[str, str]) -> Iterator[Message]:
+def _messages_with_calls(entry: Entry, names: Mapping[str, str]) -> Iterator[Message]:
     if isinstance(entry, Step):
         real = [use for use in entry.uses if use.role not in FORM and not use.question]
         if real and all(use.outcome for use in real):
             yield Assistant(content=None if entry.thought else entry.text or None, tool_calls=tool_calls(real, names))
             yield from (ToolResult(tool_call_id=use.call, content=result(use.outcome)) for use in real if use.outcome)
-    yield from spoken(entry)
+    yield from dialogue_messages(entry)
 
 
-def spoken(entry: Entry) -> Iterator[Message]:
+def dialogue_messages(entry: Entry) -> Iterator[Message]:
     """The messages of one entry between user and agent: prompts, questions and their answers, the final answer."""
     match entry:
-        case Heard():
+        case PromptEntry():
             yield User(content=entry.content)
-        case Told():
+        case ImportedMessages():
             yield from (message for message in entry.messages if not isinstance(message, System))
         case Summary():
             yield User(content=f"Summary of the conversation so far:\n{entry.text}")

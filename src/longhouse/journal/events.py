@@ -150,7 +150,7 @@ class Prompted(_Fact, frozen=True, kw_only=True, tag="Prompted"):
     """The rights of the calling agent."""
     budget: Limits | None = None
     """The calling agent's remaining budget: the sub-agent cannot have more."""
-    purse: SharedBudget | None = None
+    shared_budget: SharedBudget | None = msgspec.field(default=None, name="purse")
     shared: tuple[Message, ...] = ()
     """The part of the calling agent's conversation that it shares; shown in this turn only."""
     contexts: dict[str, tuple[Message, ...]] = {}
@@ -193,7 +193,7 @@ class Replied(_Fact, frozen=True, kw_only=True, tag="Replied"):
     """Structured reasoning, where the reply contained it beside the chosen tool."""
     problem: str = ""
     """Why the reply could not be parsed; the model gets this as an error message."""
-    said: int = 0
+    streamed_chars: int = msgspec.field(default=0, name="said")
     """How many leading characters of the text were streamed to the client as content."""
     finish: str = ""
     model: str = ""
@@ -364,9 +364,9 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
 
 KINDS: Final[dict[str, type[Event]]] = {kind.__name__: kind for kind in get_args(Event)}
 VERSIONS: Final = dict.fromkeys(KINDS, 1)
-"""Newest schema version of each kind; a kind that changes raises its version and adds an upgrade to `LIFTS`."""
-Lift = Callable[[dict[str, Any]], dict[str, Any]]
-LIFTS: Final[dict[tuple[str, int], Lift]] = {}
+"""Newest schema version of each kind; a kind that changes raises its version and adds an upgrade to `UPGRADES`."""
+Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
+UPGRADES: Final[dict[tuple[str, int], Upgrade]] = {}
 """(kind, version) -> a function that upgrades a body of that version to the next version."""
 
 MEANS_MORE: Final = 2
@@ -396,17 +396,17 @@ def decode(body: str | bytes) -> Event:
     raw = body.encode() if isinstance(body, str) else body
     is_current = raw[: raw.find(b",", 7)] in _current
     try:
-        return _decoder.decode(raw if is_current else _lifted(raw))
+        return _decoder.decode(raw if is_current else _upgraded(raw))
     except msgspec.DecodeError as error:
         raise UnknownShape(f"this process does not know an event of the journal: {error}") from error
 
 
-def _lifted(raw: bytes) -> bytes:
+def _upgraded(raw: bytes) -> bytes:
     body = msgspec.json.decode(raw, type=dict[str, Any])
     kind, version = str(body.get("kind")), body.get("v")
     newest = VERSIONS.get(kind)
-    while type(version) is int and version != newest and (lift := LIFTS.get((kind, version))):
-        body, version = lift(body), version + 1
+    while type(version) is int and version != newest and (upgrade := UPGRADES.get((kind, version))):
+        body, version = upgrade(body), version + 1
     if version is None or version != newest:
         raise UnknownShape(f"the journal holds {kind!r} in version {version!r}; this process knows version {newest}")
     return msgspec.json.encode(body)

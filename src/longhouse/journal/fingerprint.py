@@ -13,9 +13,9 @@ def begin(owner: str, key: str, user: str | None, model: str) -> str:
     return _link("", "\x00".join([owner, key, user or "", model]))
 
 
-def grown(chain: str, said: Iterable[tuple[str, str]]) -> str:
+def grown(chain: str, messages: Iterable[tuple[str, str]]) -> str:
     """The chain after these (role, text) pairs."""
-    for role, text in said:
+    for role, text in messages:
         chain = _link(chain, f"{role}\x00{''.join(text.split())}")
     return chain
 

@@ -21,7 +21,7 @@ from longhouse.journal.session import (
     calls_to_run,
     is_thought,
 )
-from longhouse.journal.transcript import Heard, Step, Summary, Told, Use
+from longhouse.journal.transcript import ImportedMessages, PromptEntry, Step, Summary, Use
 
 FOLD_VERSION: Final = 13
 """Stored with every snapshot; raise it when `fold` computes something else, and old snapshots are ignored."""
@@ -138,13 +138,13 @@ class _Builder:
 
     def _prompt(self, event: events.Prompted, seq: int, at: datetime) -> None:
         if self.turn and event.reply_to is None:
-            self.turn = replace(self.turn, spoke=at, moved_on=None)
+            self.turn = replace(self.turn, last_chat_message_at=at, resumed_outside_chat_at=None)
         step = self.transcript[-1] if self.transcript else None
         if not event.aside or not self.open or not self.turn or not isinstance(step, Step):
             self.queue.append(Waiting(seq=seq, prompt=event))
             return
         self.transcript[-1] = replace(step, asides=(*step.asides, *event.content))
-        self.turn = replace(self.turn, chain=event.chain, said=())
+        self.turn = replace(self.turn, chain=event.chain, reply_texts=())
 
     def _start(self, event: events.Started, seq: int, at: datetime) -> None:
         waiting = next((waiting for waiting in self.queue if waiting.seq == event.prompt), None)
@@ -159,9 +159,9 @@ class _Builder:
         # Reasoning about the last task does not apply to this one.
         self.context = {name: value for name, value in self.context.items() if name != "current_step_reasoning"}
         if prompt.prior:
-            self.transcript.append(Told(seq=seq, messages=prompt.prior))
+            self.transcript.append(ImportedMessages(seq=seq, messages=prompt.prior))
         self.transcript += [
-            Heard(seq=seq, content=content, date=event.date, form=event.form) for content in prompt.content
+            PromptEntry(seq=seq, content=content, date=event.date, form=event.form) for content in prompt.content
         ]
         prompted = replace(prompt, prior=())
         self.turn = Turn(**asdict(event), prompted=prompted, started_at=at, chain=prompt.chain)
@@ -186,7 +186,7 @@ class _Builder:
             iteration=turn.iteration + step,
             is_thinking=event.phase == "reasoning",
             unreadable=turn.unreadable + 1 if event.problem else 0,
-            said=(*turn.said, event.text[: event.said]),
+            reply_texts=(*turn.reply_texts, event.text[: event.streamed_chars]),
             pins=_pinned(turn.pins, event.offered if turn.pins else self.offered),
         )
         if event.thought:
@@ -229,11 +229,11 @@ class _Builder:
         if turn is None:
             return
         if call.call_kind == "ask" and isinstance(event.outcome, Output):
-            turn = replace(turn, clarifications_used=turn.clarifications_used + 1, chain=event.chain, said=())
+            turn = replace(turn, clarifications_used=turn.clarifications_used + 1, chain=event.chain, reply_texts=())
         if (call.uncertain or call.approve_by) and not event.by:
             turn = replace(turn, chain="")  # no client gets this: the old fingerprint stays valid
         if call.approve_by and not event.by and turn.resting_since:
-            turn = replace(turn, moved_on=at)
+            turn = replace(turn, resumed_outside_chat_at=at)
         if event.spent:
             turn = _charged_for_subagent(turn, event, event.spent)
         self.turn = self._write(turn, event.writes, event.adds) if event.writes or event.adds else turn
@@ -256,9 +256,9 @@ class _Builder:
         kept = [entry for entry in self.transcript if entry.seq > event.upto]
         if self.turn and not self.turn.ended:
             # The task of a running turn stays; its steps still count for the rules, but are not sent to the model.
-            began = max((entry.seq for entry in self.transcript if isinstance(entry, Heard)), default=0)
+            began = max((entry.seq for entry in self.transcript if isinstance(entry, PromptEntry)), default=0)
             present = (entry for entry in self.transcript if began <= entry.seq <= event.upto)
-            kept = [*(entry for entry in present if isinstance(entry, Heard | Step)), *kept]
+            kept = [*(entry for entry in present if isinstance(entry, PromptEntry | Step)), *kept]
         self.transcript = [Summary(seq=event.upto, text=event.summary), *kept]
 
     def _decide(self, event: events.Decided, at: datetime) -> None:
@@ -267,11 +267,11 @@ class _Builder:
             return
         if self.turn and event.decision != "unknown":
             # Decided outside the chat: what follows is not sent to the chat, and its client keeps the old fingerprint.
-            self.turn = replace(self.turn, chain=event.chain, said=())
+            self.turn = replace(self.turn, chain=event.chain, reply_texts=())
             if event.via == "chat":
-                self.turn = replace(self.turn, spoke=at, moved_on=None)
+                self.turn = replace(self.turn, last_chat_message_at=at, resumed_outside_chat_at=None)
             elif self.turn.resting_since:
-                self.turn = replace(self.turn, moved_on=at)
+                self.turn = replace(self.turn, resumed_outside_chat_at=at)
         match event.decision:
             case "did_not_happen":
                 call = replace(call, uncertain=False, doubt="", deadline=None)

@@ -12,7 +12,7 @@ from longhouse.journal import events, fingerprint
 from longhouse.journal.events import Output
 from longhouse.journal.messages import text_of
 from longhouse.journal.pending_decisions import Undecided, decision_text
-from longhouse.journal.transcript import Entry, Heard, Step
+from longhouse.journal.transcript import Entry, PromptEntry, Step
 
 AGENT_FAILED: Final = "agent_failed"
 """The code of a turn whose agent itself reported that it could not do the task: its text is the answer."""
@@ -28,14 +28,14 @@ MOST_LOST: Final = 3
 """After so many lost workers a step is not retried: it may be what crashes them."""
 
 
-def joined_text(said: Sequence[str], words: str = "") -> str:
+def joined_text(replies: Sequence[str], words: str = "") -> str:
     """The text of each reply, then `words`, separated by blank lines.
 
     If `words` only repeat the text of the last reply, they are not added again.
     """
-    if said and words.strip() == said[-1].strip():
+    if replies and words.strip() == replies[-1].strip():
         words = ""
-    return BLANK_LINE.join(part for part in (*said, words) if part.strip())
+    return BLANK_LINE.join(part for part in (*replies, words) if part.strip())
 
 
 def own_label(label: str) -> str:
@@ -138,11 +138,11 @@ class Turn(events.Started, frozen=True, kw_only=True, tag="Turn"):
     error: str | None = None
     code: str | None = None
     usage: events.Usage = events.Usage()
-    said: tuple[str, ...] = ()
+    reply_texts: tuple[str, ...] = ()
     """The text of each reply to the user since the user's last message; empty for a reply without text."""
-    spoke: datetime | None = None
+    last_chat_message_at: datetime | None = None
     """Time of the user's last chat message during the turn: the answer to it reports what waits by then."""
-    moved_on: datetime | None = None
+    resumed_outside_chat_at: datetime | None = None
     """When the turn was last resumed outside the chat, by the decision route or a deadline, with no chat message since:
     what it asks after that is not sent to the chat."""
 
@@ -258,20 +258,20 @@ class Session(events.Opened, frozen=True, kw_only=True, tag="Session"):
         """The steps of the current turn, the newest first."""
         found = []
         for entry in reversed(self.transcript):
-            if isinstance(entry, Heard):
+            if isinstance(entry, PromptEntry):
                 break
             if isinstance(entry, Step):
                 found.append(entry)
         return found
 
     @property
-    def spoken(self) -> str | None:
+    def client_text(self) -> str | None:
         """All content that a client gets until the session stops: texts of the replies, then the answer or question."""
-        words = self.last_words
-        return None if words is None or self.turn is None else joined_text(self.turn.said, words)
+        words = self.closing_text
+        return None if words is None or self.turn is None else joined_text(self.turn.reply_texts, words)
 
     @property
-    def last_words(self) -> str | None:
+    def closing_text(self) -> str | None:
         """The text that tells a client why the session stopped: the answer, the oldest question, or calls to decide."""
         if self.turn is None:
             return None
@@ -295,10 +295,10 @@ class Session(events.Opened, frozen=True, kw_only=True, tag="Session"):
     @property
     def rest_mark(self) -> str | None:
         """The fingerprint by which a client that resends the whole conversation finds the session at this point."""
-        said = self.spoken
-        if said is None or self.turn is None or not self.turn.chain:
+        text = self.client_text
+        if text is None or self.turn is None or not self.turn.chain:
             return None
-        return fingerprint.grown(self.turn.chain, [("assistant", said)])
+        return fingerprint.grown(self.turn.chain, [("assistant", text)])
 
     @property
     def state(self) -> State:

@@ -11,7 +11,7 @@ class _Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pass
 
 
-class Heard(_Entry, frozen=True, kw_only=True, tag="Heard"):
+class PromptEntry(_Entry, frozen=True, kw_only=True, tag="PromptEntry"):
     """The prompt of a turn, dated by the day the turn started."""
 
     seq: int
@@ -53,7 +53,7 @@ class Step(_Entry, frozen=True, kw_only=True, tag="Step"):
     """Messages of the user while calls of this step waited for a decision."""
 
 
-class Told(_Entry, frozen=True, kw_only=True, tag="Told"):
+class ImportedMessages(_Entry, frozen=True, kw_only=True, tag="ImportedMessages"):
     """Messages sent with a prompt: the conversation before this session."""
 
     seq: int
@@ -65,4 +65,4 @@ class Summary(_Entry, frozen=True, kw_only=True, tag="Summary"):
     text: str
 
 
-Entry = Heard | Step | Told | Summary
+Entry = PromptEntry | Step | ImportedMessages | Summary

@@ -96,12 +96,12 @@ def call(name: str, /, **arguments: Any) -> Say:
     return Say(calls=(Call(name=name, arguments=arguments),))
 
 
-def calls(*says: Say) -> Say:
+def calls(*replies: Say) -> Say:
     """One reply that joins the texts and the calls of all given replies."""
     return Say(
-        text="".join(each.text for each in says),
-        reasoning="".join(each.reasoning for each in says),
-        calls=tuple(itertools.chain.from_iterable(each.calls for each in says)),
+        text="".join(each.text for each in replies),
+        reasoning="".join(each.reasoning for each in replies),
+        calls=tuple(itertools.chain.from_iterable(each.calls for each in replies)),
     )
 
 
@@ -130,9 +130,9 @@ class ScriptPlayer:
         elif script.replies:
             self._choose = lambda body: script.replies[min(step_of(body.messages), len(script.replies) - 1)]
 
-    def will(self, *says: Say) -> None:
+    def will(self, *replies: Say) -> None:
         """Queues replies after those already queued."""
-        self._queue.extend(says)
+        self._queue.extend(replies)
 
     def reply(self, body: Body) -> Say:
         return self._queue.pop(0) if self._queue else self._choose(body)

@@ -106,7 +106,7 @@ class Bus:
     def appended(self, session_id: str, head: int) -> None:
         """Events were appended from outside: the session may be runnable, and its followers have something to read."""
         self.wake(session_id)
-        self._tell(session_id)
+        self._notify_append(session_id)
         self.publish(session_id, JournalGrew(head))
 
     def stop(self, session_id: str, fence: int) -> None:
@@ -117,16 +117,16 @@ class Bus:
     def gone(self, session_id: str) -> None:
         """The session was deleted: its run stops, its followers end, and its projections are deleted too."""
         self.stop(session_id, NEVER)
-        self._tell(session_id)
+        self._notify_append(session_id)
         self.publish(session_id, Gone())
 
-    def _tell(self, session_id: str) -> None:
+    def _notify_append(self, session_id: str) -> None:
         for callback in self.on_append:
             callback(session_id)
 
     def publish(self, session_id: str, item: Item) -> None:
         if isinstance(item, Facts):
-            self._tell(session_id)
+            self._notify_append(session_id)
         for follower in self._followers.get(session_id, ()):
             follower.put(item)
 

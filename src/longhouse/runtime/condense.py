@@ -18,7 +18,7 @@ from longhouse.journal import conversation
 from longhouse.journal.events import Condensed, Usage
 from longhouse.journal.messages import Assistant, Message, System, User, clean, text_of
 from longhouse.journal.session import Session
-from longhouse.journal.transcript import Entry, Heard, Step, Summary, Told
+from longhouse.journal.transcript import Entry, ImportedMessages, PromptEntry, Step, Summary
 from longhouse.models.protocol import Model, paid_for
 
 KEPT: Final = 0.5
@@ -86,10 +86,10 @@ def _oldest_steps(session: Session, template: Template) -> list[Entry]:
 
 
 def _turns(session: Session) -> list[list[Entry]]:
-    """The transcript split into turns; a turn begins with a Heard entry, or with the Told entry that came with it."""
+    """The transcript split into turns; a turn begins with a prompt, or with the messages imported with it."""
     turns: list[list[Entry]] = [[]]
     for entry in conversation.shown(session):
-        begins = isinstance(entry, Heard | Told) and turns[-1] and turns[-1][-1].seq != entry.seq
+        begins = isinstance(entry, PromptEntry | ImportedMessages) and turns[-1] and turns[-1][-1].seq != entry.seq
         if begins:
             turns.append([])
         turns[-1].append(entry)
@@ -109,19 +109,19 @@ async def _summary(past: Session, template: Template, model: Model) -> tuple[str
         temperature=policy.temperature,
         max_tokens=policy.max_tokens,
     )
-    said: list[str] = []
+    parts: list[str] = []
     usage: Usage | None = None
     try:
         async with asyncio.timeout(WITHIN), aclosing(model.stream(body)) as deltas:
             async for delta in deltas:
-                said.append(delta.text)
+                parts.append(delta.text)
                 usage = delta.usage or usage
     except TimeoutError:
         late = ProviderError(f"the model wrote no summary within {WITHIN:g} seconds", retryable=True)
         raise paid_for(late, usage) from None
     except ProviderError as error:
         raise paid_for(error, usage) from error.__cause__
-    summary = clean("".join(said)).strip()
+    summary = clean("".join(parts)).strip()
     if not summary:
         raise paid_for(ProviderError("the model summarised with nothing", retryable=True), usage)
     return _cut(summary, int(LONGEST * policy.context_tokens)), usage

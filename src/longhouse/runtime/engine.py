@@ -64,7 +64,7 @@ class Engine:
     """Loads the earlier messages of a conversation that is new here, from an external store."""
     stopping: bool = False
     _on_trial: Run | None = None
-    _vouched: dict[str, int] = field(default_factory=dict)
+    _known_fences: dict[str, int] = field(default_factory=dict)
     """Session -> fence of our last run that knew the previous lease holder: only for such a run we know every call."""
 
     def __post_init__(self) -> None:
@@ -76,22 +76,22 @@ class Engine:
         """Advances one session until it rests, waits for its provider, or the worker shuts down."""
         session = await journals.load(self.db, lease.session_id, lease.head)
         run = Run(lease, session)
-        with self._tried_alone(run), self._disclaiming(run):
+        with self._tried_alone(run), self._recording_unbegun(run):
             if lease.previous:
                 await self._take_over(run, lease.previous)
-            self._vouched[session.id] = lease.fence
+            self._known_fences[session.id] = lease.fence
             while not run.rested:
                 if self.stopping:
                     await leases.let_go(self.db, lease)
                     break
                 await self._move(run)
-        self._vouched.pop(session.id, None)
+        self._known_fences.pop(session.id, None)
         await self._snapshot(run)
         return run.session
 
-    def vouches(self, lease: Lease) -> bool:
+    def knows_all_holders(self, lease: Lease) -> bool:
         """Does the journal name every worker that held the lease before this run?"""
-        return self._vouched.get(lease.session_id) == lease.fence
+        return self._known_fences.get(lease.session_id) == lease.fence
 
     @contextmanager
     def _tried_alone(self, run: Run) -> Iterator[None]:
@@ -107,15 +107,15 @@ class Engine:
                 self._on_trial = None
 
     @contextmanager
-    def _disclaiming(self, run: Run) -> Iterator[None]:
+    def _recording_unbegun(self, run: Run) -> Iterator[None]:
         """If a run is broken off, we may know that some of its recorded calls had not begun: that is recorded."""
         try:
             yield
         except (Deposed, asyncio.CancelledError, *PASSING) as error:
             may_have_written = run.is_recording and not isinstance(error, Deposed)
-            has_something_to_say = may_have_written or self.tool_runner.unbegun(run.session)
-            if not self.stopping and has_something_to_say and self.vouches(run.lease):
-                self.tool_runner.background(self.tool_runner.disclaim(run.session.id))
+            may_have_unbegun = may_have_written or self.tool_runner.unbegun(run.session)
+            if not self.stopping and may_have_unbegun and self.knows_all_holders(run.lease):
+                self.tool_runner.background(self.tool_runner.record_unbegun(run.session.id))
             raise
 
     async def _take_over(self, run: Run, previous: str) -> None:
@@ -124,7 +124,7 @@ class Engine:
             run.template = await self._template(run.session)
         unbegun: tuple[str, ...] = ()
         if leases.is_lost_by(self.worker, previous):
-            if self._vouched.get(run.session.id) == run.lease.fence - 1:
+            if self._known_fences.get(run.session.id) == run.lease.fence - 1:
                 unbegun = self.tool_runner.unbegun(run.session)
             else:
                 # Our name is there from a claim that failed: the worker before it is not known.
@@ -247,7 +247,7 @@ class Engine:
                 request,
                 session=session,
                 fence=run.lease.fence,
-                shows_answer=not handler.is_alone,
+                shows_answer=not handler.must_delegate_first,
             )
             new = await handler.read(instance.strategy, reply)
         except ProviderError as error:

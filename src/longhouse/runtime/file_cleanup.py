@@ -10,14 +10,14 @@ from typing import Final
 import structlog
 
 from longhouse import background
-from longhouse.integrations.agent_log_files import file_name
+from longhouse.integrations.agent_log import file_name
 from longhouse.store import erasure
 from longhouse.store.database import Database
 from longhouse.store.erasure import ErasedSession
 
 log = structlog.get_logger()
 
-LOOK_EVERY: Final = 1.0
+POLL_EVERY: Final = 1.0
 
 
 @dataclass(slots=True)
@@ -35,15 +35,15 @@ class FileCleanup:
         if not self.logs and not self.reports:
             yield
             return
-        async with background.running("shredder", self._look, every=LOOK_EVERY):
+        async with background.running("shredder", self._remove_erased, every=POLL_EVERY):
             yield
 
-    async def _look(self) -> None:
+    async def _remove_erased(self) -> None:
         while traces := await erasure.since(self.db, self._nth):
-            await asyncio.to_thread(self._shred, traces)
+            await asyncio.to_thread(self._remove_files, traces)
             self._nth = traces[-1].nth
 
-    def _shred(self, traces: Sequence[ErasedSession]) -> None:
+    def _remove_files(self, traces: Sequence[ErasedSession]) -> None:
         marks = {mark for trace in traces for mark in trace.reports}
         _remove(folder / file_name(trace.session_id) for folder in self.logs for trace in traces)
         if marks:

@@ -17,7 +17,7 @@ log = structlog.get_logger()
 
 BEAT_EVERY: Final = 1.0
 RECONNECT_AFTER: Final = 0.1
-MIND_EVERY: Final = 0.25
+CHECK_EVERY: Final = 0.25
 """Seconds between two checks for a late heartbeat."""
 CATCH_UP: Final = 1.0
 """Seconds that the next heartbeat has after the process itself was stalled."""
@@ -39,7 +39,7 @@ class Heartbeat:
         self._slots = slots
         self._on_late = on_late
         self._last = 0.0
-        self._look_from = 0.0
+        self._check_not_before = 0.0
         self._is_lost = False
         self._backend = 0
         """The process id of our Postgres backend."""
@@ -68,17 +68,17 @@ class Heartbeat:
                     error=str(error) or type(error).__name__,
                 )
             self._is_lost = True
-        self._look()
+        self._report_if_late()
 
-    async def mind(self) -> None:
+    async def check_late(self) -> None:
         """Detects a late heartbeat while its answer is still awaited."""
         clock = asyncio.get_running_loop().time
         asleep = clock()
-        await asyncio.sleep(MIND_EVERY)
+        await asyncio.sleep(CHECK_EVERY)
         if clock() - asleep >= self._lease / 2:
             # This process was stalled. The heartbeat is sent first: the sweep finds the sessions that others took.
-            self._look_from = clock() + CATCH_UP
-        self._look()
+            self._check_not_before = clock() + CATCH_UP
+        self._report_if_late()
 
     async def _beat_on(self, connection: asyncpg.Connection) -> None:
         """Sends heartbeats until others have removed this worker, or the connection is lost."""
@@ -101,19 +101,19 @@ class Heartbeat:
             while not answer.done():
                 await asyncio.wait((answer,), timeout=self._lease / 2)
                 if not answer.done():
-                    await self._look_elsewhere(answer)
+                    await self._probe_new_connection(answer)
             return answer.result()
         finally:
             await _ended(answer)
 
-    async def _look_elsewhere(self, answer: asyncio.Task[Any]) -> None:
+    async def _probe_new_connection(self, answer: asyncio.Task[Any]) -> None:
         """Asks on a new connection why there is no answer; _Silent: the old connections are dead."""
-        looking = asyncio.create_task(self._is_at_work())
+        probe = asyncio.create_task(self._is_at_work())
         try:
-            await asyncio.wait((answer, looking), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((answer, probe), return_when=asyncio.FIRST_COMPLETED)
             if answer.done():
                 return
-            if looking.result():
+            if probe.result():
                 log.warning("database_slow", message="Postgres is slow: the heartbeat has no answer yet")
                 return
             await asyncio.wait((answer,), timeout=ON_ITS_WAY)
@@ -127,15 +127,15 @@ class Heartbeat:
                 error=str(error) or type(error).__name__,
             )
         finally:
-            await _ended(looking)
+            await _ended(probe)
 
     async def _is_at_work(self) -> bool:
         """Is our Postgres backend busy with our query?"""
         async with asyncio.timeout(self._lease / 2), self._db.connection() as another:
             return await leases.is_at_work(another, self._backend)
 
-    def _look(self) -> None:
-        if not self.is_fresh() and asyncio.get_running_loop().time() >= self._look_from:
+    def _report_if_late(self) -> None:
+        if not self.is_fresh() and asyncio.get_running_loop().time() >= self._check_not_before:
             self._on_late()
 
 

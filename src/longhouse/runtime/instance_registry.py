@@ -14,7 +14,7 @@ from longhouse.store.database import Database
 from longhouse.store.registry import RegisteredInstance
 
 WRITE_EVERY: Final = 0.2
-LOOK_EVERY: Final = 1.0
+POLL_EVERY: Final = 1.0
 """Seconds between two reads of the table, for our own rows and those of other workers."""
 KEPT_FOR: Final = timedelta(hours=1)
 """How long the row of a stopped instance is kept."""
@@ -34,7 +34,7 @@ class InstanceRegistry:
         self._node = socket.gethostname()
         self._written: dict[str, _Mark] = {}
         """The state of each instance at its last write."""
-        self._look_at = 0.0
+        self._reconcile_at = 0.0
 
     @asynccontextmanager
     async def kept(self) -> AsyncIterator[None]:
@@ -59,7 +59,7 @@ class InstanceRegistry:
             self._written.pop(one.id, None)
         return len(changed)
 
-    async def look(self) -> None:
+    async def reconcile(self) -> None:
         """Marks the instances of dead workers as stopped; finds rows of ours that others changed or that were lost."""
         await registry.stop_orphaned(self._db, self._worker)
         await registry.forget(self._db, clock.now() - KEPT_FOR)
@@ -70,9 +70,9 @@ class InstanceRegistry:
 
     async def _keep(self) -> None:
         now = asyncio.get_running_loop().time
-        if now() >= self._look_at:
-            await self.look()
-            self._look_at = now() + LOOK_EVERY
+        if now() >= self._reconcile_at:
+            await self.reconcile()
+            self._reconcile_at = now() + POLL_EVERY
         await self.write()
 
     def _entry(self, instance: Instance) -> RegisteredInstance:

@@ -89,7 +89,7 @@ class _ReplyAccumulator:
         self._answering = _answering(request)
         self._keeps_back = _is_formatted(request)
         self._text: list[str] = []
-        self._said = 0
+        self._streamed_chars = 0
         """Number of characters of the text that are content."""
         self._held_back = ""
         """Text not published yet: it is only white space, or it may violate the requested format."""
@@ -130,7 +130,7 @@ class _ReplyAccumulator:
             self._held_back += text
             if self._keeps_back:
                 return
-            self._said += len(text)
+            self._streamed_chars += len(text)
             if self._draft.content or self._held_back.strip():
                 self._publish("content", self._held_back)
                 self._held_back = ""
@@ -194,5 +194,5 @@ class _ReplyAccumulator:
             usage=self.usage,
             finish=clean(self._finish),
             model=clean(self._model),
-            said=self._said,
+            streamed_chars=self._streamed_chars,
         )

@@ -76,8 +76,8 @@ class Recorder:
         self, run: Run, before: Session, new: Sequence[Event], at: datetime
     ) -> tuple[Session, journals.Appended, list[tuple[str, int]]]:
         """The session after the append, what was appended, and other sessions that were appended to, with heads."""
-        tells = run.template is not None and run.template.execution_policy.unknown == "tell"
-        after, settled = _settled(before, new, at, teller=self.worker if tells else "")
+        reports_unknown = run.template is not None and run.template.execution_policy.unknown == "tell"
+        after, settled = _settled(before, new, at, reported_by=self.worker if reports_unknown else "")
         recording = Recording(run.lease.fence, self.worker, at)
         plan = await self.delegates.plan(after, run.template, settled) if run.template else None
         run.is_recording = True
@@ -97,16 +97,18 @@ class Recorder:
         return after, await delegations.append(self.db, before, after, settled, recording=recording), []
 
 
-def _settled(session: Session, new: Sequence[Event], at: datetime, *, teller: str = "") -> tuple[Session, list[Event]]:
+def _settled(
+    session: Session, new: Sequence[Event], at: datetime, *, reported_by: str = ""
+) -> tuple[Session, list[Event]]:
     """Folds these events; adds the end of the turn once a finishing tool has returned and no call is open.
 
-    With a `teller`, calls with an unknown outcome return a fault that says so, and no person is asked.
+    With `reported_by`, calls with an unknown outcome return a fault that says so, and no person is asked.
     """
     settled = list(new)
     after = extended(session, settled, at)
-    if teller and after.uncertain:
+    if reported_by and after.uncertain:
         faults = ((call.call, unknown(call.tool, call.doubt or LOST)) for call in after.uncertain)
-        settled += [events.Returned(call=call, outcome=fault, by=teller) for call, fault in faults]
+        settled += [events.Returned(call=call, outcome=fault, by=reported_by) for call, fault in faults]
         after = extended(session, settled, at)
     turn = after.turn
     if turn and turn.verdict and not turn.ended and not after.open:

@@ -45,7 +45,7 @@ class ReplyHandler:
 
     async def read(self, strategy: BaseAgent, reply: Reply) -> list[Event]:
         verdict = strategy.interpret(self.request, reply)
-        if verdict.answer is not None and self.is_alone:
+        if verdict.answer is not None and self.must_delegate_first:
             verdict = Verdict(problem=DELEGATE_FIRST)
         replied = self._replied(reply, verdict)
         if verdict.answer is not None:
@@ -73,7 +73,7 @@ class ReplyHandler:
         return f"{iteration}-action-{index}"
 
     @property
-    def is_alone(self) -> bool:
+    def must_delegate_first(self) -> bool:
         """Must the agent delegate first, has not done so, and was not sent back for it yet?"""
         if not self.must_delegate or delegation.has_delegated(self.session):
             return False
@@ -84,7 +84,7 @@ class ReplyHandler:
 
     def _finishes(self, intent: Intent) -> bool:
         tool = self._tool(intent)
-        if tool is None or not tool.finishes or self.is_alone:
+        if tool is None or not tool.finishes or self.must_delegate_first:
             return False
         return self.toolbox.check(tool, intent.arguments) is None
 
@@ -131,7 +131,7 @@ class ReplyHandler:
             return Fault(code="reason_first", message=f"reason first: call {self.request.only}, then act")
         if tool is None:
             return Fault(code="not_offered", message=f"{intent.tool!r} is not among the tools that are open now")
-        if tool.finishes and self.is_alone:
+        if tool.finishes and self.must_delegate_first:
             return Fault(code="delegate_first", message=DELEGATE_FIRST)
         if tool.asks and finishes:
             # The answer may already be streaming to the client; nobody would wait for the question.
@@ -151,7 +151,7 @@ class ReplyHandler:
             phase=self.request.phase,
             thought=verdict.thought,
             problem=verdict.problem,
-            said=reply.said,
+            streamed_chars=reply.streamed_chars,
             finish=reply.finish,
             model=reply.model,
             offered=tuple(ref for ref in refs if ref not in known),

@@ -23,7 +23,7 @@ from longhouse.tools.toolbox import Result, Toolbox
 
 REPORT_AGAIN: Final = (0.5, 1, 2, 4, 8, 15, 30)
 """Seconds between retries of reporting an effect while Postgres fails: without the report, a person must be asked."""
-LOOK_AGAIN: Final = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
+RECORD_AGAIN: Final = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
 """Seconds between reads of a session that was taken over, until the new holder marks the calls that we know about."""
 
 
@@ -129,7 +129,7 @@ class ToolRunner:
         """The lease may be about to expire: calls that must not run twice are left to the next holder."""
         run.rested = True
         if not await leases.let_go(self.db, run.lease):
-            self.background(self.disclaim(run.session.id))
+            self.background(self.record_unbegun(run.session.id))
 
     async def _leave(self, run: Run, doing: dict[asyncio.Task[Result | None], Open]) -> None:
         """Cancels calls whose outcome we may not record. An effect cannot be undone: its outcome is still reported."""
@@ -190,17 +190,17 @@ class ToolRunner:
                     raise
                 await asyncio.sleep(pause)
 
-    async def disclaim(self, session_id: str) -> None:
+    async def record_unbegun(self, session_id: str) -> None:
         """Records for a session that was taken over which `once` calls had not begun: no person needs to be asked."""
-        for pause in LOOK_AGAIN:
+        for pause in RECORD_AGAIN:
             await asyncio.sleep(pause)
             try:
-                if not await self._disclaim(session_id):
+                if not await self._record_unbegun(session_id):
                     return
             except (LookupError, AlreadyReturned, *PASSING):
                 continue  # somebody was faster, or Postgres failed: the next read shows what is left to record
 
-    async def _disclaim(self, session_id: str) -> bool:
+    async def _record_unbegun(self, session_id: str) -> bool:
         """Is there something left to record?"""
         session = await journals.load(self.db, session_id)
         pending = (call for call in session.open.values() if call.call_kind == "tool" and call.effect == "once")
@@ -211,7 +211,7 @@ class ToolRunner:
         records = await journals.read(self.db, session_id, after=min(call.seq for call in ours) - 1)
         worker = self.recorder.worker
         if unbegun := [call for call in ours if call.uncertain and leases.is_lost_by(worker, _lost_in(records, call))]:
-            facts = [_disclaimed(call, worker) for call in unbegun]
+            facts = [_unbegun_event(call, worker) for call in unbegun]
             await self.inbox.report(session_id, facts, trace=session.trace, head=session.head)
         # A call that is not uncertain yet may become so when the new holder records the takeover.
         return any(not call.uncertain for call in ours)
@@ -229,7 +229,7 @@ def _lost_in(records: Sequence[events.Recorded], call: Open) -> str:
     return lost
 
 
-def _disclaimed(call: Open, worker: str) -> events.Decided | events.Returned:
+def _unbegun_event(call: Open, worker: str) -> events.Decided | events.Returned:
     """The call has not run. It may still run, unless its deadline has passed."""
     if call.deadline and call.deadline < clock.now():
         return events.Returned(call=call.call, outcome=_too_late(call))

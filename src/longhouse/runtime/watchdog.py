@@ -21,7 +21,7 @@ log = structlog.get_logger()
 
 AFTER: Final = 1.0
 """Seconds without a loop iteration before a warning is logged; the heartbeat is late after half a lease."""
-LOOK_EVERY: Final = 0.25
+POLL_EVERY: Final = 0.25
 SHOWN: Final = 8
 """Stack frames in a log record, the innermost last."""
 
@@ -30,8 +30,8 @@ class Watchdog:
     """A blocked loop serves no requests and sends no heartbeat, so other workers take over our sessions."""
 
     def __init__(self) -> None:
-        self._turned = self._looked = 0.0
-        self._stood, self._say_at = 0.0, AFTER
+        self._last_tick = self._last_check = 0.0
+        self._blocked_for, self._log_next_at = 0.0, AFTER
         self._over = threading.Event()
         self.times = 0
         """How often the loop was blocked."""
@@ -41,38 +41,39 @@ class Watchdog:
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
         """Watches the running loop while the block runs."""
-        self._turned = self._looked = time.monotonic()
+        self._last_tick = self._last_check = time.monotonic()
         thread = threading.Thread(target=self._watch, args=(threading.get_ident(),), name="watchdog", daemon=True)
         thread.start()
         try:
-            async with background.running("watchdog", self._turn, every=LOOK_EVERY):
+            async with background.running("watchdog", self._tick, every=POLL_EVERY):
                 yield
         finally:
             self._over.set()
 
-    async def _turn(self) -> None:
-        self._turned = time.monotonic()
+    async def _tick(self) -> None:
+        self._last_tick = time.monotonic()
 
     def _watch(self, thread: int) -> None:
-        while not self._over.wait(LOOK_EVERY):
-            now, before, self._looked = time.monotonic(), self._looked, time.monotonic()
+        while not self._over.wait(POLL_EVERY):
+            now, before, self._last_check = time.monotonic(), self._last_check, time.monotonic()
             if now - before > AFTER:
                 # This thread did not run either: the process was stopped, or a library held the GIL.
                 log.warning("process_stalled", message="the whole process did not run", seconds=round(now - before, 1))
-                self._turned = now
-            if now - self._turned >= AFTER:
-                self._blocked(now - self._turned, thread)
-            elif self._stood:
-                log.warning("event_loop_recovered", message="the event loop runs again", seconds=round(self._stood, 1))
-                self._stood, self._say_at = 0.0, AFTER
+                self._last_tick = now
+            if now - self._last_tick >= AFTER:
+                self._blocked(now - self._last_tick, thread)
+            elif self._blocked_for:
+                seconds = round(self._blocked_for, 1)
+                log.warning("event_loop_recovered", message="the event loop runs again", seconds=seconds)
+                self._blocked_for, self._log_next_at = 0.0, AFTER
 
     def _blocked(self, seconds: float, thread: int) -> None:
-        if not self._stood:
+        if not self._blocked_for:
             self.times += 1
-        self.seconds += seconds - self._stood
-        self._stood = seconds
-        if seconds >= self._say_at:
-            self._say_at = 2 * seconds
+        self.seconds += seconds - self._blocked_for
+        self._blocked_for = seconds
+        if seconds >= self._log_next_at:
+            self._log_next_at = 2 * seconds
             message = "the event loop is blocked by the code in `where`"
             log.warning("event_loop_blocked", message=message, seconds=round(seconds, 1), **blocking_code(thread))
 

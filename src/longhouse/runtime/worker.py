@@ -29,7 +29,7 @@ log = structlog.get_logger()
 SWEEP_EVERY: Final = 0.5
 FORGET_EVERY: Final = 600.0
 """Seconds between two deletions of idempotency records that are too old for a retry."""
-LOOK_EVERY: Final = 0.25
+POLL_EVERY: Final = 0.25
 """Seconds between two checks of other workers' locks. Free at both and no heartbeat in between: the worker is dead."""
 QUIET_FOR: Final = 10.0
 """Seconds that running steps have at shutdown to reach their next record."""
@@ -109,7 +109,7 @@ class Worker:
         """Runs the worker while the block runs; at its end the sessions are released for other workers."""
         async with (
             background.running("heartbeat", self._heartbeat.beat, every=RECONNECT_AFTER),
-            background.running("heartbeat_watch", self._heartbeat.mind),
+            background.running("heartbeat_watch", self._heartbeat.check_late),
         ):
             # Wait until this worker is registered: a lease holder that is not registered counts as dead.
             await self._heartbeat.begun.wait()
@@ -158,7 +158,7 @@ class Worker:
 
     async def _watch(self) -> None:
         """Removes dead workers: lock free at two checks and no heartbeat between, or none for a whole lease."""
-        await asyncio.sleep(LOOK_EVERY)
+        await asyncio.sleep(POLL_EVERY)
         suspects = await leases.suspects(self._db, self.id, self._options.lease)
         dead = [suspect for suspect in suspects if self._is_dead(suspect)]
         self._suspected = {suspect.worker: suspect for suspect in suspects if suspect.unlocked}
@@ -181,7 +181,7 @@ class Worker:
         await leases.fire(self._db)
         await self._find_runnable()
         await self._stop_deposed()
-        await self._tell_followers()
+        await self._notify_followers()
         self._engine.pool.retire_idle(clock.now())
 
     async def _forget(self) -> None:
@@ -206,7 +206,7 @@ class Worker:
             if hold and hold.lease is lease and lease.fence != fences.get(session_id):
                 hold.cancel()
 
-    async def _tell_followers(self) -> None:
+    async def _notify_followers(self) -> None:
         """Makes every follower read Postgres at least once a second: a hint may have been lost."""
         followed = self._bus.followed
         heads = await leases.heads(self._db, followed) if followed else {}
@@ -306,7 +306,7 @@ class Worker:
 
     async def _break_off(self, lease: Lease) -> None:
         """Releases the lease as a lost run, under the previous lost worker's name if the journal lacks it."""
-        if lease.previous and not self._engine.vouches(lease):
+        if lease.previous and not self._engine.knows_all_holders(lease):
             await leases.put_back(self._db, lease)
         else:
             await leases.break_off(self._db, lease)

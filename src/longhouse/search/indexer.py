@@ -137,7 +137,6 @@ class Indexer:
             async for entries in batches:
                 await self._write("tool", entries, space)
                 done += len(entries)
-                await index.progress(self.db, "tool", done, todo)
                 log.info("tools_indexed", done=done, of=todo)
         if todo >= BATCH:
             await index.update_statistics(self.db)

@@ -136,7 +136,7 @@ class ErasedSession:
     def is_ephemeral(self) -> bool:
         return self.mark == EPHEMERAL
 
-    def had(self, label: str) -> bool:
+    def has_label(self, label: str) -> bool:
         return self.mark == hashlib.sha256(f"{self.session_id}:{label}".encode()).hexdigest()
 
 

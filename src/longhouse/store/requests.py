@@ -60,10 +60,10 @@ async def accept(db: Executor, accepted: Accepted | None, sql: str, **values: ob
     if accepted is None or not accepted.is_retry or (lock := accepted.lock) is None or not isinstance(db, Database):
         return await db.row(sql, **values)
 
-    async def look_first(tx: Transaction) -> asyncpg.Record | None:
+    async def insert_unless_repeated(tx: Transaction) -> asyncpg.Record | None:
         await tx.lock(LOCKS, lock)
         if await tx.row(sessions.BY_DIGEST, owner=accepted.owner, digest=accepted.digest):
             raise Repeated
         return await tx.row(sql, **values)
 
-    return await db.together(look_first)
+    return await db.together(insert_unless_repeated)

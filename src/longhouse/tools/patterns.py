@@ -66,17 +66,17 @@ def _is_loop(item: _Item) -> bool:
 
 def _is_endless(item: _Item) -> bool:
     inner = [one for one in _items(item[1][2]) if _is_loop(one)] if _is_loop(item) else []
-    eaten = frozenset[str]().union(*(_letters(*one) for loop in inner for one in _items(loop[1][2])))
-    return bool(inner) and not _divides(item[1][2], eaten)
+    consumed = frozenset[str]().union(*(_letters(*one) for loop in inner for one in _items(loop[1][2])))
+    return bool(inner) and not _divides(item[1][2], consumed)
 
 
-def _divides(pattern: Any, eaten: frozenset[str]) -> bool:
-    """Must this pattern consume a character that is not in `eaten`?"""
+def _divides(pattern: Any, consumed: frozenset[str]) -> bool:
+    """Must this pattern consume a character that is not in `consumed`?"""
     for kind, held in pattern.data:
         parts = _parts(held)
         if kind in _ZERO_WIDTH or (kind in _REPEATS and held[0] == 0):
             continue
-        if all(_divides(part, eaten) for part in parts) if parts else _letters(kind, held).isdisjoint(eaten):
+        if all(_divides(part, consumed) for part in parts) if parts else _letters(kind, held).isdisjoint(consumed):
             return True
     return False
 

@@ -92,5 +92,5 @@ class Reply:
     usage: Usage | None = None
     finish: str = ""
     model: str = ""
-    said: int = 0
+    streamed_chars: int = 0
     """Characters of the text that were streamed to the client as content."""

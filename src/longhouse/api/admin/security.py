@@ -61,17 +61,17 @@ async def get_policy(catalog: TheCatalog, tool: Tool) -> Response:
 
 @router.put("", summary="Put a policy over a tool", openapi_extra=wire.example(**OVERLAY), responses=ANSWERS)
 async def put_policy(
-    caller: auth.Admin, catalog: TheCatalog, tool: Tool, said: Annotated[Fields, wire.Documented(SecurityOverlay)]
+    caller: auth.Admin, catalog: TheCatalog, tool: Tool, fields: Annotated[Fields, wire.Documented(SecurityOverlay)]
 ) -> Response:
     """Replaces the override of a tool, for all versions and publishers; built-in tools, agents and tools of MCP servers
     included. The override replaces the risk; its other fields only narrow what the descriptor allows."""
-    return wire.Json(await security.decide(catalog, tool, lambda before: said, by=caller.publisher))
+    return wire.Json(await security.decide(catalog, tool, lambda before: fields, by=caller.publisher))
 
 
 @router.patch("", summary="Change the policy over a tool", openapi_extra=wire.example(enabled=False), responses=ANSWERS)
-async def patch_policy(caller: auth.Admin, catalog: TheCatalog, tool: Tool, said: Fields) -> Response:
+async def patch_policy(caller: auth.Admin, catalog: TheCatalog, tool: Tool, fields: Fields) -> Response:
     """Changes some fields of the override: a JSON merge patch, in which null removes a field."""
-    return wire.Json(await security.decide(catalog, tool, lambda before: merge(before, said), by=caller.publisher))
+    return wire.Json(await security.decide(catalog, tool, lambda before: merge(before, fields), by=caller.publisher))
 
 
 @router.delete("", **docs.named("tool", "Take the policy over a {} away", "The tool's own description holds."))

@@ -18,13 +18,13 @@ async def decide(
     session: Session,
     prompt: Prompted,
     *,
-    meant: Question | None = None,
+    about: Question | None = None,
     may_decide: bool = True,
 ) -> TurnHandle | None:
     """If calls wait for a decision, the message decides; if it is no decision, it is queued for the running turn, and
     the response lists what waits.
 
-    `meant` is the call that the client named: no other call is decided.
+    `about` is the call that the client named: no other call is decided.
     """
     for _ in range(decisions.RACES):
         waiting = await decisions.undecided(inbox.db, session)
@@ -34,13 +34,13 @@ async def decide(
         text = text_of(prompt.content) if len(prompt.content) == 1 else ""
         found = decisions.read(text, waiting, session, chat.reply_to) if is_own_user and may_decide else None
         # After a lost race, the message was not about the call that waits now.
-        may_decide = found is not None and (meant is None or found[0].is_same(meant))
+        may_decide = found is not None and (about is None or found[0].is_same(about))
         try:
             if found and may_decide:
-                meant, decision = found
+                about, decision = found
                 by = chat.request.user or "user"
-                decided = Decided(call=meant.call.call, decision=decision, by=by, via="chat")
-                return await append_reply(inbox, session, meant, decided, chain=prompt.chain, accepted=chat.accepted)
+                decided = Decided(call=about.call.call, decision=decision, by=by, via="chat")
+                return await append_reply(inbox, session, about, decided, chain=prompt.chain, accepted=chat.accepted)
             aside = structs.replace(prompt, trace=session.turn.trace, aside=True)
             delivered = await inbox.prompt(session, aside, accepted=chat.accepted)
             return TurnHandle(delivered.session, aside.trace, is_aside=True, is_own_user=is_own_user)

@@ -96,11 +96,11 @@ def _split(request: ChatRequest) -> ClientHistory:
         known.update(call.id for call in message.tool_calls or ())
         if message.role == "tool" and message.tool_call_id not in known:
             raise CallerError("A tool message must answer a tool call before it.", param=f"messages[{index}]")
-    spoken = [message for message in request.messages if message.role not in ("system", "developer")]
-    cut = max((index + 1 for index, message in enumerate(spoken) if message.role != "user"), default=0)
-    if cut == len(spoken):
+    dialogue = [message for message in request.messages if message.role not in ("system", "developer")]
+    cut = max((index + 1 for index, message in enumerate(dialogue) if message.role != "user"), default=0)
+    if cut == len(dialogue):
         raise CallerError("The last message must come from the user.", param="messages")
-    return ClientHistory(before=tuple(spoken[:cut]), new=tuple(spoken[cut:]))
+    return ClientHistory(before=tuple(dialogue[:cut]), new=tuple(dialogue[cut:]))
 
 
 async def prior_of(db: Database, before: Sequence[ChatMessage]) -> tuple[Message, ...]:

@@ -19,7 +19,7 @@ from longhouse.api.openai.idempotency import RequestsInProgress
 from longhouse.api.openai.request import ChatInput, ClientHistory, parse, prior_of, text_of
 from longhouse.api.openai.turn_handle import TurnHandle, append_reply, seen_heads
 from longhouse.api.sessions import decisions
-from longhouse.api.sessions.waiting import Question, meant, settled, waiting_status
+from longhouse.api.sessions.waiting import Question, find_questions, settled, waiting_status
 from longhouse.api.wire import ChatRequest
 from longhouse.errors import AlreadyReturned, CallerError
 from longhouse.journal import events, fingerprint, imported
@@ -76,28 +76,28 @@ class SessionResolver:
     async def _repeated(self, chat: ChatInput) -> sessions.AcceptedRequest | None:
         accepted = chat.accepted
         if accepted.key:
-            turned = await sessions.request_by_key(self.db, accepted.owner, accepted.key)
-            if turned and turned.digest != accepted.digest:
+            accepted_before = await sessions.request_by_key(self.db, accepted.owner, accepted.key)
+            if accepted_before and accepted_before.digest != accepted.digest:
                 raise CallerError("This Idempotency-Key was used with another body.", status=422, code="key_reused")
-            return turned
+            return accepted_before
         if not accepted.is_retry:
             return None
-        turned = await sessions.request_by_digest(self.db, accepted.owner, accepted.digest)
-        while turned is None and await self.in_progress.others(accepted):
-            turned = await sessions.request_by_digest(self.db, accepted.owner, accepted.digest)
-        return turned
+        accepted_before = await sessions.request_by_digest(self.db, accepted.owner, accepted.digest)
+        while accepted_before is None and await self.in_progress.others(accepted):
+            accepted_before = await sessions.request_by_digest(self.db, accepted.owner, accepted.digest)
+        return accepted_before
 
-    async def _reattach(self, turned: sessions.AcceptedRequest, chat: ChatInput) -> TurnHandle:
+    async def _reattach(self, accepted_before: sessions.AcceptedRequest, chat: ChatInput) -> TurnHandle:
         """Follows the turn from the event of the first request on."""
-        session = await journals.load_up_to(self.db, blank(turned.session_id), turned.seq)
-        turn, trace = session.turn, turned.trace_id
+        session = await journals.load_up_to(self.db, blank(accepted_before.session_id), accepted_before.seq)
+        turn, trace = session.turn, accepted_before.trace_id
         heads: Mapping[str, int] = {}
         is_subagent = turn is not None and bool(turn.prompted.root) and chat.request.model != session.id
         if turn and (turn.trace == trace or is_subagent):
-            before = await journals.load_up_to(self.db, blank(session.id), turned.seq - 1)
+            before = await journals.load_up_to(self.db, blank(session.id), accepted_before.seq - 1)
             heads = await seen_heads(self.db, before, session.updated_at)
         if turn is None or not is_subagent:
-            [placed] = await journals.read(self.db, session.id, turned.seq - 1, 1)
+            [placed] = await journals.read(self.db, session.id, accepted_before.seq - 1, 1)
             is_aside = isinstance(placed.event, Prompted) and placed.event.aside
             is_own_user = decisions.is_own_user(session, chat.user)
             handle = TurnHandle(session, trace, is_behind=True, seen_heads=heads)
@@ -210,7 +210,7 @@ class SessionResolver:
             prompt = structs.replace(prompt, chain=_continued(session, chat.history))
         if reply_to is not None and _has_asked(session, reply_to) and reply_to not in session.open:
             return await self._answered_again(chat, session, prompt)
-        waiting = await meant(self.db, session, reply_to)
+        waiting = await find_questions(self.db, session, reply_to)
         questions = [one for one in waiting if one.call.call_kind == "ask"]
         if session.turn and questions:
             return await self._answer(chat, session, prompt, questions[0])
@@ -219,7 +219,7 @@ class SessionResolver:
                 raise settled(f"{ANSWERED}.")
             raise no_such_question(reply_to, "metadata.reply_to")
         on = waiting[0] if reply_to is not None else None
-        if handle := await chat_decisions.decide(self.inbox, chat, session, prompt, meant=on):
+        if handle := await chat_decisions.decide(self.inbox, chat, session, prompt, about=on):
             return handle
         if reply_to is not None:
             raise settled("The call that metadata.reply_to names was decided already, or its deadline has passed.")

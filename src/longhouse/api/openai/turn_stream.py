@@ -235,10 +235,10 @@ class TurnStream:
         session = self.session
         questions = [one for one in status.subagents if one.call.call_kind == "ask"]
         if not session.questions and questions:
-            return self._finish(questions[0].spoken, questions[0])
+            return self._finish(questions[0].text_with_agent, questions[0])
         waiting = all_waiting(status)
         if session.questions or all(one.session.id == session.id for one in waiting):
-            return self._finish(session.last_words or "")
+            return self._finish(session.closing_text or "")
         return self._finish(words_on(waiting, session), self._of_subagent(waiting[0]))
 
     async def _list_waiting(self) -> list[Piece]:
@@ -248,7 +248,8 @@ class TurnStream:
             questions = (one for one in status.questions if one.call.call_kind == "ask")
             if first := next(questions, None):
                 question = self._of_subagent(first)
-                return self._finish(f"{BEHIND_QUESTION}\n\n{first.spoken if question else first.text}", question)
+                text = first.text_with_agent if question else first.text
+                return self._finish(f"{BEHIND_QUESTION}\n\n{text}", question)
         waiting = await undecided(self.db, self.session)
         if not waiting:
             return []
@@ -261,7 +262,7 @@ class TurnStream:
         return None if question.session.id == self.session.id else question
 
     def _end(self, turn: Turn) -> list[Piece]:
-        if (words := self.session.last_words) is not None:
+        if (words := self.session.closing_text) is not None:
             return self._finish(words)
         if turn.ended == "CANCELLED":
             self._fail("the turn was cancelled", "cancelled")
@@ -284,7 +285,7 @@ class TurnStream:
             case events.Started() | events.Resumed():
                 return [self._activity("started" if isinstance(event, events.Started) else "resumed")]
             case events.Replied():
-                return [*self._new_reasoning("" if event.said else event.thought), *self._new_reply(event)]
+                return [*self._new_reasoning("" if event.streamed_chars else event.thought), *self._new_reply(event)]
             case events.Called(role="reasons"):
                 return [Piece(reasoning=event.arguments)]
             case events.Called(call_kind="tool" | "agent"):
@@ -296,7 +297,7 @@ class TurnStream:
 
     def _new_reply(self, event: events.Replied) -> list[Piece]:
         """The text of a reply that was not streamed, or not to its end."""
-        self._replies.append(event.text[: event.said])
+        self._replies.append(event.text[: event.streamed_chars])
         self._draft = ""
         return self._send(joined_text(self._replies), is_whole=False)
 

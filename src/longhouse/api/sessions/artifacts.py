@@ -9,7 +9,7 @@ from fastapi import Response
 
 from longhouse.api import auth, pagination, wire
 from longhouse.api.json_route import strict_router
-from longhouse.api.sessions.routes import SESSION, Held, Loaded
+from longhouse.api.sessions.routes import SESSION_PATH, Held, Loaded
 from longhouse.journal.session import Artifact, Session
 from longhouse.store import files
 
@@ -19,13 +19,13 @@ _MEDIA_TYPE: Final = re.compile(r"[a-z0-9][a-z0-9.+-]{0,63}/[a-z0-9][a-z0-9.+-]{
 router = strict_router("Sessions", auth.user)
 
 
-@router.get(f"{SESSION}/artifacts")
+@router.get(f"{SESSION_PATH}/artifacts")
 async def list_artifacts(session: Loaded) -> Response:
     """The files that the session's tools created, oldest first."""
     return wire.Json(pagination.page([_described(session, artifact) for artifact in session.files]))
 
 
-@router.get(f"{SESSION}/artifacts/{{artifact_id}}")
+@router.get(f"{SESSION_PATH}/artifacts/{{artifact_id}}")
 async def get_artifact(sessions: Held, session: Loaded, artifact_id: str) -> Response:
     """Downloads one file: by its id, or by the id of the call that created it (the first of several)."""
     found = next((one for one in session.files if artifact_id in (str(one.seq), one.file.call)), None)
@@ -35,7 +35,7 @@ async def get_artifact(sessions: Held, session: Loaded, artifact_id: str) -> Res
     return Response(content, headers=_headers(found))
 
 
-@router.get(f"{SESSION}/sources")
+@router.get(f"{SESSION_PATH}/sources")
 async def list_sources(session: Loaded) -> Response:
     """The sources that the session's tools found, in the order of their numbers."""
     sources = [_source(url, source) for url, source in session.context.get("sources", {}).items()]

@@ -103,13 +103,14 @@ def _named_in(text: str, calls: list[Question], top: Session) -> tuple[list[Ques
 
 
 def _was_shown(question: Question, top: Session) -> bool:
-    """Has the user seen this question? False if its turn, or the turn of the top session, was moved on elsewhere: the
-    chat still shows what waited before, unless the user has sent a message since."""
-    spoke = top.turn.spoke if top.turn else None
+    """Has the user seen this question? False if its turn, or the turn of the top session, was resumed outside the
+    chat: the chat still shows what waited before, unless the user has sent a message since."""
+    messaged_at = top.turn.last_chat_message_at if top.turn else None
     for turn in (top.turn, question.session.turn):
-        if turn is None or turn.moved_on is None or (spoke and spoke >= turn.moved_on):
+        resumed_at = turn.resumed_outside_chat_at if turn else None
+        if resumed_at is None or (messaged_at and messaged_at >= resumed_at):
             continue
-        if question.call.at and question.call.at > turn.moved_on:
+        if question.call.at and question.call.at > resumed_at:
             return False
     return True
 

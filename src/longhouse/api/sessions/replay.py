@@ -9,7 +9,7 @@ from fastapi import Response
 from longhouse.agents.strategies.base import AgentRegistry
 from longhouse.api import auth, wire
 from longhouse.api.json_route import of_app, strict_router
-from longhouse.api.sessions.routes import SESSION, Held
+from longhouse.api.sessions.routes import SESSION_PATH, Held
 from longhouse.errors import CallerError
 from longhouse.journal.events import Replied
 from longhouse.journal.fold import blank, fold
@@ -22,7 +22,7 @@ from longhouse.tools.toolbox import Toolbox
 router = strict_router("Sessions", auth.user)
 
 
-@router.get(f"{SESSION}/steps/{{step}}/request")
+@router.get(f"{SESSION_PATH}/steps/{{step}}/request")
 async def get_request(
     caller: auth.User, sessions: Held, toolbox: Annotated[Toolbox, of_app("toolbox")], session_id: str, step: int
 ) -> Response:

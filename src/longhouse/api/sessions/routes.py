@@ -15,20 +15,20 @@ from longhouse.api.json_route import of_app, strict_router
 from longhouse.api.openai.session_resolver import no_such_question
 from longhouse.api.pagination import Omittable
 from longhouse.api.sessions import decisions
-from longhouse.api.sessions.waiting import Question, WaitingStatus, meant, settled, shown, waiting_status
+from longhouse.api.sessions.waiting import Question, WaitingStatus, find_questions, settled, shown, waiting_status
 from longhouse.errors import AlreadyReturned, CallerError
 from longhouse.journal import events
 from longhouse.journal.session import Session, State, Turn
 from longhouse.journal.visible_text import readable_json
 from longhouse.runtime.inbox import Inbox
 from longhouse.store import journals
-from longhouse.store import sessions as views
+from longhouse.store import sessions as session_store
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.delegation import tree
 
 
 class SessionFilters(pagination.Paged):
-    """The query of a list of sessions; its fields besides the page are those of `views.FILTERS`."""
+    """The query of a list of sessions; its fields besides the page are those of `session_store.FILTERS`."""
 
     state: Omittable[State] = Field(None, description="In this state")
     template: Omittable[str] = Field(None, description="Of this template")
@@ -62,9 +62,9 @@ class Sessions:
         self.bus = inbox.bus
         self.catalog = catalog
 
-    async def find(self, caller: Caller, session_id: str) -> views.SessionRow:
+    async def find(self, caller: Caller, session_id: str) -> session_store.SessionRow:
         """The caller's session; a session of another owner is not found."""
-        row = await views.session(self.db, session_id, caller.owner)
+        row = await session_store.session(self.db, session_id, caller.owner)
         if row is None:
             raise _missing()
         return row
@@ -75,7 +75,7 @@ class Sessions:
 
 
 Held = Annotated[Sessions, of_app("sessions")]
-SESSION: Final = "/v1/sessions/{session_id}"
+SESSION_PATH: Final = "/v1/sessions/{session_id}"
 
 router = strict_router("Sessions", auth.user)
 
@@ -91,31 +91,31 @@ Loaded = Annotated[Session, Depends(_load)]
 @router.get("/v1/sessions")
 async def list_sessions(caller: auth.User, sessions: Held, asked: Annotated[OwnSessions, Query()]) -> Response:
     """Your sessions, newest first; filtered by state, template, conversation_id, parent, since, until."""
-    found = await views.sessions(
+    found = await session_store.sessions(
         sessions.db, before=asked.before, limit=asked.fetched, owner=caller.owner, **asked.filters
     )
     rows, following = asked.cut(found, cursor_of)
     return wire.Json(pagination.page([listed(row) for row in await shown(sessions.db, rows)], following))
 
 
-@router.get(SESSION)
+@router.get(SESSION_PATH)
 async def get_session(sessions: Held, session: Loaded) -> Response:
     """One session: its state, its current activity, what it waits for, its results."""
     return wire.Json(described(session, await waiting_status(sessions.db, session)))
 
 
-@router.get(f"{SESSION}/messages")
+@router.get(f"{SESSION_PATH}/messages")
 async def get_messages(sessions: Held, session: Loaded) -> Response:
     """The session's history as OpenAI messages."""
     template = await sessions.catalog.templates.find(session.agent) or Template(name=session.agent)
     return wire.Json(pagination.page(list(window.history(session, template))))
 
 
-@router.post(f"{SESSION}/clarification", status_code=202, openapi_extra=wire.example(answer="Oslo"))
+@router.post(f"{SESSION_PATH}/clarification", status_code=202, openapi_extra=wire.example(answer="Oslo"))
 async def clarify(caller: auth.User, sessions: Held, session_id: str, answer: Answer) -> Response:
     """Answers the oldest open question, or the one that `call_id` names."""
     session, call_id = await sessions.load(caller, session_id), answer.call_id
-    questions = await meant(sessions.db, session, call_id, lambda one: one.call.call_kind == "ask")
+    questions = await find_questions(sessions.db, session, call_id, lambda one: one.call.call_kind == "ask")
     if not questions and call_id is not None and not await tree.was_answered(sessions.db, session, call_id):
         raise no_such_question(call_id, "call_id")
     if not questions:
@@ -132,7 +132,7 @@ async def clarify(caller: auth.User, sessions: Held, session_id: str, answer: An
 
 
 @router.post(
-    f"{SESSION}/approval",
+    f"{SESSION_PATH}/approval",
     status_code=202,
     openapi_extra=wire.example(call_id="3-action-0", decision="happened", result="paid"),
 )
@@ -142,7 +142,7 @@ async def approve(caller: auth.User, sessions: Held, session_id: str, approval: 
     decision, first = approval.decision, None
     for _ in range(decisions.RACES):
         session = await sessions.load(caller, session_id)
-        found = await meant(sessions.db, session, approval.call_id, partial(decisions.is_possible, decision))
+        found = await find_questions(sessions.db, session, approval.call_id, partial(decisions.is_possible, decision))
         if not found or (first and not found[0].is_same(first)):
             raise settled("There is no such open decision on this call: it was settled already, or never asked.")
         first = found[0]
@@ -155,13 +155,13 @@ async def approve(caller: auth.User, sessions: Held, session_id: str, approval: 
     raise decisions.too_many_races()
 
 
-@router.post(f"{SESSION}/cancel", status_code=202)
+@router.post(f"{SESSION_PATH}/cancel", status_code=202)
 async def cancel(sessions: Held, session: Loaded) -> Response:
     """Cancels the running turn, or the next queued one; in an idle session, its background delegations."""
     return _accepted(await sessions.inbox.cancel(session))
 
 
-@router.delete(SESSION)
+@router.delete(SESSION_PATH)
 async def forget(caller: auth.User, sessions: Held, session_id: str) -> Response:
     """Deletes the session and the sub-agents that it called: none of their content is left."""
     await sessions.find(caller, session_id)
@@ -174,7 +174,7 @@ def _accepted(session: Session) -> Response:
     return wire.Json({"session_id": session.id, "state": session.state}, status_code=202)
 
 
-def cursor_of(row: views.SessionRow) -> str:
+def cursor_of(row: session_store.SessionRow) -> str:
     return pagination.cursor(row.created_at, row.id)
 
 
@@ -236,7 +236,7 @@ def _question(question: Question, top: Session) -> dict[str, Any]:
     }
 
 
-def listed(row: views.SessionRow) -> dict[str, Any]:
+def listed(row: session_store.SessionRow) -> dict[str, Any]:
     """A session as a row of a list."""
     return {
         "session_id": row.id,

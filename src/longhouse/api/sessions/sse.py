@@ -13,7 +13,7 @@ from longhouse.api import auth, streaming, wire
 from longhouse.api.json_route import strict_router
 from longhouse.api.pagination import Omittable, YesOrNo
 from longhouse.api.sessions.cursor import BEGINNING, SessionCursor, cursor_of
-from longhouse.api.sessions.routes import SESSION, Held
+from longhouse.api.sessions.routes import SESSION_PATH, Held
 from longhouse.api.sessions.tail import Seen, follow
 from longhouse.api.sessions.tree_reader import SubagentEvent, TreeReader
 from longhouse.api.sessions.waiting import waiting_status
@@ -37,14 +37,14 @@ router = strict_router("Sessions", auth.user)
 class Following(wire.Strict):
     after: str = Field(BEGINNING, description="Continue after the event with this id")
     until: Literal["rest", "never"] = Field("rest", description="Close when nobody can move, or never")
-    tree: YesOrNo = Field("false", description="Also what the agents beneath do")
+    tree: YesOrNo = Field("false", description="Also what the sub-agents do")
     deltas: YesOrNo = Field("true", description="Also what is being written")
 
 
 LastEventId = Annotated[Omittable[str], Header(alias="Last-Event-ID", description="The same; it wins over `after`")]
 
 
-@router.get(f"{SESSION}/events")
+@router.get(f"{SESSION_PATH}/events")
 async def get_events(
     caller: auth.User,
     sessions: Held,
@@ -81,7 +81,7 @@ async def events_of(
     with bus.subscribed(top) as subscription:
         # A draft is sent after the events that its step is based on, even if they were appended during this read.
         while (items := await _so_far(db, cursor, reader)) or ((draft := bus.draft(top)) and draft.after > cursor.seq):
-            watch.see(items)
+            watch.add(items)
             if pieces := b"".join(_pieces(cursor, items)):
                 yield pieces
         is_over = await watch.is_over()
@@ -93,7 +93,7 @@ async def events_of(
             batch = hints if deltas else [item for item in hints if not isinstance(item, Fragment)]
             if hints and not batch:
                 continue
-            watch.see(batch)
+            watch.add(batch)
             pieces = b"".join(_pieces(cursor, await reader.since(batch) if reader else batch))
             silent = silent if hints else silent + 1
             if pieces or silent * beat >= streaming.HEARTBEAT_EVERY:
@@ -120,7 +120,7 @@ class _Watch:
         self._session = session
         self._has_subagents = has_subagents
 
-    def see(self, items: Iterable[Seen | SubagentEvent]) -> None:
+    def add(self, items: Iterable[Seen | SubagentEvent]) -> None:
         if self._session:
             head = self._session.head
             new = (item for item in items if isinstance(item, Recorded) and item.seq > head)
@@ -145,14 +145,14 @@ def _pieces(cursor: SessionCursor, items: Iterable[Seen | SubagentEvent]) -> Ite
                 yield _delta(item)
             case Recorded():
                 cursor.seen_heads[cursor.root] = item.seq
-                yield fact(cursor.root, item, cursor.id)
+                yield encode_event(cursor.root, item, cursor.id)
             case SubagentEvent():
                 cursor.seen_heads[item.session] = item.record.seq
                 if item.shown:
                     yield streaming.named(item.shown["event"], item.shown, cursor.id)
 
 
-def fact(session_id: str, record: Recorded, event_id: str) -> bytes:
+def encode_event(session_id: str, record: Recorded, event_id: str) -> bytes:
     """An event of the journal, with the id to resume from."""
     value = {
         "seq": record.seq,

@@ -39,7 +39,7 @@ class Question:
         return happened(self.call.tool, readable(self.call.doubt))
 
     @property
-    def spoken(self) -> str:
+    def text_with_agent(self) -> str:
         """The question as the top session asks it: with the name of the agent."""
         return f"{self.session.agent}: {self.text}"
 
@@ -98,7 +98,7 @@ def named(questions: Sequence[Question], top: Session, name: str | None) -> list
     return by_label or by_agent or [one for one in questions if one.call.call == name]
 
 
-async def meant(
+async def find_questions(
     db: Database, session: Session, name: str | None, fits: Callable[[Question], bool] = lambda one: True
 ) -> list[Question]:
     """The waiting call that this name means: at most one, the session's own before those of sub-agents.

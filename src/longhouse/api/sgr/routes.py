@@ -10,13 +10,13 @@ from longhouse.api.openai.completions import Completion
 from longhouse.api.openai.turn_handle import append_reply
 from longhouse.api.openai.turn_stream import follow_turn
 from longhouse.api.pagination import MAX_PAGE
-from longhouse.api.sessions.routes import SESSION, Held, snapshot_of
+from longhouse.api.sessions.routes import SESSION_PATH, Held, snapshot_of
 from longhouse.api.sessions.waiting import settled, shown, waiting_status
 from longhouse.api.streaming import ChatStream
 from longhouse.errors import AlreadyReturned, CallerError
-from longhouse.integrations.agent_log_files import log_of
+from longhouse.integrations.agent_log import log_of
 from longhouse.journal.session import State
-from longhouse.store import sessions as views
+from longhouse.store import sessions as session_store
 
 OLD_STATES = {
     State.WAITING_FOR_AGENT: State.RESEARCHING,
@@ -47,7 +47,7 @@ log_router = strict_router("Sessions", auth.user)
 @router.get("/agents")
 async def list_agents(caller: auth.User, sessions: Held) -> Response:
     """The newest sessions, in the format of SGR-Agent Core's list of agents."""
-    rows = await views.sessions(sessions.db, owner=caller.owner, limit=MAX_PAGE)
+    rows = await session_store.sessions(sessions.db, owner=caller.owner, limit=MAX_PAGE)
     agents = [
         {"agent_id": row.id, "task": row.task, "state": _old(row.state), "created_at": row.created_at}
         for row in await shown(sessions.db, rows)
@@ -83,7 +83,7 @@ async def provide_clarification(
     return ChatStream(Completion(follow_turn(request.scope[INFLIGHT], sessions.db, sessions.bus, handle)).chunks())
 
 
-@log_router.get(f"{SESSION}/log")
+@log_router.get(f"{SESSION_PATH}/log")
 async def get_log(caller: auth.User, sessions: Held, session_id: str) -> Response:
     """The agent's reasoning and calls, step by step: id, model_config, task, toolkit, log."""
     session = await sessions.load(caller, session_id)

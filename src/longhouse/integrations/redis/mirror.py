@@ -23,7 +23,7 @@ from longhouse.journal import events, imported
 from longhouse.journal.fold import blank, fold
 from longhouse.journal.messages import Message
 from longhouse.journal.session import Session
-from longhouse.journal.transcript import Entry, Told
+from longhouse.journal.transcript import Entry, ImportedMessages
 from longhouse.store import journals, projections
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
@@ -182,7 +182,7 @@ class Mirror(Projector):
         async for field, _ in self._redis.hscan_iter(self._hash, match="*subagent:*/*", count=SCAN_COUNT):
             name = _bytes(field).decode()
             plain, _, label = name.rpartition("/")
-            if any(trace.had(label) for trace in labelled.get(plain, ())):
+            if any(trace.has_label(label) for trace in labelled.get(plain, ())):
                 yield name
 
     async def _delete(self, names: Iterable[str]) -> None:
@@ -211,9 +211,9 @@ class Mirror(Projector):
         return [copy for copy in copies if copy]
 
     async def _copy(self, rows: Sequence[ProjectionRow]) -> _Copy:
-        """The whole history of a sub-agent, or the spoken messages of all root sessions of one conversation."""
+        """The whole history of a sub-agent, or the dialogue of all root sessions of one conversation."""
         first, sessions = rows[0], [await self._fold(row) for row in rows]
-        messages = plain.messages_of(sessions[0]) if first.side == "sub" else await self._spoken_messages(sessions)
+        messages = plain.messages_of(sessions[0]) if first.side == "sub" else await self._dialogue(sessions)
         return _Copy(
             key=_key_of(first),
             messages=imported.last(messages, await self._max_messages(rows)),
@@ -226,17 +226,17 @@ class Mirror(Projector):
         found = [await self._catalog.templates.find(agent) for agent in {row.agent for row in rows}]
         return max((one.memory_policy.max_history for one in found if one), default=self._max_history)
 
-    async def _spoken_messages(self, sessions: Sequence[Session]) -> list[dict[str, Any]]:
-        """The spoken messages of all sessions in order of time. Later imports repeat them, and are left out."""
+    async def _dialogue(self, sessions: Sequence[Session]) -> list[dict[str, Any]]:
+        """The dialogue of all sessions in order of time. Later imports repeat it, and are left out."""
         if len(sessions) == 1:
-            return plain.spoken_in(sessions[0])
+            return plain.dialogue_of(sessions[0])
         at = await projections.times(self._db, [session.id for session in sessions])
         placed: list[tuple[Any, Entry]] = []
         for nth, session in enumerate(sessions):
-            entries = (entry for entry in session.transcript if nth == 0 or not isinstance(entry, Told))
+            entries = (entry for entry in session.transcript if nth == 0 or not isinstance(entry, ImportedMessages))
             placed += [(at[session.id, entry.seq], entry) for entry in entries]
         placed.sort(key=lambda pair: pair[0])
-        return plain.as_dicts([message for _, entry in placed for message in plain.spoken(entry)])
+        return plain.as_dicts([message for _, entry in placed for message in plain.dialogue_messages(entry)])
 
     async def _fold(self, row: ProjectionRow) -> Session:
         """The session without condensation: messages that were condensed for the model are still mirrored."""
@@ -264,7 +264,7 @@ class Mirror(Projector):
 
 def _has_imported_history(session: Session) -> bool:
     """Whether the session has imported history, or will have it when its queued turn starts."""
-    has_import = any(isinstance(entry, Told) for entry in session.transcript)
+    has_import = any(isinstance(entry, ImportedMessages) for entry in session.transcript)
     return has_import or any(waiting.prompt.prior for waiting in session.queue)
 
 

@@ -49,14 +49,14 @@ class Tools(VersionRepository[ToolDescriptor]):
     def __init__(self, db: Database) -> None:
         super().__init__(db, "tool", ToolDescriptor)
 
-    def _said(self, content: dict[str, Any]) -> dict[str, Any]:
+    def _digest_content(self, content: dict[str, Any]) -> dict[str, Any]:
         return tool_descriptor.comparable(content)
 
-    def _kept(self, content: dict[str, Any]) -> dict[str, Any]:
-        return tool_descriptor.stored(content)
+    def _to_row(self, content: dict[str, Any]) -> dict[str, Any]:
+        return tool_descriptor.to_row(content)
 
-    def _lifted(self, row: dict[str, Any]) -> dict[str, Any]:
-        return tool_descriptor.lifted(row)
+    def _from_row(self, row: dict[str, Any]) -> dict[str, Any]:
+        return tool_descriptor.from_row(row)
 
 
 class Templates(VersionRepository[Template]):

@@ -310,28 +310,28 @@ class VersionRepository(Generic[T]):
 
         Defaults are left out too: a newer release may have new fields, and the digest must stay the same.
         """
-        content = self._said(self.adapter.dump_python(one, mode="json", exclude_defaults=True, exclude=ADDED))
+        content = self._digest_content(self.adapter.dump_python(one, mode="json", exclude_defaults=True, exclude=ADDED))
         # Not sorted: the order of a schema's properties is the order in which a model generates them.
         return hashlib.sha256(msgspec.json.encode(content)).hexdigest()
 
     def _stored(self, one: T) -> str:
-        return msgspec.json.encode(self._kept(self.adapter.dump_python(one, mode="json", exclude=ADDED))).decode()
+        return msgspec.json.encode(self._to_row(self.adapter.dump_python(one, mode="json", exclude=ADDED))).decode()
 
     def _read(self, descriptor: str, version: int) -> T:
         # Converted without validators: a version that was accepted once stays readable if a newer release would refuse
         # it. The owner belongs to the name, not to the version.
-        content = self._lifted(msgspec.json.decode(descriptor))
+        content = self._from_row(msgspec.json.decode(descriptor))
         return self._complete(msgspec.convert({**content, "version": version, "owner": None}, self._type))
 
-    def _said(self, content: dict[str, Any]) -> dict[str, Any]:
+    def _digest_content(self, content: dict[str, Any]) -> dict[str, Any]:
         """The part of the content that its digest covers."""
         return content
 
-    def _kept(self, content: dict[str, Any]) -> dict[str, Any]:
-        """The descriptor as a row stores it; `_lifted` decodes it, also from rows of older releases."""
+    def _to_row(self, content: dict[str, Any]) -> dict[str, Any]:
+        """The descriptor as a row stores it; `_from_row` decodes it, also from rows of older releases."""
         return content
 
-    def _lifted(self, row: dict[str, Any]) -> dict[str, Any]:
+    def _from_row(self, row: dict[str, Any]) -> dict[str, Any]:
         return row
 
     def _entry(self, row: asyncpg.Record) -> CatalogEntry:
@@ -342,7 +342,7 @@ class VersionRepository(Generic[T]):
 
     def _descriptor(self, row: asyncpg.Record) -> dict[str, Any]:
         """The descriptor of the version, with the present owner of its name."""
-        return {**self._lifted(msgspec.json.decode(row["descriptor"])), "owner": row["owner"]}
+        return {**self._from_row(msgspec.json.decode(row["descriptor"])), "owner": row["owner"]}
 
     def _cache(self, one: T) -> None:
         if len(self._versions) >= MAX_CACHED:

@@ -123,11 +123,10 @@ async def begin(
         known, settled_at_once = await _collected(tx, session.id, collects, edges)
         after, settled = settle([*_refusing(new, refused), *settled_at_once])
         # A reply may call agents without awaiting them, and also end the turn.
-        turn = ending_turn(session, after)
-        kept = results.of_turn(turn, outcome_of(after, turn), recording.at) if turn else None
-        ended: Sequence[asyncpg.Record] = []
-        if turn and kept:
-            ended = await tx.rows(END, child=after.id, prompt=turn.prompt, outcome=kept.counted.encoded)
+        kept, ended = None, list[asyncpg.Record]()
+        if turn := ending_turn(session, after):
+            kept = results.of_turn(turn, outcome_of(after, turn), recording.at)
+            ended += await tx.rows(END, child=after.id, prompt=turn.prompt, outcome=kept.counted.encoded)
         touched = {session.id, *filter(None, children.values()), *(row["parent"] for row in ended)}
         if len(touched) > 1:  # the append locks the session's own row
             await tx.rows(LOCK_ROWS, ids=sorted(touched))
@@ -184,7 +183,7 @@ def outcome_of(session: Session, turn: Turn) -> Outcome:
 async def _once(
     db: Database, session: Session, append_id: uuid.UUID, write: Callable[[Transaction], Awaitable[T]]
 ) -> T:
-    """Runs the transaction. Raises Written if an earlier try was committed: the caller then reads the journal."""
+    """Runs the transaction. DelegationWritten: an earlier try was committed, and the caller reads the journal."""
     try:
         return await db.together(write)
     except asyncpg.UniqueViolationError as error:

@@ -78,8 +78,8 @@ async def count_open(db: Executor, session: Session, trace: str) -> int:
 
 async def budget_left(db: Executor, session: Session, prompt: Prompted) -> Limits | None:
     """The budget of a prompt that is about to start: what is left of its own, and of that shared by its trace."""
-    if prompt.budget is None or prompt.purse is None:
+    if prompt.budget is None or prompt.shared_budget is None:
         return prompt.budget
     used = await db.row(USED, owner=session.owner, conversation=session.conversation, trace=prompt.trace)
     assert used is not None
-    return capped_by_shared(prompt.budget, prompt.purse, calls=used["calls"], tokens=used["tokens"])
+    return capped_by_shared(prompt.budget, prompt.shared_budget, calls=used["calls"], tokens=used["tokens"])

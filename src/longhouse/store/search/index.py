@@ -104,9 +104,6 @@ STATE: Final = """
     UPDATE search_state SET generation = :generation, model = :model, done = 0, todo = 0, changed_at = now()
     WHERE kind = :kind
 """
-PROGRESS: Final = "UPDATE search_state SET done = :done, todo = :todo, changed_at = now() WHERE kind = :kind"
-
-
 IN_SHARDS: Final = """
     SELECT n.name, n.active AS version, n.owner, v.descriptor FROM search_documents d
     JOIN catalog_names n ON n.kind = d.kind AND n.name = d.name
@@ -276,10 +273,6 @@ async def templates(db: Database) -> Sequence[asyncpg.Record]:
 async def descriptors(db: Database, tools: Mapping[str, int]) -> Sequence[asyncpg.Record]:
     """Names and descriptors of these versions of tools, in the order given."""
     return await db.rows(SEVERAL, kind="tool", names=list(tools), versions=list(tools.values()))
-
-
-async def progress(db: Database, kind: Kind, done: int, todo: int) -> None:
-    await db.run(PROGRESS, kind=kind, done=done, todo=todo)
 
 
 async def update_statistics(db: Database) -> None:

@@ -10,7 +10,7 @@ from longhouse.agents.tool import Tool, ToolType
 from longhouse.journal.events import Fault
 from longhouse.journal.roles import Role
 from longhouse.tools.base import BaseTool
-from longhouse.tools.bindings.base import Binding, Work, unfit
+from longhouse.tools.bindings.base import Binding, Work, arguments_fault
 from longhouse.tools.context import ToolContext
 
 
@@ -21,7 +21,7 @@ def agent_binding(tool: Tool) -> Binding:
         try:
             AgentTask.model_validate_json(arguments)
         except pydantic.ValidationError as error:
-            return unfit(tool.name, error)
+            return arguments_fault(tool.name, error)
         return _not_performed
 
     return Binding(tool, bind)

@@ -46,14 +46,14 @@ def class_binding(cls: type[BaseTool], descriptor: ToolDescriptor | None = None)
         try:
             parsed = cls.model_validate_json(arguments or "{}")
         except pydantic.ValidationError as error:
-            return unfit(tool.name, error)
+            return arguments_fault(tool.name, error)
         call = parsed.__call__
         return call if inspect.iscoroutinefunction(call) else Blocking(call)
 
     return Binding(tool, bind)
 
 
-def unfit(tool: str, error: pydantic.ValidationError) -> Fault:
+def arguments_fault(tool: str, error: pydantic.ValidationError) -> Fault:
     """A fault for the model that says why the arguments are refused."""
-    problems = [f"{'.'.join(map(str, where)) or 'arguments'}: {says}" for where, says in explain(error)[:5]]
+    problems = [f"{'.'.join(map(str, where)) or 'arguments'}: {problem}" for where, problem in explain(error)[:5]]
     return Fault(code="bad_arguments", message=f"the arguments of {tool} do not fit: {'; '.join(problems)}")

@@ -39,10 +39,8 @@ class CreateReportTool(BaseTool):
 
     async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
         title, content = " ".join(clean(self.title).split()), clean(self.content).strip()
-        every, cited = (
-            known(context),
-            sorted({int(one) for found in _CITED.findall(content) for one in found.split(",")}),
-        )
+        every = known(context)
+        cited = sorted({int(one) for found in _CITED.findall(content) for one in found.split(",")})
         listed = [every[number] for number in cited if number in every] or _all(context)
         text = _report(title, content, listed)
         # The same name for every attempt: a retry writes the same report.

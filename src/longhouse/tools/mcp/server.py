@@ -87,8 +87,8 @@ class ServerSession:
         self._toolbox = toolbox
         self._names: set[str] = set()
         self._attempt: Attempt = asyncio.get_running_loop().create_future()
-        self._wanted = asyncio.Event()
-        self._wanted.set()
+        self._connect_requested = asyncio.Event()
+        self._connect_requested.set()
         self.tried: Attempt = self._attempt
         """The first attempt, which start-up waits for."""
         self.trouble = "it has not answered yet"
@@ -98,13 +98,13 @@ class ServerSession:
         pause = FIRST_PAUSE
         while True:
             # Without known tools there are no calls: only the timeout triggers the next attempt.
-            await self._wait_for_want(None if self._names else pause)
+            await self._wait_for_request(None if self._names else pause)
             pause, attempt = min(pause * 2, LONGEST_PAUSE), self._attempt
             try:
                 async with self._connected() as connection:
                     pause, self.trouble = FIRST_PAUSE, ""
                     attempt.set_result(connection)
-                    await self._attend(connection)
+                    await self._follow_connection(connection)
             except Exception as error:  # noqa: BLE001 - whatever a server or the library does, we go on
                 reason = self._words(error)
             else:
@@ -152,16 +152,16 @@ class ServerSession:
             result = attempt.result()
             if isinstance(result, str) or result.lost:
                 self._attempt = asyncio.get_running_loop().create_future()
-                self._wanted.set()
+                self._connect_requested.set()
         return self._attempt
 
-    async def _wait_for_want(self, pause: float | None) -> None:
+    async def _wait_for_request(self, pause: float | None) -> None:
         try:
             async with asyncio.timeout(pause):
-                await self._wanted.wait()
+                await self._connect_requested.wait()
         except TimeoutError:
             self._current()
-        self._wanted.clear()
+        self._connect_requested.clear()
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[McpConnection]:
@@ -195,7 +195,7 @@ class ServerSession:
         await stack.enter_async_context(client)
         return connection
 
-    async def _attend(self, connection: McpConnection) -> None:
+    async def _follow_connection(self, connection: McpConnection) -> None:
         """Lists the tools again when the server reports a change; returns when the connection is lost."""
         while not connection.lost:
             await connection.updated.wait()
@@ -238,7 +238,7 @@ class ServerSession:
         try:
             changes = await stack.enter_async_context(listen(client.session, tools_list_changed=True))
         except MCPError as error:
-            self._tell_unsubscribed(error)
+            self._log_unsubscribed(error)
             return
         following = asyncio.create_task(self._follow(connection, changes))
         stack.callback(following.cancel)
@@ -248,9 +248,9 @@ class ServerSession:
             async for _ in changes:
                 connection.update(changed=True)
         except SubscriptionLost as error:
-            self._tell_unsubscribed(error)
+            self._log_unsubscribed(error)
 
-    def _tell_unsubscribed(self, error: Exception) -> None:
+    def _log_unsubscribed(self, error: Exception) -> None:
         message = "an MCP server has refused or ended the subscription to changes"
         log.info("mcp_changes_unavailable", message=message, server=self.name, reason=self._words(error))
 
