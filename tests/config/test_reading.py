@@ -174,7 +174,7 @@ def test_servers_are_of_the_process_and_their_tools_of_the_agents_that_have_them
 def test_two_agents_share_the_name_of_a_server_only_if_they_mean_the_same(tmp_path: Path) -> None:
     agents = """agents:
   a: {mcp: {mcpServers: {s: {command: one}}}}
-  b: {mcp: {mcpServers: {s: {command: one}}}}
+  b: {mcp: {mcpServers: {s: {command: one, description: The same, type: stdio}}}}
   c: {mcp: {mcpServers: {s: {command: two}, "no name": {}}}}
 """
     assert wrong(given(tmp_path, agents=agents), tmp_path) == [

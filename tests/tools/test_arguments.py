@@ -61,6 +61,7 @@ def fits(schema: dict[str, Any], arguments: Any) -> str | None:
         where(True),
         where({"type": ["string", "null"], "enum": ["x", None], "default": {"$ref": "http://data.is/no-schema"}}),
         where({"const": {"$id": "data", "pattern": "("}}),
+        where({"pattern": "^(?!)x|y$"}),
         of(properties={"$ref": {"type": "string"}, "$id": {}, "pattern": {"pattern": "^a$"}}),
         where({"$ref": "#/$defs/b"}) | {"$defs": {"b": {"type": "string"}}},
         where({"$ref": "#/definitions/b~1c%20d"}) | {"definitions": {"b/c d": {"type": "string"}}},

@@ -33,8 +33,8 @@ def test_variables_are_filled_in_everywhere(tmp_path: Path) -> None:
     local, far = read_servers(written(tmp_path, servers), {"RUN": "serve", "KEY": SECRET, "HOST": "mcp.example"})
     args, env = [f"--token={SECRET}", "$KEY"], {"K": f"a{SECRET}b"}
     assert local.entry == ServerEntry(command="serve", args=args, env=env, timeout=5)
-    assert far.entry == ServerEntry(url="https://mcp.example/mcp", headers={"X-Key": SECRET}, type="http", timeout=60)
-    assert SECRET not in repr((local, far))
+    assert far.entry == ServerEntry(url="https://mcp.example/mcp", headers={"X-Key": SECRET}, timeout=60)
+    assert SECRET not in repr((local, far, local.entry, far.entry))
     hidden = local.secrets.hide(f"{SECRET} canary%2Fsecret%2B4711 {json.dumps(SECRET)}")
     assert hidden == '[hidden] [hidden] "[hidden]"'
 
