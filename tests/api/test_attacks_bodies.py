@@ -100,7 +100,7 @@ async def test_a_hundred_thousand_bad_items_are_one_complaint(serving: Serving) 
     zeros, fields = [0] * 100_000, {f"k{n}": 7 for n in range(100_000)}
     empty = {"role": "user", "content": ""}
     clarification, old = "/v1/sessions/x/clarification", "/agents/x/provide_clarification"
-    attacks: list[tuple[type[wire.Strict | wire.ChatRequest], str, Any, str | None]] = [
+    attacks: list[tuple[type[wire.StrictModel | wire.ChatRequest], str, Any, str | None]] = [
         (wire.ChatRequest, CHAT, chat(messages=zeros), "messages[0]"),
         (wire.ChatRequest, CHAT, chat(messages=[{"role": "user", "content": zeros}]), "messages[0].content[0]"),
         (wire.ChatRequest, CHAT, chat(messages=[{"role": "user", "tool_calls": zeros}]), "messages[0].tool_calls[0]"),

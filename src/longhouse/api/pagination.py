@@ -60,7 +60,7 @@ Cursor = Annotated[Any, BeforeValidator(_cursor), WithJsonSchema({"type": "strin
 YesOrNo = Literal["true", "false"]
 
 
-class Limited(wire.Strict):
+class Limited(wire.StrictModel):
     """The size of a page."""
 
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE), BeforeValidator(digits)] = Field(50, description="How many at most")

@@ -38,7 +38,7 @@ class _Lenient(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="ignore", allow_inf_nan=False, frozen=True)
 
 
-class Strict(pydantic.BaseModel):
+class StrictModel(pydantic.BaseModel):
     """Our own routes refuse unknown fields."""
 
     model_config = pydantic.ConfigDict(extra="forbid", allow_inf_nan=False, frozen=True)

@@ -55,7 +55,7 @@ class _ToolThreads:
     """Threads whose call was abandoned and that have not ended."""
 
 
-class Execution:
+class CallExecutor:
     """Runs work in tasks and threads, and counts what was abandoned."""
 
     def __init__(self) -> None:

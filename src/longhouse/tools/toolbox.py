@@ -19,7 +19,7 @@ from longhouse.tools.base import BaseTool, entrypoint_of
 from longhouse.tools.bindings.base import Binding, Blocking, Work, class_binding
 from longhouse.tools.config import ToolConfig, with_model
 from longhouse.tools.context import MadeFile, Services, ToolContext, changes, context_of, written
-from longhouse.tools.execution import Execution, Late
+from longhouse.tools.execution import CallExecutor, Late
 from longhouse.tools.outcomes import CallError, NotBegun, bounded, unknown
 
 log = structlog.get_logger()
@@ -72,7 +72,7 @@ class Toolbox:
         self._services = services or Services()
         self.catalog = catalog
         self._binder = binder
-        self._execution = Execution()
+        self._execution = CallExecutor()
 
     @property
     def left_behind(self) -> int:

@@ -21,7 +21,7 @@ Activate = Annotated[YesOrNo, Query(description="Does it become active?")]
 Fields = Annotated[dict[str, Any], Body()]
 
 
-class Activation(wire.Strict):
+class Activation(wire.StrictModel):
     version: Annotated[int, Field(strict=True, ge=1, le=LAST)]
 
 
@@ -34,7 +34,7 @@ class Versions(pagination.Limited):
     before: Omittable[Number] = Field(None, description="The `next` of the page before")
 
 
-class Compared(wire.Strict):
+class Compared(wire.StrictModel):
     older: Omittable[Number] = Field(None, alias="from", description="The older one; by default the one before `to`")
     newer: Omittable[Number] = Field(None, alias="to", description="The newer one; by default the latest")
 

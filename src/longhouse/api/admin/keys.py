@@ -28,7 +28,7 @@ def _is_printable(name: str) -> str:
     return name
 
 
-class NewKey(wire.Strict):
+class NewKey(wire.StrictModel):
     name: Annotated[StrictStr, Field(min_length=1, max_length=200), AfterValidator(_is_printable)]
     owner: wire.Id
     role: Role = "user"

@@ -16,7 +16,7 @@ from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.search.query import SearchFilters
 
 
-class SearchRequest(wire.Strict):
+class SearchRequest(wire.StrictModel):
     query: StrictStr = Field(min_length=1, max_length=10_000)
     top_k: int = Field(default=10, ge=1, le=100, strict=True)
     template: StrictStr | None = Field(default=None, max_length=160)

@@ -41,12 +41,12 @@ class OwnSessions(SessionFilters):
     parent: Omittable[str] = Field(None, description="Started by this session")
 
 
-class Answer(wire.Strict):
+class Answer(wire.StrictModel):
     answer: StrictStr = Field(min_length=1, max_length=200_000)
     call_id: StrictStr | None = None
 
 
-class Approval(wire.Strict):
+class Approval(wire.StrictModel):
     call_id: StrictStr
     decision: events.Decision
     result: StrictStr | None = None

@@ -34,7 +34,7 @@ POLL_EVERY: Final = 1.0
 router = strict_router("Sessions", auth.user)
 
 
-class Following(wire.Strict):
+class Following(wire.StrictModel):
     after: str = Field(BEGINNING, description="Continue after the event with this id")
     until: Literal["rest", "never"] = Field("rest", description="Close when nobody can move, or never")
     tree: YesOrNo = Field("false", description="Also what the sub-agents do")

@@ -25,7 +25,7 @@ OLD_STATES = {
 """Our states that SGR-Agent Core lacks -> the nearest state that it has."""
 
 
-class Clarifications(wire.Strict):
+class Clarifications(wire.StrictModel):
     """The request body: a text, several texts, or messages, of which those of the user are used."""
 
     clarifications: StrictStr | wire.Many[StrictStr] | None = None
