@@ -4,6 +4,8 @@ import dataclasses
 import json
 import logging
 import re
+import subprocess
+import sys
 from typing import Any, Literal
 
 import pytest
@@ -75,6 +77,19 @@ def test_the_texts_and_the_log_lines_are_those_of_the_seed(caplog: pytest.LogCap
     assert memory.get_toc_cache_hint() == "# 已缓存目录\n以下规程目录已获取: angui_2024\n无需再次调用 get_toc()"
     memory.cache_toc("gridcode", {"items": []})
     assert "以下规程目录已获取: angui_2024, gridcode\n" in memory.get_toc_cache_hint()
+
+
+def test_the_log_lines_follow_the_level_of_the_log() -> None:
+    code = """
+from longhouse.cli import running
+from longhouse.memory import AgentMemory
+for level in ("info", "debug"):
+    running._set_up_logs(level)
+    AgentMemory().cache_toc(level, {})
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    (line,) = [json.loads(line) for line in done.stderr.splitlines()]
+    assert (line["level"], line["message"]) == ("debug", "[Memory] 缓存目录: debug")
 
 
 @pytest.mark.parametrize(

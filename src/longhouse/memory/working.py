@@ -1,4 +1,4 @@
-"""Working memory: the outlines and passages that an agent has seen, as text for its system prompt.
+"""Working memory: the outlines and chunks that an agent has seen, as text for its system prompt.
 
 It is given what tools returned, so nothing in it is trusted: scores, sources and texts may be anything.
 """
@@ -64,7 +64,7 @@ _TEXTS: Final[Mapping[str, _Texts]] = {
 
 @dataclass
 class ContentChunk:
-    """A passage and where it was found."""
+    """A piece of text and where it was found."""
 
     content: str
     source: str
@@ -75,7 +75,7 @@ class ContentChunk:
 
 @dataclass
 class AgentMemory:
-    """What one session has seen: outlines by document, and the most relevant passages, best first."""
+    """What one session has seen: outlines by document, and the most relevant chunks, best first."""
 
     toc_cache: dict[str, dict[str, Any]] = field(default_factory=dict)
     known_chapters: list[str] = field(default_factory=list)
@@ -104,10 +104,10 @@ class AgentMemory:
         return reg_id in self.toc_cache
 
     def add_chunk(self, chunk: ContentChunk) -> None:
-        """Puts a passage in its place by relevance; the least relevant one goes when there are too many.
+        """Puts a chunk in its place by relevance; the least relevant one goes when there are too many.
 
         Of equally relevant ones the newest comes first, so that what was read last is not what is dropped. The same
-        passage is kept once, with its best score.
+        chunk is kept once, with its best score.
         """
         new = replace(chunk, content=_cut(chunk.content.strip()), relevance_score=_score(chunk.relevance_score))
         if new.relevance_score < self.min_relevance or not new.content:
@@ -135,7 +135,7 @@ class AgentMemory:
         log.debug("[Memory] 添加页面内容: %s", one_line(source))
 
     def get_memory_context(self) -> str:
-        """The passages under their sources, for the system prompt; empty when there are none."""
+        """The chunks under their sources, for the system prompt; empty when there are none."""
         if not self.relevant_chunks:
             return ""
         texts = _TEXTS[self.language]
@@ -153,7 +153,7 @@ class AgentMemory:
         return f"# {texts.outlines}\n{texts.known}{names}\n{texts.enough}"
 
     def clear_query_context(self) -> None:
-        """Forgets the query and the passages that were found for it; outlines stay."""
+        """Forgets the query and the chunks that were found for it; outlines stay."""
         self.current_query = ""
         self.relevant_chunks.clear()
 
@@ -164,7 +164,7 @@ class AgentMemory:
         self.known_chapters.clear()
 
     def _add_all(self, chunks: Sequence[ContentChunk]) -> None:
-        """Adds passages of one answer, the last one first: equally relevant ones then keep their order."""
+        """Adds chunks of one answer, the last one first: equally relevant ones then keep their order."""
         for chunk in reversed(chunks):
             self.add_chunk(chunk)
 
@@ -250,7 +250,7 @@ def _cut(text: str, most: int = MAX_CONTENT) -> str:
 
 
 def _quoted(content: str) -> str:
-    """A passage as it is, or as a quotation if a line of it could pass for a heading, or hide those after it.
+    """A chunk as it is, or as a quotation if a line of it could pass for a heading, or hide those after it.
 
     A document may hold a false source or a false memory; the headings in the prompt are ours alone.
     """

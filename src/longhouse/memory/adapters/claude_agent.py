@@ -1,7 +1,6 @@
 """Working memory for agents of the Claude Agent SDK: `ClaudeAgentMemory().query(prompt=…, options=…)`."""
 
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Final, cast
 
@@ -10,7 +9,7 @@ from longhouse.memory.working import AgentMemory
 
 try:
     import claude_agent_sdk as sdk
-    from claude_agent_sdk import ClaudeAgentOptions, ToolResultBlock, ToolUseBlock
+    from claude_agent_sdk import ClaudeAgentOptions, ClaudeSDKClient, ToolResultBlock, ToolUseBlock
 except ImportError as error:
     raise ImportError(
         "The memory adapter for the Claude Agent SDK needs its package: pip install 'claude-agent-sdk>=0.2.182'."
@@ -32,18 +31,18 @@ class ClaudeAgentMemory:
     async def query(
         self, *, prompt: str, options: ClaudeAgentOptions | None = None, transport: sdk.Transport | None = None
     ) -> AsyncGenerator[sdk.Message, None]:
-        """The SDK's `query()` with the memory in the prompt; its messages feed the memory as they pass."""
+        """One question and its messages, with the memory in the prompt; the messages feed the memory as they pass."""
         self.memory.current_query = prompt
         prepared = self.build_options(options or ClaudeAgentOptions())
-        messages = sdk.query(prompt=prompt, options=prepared, transport=transport)
-        # Who stops in the middle ends the process of Claude Code with it, and not some time later.
-        async with aclosing(cast("AsyncGenerator[sdk.Message, None]", messages)) as open_messages:
-            async for message in open_messages:
+        # Not the SDK's own `query()`: who stops reading in the middle would leave Claude Code running for a while.
+        async with ClaudeSDKClient(prepared, transport) as client:
+            await client.query(prompt)
+            async for message in client.receive_response():
                 self.process(message)
                 yield message
 
     def build_system_prompt(self, base: str = "") -> str:
-        """The prompt, then which outlines are known, then the passages: what changes comes last."""
+        """The prompt, then which outlines are known, then the chunks: what changes comes last."""
         parts = [base, self.memory.get_toc_cache_hint(), self.memory.get_memory_context()]
         return "\n\n".join(part for part in parts if part)
 
@@ -58,7 +57,7 @@ class ClaudeAgentMemory:
             return replace(options, extra_args=options.extra_args | ({_APPEND: after} if after else {}))
         field = "prompt" if prompt.get("type") == "custom" else "append"
         text = self.build_system_prompt(prompt.get(field) or "")
-        return replace(options, system_prompt=cast(Any, {**prompt, field: text} if text else prompt))
+        return replace(options, system_prompt=cast("Any", {**prompt, field: text} if text else prompt))
 
     def process(self, message: sdk.Message) -> None:
         """Takes from a message the calls of tools, and their results."""
@@ -76,7 +75,7 @@ class ClaudeAgentMemory:
                 self._remember(block)
 
     def reset(self) -> None:
-        """Forgets the query and its passages; outlines stay."""
+        """Forgets the query and its chunks; outlines stay."""
         self._calls.clear()
         self.memory.clear_query_context()
 

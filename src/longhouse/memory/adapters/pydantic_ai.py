@@ -47,7 +47,7 @@ class PydanticAIMemory(AbstractCapability[AgentDepsT]):  # type: ignore[misc]  #
         return result
 
     def reset(self) -> None:
-        """Forgets the query and its passages; outlines stay."""
+        """Forgets the query and its chunks; outlines stay."""
         self.memory.clear_query_context()
 
     def reset_all(self) -> None:
