@@ -9,7 +9,6 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import Any, Final, Literal
 
 log = logging.getLogger(__name__)
@@ -169,9 +168,13 @@ class AgentMemory:
             self.add_chunk(chunk)
 
     def _learn(self, titles: Iterable[str]) -> None:
-        room = MAX_CHAPTERS - len(self.known_chapters)
-        new = (title for title in dict.fromkeys(titles) if title not in self.known_chapters)
-        self.known_chapters.extend(islice(new, max(0, room)))
+        known = set(self.known_chapters)
+        for title in titles:
+            if len(known) >= MAX_CHAPTERS:
+                return
+            if title not in known:
+                known.add(title)
+                self.known_chapters.append(title)
 
 
 def one_line(value: object) -> str:
