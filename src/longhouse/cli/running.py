@@ -72,6 +72,8 @@ def _set_up_logs(level: str) -> None:
         cache_logger_on_first_use=True,
     )
     logging.basicConfig(handlers=[_Libraries()], level=logging.WARNING, force=True)
+    # Parts that programs of others use too log as libraries do, and follow our level.
+    logging.getLogger("longhouse").setLevel(level.upper())
 
 
 class _Libraries(logging.Handler):

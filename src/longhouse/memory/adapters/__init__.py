@@ -1,0 +1,1 @@
+"""Working memory inside agents of other frameworks. Each adapter needs its framework, an extra of ours."""
