@@ -15,7 +15,7 @@ BUDGETS = {
     "config": 990,
     "integrations": 1_060,
     "journal": 1_840,
-    "memory": 120,
+    "memory": 700,  # working memory, and its adapters for two frameworks
     "models": 1_780,
     "runtime": 2_640,
     "search": 1_350,
