@@ -104,7 +104,7 @@ class Projector(ABC):
             await self._step()
         except Exception as error:
             self.is_troubled = self.is_troubled or isinstance(error, TROUBLE)
-            self._after, self._sweep_at = "", 0.0  # what was not carried is found again
+            self._after, self._sweep_at = "", 0.0  # what was not projected is found again
             raise
 
     async def _step(self) -> None:

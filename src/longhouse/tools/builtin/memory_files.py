@@ -1,5 +1,6 @@
 """The ten memory tools: long-term files under `memory_dir` that an agent keeps across conversations."""
 
+from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Final
 
 from pydantic import Field
@@ -29,7 +30,7 @@ _WHY: Final[dict[Verdict, str]] = {
 }
 
 
-class MemoryCall:
+class MemoryCall(ABC):
     """The work of a memory tool is in `use`; a refusal becomes text that begins with `Error: `."""
 
     async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
@@ -40,8 +41,9 @@ class MemoryCall:
         except MemoryRefused as error:
             return f"Error: {error}"
 
+    @abstractmethod
     async def use(self, memory: Memories, scope: Scope, key: str) -> str:
-        raise NotImplementedError
+        """What the tool does with the files of its scope; `key` is the idempotency key of the call."""
 
 
 class CreateFileTool(MemoryCall, BaseTool):
