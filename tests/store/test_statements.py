@@ -14,7 +14,7 @@ from longhouse.store.database import Database, Transaction, bound
 def test_each_name_is_one_number_however_often_it_is_used() -> None:
     sql = "UPDATE t SET a = :a, b = COALESCE(:b, :a), since = :a_since WHERE id=:id"
     numbered = "UPDATE t SET a = $1, b = COALESCE($2, $1), since = $3 WHERE id=$4"
-    assert bound(sql, id=7, b=None, a=1, a_since=2) == (numbered, 1, None, 2, 7)
+    assert bound(sql, {"id": 7, "b": None, "a": 1, "a_since": 2}) == (numbered, 1, None, 2, 7)
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_each_name_is_one_number_however_often_it_is_used() -> None:
     ],
 )
 def test_other_colons_name_nothing(sql: str) -> None:
-    assert bound(sql) == (sql,)
+    assert bound(sql, {}) == (sql,)
 
 
 @pytest.mark.parametrize(

@@ -101,33 +101,34 @@ def _numbered(sql: str) -> tuple[str, dict[str, str]]:
     return _PARAMETER.sub(lambda found: numbers.get(found[1], found[0]), sql), numbers
 
 
-def bound(sql: str, /, **values: object) -> tuple[Any, ...]:
+def bound(sql: str, values: dict[str, object]) -> tuple[Any, ...]:
     """The arguments for asyncpg: the statement with numbered parameters, and a value for each of them."""
     numbered, names = _numbered(sql)
     if values.keys() != names.keys():
         missing, unknown = sorted(names.keys() - values), sorted(values.keys() - names)
         raise TypeError(f"missing values: {missing}, unknown names: {unknown}, in the statement {sql.strip()[:200]!r}")
-    return (numbered, *map(values.__getitem__, names))
+    return (numbered, *[values[name] for name in names])
 
 
 class Executor(ABC):
     """Executes statements with named parameters: the database, or a transaction in it."""
 
     @abstractmethod
-    async def _execute(self, method: str, statement: tuple[Any, ...]) -> Any:
+    def _execute(self, method: str, statement: tuple[Any, ...]) -> Awaitable[Any]:
         """Calls this method of a connection."""
 
     async def rows(self, sql: str, /, **values: object) -> Sequence[asyncpg.Record]:
-        return list(await self._execute("fetch", bound(sql, **values)))
+        found: Sequence[asyncpg.Record] = await self._execute("fetch", bound(sql, values))
+        return found
 
     async def row(self, sql: str, /, **values: object) -> asyncpg.Record | None:
-        return await self._execute("fetchrow", bound(sql, **values))
+        return await self._execute("fetchrow", bound(sql, values))
 
     async def value(self, sql: str, /, **values: object) -> Any:
-        return await self._execute("fetchval", bound(sql, **values))
+        return await self._execute("fetchval", bound(sql, values))
 
     async def run(self, sql: str, /, **values: object) -> str:
-        return str(await self._execute("execute", bound(sql, **values)))
+        return str(await self._execute("execute", bound(sql, values)))
 
 
 class Transaction(Executor):
@@ -136,8 +137,9 @@ class Transaction(Executor):
     def __init__(self, connection: asyncpg.Connection) -> None:
         self._connection = connection
 
-    async def _execute(self, method: str, statement: tuple[Any, ...]) -> Any:
-        return await getattr(self._connection, method)(*statement)
+    def _execute(self, method: str, statement: tuple[Any, ...]) -> Awaitable[Any]:
+        call: Awaitable[Any] = getattr(self._connection, method)(*statement)
+        return call
 
     async def lock(self, family: int, key: int) -> None:
         """Takes an advisory lock, which the end of the transaction releases."""
@@ -154,8 +156,8 @@ class Database(Executor):
         self._pool_size = pool_size
         self._renewing = asyncio.Lock()
 
-    async def _execute(self, method: str, statement: tuple[Any, ...]) -> Any:
-        return await self._with_retries(lambda pool: getattr(pool, method)(*statement))
+    def _execute(self, method: str, statement: tuple[Any, ...]) -> Awaitable[Any]:
+        return self._with_retries(lambda pool: getattr(pool, method)(*statement))
 
     async def alone(self, lock: tuple[int, int], sql: str, /, **values: object) -> asyncpg.Record | None:
         """Runs one statement under an advisory lock: what it reads does not change before its writes are committed."""
@@ -309,7 +311,9 @@ async def _schema(dsn: str, wanted: str) -> str:
     """The wanted schema; or that of an installation older than the setting, usually `public`."""
     connection = await connect(dsn)
     try:
-        found = await connection.fetchval(*bound(FIND_SCHEMA, wanted=wanted, is_default=wanted == DEFAULT_SCHEMA))
+        found = await connection.fetchval(
+            *bound(FIND_SCHEMA, {"wanted": wanted, "is_default": wanted == DEFAULT_SCHEMA})
+        )
         return str(found or wanted)
     finally:
         connection.terminate()

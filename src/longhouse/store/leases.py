@@ -233,7 +233,10 @@ async def register_worker(connection: asyncpg.Connection, worker: str, *, node: 
         await connection.execute(EVICT, lock_key(worker))
         await connection.execute("SELECT pg_advisory_lock($1)", lock_key(worker))
     await connection.execute(
-        *bound(REGISTER_WORKER, worker=worker, lock_key=lock_key(worker), node=node, pid=pid, slots=slots)
+        *bound(
+            REGISTER_WORKER,
+            {"worker": worker, "lock_key": lock_key(worker), "node": node, "pid": pid, "slots": slots},
+        )
     )
 
 

@@ -147,7 +147,7 @@ async def _apply(connection: asyncpg.Connection, migration: Migration) -> None:
         async with connection.transaction():
             await connection.execute(migration.sql)
             applied = {"number": migration.number, "name": migration.name, "digest": migration.digest}
-            await connection.execute(*bound(APPLIED, **applied))
+            await connection.execute(*bound(APPLIED, applied))
     except asyncpg.PostgresError as error:
         raise SetupError(f"Migration {migration.name} failed, and nothing of it was kept: {error}.") from error
 
@@ -158,10 +158,12 @@ async def check_server(connection: asyncpg.Connection, schema: str, statements: 
     problems = [*lacking(facts, schema)]
     names = MADE.findall("\n".join(statements))
     if begun:
-        owners = [row["owner"] for row in await connection.fetch(*bound(OWNERS, schema=quoted(schema), names=names))]
+        owners = [
+            row["owner"] for row in await connection.fetch(*bound(OWNERS, {"schema": quoted(schema), "names": names}))
+        ]
         problems += [f"The tables in {schema} belong to {owner}: migrate as that role." for owner in owners]
     elif strange := [
-        row["relname"] for row in await connection.fetch(*bound(OCCUPIED, schema=quoted(schema), names=names))
+        row["relname"] for row in await connection.fetch(*bound(OCCUPIED, {"schema": quoted(schema), "names": names}))
     ]:
         problems.append(
             f"The schema {schema} already has {', '.join(strange)}, not created by Longhouse: name another schema with "

@@ -67,10 +67,11 @@ FILTERS: Final = {
     "until": "created_at < :until",
 }
 
+# Starts at the fingerprint, which few rests share: a join would start at the sessions of the agent, and read them all.
 RESTED: Final = """
     SELECT r.session_id, s.conversation_id,
            r.seq = (SELECT max(seq) FROM rests WHERE session_id = r.session_id) AS is_newest
-    FROM rests r JOIN sessions s ON s.id = r.session_id
+    FROM rests r CROSS JOIN LATERAL (SELECT * FROM sessions WHERE id = r.session_id LIMIT 1) s
     WHERE r.fingerprint = :fingerprint AND s.owner = :owner AND s.agent = :agent
       AND (:conversation::text IS NULL OR s.conversation_id = :conversation)
     ORDER BY is_newest DESC, s.updated_at DESC, r.seq DESC LIMIT 1

@@ -130,11 +130,12 @@ def context_of(call: Open, session: Session, turn: Turn, services: Services, mem
 
 def _mapped(value: Any, leaf: Callable[[Any], Any], too_deep: Callable[[], Any], levels: int = DEEPEST) -> Any:
     """A copy with `leaf` applied to keys and plain values, and `too_deep` called below the maximum nesting."""
-    if not isinstance(value, dict | list | tuple):
+    kind = type(value)
+    if kind is not dict and kind is not list and kind is not tuple:
         return leaf(value)
     if levels == 0:
         return too_deep()
-    if isinstance(value, dict):
+    if kind is dict:
         return {leaf(key): _mapped(item, leaf, too_deep, levels - 1) for key, item in value.items()}
     return [_mapped(item, leaf, too_deep, levels - 1) for item in value]
 

@@ -123,4 +123,4 @@ async def _fill(connection: asyncpg.Connection, named: str) -> None:
     while rows := await cursor.fetch(BATCH):
         kinds, names, vectors = zip(*rows, strict=True)
         embeddings = [pgvector_literal(vector) for vector in vectors]
-        await connection.execute(*bound(FILL % named, kinds=kinds, names=names, embeddings=embeddings))
+        await connection.execute(*bound(FILL % named, {"kinds": kinds, "names": names, "embeddings": embeddings}))
