@@ -100,7 +100,14 @@ async def test_who_is_not_there_is_said_in_one_sentence(serving: Serving, tmp_pa
 def test_a_chat_can_be_left_by_ctrl_c(tmp_path: Path) -> None:
     screen, terminal = pty.openpty()
     chat = subprocess.Popen(
-        [*LONGHOUSE, "chat"], cwd=tmp_path, stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True
+        [*LONGHOUSE, "chat"],
+        cwd=tmp_path,
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        start_new_session=True,
+        # A shell that runs the tests in the background has them ignore Ctrl-C, and so would the command.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509 - calls no lock
     )
     try:
         seen, give_up_at = b"", time.monotonic() + 30
