@@ -5,8 +5,8 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
@@ -121,7 +121,7 @@ def search(
     data = _read(tools, BenchTool), _read(queries, BenchQuery), _read(agents, BenchAgent) if agents else []
 
     async def main(settings: Settings) -> None:
-        async with _embedder(settings, embeddings) as embedder:
+        async with chosen_embedder(settings, embeddings) as embedder:
             figures = await measure(*data, embedder, by_step=by_step)
         if as_json:
             typer.echo(json.dumps(figures))
@@ -131,7 +131,7 @@ def search(
     run(Settings(log_level="warning"), main)
 
 
-def _embedder(settings: Settings, chosen: Embeddings | None) -> AbstractAsyncContextManager[Embedder | None]:
+def chosen_embedder(settings: Settings, chosen: Embeddings | None) -> AbstractAsyncContextManager[Embedder | None]:
     if chosen == "none":
         return nullcontext()
     if chosen == "endpoint" and not settings.embeddings_base_url:
@@ -150,13 +150,18 @@ def _read(path: Path, type_: type[T]) -> list[T]:
 
 
 def table(figures: Mapping[str, Any]) -> Table:
-    names = [name for name in figures if name != "agents"]
+    tools = {name: value for name, value in figures.items() if name != "agents"}
+    return rows_table({"tools": tools, "agents": figures["agents"]} if figures.get("agents") else {"tools": tools})
+
+
+def rows_table(figures: Mapping[str, Mapping[str, Any]]) -> Table:
+    """A row for each kind of search, a column for each figure."""
+    names = list(dict.fromkeys(name for row in figures.values() for name in row))
     made = Table()
     for name in ("", *names):
         made.add_column(name, justify="right")
-    made.add_row("tools", *(_shown(name, figures[name]) for name in names))
-    if agents := figures.get("agents"):
-        made.add_row("agents", *(_shown(name, agents.get(name)) for name in names))
+    for kind, row in figures.items():
+        made.add_row(kind, *(_shown(name, row.get(name)) for name in names))
     return made
 
 
@@ -180,32 +185,39 @@ async def measure(
     asked = [query for query in queries if query.relevant]
     if not asked or not tools:
         raise SetupError("there is nothing to measure: it takes tools, and queries with what is relevant to them.")
+    async with temporary() as db:
+        await _publish(db, tools, agents)
+        await Indexer(db, embedder).catch_up()
+        finder = Finder(db, embedder)
+        directory = AgentDirectory(finder)
+        ids = {tool.indexed_name: tool.tool_id for tool in tools}
+        # Agents are tools too, but are not measured with them.
+        tools_alone = SearchFilters(deny=(f"{AGENT_PREFIX}*",))
+
+        async def find_tools(text: str) -> list[tuple[str, float]]:
+            return [(ids[hit.name], hit.score) for hit in await finder.tools(text, tools_alone, DEPTH)]
+
+        async def find_agents(text: str) -> list[tuple[str, float]]:
+            return [(agent.name, agent.score) for agent in await directory.search(text, DEPTH)]
+
+        measured = await _measured(find_tools, asked, by_step=by_step, agents=False)
+        figures: dict[str, Any] = {**measured.figures(), "tools": len(tools)}
+        figures["embeddings"] = embedder.name if embedder else None
+        routed = [query for query in asked if query.relevant_agents]
+        if agents and routed:
+            measured = await _measured(find_agents, routed, by_step=by_step, agents=True)
+            figures["agents"] = {**measured.figures(), "tools": len(agents)}
+        return figures
+
+
+@asynccontextmanager
+async def temporary() -> AsyncIterator[Database]:
+    """A migrated database in a Postgres that goes with the block."""
     with tempfile.TemporaryDirectory(prefix="longhouse-bench-") as folder:
         os.chmod(folder, 0o711)  # noqa: S103 - Postgres may run under another account, which needs access to the folder
         async with open_postgres(Path(folder)) as postgres, open_database(postgres.dsn) as db:
             await migrate.migrate(db, may_extend=postgres.vectors)
-            await _publish(db, tools, agents)
-            await Indexer(db, embedder).catch_up()
-            finder = Finder(db, embedder)
-            directory = AgentDirectory(finder)
-            ids = {tool.indexed_name: tool.tool_id for tool in tools}
-            # Agents are tools too, but are not measured with them.
-            tools_alone = SearchFilters(deny=(f"{AGENT_PREFIX}*",))
-
-            async def find_tools(text: str) -> list[tuple[str, float]]:
-                return [(ids[hit.name], hit.score) for hit in await finder.tools(text, tools_alone, DEPTH)]
-
-            async def find_agents(text: str) -> list[tuple[str, float]]:
-                return [(agent.name, agent.score) for agent in await directory.search(text, DEPTH)]
-
-            measured = await _measured(find_tools, asked, by_step=by_step, agents=False)
-            figures: dict[str, Any] = {**measured.figures(), "tools": len(tools)}
-            figures["embeddings"] = embedder.name if embedder else None
-            routed = [query for query in asked if query.relevant_agents]
-            if agents and routed:
-                measured = await _measured(find_agents, routed, by_step=by_step, agents=True)
-                figures["agents"] = {**measured.figures(), "tools": len(agents)}
-            return figures
+            yield db
 
 
 async def _publish(db: Database, tools: Sequence[BenchTool], agents: Sequence[BenchAgent]) -> None:

@@ -8,28 +8,20 @@ from typing import Final
 import asyncpg
 import numpy as np
 import numpy.typing as npt
-import structlog
 
-from longhouse.errors import ProviderError
 from longhouse.models.protocol import Embedder
 from longhouse.search import ranking, scores, tokenizer
+from longhouse.search.query_embedder import QueryEmbedder, SearchQuery
 from longhouse.search.ranking import Scores
 from longhouse.search.scores import QueryPostings
 from longhouse.store.catalog.repository import Kind
 from longhouse.store.database import Database
-from longhouse.store.search import index
 from longhouse.store.search import query as search
 from longhouse.store.search.query import SearchFilters
-from longhouse.store.search.vectors import Space, VectorCache, Vectors, VectorSet
-
-log = structlog.get_logger()
+from longhouse.store.search.vectors import VectorCache, VectorSet
 
 Places = npt.NDArray[np.intp]
 
-EMBED_TIMEOUT: Final = 5.0
-"""Timeout in seconds for the embedding of a query."""
-RETRY_AFTER: Final = 30.0
-"""Seconds before a failed embedding model is tried again."""
 WHOLE: Final = 60
 """Candidates by the words of the whole query."""
 PER_CLAUSE: Final = 20
@@ -38,15 +30,6 @@ NEAREST: Final = 30
 """Candidates by the query's vector. Most are found by words too; these cover queries in other words."""
 NARROW: Final = 1000
 """Up to this many permitted documents, all are candidates."""
-
-
-@dataclass(frozen=True, slots=True)
-class SearchQuery:
-    """A search query: the whole text, then its clauses; with a vector of each where there is an embedding model."""
-
-    texts: tuple[str, ...]
-    vectors: Vectors | None = None
-    space: Space | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +56,7 @@ class Finder:
         self.db = db
         self._ready = ready
         self._vectors = VectorCache(db)
-        self._embedder = embedder
-        self._space: Space | None = None
-        self._retry_at = 0.0
+        self._queries = QueryEmbedder(db, embedder)
 
     async def tools(self, asked: str | SearchQuery, filters: SearchFilters, top_k: int) -> list[SearchHit]:
         query = await self.query(asked) if isinstance(asked, str) else asked
@@ -87,32 +68,7 @@ class Finder:
     async def query(self, text: str) -> SearchQuery:
         if self._ready:
             await self._ready()
-        text = ranking.shortened(text)
-        texts = (text, *ranking.clauses(text))
-        vectors = await self._embedded(texts)
-        if vectors is None or self._embedder is None:
-            return SearchQuery(texts)
-        dimensions = vectors.shape[1]
-        if self._space is None or self._space.dimensions != dimensions:
-            self._space = await index.space(self.db, self._embedder.name)
-        if self._space is None or self._space.dimensions != dimensions:
-            return SearchQuery(texts)  # no document is indexed with this model yet
-        return SearchQuery(texts, vectors, self._space)
-
-    async def _embedded(self, texts: Sequence[str]) -> Vectors | None:
-        """None without a model, and for a while after a failure: a search does not wait for the timeout each time."""
-        now = asyncio.get_running_loop().time()
-        if self._embedder is None or now < self._retry_at:
-            return None
-        try:
-            async with asyncio.timeout(EMBED_TIMEOUT):
-                return await self._embedder.embed(texts)
-        except (ProviderError, TimeoutError) as error:
-            self._retry_at = now + RETRY_AFTER
-            why = str(error) or f"no answer within {EMBED_TIMEOUT:.0f} seconds"
-            message = "The embedding model failed; for a while, searches use words alone."
-            log.warning("embedding_failed", message=message, error=why)
-            return None
+        return await self._queries.query(text)
 
     async def _find(self, kind: Kind, query: SearchQuery, filters: SearchFilters, top_k: int) -> list[SearchHit]:
         words = [list(dict.fromkeys(tokenizer.terms(text)))[: ranking.MOST_TERMS] for text in query.texts]

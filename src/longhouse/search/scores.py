@@ -36,11 +36,11 @@ class QueryPostings:
         self._places = postings["slot"] + np.repeat(starts, counts)
         self._weights = postings["weight"].astype(np.float64)
         ends = np.cumsum([0, *counts])
+        self.live = np.ones(self.size, np.bool_)
         if gone := [row for row in rows if row["term"] == GONE]:
-            live = np.ones(self.size, np.bool_)
             for row in gone:
-                live[np.frombuffer(row["postings"], ">i2").astype(np.intp) + start_of[row["id"]]] = False
-            kept = live[self._places]
+                self.live[np.frombuffer(row["postings"], ">i2").astype(np.intp) + start_of[row["id"]]] = False
+            kept = self.live[self._places]
             self._places, self._weights = self._places[kept], self._weights[kept]
             ends = np.concatenate(([0], np.cumsum(kept)))[ends]
         self._slices: dict[str, slice] = {}
@@ -63,9 +63,10 @@ class QueryPostings:
     def size(self) -> int:
         return int(self._starts[-1])
 
-    def rarity(self, term: str) -> float:
+    def rarity(self, term: str, besides: int = 0) -> float:
+        """The inverse document frequency, with so many documents without the term besides."""
         found = self._slices.get(term, slice(0, 0))
-        return ranking.rarity(min(found.stop - found.start, self.texts), self.texts)
+        return ranking.rarity(min(found.stop - found.start, self.texts), self.texts + besides)
 
     def scores(self, texts: Sequence[Sequence[str]]) -> Scores:
         """One row of scores for each text, one column for each slot."""
@@ -76,9 +77,19 @@ class QueryPostings:
                 scores[row] = np.bincount(places, np.concatenate([self._weights[part] for part in found]), self.size)
         return scores
 
+    def having(self, terms: Sequence[str]) -> npt.NDArray[np.bool_]:
+        """True at the indexes of documents with any of these terms."""
+        mask = np.zeros(self.size, np.bool_)
+        for term in terms:
+            mask[self._places[self._slices.get(term, slice(0, 0))]] = True
+        return mask
+
     def where(self, leading: Sequence[npt.NDArray[np.intp]]) -> list[int]:
         """The shard and slot at each of these indexes, packed into one number: a shorter list is cheaper to send."""
-        places = np.unique(np.concatenate(leading))
+        return self.numbers(np.unique(np.concatenate(leading)))
+
+    def numbers(self, places: npt.NDArray[np.intp]) -> list[int]:
+        """The shard and slot at each of these indexes, as one number, in the same order."""
         nth = np.searchsorted(self._starts, places, side="right") - 1
         numbers: list[int] = (self._shards[nth] * SLOTS + places - self._starts[nth]).tolist()
         return numbers
@@ -103,7 +114,10 @@ class QueryPostings:
 
 
 async def read(db: Database, kind: str, caller: str | None, terms: Sequence[str]) -> QueryPostings:
-    rows = await postings.read(db, kind, caller, terms)
+    return await of_rows(await postings.read(db, kind, caller, terms))
+
+
+async def of_rows(rows: Sequence[asyncpg.Record]) -> QueryPostings:
     if sum(len(row["postings"] or b"") for row in rows) < BUSY * POSTING.itemsize:
         return QueryPostings(rows)
     return await asyncio.to_thread(QueryPostings, rows)

@@ -1,0 +1,474 @@
+"""One index for passages of text: found by words, meaning and the passages next to them, within scopes.
+
+Filters apply before ranking. What is deleted leaves no word behind, see store/search/passages.py.
+"""
+
+import asyncio
+import hashlib
+import re
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+import asyncpg
+import msgspec
+import numpy as np
+import structlog
+
+from longhouse import background
+from longhouse.errors import ProviderError
+from longhouse.models.protocol import Embedder
+from longhouse.search import ranking, scores, tokenizer
+from longhouse.search.finder import top
+from longhouse.search.query_embedder import QueryEmbedder, split
+from longhouse.search.ranking import Scores
+from longhouse.search.scores import QueryPostings
+from longhouse.store.database import Database, Transaction
+from longhouse.store.search import index
+from longhouse.store.search import passages as stored
+from longhouse.store.search.passage_cache import Columns, Mask, PassageCache, Places
+from longhouse.store.search.passages import PassageEntry, Shard
+from longhouse.store.search.vectors import Space, Vectors, packed
+
+log = structlog.get_logger()
+
+RECIPE: Final = 1
+"""Version of the indexing method. Increase it when passages are tokenized or weighted differently."""
+GIST: Final = 2000
+"""Characters that are embedded; the vector of a longer text would be too general."""
+EMBEDDED_AT_ONCE: Final = 256
+RETRY_AFTER: Final = 30.0
+"""Seconds before a failed embedding model is tried again; passages are found by words meanwhile."""
+FIRST_AFTER: Final = 5.0
+"""Seconds from the start of a process until it looks for passages that are not up to date."""
+WHOLE: Final = 100
+"""Candidates by the words of the whole query; more where more results are wanted."""
+PER_CLAUSE: Final = 30
+NEAREST: Final = 60
+LONGEST_FACT: Final = 100
+"""A longer fact is filtered by its digest: an index entry has its limits."""
+
+_SHORT_FORM: Final = re.compile(r"['\u2019](?:s|t|d|m|ll|re|ve)\b", re.IGNORECASE)
+"""What is left of a word in `Anna's` and `don't`: no word of its own."""
+_WORD: Final = re.compile("[A-Za-z\u00c0-\u024f\u0400-\u04ff]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passage:
+    """A text to be found."""
+
+    scope: str
+    """Who may find it; chosen by the caller."""
+    kind: str
+    """`document`, `interaction`, `note` or `file`."""
+    source: str
+    """Unique within scope and kind."""
+    group: str
+    """What it is deleted by: a session, a document, a file. Of an interaction and a note, the session's id."""
+    text: str
+    """What is shown and found."""
+    title: str = ""
+    """A speaker, a heading, a file name: found too."""
+    context: str = ""
+    """Found with less weight, not shown."""
+    at: datetime | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """Shown, and filtered by; a list is matched by each of its items."""
+    thread: str = ""
+    """Passages of one thread are found by their neighbours' words too, with less weight; none: it stands alone."""
+    position: int = 0
+    """The order within the thread; of two with the same, the one written first comes first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassageHit:
+    """A found passage."""
+
+    id: int
+    scope: str
+    kind: str
+    source: str
+    group: str
+    text: str
+    title: str
+    at: datetime | None
+    facts: Mapping[str, Any]
+    score: float = 0.0
+    """Between 0 and 1; ranks within one search."""
+    relevance: float = 0.0
+    """Between 0 and 1, comparable between searches: the same sentence is near 1, what has nothing to do with the query
+    below 0.3, a good answer above 0.5."""
+    lexical: float = 0.0
+    """The share of the query's words that the passage has, rare words counting more."""
+    semantic: float | None = None
+    """The cosine similarity; None without a vector."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedPassages:
+    """Passages that are ready to be stored."""
+
+    entries: Sequence[PassageEntry]
+    model: int | None
+
+
+class PassageIndex:
+    """Writes, deletes and searches passages; without an embedding model, by words alone."""
+
+    def __init__(self, db: Database, embedder: Embedder | None) -> None:
+        self.db = db
+        self._embedder = embedder
+        self._queries = QueryEmbedder(db, embedder)
+        self._cache = PassageCache(db)
+        self._retry_at = 0.0
+        self._lacks_vectors = asyncio.Event()
+        self._wait: float | None = FIRST_AFTER
+        self._has_led = False
+
+    @asynccontextmanager
+    async def working(self) -> AsyncIterator["PassageIndex"]:
+        """Brings passages up to date in the background while the block lasts."""
+        async with background.running("passage_index", self._poll):
+            yield self
+
+    async def _poll(self) -> None:
+        """Catches up at the start, after a failure of the model, and when passages were written without vectors."""
+        if self._wait is None:
+            await self._lacks_vectors.wait()
+        else:
+            await asyncio.sleep(self._wait)
+        self._lacks_vectors.clear()
+        self._wait = None if await self.catch_up() else RETRY_AFTER
+
+    async def catch_up(self) -> bool:
+        """Weighs the terms of older releases again, and embeds passages without a vector; False if the model failed.
+
+        Passages with vectors of another model are embedded once in the life of a process: two processes with different
+        models would otherwise embed everything for ever.
+        """
+        for shard in await stored.outdated(self.db, RECIPE):
+            while await self.db.together(lambda tx, of=shard: stored.move(tx, of, _weigh, recipe=RECIPE)):  # type: ignore[misc]
+                pass
+        if self._embedder is None:
+            return True
+        try:
+            dimensions = self._embedder.dimensions or len((await self._embedder.embed(["dimensions"]))[0])
+            space = await index.make_space(self.db, self._embedder.name, dimensions)
+            others = [] if self._has_led else await stored.other_models(self.db, space.model)
+            for model in (None, *others):
+                await self._embed_all(model, space)
+        except ProviderError as error:
+            self._failed(error)
+            return False
+        self._has_led = True
+        return True
+
+    async def _embed_all(self, model: int | None, space: Space) -> None:
+        """Embeds the passages that have vectors of this model, or none."""
+        assert self._embedder is not None
+        after = 0
+        while rows := await stored.lacking(self.db, model, after=after, limit=EMBEDDED_AT_ONCE):
+            vectors = packed(
+                await self._embedder.embed([_gist(row["kind"], row["title"], row["text"]) for row in rows])
+            )
+            await stored.embed(self.db, rows, vectors, space.model)
+            after = rows[-1]["id"]
+            log.info("passages_embedded", count=len(rows))
+
+    async def write(self, passages: Sequence[Passage]) -> None:
+        """Writes passages in one transaction, in the place of those with the same scope, kind and source."""
+        if passages:
+            ready = await self.prepare(passages)
+            await self.db.together(lambda tx: self.store(tx, ready))
+
+    async def prepare(self, passages: Sequence[Passage]) -> PreparedPassages:
+        """Computes what is slow, for `store` in a transaction that does more than that."""
+        vectors, space = await self._vectors([_gist(one.kind, one.title, one.text) for one in passages])
+        entries = await asyncio.to_thread(lambda: [_entry(*one) for one in zip(passages, vectors, strict=True)])
+        return PreparedPassages(entries, space.model if space else None)
+
+    async def store(self, tx: Transaction, ready: PreparedPassages) -> None:
+        """Writes prepared passages; a transaction that also removes some removes them before."""
+        await stored.write(tx, ready.entries, model=ready.model, recipe=RECIPE)
+
+    async def delete(
+        self,
+        kind: str,
+        *,
+        scope: str | None = None,
+        groups: Sequence[str] | None = None,
+        sources: Sequence[str] | None = None,
+    ) -> int:
+        """Deletes the passages of a kind that all these conditions name; returns how many."""
+        return await self.db.together(lambda tx: stored.remove(tx, kind, scope=scope, groups=groups, sources=sources))
+
+    async def read(self, ids: Sequence[int]) -> list[PassageHit]:
+        """The passages with these ids that still are there, in the order given."""
+        rows = {row["id"]: row for row in await stored.read(self.db, ids)}
+        return [_hit(rows[number]) for number in ids if number in rows]
+
+    async def search(
+        self,
+        query: str,
+        scopes: Sequence[str],
+        *,
+        kinds: Sequence[str],
+        limit: int,
+        groups: Sequence[str] | None = None,
+        not_groups: Sequence[str] = (),
+        facts: Mapping[str, Sequence[str]] | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> list[PassageHit]:
+        """The best passages first. `since` is included, `until` is not; of each fact, any of its values will do."""
+        if limit <= 0 or not scopes or not kinds:
+            return []
+        texts = split(_SHORT_FORM.sub(" ", _clean(query)))
+        words = [list(dict.fromkeys(tokenizer.terms(text)))[: ranking.MOST_TERMS] for text in texts]
+        terms = [ranking.with_parts(text) for text in words]
+        only = [_group_terms(groups)] if groups is not None else []
+        only += [[_fact_term(name, value) for value in values] for name, values in (facts or {}).items()]
+        if not all(only):
+            return []
+        without = _group_terms(not_groups)
+        wanted = dict.fromkeys(term for text in (*terms, *only, without) for term in text)
+        rows = await stored.read_shards(self.db, scopes, kinds, list(wanted))
+        if not rows:
+            return []
+        found = await scores.of_rows(rows)
+        asked = await self._queries.embedded(tuple(_telling(text, found) for text in texts))
+        columns = await self._cache.of(asked.space, _shards(rows), found.live)
+        permitted = found.live & _within(columns, since, until)
+        for allowed in only:
+            permitted &= found.having(allowed)
+        if without:
+            permitted &= ~found.having(without)
+        cosines = await columns.cosines(asked.vectors[0], permitted) if asked.vectors is not None else None
+        rank = _Ranking(found, columns, permitted, asked.vectors, cosines)
+        ranked = await asyncio.to_thread(rank.best, terms, limit)
+        return await self._hits(ranked, found, words[0])
+
+    async def _hits(self, ranked: "_Ranked", found: QueryPostings, words: Sequence[str]) -> list[PassageHit]:
+        numbers = found.numbers(ranked.places)
+        rows = await stored.at(self.db, numbers)
+        worth = {word: found.rarity(word, ranking.LEAST_TEXTS) for word in words}
+        hits = []
+        for nth, number in enumerate(numbers):
+            if row := rows.get(number):
+                lexical = coverage(worth, f"{row['title']}\n{row['text']}")
+                semantic = float(ranked.cosines[nth]) or None if ranked.cosines is not None else None
+                relevance = ranking.relevance(lexical, semantic)
+                hits.append(_hit(row, float(ranked.scores[nth]), relevance, lexical, semantic))
+        return hits
+
+    async def _vectors(self, gists: Sequence[str]) -> tuple[Sequence[bytes | None], Space | None]:
+        """A stored vector for each text and their space; none without a model, or while it fails."""
+        nothing: list[bytes | None] = [None] * len(gists)
+        now = asyncio.get_running_loop().time()
+        if self._embedder is None or not gists:
+            return nothing, None
+        if now < self._retry_at:
+            self._lacks_vectors.set()
+            return nothing, None
+        try:
+            vectors = await self._embedder.embed(gists)
+        except ProviderError as error:
+            self._failed(error)
+            self._lacks_vectors.set()
+            return nothing, None
+        return packed(vectors), await index.make_space(self.db, self._embedder.name, vectors.shape[1])
+
+    def _failed(self, error: ProviderError) -> None:
+        message = "The embedding model failed; new passages are found by words alone until it works again."
+        log.warning("embedding_failed", message=message, error=str(error))
+        self._retry_at = asyncio.get_running_loop().time() + RETRY_AFTER
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranked:
+    """The places of the best passages, with their scores and similarities."""
+
+    places: Places
+    scores: Scores
+    cosines: Scores | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranking:
+    """Ranks the permitted passages for a query."""
+
+    found: QueryPostings
+    columns: Columns
+    permitted: Mask
+    vectors: Vectors | None
+    cosines: Scores | None
+    """Of the whole query, at every place."""
+
+    def best(self, terms: Sequence[Sequence[str]], limit: int) -> _Ranked:
+        lexical = self.found.scores(terms)
+        # The whole query finds by neighbours too; its clauses are there to find what it says besides.
+        lexical[0] = self._spread(lexical[0])
+        lexical[1:] *= self.permitted
+        leading = [top(row, max(2 * limit, PER_CLAUSE if nth else WHOLE)) for nth, row in enumerate(lexical)]
+        cosines = None
+        if self.cosines is not None:
+            cosines = self._spread(np.maximum(self.cosines, 0))
+            leading.append(top(cosines, max(2 * limit, NEAREST)))
+        places = np.unique(np.concatenate(leading))
+        similar = self.columns.between(self.vectors, places) if self.vectors is not None else None
+        scores = _fused(lexical[:, places], cosines[places] if cosines is not None else None, similar)
+        # Of two equal ones, the later.
+        best = np.lexsort((-places, -scores))[:limit]
+        best = best[scores[best] > 0]
+        own = self.columns.some(places[best]) @ self.vectors[0] if self.vectors is not None else None
+        return _Ranked(places[best], scores[best], own)
+
+    def _spread(self, scores: Scores) -> Scores:
+        spread: Scores = ranking.with_neighbours(scores, self.columns.links) * self.permitted
+        return spread
+
+
+def _fused(lexical: Scores, cosines: Scores | None, similar: Scores | None) -> Scores:
+    """One score for each candidate; `cosines` are those of the whole query, with the neighbours."""
+    whole = ranking.fused(lexical[0], cosines)
+    clauses = [ranking.fused(row, similar[nth] if similar is not None else None) for nth, row in enumerate(lexical)]
+    return ranking.with_clauses(whole, clauses[1:])
+
+
+def _telling(text: str, found: QueryPostings) -> str:
+    """The text without words that a large part of the passages has; whole, if nothing else is left."""
+    if found.texts < ranking.FEWEST_TEXTS:
+        return text
+
+    def is_common(word: str) -> bool:
+        terms = tokenizer.terms(word)
+        return bool(terms) and all(found.rarity(term) < ranking.COMMON for term in terms)
+
+    left = _WORD.sub(lambda word: "" if is_common(word[0]) else word[0], text)
+    return left if tokenizer.terms(left) else text
+
+
+def coverage(worth: Mapping[str, float], text: str) -> float:
+    """The share of the query's words, by their worth, that a text has; a word that has related ones counts in part."""
+    total = sum(worth.values())
+    if total <= 0:
+        return 0.0
+    there = set(tokenizer.terms(text))
+    parts = {part for term in there for part in tokenizer.parts(term)}
+    return sum(share * _shared(term, there, parts) for term, share in worth.items()) / total
+
+
+def _shared(term: str, there: set[str], parts: set[str]) -> float:
+    if term in there:
+        return 1.0
+    own = tokenizer.parts(term)
+    return ranking.PARTS * sum(part in parts for part in own) / len(own) if own else 0.0
+
+
+def _within(columns: Columns, since: datetime | None, until: datetime | None) -> Mask:
+    """A passage without a time is in no range."""
+    mask: Mask = np.ones(len(columns.at), np.bool_)
+    if since is not None:
+        mask &= columns.at >= since.timestamp()
+    if until is not None:
+        mask &= columns.at < until.timestamp()
+    return mask
+
+
+def _shards(rows: Sequence[asyncpg.Record]) -> list[Shard]:
+    last = {row["id"]: row for row in rows}
+    return [Shard(row["id"], row["revision"], row["slots"], row["gone"]) for row in last.values()]
+
+
+def _entry(passage: Passage, vector: bytes | None) -> PassageEntry:
+    text, title, context = _clean(passage.text), _clean(passage.title), _clean(passage.context)
+    facts = _clean_value(passage.facts)
+    return PassageEntry(
+        scope=_clean(passage.scope),
+        kind=passage.kind,
+        source=_clean(passage.source),
+        group=_clean(passage.group),
+        text=text,
+        title=title,
+        context=context,
+        at=passage.at,
+        facts=msgspec.json.encode(facts).decode(),
+        thread=_clean(passage.thread),
+        position=passage.position,
+        weights=_weights(text, title, context, passage.group, facts),
+        vector=vector,
+    )
+
+
+def _weights(text: str, title: str, context: str, group: str, facts: Mapping[str, Any]) -> dict[str, float]:
+    """The weights of a passage's terms; what it is filtered by are terms too."""
+    filters = dict.fromkeys((*_group_terms([group]), *_facts_terms(facts)), 1.0)
+    return ranking.passage_weights(text, title, context) | filters
+
+
+def _weigh(row: asyncpg.Record) -> dict[str, float]:
+    return _weights(row["text"], row["title"], row["context"], row["group"], msgspec.json.decode(row["facts_text"]))
+
+
+def _gist(kind: str, title: str, text: str) -> str:
+    """What is embedded: of a turn, what was said, as a short turn would be near to all that name its speaker."""
+    return (f"{title}: {text}" if title and kind != "interaction" else text)[:GIST]
+
+
+def _hit(
+    row: asyncpg.Record, score: float = 0.0, relevance: float = 0.0, lexical: float = 0.0, semantic: float | None = None
+) -> PassageHit:
+    return PassageHit(
+        id=row["id"],
+        scope=row["scope"],
+        kind=row["kind"],
+        source=row["source"],
+        group=row["group"],
+        text=row["text"],
+        title=row["title"],
+        at=row["at"],
+        facts=msgspec.json.decode(row["facts"]),
+        score=score,
+        relevance=relevance,
+        lexical=lexical,
+        semantic=semantic,
+    )
+
+
+def _group_terms(groups: Sequence[str]) -> list[str]:
+    return [_fact_term("", group) for group in groups]
+
+
+def _facts_terms(facts: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in facts.items():
+        for one in value if isinstance(value, list) else [value]:
+            if isinstance(one, str | int | float):
+                yield _fact_term(name, one)
+
+
+def _fact_term(name: str, value: object) -> str:
+    """A fact as a term, which no word of a text is: filters are postings like any other."""
+    shown = str(value).lower() if isinstance(value, bool) else str(value)
+    term = _clean(f"={name}={shown}")
+    return term if len(term) <= LONGEST_FACT else f"={hashlib.sha256(term.encode()).hexdigest()}"
+
+
+def _clean(text: str) -> str:
+    """The text without what Postgres refuses: the character zero, and halves of pairs of UTF-16."""
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+
+
+def _clean_value(value: Any) -> Any:
+    match value:
+        case str():
+            return _clean(value)
+        case Mapping():
+            return {_clean(str(name)): _clean_value(one) for name, one in value.items()}
+        case list() | tuple():
+            return [_clean_value(one) for one in value]
+        case datetime():
+            return value.isoformat()
+        case _:
+            return value

@@ -1,0 +1,372 @@
+"""Passages in Postgres: texts of many scopes, their terms as postings in small shards, and their vectors.
+
+Deleting is real: the row, the vector and every posting of a passage go, and so do terms that no other passage has.
+"""
+
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import groupby
+from operator import attrgetter
+from typing import Final
+
+import asyncpg
+import msgspec
+import numpy as np
+
+from longhouse.store.database import Database, Executor, Transaction
+from longhouse.store.search.postings import CROWDED, GONE, POSTING, SLOTS, pack
+
+SHARD_SLOTS: Final = 2048
+"""An append writes the row of each of its terms again: in a small shard, that of a frequent term has few kilobytes."""
+WRITING: Final = 0x70617373  # "pass": shared by writers of a kind, alone for who deletes
+IN_SCOPE: Final = 0x70617363  # "pasc": one writer for each scope and kind
+MOVED_AT_ONCE: Final = 200
+OF_SESSIONS: Final = ("interaction", "note")
+"""Kinds whose group is a session: an erased session's passages are never written again."""
+
+_SHOWN: Final = 'p.id, p.scope, p.kind, p.source, p."group", p.text, p.title, p.at, p.facts::text AS facts'
+_SAME: Final = ("scope", "kind", "source", "group", "text", "title", "context", "at", "thread", "position", "vector")
+SHARDS: Final = """
+    SELECT s.id, s.slots, s.gone, s.revision, p.term, p.postings
+    FROM passage_shards s LEFT JOIN passage_postings p ON p.shard = s.id AND p.term = ANY(:terms::text[])
+    WHERE s.scope = ANY(:scopes::text[]) AND s.kind = ANY(:kinds::text[])
+    ORDER BY s.id
+"""
+# LIMIT makes each place one look-up in the index, whatever the planner believes about the table.
+AT: Final = f"""
+    SELECT {_SHOWN}, c.place FROM unnest(:places::bigint[]) AS c (place)
+    CROSS JOIN LATERAL (
+        SELECT * FROM passages p WHERE p.shard = (c.place / {SLOTS})::int AND p.slot = (c.place % {SLOTS})::int LIMIT 1
+    ) p
+"""
+READ: Final = f"SELECT {_SHOWN} FROM passages p WHERE p.id = ANY(:ids::bigint[])"
+COLUMNS: Final = """
+    SELECT slot, extract(epoch FROM at)::float8 AS at, hashtextextended(thread, 0) AS thread, position,
+           thread <> '' AS has_thread, CASE WHEN model = :model::int THEN vector END AS vector
+    FROM passages WHERE shard = :shard AND slot >= :first
+"""
+NEXT_TO: Final = """
+    WITH placed AS (
+        SELECT id, lag(id) OVER thread AS before, lead(id) OVER thread AS after FROM passages
+        WHERE kind = :kind AND "group" = ANY(:groups::text[]) AND thread <> ''
+        WINDOW thread AS (PARTITION BY scope, thread ORDER BY position, id)
+    )
+    SELECT before, after FROM placed WHERE id = ANY(:ids::bigint[])
+"""
+KNOWN: Final = """
+    SELECT p.*, p.facts::text AS facts_text, s.recipe FROM passages p JOIN passage_shards s ON s.id = p.shard
+    WHERE p.scope = :scope AND p.kind = :kind AND p.source = ANY(:sources::text[])
+"""
+ERASED: Final = "SELECT session_id FROM forgotten WHERE session_id = ANY(:ids::text[])"
+OPEN: Final = f"""
+    SELECT id, slots FROM passage_shards
+    WHERE scope = :scope AND kind = :kind AND recipe = :recipe AND slots < {SHARD_SLOTS} AND NOT ({CROWDED})
+    ORDER BY id DESC LIMIT 1 FOR UPDATE
+"""
+NEW: Final = """
+    INSERT INTO passage_shards (scope, kind, recipe) VALUES (:scope, :kind, :recipe) RETURNING id, slots
+"""
+TAKE: Final = "UPDATE passage_shards SET slots = slots + :taken WHERE id = :shard"
+APPEND: Final = """
+    INSERT INTO passage_postings AS p (shard, term, postings)
+    SELECT :shard, term, postings FROM unnest(:terms::text[], :postings::bytea[]) AS added (term, postings)
+    ON CONFLICT (shard, term) DO UPDATE SET postings = p.postings || EXCLUDED.postings
+"""
+# Arrays of arrays must have equal lengths, so that terms travel as JSON.
+ADD: Final = """
+    INSERT INTO passages AS p (scope, kind, source, "group", text, title, context, at, facts, thread, position, shard,
+                               slot, terms, model, vector)
+    SELECT :scope, :kind, a.source, a.of_group, a.text, a.title, a.context, a.at, a.facts::jsonb, a.thread, a.position,
+           :shard, :first + a.nth - 1, ARRAY(SELECT jsonb_array_elements_text(a.terms::jsonb)),
+           CASE WHEN a.vector IS NOT NULL THEN :model::int END, a.vector
+    FROM unnest(:sources::text[], :groups::text[], :texts::text[], :titles::text[], :contexts::text[],
+                :ats::timestamptz[], :facts::text[], :threads::text[], :positions::bigint[], :terms::text[],
+                :vectors::bytea[])
+         WITH ORDINALITY
+         AS a (source, of_group, text, title, context, at, facts, thread, position, terms, vector, nth)
+    ON CONFLICT (scope, kind, source) DO UPDATE SET
+        "group" = EXCLUDED."group", text = EXCLUDED.text, title = EXCLUDED.title, context = EXCLUDED.context,
+        at = EXCLUDED.at, facts = EXCLUDED.facts, thread = EXCLUDED.thread, position = EXCLUDED.position,
+        shard = EXCLUDED.shard, slot = EXCLUDED.slot, terms = EXCLUDED.terms, model = EXCLUDED.model,
+        vector = EXCLUDED.vector
+"""
+REMOVE: Final = """
+    DELETE FROM passages p WHERE {where} RETURNING p.shard, p.slot, p.terms
+"""
+POSTINGS: Final = """
+    SELECT term, postings FROM passage_postings WHERE shard = :shard AND term = ANY(:terms::text[])
+"""
+KEEP: Final = """
+    UPDATE passage_postings p SET postings = kept.postings
+    FROM unnest(:terms::text[], :postings::bytea[]) AS kept (term, postings)
+    WHERE p.shard = :shard AND p.term = kept.term
+"""
+DROP: Final = "DELETE FROM passage_postings WHERE shard = :shard AND term = ANY(:terms::text[])"
+LEFT: Final = "UPDATE passage_shards SET gone = gone + :gone WHERE id = :shard RETURNING gone = slots"
+EMPTY: Final = (
+    "DELETE FROM passage_postings WHERE shard = :shard",
+    "DELETE FROM passage_shards WHERE id = :shard",
+)
+OTHER_MODELS: Final = "SELECT id FROM search_models WHERE id <> :model ORDER BY id"
+LACKING: Final = """
+    SELECT id, kind, title, text, shard, slot FROM passages WHERE {model} AND id > :after ORDER BY id LIMIT :limit
+"""
+# A passage that was written again meanwhile has another place.
+EMBED: Final = """
+    UPDATE passages p SET model = :model, vector = given.vector
+    FROM unnest(:ids::bigint[], :shards::int[], :slots::int[], :vectors::bytea[]) AS given (id, shard, slot, vector)
+    WHERE p.id = given.id AND p.shard = given.shard AND p.slot = given.slot
+"""
+REVISE: Final = "UPDATE passage_shards SET revision = revision + 1 WHERE id = ANY(:shards::int[])"
+OUTDATED: Final = f"SELECT id, scope, kind FROM passage_shards WHERE recipe <> :recipe OR {CROWDED} ORDER BY id"
+IN_SHARD: Final = """
+    SELECT *, facts::text AS facts_text FROM passages WHERE shard = :shard ORDER BY thread, position, slot LIMIT :limit
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassageEntry:
+    """A passage as the index stores it."""
+
+    scope: str
+    kind: str
+    source: str
+    group: str
+    text: str
+    title: str
+    context: str
+    at: datetime | None
+    facts: str
+    """A JSON object."""
+    thread: str
+    position: int
+    weights: Mapping[str, float]
+    vector: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A shard as a search sees it."""
+
+    id: int
+    revision: int
+    slots: int
+    gone: int
+
+
+async def read_shards(
+    db: Database, scopes: Sequence[str], kinds: Sequence[str], terms: Sequence[str]
+) -> Sequence[asyncpg.Record]:
+    """The shards of these scopes and kinds, with the postings of these terms and the slots that are gone."""
+    return await db.rows(SHARDS, scopes=list(scopes), kinds=list(kinds), terms=[*terms, GONE])
+
+
+async def at(db: Database, places: Sequence[int]) -> dict[int, asyncpg.Record]:
+    """Place -> the passage there; a place whose passage has left is missing."""
+    return {row["place"]: row for row in await db.rows(AT, places=list(places))}
+
+
+async def read(db: Database, ids: Sequence[int]) -> Sequence[asyncpg.Record]:
+    return await db.rows(READ, ids=list(ids))
+
+
+async def next_to(db: Executor, kind: str, places: Mapping[int, str]) -> set[int]:
+    """The passages before and after these, which are given with their groups, in the threads of those groups."""
+    rows = await db.rows(NEXT_TO, kind=kind, groups=sorted(set(places.values())), ids=list(places))
+    return {found for row in rows for found in row if found is not None}
+
+
+async def write(tx: Transaction, entries: Sequence[PassageEntry], *, model: int | None, recipe: int) -> None:
+    """Writes passages in the place of those with the same scope, kind and source; equal ones stay as they are.
+
+    A transaction that also removes passages of the kind removes them first: two that do it the other way round would
+    wait for each other.
+    """
+    of_shards = attrgetter("kind", "scope")
+    ordered = sorted(entries, key=of_shards)
+    for kind in sorted({entry.kind for entry in entries}):
+        await tx.run("SELECT pg_advisory_xact_lock_shared(:family, :key)", family=WRITING, key=_key(kind))
+    for key in sorted({_key(entry.kind, entry.scope) for entry in entries}):
+        await tx.lock(IN_SCOPE, key)
+    ordered = await _without_erased(tx, ordered)
+    for (kind, scope), own in groupby(ordered, key=of_shards):
+        # The last of two with the same source stands.
+        latest = list({entry.source: entry for entry in own}.values())
+        await _write(tx, scope, kind, latest, model=model, recipe=recipe)
+
+
+async def _without_erased(tx: Transaction, entries: Sequence[PassageEntry]) -> list[PassageEntry]:
+    ids = {entry.group for entry in entries if entry.kind in OF_SESSIONS}
+    erased = {row["session_id"] for row in await tx.rows(ERASED, ids=sorted(ids))} if ids else set()
+    return [entry for entry in entries if entry.kind not in OF_SESSIONS or entry.group not in erased]
+
+
+async def _write(
+    tx: Transaction, scope: str, kind: str, entries: Sequence[PassageEntry], *, model: int | None, recipe: int
+) -> None:
+    sources = [entry.source for entry in entries]
+    known = {row["source"]: row for row in await tx.rows(KNOWN, scope=scope, kind=kind, sources=sources)}
+    new = [entry for entry in entries if not _is_current(known.get(entry.source), entry, model, recipe)]
+    await _leave(tx, [known[entry.source] for entry in new if entry.source in known])
+    await _add(tx, scope, kind, new, model=model, recipe=recipe)
+
+
+async def _add(
+    tx: Transaction, scope: str, kind: str, new: Sequence[PassageEntry], *, model: int | None, recipe: int
+) -> None:
+    while new:
+        open_shard = await tx.row(OPEN, scope=scope, kind=kind, recipe=recipe)
+        shard = open_shard or await tx.row(NEW, scope=scope, kind=kind, recipe=recipe)
+        assert shard is not None
+        free = SHARD_SLOTS - shard["slots"]
+        await _append(tx, shard["id"], shard["slots"], new[:free], model)
+        new = new[free:]
+
+
+def _is_current(row: asyncpg.Record | None, entry: PassageEntry, model: int | None, recipe: int) -> bool:
+    """Is the passage there as it would be written now? Without a vector to write, an older one is good enough."""
+    if row is None or row["recipe"] != recipe or (entry.vector is not None and row["model"] != model):
+        return False
+    there = (row["group"], row["text"], row["title"], row["context"], row["at"], row["thread"], row["position"])
+    given = (entry.group, entry.text, entry.title, entry.context, entry.at, entry.thread, entry.position)
+    return there == given and msgspec.json.decode(row["facts_text"]) == msgspec.json.decode(entry.facts)
+
+
+async def _append(tx: Transaction, shard: int, first: int, entries: Sequence[PassageEntry], model: int | None) -> None:
+    words, packed = pack([entry.weights for entry in entries], first)
+    await tx.run(TAKE, shard=shard, taken=len(entries))
+    await tx.run(APPEND, shard=shard, terms=words, postings=packed)
+    await tx.run(
+        ADD,
+        scope=entries[0].scope,
+        kind=entries[0].kind,
+        shard=shard,
+        first=first,
+        model=model,
+        sources=[entry.source for entry in entries],
+        groups=[entry.group for entry in entries],
+        texts=[entry.text for entry in entries],
+        titles=[entry.title for entry in entries],
+        contexts=[entry.context for entry in entries],
+        ats=[entry.at for entry in entries],
+        facts=[entry.facts for entry in entries],
+        threads=[entry.thread for entry in entries],
+        positions=[entry.position for entry in entries],
+        terms=[msgspec.json.encode(list(entry.weights)).decode() for entry in entries],
+        vectors=[entry.vector for entry in entries],
+    )
+
+
+async def other_models(db: Database, model: int) -> list[int]:
+    return [row["id"] for row in await db.rows(OTHER_MODELS, model=model)]
+
+
+async def lacking(db: Database, model: int | None, *, after: int, limit: int) -> Sequence[asyncpg.Record]:
+    """A page of the passages with vectors of this model; None: of those without."""
+    if model is None:
+        return await db.rows(LACKING.format(model="model IS NULL"), after=after, limit=limit)
+    return await db.rows(LACKING.format(model="model = :model"), model=model, after=after, limit=limit)
+
+
+async def embed(db: Database, rows: Sequence[asyncpg.Record], vectors: Sequence[bytes], model: int) -> None:
+    """Gives passages these vectors; processes that have cached their shards read them again."""
+    values = {
+        "ids": [row["id"] for row in rows],
+        "shards": [row["shard"] for row in rows],
+        "slots": [row["slot"] for row in rows],
+    }
+
+    async def write(tx: Transaction) -> None:
+        await _alone(tx, {row["kind"] for row in rows})
+        await tx.run(EMBED, **values, vectors=list(vectors), model=model)
+        await tx.run(REVISE, shards=values["shards"])
+
+    await db.together(write)
+
+
+async def outdated(db: Database, recipe: int) -> Sequence[asyncpg.Record]:
+    """Shards that other code has made, and those with many slots whose passages are gone."""
+    return await db.rows(OUTDATED, recipe=recipe)
+
+
+async def move(
+    tx: Transaction, shard: asyncpg.Record, weigh: Callable[[asyncpg.Record], Mapping[str, float]], *, recipe: int
+) -> bool:
+    """Moves some passages of a shard to a new place, with terms weighed again; False where none were left."""
+    await _alone(tx, [shard["kind"]])
+    rows = await tx.rows(IN_SHARD, shard=shard["id"], limit=MOVED_AT_ONCE)
+    await _leave(tx, rows)
+    for model in sorted({row["model"] for row in rows}, key=lambda model: model or 0):
+        entries = [_entry(row, weigh(row)) for row in rows if row["model"] == model]
+        await _add(tx, shard["scope"], shard["kind"], entries, model=model, recipe=recipe)
+    return bool(rows)
+
+
+def _entry(row: asyncpg.Record, weights: Mapping[str, float]) -> PassageEntry:
+    same = {name: row[name] for name in _SAME}
+    return PassageEntry(**same, facts=row["facts_text"], weights=weights)
+
+
+async def _alone(tx: Executor, kinds: Iterable[str]) -> None:
+    """Waits for all who write passages of these kinds, and lets others wait until the end of the transaction."""
+    for kind in sorted(kinds):
+        await tx.run("SELECT pg_advisory_xact_lock(:family, :key)", family=WRITING, key=_key(kind))
+
+
+async def remove(
+    tx: Executor,
+    kind: str,
+    *,
+    scope: str | None = None,
+    groups: Sequence[str] | None = None,
+    sources: Sequence[str] | None = None,
+) -> int:
+    """Deletes the passages of a kind that all these conditions name, inside a transaction; returns how many."""
+    # Whoever is writing has either finished, and its passages are deleted here, or writes after this transaction.
+    await _alone(tx, [kind])
+    wanted: dict[str, tuple[str, object]] = {"kind": ("p.kind = :kind", kind)}
+    if scope is not None:
+        wanted["scope"] = ("p.scope = :scope", scope)
+    if groups is not None:
+        wanted["groups"] = ('p."group" = ANY(:groups::text[])', list(groups))
+    if sources is not None:
+        wanted["sources"] = ("p.source = ANY(:sources::text[])", list(sources))
+    where = " AND ".join(condition for condition, _ in wanted.values())
+    gone = await tx.rows(REMOVE.format(where=where), **{name: value for name, (_, value) in wanted.items()})
+    await _leave(tx, gone)
+    return len(gone)
+
+
+async def _leave(tx: Executor, rows: Iterable[asyncpg.Record]) -> None:
+    """Takes the postings of passages out of their shards, with terms that nothing else there has."""
+    by_shard: dict[int, list[asyncpg.Record]] = {}
+    for row in rows:
+        by_shard.setdefault(row["shard"], []).append(row)
+    for shard, gone in sorted(by_shard.items()):
+        is_empty = await tx.value(LEFT, shard=shard, gone=len(gone))
+        if is_empty:
+            for sql in EMPTY:
+                await tx.run(sql, shard=shard)
+        else:
+            await _clear(tx, shard, gone)
+
+
+async def _clear(tx: Executor, shard: int, gone: Sequence[asyncpg.Record]) -> None:
+    slots = np.array([row["slot"] for row in gone])
+    terms = sorted({term for row in gone for term in row["terms"]})
+    kept: dict[str, bytes] = {}
+    for row in await tx.rows(POSTINGS, shard=shard, terms=terms):
+        before = np.frombuffer(row["postings"], POSTING)
+        kept[row["term"]] = before[~np.isin(before["slot"], slots)].tobytes()
+    left = {term: postings for term, postings in kept.items() if postings}
+    await tx.run(KEEP, shard=shard, terms=list(left), postings=list(left.values()))
+    await tx.run(DROP, shard=shard, terms=[term for term, postings in kept.items() if not postings])
+    # The numbers of slots, and no word: a process that has cached their vectors leaves them out.
+    await tx.run(APPEND, shard=shard, terms=[GONE], postings=[slots.astype(">i2").tobytes()])
+
+
+def _key(*names: str) -> int:
+    """The key of an advisory lock; two names with one key wait for each other in vain, and nothing else."""
+    return zlib.crc32("\0".join(names).encode()) - 2**31
