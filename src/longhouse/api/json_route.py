@@ -54,6 +54,7 @@ class JsonRoute(APIRoute):
     """A route whose first dependency is a guard; unknown query parameters are ignored."""
 
     is_strict = False
+    reads_body = False
 
     def get_route_handler(self) -> Handler:
         answer = super().get_route_handler()
@@ -69,7 +70,7 @@ class JsonRoute(APIRoute):
             if self.body_field is not None:
                 body = await wire.read_body(request)
                 request = DecodedRequest(request, body, wire.decode(body))
-            elif self.is_strict and request.method != "GET":
+            elif self.is_strict and not self.reads_body and request.method != "GET":
                 await wire.refuse_body(request)
             return await answer(request)
 
@@ -82,13 +83,23 @@ class StrictRoute(JsonRoute):
     is_strict = True
 
 
+class UploadRoute(StrictRoute):
+    """A route of our own whose body is a file, which it reads by itself."""
+
+    reads_body = True
+
+
 def _check_query(request: Request, known: Sequence[str]) -> None:
-    for name, value in request.query_params.items():
+    seen = set[str]()
+    for name, value in request.query_params.multi_items():
         if name not in known:
             here = f"; known: {', '.join(known)}" if known else ""
             raise CallerError(f"There is no query parameter {name[:64]!r} here{here}.", param=name[:64])
         if "\x00" in value:
             raise CallerError(f"{name} contains a NUL character.", param=name)
+        if name in seen:
+            raise CallerError(f"The query parameter {name} is given twice; name it once.", param=name)
+        seen.add(name)
 
 
 def _names(kind: Any) -> list[str]:
@@ -97,8 +108,10 @@ def _names(kind: Any) -> list[str]:
     return [info.alias or name for name, info in kind.model_fields.items()] if is_model else []
 
 
-def strict_router(tag: str, guard: auth.Guard, *, prefix: str = "") -> APIRouter:
+def strict_router(
+    tag: str, guard: auth.Guard, *, prefix: str = "", route_class: type[StrictRoute] = StrictRoute
+) -> APIRouter:
     """A router for our own routes, all with the same guard."""
     return APIRouter(
-        prefix=prefix, tags=[tag], dependencies=[Depends(guard)], route_class=StrictRoute, responses=REFUSED
+        prefix=prefix, tags=[tag], dependencies=[Depends(guard)], route_class=route_class, responses=REFUSED
     )

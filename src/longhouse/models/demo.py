@@ -18,12 +18,32 @@ HOW_TO: Final = (
 )
 
 
+DOCUMENT: Final = "longhouse"
+"""The document that comes with Longhouse."""
+
+
+class _Found(msgspec.Struct):
+    """A result of `smart_search`."""
+
+    content: str
+    source: str
+    page: int
+
+
 def scene(body: Body) -> Say:
-    """Asks one question, calls one tool and answers, in the format that the request asks for."""
+    """The next reply of the scene that is played for this agent."""
+    system = text_of(body.messages[0].content or "")
     if b"agent_analytic" in b"".join(bytes(tool) for tool in body.tools):
         return _master(body.messages)
-    if "You work for another agent" in text_of(body.messages[0].content or ""):
+    if "You work for another agent" in system:
         return _analytic(body.messages)
+    if "You answer questions from documents" in system:
+        return _reader(system, body.messages)
+    return _researcher(body)
+
+
+def _researcher(body: Body) -> Say:
+    """Asks one question, calls one tool and answers, in the format that the request asks for."""
     turn = _this_turn(body.messages)
     calls = [one for message in turn if isinstance(message, Assistant) for one in message.tool_calls]
     used = {one.function.name: one.id for one in calls}
@@ -64,6 +84,36 @@ def _analytic(messages: Sequence[Message]) -> Say:
     remembered = [task.removeprefix("Remember what the user said: ") for task in tasks if task != RECALL]
     answer = "; ".join(remembered) + "." if tasks[-1] == RECALL else f"I will remember: {remembered[-1]}."
     return call("finalanswertool", answer=answer, status="completed")
+
+
+def _reader(system: str, messages: Sequence[Message]) -> Say:
+    """Looks for the user's text in the document that comes with Longhouse, reads the page, and quotes it.
+
+    It obeys the hint in its prompt: an outline that is in its memory is not asked for again.
+    """
+    turn = _this_turn(messages)
+    asked = next((text_of(message.content) for message in turn if isinstance(message, User)), "")
+    calls = [one for message in turn if isinstance(message, Assistant) for one in message.tool_calls]
+    names = {one.id: one.function.name for one in calls}
+    results = {names.get(one.tool_call_id, ""): one.content for one in turn if isinstance(one, ToolResult)}
+    if "get_toc" not in results and "get_toc()" not in system:
+        return call("get_toc", reg_id=DOCUMENT)
+    if "smart_search" not in results:
+        return call("smart_search", query=asked, reg_id=DOCUMENT, limit=3)
+    best = _first_found(results["smart_search"])
+    if best and "read_page_range" not in results:
+        return call("read_page_range", reg_id=DOCUMENT, start_page=best.page, end_page=best.page)
+    says = f"{best.source} says: {best.content}" if best else f"The document {DOCUMENT} says nothing about it."
+    answer = f"I am the demo model of Longhouse and follow a script. You asked: {asked!r}. {says}\n\n{HOW_TO}"
+    return call("finalanswertool", answer=answer, status="completed")
+
+
+def _first_found(results: str) -> _Found | None:
+    """The best result of a search; None for no result, and for an error."""
+    try:
+        return next(iter(msgspec.json.decode(results, type=list[_Found])), None)
+    except msgspec.DecodeError:
+        return None
 
 
 def _choice(turn: Sequence[Message], used: dict[str, str], offered: list[str]) -> tuple[str, dict[str, Any]]:

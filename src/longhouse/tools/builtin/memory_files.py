@@ -15,7 +15,7 @@ from longhouse.tools.context import ToolContext
 
 _PATH: Final = f"A path inside {ROOT}, such as people/ann.md"
 
-_WHY: Final[dict[Verdict, str]] = {
+REASONS: Final[dict[Verdict, str]] = {
     "missing": "there is no {path}",
     "exists": "{path} is there already; change it with updatefiletool, or delete it first",
     "is_file": "{path} is a file",
@@ -171,16 +171,12 @@ MEMORY_TOOLS: Final = (
 
 def scope_of(context: ToolContext) -> Scope:
     """The owner and scope of the files. Without API keys, the owner is the user of requests that name none."""
-    owner, user, conversation = context.owner, context.user, context.conversation_id
-    match context.memory_scope:
-        case "owner":
-            return memory_files.of_owner(owner)
-        case "agent":
-            return memory_files.of_agent(owner, user, context.agent, conversation)
-        case "conversation":
-            return memory_files.of_conversation(owner, user, conversation)
-        case unknown:
-            raise MemoryRefused(f"no memory is set up here: {unknown!r} is not a scope")
+    try:
+        return memory_files.scope_for(
+            context.memory_scope, context.owner, context.user, context.agent, context.conversation_id
+        )
+    except ValueError as error:
+        raise MemoryRefused(f"no memory is set up here: {error}") from None
 
 
 def _below_root(path: str) -> str:
@@ -193,7 +189,7 @@ def _below_root(path: str) -> str:
 def _done(verdict: Verdict, path: str) -> str:
     if verdict in ("done", "repeated"):
         return "True"
-    raise MemoryRefused(_WHY[verdict].format(path=path or ROOT))
+    raise MemoryRefused(REASONS[verdict].format(path=path or ROOT))
 
 
 def _text(found: File | None, path: str) -> str:

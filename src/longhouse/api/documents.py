@@ -1,0 +1,271 @@
+"""Document routes: upload, list, show with the table of contents, delete."""
+
+import re
+import tempfile
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO, Final
+from urllib.parse import unquote
+
+from fastapi import Query, Request, Response
+from pydantic import Field
+from starlette.datastructures import UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import ClientDisconnect
+
+from longhouse.api import auth, pagination, wire
+from longhouse.api.auth import Caller
+from longhouse.api.json_route import UploadRoute, of_app, strict_router
+from longhouse.api.pagination import Omittable, YesOrNo
+from longhouse.errors import CallerError
+from longhouse.memory.documents import outline
+from longhouse.memory.documents.library import DEEPEST, DocumentLibrary, is_reg_id
+from longhouse.memory.documents.parsed import DocumentError
+from longhouse.store import documents
+from longhouse.store.documents import Document, UnknownDocument
+
+AROUND: Final = 64 * 1024
+"""Bytes of a multipart body besides the file."""
+BLOCK: Final = 1024 * 1024
+_QUOTED: Final = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_EXTENDED: Final = re.compile(rb";\s*filename\*\s*=\s*utf-8'[^';]*'([\w!#$&+.^`|~%-]+)", re.IGNORECASE)
+
+UPLOAD: Final = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "properties": {
+                        "file": {"type": "string", "format": "binary"},
+                        "reg_id": {
+                            "type": "string",
+                            "description": "Its name here; by default made of the file's name",
+                        },
+                    },
+                    "required": ["file"],
+                }
+            },
+            "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
+        },
+    }
+}
+
+
+class Whose(wire.StrictModel):
+    shared: YesOrNo = Field("false", description="The document that all owners see; needs an admin key")
+
+    def owner(self, caller: Caller) -> str | None:
+        """Whose document is meant; None: everybody's."""
+        if self.shared == "false":
+            return caller.owner
+        if caller.role != "admin":
+            raise CallerError("Shared documents need an admin key.", status=403, code="insufficient_permissions")
+        return None
+
+
+class UploadQuery(Whose):
+    filename: Omittable[str] = Field(
+        None, max_length=255, description="The file's name, if the body is the file itself"
+    )
+    reg_id: Omittable[str] = Field(None, max_length=64, description="Its name here; by default made of the file's name")
+
+
+Library = Annotated[DocumentLibrary, of_app("documents")]
+
+router = strict_router("Documents", auth.user)
+uploads = strict_router("Documents", auth.user, route_class=UploadRoute)
+
+
+@uploads.post("/v1/documents", status_code=201, openapi_extra=UPLOAD)
+async def add_document(
+    request: Request, caller: auth.User, library: Library, asked: Annotated[UploadQuery, Query()]
+) -> Response:
+    """Adds a file, as `multipart/form-data` or as the body itself; a changed file becomes a new version.
+
+    Markdown, HTML, PDF, DOCX and plain text are read. The same bytes again change nothing, and are answered with 200.
+    """
+    owner = asked.owner(caller)
+    with library.queue.place(owner):
+        async with _received(request, asked, library.max_bytes) as file:
+            try:
+                added = await library.add(file.path, file.name, owner=owner, reg_id=file.reg_id, by=caller.publisher)
+            except DocumentError as error:
+                code = error.code or "invalid_document"
+                raise CallerError(str(error), status=error.status, code=code, param="file") from None
+    body = {**described(added.document), "change": added.change}
+    return wire.Json(body, status_code=200 if added.change == "unchanged" else 201)
+
+
+@router.get("/v1/documents")
+async def list_documents(caller: auth.User, library: Library, asked: Annotated[pagination.Paged, Query()]) -> Response:
+    """Your documents and the shared ones, those that changed last first."""
+    await library.ship()
+    found = await documents.page(library.db, caller.owner, before=asked.before, limit=asked.fetched)
+    rows, following = asked.cut(found, lambda row: pagination.cursor(row.changed_at, row.reg_id))
+    return wire.Json(pagination.page([described(row) for row in rows], following))
+
+
+@router.get("/v1/documents/{reg_id}")
+async def get_document(caller: auth.User, library: Library, reg_id: str) -> Response:
+    """One document, with its table of contents and its versions."""
+    document = await _found(library, caller, reg_id)
+    sections = await library.outline(document)
+    versions = [asdict(version) for version in await documents.versions(library.db, document)]
+    return wire.Json({**described(document), "toc": outline.tree(sections, DEEPEST), "versions": versions})
+
+
+@router.delete("/v1/documents/{reg_id}")
+async def delete_document(
+    caller: auth.User, library: Library, reg_id: str, asked: Annotated[Whose, Query()]
+) -> Response:
+    """Deletes a document of yours with all its versions, its pages and its passages in the index.
+
+    What agents have read of it stays where they read it: in the journals of their sessions and in the ledger's records
+    of these calls, until those are deleted.
+    """
+    owner = asked.owner(caller)
+    if not is_reg_id(reg_id) or not await library.remove(owner, reg_id):
+        if owner is not None and (await _found(library, caller, reg_id)).owner is None:
+            raise CallerError(
+                "This document is shared: an admin key deletes it with ?shared=true.",
+                status=403,
+                code="shared_document",
+            )
+        raise _missing()
+    return wire.Json({"reg_id": reg_id, "object": "document.deleted", "deleted": True})
+
+
+def described(document: Document) -> dict[str, Any]:
+    return {
+        "object": "document",
+        "reg_id": document.reg_id,
+        "title": document.title,
+        "shared": document.owner is None,
+        "version": document.version,
+        "filename": document.filename,
+        "format": document.format,
+        "size": document.size,
+        "digest": document.digest,
+        "pages": document.pages,
+        "chunks": document.chunks,
+        "added_by": document.added_by,
+        "created_at": document.added_at,
+        "changed_at": document.changed_at,
+    }
+
+
+async def _found(library: DocumentLibrary, caller: Caller, reg_id: str) -> Document:
+    """The document that the caller sees; a document of another owner is not found."""
+    try:
+        if is_reg_id(reg_id):
+            return await library.find(caller.owner, reg_id)
+    except UnknownDocument:
+        pass
+    raise _missing()
+
+
+def _missing() -> CallerError:
+    return wire.not_found("There is no such document.", code="document_not_found")
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A file that was uploaded, on disk."""
+
+    path: Path
+    name: str
+    reg_id: str
+
+
+@asynccontextmanager
+async def _received(request: Request, asked: UploadQuery, max_bytes: int) -> AsyncIterator[Received]:
+    """Writes the upload to a file as it arrives: its size in memory does not depend on the file's."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    with tempfile.TemporaryDirectory(prefix="longhouse-upload-") as folder:
+        path = Path(folder) / "upload"
+        if kind == "multipart/form-data":
+            yield await _from_form(request, asked, path, max_bytes)
+            return
+        if not asked.filename:
+            raise CallerError(
+                "Send the file as multipart/form-data in the field 'file', or as the body with ?filename=.",
+                param="filename",
+            )
+        with _writing(path) as file:
+            async for block in _bounded(request, max_bytes):
+                file.write(block)
+        yield Received(path, _base_name(asked.filename), asked.reg_id or "")
+
+
+async def _from_form(request: Request, asked: UploadQuery, path: Path, max_bytes: int) -> Received:
+    parser = _FormParser(
+        request.headers, _bounded(request, max_bytes + AROUND), max_files=1, max_fields=4, max_part_size=AROUND
+    )
+    try:
+        form = await parser.parse()
+    except MultiPartException as error:
+        raise CallerError(f"The form cannot be read: {error.message.rstrip('.')}.", param="file") from None
+    try:
+        file, reg_id = form.get("file"), form.get("reg_id", "")
+        unknown = [name for name in form if name not in ("file", "reg_id")]
+        if unknown:
+            raise CallerError(
+                f"There is no field {unknown[0][:64]!r} here; known: file, reg_id.", param=unknown[0][:64]
+            )
+        if not isinstance(file, UploadFile) or not isinstance(reg_id, str):
+            raise CallerError("Send the file in the field 'file', with its file name.", param="file")
+        with _writing(path) as copy:
+            while block := await file.read(BLOCK):
+                copy.write(block)
+        # Many clients send names of other scripts with percent signs, as in addresses.
+        name = _base_name(asked.filename or unquote(file.filename or ""))
+        return Received(path, name, asked.reg_id or reg_id)
+    finally:
+        # All of them: a form that ends in the middle of a file does not show that file.
+        for spooled in parser._files_to_close_on_error:
+            spooled.close()
+
+
+class _FormParser(MultiPartParser):
+    """Takes names of the form `filename*=UTF-8''…` too: standards forbid it in forms, and some clients send it."""
+
+    def on_headers_finished(self) -> None:
+        part = self._current_part
+        if part.content_disposition and (found := _EXTENDED.search(_QUOTED.sub(b'""', part.content_disposition))):
+            # It comes last, and so counts more than a name in plain letters; `_from_form` decodes it.
+            part.content_disposition += b'; filename="%s"' % found[1]
+        super().on_headers_finished()
+
+
+async def _bounded(request: Request, most: int) -> AsyncGenerator[bytes, None]:
+    """The blocks of a body; refuses one that is too long, before it is read if its length is announced."""
+    too_long = CallerError(
+        f"The file is longer than {most} bytes; split it.", status=413, code="request_too_large", param="file"
+    )
+    length, size = request.headers.get("content-length", ""), 0
+    if length.isdecimal() and int(length) > most:
+        raise too_long
+    try:
+        async for block in request.stream():
+            size += len(block)
+            if size > most:
+                raise too_long
+            yield block
+    except ClientDisconnect:
+        raise CallerError("The body ended before its announced length.") from None
+
+
+def _writing(path: Path) -> BinaryIO:
+    return path.open("wb")
+
+
+def _base_name(filename: str) -> str:
+    """The name alone: what some clients send before it is of no use here."""
+    name = filename.replace("\\", "/").rpartition("/")[2]
+    if not name or not name.isprintable() or len(name) > 255:
+        raise CallerError("The file has no name that can be used; send one such as report.pdf.", param="filename")
+    return name

@@ -1,0 +1,176 @@
+"""Reads a file in a process of its own, within limits: the server never runs a parser on what people send."""
+
+import asyncio
+import io
+import json
+import os
+import signal
+import stat
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Final
+from weakref import WeakKeyDictionary
+
+import structlog
+
+from longhouse.memory.documents import frames
+from longhouse.memory.documents.parsed import Block, DocumentError, ParsedDocument, ParseLimits, Unreadable
+
+log = structlog.get_logger(__name__)
+
+AT_ONCE: Final = 2
+"""Processes that read files, in one server: each may take its whole memory."""
+WORKER: Final = "longhouse.memory.documents.worker"
+_DEFAULTS: Final = ParseLimits()
+_TOO_LONG: Final = frozenset({-signal.SIGXCPU, -signal.SIGALRM})
+# What a Python outside the usual places needs to start; secrets of the server stay here.
+_KEPT_VARIABLES: Final = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+
+_slots: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+
+
+async def parse(content: bytes | Path, name: str, *, limits: ParseLimits = _DEFAULTS) -> ParsedDocument:
+    """The pages, blocks and outline of a file; `DocumentError` if it cannot be read or costs too much.
+
+    `name` is what errors call the file, and its end may tell the format.
+    """
+    slot = _slots.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(AT_ONCE))
+    try:
+        async with slot:
+            source = await asyncio.to_thread(_opened, content, limits)
+            with source:
+                return await _parse(source, name, limits)
+    except Unreadable as error:
+        raise DocumentError(f"{shown(name)} {error}.", code="invalid_document", param="file") from error
+
+
+def shown(name: str) -> str:
+    """A name on one line of a message, whatever it holds."""
+    return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in name)[-200:] or "The file"
+
+
+def _opened(content: bytes | Path, limits: ParseLimits) -> IO[bytes]:
+    if isinstance(content, Path):
+        return _file(content, limits)
+    _check_size(len(content), limits)
+    source = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
+    source.write(content)
+    source.seek(0)
+    return source
+
+
+def _file(path: Path, limits: ParseLimits) -> IO[bytes]:
+    try:
+        # Without O_NONBLOCK, opening a pipe waits for its writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError) as error:
+        raise Unreadable(f"cannot be opened: {getattr(error, 'strerror', None) or error}") from error
+    state = os.fstat(descriptor)
+    try:
+        # Reading from a pipe or a device might never end.
+        if not stat.S_ISREG(state.st_mode):
+            raise Unreadable("is not a regular file: a folder, a pipe or a device cannot be added")
+        _check_size(state.st_size, limits)
+    except Unreadable:
+        os.close(descriptor)
+        raise
+    return io.FileIO(descriptor)
+
+
+def _check_size(size: int, limits: ParseLimits) -> None:
+    if size > limits.file_bytes:
+        raise Unreadable(f"has {_amount(size)}, and a document may have {_amount(limits.file_bytes)}: split it")
+
+
+def _amount(size: int) -> str:
+    return f"{size:,} bytes" if size < 100_000 else f"{size / 1e6:,.1f} MB"
+
+
+async def _parse(source: IO[bytes], name: str, limits: ParseLimits) -> ParsedDocument:
+    with tempfile.TemporaryFile() as complaints:
+        try:
+            async with asyncio.timeout(limits.wall_seconds), _reader(source, name, limits, complaints) as process:
+                document = await _received(process, limits)
+                status = await process.wait()
+        except TimeoutError:
+            raise Unreadable(_too_long(limits.wall_seconds)) from None
+        if document:
+            return document
+        complaints.seek(-min(complaints.seek(0, os.SEEK_END), 2_000), os.SEEK_END)
+        last = complaints.read().decode(errors="replace").strip().rpartition("\n")[2]
+        message = "a document cannot be read"
+        log.warning("document_parser_failed", message=message, document=shown(name), status=status, reason=last)
+        raise Unreadable(_too_long(limits.cpu_seconds) if status in _TOO_LONG else _crashed(limits))
+
+
+def _too_long(seconds: int) -> str:
+    return f"takes more than {seconds} seconds to read: split it, or save it in a simpler form"
+
+
+def _crashed(limits: ParseLimits) -> str:
+    return f"cannot be read: it is damaged, or needs more than {limits.memory_bytes // 1_000_000} MB of memory"
+
+
+@asynccontextmanager
+async def _reader(
+    source: IO[bytes], name: str, limits: ParseLimits, complaints: IO[bytes]
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """The process that reads the file; it has ended when the block ends."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", WORKER, json.dumps({"name": name, "limits": asdict(limits)})),
+        env=_environment(),
+        cwd="/",
+        stdin=source,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=complaints,
+        start_new_session=True,
+    )
+    assert process.stdout
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        # A process counts as ended when its output was read to the end.
+        while await process.stdout.read(1 << 20):
+            pass
+        await process.wait()
+
+
+def _environment() -> Mapping[str, str]:
+    kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
+    return kept | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONUTF8": "1"}
+
+
+async def _received(process: asyncio.subprocess.Process, limits: ParseLimits) -> ParsedDocument | None:
+    """The document, frame by frame, so that other requests are served in between; None if its end never came."""
+    assert process.stdout
+    blocks: list[Block] = []
+    # What is around the texts: names of fields, pages, levels.
+    left = 3 * limits.output_bytes
+    while True:
+        try:
+            size = int.from_bytes(await process.stdout.readexactly(frames.HEADER), "big")
+            left -= size
+            if left < 0:
+                raise Unreadable(f"holds more than {limits.output_bytes // 1_000_000} MB of text: split it")
+            frame = frames.decoded(await process.stdout.readexactly(size))
+        except asyncio.IncompleteReadError:
+            return None
+        match frame:
+            case frames.Blocks():
+                blocks += frame.blocks
+            case frames.Refused():
+                raise Unreadable(frame.reason)
+            case frames.End():
+                return ParsedDocument(
+                    title=frame.title,
+                    format=frame.format,
+                    pages=frame.pages,
+                    blocks=tuple(blocks),
+                    outline=frame.outline,
+                )

@@ -1,0 +1,81 @@
+"""The process that reads one file: from standard input to frames on standard output, within limits."""
+
+import ctypes
+import importlib
+import json
+import resource
+import signal
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Final, Protocol, cast
+
+from longhouse.memory.documents import detect, draft, frames
+from longhouse.memory.documents.parsed import Format, ParsedDocument, ParseLimits, Unreadable
+
+_COMPLAINTS: Final = 1_000_000
+"""Bytes this process may write to a file: there is one, for its errors."""
+_HEAD: Final = 4_096
+_PR_SET_PDEATHSIG: Final = 1
+_PARSERS: Final[Mapping[Format, str]] = {
+    "markdown": "longhouse.memory.documents.markdown",
+    "html": "longhouse.memory.documents.html",
+    "pdf": "longhouse.memory.documents.pdf",
+    "docx": "longhouse.memory.documents.docx",
+    "text": "longhouse.memory.documents.text",
+}
+
+
+class Parser(Protocol):
+    """A module that reads one format."""
+
+    def read(self, content: bytes, limits: ParseLimits) -> draft.Draft: ...
+
+
+def main() -> None:
+    """Says the document, or why there is none. Whatever else a parser raises ends this process: the file is damaged."""
+    job = json.loads(sys.argv[1])
+    limits = ParseLimits(**job["limits"])
+    confine(limits)
+    try:
+        sent = list(frames.of(document_of(sys.stdin.buffer.read(limits.file_bytes + 1), job["name"], limits)))
+    except Unreadable as error:
+        sent = [frames.encoded(frames.Refused(str(error)))]
+    except MemoryError:
+        mega = limits.memory_bytes // 1_000_000
+        sent = [frames.encoded(frames.Refused(f"needs more than {mega} MB of memory to read: split it"))]
+    except RecursionError:
+        sent = [frames.encoded(frames.Refused("cannot be read: it is nested too deeply"))]
+    for frame in sent:
+        sys.stdout.buffer.write(frame)
+    sys.stdout.buffer.flush()
+
+
+def document_of(content: bytes, name: str, limits: ParseLimits) -> ParsedDocument:
+    """The document that these bytes are."""
+    kind = detect.format_of(content[:_HEAD], name)
+    parser = cast("Parser", importlib.import_module(_PARSERS[kind]))
+    return draft.finish(parser.read(content, limits), name, kind, limits)
+
+
+def confine(limits: ParseLimits) -> None:
+    """Limits of this process; it ends with the server, and on systems without such a signal by its own timer."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.alarm(limits.wall_seconds + 1)
+    # The soft limit says SIGXCPU, which tells the server why; the hard one only kills.
+    _limit(resource.RLIMIT_CPU, limits.cpu_seconds, limits.cpu_seconds + 1)
+    _limit(resource.RLIMIT_AS, limits.memory_bytes)
+    _limit(resource.RLIMIT_FSIZE, _COMPLAINTS)
+    _limit(resource.RLIMIT_CORE, 0)
+    _limit(resource.RLIMIT_NPROC, 0)
+
+
+def _limit(what: int, most: int, hard: int | None = None) -> None:
+    # A system that does not know a limit, or has a stricter one, says ValueError.
+    with suppress(ValueError):
+        resource.setrlimit(what, (most, hard or most))
+
+
+if __name__ == "__main__":
+    main()
