@@ -67,6 +67,19 @@ def test_only_less_care_than_the_class_takes_is_refused(
     assert (found[0] if found else None) == field
 
 
+def test_only_a_tool_that_reads_is_remembered() -> None:
+    reads = replace(MILD, remembers="page")
+    assert described().bound_to(reads).remembers == "page"
+    assert described(remembers="search").bound_to(reads).remembers == "search"
+    assert described(effect="once").bound_to(reads).remembers == ""
+    assert described(remembers="page").weakened(reads) is None
+    found = described(remembers="page").weakened(OWN)
+    assert found
+    assert found[0] == "remembers"
+    remote = replace(described(remembers="page"), runtime_binding=RuntimeBinding(remote_endpoint="https://example.com"))
+    assert (remote.tool.remembers, replace(remote, effect="read").tool.remembers) == ("", "page")
+
+
 def test_a_class_that_nobody_has_looked_at_may_ask_for_anything() -> None:
     for said in (described(), described(effect="read", needs_approval=False)):
         assert (said.tool.effect, said.tool.needs_approval) == ("once", True)

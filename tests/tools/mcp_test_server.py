@@ -58,13 +58,13 @@ class Wire:
 server.add_middleware(Notes())
 
 
-@server.tool(annotations={"readOnlyHint": True})
+@server.tool(annotations={"readOnlyHint": True}, meta={"longhouse/remembers": "page"})
 def add(a: int, b: int = 1) -> int:
     """Add two numbers."""
     return a + b
 
 
-@server.tool(annotations={"idempotentHint": True})
+@server.tool(annotations={"idempotentHint": True}, meta={"longhouse/remembers": "page"})
 def put(name: str) -> dict[str, Any]:
     """Put something somewhere."""
     return {"name": name, "kept": True}

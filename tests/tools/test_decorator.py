@@ -122,6 +122,13 @@ def test_what_cannot_be_a_tool_is_refused_where_it_is_defined() -> None:
         with pytest.raises(SetupError, match=why):
             tool(function)  # type: ignore[arg-type]
 
+    async def send(city: str) -> str:
+        return "x"
+
+    assert tool(name="look_again", remembers="page")(send).described().remembers == "page"
+    with pytest.raises(SetupError, match="effect 'once': only a tool with the effect read can be remembered"):
+        tool(effect="once", remembers="page")(send)
+
 
 async def test_the_example_of_the_docs_runs_as_written() -> None:
     page = (Path(__file__).parents[2] / "docs" / "tools.md").read_text("utf-8")

@@ -154,9 +154,9 @@ async def test_tools_are_listed_once_and_called_often(kind: str, notes: Path, lo
         assert add
         assert put
         assert send
-        assert (add.description, add.effect) == ("Add two numbers.", "read")
+        assert (add.description, add.effect, add.remembers) == ("Add two numbers.", "read", "page")
         assert add.schema["required"] == ["a"]
-        assert put.effect == "idempotent"
+        assert (put.effect, put.remembers) == ("idempotent", ""), "only what reads is remembered"
         assert send.effect == "once"
         sums = await asyncio.gather(*(tried.call("add", a=nth) for nth in range(10)))
         assert sums == [str(nth + 1) for nth in range(10)]

@@ -97,6 +97,8 @@ def delegation_of(
         trace=turn.trace,
         content=(task.text,),
         sender=session.agent,
+        # Always named: a sub-agent's session may belong to another user of the conversation.
+        user=session.user or "" if turn.user is None else turn.user,
         reply_to=ReplyTo(session=session.id, call=call),
         depth=turn.prompted.depth + 1,
         root=turn.prompted.root or session.id,

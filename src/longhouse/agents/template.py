@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 from longhouse.agents import conditions
 from longhouse.agents.tool import RiskLevel, ToolType
 from longhouse.agents.versioned import Owner, SecretName, Strict, Versioned
-from longhouse.journal.events import Cleanable, Limits
+from longhouse.journal.events import Cleanable, Collected, Limits
 
 SYSTEM_PROMPT: Final = """\
 You are a careful assistant that works step by step with tools.
@@ -199,13 +199,20 @@ class ResetPolicy(Strict):
     """The parts of a session that are reset at a new turn: those in `clean`, and those not in `keep`."""
 
     clean: tuple[Cleanable, ...] = ()
-    keep: tuple[Literal["conversation", "context", "artifacts", "long_term_memory"], ...] | None = None
-    """None: everything that is not cleaned. Long-term memory is always kept."""
+    keep: tuple[Cleanable | Literal["long_term_memory"], ...] | None = None
+    """None: everything that is not cleaned. Long-term memory is always kept; outlines in working memory are, unless
+    `clean` names it. To keep `working_memory` is to keep its chunks, the `query_context`, too."""
 
     @property
     def cleaned(self) -> tuple[Cleanable, ...]:
         parts: tuple[Cleanable, ...] = get_args(Cleanable)
-        return tuple(part for part in parts if part in self.clean or (self.keep is not None and part not in self.keep))
+        return tuple(part for part in parts if part in self.clean or not self._keeps(part))
+
+    def _keeps(self, part: Cleanable) -> bool:
+        # Templates of earlier releases list what they keep without naming working memory: they keep its outlines.
+        if self.keep is None or part in self.keep or part == "working_memory":
+            return True
+        return part == "query_context" and "working_memory" in self.keep
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +225,20 @@ class MemoryPolicy(Strict):
     """Maximum messages that the mirror keeps."""
     share_context: Annotated[int, Field(ge=0)] = 0
     """How many of the last messages with the user this agent shares with its sub-agents."""
+    enabled: bool = True
+    """Whether results of reading tools are remembered in the session: shown, and given again for the same call."""
+    max_chunks: Annotated[int, Field(ge=0, le=100)] | None = None
+    """Chunks of working memory that a request shows. None, here and below: as the settings say."""
+    min_relevance: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Less relevant chunks are not remembered."""
+    max_tokens: Annotated[int, Field(ge=0, le=100_000)] = 2000
+    """Estimated tokens of everything remembered that a request shows."""
+    recall: Annotated[int, Field(ge=0, le=50)] = 0
+    """Items from other conversations with the same person that each turn is shown."""
+    show: tuple[Annotated[str, Field(min_length=1, max_length=1000)], ...] = ()
+    """Memory files of the scope whose content every request shows."""
+    collect: tuple[Collected, ...] = get_args(Collected)
+    """What the ledger collects of the agent's turns."""
 
 
 @dataclass(frozen=True, slots=True)

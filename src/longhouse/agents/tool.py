@@ -15,6 +15,8 @@ from longhouse.journal.roles import Role
 
 ToolType = Literal["system", "aux", "domain", "meta"]
 RiskLevel = Literal["low", "medium", "high"]
+Remembers = Literal["", "outline", "search", "page"]
+"""What working memory keeps of a tool's results; empty: nothing."""
 
 _WIRE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _OTHER: Final = re.compile(r"[^A-Za-z0-9_-]")
@@ -47,6 +49,8 @@ class Tool:
     """Rate limit: calls per minute and owner."""
     role: Role = ""
     """Its role in a turn, recorded with its calls; the fields above control how a call is handled."""
+    remembers: Remembers = ""
+    """Only for tools that read: the same call is answered from memory."""
     agent: str | None = None
     """The template of the sub-agent that does the work; the call stays open until that agent has answered."""
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, Field
 
-from longhouse.agents.tool import RiskLevel, Tool, ToolType
+from longhouse.agents.tool import Remembers, RiskLevel, Tool, ToolType
 from longhouse.agents.versioned import Owner, SecretName, Strict, Versioned
 from longhouse.journal.events import Effect
 from longhouse.journal.roles import role_of
@@ -23,6 +23,10 @@ DEFAULTS: Final[Mapping[str, Any]] = {
 """Defaults for fields that neither the descriptor nor a class sets."""
 UNSET: Final = "silent"
 """The key under which a stored descriptor lists the fields that it leaves to its class."""
+
+REMEMBERS_READS: Final = (
+    "only a tool with the effect read can be remembered: set effect to read, or leave remembers out"
+)
 
 _Tag = Annotated[str, Field(min_length=1, max_length=100)]
 
@@ -128,6 +132,8 @@ class ToolDescriptor(Versioned):
     max_output: Annotated[int, Field(ge=1, le=100_000_000)] | None = None
     needs_approval: bool | None = None
     approval_timeout: Annotated[float, Field(gt=0, le=31_536_000)] = 86_400.0
+    remembers: Remembers = ""
+    """What working memory keeps of its results; only for tools whose effect is `read`. Empty: the class's own value."""
     owner: Owner | None = None
     """The only owner who sees it; None: everybody."""
 
@@ -144,13 +150,17 @@ class ToolDescriptor(Versioned):
         left = {name: getattr(own, name) for name in DEFAULTS if getattr(self, name) is None}
         effect = max(self.effect or "read", own.effect or "read", key=EFFECTS.index)
         approval = bool(self.needs_approval or own.needs_approval)
-        return _tool_of(replace(self, **{**left, "effect": effect, "needs_approval": approval}))
+        remembers = (self.remembers or own.remembers) if effect == "read" else ""
+        set_now = {"effect": effect, "needs_approval": approval, "remembers": remembers}
+        return _tool_of(replace(self, **{**left, **set_now}))
 
     def weakened(self, own: "ToolDescriptor") -> tuple[str, str] | None:
         """The first field in which this is less strict than the class, with the error message, or None."""
         if self.effect and EFFECTS.index(self.effect) < EFFECTS.index(own.effect or "read"):
             problem = f"the class says {own.effect}, and a descriptor cannot make that {self.effect}; leave effect out"
             return "effect", problem
+        if self.remembers and own.effect != "read":
+            return "remembers", f"{REMEMBERS_READS}; the class says {own.effect}"
         if self.needs_approval is False and own.needs_approval:
             problem = "the class needs approval, and a descriptor cannot take that away; leave needs_approval out"
             return "needs_approval", problem
@@ -202,6 +212,7 @@ def _tool_of(descriptor: ToolDescriptor) -> Tool:
         per_minute=descriptor.security_policy.rate_limits.per_minute,
         agent=descriptor.runtime_binding.agent,
         role=role_of(descriptor.name),
+        remembers=descriptor.remembers if descriptor.effect == "read" else "",
     )
 
 

@@ -58,7 +58,7 @@ def compose(
 ) -> list[Message]:
     """System prompt, then the transcript; if it is too long, the oldest results and long arguments are left out."""
     lines = (f"{n}. {wire_names[tool.name]}: {tool.description}" for n, tool in enumerate(offered, start=1))
-    system = _system(turn, template, "\n".join(lines), extra_system)
+    system = _system(turn, template, "\n".join(lines), extra_system, session.recall)
     earlier, present = _split(session, template, wire_names)
     now = [message for entry in present for message in _messages(entry, template, wire_names)]
     whole, budget = [system, *earlier, *now], template.llm_policy.context_tokens
@@ -197,7 +197,7 @@ def _messages(entry: Entry, template: Template, names: dict[str, str]) -> Iterat
             assert_never(entry)
 
 
-def _system(turn: Turn, template: Template, available_tools: str, extra: str) -> System:
+def _system(turn: Turn, template: Template, available_tools: str, extra: str, recall: str) -> System:
     text = render(template.prompt_pack.system_prompt, current_date=turn.date, available_tools=available_tools)
     if turn.prompted.system and template.allow_client_system:
         text = f"{text}\n\n{turn.prompted.system}"
@@ -208,8 +208,11 @@ def _system(turn: Turn, template: Template, available_tools: str, extra: str) ->
     if extra:
         text = f"{text}\n\n{extra}"
     if turn.form and not template.prompt_pack.names_the_date:
-        # At the very end: the text before it is the same every day, which prompt caches need.
+        # At the end: the text before it is the same every day, which prompt caches need.
         text = f"{text}\n\nToday is {turn.date}.".lstrip()
+    if recall:
+        # Behind everything that stays the same from step to step.
+        text = f"{text}\n\n{recall}".lstrip()
     return System(content=text)
 
 

@@ -10,12 +10,17 @@ from longhouse.errors import UnknownShape
 from longhouse.journal.messages import Content, Message
 from longhouse.journal.roles import FORM, role_of
 
-Side = Literal["root", "sub"]
+Side = Literal["root", "sub", "external"]
+"""`external`: interactions that were added from outside; such a session is never run."""
 Effect = Literal["read", "idempotent", "once"]
 CallKind = Literal["tool", "agent", "ask"]
-Cleanable = Literal["conversation", "context", "artifacts"]
+Cleanable = Literal["conversation", "context", "artifacts", "query_context", "working_memory"]
+"""`query_context`: the chunks of working memory; `working_memory`: its outlines too."""
+Collected = Literal["user", "agent", "tool", "llm", "knowledge"]
+"""What takes part in an interaction of the ledger."""
 Decision = Literal["approve", "deny", "happened", "did_not_happen", "give_up"]
 """The decisions that a person can make on a call."""
+BY_MEMORY: Final = "memory"
 INTERRUPTED: Final = " (interrupted)"
 """Suffix of the name of a worker that interrupted a step itself and recorded it."""
 
@@ -99,6 +104,32 @@ class Selection(_Value, frozen=True, kw_only=True):
     """How many more were left out, beside those in `left_out`."""
 
 
+class NotedChunk(_Value, frozen=True, kw_only=True):
+    """A piece of text that working memory keeps."""
+
+    content: str
+    source: str
+    relevance_score: float
+    chunk_type: Literal["search_result", "page_content", "table"] = "search_result"
+    metadata: dict[str, Any] = {}
+    key: str = ""
+    """The key of the note that it came with; in a note itself empty."""
+
+
+class ExternalInteraction(_Value, frozen=True, kw_only=True):
+    """An interaction that was added from outside; its content is the text of the note."""
+
+    id: str
+    trace: str
+    source: str
+    source_type: Collected
+    target: str
+    target_type: Collected
+    type: Literal["input", "output"]
+    at: datetime
+    pair_id: str = ""
+
+
 class Output(_Value, frozen=True, kw_only=True, tag="Output"):
     content: str
 
@@ -135,6 +166,8 @@ class Prompted(_Fact, frozen=True, kw_only=True, tag="Prompted"):
     trace: str
     content: tuple[Content, ...]
     sender: str = "user"
+    user: str | None = None
+    """The user it is from, empty if the request names none; None: the user of the session. Sub-agents inherit it."""
     reply_to: ReplyTo | None = None
     prior: tuple[Message, ...] = ()
     system: str | None = None
@@ -179,6 +212,8 @@ class Started(_Fact, frozen=True, kw_only=True, tag="Started"):
     """The version of request composition, so that requests can be reproduced; 0: as in the first releases."""
     approve_in_chat: bool = False
     """Whether the session's user may decide on calls by a message in the chat."""
+    collect: tuple[Collected, ...] | None = None
+    """What the ledger collects of this turn; None: everything."""
 
 
 class Replied(_Fact, frozen=True, kw_only=True, tag="Replied"):
@@ -203,6 +238,7 @@ class Replied(_Fact, frozen=True, kw_only=True, tag="Replied"):
     selection: Selection | None = None
     """None: all permitted tools were offered."""
     recalled: tuple[str, ...] = ()
+    """Ids of the items from other conversations that the request showed."""
     digest: str = ""
     """The digest of the request as sent, to compare with a reproduced request."""
 
@@ -241,8 +277,11 @@ class Returned(_Fact, frozen=True, kw_only=True, tag="Returned"):
     call: str
     outcome: Outcome
     by: str = ""
+    """Who gave it, if not the tool; BY_MEMORY: working memory did, and the tool did not run."""
     chain: str = ""
     """As in `Prompted`: an answer to a question is part of the client's conversation."""
+    user: str | None = None
+    """As in `Prompted`, for an answer to a question; and for the result of a sub-agent whose question was answered."""
     writes: dict[str, Any] = {}
     """Values that the tool set in the context."""
     adds: dict[str, Any] = {}
@@ -284,10 +323,27 @@ class Spent(_Fact, frozen=True, kw_only=True, tag="Spent"):
 
 
 class Noted(_Fact, frozen=True, kw_only=True, tag="Noted"):
-    """A note that the agent keeps."""
+    """Something that the agent keeps: a note, the result of a reading call, or an interaction from outside."""
 
-    text: str
+    text: str = msgspec.field(default_factory=str)
+    """Always written, even if it is empty: earlier releases cannot read a note without it."""
     cites: tuple[int, ...] = ()
+    about: Literal["", "outline", "search", "page", "interaction", "outdated"] = ""
+    """Empty: a note of its own. A result of a call is noted with that call's `Returned`, after it; that what was read
+    has changed since is noted at the start of a turn."""
+    call: str = ""
+    tool: str = ""
+    """The tool of the call, name@version."""
+    key: str = ""
+    """Identifies calls that ask for the same: a digest of the tool and its arguments."""
+    revision: str = ""
+    """The state of what was read; a result of another state is not given again."""
+    subject: str = ""
+    """The document of an outline, or the id of an interaction."""
+    chapters: tuple[str, ...] = ()
+    chunks: tuple[NotedChunk, ...] = ()
+    interaction: ExternalInteraction | None = None
+    """In a session of side `external`: the interaction itself."""
 
 
 class Stored(_Fact, frozen=True, kw_only=True, tag="Stored"):
@@ -347,7 +403,7 @@ Event = (
     | Cancelled
 )
 
-OUTSIDE: Final = (Opened, Prompted, Returned, Decided, Cancelled)
+OUTSIDE: Final = (Opened, Prompted, Returned, Decided, Noted, Cancelled)
 """Events that API, parent sessions, approvers and operators may append; the lease holder's reply stays valid."""
 
 

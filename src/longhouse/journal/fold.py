@@ -7,7 +7,7 @@ from typing import Any, Final, assert_never
 from msgspec.structs import asdict, replace
 
 from longhouse.errors import UnknownShape
-from longhouse.journal import events
+from longhouse.journal import events, remembered
 from longhouse.journal.events import Event, Output, Recorded
 from longhouse.journal.json_text import value_of
 from longhouse.journal.session import (
@@ -23,7 +23,7 @@ from longhouse.journal.session import (
 )
 from longhouse.journal.transcript import ImportedMessages, PromptEntry, Step, Summary, Use
 
-FOLD_VERSION: Final = 13
+FOLD_VERSION: Final = 14
 """Stored with every snapshot; raise it when `fold` computes something else, and old snapshots are ignored."""
 
 
@@ -55,6 +55,7 @@ class _Builder:
         self.transcript = list(session.transcript)
         self.offered = list(session.offered)
         self.context = session.context
+        self.memory = session.memory
         self.iteration = session.iteration
         self.lost = session.lost
         self.head = session.head
@@ -69,6 +70,7 @@ class _Builder:
             transcript=tuple(self.transcript),
             offered=tuple(self.offered),
             context=self.context,
+            memory=self.memory,
             iteration=self.iteration,
             lost=self.lost,
             head=self.head,
@@ -111,7 +113,7 @@ class _Builder:
             case events.Spent():
                 self.turn = self.turn and _charged(self.turn, event.usage)
             case events.Noted():
-                self.base = replace(self.base, notes=(*self.base.notes, event.text))
+                self._note(event, seq)
             case events.Stored():
                 self.base = replace(self.base, files=(*self.base.files, Artifact(seq=seq, at=at, file=event)))
             case events.Resumed():
@@ -144,7 +146,11 @@ class _Builder:
             self.queue.append(Waiting(seq=seq, prompt=event))
             return
         self.transcript[-1] = replace(step, asides=(*step.asides, *event.content))
-        self.turn = replace(self.turn, chain=event.chain, reply_texts=())
+        self.turn = replace(self._joined(self.turn, event.user), chain=event.chain, reply_texts=())
+
+    def _joined(self, turn: Turn, user: str | None) -> Turn:
+        """The turn after a message of this user: one of another than the session's makes it that one's."""
+        return turn if self.base.is_own_user(user) else replace(turn, user=user)
 
     def _start(self, event: events.Started, seq: int, at: datetime) -> None:
         waiting = next((waiting for waiting in self.queue if waiting.seq == event.prompt), None)
@@ -164,7 +170,8 @@ class _Builder:
             PromptEntry(seq=seq, content=content, date=event.date, form=event.form) for content in prompt.content
         ]
         prompted = replace(prompt, prior=())
-        self.turn = Turn(**asdict(event), prompted=prompted, started_at=at, chain=prompt.chain)
+        self.turn = turn = Turn(**asdict(event), prompted=prompted, started_at=at, chain=prompt.chain, user=prompt.user)
+        self.memory = replace(self.memory, query=turn.task[: remembered.MAX_QUERY])
 
     def _clean(self, parts: tuple[events.Cleanable, ...]) -> None:
         if "conversation" in parts:
@@ -173,6 +180,7 @@ class _Builder:
             self.context = {}
         if "artifacts" in parts:
             self.base = replace(self.base, files=())
+        self.memory = remembered.cleaned(self.memory, parts)
 
     def _reply(self, event: events.Replied, seq: int, turn: Turn) -> None:
         # An action belongs to the iteration of the reasoning before it.
@@ -188,6 +196,7 @@ class _Builder:
             unreadable=turn.unreadable + 1 if event.problem else 0,
             reply_texts=(*turn.reply_texts, event.text[: event.streamed_chars]),
             pins=_pinned(turn.pins, event.offered if turn.pins else self.offered),
+            recalled=turn.recalled or event.recalled,
         )
         if event.thought:
             self.context = {**self.context, "current_step_reasoning": _thought(event.thought)}
@@ -215,19 +224,16 @@ class _Builder:
         call = self.open.pop(event.call)
         self.lost = 0
         date = at.date().isoformat() if call.call_kind == "ask" and self.turn and self.turn.form else ""
-        # The step that made the call is the last one, or close to it: search from the end.
-        for index in range(len(self.transcript) - 1, -1, -1):
-            entry = self.transcript[index]
-            if isinstance(entry, Step) and any(use.call == event.call for use in entry.uses):
-                uses = tuple(
-                    replace(use, outcome=event.outcome, date=date) if use.call == event.call else use
-                    for use in entry.uses
-                )
-                self.transcript[index] = replace(entry, uses=uses)
-                break
+        index = self._step_of(event.call)
+        if index is not None and isinstance(entry := self.transcript[index], Step):
+            uses = tuple(
+                replace(use, outcome=event.outcome, date=date) if use.call == event.call else use for use in entry.uses
+            )
+            self.transcript[index] = replace(entry, uses=uses)
         turn = self.turn
         if turn is None:
             return
+        turn = self._joined(turn, event.user)
         if call.call_kind == "ask" and isinstance(event.outcome, Output):
             turn = replace(turn, clarifications_used=turn.clarifications_used + 1, chain=event.chain, reply_texts=())
         if (call.uncertain or call.approve_by) and not event.by:
@@ -237,6 +243,14 @@ class _Builder:
         if event.spent:
             turn = _charged_for_subagent(turn, event, event.spent)
         self.turn = self._write(turn, event.writes, event.adds) if event.writes or event.adds else turn
+
+    def _step_of(self, call: str) -> int | None:
+        """The index of the step that made a call: the last one, or close to it, so the search begins at the end."""
+        for index in range(len(self.transcript) - 1, -1, -1):
+            entry = self.transcript[index]
+            if isinstance(entry, Step) and any(use.call == call for use in entry.uses):
+                return index
+        return None
 
     def _write(self, turn: Turn, writes: dict[str, Any], adds: dict[str, Any]) -> Turn:
         """Writes to the context; the turn, with what belongs to it."""
@@ -249,6 +263,21 @@ class _Builder:
         if state in ("COMPLETED", "FAILED") and not turn.verdict:
             turn = replace(turn, verdict=state, answer=result if result is not None else "")
         return replace(turn, searches_used=turn.searches_used + searches) if searches else turn
+
+    def _note(self, event: events.Noted, seq: int) -> None:
+        if not event.about:
+            self.base = replace(self.base, notes=(*self.base.notes, event.text))
+            return
+        use = self._use(event.call) if event.call else None
+        content = use.outcome.content if use and isinstance(use.outcome, Output) else ""
+        arguments = use.arguments if use else ""
+        self.memory = remembered.noted(self.memory, event, seq, arguments=arguments, content=content)
+
+    def _use(self, call: str) -> Use | None:
+        """A call of the transcript."""
+        index = self._step_of(call)
+        step = self.transcript[index] if index is not None else None
+        return next((use for use in step.uses if use.call == call), None) if isinstance(step, Step) else None
 
     def _condense(self, event: events.Condensed) -> None:
         self.lost = 0

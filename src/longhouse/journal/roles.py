@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final, Literal
 
-Role = Literal["", "finishes", "asks", "reasons", "plans", "searches", "collects", "reports"]
+Role = Literal["", "finishes", "asks", "reasons", "plans", "searches", "collects", "reports", "knowledge"]
 """Empty: an ordinary tool, which nothing else depends on."""
 
 ROLES: Final[Mapping[str, Role]] = {

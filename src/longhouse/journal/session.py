@@ -106,6 +106,48 @@ class SubagentUsage(_SessionValue, frozen=True, kw_only=True):
     seconds: float = 0.0
 
 
+class Read(_SessionValue, frozen=True, kw_only=True):
+    """The result of a reading call, by which the same call is answered again."""
+
+    call: str
+    content: str
+    revision: str = ""
+    seq: int = 0
+
+
+class ReadSource(_SessionValue, frozen=True, kw_only=True):
+    """A reading call that outlines or chunks come from: by it, the tool can say whether they are still current."""
+
+    tool: str
+    """Name@version."""
+    arguments: str
+    revision: str
+    chapters: tuple[str, ...] = ()
+
+
+class WorkingMemory(_SessionValue, frozen=True, kw_only=True):
+    """What the agent has read in this session, as noted in its journal."""
+
+    query: str = ""
+    """The task of the current turn."""
+    outlines: dict[str, str] = msgspec.field(default_factory=dict)
+    """Document -> key of the call that read its outline."""
+    chapters: tuple[str, ...] = ()
+    """Titles of known chapters."""
+    chunks: tuple[events.NotedChunk, ...] = ()
+    """The most relevant first; of equally relevant ones the newest."""
+    reads: dict[str, Read] = msgspec.field(default_factory=dict)
+    """Results by the key of their call, the newest last."""
+    sources: dict[str, ReadSource] = msgspec.field(default_factory=dict)
+    """By the key of their call: where the outlines and chunks come from."""
+    interactions: tuple[str, ...] = ()
+    """Ids of interactions from outside that this agent took part in."""
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.reads or self.outlines or self.chunks or self.interactions)
+
+
 class Turn(events.Started, frozen=True, kw_only=True, tag="Turn"):
     """A turn: its `Started`, and what happened in it since, with its counters."""
 
@@ -114,6 +156,8 @@ class Turn(events.Started, frozen=True, kw_only=True, tag="Turn"):
     started_at: datetime
     chain: str = ""
     """The fingerprint of the client's conversation up to the user's last message."""
+    user: str | None = None
+    """Who it is for, as in `Prompted`: the sender of the prompt, or another who wrote to the turn since."""
     iteration: int = 0
     pins: dict[str, int] = msgspec.field(default_factory=dict)
     """Tool -> the version that the turn was first offered; it keeps it, even if the tool was closed in between."""
@@ -138,6 +182,8 @@ class Turn(events.Started, frozen=True, kw_only=True, tag="Turn"):
     error: str | None = None
     code: str | None = None
     usage: events.Usage = events.Usage()
+    recalled: tuple[str, ...] = ()
+    """Ids of the items from other conversations that its first request showed; later requests show the same."""
     reply_texts: tuple[str, ...] = ()
     """The text of each reply to the user since the user's last message; empty for a reply without text."""
     last_chat_message_at: datetime | None = None
@@ -170,6 +216,9 @@ class Session(events.Opened, frozen=True, kw_only=True, tag="Session"):
     context: dict[str, Any] = msgspec.field(default_factory=dict)
     """Values that tools wrote to their context: searches, sources, reasoning."""
     notes: tuple[str, ...] = ()
+    memory: WorkingMemory = WorkingMemory()
+    recall: str = ""
+    """Text for the end of the system prompt of one request; set for that request only, and never stored."""
     files: tuple[Artifact, ...] = ()
     lost: int = 0
     """Workers lost with this session since its last progress."""
@@ -183,6 +232,13 @@ class Session(events.Opened, frozen=True, kw_only=True, tag="Session"):
     def trace(self) -> str:
         """The trace of the turn; empty before the first one."""
         return self.turn.trace if self.turn else ""
+
+    def is_own(self, turn: Turn) -> bool:
+        """Whether a turn is the session's own user's: another one may write in the same conversation."""
+        return self.is_own_user(turn.user)
+
+    def is_own_user(self, user: str | None) -> bool:
+        return is_same_user(self.owner, self.user, user)
 
     @property
     def is_running(self) -> bool:
@@ -313,6 +369,11 @@ class Session(events.Opened, frozen=True, kw_only=True, tag="Session"):
         if self.uncertain or self.unapproved:
             return State.WAITING_FOR_APPROVAL
         return State.WAITING_FOR_AGENT
+
+
+def is_same_user(owner: str, known: str | None, user: str | None) -> bool:
+    """Whether the user of a request is the one of its session. None: the same; who is not named is the owner."""
+    return user is None or (user.strip() or owner) == ((known or "").strip() or owner)
 
 
 def calls_to_run(calls: Iterable[Open]) -> list[Open]:

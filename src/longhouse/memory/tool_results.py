@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from longhouse.journal import json_text
-from longhouse.memory.working import AgentMemory, first_name, first_text, source_of
+from longhouse.memory.working import AgentMemory, first_name, first_text, source_of, titles
 
 Kind = Literal["outline", "search", "page"]
 """What a tool's result is to the memory."""
@@ -35,6 +35,18 @@ def remember(memory: AgentMemory, kind: Kind, arguments: object, result: object)
         return False
     named = arguments if isinstance(arguments, Mapping) else {}
     return _KEEP[kind](memory, named, value)
+
+
+def is_failure(result: object) -> bool:
+    """Whether a result reports an error, or nothing at all."""
+    return _value(result) is None
+
+
+def titles_of(outline: object) -> list[str]:
+    """The titles of an outline as a tool returned it, in reading order."""
+    value = _value(outline)
+    toc = {"items": value} if isinstance(value, list) else value
+    return list(titles(toc)) if isinstance(toc, dict) else []
 
 
 def _keep_outline(memory: AgentMemory, arguments: Mapping[str, Any], value: object) -> bool:

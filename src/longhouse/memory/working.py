@@ -21,10 +21,17 @@ MAX_CONTENT: Final = 1_000
 MAX_NAME: Final = 200
 """Characters of a source, a title or another name on one line."""
 MAX_CHAPTERS: Final = 200
+WITHIN: Final = " > "
+"""Between a chapter and one within it."""
+CHAPTER: Final = ("chapter", "chapter_path")
 
 _CONTROLS: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _BLOCK: Final = re.compile(r"[#\uff03\ufe5f]|```|~~~|<[!?/a-z]|(=+|-+)\s*$", re.IGNORECASE)
 """The start of a line that opens a heading, or a block in which the headings after it would not be headings."""
+_MARK: Final = re.compile(r"[-*+•·>]|[0-9A-Za-z]{1,9}[.)、\uff0e\uff09]")
+"""What may stand before a heading: the mark of a list or a quotation."""
+_UNSEEN: Final = frozenset("\u115f\u1160\u2800\u3164\uffa0")
+"""Letters and symbols that look like nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +40,7 @@ class _Texts:
     outlines: str
     known: str
     enough: str
+    chapters: str
     nowhere: str
 
 
@@ -42,6 +50,7 @@ _TEXTS: Final[Mapping[str, _Texts]] = {
         outlines="Cached outlines",
         known="The outlines of these documents are already known: ",
         enough="There is no need to call get_toc() again",
+        chapters="Known chapters: ",
         nowhere="unknown source",
     ),
     "ru": _Texts(
@@ -49,6 +58,7 @@ _TEXTS: Final[Mapping[str, _Texts]] = {
         outlines="Оглавления в памяти",
         known="Оглавления этих документов уже получены: ",
         enough="Вызывать get_toc() снова не нужно",
+        chapters="Известные главы: ",
         nowhere="источник неизвестен",
     ),
     "zh": _Texts(
@@ -56,6 +66,7 @@ _TEXTS: Final[Mapping[str, _Texts]] = {
         outlines="已缓存目录",
         known="以下规程目录已获取: ",
         enough="无需再次调用 get_toc()",
+        chapters="已知章节: ",
         nowhere="未知来源",
     ),
 }
@@ -93,7 +104,7 @@ class AgentMemory:
     def cache_toc(self, reg_id: str, toc: dict[str, Any]) -> None:
         """Remembers the outline of a document, and the titles of its chapters."""
         self.toc_cache[reg_id] = toc
-        self._learn(_titles(toc))
+        self._learn(titles(toc))
         log.debug("[Memory] 缓存目录: %s", one_line(reg_id))
 
     def get_cached_toc(self, reg_id: str) -> dict[str, Any] | None:
@@ -122,10 +133,9 @@ class AgentMemory:
 
     def add_search_results(self, results: Sequence[Mapping[str, Any]]) -> None:
         """Remembers the relevant ones of a search's results; unknown and missing fields are passed over."""
-        chunks = [_search_chunk(result) for result in results if isinstance(result, Mapping)]
-        self._add_all(chunks)
-        kept = [chunk for chunk in chunks if chunk.relevance_score >= self.min_relevance]
-        self._learn(chunk.metadata["chapter"] for chunk in kept if "chapter" in chunk.metadata)
+        found = [(_search_chunk(result), _title(result)) for result in results if isinstance(result, Mapping)]
+        self._add_all([chunk for chunk, _ in found])
+        self._learn(title for chunk, title in found if title and chunk.relevance_score >= self.min_relevance)
         log.debug("[Memory] 添加搜索结果: %d 条", len(results))
 
     def add_page_content(self, content: str, source: str, relevance: float = 0.8) -> None:
@@ -140,7 +150,7 @@ class AgentMemory:
         texts = _TEXTS[self.language]
         lines = [f"# {texts.found}"]
         for number, chunk in enumerate(self.relevant_chunks, 1):
-            lines += [f"## [{number}] {one_line(chunk.source) or texts.nowhere}", _quoted(chunk.content)]
+            lines += [f"## [{number}] {one_line(chunk.source) or texts.nowhere}", quoted(chunk.content)]
         return "\n".join(lines)
 
     def get_toc_cache_hint(self) -> str:
@@ -150,6 +160,12 @@ class AgentMemory:
         texts = _TEXTS[self.language]
         names = ", ".join(one_line(reg_id) for reg_id in self.toc_cache)
         return f"# {texts.outlines}\n{texts.known}{names}\n{texts.enough}"
+
+    def get_chapters_hint(self) -> str:
+        """The titles of known chapters on one line; empty when there are none."""
+        if not self.known_chapters:
+            return ""
+        return _TEXTS[self.language].chapters + "; ".join(one_line(title) for title in self.known_chapters)
 
     def clear_query_context(self) -> None:
         """Forgets the query and the chunks that were found for it; outlines stay."""
@@ -217,9 +233,18 @@ def _search_chunk(result: Mapping[str, Any]) -> ContentChunk:
 
 def _chapter(result: Mapping[str, Any]) -> str:
     path = result.get("chapter_path")
-    if isinstance(path, list | tuple):
-        return one_line(" > ".join(name for part in path[:10] if (name := one_line(part))))
-    return first_name(result, "chapter", "chapter_path")
+    return one_line(WITHIN.join(_path(path))) if isinstance(path, list | tuple) else first_name(result, *CHAPTER)
+
+
+def _title(result: Mapping[str, Any]) -> str:
+    """The chapter by its own title, as an outline has it."""
+    path = result.get("chapter_path")
+    names = _path(path) if isinstance(path, list | tuple) else first_name(result, *CHAPTER).split(WITHIN)
+    return names[-1].strip() if names else ""
+
+
+def _path(path: Sequence[object]) -> list[str]:
+    return [name for part in path[:10] if (name := one_line(part))]
 
 
 def _score(value: object) -> float:
@@ -233,7 +258,7 @@ def _score(value: object) -> float:
     return min(1.0, max(0.0, number)) if math.isfinite(number) else 0.0
 
 
-def _titles(toc: Mapping[str, Any]) -> Iterator[str]:
+def titles(toc: Mapping[str, Any]) -> Iterator[str]:
     """The titles of an outline in reading order, whatever its lists of entries are called."""
     waiting = _entries(toc)[::-1]
     while waiting:
@@ -252,18 +277,34 @@ def _cut(text: str, most: int = MAX_CONTENT) -> str:
     return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"
 
 
-def _quoted(content: str) -> str:
-    """A chunk as it is, or as a quotation if a line of it could pass for a heading, or hide those after it.
+def quoted(content: str, *, always: bool = False) -> str:
+    """A chunk as it is; as a quotation `always`, or if a line could pass for a heading, or hide those after it.
 
     A document may hold a false source or a false memory; the headings in the prompt are ours alone.
     """
     lines = [_CONTROLS.sub(" ", line) for line in content.splitlines()]
-    if not any(_BLOCK.match(_visible(line)) for line in lines):
+    if not always and not any(_opens_block(line) for line in lines):
         return "\n".join(lines)
     return "\n".join(f"> {line}".rstrip() for line in lines)
 
 
+def _opens_block(line: str) -> bool:
+    """Whether a line could pass for a heading, or for a token that models are told roles by."""
+    if "<|" in line:
+        return True
+    rest = _visible(line)
+    while not _BLOCK.match(rest):
+        mark = _MARK.match(rest)
+        if mark is None:
+            return False
+        rest = _visible(rest[mark.end() :])
+    return True
+
+
 def _visible(line: str) -> str:
     """A line without the blank and invisible characters at its start."""
-    start = next((at for at, char in enumerate(line) if not char.isspace() and unicodedata.category(char) != "Cf"), 0)
-    return line[start:]
+    return next((line[at:] for at, char in enumerate(line) if not _is_unseen(char)), "")
+
+
+def _is_unseen(char: str) -> bool:
+    return char.isspace() or char in _UNSEEN or unicodedata.category(char) in {"Cf", "Mn", "Me"}

@@ -109,6 +109,11 @@ class Bus:
         self._notify_append(session_id)
         self.publish(session_id, JournalGrew(head))
 
+    def noted(self, session_id: str, head: int) -> None:
+        """Events were appended that give no worker anything to do."""
+        self._notify_append(session_id)
+        self.publish(session_id, JournalGrew(head))
+
     def stop(self, session_id: str, fence: int) -> None:
         """A run whose lease is older than `fence` has lost the session and must stop."""
         for callback in self.on_stop:

@@ -4,7 +4,7 @@ If a single turn is too long, its oldest steps are summarised. Its task never is
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import aclosing
 from typing import Final
 
@@ -52,6 +52,28 @@ async def condensed(session: Session, template: Template, model: Model, body: Bo
         return None
     summary, usage = await _summary(replace(session, transcript=tuple(oldest)), template, model)
     return Condensed(upto=max(entry.seq for entry in oldest), summary=summary, usage=usage)
+
+
+async def compressed(
+    session: Session, template: Template, model: Model, *, keep_last: int, cut: Collection[int] = ()
+) -> Condensed | None:
+    """A summary of all turns but the newest, whatever their length; None if there is nothing new to summarise.
+
+    `cut`: where turns started that were deleted from the ledger; a summary must not tell them again.
+    """
+    turns = _turns(session)
+    past = [entry for turn in _without(turns[: max(0, len(turns) - keep_last)], cut) for entry in turn]
+    if all(isinstance(entry, Summary) for entry in past):
+        return None
+    summary, usage = await _summary(replace(session, transcript=tuple(past)), template, model)
+    return Condensed(upto=max(entry.seq for entry in past), summary=summary, usage=usage)
+
+
+def _without(turns: Sequence[list[Entry]], cut: Collection[int]) -> Iterator[list[Entry]]:
+    """The turns without those that were deleted, and without a summary that may tell of one."""
+    for turn in turns:
+        if turn and turn[0].seq not in cut:
+            yield [one for one in turn if not (isinstance(one, Summary) and any(seq <= one.seq for seq in cut))]
 
 
 def _oldest_turns(session: Session, template: Template) -> list[Entry]:

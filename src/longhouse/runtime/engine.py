@@ -2,13 +2,14 @@
 
 import asyncio
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, get_args
 
 import structlog
+from msgspec.structs import replace
 
 from longhouse import clock
 from longhouse.agents import rules, window
@@ -19,6 +20,7 @@ from longhouse.errors import AlreadyReturned, Deposed, Postponed, ProviderError
 from longhouse.journal import events
 from longhouse.journal.events import Fault
 from longhouse.journal.session import MOST_LOST, Open, Session, Turn
+from longhouse.memory.session_memory import SessionMemory
 from longhouse.runtime.bus import Bus
 from longhouse.runtime.condense import condensed
 from longhouse.runtime.delegation import DelegationPlanner, PriorOf
@@ -37,6 +39,10 @@ from longhouse.tools.offering import Offering
 from longhouse.tools.toolbox import Toolbox
 
 log = structlog.get_logger()
+
+
+ExternalNotes = Callable[[Session], Awaitable[Sequence[events.Noted]]]
+"""Finds interactions from outside that a session's agent took part in, as notes for its journal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +68,11 @@ class Engine:
     retry_limits: RetryLimits = field(default_factory=RetryLimits)
     prior: PriorOf | None = None
     """Loads the earlier messages of a conversation that is new here, from an external store."""
+    memory: SessionMemory = field(default_factory=SessionMemory)
+    collects: bool = True
+    """Whether the ledger collects interactions at all."""
+    external: ExternalNotes | None = None
+    """Finds what was told to an agent from outside before its session began."""
     stopping: bool = False
     _on_trial: Run | None = None
     _known_fences: dict[str, int] = field(default_factory=dict)
@@ -70,7 +81,7 @@ class Engine:
     def __post_init__(self) -> None:
         delegates = DelegationPlanner(self.catalog, self.toolbox, self.db, self.prior)
         self.recorder = Recorder(self.db, self.bus, delegates, self.worker)
-        self.tool_runner = ToolRunner(self.db, Inbox(self.db, self.bus), self.toolbox, self.recorder)
+        self.tool_runner = ToolRunner(self.db, Inbox(self.db, self.bus), self.toolbox, self.recorder, self.memory)
 
     async def advance(self, lease: Lease) -> Session:
         """Advances one session until it rests, waits for its provider, or the worker shuts down."""
@@ -188,7 +199,9 @@ class Engine:
             await self.recorder.record(run, [*(_returned(call, fault) for call in run.session.open.values()), end])
             return
         limits = events.Limits(max_iterations=0, max_clarifications=0, time_budget=0)
-        await self.recorder.record(run, [_started(run.session, version=0, instance="", limits=limits), end])
+        collect = None if self.collects else ()
+        started = _started(run.session, version=0, instance="", limits=limits, collect=collect)
+        await self.recorder.record(run, [started, end])
 
     async def _start(self, run: Run, instance: Instance) -> None:
         template, prompt = instance.template, run.session.queue[0].prompt
@@ -200,10 +213,23 @@ class Engine:
                 template.execution_policy.limits, await results.budget_left(self.db, run.session, prompt)
             ),
             rights=narrowed(prompt.rights, template),
-            cleaned=template.reset_policy.cleaned,
+            cleaned=_cleaned(run.session, template),
             approve_in_chat=template.execution_policy.approve_in_chat,
+            collect=self._collected(template),
         )
-        await self.recorder.record(run, [started])
+        is_first = run.session.turn is None
+        notes = await self.external(run.session) if self.external and is_first else ()
+        # Asked once a turn: what has changed since it was read is in none of its requests.
+        outdated = await self.toolbox.outdated(run.session) if self.memory.is_on(template) else []
+        gone = [events.Noted(about="outdated", key=key) for key in outdated]
+        await self.recorder.record(run, [started, *notes, *gone])
+
+    def _collected(self, template: Template) -> tuple[events.Collected, ...] | None:
+        """What the ledger collects of a turn; None: everything."""
+        if not self.collects:
+            return ()
+        collect = template.memory_policy.collect
+        return None if set(collect) >= set(get_args(events.Collected)) else collect
 
     async def _step(self, run: Run, turn: Turn, instance: Instance) -> None:
         """Runs the calls that are due, or ends a finished turn, or else calls the model."""
@@ -211,7 +237,7 @@ class Engine:
             fault = Fault(code=rules.WORKER_LOST, message=_interrupted("call"))
             await self.tool_runner.record_outcomes(run, [_returned(call, fault) for call in fatal])
         elif due := run.session.next_calls:
-            await self.tool_runner.perform(run, turn, due, instance.template.memory_policy.scope)
+            await self.tool_runner.perform(run, turn, due, instance.template)
         elif turn.verdict:
             # The last call besides the finishing one was returned from outside: only the end is left to record.
             await self.recorder.record(run, [])
@@ -225,7 +251,9 @@ class Engine:
         session, template = run.session, instance.template
         chosen = await self.offering.choose(session, turn, template)
         offered = in_order(session, chosen.tools)
-        request = instance.strategy.propose(session, template, offered)
+        text, recalled = await self.memory.text_for(session, turn, template)
+        shown = replace(session, recall=text) if text else session
+        request = instance.strategy.propose(shown, template, offered)
         try:
             if summary := await condensed(session, template, instance.model, request.body):
                 await self.recorder.record(run, [summary])
@@ -238,6 +266,7 @@ class Engine:
                 offered,
                 must_delegate=template.execution_policy.must_delegate,
                 selection=chosen.selection,
+                recalled=recalled,
             )
             # An answer that may be sent back is not streamed: it could not be withdrawn from the client.
             reply = await listen(
@@ -335,6 +364,15 @@ def _started(session: Session, **fields: Any) -> events.Started:
     """The start of the next turn, for the first prompt in the queue; `fields` are those of the template."""
     waiting, date = session.queue[0], clock.now().date().isoformat()
     return events.Started(trace=waiting.prompt.trace, prompt=waiting.seq, date=date, form=window.FORM, **fields)
+
+
+def _cleaned(session: Session, template: Template) -> tuple[events.Cleanable, ...]:
+    """What a new turn resets; parts of an empty working memory are not named: processes of earlier releases, which do
+    not know them, can still read the session."""
+    parts = template.reset_policy.cleaned
+    if not session.memory.is_empty:
+        return parts
+    return tuple(part for part in parts if part not in {"query_context", "working_memory"})
 
 
 def _unapproved(session: Session, now: datetime) -> list[events.Returned]:

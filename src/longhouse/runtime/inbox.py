@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from longhouse import clock
-from longhouse.journal.events import Decided, Event, Fault, Opened, Outcome, Output, Prompted, Returned
+from longhouse.journal.events import Condensed, Decided, Event, Fault, Opened, Outcome, Output, Prompted, Returned
 from longhouse.journal.fold import blank, extended
 from longhouse.journal.session import Session
 from longhouse.runtime.bus import Bus
@@ -48,10 +48,17 @@ class Inbox:
         return await self._delivered(session, [prompt], placed)
 
     async def answer(
-        self, session: Session, call: str, text: str, *, chain: str = "", accepted: Accepted | None = None
+        self,
+        session: Session,
+        call: str,
+        text: str,
+        *,
+        user: str | None = None,
+        chain: str = "",
+        accepted: Accepted | None = None,
     ) -> Delivered:
         """Answers a question of this session; AlreadyReturned if another answer was first."""
-        returned = Returned(call=call, outcome=Output(content=text), by="user", chain=chain)
+        returned = Returned(call=call, outcome=Output(content=text), by="user", chain=chain, user=user)
         return await self._settle(session, [returned], accepted)
 
     async def decide(
@@ -73,6 +80,13 @@ class Inbox:
                 self.bus.appended(reached, head)
             session = stopped.top
         return session
+
+    async def condense(self, session: Session, summary: Condensed) -> bool:
+        """Records a summary of a session at rest; False if it has moved on since it was folded, or is at work."""
+        placed = await journals.note(self.db, session.id, [summary], trace=session.trace, head=session.head)
+        if placed:
+            self.bus.noted(session.id, placed.seq)
+        return placed is not None
 
     async def forget(self, session_id: str, owner: str) -> bool:
         """Deletes a session of this owner and its sub-agent sessions; False if there is none."""

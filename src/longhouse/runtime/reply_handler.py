@@ -42,6 +42,8 @@ class ReplyHandler:
     """An answer before any delegation is sent back, once."""
     selection: events.Selection | None = None
     """How the offered tools were chosen."""
+    recalled: tuple[str, ...] = ()
+    """Ids of the remembered items that the request shows."""
 
     async def read(self, strategy: BaseAgent, reply: Reply) -> list[Event]:
         verdict = strategy.interpret(self.request, reply)
@@ -98,7 +100,7 @@ class ReplyHandler:
         if tool and tool.agent and not AgentTask.model_validate_json(intent.arguments).wait:
             handle = msgspec.json.encode({"handle": call_id, "collect_with": CollectTool.tool_name}).decode()
             return [called, Returned(call=call_id, outcome=Output(content=handle))]
-        if tool is None or not tool.inline or tool.needs_approval or tool.effect == "once":
+        if tool is None or not tool.inline or tool.needs_approval or tool.effect == "once" or tool.remembers:
             return [called]
         result = await self.toolbox.perform(Open(**msgspec.structs.asdict(called), seq=0), self.session, self.turn)
         if tool.asks and isinstance(result.outcome, Output):
@@ -157,6 +159,7 @@ class ReplyHandler:
             offered=tuple(ref for ref in refs if ref not in known),
             withdrawn=tuple(ref for ref in self.session.offered if ref not in refs),
             selection=self.selection,
+            recalled=self.recalled,
             digest=self.request.digest,
         )
 
@@ -173,7 +176,8 @@ def in_order(session: Session, tools: Sequence[Tool]) -> list[Tool]:
 
 
 def returned(call: str, result: Result) -> Returned:
-    return Returned(call=call, outcome=result.outcome, writes=result.writes, adds=result.adds)
+    by = events.BY_MEMORY if result.by_memory else ""
+    return Returned(call=call, outcome=result.outcome, by=by, writes=result.writes, adds=result.adds)
 
 
 def _called(call_id: str, intent: Intent, tool: Tool | None, question: str = "") -> Called:

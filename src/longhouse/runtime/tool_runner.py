@@ -1,18 +1,25 @@
 """Runs the tool calls that are due concurrently and passes their outcomes to the recorder."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
+import structlog
+from msgspec.structs import replace
+
 from longhouse import clock
 from longhouse.agents import rules
+from longhouse.agents.template import Template
 from longhouse.errors import AlreadyReturned, Deposed, UnknownShape
 from longhouse.journal import events
-from longhouse.journal.events import Fault
+from longhouse.journal.events import Fault, Output
 from longhouse.journal.session import Open, Session, Turn
+from longhouse.memory.recall import scope_of
+from longhouse.memory.session_memory import SessionMemory
 from longhouse.runtime.inbox import Inbox
 from longhouse.runtime.recorder import Recorder, Run
 from longhouse.runtime.reply_handler import returned
@@ -21,10 +28,15 @@ from longhouse.store.database import PASSING, Database
 from longhouse.tools.outcomes import LOST
 from longhouse.tools.toolbox import Result, Toolbox
 
+log = structlog.get_logger()
+
 REPORT_AGAIN: Final = (0.5, 1, 2, 4, 8, 15, 30)
 """Seconds between retries of reporting an effect while Postgres fails: without the report, a person must be asked."""
 RECORD_AGAIN: Final = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
 """Seconds between reads of a session that was taken over, until the new holder marks the calls that we know about."""
+
+
+OutcomeEvent = events.Stored | events.Returned | events.Noted | events.Decided
 
 
 class Withheld(Exception):  # noqa: N818 - it says what happened to the call
@@ -37,14 +49,17 @@ class ToolRunner:
     inbox: Inbox
     toolbox: Toolbox
     recorder: Recorder
+    memory: SessionMemory = field(default_factory=SessionMemory)
     is_alive: Callable[[], bool] = lambda: True
     """Is our heartbeat fresh? Checked right before an effect that must not happen twice."""
     background: Callable[[Coroutine[Any, Any, None]], object] = asyncio.ensure_future
     """Runs tasks that must outlive a run that lost its lease: the report of a `once` call that it had started."""
     begun: set[tuple[str, str]] = field(default_factory=set)
     """(session, call) of `once` calls that this process has begun, until they are settled."""
+    from_memory: Counter[str] = field(default_factory=Counter)
+    """Calls that were answered from memory, counted by tool."""
 
-    async def perform(self, run: Run, turn: Turn, due: Sequence[Open], memory_scope: str) -> None:
+    async def perform(self, run: Run, turn: Turn, due: Sequence[Open], template: Template) -> None:
         """Runs calls concurrently; one recorder records their outcomes in the order of arrival."""
         self._forget(run.session, due)
         if any(call.effect == "once" for call in due) and not self.is_alive():
@@ -53,7 +68,7 @@ class ToolRunner:
         if doubtful := [call for call in due if await self._may_have_begun(run, call)]:
             await self.record_outcomes(run, [self._unknown_outcome(call, LOST) for call in doubtful])
             due = [call for call in due if call not in doubtful]
-        doing = {asyncio.create_task(self._perform_one(run, turn, call, memory_scope)): call for call in due}
+        doing = {asyncio.create_task(self._perform_one(run, turn, call, template)): call for call in due}
         unrecorded, withheld = list(doing), False
         try:
             while unrecorded:
@@ -62,10 +77,13 @@ class ToolRunner:
                 results = {task: result for task in arrived if (result := task.result())}
                 withheld = withheld or len(results) < len(arrived)
                 outcomes = [
-                    event for task, result in results.items() for event in await self._events_of(doing[task], result)
+                    event
+                    for task, result in results.items()
+                    for event in await self._events_of(doing[task], result, template)
                 ]
                 if outcomes:
                     await self.record_outcomes(run, outcomes)
+                    self._count(run.session, [doing[task] for task, result in results.items() if result.by_memory])
                 unrecorded = [task for task in unrecorded if task not in arrived]
                 self._forget(run.session, [doing[task] for task in arrived])
         finally:
@@ -73,11 +91,14 @@ class ToolRunner:
         if withheld:
             await self._withdraw(run)
 
-    async def _perform_one(self, run: Run, turn: Turn, call: Open, memory_scope: str) -> Result | None:
+    async def _perform_one(self, run: Run, turn: Turn, call: Open, template: Template) -> Result | None:
         """None: the call was not begun and is left to the next lease holder."""
-        begin = partial(self._begin, run, call)
+        begin, scope = partial(self._begin, run, call), scope_of(run.session, turn, template.memory_policy)
+        remember = self.memory.is_on(template)
         try:
-            result = await self.toolbox.perform(call, run.session, turn, memory_scope=memory_scope, begin=begin)
+            result = await self.toolbox.perform(
+                call, run.session, turn, memory_scope=scope, remember=remember, begin=begin
+            )
         except Withheld:
             return None
         if isinstance(result.outcome, Fault) and not result.doubt:
@@ -141,25 +162,43 @@ class ToolRunner:
             self.background(self._report(run, doing[task], task))
         await asyncio.gather(*stopped, return_exceptions=True)
 
-    async def _events_of(self, call: Open, result: Result) -> list[events.Stored | events.Returned | events.Decided]:
+    async def _events_of(self, call: Open, result: Result, template: Template) -> list[OutcomeEvent]:
         """The outcome as events; its files are stored first."""
         if result.doubt:
             return [self._unknown_outcome(call, result.doubt)]
-        stored = []
+        stored: list[OutcomeEvent] = []
         for made in result.made:
             digest = await files.put(self.db, made.content, made.media_type)
             fact = events.Stored(
                 path=made.path, digest=digest, media_type=made.media_type, size=len(made.content), call=call.call
             )
             stored.append(fact)
-        return [*stored, returned(call.call, result)]
+        return [*stored, returned(call.call, result), *self._noted(call, result, template)]
+
+    def _noted(self, call: Open, result: Result, template: Template) -> Iterator[events.Noted]:
+        """The note by which the result is remembered."""
+        reading, outcome = result.reading, result.outcome
+        if reading is None or not isinstance(outcome, Output):
+            return
+        noted = self.memory.noted(call.call, reading.about, call.arguments, outcome.content, template)
+        if noted is None:
+            return
+        if result.writes or result.adds or result.made:
+            # The tool did more than read: a remembered result would leave that out, so the next call runs again.
+            yield noted
+        else:
+            yield replace(noted, key=reading.key, revision=reading.revision, tool=f"{call.tool}@{call.version}")
+
+    def _count(self, session: Session, answered: Sequence[Open]) -> None:
+        for call in answered:
+            self.from_memory[call.tool] += 1
+            message = "a call was answered from memory; its tool did not run"
+            log.info("answered_from_memory", message=message, session=session.id, call=call.call, tool=call.tool)
 
     def _unknown_outcome(self, call: Open, why: str) -> events.Decided:
         return events.Decided(call=call.call, decision="unknown", by=self.recorder.worker, comment=why)
 
-    async def record_outcomes(
-        self, run: Run, outcomes: Sequence[events.Stored | events.Returned | events.Decided]
-    ) -> None:
+    async def record_outcomes(self, run: Run, outcomes: Sequence[OutcomeEvent]) -> None:
         """Records the outcomes, except those of calls that were settled from outside in the meantime."""
         try:
             await self.recorder.record(run, outcomes)

@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 import pydantic
 
 from longhouse.agents.registry import Registry
-from longhouse.agents.tool import Tool, ToolType
-from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
+from longhouse.agents.tool import Remembers, Tool, ToolType
+from longhouse.agents.tool_descriptor import REMEMBERS_READS, RuntimeBinding, ToolDescriptor
+from longhouse.errors import SetupError
 from longhouse.journal.events import Effect
 from longhouse.journal.roles import Role
 from longhouse.tools.context import ToolContext
@@ -36,6 +37,7 @@ class BaseTool(pydantic.BaseModel):
     tool_tags: ClassVar[tuple[str, ...]] = ()
     tool_role: ClassVar[Role] = ""
     needs_approval: ClassVar[bool] = False
+    remembers: ClassVar[Remembers] = ""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -43,11 +45,17 @@ class BaseTool(pydantic.BaseModel):
         # Not inherited: a subclass with another name may use its arguments differently.
         cls.tool_role = cls.__dict__.get("tool_role", "")
         cls.description = cls.__dict__.get("description") or inspect.cleandoc(cls.__doc__ or "")
+        if cls.remembers and cls.effect != "read":
+            raise SetupError(f"{cls.__name__} says effect {cls.effect!r}: {REMEMBERS_READS}.")
         ToolRegistry.register(cls, name=cls.tool_name)
 
     def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> Coroutine[Any, Any, str] | str:
         """Overridden with `async def`, or with a blocking `def`, which runs in a thread."""
         raise NotImplementedError(f"{type(self).__name__} does not say what it does: define `async def __call__`")
+
+    async def revision(self, context: ToolContext) -> str:
+        """The state of what the tool reads: when it changes, a remembered result is not given again."""
+        return ""
 
     @classmethod
     def described(cls, descriptor: ToolDescriptor | None = None) -> Tool:
@@ -71,6 +79,7 @@ class BaseTool(pydantic.BaseModel):
             timeout=cls.timeout,
             max_output=cls.max_output,
             needs_approval=cls.needs_approval,
+            remembers=cls.remembers,
         )
 
 

@@ -12,6 +12,7 @@ from longhouse.agents.tool_descriptor import ToolDescriptor
 from longhouse.journal.messages import clean
 from longhouse.journal.session import Open, Session, Turn
 from longhouse.store.memory_files import Memories
+from longhouse.tools.builtin.documents_protocol import Documents
 from longhouse.tools.builtin.tavily import WebSearch
 from longhouse.tools.sgr.sources import as_search, as_source
 from longhouse.tools.sgr.states import AgentStatesEnum, state_name
@@ -41,6 +42,7 @@ class Services:
     search: WebSearch | None = None
     memory: Memories | None = None
     find_tools: FindTools | None = None
+    documents: Documents | None = None
 
 
 class Fields(dict[str, Any]):

@@ -7,6 +7,7 @@ from typing import Any, Final, TypedDict, Unpack, get_type_hints, overload
 
 import pydantic
 
+from longhouse.agents.tool import Remembers
 from longhouse.errors import SetupError
 from longhouse.journal.events import Effect
 from longhouse.tools.base import BaseTool
@@ -30,6 +31,7 @@ class ToolOptions(TypedDict, total=False):
     timeout: float
     max_output: int
     needs_approval: bool
+    remembers: Remembers
 
 
 @overload

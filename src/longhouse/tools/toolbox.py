@@ -1,19 +1,22 @@
 """Toolbox: resolves the tools that this process can run, and runs calls with timeout, rate limit and error handling."""
 
 import asyncio
+import hashlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final
 
+import msgspec
 import structlog
 
-from longhouse.agents.tool import Tool
+from longhouse.agents.tool import Remembers, Tool
 from longhouse.agents.tool_descriptor import SecurityOverlay, ToolDescriptor
 from longhouse.journal.events import Fault, Outcome, Output
+from longhouse.journal.json_text import object_of
 from longhouse.journal.messages import clean
-from longhouse.journal.session import Open, Session, Turn
+from longhouse.journal.session import Open, ReadSource, Session, Turn
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.tools.base import BaseTool, entrypoint_of
 from longhouse.tools.bindings.base import Binding, Blocking, Work, class_binding
@@ -26,8 +29,20 @@ log = structlog.get_logger()
 
 MAX_ARGUMENTS: Final = 1_000_000
 """Maximum characters of arguments; longer ones are not parsed."""
+MAX_REVISION: Final = 200
 MOST_BOUND: Final = 2048
 """Maximum tool versions in the cache of bindings."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingCall:
+    """A call of a tool whose results are remembered."""
+
+    about: Remembers
+    key: str
+    """The same for calls that ask for the same."""
+    revision: str
+    """The state of what it reads, before it was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +55,10 @@ class Result:
     made: tuple[MadeFile, ...] = ()
     doubt: str = ""
     """Why it is unknown whether the call took effect; empty if it is known."""
+    reading: ReadingCall | None = None
+    """Set if the result is to be remembered."""
+    by_memory: bool = False
+    """The result is a remembered one: the tool did not run."""
 
 
 Begin = Callable[[], Fault | None]
@@ -137,9 +156,27 @@ class Toolbox:
         return work if isinstance(work, Fault) else None
 
     async def perform(
-        self, call: Open, session: Session, turn: Turn, *, memory_scope: str = "agent", begin: Begin = lambda: None
+        self,
+        call: Open,
+        session: Session,
+        turn: Turn,
+        *,
+        memory_scope: str = "agent",
+        remember: bool = False,
+        begin: Begin = lambda: None,
     ) -> Result:
-        """Runs one call. It always returns an outcome, at the latest after the tool's timeout."""
+        """Runs one call; with `remember`, it may be answered from memory instead.
+
+        It always returns an outcome, at the latest after the tool's timeout.
+        """
+        reading = await self._reading(call, session, turn, memory_scope) if remember else None
+        known = session.memory.reads.get(reading.key) if reading else None
+        if reading and known and known.revision == reading.revision:
+            return Result(Output(content=known.content), by_memory=True)
+        result = await self._run(call, session, turn, memory_scope=memory_scope, begin=begin)
+        return replace(result, reading=reading) if reading else result
+
+    async def _run(self, call: Open, session: Session, turn: Turn, *, memory_scope: str, begin: Begin) -> Result:
         tool = await self.resolve(call.tool, call.version)
         work = self._bind(call.tool, call.version, call.arguments)
         if isinstance(work, Fault) or tool is None:
@@ -172,6 +209,65 @@ class Toolbox:
             log.info("tool_raised", message="a tool raised an exception", error=repr(error), **about)
             return _failed(tool, error)
 
+    async def _reading(self, call: Open, session: Session, turn: Turn, memory_scope: str) -> ReadingCall | None:
+        """What a call is remembered by; None if it is to run like any other.
+
+        That is so if its tool is not remembered, or if a person, an operator or a rate limit has a say in it now.
+        """
+        tool = await self.resolve(call.tool, call.version)
+        if tool is None or not tool.remembers or tool.needs_approval or not self._is_open(tool, call):
+            return None
+        limit = tool.per_minute
+        if limit and self.catalog and not await self.catalog.could_use(session.owner, tool.name, limit):
+            return None
+        context = context_of(call, session, turn, self._services, memory_scope)
+        revision = await self._revision(tool, call, context)
+        return None if revision is None else ReadingCall(tool.remembers, reading_key(tool, call.arguments), revision)
+
+    async def outdated(self, session: Session) -> list[str]:
+        """The keys of remembered calls whose tools now tell another revision than then, or cannot tell one."""
+        turn, memory = session.turn, session.memory
+        if turn is None:
+            return []
+        checks = (self._is_current(source, session, turn) for source in memory.sources.values())
+        return [
+            key for key, is_current in zip(memory.sources, await asyncio.gather(*checks), strict=True) if not is_current
+        ]
+
+    async def _is_current(self, source: ReadSource, session: Session, turn: Turn) -> bool:
+        """Whether the call would read the same; a tool that must not run now is not asked."""
+        name, _, version = source.tool.rpartition("@")
+        if not version.isdecimal():
+            return False
+        tool = await self.resolve(name, int(version))
+        call = Open(call="", tool=name, version=int(version), arguments=source.arguments, seq=0)
+        if tool is None or not self._is_open(tool, call):
+            return True
+        context = context_of(call, session, turn, self._services, "conversation")
+        return await self._revision(tool, call, context) == source.revision
+
+    def _is_open(self, tool: Tool, call: Open) -> bool:
+        overlay = self._overlay(tool.name)
+        if overlay and not overlay.enabled:
+            return False
+        return self.check(tool, call.arguments) is None
+
+    async def _revision(self, tool: Tool, call: Open, context: ToolContext) -> str | None:
+        """The state of what the call would read; None if the tool cannot tell."""
+        binding = self._bound.get((call.tool, call.version)) or self._here.get(call.tool)
+        if binding is None or binding.revision is None:
+            return ""
+        try:
+            async with asyncio.timeout(tool.timeout):
+                return clean(str(await binding.revision(call.arguments, context)))[:MAX_REVISION]
+        except BaseException as error:
+            # Tools may raise anything; the call itself then runs, and tells what is wrong.
+            if _is_ours(error):
+                raise
+            message = "a tool could not tell its revision: the call is neither answered from memory nor remembered"
+            log.info("tool_revision_unknown", message=message, tool=tool.name, error=repr(error))
+            return None
+
     async def _done(self, name: str, work: Work, context: ToolContext, config: ToolConfig) -> Any:
         if not isinstance(work, Blocking):
             return await work(context, config)
@@ -193,6 +289,16 @@ class Toolbox:
         if len(arguments) > MAX_ARGUMENTS:
             return Fault(code="bad_arguments", message=f"the arguments are longer than {MAX_ARGUMENTS} characters")
         return binding.bind(arguments)
+
+
+def reading_key(tool: Tool, arguments: str) -> str:
+    """Identifies what a call asks for: arguments in any order, and with defaults given or left out, are the same."""
+    given = object_of(arguments) or {}
+    described = tool.schema.get("properties")
+    properties = described if isinstance(described, dict) else {}
+    defaults = {name: one.get("default") for name, one in properties.items() if isinstance(one, dict)}
+    asked = {name: value for name, value in given.items() if value != defaults.get(name)}
+    return hashlib.sha256(msgspec.json.encode([tool.ref, asked], order="sorted")).hexdigest()[:32]
 
 
 @lru_cache(maxsize=MOST_BOUND)

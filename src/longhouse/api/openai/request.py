@@ -71,6 +71,7 @@ class ChatInput:
         return Prompted(
             trace=uuid.uuid4().hex,
             content=tuple([await _content(db, message) for message in self.history.new]),
+            user=self.user or "",
             system=self.request.system,
             sampling=self.request.sampling,
             version=version,

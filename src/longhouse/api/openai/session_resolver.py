@@ -234,9 +234,9 @@ class SessionResolver:
 
     async def _answer(self, chat: ChatInput, session: Session, prompt: Prompted, question: Question) -> TurnHandle:
         """The message answers this question; if another answer came first, it answers no other question."""
-        chain, text = prompt.chain, text_of(prompt.content)
+        text, of_request = text_of(prompt.content), {"chain": prompt.chain, "user": prompt.user}
         try:
-            return await append_reply(self.inbox, session, question, text, chain=chain, accepted=chat.accepted)
+            return await append_reply(self.inbox, session, question, text, **of_request, accepted=chat.accepted)
         except AlreadyReturned:
             session = await journals.catch_up(self.db, session)
         if chat.reply_to is None:

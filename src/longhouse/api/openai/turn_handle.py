@@ -64,6 +64,7 @@ async def append_reply(
     question: Question,
     reply: str | Decided,
     *,
+    user: str | None = None,
     chain: str | None = None,
     accepted: Accepted | None = None,
 ) -> TurnHandle:
@@ -77,7 +78,8 @@ async def append_reply(
     own_chain = chain or "" if is_own else ""
     before = await seen_heads(inbox.db, asking)
     if isinstance(reply, str):
-        delivered = await inbox.answer(asking, question.call.call, reply, chain=own_chain, accepted=accepted)
+        call = question.call.call
+        delivered = await inbox.answer(asking, call, reply, user=user, chain=own_chain, accepted=accepted)
     else:
         delivered = await inbox.decide(asking, structs.replace(reply, chain=own_chain), accepted=accepted)
     if is_own:

@@ -313,6 +313,8 @@ class TurnStream:
         outcome = event.outcome
         status, content = ("error", outcome.message) if isinstance(outcome, Fault) else ("ok", outcome.content)
         detail = {"call_id": event.call, "tool": tool, "status": status, "content": content[:SHOWN]}
+        if event.by == events.BY_MEMORY:
+            detail["by"] = event.by
         return self._activity("tool_result", role, **detail)
 
     def _activity(self, event: str, role: str = "", **detail: Any) -> Piece:

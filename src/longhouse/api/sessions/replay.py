@@ -1,25 +1,54 @@
 """Replay: rebuilds the model request of any step from the journal."""
 
-from collections.abc import Sequence
-from typing import Annotated, Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Annotated, Any, Final
 
 import msgspec
 from fastapi import Response
+from msgspec.structs import replace
 
 from longhouse.agents.strategies.base import AgentRegistry
+from longhouse.agents.strategies.protocol import Request
+from longhouse.agents.template import Template
+from longhouse.agents.tool import Tool
 from longhouse.api import auth, wire
 from longhouse.api.json_route import of_app, strict_router
 from longhouse.api.sessions.routes import SESSION_PATH, Held
 from longhouse.errors import CallerError
-from longhouse.journal.events import Replied
+from longhouse.journal.events import Noted, Recorded, Replied
 from longhouse.journal.fold import blank, fold
 from longhouse.journal.session import Session, Turn
+from longhouse.memory.session_memory import SessionMemory
 from longhouse.runtime.instances import strategy_of
 from longhouse.store import journals
 from longhouse.store.database import Database
 from longhouse.tools.toolbox import Toolbox
 
 router = strict_router("Sessions", auth.user)
+
+MOST_LATE: Final = 20
+"""Interactions beyond these are taken as known to the request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The session and its turn just before a reply, that reply, and the tools (name@version) it was offered."""
+
+    session: Session
+    turn: Turn
+    replied: Replied
+    offered: Sequence[str]
+    late: int
+    """Interactions that were told from outside since the worker's last append: maybe after the request was sent."""
+
+    @property
+    def sessions(self) -> Iterator[Session]:
+        """The session, and as it was before each of the late interactions, the last one first."""
+        memory, told = self.session.memory, len(self.session.memory.interactions)
+        for count in range(min(self.late, told, MOST_LATE) + 1):
+            yield replace(self.session, memory=replace(memory, interactions=memory.interactions[: told - count]))
 
 
 @router.get(f"{SESSION_PATH}/steps/{{step}}/request")
@@ -31,25 +60,39 @@ async def get_request(
     `selection` says how its tools were chosen, if more were permitted than can be offered.
     """
     row = await sessions.find(caller, session_id)
-    session, turn, replied, refs = await _before(sessions.db, row.id, step)
-    template = await sessions.catalog.templates.find(session.agent, turn.version)
+    asked = await asked_at(sessions.db, row.id, step)
+    template = await sessions.catalog.templates.find(row.agent, asked.turn.version)
     if template is None or AgentRegistry.get(template.base_agent_class) is None:
-        name = f"{session.agent}@{turn.version}"
+        name = f"{row.agent}@{asked.turn.version}"
         message = f"This step cannot be composed again: {name} is not known here any more."
         raise CallerError(message, status=409, code="template_not_found")
-    versions = [ref.rpartition("@") for ref in refs]
+    versions = [ref.rpartition("@") for ref in asked.offered]
     names = [name for name, _, _ in versions]
     tools = [await toolbox.resolve(name, int(version)) for name, _, version in versions]
     offered = [tool for tool in tools if tool]
-    request = strategy_of(template.base_agent_class).propose(session, template, offered)
+    request = await composed(sessions.memory, asked, template, offered)
     return wire.Json(
         {
             "request": msgspec.Raw(request.encoded),
             "digest": request.digest,
-            "matches": request.digest == replied.digest,
-            "selection": _selection(replied, names),
+            "matches": request.digest == asked.replied.digest,
+            "selection": _selection(asked.replied, names),
         }
     )
+
+
+async def composed(memory: SessionMemory, asked: Asked, template: Template, offered: Sequence[Tool]) -> Request:
+    """The request as it was sent; if none matches, as it would be sent now."""
+    turn, replied, requests = asked.turn, asked.replied, []
+    # What was recalled then is shown, and nothing is searched: the turn counts as one that has begun.
+    begun = replace(turn, recalled=replied.recalled or turn.recalled, iteration=turn.iteration + 1)
+    for session in asked.sessions:
+        text, _ = await memory.text_for(session, begun, template)
+        shown = replace(session, recall=text)
+        requests.append(strategy_of(template.base_agent_class).propose(shown, template, offered))
+        if requests[-1].digest == replied.digest:
+            return requests[-1]
+    return requests[0]
 
 
 def _selection(replied: Replied, offered: Sequence[str]) -> dict[str, Any] | None:
@@ -70,8 +113,7 @@ def _selection(replied: Replied, offered: Sequence[str]) -> dict[str, Any] | Non
     }
 
 
-async def _before(db: Database, session_id: str, step: int) -> tuple[Session, Turn, Replied, Sequence[str]]:
-    """The session and its turn just before its n-th reply, that reply, and the tools (name@version) it was offered."""
+async def asked_at(db: Database, session_id: str, step: int) -> Asked:
     session, replies = blank(session_id), 0
     while page := await journals.read(db, session_id, session.head):
         for nth, record in enumerate(page):
@@ -79,6 +121,12 @@ async def _before(db: Database, session_id: str, step: int) -> tuple[Session, Tu
                 replies += 1
                 before = fold(page[:nth], session) if replies == step else None
                 if before and before.turn:
-                    return before, before.turn, record.event, fold([record], before).offered
+                    offered = fold([record], before).offered
+                    return Asked(before, before.turn, record.event, offered, _late_notes(page[:nth]))
         session = fold(page, session)
     raise wire.not_found(f"There is no step {str(step)[:20]} in this session.", code="step_not_found")
+
+
+def _late_notes(records: Sequence[Recorded]) -> int:
+    """How many of the last records, since a worker's append, are notes from outside."""
+    return sum(isinstance(one.event, Noted) for one in takewhile(lambda one: not one.worker, reversed(records)))

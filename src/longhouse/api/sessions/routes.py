@@ -20,6 +20,7 @@ from longhouse.errors import AlreadyReturned, CallerError
 from longhouse.journal import events
 from longhouse.journal.session import Session, State, Turn
 from longhouse.journal.visible_text import readable_json
+from longhouse.memory.session_memory import SessionMemory
 from longhouse.runtime.inbox import Inbox
 from longhouse.store import journals
 from longhouse.store import sessions as session_store
@@ -56,11 +57,12 @@ class Approval(wire.StrictModel):
 class Sessions:
     """What the routes about sessions work with."""
 
-    def __init__(self, inbox: Inbox, catalog: Catalog) -> None:
+    def __init__(self, inbox: Inbox, catalog: Catalog, memory: SessionMemory) -> None:
         self.inbox = inbox
         self.db = inbox.db
         self.bus = inbox.bus
         self.catalog = catalog
+        self.memory = memory
 
     async def find(self, caller: Caller, session_id: str) -> session_store.SessionRow:
         """The caller's session; a session of another owner is not found."""

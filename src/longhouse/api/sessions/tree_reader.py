@@ -231,7 +231,8 @@ def _event(
             if tool := tools.get(event.call, ""):
                 outcome = event.outcome
                 content = f"Error: {outcome.message}" if isinstance(outcome, Fault) else outcome.content
-                yield "subagent_tool_result", {"tool_call_id": event.call, "name": tool, "content": content}
+                by = {"by": event.by} if event.by == events.BY_MEMORY else {}
+                yield "subagent_tool_result", {"tool_call_id": event.call, "name": tool, "content": content, **by}
         case events.Finished():
             yield "subagent_completion", {"response": event.answer, "status": "completed"}
         case events.Failed():

@@ -36,6 +36,8 @@ class Binding:
     """From the arguments to the work, or to a fault for the model that says why they do not fit. Nothing runs yet."""
     is_refused: bool = False
     """The descriptor is not allowed: the tool is not offered, and a call returns the fault."""
+    revision: Callable[[str, ToolContext], Awaitable[str]] | None = None
+    """The state of what a call with these arguments would read; None: it is not known, and taken as unchanged."""
 
 
 def class_binding(cls: type[BaseTool], descriptor: ToolDescriptor | None = None) -> Binding:
@@ -50,7 +52,10 @@ def class_binding(cls: type[BaseTool], descriptor: ToolDescriptor | None = None)
         call = parsed.__call__
         return call if inspect.iscoroutinefunction(call) else Blocking(call)
 
-    return Binding(tool, bind)
+    async def revision(arguments: str, context: ToolContext) -> str:
+        return await cls.model_validate_json(arguments or "{}").revision(context)
+
+    return Binding(tool, bind, revision=revision if tool.remembers else None)
 
 
 def arguments_fault(tool: str, error: pydantic.ValidationError) -> Fault:

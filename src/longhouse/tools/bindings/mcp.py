@@ -4,12 +4,12 @@ import hashlib
 import math
 import re
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import mcp_types
 import msgspec
 
-from longhouse.agents.tool import Tool
+from longhouse.agents.tool import Remembers, Tool
 from longhouse.journal.events import Effect, Fault
 from longhouse.journal.messages import clean
 from longhouse.redaction import Redaction
@@ -24,6 +24,9 @@ MAX_SCHEMA: Final = 100_000
 """Maximum bytes of a schema; a tool with a larger one is skipped."""
 NO_LIMIT: Final = 100_000_000
 """`mcp_context_limit` bounds the result instead; it is known only when the tool is called."""
+
+REMEMBERS: Final = "longhouse/remembers"
+"""The key in a tool's `_meta` by which a server says what working memory keeps of its results."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_./-]{1,128}")
 
@@ -86,7 +89,15 @@ def _described(server: str, listed: mcp_types.Tool, timeout: float, secrets: Red
         effect="read" if hints and hints.read_only_hint else effect,
         timeout=timeout,
         max_output=NO_LIMIT,
+        remembers=_remembers(listed) if hints and hints.read_only_hint else "",
     )
+
+
+def _remembers(listed: mcp_types.Tool) -> Remembers:
+    """What the server says of its results; an unknown word is as none."""
+    said = (listed.meta or {}).get(REMEMBERS)
+    known: tuple[Remembers, ...] = get_args(Remembers)
+    return next((one for one in known if one == said), "")
 
 
 def text_of(result: mcp_types.CallToolResult) -> str:

@@ -98,7 +98,7 @@ def bound(descriptor: ToolDescriptor, allowed_packages: Sequence[str]) -> Bindin
             loaded = class_binding(class_of(descriptor, allowed_packages), descriptor)
         except EntrypointError as error:
             return fault_of(descriptor, error)
-        binding.tool, binding.bind = loaded.tool, loaded.bind
+        binding.tool, binding.bind, binding.revision = loaded.tool, loaded.bind, loaded.revision
         return binding.bind(arguments)
 
     binding = Binding(descriptor.tool, load_and_bind)

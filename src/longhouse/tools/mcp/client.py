@@ -77,4 +77,5 @@ def _described(server: str, tool: Tool, shaped: ToolDescriptor | None) -> ToolDe
         effect=tool.effect,
         timeout=tool.timeout,
         max_output=tool.max_output,
+        remembers=tool.remembers,
     )
