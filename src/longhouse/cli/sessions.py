@@ -8,6 +8,7 @@ from rich.console import Console
 from longhouse import clock
 from longhouse.api.sessions.waiting import shown, waiting_status
 from longhouse.app import open_store
+from longhouse.cli.ledger import open_ledger
 from longhouse.cli.running import add_commands
 from longhouse.cli.session_tree import TreeDrawing, plain
 from longhouse.cli.timeline import timelines_of
@@ -17,6 +18,8 @@ from longhouse.settings import Settings
 from longhouse.store import sessions
 
 WIDEST: Final = 10_000
+SHOWN: Final = 300
+"""Characters of one message in a story."""
 
 
 async def list_sessions(
@@ -52,5 +55,29 @@ async def show_session(
     console.print(TreeDrawing(timelines, clock.now()).session(session_id, status, turns))
 
 
+async def tell_story(
+    settings: Settings,
+    trace: Annotated[str, typer.Argument(help="The trace, as a session shows it as its trace_id.")],
+    owner: Annotated[str | None, typer.Option(help="Only what belongs to this owner.")] = None,
+) -> None:
+    """Tell what happened in a trace, in order, over all its agents: who said what to whom."""
+    async with open_ledger(settings) as ledger:
+        await ledger.catch_up_all()
+        if owner is None and len(owners := await ledger.owners(trace)) > 1:
+            named = ", ".join(map(plain, owners))
+            raise SetupError(f"several owners have something of the trace {trace!r}: {named}; name one by --owner.")
+        told = await ledger.story(trace, owner=owner)
+    if not told:
+        raise SetupError(
+            f"there is nothing of a trace {trace!r}; `longhouse sessions show` tells the traces of a session."
+        )
+    for one in told:
+        line = " ".join(plain(one.content).split())
+        shown = line if len(line) <= SHOWN else f"{line[:SHOWN]}…"
+        typer.echo(
+            f"{one.timestamp:%H:%M:%S.%f}  {plain(one.source)} → {plain(one.target)}  {one.type}  {shown}".rstrip()
+        )
+
+
 cli = typer.Typer(help="Sessions: which there are, and what happened in one.", no_args_is_help=True)
-add_commands(cli, {"list": list_sessions, "show": show_session})
+add_commands(cli, {"list": list_sessions, "show": show_session, "story": tell_story})

@@ -11,7 +11,7 @@ import structlog
 
 from longhouse import background
 from longhouse.errors import UnknownShape
-from longhouse.integrations.redis.client import TROUBLE as REDIS_TROUBLE
+from longhouse.journal.events import Side
 from longhouse.store import erasure, projections
 from longhouse.store.database import UNREACHABLE, Database
 from longhouse.store.erasure import ErasedSession
@@ -20,7 +20,6 @@ from longhouse.store.projections import ProjectionRow
 log = structlog.get_logger()
 T = TypeVar("T")
 
-TROUBLE: Final = (*REDIS_TROUBLE, *UNREACHABLE, asyncpg.PostgresError)
 BATCH: Final = 64
 PAGE: Final = 256
 MOST_HINTS: Final = 10_000
@@ -37,6 +36,12 @@ class Projector(ABC):
     name: ClassVar[str]
     place: str
     """Key of the erasure cursor: a folder differs from machine to machine."""
+    away: ClassVar[background.Errors] = ()
+    """Errors which mean that the target is unreachable."""
+    sides: ClassVar[Sequence[Side]] = ("root", "sub")
+    """The sessions that are projected, by their side."""
+    linger: ClassVar[float] = 0.0
+    """Seconds between a hint and its projection: what is appended meanwhile is projected in the same batch."""
 
     def __init__(self, db: Database, *, sweep_every: float) -> None:
         self._db = db
@@ -78,7 +83,7 @@ class Projector(ABC):
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
         """Projects while the block runs."""
-        async with background.running(f"projection_{self.name}", self._run, away=REDIS_TROUBLE):
+        async with background.running(f"projection_{self.name}", self._run, away=self.away):
             yield self
 
     async def readable(self, rows: Sequence[ProjectionRow], read: Callable[[], Awaitable[T]]) -> T | None:
@@ -100,17 +105,18 @@ class Projector(ABC):
         with suppress(TimeoutError):
             async with asyncio.timeout_at(self._sweep_at):
                 await self._hinted.wait()
+                await asyncio.sleep(self.linger)
         try:
             await self._step()
         except Exception as error:
-            self.is_troubled = self.is_troubled or isinstance(error, TROUBLE)
+            self.is_troubled = self.is_troubled or isinstance(error, (*self.away, *UNREACHABLE, asyncpg.PostgresError))
             self._after, self._sweep_at = "", 0.0  # what was not projected is found again
             raise
 
     async def _step(self) -> None:
         await self._remove_erased()
         if self._hints:
-            await self._project(await projections.rows(self._db, self._next_hints()))
+            await self._project(await projections.rows(self._db, self._next_hints(), sides=self.sides))
             self.is_troubled = False
         if asyncio.get_running_loop().time() >= self._sweep_at:
             await self._sweep()
@@ -145,7 +151,9 @@ class Projector(ABC):
         began = clock()
         if not self._after:
             self._epoch, self._swept_for = await self.epoch(), 0.0
-        page = await projections.behind(self._db, self.name, epoch=self._epoch, after=self._after, limit=PAGE)
+        page = await projections.behind(
+            self._db, self.name, sides=self.sides, epoch=self._epoch, after=self._after, limit=PAGE
+        )
         self._swept_for += clock() - began
         for start in range(0, len(page), BATCH):
             await self._project(page[start : start + BATCH])

@@ -73,6 +73,7 @@ class Mirror(Projector):
 
     name = "redis"
     place = "forgotten"
+    away = TROUBLE
 
     def __init__(
         self,

@@ -1,0 +1,292 @@
+"""The ledger of interactions: add, retrieve, delete and prune; the story of a trace; an agent's memory rebuilt.
+
+Compressing an agent's memory is the runtime's work (runtime/condense.py), since it calls the agent's model.
+"""
+
+import re
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, Final
+
+from longhouse import clock
+from longhouse.errors import CallerError
+from longhouse.journal import events
+from longhouse.journal.session import Session
+from longhouse.memory.ledger_projection import LedgerProjector, key_of, source_of
+from longhouse.memory.ledger_rebuild import rebuilt
+from longhouse.memory.scopes import recall_scope
+from longhouse.store import interactions, journals
+from longhouse.store.database import Database, Transaction
+from longhouse.store.interactions import Interaction
+from longhouse.store.pages import Position
+from longhouse.store.search import passages
+
+INTERACTION: Final = "interaction"
+"""The kind of passages."""
+DERIVED: Final = re.compile(r":\d{10}(:in|:out|:turn)?$", re.ASCII)
+"""How the id of a record ends that a journal tells."""
+DEEP: Final = 200
+"""Found records that are looked through for a text at first."""
+MOST_TOLD: Final = 10_000
+"""Interactions of one story."""
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    data: list[Interaction]
+    noted: list[tuple[str, int]]
+    """The sessions whose agents were told, with their new heads."""
+
+
+class Ledger:
+    """What was said by whom to whom; derived from the journals by its projector."""
+
+    def __init__(self, db: Database, projector: LedgerProjector, *, enabled: bool = True) -> None:
+        self.db = db
+        self.projector = projector
+        self.index = projector.index
+        self.enabled = enabled
+        """`conversation_memory_enabled`: without it, nothing new is collected."""
+
+    async def retrieve(
+        self, owner: str, conversation: str, *, before: Position | None = None, limit: int, **filters: Any
+    ) -> list[Interaction]:
+        """A page, newest first; `filters` are `agent` and those of `interactions.FILTERS`."""
+        await self._catch_up(owner, conversation)
+        return await interactions.page(
+            self.db, owner=owner, conversation=conversation, before=before, limit=limit, **filters
+        )
+
+    async def search(
+        self,
+        owner: str,
+        conversation: str,
+        query: str,
+        *,
+        limit: int,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        text: str | None = None,
+        **filters: str | None,
+    ) -> list[Interaction]:
+        """Those that the query finds by words and meaning, the best first; `filters`: `agent`, `trace_id` and types."""
+        await self._catch_up(owner, conversation)
+        await self.projector.find_tools(owner, conversation)
+        people = await interactions.users(self.db, owner, conversation)
+        deep = limit if text is None else max(limit, DEEP)
+        while True:
+            hits = await self.index.search(
+                query,
+                sorted({recall_scope(owner, user, conversation) for user in (None, *people)}),
+                kinds=[INTERACTION],
+                limit=deep,
+                facts={
+                    "conversation": [conversation],
+                    **{name: [one] for name, one in filters.items() if one is not None},
+                },
+                since=since,
+                until=until,
+            )
+            keys = [key_of(hit) for hit in hits]
+            there = await interactions.by_keys(self.db, owner, conversation, keys)
+            found = [there[key] for key in keys if key in there]
+            if text is not None:
+                found = [one for one in found if text.lower() in one.content.lower()]
+            if text is None or len(found) >= limit or len(hits) < deep:
+                return found[:limit]
+            deep *= 8  # the text filters what is found: look deeper until there is enough of it
+
+    async def add(self, owner: str, conversation: str, given: Sequence[Interaction]) -> Added:
+        """Adds interactions from outside, and tells the agents that take part in them; all or nothing.
+
+        One that is there already is not added again.
+        """
+        if not self.enabled:
+            raise CallerError(
+                "Interactions are not collected here: set LONGHOUSE_CONVERSATION_MEMORY_ENABLED to add some.",
+                status=409,
+                code="conversation_memory_disabled",
+            )
+        for one in given:
+            if DERIVED.search(one.id):
+                message = f"The id {one.id!r} has the form of a record that was told here: choose another."
+                raise CallerError(message, code="invalid_id", param="id")
+        append_id, notes = uuid.uuid4(), [_noted(one) for one in given]
+
+        async def write(tx: Transaction) -> tuple[str, Added, list[Interaction]]:
+            session_id, known = await journals.note_outside(tx, owner, conversation, notes, append_id=append_id)
+            there = {one: _interaction(conversation, noted) for one, noted in known.items()}
+            data = [_matched(one, there.get(one.id)) for one in given]
+            new = [one for one in given if one.id not in there]
+            return session_id, Added(data, await self._tell_agents(tx, owner, conversation, new, append_id)), new
+
+        session_id, added, new = await self.db.together(write)
+        # Sessions that were opened while the transaction ran have not seen it, nor has it seen them.
+        later = partial(self._tell_agents, owner=owner, conversation=conversation, new=new, append_id=append_id)
+        noted = [*added.noted, *(await self.db.together(later))]
+        await self.projector.catch_up([session_id])
+        return Added(added.data, noted)
+
+    async def delete(self, owner: str, conversation: str, *, agent: str = "", trace: str = "") -> int:
+        """Deletes what is named, and no more: one agent's part, one trace, or the whole conversation."""
+        await self._catch_up(owner, conversation)
+
+        async def cut(tx: Transaction) -> int:
+            await interactions.lock(tx, owner, conversation)
+            return await self._cut(tx, owner, conversation, None, agent=agent, trace=trace)
+
+        return await self.db.together(cut)
+
+    async def prune(
+        self,
+        owner: str,
+        conversation: str,
+        *,
+        older_than_days: float | None = None,
+        max_count: int | None = None,
+        max_tokens: int | None = None,
+    ) -> int:
+        """Deletes the oldest ones: those that are too old, and those beyond a number of records or of tokens."""
+        await self._catch_up(owner, conversation)
+        oldest = None if older_than_days is None else clock.now() - timedelta(days=older_than_days)
+
+        async def cut(tx: Transaction) -> int:
+            await interactions.lock(tx, owner, conversation)
+            position = await interactions.pruned(
+                tx, owner, conversation, older_than=oldest, max_count=max_count, max_tokens=max_tokens
+            )
+            return await self._cut(tx, owner, conversation, position) if position else 0
+
+        return await self.db.together(cut)
+
+    async def owners(self, trace: str) -> list[str]:
+        """The owners who have something of this trace."""
+        return await interactions.owners(self.db, trace)
+
+    async def story(self, trace: str, *, owner: str | None = None) -> list[Interaction]:
+        """The interactions of a trace in the order in which they happened, over all agents."""
+        return await interactions.story(self.db, trace, owner=owner, limit=MOST_TOLD)
+
+    async def rebuild(self, owner: str, conversation: str, agent: str) -> dict[str, list[dict[str, Any]]]:
+        """Session of this agent -> its messages, from the ledger alone."""
+        await self._catch_up(owner, conversation)
+        return rebuilt(await interactions.of_agent(self.db, owner, conversation, agent))
+
+    async def external_for(self, session: Session) -> list[events.Noted]:
+        """The notes that a new session begins with: what was added from outside before it was opened."""
+        found = await interactions.external(self.db, session.owner, session.conversation, session.agent)
+        return [events.Noted(about="interaction", subject=one) for one in found]
+
+    async def external(self, owner: str, conversation: str, ids: Sequence[str]) -> list[Interaction]:
+        """The interactions that notes of a session name, oldest first; deleted ones are not there."""
+        return await interactions.added(self.db, owner, conversation, ids)
+
+    async def catch_up(self) -> None:
+        """Brings in what this process has appended since the last batch: what was just said can be recalled."""
+        if self.enabled:
+            await self.projector.catch_up_hints()
+
+    async def catch_up_all(self) -> None:
+        """Brings in everything that is not told yet, also what a process that ended has left."""
+        if self.enabled:
+            await self.projector.catch_up_all()
+
+    async def reset(self) -> int:
+        """Drops the ledger, which is then made again from the journals; returns how many sessions there are to tell."""
+
+        async def drop(tx: Transaction) -> int:
+            await interactions.reset(tx)
+            await passages.remove(tx, INTERACTION)
+            return await interactions.count_sessions(tx)
+
+        return await self.db.together(drop)
+
+    async def _catch_up(self, owner: str, conversation: str) -> None:
+        if self.enabled and (behind := await interactions.behind(self.db, owner, conversation)):
+            await self.projector.catch_up(behind)
+
+    async def _tell_agents(
+        self, tx: Transaction, owner: str, conversation: str, new: Sequence[Interaction], append_id: uuid.UUID
+    ) -> list[tuple[str, int]]:
+        """Notes the interactions in the sessions of the agents that take part, except where they are noted already."""
+        noted = []
+        for session_id, agent in await interactions.agents(tx, owner, conversation, append_id):
+            mine = [events.Noted(about="interaction", subject=one.id) for one in new if one.involves(agent)]
+            if mine and (placed := await journals.note(tx, session_id, mine, append_id=append_id)):
+                noted.append((session_id, placed.seq))
+        return noted
+
+    async def _cut(
+        self,
+        tx: Transaction,
+        owner: str,
+        conversation: str,
+        position: Position | None,
+        *,
+        agent: str = "",
+        trace: str = "",
+    ) -> int:
+        gone = await interactions.cut(tx, owner, conversation, position, agent=agent, trace=trace)
+        # The sessions are this owner's: nothing of another one goes, whatever the ids.
+        groups = sorted({session_id for session_id, _ in gone})
+        await passages.remove(tx, INTERACTION, groups=groups, sources=[source_of(key) for key in gone])
+        return len(gone)
+
+
+def new_interaction(conversation: str, *, at: datetime | None = None, pair_id: str = "", **given: Any) -> Interaction:
+    """An interaction from outside, with what was not given filled in."""
+    own = given.pop("id", None) or f"ext_{uuid.uuid4().hex}"
+    return Interaction(
+        id=own, conversation_id=conversation, timestamp=at or clock.now(), pair_id=pair_id or own, **given
+    )
+
+
+def _matched(given: Interaction, there: Interaction | None) -> Interaction:
+    """The interaction that is there already, if it is the same; another one under the same id is refused."""
+    if there is None:
+        return given
+    same = ("conversation_id", "source", "source_type", "target", "target_type", "content", "type")
+    if any(getattr(given, name) != getattr(there, name) for name in same):
+        raise CallerError(
+            f"There is another interaction with the id {given.id!r}; leave the id out, or choose another.",
+            status=409,
+            code="interaction_exists",
+            param="id",
+        )
+    return there
+
+
+def _interaction(conversation: str, noted: events.Noted) -> Interaction:
+    given = noted.interaction
+    assert given is not None, "it was read as one that has it"
+    return Interaction(
+        id=given.id,
+        conversation_id=conversation,
+        trace_id=given.trace,
+        source=given.source,
+        source_type=given.source_type,
+        target=given.target,
+        target_type=given.target_type,
+        content=noted.text,
+        type=given.type,
+        timestamp=given.at,
+        pair_id=given.pair_id or given.id,
+    )
+
+
+def _noted(one: Interaction) -> events.Noted:
+    given = events.ExternalInteraction(
+        id=one.id,
+        trace=one.trace_id,
+        source=one.source,
+        source_type=one.source_type,
+        target=one.target,
+        target_type=one.target_type,
+        type=one.type,
+        at=one.timestamp,
+        pair_id=one.pair_id,
+    )
+    return events.Noted(about="interaction", text=one.content, subject=one.id, interaction=given)

@@ -1,0 +1,290 @@
+"""The ledger as a projection of the journals: each event is told once, in whichever process comes first."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import asyncpg
+import structlog
+
+from longhouse.errors import UnknownShape
+from longhouse.integrations.projector import BATCH, Projector
+from longhouse.journal.events import Noted, Recorded
+from longhouse.memory.ledger_records import Teller
+from longhouse.memory.scopes import recall_scope
+from longhouse.memory.turns import Turn, passage_of_turn
+from longhouse.search.passages import Passage, PassageHit, PassageIndex, PreparedPassages
+from longhouse.store import interactions, journals, projections
+from longhouse.store.database import Database, Transaction
+from longhouse.store.erasure import ErasedSession
+from longhouse.store.interactions import EventRows, Key, LedgerRow
+from longhouse.store.projections import ProjectionRow
+
+log = structlog.get_logger()
+
+LINGER: Final = 5.0
+"""Seconds. Whoever reads the ledger brings it up to date first; others see it this much later."""
+SWEEP_EVERY: Final = 10.0
+"""Seconds; every process has its own hints, so a sweep only finds what a lost process has left."""
+PAGE: Final = 200
+"""Events of one session in one batch."""
+NOTE: Final = "note"
+CACHED_SESSIONS: Final = 128
+EMPTY: Final = "{}[]\"' \t\r\n"
+"""A content of nothing else, such as the arguments of a call that takes none, has no word to be found by."""
+LONGEST_PASSAGE: Final = 4_000
+"""Characters of an interaction by which it is found."""
+LONGEST_OF_TOOLS: Final = 1_000
+"""The same for calls of tools, which are many and long."""
+
+
+class LedgerProjector(Projector):
+    """Keeps the ledger up to date. Rows and cursor are one transaction: nothing is lost, and nothing is told twice."""
+
+    name = interactions.PROJECTION
+    place = "forgotten"
+    sides = ("root", "sub", "external")
+    linger = LINGER
+
+    def __init__(
+        self, db: Database, index: PassageIndex, *, sweep_every: float = SWEEP_EVERY, page: int = PAGE
+    ) -> None:
+        super().__init__(db, sweep_every=sweep_every)
+        self._page_size = page
+        self.index = index
+        self._tellers: OrderedDict[str, Teller] = OrderedDict()
+        self._turn = asyncio.Lock()
+
+    async def catch_up(self, ids: Sequence[str]) -> None:
+        """Projects these sessions to their present heads, without waiting for the next batch."""
+        waiting = list(ids)
+        while waiting:
+            batch, waiting = waiting[:BATCH], waiting[BATCH:]
+            waiting += await self._project_page(await projections.rows(self._db, batch, sides=self.sides))
+
+    async def catch_up_hints(self) -> None:
+        """Projects the sessions that this process has appended to since the last batch."""
+        await self.catch_up(list(self._hints))
+
+    async def catch_up_all(self, on_told: Callable[[int], object] = lambda number: None) -> int:
+        """Projects every session that is behind; returns how many those were."""
+        told, after = 0, ""
+        while page := await projections.behind(
+            self._db, self.name, sides=self.sides, epoch="", after=after, limit=BATCH
+        ):
+            await self.catch_up([row.id for row in page])
+            told, after = told + len(page), page[-1].id
+            on_told(len(page))
+        return told
+
+    async def find_tools(self, owner: str, conversation: str) -> None:
+        """Lets `query` find the calls of tools in a conversation: most are never asked for."""
+        for session_id, before, head in await interactions.unfound(self._db, owner, conversation):
+            rows = [row for row in await interactions.of_tools(self._db, session_id, before, head) if is_found(row)]
+            known = await projections.rows(self._db, [session_id])
+            kept = rows if known and not known[0].is_ephemeral else []
+            ready = await self.index.prepare([passage_of(row) for row in kept])
+            ids = [row.interaction.id for row in kept]
+
+            async def write(
+                tx: Transaction,
+                session_id: str = session_id,
+                head: int = head,
+                ids: Sequence[str] = ids,
+                ready: PreparedPassages = ready,
+            ) -> None:
+                shown = {source_of((session_id, one)) for one in await interactions.found(tx, session_id, head, ids)}
+                if entries := [one for one in ready.entries if one.source in shown]:
+                    await self.index.store(tx, replace(ready, entries=entries))
+
+            await self._db.together(write)
+
+    async def project(self, rows: Sequence[ProjectionRow]) -> None:
+        for one in await self._project_page(rows):
+            self.nudge(one)
+
+    async def remove(self, rows: Sequence[ProjectionRow]) -> None:
+        """Nothing to do: a session's rows are erased with it, in one transaction."""
+
+    async def forget(self, traces: Sequence[ErasedSession]) -> None:
+        for trace in traces:
+            self._tellers.pop(trace.session_id, None)
+
+    async def _project_page(self, rows: Sequence[ProjectionRow]) -> list[str]:
+        """Tells at most a page of each session; returns those that have more."""
+        async with self._turn:
+            known = {row.id: row for row in rows if self._unreadable.get(row.id) != row.head}
+            heads = await interactions.cursors(self._db, list(known)) if known else {}
+            behind = {one: head for one, head in heads.items() if head < known[one].head}
+            if not behind:
+                return []
+            await self._warm({one: known[one] for one in behind}, behind)
+            found = await interactions.events_since(self._db, behind, self._page_size)
+            pages = {one: self._page(known[one], rows) for one, rows in found.items()}
+            told = await self._tell({one: page for one, page in pages.items() if page}, known)
+            moved = {one: (behind[one], self._tellers[one].seq) for one in told}
+            # What was added from outside and deleted since has left its journal.
+            moved |= {one: (head, known[one].head) for one, head in behind.items() if one not in found}
+            await self._write(told, moved, known)
+            self._trim()
+            return [one for one in told if len(found[one]) == self._page_size]
+
+    async def _warm(self, known: Mapping[str, ProjectionRow], heads: Mapping[str, int]) -> None:
+        """Makes a teller that stands at the cursor for each session; those of the last batch mostly do."""
+        cold = {one: head for one, head in heads.items() if one not in self._tellers or self._tellers[one].seq != head}
+        fresh = {one: Teller(known[one]) for one in cold}
+        self._tellers |= fresh
+        begun = {one: head for one, head in cold.items() if head}
+        if not begun:
+            return
+        found = await interactions.events_of_turn(self._db, begun)
+        pages = {one: self._decoded(known[one], rows) for one, rows in found.items()}
+        await self._tell(pages, known)
+        for one in begun.keys() & self._tellers.keys():
+            self._tellers[one].seq = begun[one]
+
+    async def _tell(
+        self, pages: Mapping[str, Sequence[Recorded]], known: Mapping[str, ProjectionRow]
+    ) -> dict[str, list[LedgerRow]]:
+        there = {one: page for one, page in pages.items() if one in self._tellers}
+        missing = [(one, seq) for one, page in there.items() for seq in self._tellers[one].missing(page)]
+        for one, rows in (await interactions.events_at(self._db, missing) if missing else {}).items():
+            self._tellers[one].prompts |= {record.seq: record for record in self._decoded(known[one], rows)}
+        told = {}
+        for one, page in there.items():
+            try:
+                told[one] = self._tellers[one].tell(page)
+            except UnknownShape as error:
+                self._skip(known[one], error)
+            await asyncio.sleep(0)  # a batch of long pages must not hold up requests
+        return told
+
+    async def _write(
+        self,
+        told: Mapping[str, Sequence[LedgerRow]],
+        moved: Mapping[str, tuple[int, int]],
+        known: Mapping[str, ProjectionRow],
+    ) -> None:
+        """Writes the batch; if Postgres refuses something in it, one session after another."""
+        rows = [row for rows in told.values() for row in rows]
+        try:
+            await self._write_together(rows, moved, known)
+        except asyncpg.DataError as error:
+            if len(moved) == 1:
+                self._skip(known[next(iter(moved))], error)
+                return
+            for one, heads in moved.items():
+                await self._write({one: told.get(one, ())}, {one: heads}, known)
+
+    async def _write_together(
+        self, rows: Sequence[LedgerRow], moved: Mapping[str, tuple[int, int]], known: Mapping[str, ProjectionRow]
+    ) -> None:
+        """Writes rows, the passages by which they are found, and cursors in one transaction."""
+        kept = {one for one in moved if not known[one].is_ephemeral}
+        found_by = [passage_of(row) for row in rows if is_found(row) and not is_late(row) and row.session_id in kept]
+        notes = [(known[one], note) for one in kept & self._tellers.keys() for note in self._tellers[one].noted]
+        found_by += [passage_of_note(*note) for note in notes]
+        ready = await self.index.prepare(found_by) if found_by else None
+
+        async def write(tx: Transaction) -> None:
+            shown = set(map(source_of, await interactions.write(tx, rows, moved)))
+            if ready and (entries := [one for one in ready.entries if one.kind == NOTE or one.source in shown]):
+                await self.index.store(tx, replace(ready, entries=entries))
+
+        await self._db.together(write)
+
+    def _page(self, row: ProjectionRow, rows: EventRows) -> list[Recorded]:
+        """A page of events; if more follow, without a last append that may not be whole."""
+        page = self._decoded(row, rows)
+        if len(page) < self._page_size or page[0].at == page[-1].at:
+            return page
+        return [record for record in page if record.at != page[-1].at]
+
+    def _decoded(self, row: ProjectionRow, rows: EventRows) -> list[Recorded]:
+        """The events; none if a newer process wrote one of them."""
+        try:
+            return [journals.recorded(one) for one in rows]
+        except UnknownShape as error:
+            self._skip(row, error)
+            return []
+
+    def _skip(self, row: ProjectionRow, error: Exception) -> None:
+        message = "A journal cannot be projected by this process."
+        log.warning("journal_unreadable", message=message, projection=self.name, session=row.id, error=str(error))
+        self._unreadable[row.id] = row.head
+        self._tellers.pop(row.id, None)
+
+    def _trim(self) -> None:
+        while len(self._tellers) > CACHED_SESSIONS:
+            self._tellers.popitem(last=False)
+
+
+def is_found(row: LedgerRow) -> bool:
+    """Whether `query` finds it."""
+    return row.shown and row.is_found and bool(row.interaction.content.strip(EMPTY))
+
+
+def is_late(row: LedgerRow) -> bool:
+    """Whether it is found only once somebody looks: calls of plain tools are many, and few of them are looked for."""
+    one = row.interaction
+    return bool(row.agent) and "tool" in (one.source_type, one.target_type)
+
+
+def source_of(key: Key) -> str:
+    """The name under which a record is found; ids from outside are unique in their conversation alone."""
+    session_id, own = key
+    return own if own.startswith(f"{session_id}:") else f"{session_id}/{own}"
+
+
+def key_of(hit: PassageHit) -> Key:
+    return hit.group, hit.source.removeprefix(f"{hit.group}/")
+
+
+def passage_of(row: LedgerRow) -> Passage:
+    """The passage by which an interaction is found; a talk and the calls of tools in it are threads of their own."""
+    one = row.interaction
+    parties = ((one.source, one.source_type), (one.target, one.target_type))
+    is_talk = all(kind in ("user", "agent") for _, kind in parties)
+    return passage_of_turn(
+        Turn(
+            scope=recall_scope(row.owner, row.user, one.conversation_id),
+            source=source_of(row.key),
+            group=row.session_id,
+            text=one.content[: LONGEST_PASSAGE if is_talk else LONGEST_OF_TOOLS],
+            speaker=one.source,
+            at=one.timestamp,
+            thread=row.session_id if is_talk else f"{row.session_id}/tools",
+            position=row.seq,
+            facts={
+                "conversation": one.conversation_id,
+                "trace_id": one.trace_id,
+                "type": one.type,
+                "source_type": one.source_type,
+                "target_type": one.target_type,
+                "agent": [name for name, kind in parties if kind == "agent"],
+            },
+        )
+    )
+
+
+def passage_of_note(row: ProjectionRow, record: Recorded) -> Passage:
+    """The passage by which a note of an agent is found."""
+    assert isinstance(record.event, Noted)
+    return Passage(
+        scope=recall_scope(row.owner, row.user, row.conversation_id),
+        kind=NOTE,
+        source=f"{row.id}:{record.seq:010}",
+        group=row.id,
+        text=record.event.text[:LONGEST_PASSAGE],
+        title=row.agent,
+        at=record.at,
+        facts={
+            "conversation": row.conversation_id,
+            "agent": [row.agent],
+            "trace_id": record.trace,
+            "source_type": NOTE,
+            "target_type": NOTE,
+        },
+    )

@@ -1,0 +1,535 @@
+"""The ledger's table: rows derived from journals, pages of them, and the cuts that keep deleted ones gone."""
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Any, Final, Literal, get_args
+
+import asyncpg
+import msgspec
+
+from longhouse.agents import tokens
+from longhouse.journal.events import Collected
+from longhouse.journal.roles import FORM
+from longhouse.store import files
+from longhouse.store.database import Executor, Transaction
+from longhouse.store.pages import Position
+
+PROJECTION: Final = "ledger"
+"""The name of the ledger's cursors."""
+TOOLS: Final = "ledger_tools"
+"""The name of the cursors up to which records of tools are found by `query`."""
+
+LONGEST_TURN: Final = 100_000
+"""Events."""
+
+Type = Literal["input", "output"]
+EventRows = list[Sequence[Any]]
+
+
+class Interaction(msgspec.Struct, frozen=True, kw_only=True):
+    """A record of the ledger; an input and its output share the `pair_id`, which is the id of the input."""
+
+    id: str
+    conversation_id: str
+    trace_id: str
+    source: str
+    source_type: Collected
+    target: str
+    target_type: Collected
+    content: str
+    type: Type
+    timestamp: datetime
+    pair_id: str
+
+    def involves(self, agent: str) -> bool:
+        return (self.source, self.source_type) == (agent, "agent") or (self.target, self.target_type) == (
+            agent,
+            "agent",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRow:
+    """An interaction with what is stored beside it."""
+
+    interaction: Interaction
+    owner: str
+    user: str | None
+    session_id: str
+    seq: int
+    agent: str
+    """The agent whose journal tells it; empty for an interaction from outside."""
+    depth: int
+    shown: bool = True
+    """False: kept for the memory of its agent alone, since another journal tells the same."""
+    detail: str | None = None
+    """As JSON: what the messages of its agent are rebuilt with."""
+    is_found: bool = True
+    """Not stored; false: other records say the same, so this one is not found by `query`."""
+    since: int = 0
+    """Not stored; the event by which its pair came to be told: a cut takes both records of a pair, or neither."""
+
+    @property
+    def key(self) -> "Key":
+        return self.session_id, self.interaction.id
+
+
+Key = tuple[str, str]
+"""A record: the session whose journal tells it, and its id."""
+
+
+PUBLIC: Final = tuple(Interaction.__struct_fields__)
+BESIDE: Final = tuple(one.name for one in fields(LedgerRow))[1:-2]
+COLUMNS: Final = ", ".join(PUBLIC)
+ALL: Final = f"""{COLUMNS}, owner, "user", session_id, seq, agent, depth, shown, detail"""
+TYPES: Final = {
+    "timestamp": "timestamptz",
+    "seq": "bigint",
+    "depth": "smallint",
+    "shown": "boolean",
+    "detail": "json",
+    "since": "bigint",
+}
+SHAPE: Final = ", ".join(f'"{name}" {TYPES.get(name, "text")}' for name in (*PUBLIC, *BESIDE, "since"))
+
+CURSORS: Final = "SELECT session_id, head FROM projection_cursors WHERE projection = :name AND session_id = ANY(:ids)"
+_EVENTS: Final = """
+    SELECT asked.id, j.seq, j.at, j.trace_id, j.worker, j.fence, j.body, f.content
+    FROM {asked} JOIN LATERAL (
+        SELECT * FROM journal WHERE session_id = asked.id AND {where} ORDER BY seq LIMIT :limit
+    ) j ON true LEFT JOIN files f ON f.digest = j.body_digest
+    ORDER BY asked.id, j.seq
+"""
+SINCE: Final = _EVENTS.format(
+    asked="unnest(:ids::text[], :heads::bigint[]) AS asked (id, head)", where="seq > asked.head"
+)
+# From the start of the turn that runs at the cursor: everything that a later event may refer to is in it.
+OF_TURN: Final = _EVENTS.format(
+    asked="""(
+        SELECT one.id, one.head, COALESCE((
+            SELECT seq FROM journal WHERE session_id = one.id AND seq <= one.head AND kind = 'Started'
+            ORDER BY seq DESC LIMIT 1
+        ), 0) AS began
+        FROM unnest(:ids::text[], :heads::bigint[]) AS one (id, head)
+    ) AS asked""",
+    where="seq BETWEEN asked.began AND asked.head",
+)
+AT: Final = _EVENTS.format(asked="unnest(:ids::text[], :heads::bigint[]) AS asked (id, head)", where="seq = asked.head")
+
+# Waits for a deletion or a rebuild that is under way: after it, what is erased is not there any more, what is cut has
+# its cut, and a cursor is where it was left.
+REBUILDS: Final = "hashtextextended('longhouse ledger', 0)"
+WAIT: Final = f"SELECT pg_advisory_xact_lock_shared({REBUILDS})"
+THERE: Final = "SELECT id FROM sessions WHERE id = ANY(:ids) ORDER BY id FOR KEY SHARE"
+_INVOLVES: Final = "(l.source = {agent} AND l.source_type = 'agent' OR l.target = {agent} AND l.target_type = 'agent')"
+WRITE: Final = f"""
+WITH valid AS (
+    SELECT one.* FROM unnest(:sessions::text[], :befores::bigint[], :heads::bigint[]) AS one (session_id, before, head)
+    LEFT JOIN projection_cursors c ON c.projection = :name AND c.session_id = one.session_id
+    WHERE COALESCE(c.head, 0) = one.before
+), saved AS (
+    INSERT INTO projection_cursors AS c (projection, session_id, epoch, head)
+    SELECT :name, session_id, '', head FROM valid ORDER BY session_id
+    ON CONFLICT (projection, session_id) DO UPDATE SET head = excluded.head WHERE c.head < excluded.head
+), new AS (
+    SELECT l.*, cut.is_gone, cut.is_hidden
+    FROM json_to_recordset(:rows::json) AS l ({SHAPE})
+    CROSS JOIN LATERAL (
+        SELECT COALESCE(bool_or(c.agent IN ('', l.agent)), false) AS is_gone, count(*) > 0 AS is_hidden
+        FROM interaction_cuts c
+        WHERE l.agent <> '' AND c.owner = l.owner AND c.conversation_id = l.conversation_id
+          AND c.trace_id IN ('', l.trace_id)
+          AND (c.agent = '' OR {_INVOLVES.format(agent="c.agent")})
+          AND l.since <= COALESCE((c.heads ->> l.session_id)::bigint, 0)
+          AND (c.up_to IS NULL OR (l.timestamp, l.id COLLATE "C") <= (c.up_to, c.up_to_id))
+    ) cut
+    WHERE l.session_id IN (SELECT session_id FROM valid)
+      -- What was added from outside leaves its journal when it is cut, and may be older than a cut.
+      AND (l.agent <> '' OR EXISTS (SELECT FROM journal j WHERE j.session_id = l.session_id AND j.seq = l.seq))
+), written AS (
+    INSERT INTO ledger ({ALL})
+    SELECT {COLUMNS}, owner, "user", session_id, seq, agent, depth, shown AND NOT is_hidden, detail
+    FROM new WHERE NOT is_gone
+    ON CONFLICT (session_id, id) DO NOTHING RETURNING session_id, id, shown
+)
+SELECT session_id, id FROM written WHERE shown
+"""
+
+FILTERS: Final = {
+    "trace_id": "l.trace_id = :trace_id",
+    "type": "l.type = :type",
+    "since": "l.timestamp >= :since",
+    "until": "l.timestamp < :until",
+    "text": "strpos(lower(l.content), lower(:text)) > 0",
+}
+TYPED: Final = ("source_type", "target_type")
+"""Filters whose few values are written into the statement, where the planner sees which index has them."""
+# Each part is read in order from its own index; with OR, all records of the conversation would be read and sorted.
+_AGENT_SIDES: Final = (
+    "l.source_type = 'agent' AND l.source = :agent",
+    "l.target_type = 'agent' AND l.target = :agent AND NOT (l.source_type = 'agent' AND l.source = :agent)",
+)
+STORY: Final = f"""
+    SELECT {COLUMNS} FROM ledger l WHERE l.trace_id = :trace AND l.shown AND (:owner::text IS NULL OR l.owner = :owner)
+    ORDER BY l.timestamp, l.depth, l.session_id, l.seq, l.id LIMIT :limit
+"""
+OF_AGENT: Final = f"""
+    SELECT {ALL} FROM ledger WHERE owner = :owner AND conversation_id = :conversation AND agent = :agent
+    ORDER BY session_id, seq, id
+"""
+BEHIND: Final = """
+    SELECT s.id FROM sessions s
+    LEFT JOIN projection_cursors c ON c.projection = :name AND c.session_id = s.id
+    WHERE s.owner = :owner AND s.conversation_id = :conversation AND (c.head IS NULL OR c.head < s.head)
+"""
+EXTERNAL: Final = f"""
+    SELECT l.id FROM sessions s JOIN ledger l ON l.session_id = s.id
+    WHERE s.owner = :owner AND s.conversation_id = :conversation AND s.side = 'external' AND l.shown
+      AND {_INVOLVES.format(agent=":agent")}
+    ORDER BY l.timestamp, l.id
+"""
+_KEYED: Final = f"""
+    SELECT l.session_id, {", ".join(f"l.{name}" for name in PUBLIC)}
+    FROM unnest(:sessions::text[], :ids::text[]) AS asked (session_id, id)
+    JOIN ledger l ON l.session_id = asked.session_id AND l.id = asked.id
+    WHERE l.owner = :owner AND l.conversation_id = :conversation AND l.shown
+"""
+ADDED: Final = f"""
+    SELECT {", ".join(f"l.{name}" for name in PUBLIC)} FROM sessions s JOIN ledger l ON l.session_id = s.id
+    WHERE s.owner = :owner AND s.conversation_id = :conversation AND s.side = 'external'
+      AND l.id = ANY(:ids) AND l.shown
+    ORDER BY l.timestamp, l.id
+"""
+# Those that this append has not reached yet.
+AGENTS: Final = """
+    SELECT s.id, s.agent FROM sessions s
+    WHERE s.owner = :owner AND s.conversation_id = :conversation AND s.side <> 'external'
+      AND NOT EXISTS (SELECT FROM journal j WHERE j.session_id = s.id AND j.append_id = :append_id)
+    ORDER BY s.id
+"""
+USERS: Final = """
+    SELECT DISTINCT "user" FROM sessions WHERE owner = :owner AND conversation_id = :conversation
+"""
+_CUT: Final = f"""
+    l.owner = :owner AND l.conversation_id = :conversation AND (:trace = '' OR l.trace_id = :trace)
+    AND (:agent = '' OR {_INVOLVES.format(agent=":agent")})
+"""
+# A cut that lies within a later one says nothing more.
+ADD_CUT: Final = """
+    WITH within AS (
+        DELETE FROM interaction_cuts WHERE owner = :owner AND conversation_id = :conversation AND agent = :agent
+        AND trace_id = :trace AND (:up_to::timestamptz IS NULL OR (up_to, up_to_id) <= (:up_to, :up_to_id))
+    )
+    INSERT INTO interaction_cuts (owner, conversation_id, agent, trace_id, up_to, up_to_id, heads)
+    SELECT :owner, :conversation, :agent, :trace, :up_to, :up_to_id, jsonb_object_agg(s.id, s.head)
+    FROM sessions s WHERE s.owner = :owner AND s.conversation_id = :conversation AND s.side <> 'external'
+    HAVING count(*) > 0
+"""
+_UP_TO: Final = (
+    f"{_CUT} AND (:up_to::timestamptz IS NULL OR (l.timestamp, l.id) <= (:up_to::timestamptz, :up_to_id::text))"
+)
+DELETE: Final = f"""
+    DELETE FROM ledger l WHERE {_UP_TO} AND (:agent IN ('', l.agent) OR l.agent = '')
+    RETURNING l.id, l.session_id, l.agent, l.shown
+"""
+# What another agent's journal tells stays in the memory of that agent.
+HIDE: Final = f"""
+    UPDATE ledger l SET shown = false WHERE {_UP_TO} AND l.agent NOT IN ('', :agent) AND l.shown
+    RETURNING l.id, l.session_id, l.agent, true AS shown
+"""
+# By their ids: whatever the journal has under one of them goes.
+UNWRITE: Final = """
+    DELETE FROM journal j USING journal_events e, unnest(:sessions::text[], :ids::text[]) AS gone (session_id, id)
+    WHERE e.session_id = gone.session_id AND e.kind = 'Noted' AND e.body #>> '{interaction,id}' = gone.id
+      AND j.session_id = e.session_id AND j.seq = e.seq
+    RETURNING j.body_digest
+"""
+LOCK: Final = """
+    SELECT FROM sessions WHERE owner = :owner AND conversation_id = :conversation ORDER BY id FOR UPDATE
+"""
+# The newest record that has to go: too old, past the number, or past the tokens, counted from the newest one.
+PRUNED: Final = f"""
+    SELECT timestamp, id FROM (
+        SELECT l.timestamp, l.id, row_number() OVER newest AS nth,
+               sum((octet_length(l.content) + {tokens.BYTES - 1}) / {tokens.BYTES}) OVER newest AS tokens
+        FROM ledger l WHERE l.owner = :owner AND l.conversation_id = :conversation AND l.shown
+        WINDOW newest AS (ORDER BY l.timestamp DESC, l.id DESC)
+    ) l
+    WHERE l.timestamp < :older_than OR l.nth > :max_count OR l.tokens > :max_tokens
+    ORDER BY l.timestamp DESC, l.id DESC LIMIT 1
+"""
+RESET: Final = (
+    "DELETE FROM projection_cursors WHERE projection = ANY(:names)",
+    "DELETE FROM ledger",
+)
+# Sessions whose records of tools were told since they were made ready to be found.
+UNFOUND: Final = """
+    SELECT s.id, c.head, COALESCE(f.head, 0) AS before FROM sessions s
+    JOIN projection_cursors c ON c.projection = :name AND c.session_id = s.id
+    LEFT JOIN projection_cursors f ON f.projection = :tools AND f.session_id = s.id
+    WHERE s.owner = :owner AND s.conversation_id = :conversation AND s.side <> 'external'
+      AND c.head > COALESCE(f.head, 0)
+    ORDER BY s.id
+"""
+OF_TOOLS: Final = f"""
+    SELECT {ALL} FROM ledger WHERE session_id = :session AND seq > :before AND seq <= :head AND shown
+      AND 'tool' IN (source_type, target_type) AND COALESCE(detail ->> 'role', '') <> ALL(:form)
+    ORDER BY seq, id
+"""
+# A rebuild that began meanwhile has left no cursor: what it tells is made ready after it.
+FOUND: Final = """
+    INSERT INTO projection_cursors AS f (projection, session_id, epoch, head)
+    SELECT :tools, c.session_id, '', :head FROM projection_cursors c
+    WHERE c.projection = :name AND c.session_id = :session AND c.head >= :head
+    ON CONFLICT (projection, session_id) DO UPDATE SET head = excluded.head WHERE f.head < excluded.head
+"""
+SHOWN: Final = "SELECT id FROM ledger WHERE session_id = :session AND id = ANY(:ids) AND shown"
+# Turns that were deleted; a later summary of them was written without them.
+CUT_TURNS: Final = """
+    SELECT cut.seq FROM (
+        SELECT j.seq, (
+            SELECT max((c.heads ->> :session)::bigint) FROM interaction_cuts c
+            WHERE c.owner = s.owner AND c.conversation_id = s.conversation_id AND c.agent IN ('', s.agent)
+              AND c.trace_id IN ('', j.trace_id) AND (c.heads ->> :session)::bigint >= j.seq
+              AND (c.up_to IS NULL OR j.at <= c.up_to)
+        ) AS head
+        FROM sessions s JOIN journal j ON j.session_id = s.id AND j.kind = 'Started' WHERE s.id = :session
+    ) cut
+    WHERE cut.head IS NOT NULL AND NOT EXISTS (
+        SELECT FROM journal_events e WHERE e.session_id = :session AND e.kind = 'Condensed' AND e.seq > cut.head
+        AND (e.body ->> 'upto')::bigint >= cut.seq
+    )
+"""
+
+
+async def cursors(db: Executor, ids: Sequence[str]) -> dict[str, int]:
+    """Session -> the event up to which the ledger tells it."""
+    known = {row["session_id"]: row["head"] for row in await db.rows(CURSORS, name=PROJECTION, ids=ids)}
+    return {one: known.get(one, 0) for one in ids}
+
+
+async def events_since(db: Executor, heads: Mapping[str, int], limit: int) -> dict[str, EventRows]:
+    """The events of each session after its head, at most `limit` of each, as `journals.recorded` reads them."""
+    return _grouped(await db.rows(SINCE, ids=list(heads), heads=list(heads.values()), limit=limit))
+
+
+async def events_of_turn(db: Executor, heads: Mapping[str, int]) -> dict[str, EventRows]:
+    """The events of each session from the start of the turn that had started last at this head, up to the head."""
+    return _grouped(await db.rows(OF_TURN, ids=list(heads), heads=list(heads.values()), limit=LONGEST_TURN))
+
+
+async def events_at(db: Executor, places: Sequence[tuple[str, int]]) -> dict[str, EventRows]:
+    """Single events, by session and seq."""
+    return _grouped(await db.rows(AT, ids=[one[0] for one in places], heads=[one[1] for one in places], limit=1))
+
+
+def _grouped(rows: Sequence[asyncpg.Record]) -> dict[str, EventRows]:
+    found: dict[str, EventRows] = {}
+    for session_id, *event in rows:
+        found.setdefault(session_id, []).append(event)
+    return found
+
+
+async def write(tx: Transaction, rows: Sequence[LedgerRow], moved: Mapping[str, tuple[int, int]]) -> set[Key]:
+    """Adds rows and moves the cursors of their sessions, each from where it was read; returns those that are shown.
+
+    Left out are sessions whose cursor another process has moved, erased ones, and what was cut.
+    """
+    await tx.run(WAIT)
+    there = [row["id"] for row in await tx.rows(THERE, ids=sorted(moved))]
+    written = await tx.rows(
+        WRITE,
+        name=PROJECTION,
+        sessions=there,
+        befores=[moved[one][0] for one in there],
+        heads=[moved[one][1] for one in there],
+        # One text costs a third of what an array for each column does.
+        rows=msgspec.json.encode([_record(row) for row in rows]).decode(),
+    )
+    return {(row["session_id"], row["id"]) for row in written}
+
+
+def _record(row: LedgerRow) -> dict[str, Any]:
+    return msgspec.structs.asdict(row.interaction) | {
+        "owner": row.owner,
+        "user": row.user,
+        "session_id": row.session_id,
+        "seq": row.seq,
+        "agent": row.agent,
+        "depth": row.depth,
+        "shown": row.shown,
+        "detail": row.detail and msgspec.Raw(row.detail.encode()),
+        "since": row.since or row.seq,
+    }
+
+
+async def page(
+    db: Executor,
+    *,
+    owner: str,
+    conversation: str,
+    agent: str | None = None,
+    before: Position | None = None,
+    limit: int,
+    **filters: Any,
+) -> list[Interaction]:
+    """A page of a conversation's interactions, newest first; `filters` are those of FILTERS, None leaves one out."""
+    values = {name: value for name, value in filters.items() if value is not None}
+    typed = [f"l.{name} = '{values.pop(name)}'" for name in TYPED if get_args(Collected).count(values.get(name))]
+    used = [
+        "l.conversation_id = :conversation",
+        "l.owner = :owner",
+        "l.shown",
+        *typed,
+        *map(FILTERS.__getitem__, values),
+    ]
+    if before:
+        used.append("(l.timestamp, l.id) < (:before_at, :before_id)")
+        values |= {"before_at": before[0], "before_id": before[1]}
+    order = "ORDER BY timestamp DESC, id DESC LIMIT :limit"
+    parts = [[*used, side] for side in _AGENT_SIDES] if agent is not None else [used]
+    if agent is not None:
+        values["agent"] = agent
+    selects = (f"(SELECT {COLUMNS} FROM ledger l WHERE {' AND '.join(part)} {order})" for part in parts)
+    rows = await db.rows(
+        f"SELECT * FROM ({' UNION ALL '.join(selects)}) found {order}",
+        conversation=conversation, owner=owner, limit=limit, **values,
+    )  # fmt: skip
+    return [interaction(row) for row in rows]
+
+
+def interaction(row: asyncpg.Record) -> Interaction:
+    return Interaction(**{name: row[name] for name in PUBLIC})
+
+
+async def story(db: Executor, trace: str, *, owner: str | None, limit: int) -> list[Interaction]:
+    """The interactions of a trace in the order in which they happened, over all agents."""
+    return [interaction(row) for row in await db.rows(STORY, trace=trace, owner=owner, limit=limit)]
+
+
+async def of_agent(db: Executor, owner: str, conversation: str, agent: str) -> list[LedgerRow]:
+    """What the sessions of this agent in this conversation tell, each in the order of its journal."""
+    rows = await db.rows(OF_AGENT, owner=owner, conversation=conversation, agent=agent)
+    return [LedgerRow(interaction(row), *(row[name] for name in BESIDE)) for row in rows]
+
+
+async def behind(db: Executor, owner: str, conversation: str) -> list[str]:
+    """The sessions of this conversation with events that the ledger does not tell yet."""
+    rows = await db.rows(BEHIND, name=PROJECTION, owner=owner, conversation=conversation)
+    return [row["id"] for row in rows]
+
+
+async def external(db: Executor, owner: str, conversation: str, agent: str) -> list[str]:
+    """The interactions that were added from outside and in which this agent takes part, oldest first."""
+    return [row["id"] for row in await db.rows(EXTERNAL, owner=owner, conversation=conversation, agent=agent)]
+
+
+async def added(db: Executor, owner: str, conversation: str, ids: Sequence[str]) -> list[Interaction]:
+    """Those of these interactions from outside that are there, oldest first."""
+    if not ids:
+        return []
+    return [interaction(row) for row in await db.rows(ADDED, owner=owner, conversation=conversation, ids=list(ids))]
+
+
+async def by_keys(db: Executor, owner: str, conversation: str, keys: Sequence[Key]) -> dict[Key, Interaction]:
+    """Those of these interactions that are there."""
+    where = {"sessions": [one[0] for one in keys], "ids": [one[1] for one in keys]}
+    rows = await db.rows(_KEYED, owner=owner, conversation=conversation, **where) if keys else []
+    return {(row["session_id"], row["id"]): interaction(row) for row in rows}
+
+
+async def unfound(db: Executor, owner: str, conversation: str) -> list[tuple[str, int, int]]:
+    """Sessions whose records of tools are not found by `query` yet: from which event, and up to which."""
+    rows = await db.rows(UNFOUND, name=PROJECTION, tools=TOOLS, owner=owner, conversation=conversation)
+    return [(row["id"], row["before"], row["head"]) for row in rows]
+
+
+async def of_tools(db: Executor, session_id: str, before: int, head: int) -> list[LedgerRow]:
+    """The records of tools that a session told between these events."""
+    rows = await db.rows(OF_TOOLS, session=session_id, before=before, head=head, form=sorted(FORM))
+    return [LedgerRow(interaction(row), *(row[name] for name in BESIDE)) for row in rows]
+
+
+async def found(tx: Transaction, session_id: str, head: int, ids: Sequence[str]) -> set[str]:
+    """Moves the cursor of what is found; returns those that are still shown. None are where a session was erased."""
+    await tx.run(WAIT)
+    if not await tx.rows(THERE, ids=[session_id]):
+        return set()
+    await tx.run(FOUND, name=PROJECTION, tools=TOOLS, session=session_id, head=head)
+    return {row["id"] for row in await tx.rows(SHOWN, session=session_id, ids=list(ids))}
+
+
+async def cut_turns(db: Executor, session_id: str) -> set[int]:
+    """Where turns of a session started that were deleted."""
+    return {row["seq"] for row in await db.rows(CUT_TURNS, session=session_id)}
+
+
+async def owners(db: Executor, trace: str) -> list[str]:
+    """The owners who have something of this trace."""
+    sql = "SELECT DISTINCT owner FROM ledger WHERE trace_id = :trace AND shown ORDER BY owner"
+    return [row["owner"] for row in await db.rows(sql, trace=trace)]
+
+
+async def agents(db: Executor, owner: str, conversation: str, append_id: uuid.UUID) -> list[tuple[str, str]]:
+    """The sessions of this conversation that this append has not reached, with their agents."""
+    rows = await db.rows(AGENTS, owner=owner, conversation=conversation, append_id=append_id)
+    return [(row["id"], row["agent"]) for row in rows]
+
+
+async def users(db: Executor, owner: str, conversation: str) -> list[str | None]:
+    return [row["user"] for row in await db.rows(USERS, owner=owner, conversation=conversation)]
+
+
+async def lock(tx: Transaction, owner: str, conversation: str) -> None:
+    """Nothing is added to this conversation's part of the ledger until the transaction ends."""
+    await tx.rows(LOCK, owner=owner, conversation=conversation)
+
+
+async def pruned(
+    tx: Transaction,
+    owner: str,
+    conversation: str,
+    *,
+    older_than: datetime | None,
+    max_count: int | None,
+    max_tokens: int | None,
+) -> Position | None:
+    """The newest record that has to go."""
+    row = await tx.row(
+        PRUNED, owner=owner, conversation=conversation, older_than=older_than, max_count=max_count,
+        max_tokens=max_tokens,
+    )  # fmt: skip
+    return (row["timestamp"], row["id"]) if row else None
+
+
+async def cut(
+    tx: Transaction, owner: str, conversation: str, position: Position | None, *, agent: str = "", trace: str = ""
+) -> list[Key]:
+    """Deletes up to a position, None: everything; what was added from outside leaves its journal too."""
+    where: dict[str, Any] = {"owner": owner, "conversation": conversation, "agent": agent, "trace": trace}
+    where |= {"up_to": position and position[0], "up_to_id": position[1] if position else ""}
+    gone = list(await tx.rows(DELETE, **where))
+    if agent:
+        gone += await tx.rows(HIDE, **where)
+    if any(row["agent"] for row in gone):
+        await tx.run(ADD_CUT, **where)
+    outside = [row for row in gone if not row["agent"]]
+    if outside:
+        bodies = await tx.rows(
+            UNWRITE, sessions=[row["session_id"] for row in outside], ids=[row["id"] for row in outside]
+        )
+        await files.drop_unused(tx, [row["body_digest"] for row in bodies if row["body_digest"]])
+    return [(row["session_id"], row["id"]) for row in gone if row["shown"]]
+
+
+async def count_sessions(db: Executor) -> int:
+    return int(await db.value("SELECT count(*) FROM sessions"))
+
+
+async def reset(tx: Transaction) -> None:
+    """Drops all rows and cursors: the projection makes them again."""
+    await tx.run(f"SELECT pg_advisory_xact_lock({REBUILDS})")
+    await tx.run(RESET[0], names=[PROJECTION, TOOLS])
+    await tx.run(RESET[1])
