@@ -4,14 +4,18 @@ Each change is one statement under the scope's lock, made once for each call.
 """
 
 import hashlib
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
+from longhouse.agents.template import MemoryScope
 from longhouse.journal.session import LOCAL_OWNER
-from longhouse.store.database import Database
+from longhouse.store.database import Database, Transaction
+from longhouse.store.search import passages
 
 MAX_FILE: Final = 1024 * 1024
 """Bytes of one file: far more than a model can read at once, but still a small row."""
@@ -26,6 +30,8 @@ LONGEST_KEY: Final = 400
 """Bytes of a scope's key; a longer one is kept as its digest."""
 
 LOCKS: Final = 0x6D656D6F  # "memo"
+PASSAGES: Final = "file"
+"""The kind of passages that files are indexed as; a file's group is its path."""
 
 Verdict = Literal[
     "done", "repeated", "missing", "exists", "is_file", "is_directory", "parent_is_file", "not_empty", "not_found",
@@ -48,12 +54,44 @@ class Scope:
         digest = hashlib.sha256(f"{len(self.owner)}:{self.owner}{self.key}".encode()).digest()
         return int.from_bytes(digest[:4], "big", signed=True)
 
+    @property
+    def passages(self) -> str:
+        """The scope under which passages of its files are indexed."""
+        return msgspec.json.encode(("files", self.owner, self.key)).decode()
+
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
     path: str
     is_directory: bool
     size: int
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ScopedEntry:
+    """A file or directory, with the key of its scope and the call that wrote it last."""
+
+    scope: str
+    path: str
+    is_directory: bool
+    size: int
+    updated_at: datetime
+    written_by: str
+
+    @property
+    def id(self) -> str:
+        """Unique among the files of an owner: neither keys nor paths contain a line break."""
+        return f"{self.scope}\n{self.path}"
+
+
+@dataclass(frozen=True, slots=True)
+class FileVersion:
+    """A file at one moment; each change has another `version`."""
+
+    path: str
+    content: str
+    version: str
     updated_at: datetime
 
 
@@ -107,6 +145,43 @@ WITH here AS (
 ), {NOTED}
 """
 
+# Of a file that is replaced, the former writer is kept as with a change: the new text may repeat the old one.
+FORMER: Final = """
+    CASE
+        -- Each session once, and only in scopes that erasure reads it for: lasting files have too many writers.
+        WHEN :passing AND split_part(m.written_by, ':', 1) <> ALL(m.former_writers)
+        THEN m.former_writers || split_part(m.written_by, ':', 1) ELSE m.former_writers
+    END
+"""
+
+REPLACE: Final = f"""
+WITH here AS (
+    {HERE}
+), new AS (
+    SELECT :path::text AS path, :content::text AS content
+    UNION ALL
+    SELECT parent, NULL FROM unnest(:parents::text[]) AS parent
+), verdict AS (
+    SELECT CASE
+        WHEN {KNOWN} THEN 'repeated'
+        WHEN {ORPHANED} THEN 'forgotten'
+        WHEN EXISTS (SELECT FROM here WHERE path = :path AND is_directory) THEN 'is_directory'
+        WHEN EXISTS (SELECT FROM here WHERE path = ANY(:parents) AND NOT is_directory) THEN 'parent_is_file'
+        WHEN (SELECT COALESCE(sum(size), 0) FROM here WHERE path <> :path) + octet_length(:content) > :max_scope
+            THEN 'scope_full'
+        WHEN (SELECT count(*) FROM (SELECT path FROM here UNION SELECT path FROM new) AS all_paths) > :max_entries
+            THEN 'too_many'
+        ELSE 'done'
+    END AS verdict
+), kept AS (
+    INSERT INTO memories AS m (owner, scope, path, content, written_by)
+    SELECT :owner, :scope, new.path, new.content, :key FROM new, verdict WHERE verdict = 'done'
+    ON CONFLICT (owner, scope, path) DO UPDATE SET
+        content = EXCLUDED.content, written_by = :key, updated_at = now(), former_writers = {FORMER}
+    WHERE EXCLUDED.content IS NOT NULL
+), {NOTED}
+"""
+
 CHANGE: Final = f"""
 WITH verdict AS (
     SELECT CASE
@@ -123,14 +198,9 @@ WITH verdict AS (
     FROM (SELECT octet_length(:new::text) - octet_length(:old::text) AS bytes) AS grown
     LEFT JOIN memories AS file ON file.owner = :owner AND file.scope = :scope AND file.path = :path
 ), changed AS (
-    UPDATE memories SET
+    UPDATE memories m SET
         content = overlay(content PLACING :new FROM strpos(content, :old) FOR char_length(:old)),
-        written_by = :key, updated_at = now(),
-        -- Each session once, and only in scopes that erasure reads it for: lasting files have too many writers.
-        former_writers = CASE
-            WHEN :passing AND split_part(written_by, ':', 1) <> ALL(former_writers)
-            THEN former_writers || split_part(written_by, ':', 1) ELSE former_writers
-        END
+        written_by = :key, updated_at = now(), former_writers = {FORMER}
     FROM verdict
     WHERE verdict = 'done' AND owner = :owner AND scope = :scope AND path = :path
 ), {NOTED}
@@ -157,6 +227,42 @@ EXISTS: Final = """
     SELECT EXISTS (
         SELECT FROM memories WHERE owner = :owner AND scope = :scope AND path = :path AND (content IS NULL) = :directory
     )
+"""
+ENTRIES: Final = """
+    SELECT scope, path, content IS NULL AS is_directory, size, updated_at, written_by FROM memories
+"""
+ENTRY: Final = f"{ENTRIES} WHERE owner = :owner AND scope = :scope AND path = :path"
+NEWEST: Final = f"""
+    {ENTRIES} WHERE owner = :owner AND scope LIKE ANY(:scopes) AND (content IS NOT NULL OR :directories)
+      AND (:moment::timestamptz IS NULL
+           OR (updated_at, convert_to(scope || E'\\n' || path, 'UTF8')) < (:moment, convert_to(:entry, 'UTF8')))
+    ORDER BY updated_at DESC, convert_to(scope || E'\\n' || path, 'UTF8') DESC LIMIT :limit
+"""
+INDEXED: Final = (
+    f"SELECT EXISTS (SELECT FROM passages WHERE scope = :scope AND kind = '{PASSAGES}' AND source = :first)"
+)
+# Each change is made by a call of its own, so that the call tells versions apart. Every file has a first passage.
+UNINDEXED: Final = f"""
+    WITH waiting AS (
+        SELECT m.path, m.content, m.written_by, m.updated_at,
+               sum(m.size) OVER (ORDER BY m.updated_at DESC, m.path) - m.size AS before
+        FROM memories m LEFT JOIN LATERAL (
+            -- LIMIT makes it one look-up in the index for each file, whatever the planner believes about the table.
+            SELECT facts ->> 'version' AS version FROM passages
+            WHERE scope = :passages AND kind = '{PASSAGES}' AND source = m.path || '#0' LIMIT 1
+        ) p ON true
+        WHERE m.owner = :owner AND m.scope = :scope AND m.content IS NOT NULL
+          AND p.version IS DISTINCT FROM m.written_by
+    )
+    SELECT path, content, written_by, updated_at FROM waiting WHERE before < :most ORDER BY updated_at DESC, path
+"""
+READ_ALL: Final = """
+    SELECT path, content, written_by, updated_at FROM memories
+    WHERE owner = :owner AND scope = :scope AND path = ANY(:paths) AND content IS NOT NULL
+"""
+VERSIONS: Final = """
+    SELECT path, written_by FROM memories
+    WHERE owner = :owner AND scope = :scope AND path = ANY(:paths) AND content IS NOT NULL
 """
 # The root contains all of a scope, and exists without a row.
 LIST: Final = """
@@ -185,6 +291,36 @@ class Memories:
             await self._db.value(EXISTS, owner=scope.owner, scope=scope.key, path=path, directory=directory)
         )
 
+    async def entry(self, scope: Scope, path: str) -> ScopedEntry | None:
+        row = await self._db.row(ENTRY, owner=scope.owner, scope=scope.key, path=path)
+        return ScopedEntry(*row) if row else None
+
+    async def newest(
+        self,
+        owner: str,
+        scopes: Sequence[str],
+        *,
+        before: tuple[datetime, str] | None,
+        limit: int,
+        directories: bool = False,
+    ) -> list[ScopedEntry]:
+        """The files of an owner in all scopes whose keys match one of these patterns, the last written first."""
+        moment, entry = before or (None, "")
+        rows = await self._db.rows(
+            NEWEST, owner=owner, scopes=scopes, directories=directories, moment=moment, entry=entry, limit=limit
+        )
+        return [ScopedEntry(*row) for row in rows]
+
+    async def read_all(self, scope: Scope, paths: Sequence[str]) -> Sequence[FileVersion]:
+        """Those of these files that are there."""
+        rows = await self._db.rows(READ_ALL, owner=scope.owner, scope=scope.key, paths=paths)
+        return [FileVersion(*row) for row in rows]
+
+    async def unindexed(self, scope: Scope, *, most: int) -> Sequence[FileVersion]:
+        """Files that are not in the index as they are now, the newest first: about so many bytes, and at least one."""
+        rows = await self._db.rows(UNINDEXED, owner=scope.owner, scope=scope.key, passages=scope.passages, most=most)
+        return [FileVersion(*row) for row in rows]
+
     async def list(self, scope: Scope, path: str = "") -> list[FileEntry]:
         """All files and directories below a directory, at every depth."""
         return [FileEntry(*row) for row in await self._db.rows(LIST, owner=scope.owner, scope=scope.key, path=path)]
@@ -200,6 +336,13 @@ class Memories:
             return "file_full"
         return await self._create(scope, path, content, key)
 
+    async def replace(self, scope: Scope, path: str, content: str, *, key: str) -> Verdict:
+        """Writes the whole of a file, whether it exists or not; creates its parent directories."""
+        if len(content.encode()) > MAX_FILE:
+            return "file_full"
+        values = {"max_scope": MAX_SCOPE, "max_entries": MAX_ENTRIES, "passing": scope.passing, "key": key}
+        return await self._locked(scope, REPLACE, path=path, content=content, parents=_parents(path), **values)
+
     async def make_dir(self, scope: Scope, path: str, *, key: str) -> Verdict:
         """Creates a directory and its parents; one that exists stays as it is."""
         return await self._create(scope, path, None, key)
@@ -214,16 +357,42 @@ class Memories:
         return await self._locked(scope, DELETE, key=key, path=path)
 
     async def _create(self, scope: Scope, path: str, content: str | None, key: str) -> Verdict:
-        names = path.split("/")
-        parents = ["/".join(names[:depth]) for depth in range(1, len(names))]
-        values = {"path": path, "content": content, "parents": parents}
-        return await self._locked(scope, KEEP, key=key, max_scope=MAX_SCOPE, max_entries=MAX_ENTRIES, **values)
+        values = {"content": content, "parents": _parents(path), "key": key}
+        return await self._locked(scope, KEEP, path=path, max_scope=MAX_SCOPE, max_entries=MAX_ENTRIES, **values)
 
-    async def _locked(self, scope: Scope, sql: str, **values: object) -> Verdict:
-        row = await self._db.alone((LOCKS, scope.lock), sql, owner=scope.owner, scope=scope.key, **values)
-        assert row is not None
-        verdict: Verdict = row["verdict"]
-        return verdict
+    async def _locked(self, scope: Scope, sql: str, *, path: str, **values: object) -> Verdict:
+        async def change(tx: Transaction) -> Verdict:
+            # A statement sees the data as of its start, so the lock must be held before it starts.
+            await tx.lock(LOCKS, scope.lock)
+            verdict: Verdict = await tx.value(sql, owner=scope.owner, scope=scope.key, path=path, **values)
+            if verdict == "done" and await tx.value(INDEXED, scope=scope.passages, first=passage_source(path, 0)):
+                # What the file said before is gone; what it says now is indexed when somebody searches.
+                await passages.remove(tx, PASSAGES, scope=scope.passages, groups=[path])
+            return verdict
+
+        return await self._db.together(change)
+
+
+def passage_source(path: str, number: int) -> str:
+    """The source of a passage of a file, by its number in it."""
+    return f"{path}#{number}"
+
+
+async def versions(tx: Transaction, scope: Scope, paths: Sequence[str]) -> dict[str, str]:
+    """Path -> the version of the file, for those that are there."""
+    return dict(await tx.rows(VERSIONS, owner=scope.owner, scope=scope.key, paths=paths))
+
+
+def scope_for(kind: str, owner: str, user: str | None, agent: str, conversation: str) -> Scope:
+    """The scope that a template with this `memory_policy.scope` uses; raises `ValueError` if there is no such kind."""
+    match kind:
+        case "owner":
+            return of_owner(owner)
+        case "agent":
+            return of_agent(owner, user, agent, conversation)
+        case "conversation":
+            return of_conversation(owner, user, conversation)
+    raise ValueError(f"{kind!r} is not a scope")
 
 
 def of_owner(owner: str) -> Scope:
@@ -248,6 +417,70 @@ def passing(owner: str, user: str | None, agent: str, conversation: str) -> set[
     """The scopes of a session that are deleted with its conversation, whichever scope its template uses."""
     shared = (of_agent(owner, user, agent, conversation), of_conversation(owner, user, conversation))
     return {scope for scope in shared if scope.passing}
+
+
+def reachable(
+    owner: str, user: str | None, *, agent: str | None = None, conversation: str | None = None
+) -> Iterator[tuple[MemoryScope, str]]:
+    """Patterns for the keys of all scopes that sessions of this user can reach, with the kind of each.
+
+    Without an agent, those of all agents; without a conversation, of all conversations of a user. Without a user, the
+    conversations of an owner may be of many people, and none is reached unless it is named.
+    """
+    yield "owner", _pattern("owner")
+    has_user = bool(user and user.strip())
+    if has_user:
+        yield "agent", _pattern("agent", user, agent or _ANY)
+    elif conversation:
+        yield "agent", _pattern("agent", None, agent or _ANY, conversation)
+    if has_user or conversation:
+        named = None if user == owner == LOCAL_OWNER else user
+        yield "conversation", _pattern("conversation", named, conversation or _ANY)
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeNames:
+    """What a scope's key says of it."""
+
+    scope: MemoryScope
+    user: str | None = None
+    agent: str | None = None
+    conversation: str | None = None
+
+
+def names_of(key: str) -> ScopeNames | None:
+    """What the key of a scope says of it; None for one that is kept as a digest."""
+    if not key.startswith("["):
+        return None
+    match msgspec.json.decode(key):
+        case ["owner"]:
+            return ScopeNames("owner")
+        case ["agent", user, agent]:
+            return ScopeNames("agent", user, agent)
+        case ["agent", None, agent, conversation]:
+            return ScopeNames("agent", None, agent, conversation)
+        case ["conversation", user, conversation]:
+            return ScopeNames("conversation", user, None, conversation)
+    return None
+
+
+_ANY: Final = object()
+
+
+def _pattern(*parts: Any) -> str:
+    """A pattern for LIKE: the key of these parts, with `_ANY` for any text in a place."""
+    texts = ['"%"' if part is _ANY else _literal(msgspec.json.encode(part).decode()) for part in parts]
+    whole = f"[{','.join(texts)}]"
+    return whole if _ANY in parts else _literal(_key(*parts))
+
+
+def _literal(text: str) -> str:
+    return re.sub(r"([%_\\])", r"\\\1", text)
+
+
+def _parents(path: str) -> list[str]:
+    names = path.split("/")
+    return ["/".join(names[:depth]) for depth in range(1, len(names))]
 
 
 def _key(*parts: str | None) -> str:
