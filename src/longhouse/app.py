@@ -27,6 +27,12 @@ from longhouse.catalog.validation import CatalogValidator
 from longhouse.config.effective import Configured, configure
 from longhouse.errors import SetupError
 from longhouse.integrations.agent_log import LogFolder
+from longhouse.memory.documents.library import DocumentLibrary
+from longhouse.memory.ledger import Ledger
+from longhouse.memory.ledger_projection import LedgerProjector
+from longhouse.memory.outside import OutsideInteractions
+from longhouse.memory.recall import Recall, ShownFiles
+from longhouse.memory.session_memory import SessionMemory
 from longhouse.models import embedding_table
 from longhouse.models.demo import scene
 from longhouse.models.embeddings import WITHIN, EndpointEmbedder
@@ -45,6 +51,7 @@ from longhouse.runtime.watchdog import Watchdog
 from longhouse.runtime.worker import Worker, WorkerOptions, new_id
 from longhouse.search.finder import Finder
 from longhouse.search.indexer import Indexer
+from longhouse.search.passages import PassageIndex
 from longhouse.search.selection import ToolSearchService
 from longhouse.settings import Settings
 from longhouse.store import leases, migrate
@@ -59,6 +66,7 @@ from longhouse.tools.bindings.http import open_remote
 from longhouse.tools.bindings.registry import binder_of
 from longhouse.tools.builtin.clock import ClockTool
 from longhouse.tools.builtin.dialogue import ClarificationTool, FinalAnswerTool
+from longhouse.tools.builtin.documents import DOCUMENT_TOOLS
 from longhouse.tools.builtin.find_tools import FindToolsTool
 from longhouse.tools.builtin.memory_files import MEMORY_TOOLS
 from longhouse.tools.builtin.planning import AdaptPlanTool, GeneratePlanTool, ReasoningTool
@@ -88,6 +96,7 @@ TOOLS: Final = (
     CollectTool,
     FindToolsTool,
     *MEMORY_TOOLS,
+    *DOCUMENT_TOOLS,
 )
 
 
@@ -118,14 +127,26 @@ async def open_app(
     async with (
         open_store(settings) as (db, postgres),
         open_model(setup) as model_for,
-        open_finder(settings, db) as finder,
+        open_embedder(settings) as embedder,
+        open_finder(db, embedder) as finder,
         open_memory(settings, db, bus) as prior,
+        PassageIndex(db, embedder).working() as index,
+        open_ledger(settings, index, bus) as ledger,
     ):
         catalog, pool = Catalog(db, model=settings.llm_model), Pool(model_for)
+        library, memory = library_of(settings, index), memory_of(settings, ledger)
         async with (
-            open_tools(setup, catalog, finder, classes) as (toolbox, offering),
+            open_tools(setup, catalog, finder, library, classes) as (toolbox, offering),
             open_engine(
-                setup, bus=bus, catalog=catalog, toolbox=toolbox, offering=offering, pool=pool, prior=prior
+                setup,
+                bus=bus,
+                catalog=catalog,
+                toolbox=toolbox,
+                offering=offering,
+                pool=pool,
+                prior=prior,
+                memory=memory,
+                ledger=ledger,
             ) as (engine, worker),
             open_authenticator(settings, db) as authenticator,
         ):
@@ -135,6 +156,7 @@ async def open_app(
                 lambda: engine.recorder.refused,
                 lambda: (watchdog.times, watchdog.seconds),
                 lambda: toolbox.left_behind,
+                from_memory=lambda: engine.tool_runner.from_memory,
             )
             asgi = server.build(
                 db,
@@ -145,8 +167,12 @@ async def open_app(
                 toolbox=toolbox,
                 validator=validator_of(setup, catalog),
                 finder=finder,
+                ledger=ledger,
+                model_for=model_for,
+                documents=library,
                 default_template=settings.default_template,
                 prior=prior,
+                memory=memory,
             )
             app = App(
                 db=db, bus=bus, worker=worker, pool=pool, catalog=catalog, authenticator=authenticator, asgi=asgi,
@@ -198,10 +224,22 @@ async def open_model(setup: Configured) -> AsyncIterator[ModelFor]:
 
 
 @asynccontextmanager
-async def open_finder(settings: Settings, db: Database) -> AsyncIterator[Finder]:
+async def open_finder(db: Database, embedder: Embedder | None) -> AsyncIterator[Finder]:
     """Opens the search, and keeps its index up to date."""
-    async with open_embedder(settings) as embedder, Indexer(db, embedder).working() as indexer:
+    async with Indexer(db, embedder).working() as indexer:
         yield Finder(db, embedder, indexer.ready)
+
+
+def library_of(settings: Settings, index: PassageIndex) -> DocumentLibrary:
+    limits = {"max_bytes": settings.documents_max_bytes, "max_documents": settings.documents_max_count}
+    return DocumentLibrary(index.db, index, **limits)
+
+
+@asynccontextmanager
+async def open_library(settings: Settings) -> AsyncIterator[DocumentLibrary]:
+    """Opens the documents alone, for the command line."""
+    async with open_store(settings, create=False) as (db, _), open_embedder(settings) as embedder:
+        yield library_of(settings, PassageIndex(db, embedder))
 
 
 @asynccontextmanager
@@ -229,9 +267,35 @@ async def open_memory(settings: Settings, db: Database, bus: Bus) -> AsyncIterat
         yield mirror.prior if mirror else None
 
 
+def memory_of(settings: Settings, ledger: Ledger) -> SessionMemory:
+    """What sessions remember, and how it is shown."""
+    language, memories = settings.memory_language, Memories(ledger.db)
+    outside = OutsideInteractions(ledger, language=language)
+    recall = Recall(ledger.index, memories, language=language, fresh=ledger.catch_up)
+    return SessionMemory(
+        enabled=settings.memory_enabled,
+        max_chunks=settings.memory_max_chunks,
+        min_relevance=settings.memory_min_relevance,
+        language=language,
+        sources=(outside, ShownFiles(memories, language=language), recall),
+        recalled=recall.items,
+        interactions=outside.items,
+    )
+
+
+@asynccontextmanager
+async def open_ledger(settings: Settings, index: PassageIndex, bus: Bus) -> AsyncIterator[Ledger]:
+    """Opens the ledger of interactions, which follows the journals unless it is switched off."""
+    projector, enabled = LedgerProjector(index.db, index), settings.conversation_memory_enabled
+    async with projector.running() if enabled else nullcontext():
+        if enabled:
+            bus.on_append.append(projector.nudge)
+        yield Ledger(index.db, projector, enabled=enabled)
+
+
 @asynccontextmanager
 async def open_tools(
-    setup: Configured, catalog: Catalog, finder: Finder, classes: Sequence[type[BaseTool]]
+    setup: Configured, catalog: Catalog, finder: Finder, documents: DocumentLibrary, classes: Sequence[type[BaseTool]]
 ) -> AsyncIterator[tuple[Toolbox, Offering]]:
     """Opens the tools that this process can run, and publishes them and the templates."""
     settings, search = setup.settings, ToolSearchService(catalog, finder)
@@ -245,7 +309,7 @@ async def open_tools(
     )
     configs = setup.of_agents(config)
     async with web_search as service, open_remote(setup.egress) as http:
-        services = Services(search=service, memory=Memories(catalog.db), find_tools=search.find)
+        services = Services(search=service, memory=Memories(catalog.db), find_tools=search.find, documents=documents)
         binder = binder_of(http, setup.secrets.find, settings.tool_packages)
         toolbox = Toolbox(classes, config=config, configs=configs, services=services, catalog=catalog, binder=binder)
         await publish(catalog, setup, toolbox.classes)
@@ -263,12 +327,17 @@ async def open_engine(
     offering: Offering,
     pool: Pool,
     prior: PriorOf | None,
+    memory: SessionMemory,
+    ledger: Ledger,
 ) -> AsyncIterator[tuple[Engine, Worker]]:
     """Starts the worker, and the upkeep of its instances and files."""
     db, settings = catalog.db, setup.settings
     logs, reports = setup.folders("logs_dir"), setup.folders("reports_dir")
     retry_limits = RetryLimits(attended=settings.patience, unattended=15 * settings.patience)
-    engine = Engine(db, bus, catalog, toolbox, offering, pool, worker=new_id(), retry_limits=retry_limits, prior=prior)
+    engine = Engine(
+        db, bus, catalog, toolbox, offering, pool, worker=new_id(), retry_limits=retry_limits, prior=prior,
+        memory=memory, collects=ledger.enabled, external=ledger.external_for,
+    )  # fmt: skip
     options = WorkerOptions(slots=settings.worker_slots, lease=settings.lease_seconds)
     worker = Worker(db, bus, engine, options, keep_log=LogFolder(db, catalog, settings.logs_dir, logs).keep)
     cleanup = FileCleanup(db, _paths(settings.logs_dir, logs), _paths(settings.reports_dir, reports))

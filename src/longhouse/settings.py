@@ -78,6 +78,18 @@ class Settings(BaseSettings):
     log_dir: Path | None = None
     """The folder of session logs, one for each conversation."""
     log_language: Literal["en", "ru", "zh"] = "en"
+    memory_enabled: bool = True
+    """Whether agents remember, within a session, what their reading tools returned."""
+    memory_max_chunks: int = Field(default=10, ge=0, le=100)
+    memory_min_relevance: float = Field(default=0.5, ge=0, le=1)
+    memory_language: Literal["en", "ru", "zh"] = "en"
+    """The language of the headings over what is remembered."""
+    conversation_memory_enabled: bool = True
+    """Whether the ledger collects interactions."""
+    documents_max_bytes: int = Field(default=50 * 1024 * 1024, ge=1024)
+    """Bytes of a file that may become a document."""
+    documents_max_count: int = Field(default=10_000, ge=1)
+    """Documents of one owner; shared ones are not counted."""
     tavily_api_key: SecretStr = SecretStr("")
     tavily_base_url: str | None = None
     reports_dir: Path | None = None

@@ -98,6 +98,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     (model(base_url="file:///etc/passwd"), "llm_policy.base_url"),
     (model(temperature=3), "llm_policy.temperature"),
     (model(temperature="hot"), "llm_policy.temperature"),
+    (template(memory_policy={"recall": 51}), "memory_policy.recall"),
+    (template(memory_policy={"show": ["../../etc/passwd"]}), "memory_policy.show"),
+    (template(memory_policy={"show": ["a.md", "./b.md"]}), "memory_policy.show"),
     (template(follow="whim"), "follow"),
     (template(nonsense=1), "nonsense"),
 ]

@@ -223,6 +223,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
             "x\x00",
         )
     ],
+    (tool(remembers="page", effect=None), "remembers"),
+    (tool(remembers="page", effect="idempotent"), "remembers"),
+    (tool(remembers="everything", effect="read"), "remembers"),
     (tool(input_schema={"type": "string"}), "input_schema"),
     (tool(input_schema={"type": "object", "properties": {"a": {"$ref": "http://127.0.0.1/x"}}}), "input_schema"),
     (tool(input_schema={"type": "object", "properties": {"a": {"$ref": "file:///etc/passwd"}}}), "input_schema"),

@@ -62,6 +62,7 @@ async def test_a_place_to_continue_from_must_be_one_of_the_session(serving: Serv
 ROUTES: list[tuple[str, str, Any]] = [
     ("GET", "/v1/sessions/{}", None),
     ("GET", "/v1/sessions/{}/messages", None),
+    ("GET", "/v1/sessions/{}/memory", None),
     ("GET", "/v1/sessions/{}/events", None),
     ("GET", "/v1/sessions/{}/events?after=1", None),
     ("POST", "/v1/sessions/{}/clarification", {"answer": "Oslo"}),

@@ -48,7 +48,14 @@ class Caller:
             case.headers.clear()
             case.query = {key: value for key, value in case.query.items() if key == "until" and path.endswith("events")}
             told = self.document["paths"][path][case.method.lower()].get("requestBody")
-            case.body = told["content"]["application/json"]["example"] if told else case.body
+            if told and "application/json" in told["content"]:
+                case.body = told["content"]["application/json"]["example"]
+            elif told:
+                case.body, case.media_type, case.query = (
+                    b"Rules.",
+                    "application/octet-stream",
+                    {"filename": "rules.txt"},
+                )
 
     def send(self, case: Case[Any]) -> None:
         asked = case.as_transport_kwargs(base_url=self.url)
@@ -105,15 +112,17 @@ def in_order(schema: Any) -> Iterator[Any]:
 
 
 async def prepared(house: House) -> dict[str, str]:
-    """Sessions that ask, a tool and a template in two versions, a key: what the path of a request can name."""
+    """Sessions that ask, a tool and a template in two versions, a key, a memory file: what a path can name."""
     admin = admin_of(house)
     session, other = [(await admin.say(words))["model"] for words in ("hi", "hello")]
     for kind, change in (("tool", {"timeout": 1.0}), ("template", {"follow": "pinned"})):
         for body in (EXAMPLES[kind], {**EXAMPLES[kind], **change}):
             assert await admin.status("POST", f"/admin/{kind}s", body) == 201
     key = (await client_of(house, "ann")).id
+    assert await admin.status("PUT", "/v1/memory/files/notes.md", {"content": "x"}) == 201
     # An agent may ask only so often in one turn: each way to answer has a session of its own.
-    return {"session_id": session, "agent_id": other, "model": session, "key_id": key, "version": "1", "step": "1"}
+    named = {"session_id": session, "agent_id": other, "model": session, "key_id": key, "reg_id": "rules"}
+    return {**named, "version": "1", "step": "1", "path": "notes.md"}
 
 
 async def test_no_request_makes_us_fail(serving: Serving) -> None:

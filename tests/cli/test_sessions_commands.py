@@ -198,7 +198,7 @@ async def test_a_session_that_is_not_there_is_one_sentence(dsn: str) -> None:
 def test_times_are_those_of_the_journal() -> None:
     story: list[tuple[int, events.Event]] = [
         (0, opened()), (0, prompted("Go.")), (1, started(2)),
-        (4, events.Replied(text="Hm.")), (4, used("1-action-0")), (9, returned("1-action-0", "noon")),
+        (4, events.Replied(text="Hm.")), (4, used("1-action-0")), (9, returned("1-action-0", "noon", by="memory")),
         (10, prompted("Later.")), (11, events.Replied()), (11, events.Finished(answer="Noon.")),
     ]  # fmt: skip
     moments = enumerate(story, 1)
@@ -207,6 +207,7 @@ def test_times_are_those_of_the_journal() -> None:
     assert (turn.task, turn.ended, turn.words, turn.prompt) == ("Go.", "COMPLETED", "Noon.", 2)
     first, second = turn.steps
     [use] = first.uses
+    assert use.is_remembered
     assert first.ended_at - first.began_at == timedelta(seconds=3)
     assert second.ended_at - second.began_at == timedelta(seconds=1)
     assert use.ended_at is not None

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from fake_tavily import KEY, hit, tavily
+from ledger_helpers import told
 from longhouse import clock
 from longhouse.journal import events
 from longhouse.journal.events import Event, Fault, Output, Recorded
@@ -141,20 +142,19 @@ async def artifacts_as_expected(house: House, session: str) -> None:
 
 
 async def interactions_as_expected(house: House, session: str, results: list[str]) -> None:
+    await told(house.db)
     ordered = "interactions WHERE conversation_id = 'rainy' ORDER BY timestamp, id"
     columns = "source, source_type, target, target_type, content, type"
     rows = await select(house.db, columns, ordered)
-    digests = [
-        record.event.digest for record in await house.journal(session) if record.event.__class__ is events.Replied
-    ]
     provider = [
         [{"id": f"call_{n}", "name": tool, "arguments": compact(arguments)}]
         for n, (tool, arguments) in enumerate(STEPS, start=1)
     ]
     expected = [("user", "user", AGENT, "agent", TASK, "input")]
-    for (tool, arguments), result, digest, asked in zip(STEPS, results, digests, provider, strict=True):
+    sent = [TASK, *results[:-1]]
+    for (tool, arguments), result, new, asked in zip(STEPS, results, sent, provider, strict=True):
         expected += [
-            (AGENT, "agent", MODEL, "llm", digest, "input"),
+            (AGENT, "agent", MODEL, "llm", new, "input"),
             (MODEL, "llm", AGENT, "agent", compact(asked), "output"),
             (AGENT, "agent", tool, "tool", compact(arguments), "input"),
             (tool, "tool", AGENT, "agent", result, "output"),
@@ -228,6 +228,7 @@ async def test_an_agent_that_says_it_failed_is_quoted_and_other_failures_are_not
         (7, "assistant", "I could not.", None),
         (8, "user", "Again", None),
     ]
+    await told(db)
     outputs = "interactions WHERE target_type = 'user' ORDER BY timestamp, id"
     assert await select(db, "content", outputs) == [("I could not.",), ("the model is away",)]
 
@@ -291,6 +292,7 @@ async def test_a_prompt_shows_its_words_and_what_was_said_before(db: Database) -
         (5, "user", "Look:\na cat?", False, None),
         (6, "user", "Well?", False, None),
     ]
+    await told(db)
     assert await select(db, "content", "interactions WHERE type = 'input'") == [("Look:\na cat?\n\nWell?",)]
 
 
@@ -337,6 +339,7 @@ async def test_each_end_is_paired_with_the_prompt_of_its_turn(db: Database) -> N
     await journals.add(db, "s", [prompted("Second")], trace="t")
     await append(db, [events.Finished(answer="1")])
     await append(db, [started(4), events.Finished(answer="2")])
+    await told(db)
     columns = "source, source_type, target, target_type, content, right(pair_id, 2)"
     assert await select(db, columns, "interactions ORDER BY timestamp, id") == [
         ("master", "agent", AGENT, "agent", "First", "02"),

@@ -145,7 +145,7 @@ async def test_nothing_of_a_session_is_left_anywhere(
         await until_gone(disk)
         for one in every:
             assert (await delete(house, one))[0] == 404
-            for path in ("", "/messages", "/events", "/artifacts", "/sources", "/log", "/steps/1/request"):
+            for path in ("", "/messages", "/memory", "/events", "/artifacts", "/sources", "/log", "/steps/1/request"):
                 async with house.http.get(f"/v1/sessions/{one}{path}") as response:
                     assert response.status == 404, path
             assert (await chat(house, user("hi"), model=one))["error"]["code"] == "model_not_found"

@@ -19,6 +19,7 @@ STRATEGIES = "stories/test_strategies.py"
 ACTIVITY = "stories/test_tool_activity.py"
 DELEGATION = "stories/test_delegation_limits.py"
 APPROVAL = "stories/test_approval.py"
+REMEMBERED = "memory/test_session_memory.py"
 
 COVERED = {
     "Template.name": LIMITS,
@@ -85,6 +86,13 @@ COVERED = {
     "MemoryPolicy.context_window": LIMITS,
     "MemoryPolicy.max_history": "stories/test_aliya.py",
     "MemoryPolicy.share_context": DELEGATION,
+    "MemoryPolicy.enabled": REMEMBERED,
+    "MemoryPolicy.max_chunks": REMEMBERED,
+    "MemoryPolicy.min_relevance": REMEMBERED,
+    "MemoryPolicy.max_tokens": REMEMBERED,
+    "MemoryPolicy.recall": "memory/test_recall.py",
+    "MemoryPolicy.show": "memory/test_recall.py",
+    "MemoryPolicy.collect": "runtime/test_engine_memory.py",
     "MultiAgentMeta.capabilities": "search/test_finder.py",
     "MultiAgentMeta.tags": "search/test_finder.py",
     "ToolDescriptor.name": TOOLS,
@@ -103,6 +111,7 @@ COVERED = {
     "ToolDescriptor.needs_approval": APPROVAL,
     "ToolDescriptor.approval_timeout": APPROVAL,
     "ToolDescriptor.owner": TOOLS,
+    "ToolDescriptor.remembers": "stories/test_remote_tools.py",
     "RuntimeBinding.python_entrypoint": TOOLS,
     "RuntimeBinding.remote_endpoint": "api/test_admin_tools.py",
     "RuntimeBinding.mcp": "stories/test_mcp_tools.py",

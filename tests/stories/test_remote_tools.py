@@ -84,6 +84,17 @@ async def test_whatever_an_endpoint_does_the_session_goes_on(serving: Serving) -
         assert len(seen) == len(cities), "arguments that do not fit are never sent"
 
 
+async def test_an_endpoint_whose_results_are_remembered_is_asked_once(serving: Serving) -> None:
+    script = [*[call("weather", city="Oslo")] * 2, call("weather", city="broken"), call("finalanswertool", answer="ok")]
+    async with endpoint() as (place, seen), serving(script, templates=[], allow_egress=place) as house:
+        async with house.http.post("/admin/tools", json=described(place) | {"remembers": "page"}) as response:
+            assert response.status == 201, await response.text()
+        await house.app.catalog.templates.publish([CALLER], by="test")
+        answered = await house.say("Weather?", model="caller")
+        assert [one["city"] for one in seen] == ["Oslo", "broken"]
+        assert len((await house.folded(answered["model"])).memory.reads) == 1
+
+
 async def test_an_endpoint_that_is_gone_is_a_fault(serving: Serving) -> None:
     async with endpoint() as (place, _):
         pass

@@ -18,6 +18,8 @@ class Metrics:
         refused: Callable[[], Mapping[str, int]] = dict,
         blocked: Callable[[], tuple[int, float]] = lambda: (0, 0.0),
         left_behind: Callable[[], int] = int,
+        *,
+        from_memory: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
         """`blocked`: how often the event loop was blocked, and for how many seconds in total."""
         self._registry = CollectorRegistry()
@@ -32,6 +34,7 @@ class Metrics:
         self._refused = refused
         self._blocked = blocked
         self._left_behind = left_behind
+        self._from_memory = from_memory
         self._registry.register(self)
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
@@ -51,6 +54,11 @@ class Metrics:
         for code, times in self._refused().items():
             refused.add_metric([code], times)
         yield refused
+        about = "Calls of tools that were answered from memory"
+        answered = CounterMetricFamily("longhouse_calls_from_memory", about, labels=["tool"])
+        for tool, count in self._from_memory().items():
+            answered.add_metric([tool], count)
+        yield answered
         times, seconds = self._blocked()
         yield CounterMetricFamily("longhouse_event_loop_blocked", "Times that the event loop stood still", value=times)
         yield CounterMetricFamily(

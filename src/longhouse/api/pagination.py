@@ -35,7 +35,7 @@ def digits(value: Any) -> Any:
 def _in_utc(text: Any) -> datetime:
     """A timestamp that Postgres accepts: with a zone, and with a four-digit year in UTC."""
     try:
-        moment = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(str(text))
         if moment.tzinfo is None:
             raise ValueError("a moment needs a zone")
         return moment.astimezone(UTC)

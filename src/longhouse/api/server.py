@@ -3,7 +3,7 @@
 import asyncio
 import time
 import uuid
-from typing import Final
+from typing import Any, Final
 
 import structlog
 from fastapi import Depends, FastAPI, Request, Response
@@ -14,31 +14,39 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import longhouse
-from longhouse.api import auth, errors, openapi, origins, wire
+from longhouse.api import auth, errors, interactions, memory_files, openapi, origins, wire
+from longhouse.api import documents as document_routes
 from longhouse.api.admin import catalog as admin_catalog
 from longhouse.api.admin import keys, search, security
 from longhouse.api.admin import routes as admin_routes
 from longhouse.api.auth import Authenticator, Caller
 from longhouse.api.inflight import INFLIGHT, DrainMiddleware
+from longhouse.api.interactions import Interactions
 from longhouse.api.metrics import Metrics
 from longhouse.api.openai import routes as openai_routes
 from longhouse.api.openai.session_resolver import SessionResolver
 from longhouse.api.sessions import artifacts, replay, sse
+from longhouse.api.sessions import memory as session_memory
 from longhouse.api.sessions import routes as sessions_routes
 from longhouse.api.sessions.routes import Sessions
 from longhouse.api.sgr import routes as sgr_routes
 from longhouse.catalog.service import CatalogService
 from longhouse.catalog.validation import CatalogValidator
 from longhouse.errors import CallerError
+from longhouse.memory.documents.library import DocumentLibrary
+from longhouse.memory.ledger import Ledger
+from longhouse.memory.session_memory import SessionMemory
 from longhouse.runtime.bus import Bus
 from longhouse.runtime.delegation import PriorOf
 from longhouse.runtime.inbox import Inbox
+from longhouse.runtime.instances import ModelFor
 from longhouse.search.directory import AgentDirectory
 from longhouse.search.finder import Finder
 from longhouse.search.router import Router
 from longhouse.store import leases
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import PASSING, Database
+from longhouse.store.memory_files import Memories
 from longhouse.tools.toolbox import Toolbox
 
 log = structlog.get_logger()
@@ -61,6 +69,10 @@ def build(
     finder: Finder,
     default_template: str = "",
     prior: PriorOf | None = None,
+    memory: SessionMemory | None = None,
+    ledger: Ledger | None = None,
+    model_for: ModelFor | None = None,
+    documents: DocumentLibrary | None = None,
 ) -> ASGIApp:
     # FastAPI's own documentation pages would be public: ours are in `openapi`.
     app = FastAPI(
@@ -69,16 +81,31 @@ def build(
     inbox, router = Inbox(db, bus), Router(AgentDirectory(finder), default_template)
     # The routes look these up by name: see `json_route.of_app`.
     tools = CatalogService(catalog, "tool", validator)
-    parts = {"db": db, "catalog": catalog, "tools": tools, "finder": finder, "toolbox": toolbox}
-    app.state = State({**parts, "authenticator": authenticator, "sessions": Sessions(inbox, catalog)})
+    parts: dict[str, Any] = {
+        "db": db,
+        "catalog": catalog,
+        "tools": tools,
+        "finder": finder,
+        "toolbox": toolbox,
+        "memories": Memories(db),
+    }
+    if ledger and model_for:
+        parts["interactions"] = Interactions(ledger, inbox, catalog, model_for)
+    sessions = Sessions(inbox, catalog, memory or SessionMemory())
+    app.state = State({**parts, "documents": documents, "authenticator": authenticator, "sessions": sessions})
     routers = (
         openai_routes.routes(db, bus, catalog, SessionResolver(db, catalog, inbox, router, prior)),
         sessions_routes.router,
         sse.router,
         artifacts.router,
         replay.router,
+        interactions.router,
+        memory_files.router,
+        session_memory.router,
         sgr_routes.log_router,
         sgr_routes.router,
+        document_routes.uploads,
+        document_routes.router,
         keys.router,
         search.router,
         security.router,

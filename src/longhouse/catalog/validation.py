@@ -10,7 +10,7 @@ from yarl import URL
 from longhouse.agents.naming import AGENT_PREFIX, key, name_problem
 from longhouse.agents.strategies.base import AgentRegistry
 from longhouse.agents.template import Template
-from longhouse.agents.tool_descriptor import ToolDescriptor
+from longhouse.agents.tool_descriptor import REMEMBERS_READS, ToolDescriptor
 from longhouse.catalog import drafts
 from longhouse.catalog.drafts import Problem
 from longhouse.egress import ANYWHERE, Egress
@@ -20,6 +20,7 @@ from longhouse.store.catalog.publish import Published, PublishTerms, retry_on_ch
 from longhouse.store.catalog.repository import T, VersionRepository
 from longhouse.tools.arguments import schema_problem
 from longhouse.tools.bindings import python
+from longhouse.tools.builtin.memory_paths import ROOT, MemoryRefused, normalised
 from longhouse.tools.offering import required_tools_problem
 
 AT_ONCE: Final = 50
@@ -111,6 +112,8 @@ class CatalogValidator:
             yield ("runtime_binding", "mcp"), "it must be the tool's name, <server>.<tool>"
         if way.agent is not None and tool.name != f"{AGENT_PREFIX}{way.agent}":
             yield ("runtime_binding", "agent"), f"the tool of this agent is called {AGENT_PREFIX}<template>"
+        if tool.remembers and way.python_entrypoint is None and tool.tool.effect != "read":
+            yield ("remembers",), REMEMBERS_READS
         if way.agent is not None and tool.needs_approval:
             yield ("needs_approval",), "an agent is called at once; let the tools that it uses need approval"
 
@@ -215,6 +218,17 @@ def of_template(template: Template) -> Iterator[Found]:
         if (url := getattr(template.llm_policy, name)) and (problem := _misplaced(url)):
             yield ("llm_policy", name), problem
     yield from _key_as_ref(template.llm_policy.api_key_ref, "llm_policy", "api_key_ref")
+    if problem := next(filter(None, map(_path_problem, template.memory_policy.show)), None):
+        yield ("memory_policy", "show"), problem
+
+
+def _path_problem(path: str) -> str | None:
+    """The problem of a memory file's path."""
+    try:
+        found = normalised(path)
+    except MemoryRefused as error:
+        return str(error)
+    return None if found and found == path.removeprefix(f"{ROOT}/") else f"write it as {found or 'people/ann.md'}"
 
 
 def _misplaced(address: str) -> str | None:

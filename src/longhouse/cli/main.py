@@ -1,4 +1,4 @@
-"""The command line: serve, work, migrate, seed, chat, probe, keys, sessions, tools, templates, bench."""
+"""The command line: serve, work, migrate, seed, chat, probe, keys, sessions, tools, templates, documents, bench."""
 
 import gc
 
@@ -21,7 +21,7 @@ from typer.core import TyperGroup
 from longhouse.agents.builtin import BUILT_IN
 from longhouse.api.http_protocol import BACKLOG, config_of, raise_file_limit
 from longhouse.app import TOOLS, App, open_app, open_store, publish
-from longhouse.cli import bench_search, catalog, keys, sessions
+from longhouse.cli import bench_recall, bench_search, catalog, documents, keys, ledger, sessions
 from longhouse.cli.chat import talk
 from longhouse.cli.running import add_commands, given, run
 from longhouse.config.effective import configure
@@ -274,6 +274,9 @@ def _listening(host: str, port: int) -> Iterator[socket.socket]:
 add_commands(cli, {"work": work, "migrate": migrate, "probe": probe})
 cli.add_typer(keys.cli, name="keys")
 cli.add_typer(sessions.cli, name="sessions")
+cli.add_typer(ledger.cli, name="ledger")
 cli.add_typer(catalog.commands("tool"), name="tools")
 cli.add_typer(catalog.commands("template"), name="templates")
+bench_search.cli.command()(bench_recall.recall)
+cli.add_typer(documents.cli, name="documents")
 cli.add_typer(bench_search.cli, name="bench")

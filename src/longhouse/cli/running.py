@@ -2,12 +2,14 @@
 
 import asyncio
 import inspect
+import json
 import logging
+import re
 import sys
 import traceback
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial, wraps
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
 
 import structlog
 import typer
@@ -18,6 +20,10 @@ from longhouse.config.logging_file import configure_logging
 from longhouse.settings import Settings
 
 Main = Callable[..., Coroutine[Any, Any, None]]
+
+_UNSAFE: Final = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+"""What JSON leaves as it is, and a terminal or a reader of lines would obey: controls, line ends, directions of
+writing; and halves of characters, which cannot be written at all."""
 
 
 def add_commands(cli: typer.Typer, commands: Mapping[str, Main], **bound: Any) -> None:
@@ -59,7 +65,7 @@ def _set_up_logs(level: str) -> None:
     pretty = sys.stderr.isatty()
     # Values are quoted: text from clients must not send control sequences to the terminal.
     terminal = structlog.dev.ConsoleRenderer(repr_native_str=True, exception_formatter=_write_traceback)
-    renderer = terminal if pretty else structlog.processors.JSONRenderer()
+    renderer = terminal if pretty else structlog.processors.JSONRenderer(serializer=_to_json)
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
@@ -74,6 +80,13 @@ def _set_up_logs(level: str) -> None:
     logging.basicConfig(handlers=[_Libraries()], level=logging.WARNING, force=True)
     # Parts that programs of others use too log as libraries do, and follow our level.
     logging.getLogger("longhouse").setLevel(level.upper())
+
+
+def _to_json(record: Any, **options: Any) -> str:
+    """One line of JSON in which people find their own words; escaped where the log is not written in UTF-8."""
+    is_utf8 = (sys.stderr.encoding or "").lower().replace("-", "") == "utf8"
+    line = json.dumps(record, ensure_ascii=not is_utf8, **options)
+    return _UNSAFE.sub(lambda char: f"\\u{ord(char[0]):04x}", line)
 
 
 class _Libraries(logging.Handler):

@@ -90,7 +90,8 @@ class TreeDrawing:
         else:
             status, text = "ok", use.outcome.content
         shown = _quoted(text) if text or use.outcome else ""
-        node = tree.add(_line(f"{plain(called.tool)} {plain(called.arguments)}", _state(status), lasting(took), shown))
+        asked, by = f"{plain(called.tool)} {plain(called.arguments)}", "from memory" if use.is_remembered else ""
+        node = tree.add(_line(asked, _state(status), by, lasting(took), shown))
         task = timeline.tasks.get(called.call)
         child = self.timelines.get(task[0]) if task else None
         if task is None or child is None or task in path:

@@ -26,6 +26,8 @@ class TimelineUse:
     began_at: datetime
     outcome: Outcome | None = None
     ended_at: datetime | None = None
+    is_remembered: bool = False
+    """Answered from memory: the tool did not run."""
 
 
 @dataclass(slots=True)
@@ -85,6 +87,7 @@ def turns_of(records: Iterable[Recorded]) -> list[TimelineTurn]:
                 turn.steps[-1].uses.append(uses[event.call])
             case events.Returned() if event.call in uses:
                 uses[event.call].outcome, uses[event.call].ended_at = event.outcome, at
+                uses[event.call].is_remembered = event.by == events.BY_MEMORY
             case events.Finished() if turn:
                 turn.ended, turn.ended_at, turn.words = "COMPLETED", at, event.answer
             case events.Failed() if turn:

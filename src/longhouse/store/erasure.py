@@ -19,6 +19,7 @@ from longhouse.store.delegation import tree
 from longhouse.store.delegation.delegations import LOCK, LOCK_ROWS, return_outcome
 from longhouse.store.delegation.results import DelegationResult
 from longhouse.store.memory_files import Scope
+from longhouse.store.search import passages
 
 FORGOTTEN: Final = Fault(code="forgotten", message="the agent was deleted with all that it knew, and did not finish")
 REPORTS: Final = ", ".join(f"'{name}'" for name in tools_of("reports"))
@@ -73,6 +74,7 @@ GONE: Final = tuple(
         ("rests", "session_id"),
         ("requests", "session_id"),
         ("projection_cursors", "session_id"),
+        ("ledger", "session_id"),
         ("sessions", "id"),
     )
 )
@@ -93,6 +95,7 @@ WRITTEN: Final = """
             SELECT FROM known b WHERE b.scope = k.scope AND starts_with(b.path, k.path || '/') AND NOT b.is_theirs
         )
     )
+    RETURNING m.scope, m.path
 """
 DESERTED: Final = tuple(
     f"DELETE FROM {table} WHERE owner = :owner AND scope = ANY(:scopes)" for table in ("memories", "memory_calls")
@@ -167,6 +170,8 @@ async def forget(db: Database, session_id: str, owner: str) -> Forgotten | None:
         # The numbers grow in the order of commits, so that a reader that follows them misses none.
         await tx.run(IN_ORDER)
         await tx.run(NOTE, ids=ids, request=request)
+        for kind in passages.OF_SESSIONS:
+            await passages.remove(tx, kind, groups=ids)
         for sql in GONE:
             await tx.run(sql, ids=ids)
         await files.drop_unused(tx, digests)
@@ -184,11 +189,14 @@ async def _forget_memories(tx: Transaction, owner: str, conversation: str, ids: 
     # A concurrent write has either finished before this, or finds that the session has been erased.
     for lock in sorted({scope.lock for scope in theirs}):
         await tx.lock(memory_files.LOCKS, lock)
-    await tx.run(WRITTEN, owner=owner, scopes=[scope.key for scope in theirs], ids=ids)
+    written = await tx.rows(WRITTEN, owner=owner, scopes=[scope.key for scope in theirs], ids=ids)
     # Read under the locks: a session that was opened meanwhile may have written there before.
     deserted = theirs - await _shared(tx, owner, conversation, ids, are_gone=False)
     for sql in DESERTED:
         await tx.run(sql, owner=owner, scopes=[scope.key for scope in deserted])
+    for scope in theirs:
+        paths = None if scope in deserted else [row["path"] for row in written if row["scope"] == scope.key]
+        await passages.remove(tx, memory_files.PASSAGES, scope=scope.passages, groups=paths)
     await tx.run(MEMORY_CALLS, owner=owner, ids=ids)
 
 

@@ -14,7 +14,7 @@ from longhouse.errors import AlreadyReturned, Deposed
 from longhouse.journal import events
 from longhouse.journal.events import Event, Recorded
 from longhouse.journal.fold import FOLD_VERSION, blank, fold
-from longhouse.journal.session import Session
+from longhouse.journal.session import LOCAL_OWNER, Session
 from longhouse.store import files, sessions
 from longhouse.store.database import Database, Executor, Transaction
 from longhouse.store.requests import ACCEPT, UNDER_WAY, Accepted, Repeated, accept
@@ -139,6 +139,32 @@ WITH moved AS (
     {WRITE_OUTSIDE}
 )
 SELECT id, head, fence FROM moved
+"""
+
+# No worker has anything to do after it: a session at rest stays at rest. With a head, only such a session is noted in.
+NOTE: Final = f"""
+WITH moved AS (
+    UPDATE sessions SET head = head + :count
+    WHERE id = :session AND (:head::bigint IS NULL OR head = :head AND holder IS NULL)
+    RETURNING id, head, conversation_id
+), written AS (
+    {WRITE_OUTSIDE}
+)
+SELECT id, head FROM moved
+"""
+OPEN_OUTSIDE: Final = """
+    INSERT INTO sessions (id, owner, "user", conversation_id, side, agent, version, head, due, created_at, updated_at)
+    SELECT :session, :owner, COALESCE((
+        SELECT "user" FROM sessions WHERE owner = :owner AND conversation_id = :conversation AND side = 'root'
+        ORDER BY created_at LIMIT 1
+    ), :user), :conversation, 'external', '', 0, 0, false, :at, :at
+    ON CONFLICT (owner, conversation_id, side, agent, label) DO NOTHING RETURNING id
+"""
+
+LOCK: Final = "SELECT FROM sessions WHERE id = :session FOR UPDATE"
+NOTED: Final = """
+    SELECT body::text AS body FROM journal_events
+    WHERE session_id = :session AND kind = 'Noted' AND body #>> '{interaction,id}' = ANY(:ids)
 """
 
 READ: Final = """
@@ -335,6 +361,53 @@ async def cancel(db: Executor, session: Session, new: Sequence[Event], *, after:
     return Placed(session_id=session.id, seq=row["head"], at=at, fence=row["fence"])
 
 
+async def note(
+    db: Executor,
+    session_id: str,
+    new: Sequence[Event],
+    *,
+    trace: str = "",
+    head: int | None = None,
+    append_id: uuid.UUID | None = None,
+) -> Placed | None:
+    """Appends what gives no worker anything to do; None if there is no such session.
+
+    `head`: the append requires this head, and that nobody holds the session; otherwise None is returned.
+    """
+    columns, at, append_id = await _columns(db, new), clock.now(), append_id or uuid.uuid4()
+    row = await db.row(
+        NOTE, session=session_id, count=len(new), head=head, trace=trace or None, at=at, append_id=append_id, **columns
+    )
+    if row is None and head is not None and (written := await last_written(db, session_id, append_id)):
+        return Placed(session_id=session_id, seq=written, at=at)  # a retry after a lost answer
+    return Placed(session_id=session_id, seq=row["head"], at=at) if row else None
+
+
+async def note_outside(
+    tx: Transaction, owner: str, conversation: str, new: Sequence[events.Noted], *, append_id: uuid.UUID
+) -> tuple[str, dict[str, events.Noted]]:
+    """Appends to the session of this conversation that holds what was added from outside; returns its id.
+
+    What is there already is not appended again, but returned by its id: two requests may bring the same.
+    """
+    where = {"owner": owner, "conversation": conversation}
+    proposed, at = f"external_{uuid.uuid4()}", clock.now()
+    # Without API keys, whoever talks is the owner.
+    user = owner if owner == LOCAL_OWNER else None
+    created = await tx.value(OPEN_OUTSIDE, session=proposed, at=at, user=user, **where)
+    session_id = created or await sessions.find(tx, **where, agent="", side="external")
+    assert session_id is not None, "it was there, or was made"
+    await tx.run(LOCK, session=session_id)
+    known = await tx.rows(NOTED, session=session_id, ids=[one.subject for one in new])
+    there = {one.subject: one for one in (events.decode(row["body"]) for row in known) if isinstance(one, events.Noted)}
+    new = [one for one in new if one.subject not in there]
+    if not new:
+        return session_id, there
+    opened = events.Opened(agent="", version=0, owner=owner, conversation=conversation, side="external")
+    await note(tx, session_id, [*([opened] if created else []), *new], append_id=append_id)
+    return session_id, there
+
+
 async def _already_there(
     db: Executor, session_id: str, append_id: uuid.UUID, error: asyncpg.UniqueViolationError
 ) -> dict[str, Any]:
@@ -362,7 +435,7 @@ async def read(db: Executor, session_id: str, after: int = 0, limit: int = PAGE)
     return [recorded(row) for row in await db.rows(READ, session=session_id, after=after, limit=limit)]
 
 
-def recorded(row: asyncpg.Record) -> Recorded:
+def recorded(row: Sequence[Any]) -> Recorded:
     seq, at, trace, worker, fence, body, content = row
     return Recorded(
         seq=seq,

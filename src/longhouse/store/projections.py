@@ -4,8 +4,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Final, get_args
 
+from longhouse.journal.events import Side
 from longhouse.journal.session import EPHEMERAL_LABEL
 from longhouse.store.database import Database
 
@@ -21,6 +22,7 @@ class ProjectionRow:
     agent: str
     label: str
     head: int
+    user: str | None = None
 
     @property
     def is_ephemeral(self) -> bool:
@@ -28,16 +30,16 @@ class ProjectionRow:
         return re.match(EPHEMERAL_LABEL, self.label) is not None
 
 
-COLUMNS: Final = "s.id, s.owner, s.conversation_id, s.side, s.agent, s.label, s.head"
+COLUMNS: Final = 's.id, s.owner, s.conversation_id, s.side, s.agent, s.label, s.head, s."user"'
 
 # Ordered by id, so that a large rebuild continues where its last page ended.
 BEHIND: Final = f"""
     SELECT {COLUMNS}
     FROM sessions s LEFT JOIN projection_cursors c ON c.projection = :projection AND c.session_id = s.id
-    WHERE s.id > :after AND (c.head IS NULL OR s.head > c.head OR c.epoch <> :epoch)
+    WHERE s.id > :after AND s.side = ANY(:sides) AND (c.head IS NULL OR s.head > c.head OR c.epoch <> :epoch)
     ORDER BY s.id LIMIT :limit
 """
-ROWS: Final = f"SELECT {COLUMNS} FROM sessions s WHERE s.id = ANY(:ids)"
+ROWS: Final = f"SELECT {COLUMNS} FROM sessions s WHERE s.id = ANY(:ids) AND s.side = ANY(:sides)"
 OF_CONVERSATIONS: Final = f"""
     SELECT {COLUMNS}
     FROM sessions s
@@ -71,16 +73,16 @@ IS_MET: Final = """
 """
 
 
-async def behind(db: Database, projection: str, *, epoch: str, after: str, limit: int) -> Sequence[ProjectionRow]:
+async def behind(
+    db: Database, projection: str, *, sides: Sequence[Side], epoch: str, after: str, limit: int
+) -> Sequence[ProjectionRow]:
     """Sessions with new events since they were projected, or never projected; only ids greater than `after`."""
-    return [
-        ProjectionRow(*row)
-        for row in await db.rows(BEHIND, projection=projection, epoch=epoch, after=after, limit=limit)
-    ]
+    found = await db.rows(BEHIND, projection=projection, sides=sides, epoch=epoch, after=after, limit=limit)
+    return [ProjectionRow(*row) for row in found]
 
 
-async def rows(db: Database, ids: Sequence[str]) -> Sequence[ProjectionRow]:
-    return [ProjectionRow(*row) for row in await db.rows(ROWS, ids=ids)]
+async def rows(db: Database, ids: Sequence[str], *, sides: Sequence[Side] = get_args(Side)) -> Sequence[ProjectionRow]:
+    return [ProjectionRow(*row) for row in await db.rows(ROWS, ids=ids, sides=sides)]
 
 
 async def of_conversations(db: Database, asked: Sequence[tuple[str, str, str | None]]) -> Sequence[ProjectionRow]:

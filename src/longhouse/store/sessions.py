@@ -55,9 +55,10 @@ COLUMNS: Final = """
     created_at, updated_at
 """
 
-SESSION: Final = f"SELECT {COLUMNS} FROM sessions WHERE id = :session AND owner = :owner"
+SESSION: Final = f"SELECT {COLUMNS} FROM sessions WHERE id = :session AND owner = :owner AND side <> 'external'"
 
 FILTERS: Final = {
+    "side": "side <> :side",
     "owner": "owner = :owner",
     "state": "state = :state",
     "template": "agent = :template",
@@ -118,7 +119,8 @@ async def sessions(
 ) -> list[SessionRow]:
     """A page of sessions, newest first; `filters` are those of FILTERS, and None leaves one out."""
     select, by = f"SELECT {COLUMNS} FROM sessions", "created_at, id"
-    rows = await page(db, select, by=by, before=before, limit=limit, conditions=FILTERS, owner=owner, **filters)
+    rows = await page(db, select, by=by, before=before, limit=limit, conditions=FILTERS, owner=owner,
+                      side="external", **filters)  # fmt: skip
     return [SessionRow(*row) for row in rows]
 
 

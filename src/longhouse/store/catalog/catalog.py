@@ -40,6 +40,12 @@ USE: Final = """
     ON CONFLICT (owner, tool, minute) DO UPDATE SET used = t.used + 1 WHERE t.used < :per_minute
     RETURNING true
 """
+COULD_USE: Final = """
+    SELECT NOT EXISTS (
+        SELECT FROM tool_uses
+        WHERE owner = :owner AND tool = :tool AND minute = date_trunc('minute', now()) AND used >= :per_minute
+    )
+"""
 FORGET_USES: Final = "DELETE FROM tool_uses WHERE minute < now() - interval '2 minutes'"
 
 
@@ -123,6 +129,10 @@ class Catalog:
     async def may_use(self, owner: str, tool: str, per_minute: int) -> bool:
         """Counts one use of a tool with a rate limit; False when the limit of this minute is reached."""
         return bool(await self.db.value(USE, owner=owner, tool=tool, per_minute=per_minute))
+
+    async def could_use(self, owner: str, tool: str, per_minute: int) -> bool:
+        """Whether the limit of this minute allows one more use; it is not counted."""
+        return bool(await self.db.value(COULD_USE, owner=owner, tool=tool, per_minute=per_minute))
 
     async def forget_uses(self) -> None:
         await self.db.run(FORGET_USES)

@@ -34,6 +34,8 @@ class DelegationResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     own_calls: int = 0
     own_tokens: int = 0
     """Without the usage of the sub-agents that the agent has waited for: each of those has its own result."""
+    user: str | None = None
+    """As in `Returned`: who joined the turn."""
 
     @property
     def encoded(self) -> str:
@@ -46,7 +48,13 @@ class DelegationResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     def returned(self, call: str) -> Returned:
         """The event that ends the call which is charged the cost."""
         return Returned(
-            call=call, outcome=self.outcome, spent=self.spent, calls=self.calls, seconds=self.seconds, by="agent"
+            call=call,
+            outcome=self.outcome,
+            spent=self.spent,
+            calls=self.calls,
+            seconds=self.seconds,
+            by="agent",
+            user=self.user,
         )
 
 
@@ -68,6 +76,7 @@ def of_turn(turn: Turn, outcome: Outcome, at: datetime) -> DelegationResult:
         seconds=max(0.0, rules.worked_seconds(turn, at)),
         own_calls=calls - turn.subagents.calls,
         own_tokens=turn.usage.total_tokens - turn.subagents.tokens,
+        user=None if turn.user == turn.prompted.user else turn.user,
     )
 
 
