@@ -1,9 +1,8 @@
 """Documents as they are cut: chunks of one page and one section, tables that stay tables, outlines as trees."""
 
-from dataclasses import dataclass
-
 from longhouse.memory.documents import outline
 from longhouse.memory.documents.chunks import LONGEST, chunks_of, pages_of
+from longhouse.memory.documents.parsed import Block
 from longhouse.store.documents import Section
 
 SECTIONS = [
@@ -15,14 +14,6 @@ SECTIONS = [
     Section("Tools", 2, 3, "2.2"),
     Section("第三章 倒闸操作", 1, 4, "3"),
 ]
-
-
-@dataclass(frozen=True)
-class Block:
-    kind: str
-    text: str
-    page: int
-    level: int = 0
 
 
 def cut(*blocks: Block, sections: list[Section] | None = None) -> list[tuple[str, int, int, str]]:

@@ -324,6 +324,23 @@ async def test_what_is_deleted_while_it_is_told_stays_deleted(db: Database, ends
         assert await db.value("SELECT (SELECT count(*) FROM passages) + (SELECT count(*) FROM ledger)") == 0
 
 
+async def test_what_an_earlier_release_erases_leaves_the_ledger_too(db: Database) -> None:
+    """That release deletes the session, notes it in `forgotten`, and does not know of the ledger."""
+    await Journal(db).turn("Hello", "Hi")
+    await Journal(db, "s2", "c2").turn("Hello", "Hi")
+    projector = LedgerProjector(db, PassageIndex(db, None))
+    await projector.catch_up_all()
+    passages = "SELECT count(*) FROM passages WHERE \"group\" = 's'"
+    assert await db.value(passages) == 2
+    await db.run("INSERT INTO forgotten (session_id, owner, conversation_id, side, agent, label, reports, request)"
+                 " VALUES ('s', 'local', 'c', 'root', 'a', '', '{}', gen_random_uuid())")  # fmt: skip
+    await db.run("DELETE FROM journal WHERE session_id = 's'")
+    await db.run("DELETE FROM sessions WHERE id = 's'")
+    await projector.forget(await erasure.since(db, 0))
+    assert {row[0] for row in await rows(db, "session_id")} == {"s2"}
+    assert await db.value(passages) == 0
+
+
 async def test_a_journal_of_a_newer_process_is_left_to_it_and_the_others_are_told(db: Database) -> None:
     await Journal(db, "odd", "c1").turn("Hello", "Hi")
     await db.run("""UPDATE journal SET body = '{"v":99,"kind":"Prompted"}' WHERE session_id = 'odd' AND seq = 2""")

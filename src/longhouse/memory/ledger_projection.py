@@ -16,7 +16,7 @@ from longhouse.memory.ledger_records import Teller
 from longhouse.memory.scopes import recall_scope
 from longhouse.memory.turns import Turn, passage_of_turn
 from longhouse.search.passages import Passage, PassageHit, PassageIndex, PreparedPassages
-from longhouse.store import interactions, journals, projections
+from longhouse.store import erasure, interactions, journals, projections
 from longhouse.store.database import Database, Transaction
 from longhouse.store.erasure import ErasedSession
 from longhouse.store.interactions import EventRows, Key, LedgerRow
@@ -109,8 +109,11 @@ class LedgerProjector(Projector):
         """Nothing to do: a session's rows are erased with it, in one transaction."""
 
     async def forget(self, traces: Sequence[ErasedSession]) -> None:
-        for trace in traces:
-            self._tellers.pop(trace.session_id, None)
+        """Mostly there is nothing left to delete: only a process of an earlier release erases without the ledger."""
+        ids = [trace.session_id for trace in traces]
+        for session_id in ids:
+            self._tellers.pop(session_id, None)
+        await self._db.together(lambda tx: erasure.forget_derived(tx, ids))
 
     async def _project_page(self, rows: Sequence[ProjectionRow]) -> list[str]:
         """Tells at most a page of each session; returns those that have more."""

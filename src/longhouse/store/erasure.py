@@ -74,10 +74,10 @@ GONE: Final = tuple(
         ("rests", "session_id"),
         ("requests", "session_id"),
         ("projection_cursors", "session_id"),
-        ("ledger", "session_id"),
         ("sessions", "id"),
     )
 )
+TOLD: Final = "DELETE FROM ledger WHERE session_id = ANY(:ids)"
 SHARING: Final = """
     SELECT DISTINCT owner, "user", agent, conversation_id FROM sessions
     WHERE owner = :owner AND conversation_id = :conversation AND (id = ANY(:ids)) = :are_gone
@@ -170,14 +170,20 @@ async def forget(db: Database, session_id: str, owner: str) -> Forgotten | None:
         # The numbers grow in the order of commits, so that a reader that follows them misses none.
         await tx.run(IN_ORDER)
         await tx.run(NOTE, ids=ids, request=request)
-        for kind in passages.OF_SESSIONS:
-            await passages.remove(tx, kind, groups=ids)
+        await forget_derived(tx, ids)
         for sql in GONE:
             await tx.run(sql, ids=ids)
         await files.drop_unused(tx, digests)
         return Forgotten(ids, appended)
 
     return await db.together(write)
+
+
+async def forget_derived(tx: Transaction, ids: Sequence[str]) -> None:
+    """Deletes what the ledger tells of these sessions, and the passages by which they are found."""
+    await tx.run(TOLD, ids=ids)
+    for kind in passages.OF_SESSIONS:
+        await passages.remove(tx, kind, groups=ids)
 
 
 async def _forget_memories(tx: Transaction, owner: str, conversation: str, ids: Sequence[str]) -> None:

@@ -3,9 +3,10 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from longhouse.journal.messages import clean
+from longhouse.memory.documents.parsed import Block
 
 LONGEST: Final = 900
 """Characters of a chunk: a few paragraphs, which working memory keeps whole and which have one subject.
@@ -16,19 +17,6 @@ _WIDE: Final = re.compile("[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U
 _ENDS: Final = re.compile(r"(?<=[.!?…;])\s+|(?<=[\u3002\uff01\uff1f\uff1b])|\n+")
 """Where a long text may be cut: behind a sentence, or at the end of a line."""
 _NO_SPACE_AFTER: Final = "\u3002\uff01\uff1f\uff1b"
-
-
-class Cuttable(Protocol):
-    """A block of a parsed document."""
-
-    @property
-    def kind(self) -> str: ...
-    @property
-    def text(self) -> str: ...
-    @property
-    def page(self) -> int: ...
-    @property
-    def level(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +43,7 @@ class _Piece:
         return self.kind == "heading"
 
 
-def chunks_of(blocks: Sequence[Cuttable], sections: Iterable[int]) -> Iterator[Chunk]:
+def chunks_of(blocks: Sequence[Block], sections: Iterable[int]) -> Iterator[Chunk]:
     """The chunks in reading order: each lies on one page and in one section, and tables stand alone."""
     waiting: list[_Piece] = []
     size, has_text = 0, False
@@ -70,7 +58,7 @@ def chunks_of(blocks: Sequence[Cuttable], sections: Iterable[int]) -> Iterator[C
         yield _joined(waiting)
 
 
-def pages_of(blocks: Iterable[Cuttable]) -> dict[int, str]:
+def pages_of(blocks: Iterable[Block]) -> dict[int, str]:
     """The text of each page, as Markdown."""
     texts: dict[int, list[str]] = {}
     for block in blocks:
@@ -80,7 +68,7 @@ def pages_of(blocks: Iterable[Cuttable]) -> dict[int, str]:
     return {page: "\n\n".join(parts) for page, parts in texts.items()}
 
 
-def _pieces(blocks: Sequence[Cuttable], sections: Iterable[int]) -> Iterator[_Piece]:
+def _pieces(blocks: Sequence[Block], sections: Iterable[int]) -> Iterator[_Piece]:
     for block, section in zip(blocks, sections, strict=True):
         text = clean(block.text).strip()
         for part in _parts(block.kind, text):

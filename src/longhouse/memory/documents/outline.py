@@ -3,25 +3,15 @@
 import unicodedata
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
+from longhouse.memory.documents.parsed import Block
 from longhouse.store.documents import Section
 
 NOWHERE: Final = -1
 """The section of a text before the first heading."""
 LOOK_AHEAD: Final = 50
 """Entries of an outline among which a heading is looked for."""
-
-
-class Placed(Protocol):
-    """A block of a parsed document."""
-
-    @property
-    def kind(self) -> str: ...
-    @property
-    def text(self) -> str: ...
-    @property
-    def page(self) -> int: ...
 
 
 def tree(sections: Sequence[Section], max_depth: int, within: range | None = None) -> list[dict[str, Any]]:
@@ -117,7 +107,7 @@ def _number(text: str) -> str:
     return _plain(text).strip(" .§")
 
 
-def located(blocks: Sequence[Placed], sections: Sequence[Section]) -> Iterator[int]:
+def located(blocks: Sequence[Block], sections: Sequence[Section]) -> Iterator[int]:
     """The section of each block, in order.
 
     Outlines may come from bookmarks, which know pages only: a block belongs to the last entry of an earlier page, or to
@@ -132,7 +122,7 @@ def located(blocks: Sequence[Placed], sections: Sequence[Section]) -> Iterator[i
         yield here
 
 
-def _heading(block: Placed, sections: Sequence[Section], titles: Sequence[str], here: int) -> int:
+def _heading(block: Block, sections: Sequence[Section], titles: Sequence[str], here: int) -> int:
     """The entry that this block is the heading of; else the one before."""
     first = _plain(block.text.partition("\n")[0][:300])
     if not first:
@@ -146,7 +136,7 @@ def _heading(block: Placed, sections: Sequence[Section], titles: Sequence[str], 
     return here
 
 
-def _is_title(block: Placed, first: str, title: str, section: Section) -> bool:
+def _is_title(block: Block, first: str, title: str, section: Section) -> bool:
     """Is it the title with its number in front, or in a heading with something else around it?"""
     if first in _heads(section):
         return True
