@@ -14,6 +14,7 @@ from longhouse.journal.events import Event, Fault, Recorded
 from longhouse.journal.fold import fold
 from longhouse.journal.messages import Assistant, ImagePart, ImageUrl, System, TextPart, User
 from longhouse.memory.ledger_projection import LedgerProjector
+from longhouse.search.bounded_embedder import EMBED_WITHIN
 from longhouse.search.passages import Passage, PassageIndex, PreparedPassages
 from longhouse.store import erasure, interactions, journals, leases
 from longhouse.store.database import Database, Transaction
@@ -294,10 +295,10 @@ class SlowIndex(PassageIndex):
         super().__init__(db, None)
         self.reached, self.may_go = asyncio.Event(), asyncio.Event()
 
-    async def prepare(self, passages: Sequence[Passage]) -> PreparedPassages:
+    async def prepare(self, passages: Sequence[Passage], *, within: float = EMBED_WITHIN) -> PreparedPassages:
         self.reached.set()
         await self.may_go.wait()
-        return await super().prepare(passages)
+        return await super().prepare(passages, within=within)
 
 
 @pytest.mark.parametrize("ends", ["cut", "erased", "reset"])

@@ -21,6 +21,7 @@ from longhouse.memory.turns import Turn, passage_of_turn
 from longhouse.memory.working import Language
 from longhouse.models.embedding_table import EmbeddedEmbedder
 from longhouse.models.protocol import Embedder
+from longhouse.search.bounded_embedder import EMBED_WITHIN
 from longhouse.search.passages import Passage, PassageIndex, PreparedPassages
 from longhouse.store.database import Database
 from longhouse.store.memory_files import Memories, Scope, scope_for
@@ -273,8 +274,8 @@ class Meanwhile(PassageIndex):
         super().__init__(db, None)
         self._then = then
 
-    async def prepare(self, passages: Sequence[Passage]) -> PreparedPassages:
-        ready = await super().prepare(passages)
+    async def prepare(self, passages: Sequence[Passage], *, within: float = EMBED_WITHIN) -> PreparedPassages:
+        ready = await super().prepare(passages, within=within)
         await self._then()
         return ready
 

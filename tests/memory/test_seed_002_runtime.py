@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,8 +10,9 @@ from structlog.testing import capture_logs
 
 from library_tools import DONE, FACTS, REG_ID, Library, obedient, repeating
 from longhouse.agents.strategies.protocol import Body
-from longhouse.agents.template import MemoryPolicy, Template, ToolPolicy
+from longhouse.agents.template import MemoryPolicy, ResetPolicy, Template, ToolPolicy
 from longhouse.journal import events
+from longhouse.journal.events import Cleanable
 from longhouse.models.scripted import Say, call, step_of
 from server_helpers import House, Serving, content, sse
 
@@ -139,6 +141,59 @@ async def test_ten_questions_need_fewer_tool_calls_with_memory(serving: Serving)
             assert (shown["enabled"], len(shown["outlines"]), len(shown["chunks"])) == (enabled, enabled, 6 * enabled)
         ran[enabled] = len(library.runs)
     assert ran == {True: 7, False: 30}
+
+
+PLAIN, WIDE = [("search_result", 0.9)], [("search_result", 0.9), ("page_content", 0.8), ("search_result", 0.2)]
+
+
+async def test_capacity_threshold_switch_and_resets_are_those_of_the_settings_and_the_template(
+    serving: Serving, caplog: pytest.LogCaptureFixture
+) -> None:
+    library = Library()
+    policies: dict[str, MemoryPolicy] = {
+        "plain": MemoryPolicy(),
+        "wide": MemoryPolicy(max_chunks=5),
+        "strict": MemoryPolicy(min_relevance=0.85),
+        "off": MemoryPolicy(enabled=False),
+    }
+    parts: tuple[Cleanable, ...] = ("query_context", "working_memory")
+    resets = {part: ResetPolicy(clean=(part,)) for part in parts}
+    one = reader(library)
+    agents = [replace(one, name=name, memory_policy=policy) for name, policy in policies.items()]
+    agents += [replace(one, name=name, reset_policy=policy) for name, policy in resets.items()]
+    setup: dict[str, Any] = {"templates": agents, "tools": library.tools}
+    sessions = dict[str, str]()
+    caplog.set_level(logging.DEBUG, "longhouse.memory.working")
+
+    async def ran(house: House, name: str) -> list[str]:
+        """The tools that one more question runs."""
+        library.runs.clear()
+        answered = await house.say("What of the breaker?", model=sessions.get(name, name))
+        sessions[name] = answered["model"]
+        return [*library.runs]
+
+    async def chunks(house: House, name: str) -> list[tuple[str, float]]:
+        shown = (await memory_of(house, sessions[name]))["chunks"]
+        return [(chunk["chunk_type"], chunk["relevance_score"]) for chunk in shown]
+
+    async with serving(repeating, memory_max_chunks=1, memory_min_relevance=0.1, **setup) as house:
+        for name in (*policies, *resets):
+            assert await ran(house, name) == ["toc", "search", "pages"]
+        assert "[Memory] 添加页面内容: angui_2024 P40" in [record.message for record in caplog.records]
+        assert await chunks(house, "plain") == PLAIN
+        assert await chunks(house, "wide") == WIDE
+        assert await chunks(house, "strict") == PLAIN
+        assert await chunks(house, "off") == []
+        again = {name: await ran(house, name) for name in (*policies, *resets)}
+        assert again == {
+            "plain": [], "wide": [], "strict": [], "off": ["toc", "search", "pages"],
+            "query_context": ["search", "pages"], "working_memory": ["toc", "search", "pages"],
+        }  # fmt: skip
+    # What was noted under other settings is shown by those of now.
+    async with serving(repeating, memory_max_chunks=2, **setup) as house:
+        for name in ("plain", "wide"):
+            assert await chunks(house, name) == WIDE[:2]
+        assert await chunks(house, "strict") == PLAIN
 
 
 async def test_each_agent_of_a_conversation_remembers_for_itself(serving: Serving) -> None:

@@ -201,6 +201,7 @@ def _is_default(name: str, value: Any) -> bool:
 def _tool_of(descriptor: ToolDescriptor) -> Tool:
     given = {name: getattr(descriptor, name) for name in DEFAULTS}
     known = {name: DEFAULTS[name] if value is None else value for name, value in given.items()}
+    remembers = descriptor.remembers if descriptor.effect == "read" else ""
     return Tool(
         name=descriptor.name,
         version=descriptor.version,
@@ -211,8 +212,9 @@ def _tool_of(descriptor: ToolDescriptor) -> Tool:
         approval_timeout=descriptor.approval_timeout,
         per_minute=descriptor.security_policy.rate_limits.per_minute,
         agent=descriptor.runtime_binding.agent,
-        role=role_of(descriptor.name),
-        remembers=descriptor.remembers if descriptor.effect == "read" else "",
+        # Whoever returns outlines, pages or passages is a source of knowledge, wherever it runs.
+        role=role_of(descriptor.name) or ("knowledge" if remembers else ""),
+        remembers=remembers,
     )
 
 

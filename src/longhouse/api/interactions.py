@@ -3,6 +3,7 @@
 import uuid
 from typing import Annotated, Any, Final
 
+import structlog
 from fastapi import Body, Path, Query, Response
 from pydantic import AfterValidator, Discriminator, Field, StrictInt, StrictStr, Tag
 
@@ -17,10 +18,12 @@ from longhouse.memory.ledger import Ledger, new_interaction
 from longhouse.runtime.condense import compressed
 from longhouse.runtime.inbox import Inbox
 from longhouse.runtime.instances import ModelFor
-from longhouse.store import interactions, journals
+from longhouse.store import interaction_cuts, journals
 from longhouse.store import sessions as session_store
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.interactions import Interaction, Type
+
+log = structlog.get_logger()
 
 MOST: Final = 1_000
 """Records of one request."""
@@ -147,7 +150,7 @@ class Interactions:
     async def _summary(self, session: Session, keep_last: int) -> Condensed | None:
         version = session.turn.version if session.turn else None
         template = await self._catalog.templates.find(session.agent, version or None) or Template(name=session.agent)
-        cut = await interactions.cut_turns(self.inbox.db, session.id)
+        cut = await interaction_cuts.cut_turns(self.inbox.db, session.id)
         try:
             return await compressed(session, template, await self._model_for(template), keep_last=keep_last, cut=cut)
         except ProviderError as error:
@@ -212,6 +215,7 @@ async def delete_interactions(
 ) -> Response:
     """Deletes what `agent` or `trace_id` name, and no more; without them, the whole conversation's."""
     count = await held.ledger.delete(caller.owner, conversation_id, agent=named.agent or "", trace=named.trace_id or "")
+    log.info("interactions_deleted", **_who(caller, conversation_id), **named.model_dump(), count=count)
     return wire.Json({"object": "interactions.deleted", "conversation_id": conversation_id, "deleted": count})
 
 
@@ -223,6 +227,7 @@ async def prune_interactions(
     if all(value is None for value in asked.model_dump().values()):
         raise CallerError("Say what to prune by: older_than_days, max_count or max_tokens.")
     count = await held.ledger.prune(caller.owner, conversation_id, **asked.model_dump())
+    log.info("interactions_pruned", **_who(caller, conversation_id), **asked.model_dump(), count=count)
     return wire.Json({"object": "interactions.deleted", "conversation_id": conversation_id, "deleted": count})
 
 
@@ -231,7 +236,10 @@ async def compress_interactions(
     caller: auth.User, held: Held, conversation_id: ConversationId, asked: Compression
 ) -> Response:
     """Has the agent's model summarise its memory, once: where nothing is new, no model is called."""
-    return wire.Json(pagination.page(await held.compress(caller.owner, conversation_id, asked)))
+    data = await held.compress(caller.owner, conversation_id, asked)
+    count = sum(one["compressed"] for one in data)
+    log.info("interactions_compressed", **_who(caller, conversation_id), **asked.model_dump(), count=count)
+    return wire.Json(pagination.page(data))
 
 
 @router.get(f"{PATH}/memory")
@@ -242,6 +250,11 @@ async def rebuild_memory(
     found = await held.ledger.rebuild(caller.owner, conversation_id, asked.agent)
     data = [{"session_id": one, "agent": asked.agent, "messages": messages} for one, messages in found.items()]
     return wire.Json(pagination.page(data))
+
+
+def _who(caller: auth.Caller, conversation: str) -> dict[str, str | None]:
+    """Who did it, and in which conversation, for the log."""
+    return {"conversation": conversation, "owner": caller.owner, "by": caller.key}
 
 
 def _new(one: NewInteraction, conversation: str, trace: str) -> Interaction:

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import structlog
 import typer
 from rich.progress import Progress
 
@@ -13,6 +14,8 @@ from longhouse.memory.ledger import Ledger
 from longhouse.memory.ledger_projection import LedgerProjector
 from longhouse.search.passages import PassageIndex
 from longhouse.settings import Settings
+
+log = structlog.get_logger()
 
 
 @asynccontextmanager
@@ -29,9 +32,11 @@ async def rebuild(settings: Settings) -> None:
         raise SetupError("interactions are not collected here: set LONGHOUSE_CONVERSATION_MEMORY_ENABLED.")
     async with open_ledger(settings) as ledger:
         count = await ledger.reset()
+        log.info("ledger_dropped", by="cli", count=count)
         with Progress(transient=True) as progress:
             task = progress.add_task("sessions", total=count)
             told = await ledger.projector.catch_up_all(lambda number: progress.advance(task, number))
+        log.info("ledger_rebuilt", by="cli", count=told)
         typer.echo(f"{told} sessions told")
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Final
 
 from longhouse.memory.turns import date_words
+from longhouse.search.bounded_embedder import HURRIED_WITHIN
 from longhouse.search.passages import Passage, PassageIndex
 from longhouse.store import memory_files
 from longhouse.store.database import Transaction
@@ -30,7 +31,7 @@ class FilePassages:
         if not files:
             return
         passages = [passage for file in files for passage in passages_of(scope, file)]
-        ready = await self._index.prepare(passages)
+        ready = await self._index.prepare(passages, within=HURRIED_WITHIN)
 
         async def store(tx: Transaction) -> None:
             # Under the scope's lock a file either is as it was read, or what was read is not written.

@@ -5,7 +5,7 @@ Compressing an agent's memory is the runtime's work (runtime/condense.py), since
 
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -18,7 +18,7 @@ from longhouse.journal.session import Session
 from longhouse.memory.ledger_projection import LedgerProjector, key_of, source_of
 from longhouse.memory.ledger_rebuild import rebuilt
 from longhouse.memory.scopes import recall_scope
-from longhouse.store import interactions, journals
+from longhouse.store import interaction_cuts, interactions, journals
 from longhouse.store.database import Database, Transaction
 from longhouse.store.interactions import Interaction
 from longhouse.store.pages import Position
@@ -132,13 +132,11 @@ class Ledger:
 
     async def delete(self, owner: str, conversation: str, *, agent: str = "", trace: str = "") -> int:
         """Deletes what is named, and no more: one agent's part, one trace, or the whole conversation."""
-        await self._catch_up(owner, conversation)
 
         async def cut(tx: Transaction) -> int:
-            await interactions.lock(tx, owner, conversation)
             return await self._cut(tx, owner, conversation, None, agent=agent, trace=trace)
 
-        return await self.db.together(cut)
+        return await self._once_told(owner, conversation, cut)
 
     async def prune(
         self,
@@ -150,17 +148,15 @@ class Ledger:
         max_tokens: int | None = None,
     ) -> int:
         """Deletes the oldest ones: those that are too old, and those beyond a number of records or of tokens."""
-        await self._catch_up(owner, conversation)
         oldest = None if older_than_days is None else clock.now() - timedelta(days=older_than_days)
 
         async def cut(tx: Transaction) -> int:
-            await interactions.lock(tx, owner, conversation)
-            position = await interactions.pruned(
+            position = await interaction_cuts.pruned(
                 tx, owner, conversation, older_than=oldest, max_count=max_count, max_tokens=max_tokens
             )
             return await self._cut(tx, owner, conversation, position) if position else 0
 
-        return await self.db.together(cut)
+        return await self._once_told(owner, conversation, cut)
 
     async def owners(self, trace: str) -> list[str]:
         """The owners who have something of this trace."""
@@ -205,8 +201,30 @@ class Ledger:
         return await self.db.together(drop)
 
     async def _catch_up(self, owner: str, conversation: str) -> None:
-        if self.enabled and (behind := await interactions.behind(self.db, owner, conversation)):
+        if self.enabled:
+            await self._tell(owner, conversation)
+
+    async def _tell(self, owner: str, conversation: str) -> None:
+        if behind := await interactions.behind(self.db, owner, conversation):
             await self.projector.catch_up(behind)
+
+    async def _once_told(self, owner: str, conversation: str, cut: Callable[[Transaction], Awaitable[int]]) -> int:
+        """Cuts when all is told, also what is left from before the ledger was switched off: it would come back."""
+        write = partial(self._locked, owner=owner, conversation=conversation, cut=cut)
+        await self._tell(owner, conversation)
+        was_told, count = await self.db.together(write)
+        if was_told:
+            return count
+        # Something was said meanwhile; or a rebuild began, and what it has dropped is told once more.
+        await self._tell(owner, conversation)
+        return count + (await self.db.together(write))[1]
+
+    async def _locked(
+        self, tx: Transaction, owner: str, conversation: str, cut: Callable[[Transaction], Awaitable[int]]
+    ) -> tuple[bool, int]:
+        """Whether all was told, and how many were cut."""
+        await interaction_cuts.lock(tx, owner, conversation)
+        return not await interactions.behind(tx, owner, conversation), await cut(tx)
 
     async def _tell_agents(
         self, tx: Transaction, owner: str, conversation: str, new: Sequence[Interaction], append_id: uuid.UUID
@@ -229,7 +247,7 @@ class Ledger:
         agent: str = "",
         trace: str = "",
     ) -> int:
-        gone = await interactions.cut(tx, owner, conversation, position, agent=agent, trace=trace)
+        gone = await interaction_cuts.cut(tx, owner, conversation, position, agent=agent, trace=trace)
         # The sessions are this owner's: nothing of another one goes, whatever the ids.
         groups = sorted({session_id for session_id, _ in gone})
         await passages.remove(tx, INTERACTION, groups=groups, sources=[source_of(key) for key in gone])

@@ -3,7 +3,7 @@
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import asyncpg
@@ -15,6 +15,7 @@ from longhouse.journal.events import Noted, Recorded
 from longhouse.memory.ledger_records import Teller
 from longhouse.memory.scopes import recall_scope
 from longhouse.memory.turns import Turn, passage_of_turn
+from longhouse.search.bounded_embedder import EMBED_WITHIN, HURRIED_WITHIN
 from longhouse.search.passages import Passage, PassageHit, PassageIndex, PreparedPassages
 from longhouse.store import erasure, interactions, journals, projections
 from longhouse.store.database import Database, Transaction
@@ -40,6 +41,19 @@ LONGEST_OF_TOOLS: Final = 1_000
 """The same for calls of tools, which are many and long."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What sessions tell, before it is written."""
+
+    known: Mapping[str, ProjectionRow]
+    rows: Mapping[str, Sequence[LedgerRow]] = field(default_factory=dict)
+    notes: Mapping[str, Sequence[Recorded]] = field(default_factory=dict)
+    moved: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """From which event to which it is told."""
+    unfinished: Sequence[str] = ()
+    """Those that have more."""
+
+
 class LedgerProjector(Projector):
     """Keeps the ledger up to date. Rows and cursor are one transaction: nothing is lost, and nothing is told twice."""
 
@@ -56,17 +70,24 @@ class LedgerProjector(Projector):
         self.index = index
         self._tellers: OrderedDict[str, Teller] = OrderedDict()
         self._turn = asyncio.Lock()
+        self._under_way: list[str] = []
+        """Taken from the hints, and not written yet."""
 
     async def catch_up(self, ids: Sequence[str]) -> None:
         """Projects these sessions to their present heads, without waiting for the next batch."""
         waiting = list(ids)
         while waiting:
             batch, waiting = waiting[:BATCH], waiting[BATCH:]
-            waiting += await self._project_page(await projections.rows(self._db, batch, sides=self.sides))
+            rows = await projections.rows(self._db, batch, sides=self.sides)
+            # Whoever comes next finds it written, and does not do it again.
+            async with self._turn:
+                told = await self._told(rows)
+                await self._write(told, within=HURRIED_WITHIN)
+            waiting += told.unfinished
 
     async def catch_up_hints(self) -> None:
-        """Projects the sessions that this process has appended to since the last batch."""
-        await self.catch_up(list(self._hints))
+        """Projects the sessions that this process has appended to and that are not written yet."""
+        await self.catch_up(list(dict.fromkeys((*self._under_way, *self._hints))))
 
     async def catch_up_all(self, on_told: Callable[[int], object] = lambda number: None) -> int:
         """Projects every session that is behind; returns how many those were."""
@@ -102,8 +123,19 @@ class LedgerProjector(Projector):
             await self._db.together(write)
 
     async def project(self, rows: Sequence[ProjectionRow]) -> None:
-        for one in await self._project_page(rows):
+        try:
+            async with self._turn:
+                told = await self._told(rows)
+            # A slow model holds up nobody: who needs the same meanwhile tells it too, and one of the two is written.
+            await self._write(told, within=EMBED_WITHIN)
+        finally:
+            self._under_way = []
+        for one in told.unfinished:
             self.nudge(one)
+
+    def _next_hints(self) -> list[str]:
+        self._under_way = super()._next_hints()
+        return self._under_way
 
     async def remove(self, rows: Sequence[ProjectionRow]) -> None:
         """Nothing to do: a session's rows are erased with it, in one transaction."""
@@ -115,24 +147,23 @@ class LedgerProjector(Projector):
             self._tellers.pop(session_id, None)
         await self._db.together(lambda tx: erasure.forget_derived(tx, ids))
 
-    async def _project_page(self, rows: Sequence[ProjectionRow]) -> list[str]:
-        """Tells at most a page of each session; returns those that have more."""
-        async with self._turn:
-            known = {row.id: row for row in rows if self._unreadable.get(row.id) != row.head}
-            heads = await interactions.cursors(self._db, list(known)) if known else {}
-            behind = {one: head for one, head in heads.items() if head < known[one].head}
-            if not behind:
-                return []
-            await self._warm({one: known[one] for one in behind}, behind)
-            found = await interactions.events_since(self._db, behind, self._page_size)
-            pages = {one: self._page(known[one], rows) for one, rows in found.items()}
-            told = await self._tell({one: page for one, page in pages.items() if page}, known)
-            moved = {one: (behind[one], self._tellers[one].seq) for one in told}
-            # What was added from outside and deleted since has left its journal.
-            moved |= {one: (head, known[one].head) for one, head in behind.items() if one not in found}
-            await self._write(told, moved, known)
-            self._trim()
-            return [one for one in told if len(found[one]) == self._page_size]
+    async def _told(self, rows: Sequence[ProjectionRow]) -> "_Told":
+        """What at most a page of each session tells."""
+        known = {row.id: row for row in rows if self._unreadable.get(row.id) != row.head}
+        heads = await interactions.cursors(self._db, list(known)) if known else {}
+        behind = {one: head for one, head in heads.items() if head < known[one].head}
+        if not behind:
+            return _Told(known)
+        await self._warm({one: known[one] for one in behind}, behind)
+        found = await interactions.events_since(self._db, behind, self._page_size)
+        pages = {one: self._page(known[one], rows) for one, rows in found.items()}
+        told = await self._tell({one: page for one, page in pages.items() if page}, known)
+        moved = {one: (behind[one], self._tellers[one].seq) for one in told}
+        notes = {one: self._tellers[one].noted for one in told}
+        # What was added from outside and deleted since has left its journal.
+        moved |= {one: (head, known[one].head) for one, head in behind.items() if one not in found}
+        self._trim()
+        return _Told(known, told, notes, moved, [one for one in told if len(found[one]) == self._page_size])
 
     async def _warm(self, known: Mapping[str, ProjectionRow], heads: Mapping[str, int]) -> None:
         """Makes a teller that stands at the cursor for each session; those of the last batch mostly do."""
@@ -164,35 +195,32 @@ class LedgerProjector(Projector):
             await asyncio.sleep(0)  # a batch of long pages must not hold up requests
         return told
 
-    async def _write(
-        self,
-        told: Mapping[str, Sequence[LedgerRow]],
-        moved: Mapping[str, tuple[int, int]],
-        known: Mapping[str, ProjectionRow],
-    ) -> None:
+    async def _write(self, told: "_Told", *, within: float) -> None:
         """Writes the batch; if Postgres refuses something in it, one session after another."""
-        rows = [row for rows in told.values() for row in rows]
+        if not told.moved:
+            return
         try:
-            await self._write_together(rows, moved, known)
+            await self._write_together(told, within)
         except asyncpg.DataError as error:
-            if len(moved) == 1:
-                self._skip(known[next(iter(moved))], error)
+            if len(told.moved) == 1:
+                self._skip(told.known[next(iter(told.moved))], error)
                 return
-            for one, heads in moved.items():
-                await self._write({one: told.get(one, ())}, {one: heads}, known)
+            for one, heads in told.moved.items():
+                await self._write(replace(told, moved={one: heads}), within=within)
 
-    async def _write_together(
-        self, rows: Sequence[LedgerRow], moved: Mapping[str, tuple[int, int]], known: Mapping[str, ProjectionRow]
-    ) -> None:
-        """Writes rows, the passages by which they are found, and cursors in one transaction."""
-        kept = {one for one in moved if not known[one].is_ephemeral}
+    async def _write_together(self, told: "_Told", within: float) -> None:
+        """Writes rows, the passages by which they are found, and cursors in one transaction.
+
+        A passage whose vector takes longer than `within` seconds is found by its words until it has one.
+        """
+        rows = [row for one in told.moved for row in told.rows.get(one, ())]
+        kept = {one for one in told.moved if not told.known[one].is_ephemeral}
         found_by = [passage_of(row) for row in rows if is_found(row) and not is_late(row) and row.session_id in kept]
-        notes = [(known[one], note) for one in kept & self._tellers.keys() for note in self._tellers[one].noted]
-        found_by += [passage_of_note(*note) for note in notes]
-        ready = await self.index.prepare(found_by) if found_by else None
+        found_by += [passage_of_note(told.known[one], note) for one in kept for note in told.notes.get(one, ())]
+        ready = await self.index.prepare(found_by, within=within) if found_by else None
 
         async def write(tx: Transaction) -> None:
-            shown = set(map(source_of, await interactions.write(tx, rows, moved)))
+            shown = set(map(source_of, await interactions.write(tx, rows, told.moved)))
             if ready and (entries := [one for one in ready.entries if one.kind == NOTE or one.source in shown]):
                 await self.index.store(tx, replace(ready, entries=entries))
 

@@ -1,7 +1,7 @@
 """Tells a session's events as interactions: who said what to whom. The same events always give the same records."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -126,9 +126,15 @@ class Teller:
         if not (event.aside and self.calls and self.is_running):
             self.prompts[record.seq] = record  # told when its turn starts: only then it is known what is collected
             return
+        self._join(event.user)
         text = _text(event.content)
         self.news.append(text)
         self._say(record, _party(event.sender), self._agent, text, "input", detail={"aside": self.step})
+
+    def _join(self, user: str | None) -> None:
+        """A message of another user than the session's makes the rest of the turn nobody's to recall elsewhere."""
+        if self.turn and not is_same_user(self.row.owner, self.row.user, user):
+            self.turn = replace(self.turn, user=None)
 
     def _start(self, record: Recorded, event: events.Started) -> None:
         prompted = self.prompts.pop(event.prompt, None)
@@ -189,6 +195,7 @@ class Teller:
         self._say(record, self._agent, party, said, "input", shown=shown, detail=detail, is_found=call.is_found)
 
     def _return(self, record: Recorded, event: events.Returned) -> None:
+        self._join(event.user)
         call, outcome = self.calls.pop(event.call, None), event.outcome
         text = outcome.content if isinstance(outcome, Output) else outcome.message
         self.news.append(text)

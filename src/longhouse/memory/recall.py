@@ -4,7 +4,6 @@ Nothing in it is trusted. A memory may have been written by a hostile text, so e
 in its scope only, and is gone as soon as it is deleted.
 """
 
-import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,6 +18,7 @@ from longhouse.memory.scopes import recall_scope
 from longhouse.memory.session_memory import cut
 from longhouse.memory.working import Language, one_line, quoted
 from longhouse.search import tokenizer
+from longhouse.search.bounded_embedder import HURRIED_WITHIN
 from longhouse.search.passages import PassageHit, PassageIndex
 from longhouse.store import memory_files
 from longhouse.store.memory_files import Memories, Scope
@@ -38,7 +38,6 @@ MAX_TEXT: Final = 1_000
 """Characters of one item, as of a chunk in working memory."""
 MAX_LOOKED_AT: Final = 100_000
 """Characters of a long item in which the best part is looked for."""
-ID: Final = re.compile(r"passage:([0-9]{1,18})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,14 +117,14 @@ class Recall:
         items = [self._item(hit, turn.task) for hit in hits]
         most = policy.max_tokens if room is None else room
         text, count = _rendered(self._words.recalled, self._words.caution, items, most)
-        return text, tuple(f"passage:{hit.id}" for hit in hits[:count])
+        return text, tuple(hit.name for hit in hits[:count])
 
     async def items(self, session: Session, ids: Sequence[str]) -> list[dict[str, Any]]:
         """Recalled items as a client sees them; what was deleted since is left out."""
         query = session.turn.task if session.turn else ""
         found = ((hit, self._item(hit, query)) for hit in await self._read(session, ids))
         return [
-            {"id": f"passage:{hit.id}", "kind": hit.kind, "source": item.source, "text": item.text, "at": hit.at}
+            {"id": hit.name, "kind": hit.kind, "source": item.source, "text": item.text, "at": hit.at}
             for hit, item in found
         ]
 
@@ -142,6 +141,7 @@ class Recall:
             limit=2 * policy.recall + 10,
             not_groups=[session.id],
             facts={"source_type": [*SPOKEN, NOTE, KIND], "target_type": [*SPOKEN, NOTE, KIND]},
+            within=HURRIED_WITHIN,
         )
         return _worth_showing(hits, await self._beside(hits), turn, policy)[: policy.recall]
 
@@ -151,12 +151,8 @@ class Recall:
         return await passages.next_to(self._index.db, INTERACTION, talk) if talk else set()
 
     async def _read(self, session: Session, ids: Sequence[str]) -> list[PassageHit]:
-        numbers = [int(found[1]) for one in ids if (found := ID.fullmatch(one))]
-        if not numbers:
-            return []
         files = (files_of(session, MemoryPolicy(scope=scope)) for scope in get_args(MemoryScope))
-        permitted = {_scope(session), *(scope.passages for scope in files)}
-        return [hit for hit in await self._index.read(numbers) if hit.scope in permitted]
+        return await self._index.read(ids, [_scope(session), *(scope.passages for scope in files)])
 
     def _item(self, hit: PassageHit, query: str) -> Item:
         words = self._words

@@ -5,6 +5,7 @@ Filters apply before ranking. What is deleted leaves no word behind, see store/s
 
 import asyncio
 import hashlib
+import math
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -21,6 +22,7 @@ from longhouse import background
 from longhouse.errors import ProviderError
 from longhouse.models.protocol import Embedder
 from longhouse.search import ranking, scores, tokenizer
+from longhouse.search.bounded_embedder import EMBED_WITHIN, RETRY_AFTER, BoundedEmbedder
 from longhouse.search.finder import top
 from longhouse.search.query_embedder import QueryEmbedder, split
 from longhouse.search.ranking import Scores
@@ -39,17 +41,22 @@ RECIPE: Final = 1
 GIST: Final = 2000
 """Characters that are embedded; the vector of a longer text would be too general."""
 EMBEDDED_AT_ONCE: Final = 256
-RETRY_AFTER: Final = 30.0
-"""Seconds before a failed embedding model is tried again; passages are found by words meanwhile."""
+EMBEDDED_TOGETHER: Final = 128
+"""Texts of a new document that share one limit: a long one takes as long as it takes, as long as something comes."""
 FIRST_AFTER: Final = 5.0
 """Seconds from the start of a process until it looks for passages that are not up to date."""
 WHOLE: Final = 100
 """Candidates by the words of the whole query; more where more results are wanted."""
 PER_CLAUSE: Final = 30
-NEAREST: Final = 60
+NEAREST: Final = 600
+"""Candidates by meaning, of which at first only a part is compared."""
 LONGEST_FACT: Final = 100
 """A longer fact is filtered by its digest: an index entry has its limits."""
 
+PASSAGE: Final = "passage"
+"""Before the number of a passage, in its name."""
+
+_NUMBER: Final = re.compile(r"[0-9]{1,18}")
 _SHORT_FORM: Final = re.compile(r"['\u2019](?:s|t|d|m|ll|re|ve)\b", re.IGNORECASE)
 """What is left of a word in `Anna's` and `don't`: no word of its own."""
 _WORD: Final = re.compile("[A-Za-z\u00c0-\u024f\u0400-\u04ff]+")
@@ -105,6 +112,12 @@ class PassageHit:
     semantic: float | None = None
     """The cosine similarity; None without a vector."""
 
+    @property
+    def name(self) -> str:
+        """What it is called in journals. What journals tell has the same name when it is made again from them; the
+        source of a file may have another text by then."""
+        return f"{self.kind}:{self.source}" if self.kind in stored.OF_SESSIONS else f"{PASSAGE}:{self.id}"
+
 
 @dataclass(frozen=True, slots=True)
 class PreparedPassages:
@@ -122,7 +135,8 @@ class PassageIndex:
         self._embedder = embedder
         self._queries = QueryEmbedder(db, embedder)
         self._cache = PassageCache(db)
-        self._retry_at = 0.0
+        self._bounded = BoundedEmbedder(embedder, consequence="new passages are found by words alone until it works")
+        self._is_working = False
         self._lacks_vectors = asyncio.Event()
         self._wait: float | None = FIRST_AFTER
         self._has_led = False
@@ -131,7 +145,11 @@ class PassageIndex:
     async def working(self) -> AsyncIterator["PassageIndex"]:
         """Brings passages up to date in the background while the block lasts."""
         async with background.running("passage_index", self._poll):
-            yield self
+            self._is_working = True
+            try:
+                yield self
+            finally:
+                self._is_working = False
 
     async def _poll(self) -> None:
         """Catches up at the start, after a failure of the model, and when passages were written without vectors."""
@@ -160,7 +178,7 @@ class PassageIndex:
             for model in (None, *others):
                 await self._embed_all(model, space)
         except ProviderError as error:
-            self._failed(error)
+            self._bounded.failed(error)
             return False
         self._has_led = True
         return True
@@ -183,9 +201,12 @@ class PassageIndex:
             ready = await self.prepare(passages)
             await self.db.together(lambda tx: self.store(tx, ready))
 
-    async def prepare(self, passages: Sequence[Passage]) -> PreparedPassages:
-        """Computes what is slow, for `store` in a transaction that does more than that."""
-        vectors, space = await self._vectors([_gist(one.kind, one.title, one.text) for one in passages])
+    async def prepare(self, passages: Sequence[Passage], *, within: float = EMBED_WITHIN) -> PreparedPassages:
+        """Computes what is slow, for `store` in a transaction that does more than that.
+
+        Passages whose vectors take longer than these seconds are stored without, and are embedded in the background.
+        """
+        vectors, space = await self._vectors([_gist(one.kind, one.title, one.text) for one in passages], within)
         entries = await asyncio.to_thread(lambda: [_entry(*one) for one in zip(passages, vectors, strict=True)])
         return PreparedPassages(entries, space.model if space else None)
 
@@ -204,10 +225,17 @@ class PassageIndex:
         """Deletes the passages of a kind that all these conditions name; returns how many."""
         return await self.db.together(lambda tx: stored.remove(tx, kind, scope=scope, groups=groups, sources=sources))
 
-    async def read(self, ids: Sequence[int]) -> list[PassageHit]:
-        """The passages with these ids that still are there, in the order given."""
-        rows = {row["id"]: row for row in await stored.read(self.db, ids)}
-        return [_hit(rows[number]) for number in ids if number in rows]
+    async def read(self, names: Sequence[str], scopes: Sequence[str]) -> list[PassageHit]:
+        """The passages of these scopes with these names that still are there, in the order given."""
+        parts = [name.partition(":")[::2] for name in names]
+        numbers = [int(rest) for kind, rest in parts if kind == PASSAGE and _NUMBER.fullmatch(rest)]
+        sources = [part for part in parts if part[0] in stored.OF_SESSIONS]
+        if not numbers and not sources:
+            return []
+        hits = [_hit(row) for row in await stored.read(self.db, scopes, numbers, sources)]
+        # What was recalled before names were stable has a number.
+        there = {f"{PASSAGE}:{hit.id}": hit for hit in hits} | {hit.name: hit for hit in hits}
+        return [there[name] for name in names if name in there]
 
     async def search(
         self,
@@ -221,8 +249,12 @@ class PassageIndex:
         facts: Mapping[str, Sequence[str]] | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
+        within: float = EMBED_WITHIN,
     ) -> list[PassageHit]:
-        """The best passages first. `since` is included, `until` is not; of each fact, any of its values will do."""
+        """The best passages first. `since` is included, `until` is not; of each fact, any of its values will do.
+
+        By words alone, if the query's vectors take longer than `within` seconds.
+        """
         if limit <= 0 or not scopes or not kinds:
             return []
         texts = split(_SHORT_FORM.sub(" ", _clean(query)))
@@ -238,15 +270,15 @@ class PassageIndex:
         if not rows:
             return []
         found = await scores.of_rows(rows)
-        asked = await self._queries.embedded(tuple(_telling(text, found) for text in texts))
+        asked = await self._queries.embedded(tuple(_telling(text, found) for text in texts), within=within)
         columns = await self._cache.of(asked.space, _shards(rows), found.live)
         permitted = found.live & _within(columns, since, until)
         for allowed in only:
             permitted &= found.having(allowed)
         if without:
             permitted &= ~found.having(without)
-        cosines = await columns.cosines(asked.vectors[0], permitted) if asked.vectors is not None else None
-        rank = _Ranking(found, columns, permitted, asked.vectors, cosines)
+        coarse = await columns.coarse(asked.vectors[0]) if asked.vectors is not None else None
+        rank = _Ranking(found, columns, permitted, asked.vectors, coarse)
         ranked = await asyncio.to_thread(rank.best, terms, limit)
         return await self._hits(ranked, found, words[0])
 
@@ -263,27 +295,21 @@ class PassageIndex:
                 hits.append(_hit(row, float(ranked.scores[nth]), relevance, lexical, semantic))
         return hits
 
-    async def _vectors(self, gists: Sequence[str]) -> tuple[Sequence[bytes | None], Space | None]:
-        """A stored vector for each text and their space; none without a model, or while it fails."""
-        nothing: list[bytes | None] = [None] * len(gists)
-        now = asyncio.get_running_loop().time()
-        if self._embedder is None or not gists:
-            return nothing, None
-        if now < self._retry_at:
+    async def _vectors(self, gists: Sequence[str], within: float) -> tuple[Sequence[bytes | None], Space | None]:
+        """A stored vector for each text and their space; None for texts that the model gave none in time."""
+        found: list[bytes | None] = []
+        space = None
+        # A command that ends leaves nobody who would embed later: it waits as long as the model takes.
+        limit = within if self._is_working else math.inf
+        while len(found) < len(gists):
+            vectors = await self._bounded.embed(gists[len(found) : len(found) + EMBEDDED_TOGETHER], limit)
+            if vectors is None or self._embedder is None:
+                break
+            space = space or await index.make_space(self.db, self._embedder.name, vectors.shape[1])
+            found += packed(vectors)
+        if len(found) < len(gists) and self._embedder is not None:
             self._lacks_vectors.set()
-            return nothing, None
-        try:
-            vectors = await self._embedder.embed(gists)
-        except ProviderError as error:
-            self._failed(error)
-            self._lacks_vectors.set()
-            return nothing, None
-        return packed(vectors), await index.make_space(self.db, self._embedder.name, vectors.shape[1])
-
-    def _failed(self, error: ProviderError) -> None:
-        message = "The embedding model failed; new passages are found by words alone until it works again."
-        log.warning("embedding_failed", message=message, error=str(error))
-        self._retry_at = asyncio.get_running_loop().time() + RETRY_AFTER
+        return [*found, *[None] * (len(gists) - len(found))], space
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,31 +329,51 @@ class _Ranking:
     columns: Columns
     permitted: Mask
     vectors: Vectors | None
-    cosines: Scores | None
-    """Of the whole query, at every place."""
+    coarse: Scores | None
+    """About the similarity of the whole query, at every place."""
 
     def best(self, terms: Sequence[Sequence[str]], limit: int) -> _Ranked:
-        lexical = self.found.scores(terms)
+        whole, *clauses = self.found.scores(terms)
         # The whole query finds by neighbours too; its clauses are there to find what it says besides.
-        lexical[0] = self._spread(lexical[0])
-        lexical[1:] *= self.permitted
-        leading = [top(row, max(2 * limit, PER_CLAUSE if nth else WHOLE)) for nth, row in enumerate(lexical)]
-        cosines = None
-        if self.cosines is not None:
-            cosines = self._spread(np.maximum(self.cosines, 0))
-            leading.append(top(cosines, max(2 * limit, NEAREST)))
+        leading = [self._leading(whole, max(2 * limit, WHOLE))]
+        leading += [top(row * self.permitted, max(2 * limit, PER_CLAUSE)) for row in clauses]
+        if self.coarse is not None:
+            leading.append(self._leading(np.maximum(self.coarse, 0), max(2 * limit, NEAREST)))
         places = np.unique(np.concatenate(leading))
+        lexical = np.stack([self._spread(whole, places), *(row[places] for row in clauses)])
         similar = self.columns.between(self.vectors, places) if self.vectors is not None else None
-        scores = _fused(lexical[:, places], cosines[places] if cosines is not None else None, similar)
+        scores = _fused(lexical, self._cosines(places), similar)
         # Of two equal ones, the later.
         best = np.lexsort((-places, -scores))[:limit]
         best = best[scores[best] > 0]
         own = self.columns.some(places[best]) @ self.vectors[0] if self.vectors is not None else None
         return _Ranked(places[best], scores[best], own)
 
-    def _spread(self, scores: Scores) -> Scores:
-        spread: Scores = ranking.with_neighbours(scores, self.columns.links) * self.permitted
-        return spread
+    def _leading(self, scores: Scores, count: int) -> Places:
+        """The permitted places with the highest scores, a part of their neighbours' included.
+
+        One that leads has a high score of its own, or is next to one that has.
+        """
+        around = self._around(np.union1d(top(scores, count), top(scores * self.permitted, count)))
+        around = around[self.permitted[around]]
+        return around[top(self._spread(scores, around), count)]
+
+    def _cosines(self, places: Places) -> Scores | None:
+        """The similarity of the whole query at these places, with a part of their neighbours'."""
+        if self.vectors is None:
+            return None
+        compared = self._around(places)
+        exact = np.zeros(self.found.size, np.float32)
+        exact[compared] = np.maximum(self.columns.between(self.vectors[:1], compared)[0], 0)
+        return self._spread(exact, places)
+
+    def _around(self, places: Places) -> Places:
+        """These places and those next to them, in order."""
+        links = self.columns.links[:, places]
+        return np.unique(np.append(links[links >= 0], places))
+
+    def _spread(self, scores: Scores, places: Places) -> Scores:
+        return ranking.with_neighbours(scores, self.columns.links, places)
 
 
 def _fused(lexical: Scores, cosines: Scores | None, similar: Scores | None) -> Scores:

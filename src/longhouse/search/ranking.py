@@ -201,16 +201,11 @@ def with_clauses(whole: Scores, parts: Sequence[Scores]) -> Scores:
     return (whole + CLAUSE * np.maximum.reduce(parts)) / (1 + CLAUSE) if parts else whole
 
 
-def with_neighbours(scores: Scores, links: Places) -> Scores:
-    """Adds to each score a part of those of its neighbours; in `links`, -1 stands for none."""
-    if not scores.size or links.max() < 0:
-        return scores
-    padded = np.append(scores, np.float32(0))  # -1 is the last one
-    spread, beside = scores.copy(), np.empty_like(scores)
-    for weight, row in zip(NEIGHBOURS, links, strict=True):
-        np.take(padded, row, out=beside, mode="wrap")
-        beside *= np.float32(weight)
-        spread += beside
+def with_neighbours(scores: Scores, links: Places, places: Places) -> Scores:
+    """The scores at these places, with a part of those of their neighbours; in `links`, -1 stands for none."""
+    beside = links[:, places]
+    parts = np.where(beside >= 0, scores[beside], np.float32(0)) * np.array(NEIGHBOURS, np.float32)[:, None]
+    spread: Scores = scores[places] + parts.sum(axis=0)
     return spread
 
 

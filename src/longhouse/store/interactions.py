@@ -1,4 +1,4 @@
-"""The ledger's table: rows derived from journals, pages of them, and the cuts that keep deleted ones gone."""
+"""The ledger's table: rows derived from journals, and pages of them."""
 
 import uuid
 from collections.abc import Mapping, Sequence
@@ -9,10 +9,8 @@ from typing import Any, Final, Literal, get_args
 import asyncpg
 import msgspec
 
-from longhouse.agents import tokens
 from longhouse.journal.events import Collected
 from longhouse.journal.roles import FORM
-from longhouse.store import files
 from longhouse.store.database import Executor, Transaction
 from longhouse.store.pages import Position
 
@@ -123,7 +121,7 @@ AT: Final = _EVENTS.format(asked="unnest(:ids::text[], :heads::bigint[]) AS aske
 REBUILDS: Final = "hashtextextended('longhouse ledger', 0)"
 WAIT: Final = f"SELECT pg_advisory_xact_lock_shared({REBUILDS})"
 THERE: Final = "SELECT id FROM sessions WHERE id = ANY(:ids) ORDER BY id FOR KEY SHARE"
-_INVOLVES: Final = "(l.source = {agent} AND l.source_type = 'agent' OR l.target = {agent} AND l.target_type = 'agent')"
+INVOLVES: Final = "(l.source = {agent} AND l.source_type = 'agent' OR l.target = {agent} AND l.target_type = 'agent')"
 WRITE: Final = f"""
 WITH valid AS (
     SELECT one.* FROM unnest(:sessions::text[], :befores::bigint[], :heads::bigint[]) AS one (session_id, before, head)
@@ -141,7 +139,7 @@ WITH valid AS (
         FROM interaction_cuts c
         WHERE l.agent <> '' AND c.owner = l.owner AND c.conversation_id = l.conversation_id
           AND c.trace_id IN ('', l.trace_id)
-          AND (c.agent = '' OR {_INVOLVES.format(agent="c.agent")})
+          AND (c.agent = '' OR {INVOLVES.format(agent="c.agent")})
           AND l.since <= COALESCE((c.heads ->> l.session_id)::bigint, 0)
           AND (c.up_to IS NULL OR (l.timestamp, l.id COLLATE "C") <= (c.up_to, c.up_to_id))
     ) cut
@@ -187,7 +185,7 @@ BEHIND: Final = """
 EXTERNAL: Final = f"""
     SELECT l.id FROM sessions s JOIN ledger l ON l.session_id = s.id
     WHERE s.owner = :owner AND s.conversation_id = :conversation AND s.side = 'external' AND l.shown
-      AND {_INVOLVES.format(agent=":agent")}
+      AND {INVOLVES.format(agent=":agent")}
     ORDER BY l.timestamp, l.id
 """
 _KEYED: Final = f"""
@@ -211,54 +209,6 @@ AGENTS: Final = """
 """
 USERS: Final = """
     SELECT DISTINCT "user" FROM sessions WHERE owner = :owner AND conversation_id = :conversation
-"""
-_CUT: Final = f"""
-    l.owner = :owner AND l.conversation_id = :conversation AND (:trace = '' OR l.trace_id = :trace)
-    AND (:agent = '' OR {_INVOLVES.format(agent=":agent")})
-"""
-# A cut that lies within a later one says nothing more.
-ADD_CUT: Final = """
-    WITH within AS (
-        DELETE FROM interaction_cuts WHERE owner = :owner AND conversation_id = :conversation AND agent = :agent
-        AND trace_id = :trace AND (:up_to::timestamptz IS NULL OR (up_to, up_to_id) <= (:up_to, :up_to_id))
-    )
-    INSERT INTO interaction_cuts (owner, conversation_id, agent, trace_id, up_to, up_to_id, heads)
-    SELECT :owner, :conversation, :agent, :trace, :up_to, :up_to_id, jsonb_object_agg(s.id, s.head)
-    FROM sessions s WHERE s.owner = :owner AND s.conversation_id = :conversation AND s.side <> 'external'
-    HAVING count(*) > 0
-"""
-_UP_TO: Final = (
-    f"{_CUT} AND (:up_to::timestamptz IS NULL OR (l.timestamp, l.id) <= (:up_to::timestamptz, :up_to_id::text))"
-)
-DELETE: Final = f"""
-    DELETE FROM ledger l WHERE {_UP_TO} AND (:agent IN ('', l.agent) OR l.agent = '')
-    RETURNING l.id, l.session_id, l.agent, l.shown
-"""
-# What another agent's journal tells stays in the memory of that agent.
-HIDE: Final = f"""
-    UPDATE ledger l SET shown = false WHERE {_UP_TO} AND l.agent NOT IN ('', :agent) AND l.shown
-    RETURNING l.id, l.session_id, l.agent, true AS shown
-"""
-# By their ids: whatever the journal has under one of them goes.
-UNWRITE: Final = """
-    DELETE FROM journal j USING journal_events e, unnest(:sessions::text[], :ids::text[]) AS gone (session_id, id)
-    WHERE e.session_id = gone.session_id AND e.kind = 'Noted' AND e.body #>> '{interaction,id}' = gone.id
-      AND j.session_id = e.session_id AND j.seq = e.seq
-    RETURNING j.body_digest
-"""
-LOCK: Final = """
-    SELECT FROM sessions WHERE owner = :owner AND conversation_id = :conversation ORDER BY id FOR UPDATE
-"""
-# The newest record that has to go: too old, past the number, or past the tokens, counted from the newest one.
-PRUNED: Final = f"""
-    SELECT timestamp, id FROM (
-        SELECT l.timestamp, l.id, row_number() OVER newest AS nth,
-               sum((octet_length(l.content) + {tokens.BYTES - 1}) / {tokens.BYTES}) OVER newest AS tokens
-        FROM ledger l WHERE l.owner = :owner AND l.conversation_id = :conversation AND l.shown
-        WINDOW newest AS (ORDER BY l.timestamp DESC, l.id DESC)
-    ) l
-    WHERE l.timestamp < :older_than OR l.nth > :max_count OR l.tokens > :max_tokens
-    ORDER BY l.timestamp DESC, l.id DESC LIMIT 1
 """
 RESET: Final = (
     "DELETE FROM projection_cursors WHERE projection = ANY(:names)",
@@ -286,22 +236,6 @@ FOUND: Final = """
     ON CONFLICT (projection, session_id) DO UPDATE SET head = excluded.head WHERE f.head < excluded.head
 """
 SHOWN: Final = "SELECT id FROM ledger WHERE session_id = :session AND id = ANY(:ids) AND shown"
-# Turns that were deleted; a later summary of them was written without them.
-CUT_TURNS: Final = """
-    SELECT cut.seq FROM (
-        SELECT j.seq, (
-            SELECT max((c.heads ->> :session)::bigint) FROM interaction_cuts c
-            WHERE c.owner = s.owner AND c.conversation_id = s.conversation_id AND c.agent IN ('', s.agent)
-              AND c.trace_id IN ('', j.trace_id) AND (c.heads ->> :session)::bigint >= j.seq
-              AND (c.up_to IS NULL OR j.at <= c.up_to)
-        ) AS head
-        FROM sessions s JOIN journal j ON j.session_id = s.id AND j.kind = 'Started' WHERE s.id = :session
-    ) cut
-    WHERE cut.head IS NOT NULL AND NOT EXISTS (
-        SELECT FROM journal_events e WHERE e.session_id = :session AND e.kind = 'Condensed' AND e.seq > cut.head
-        AND (e.body ->> 'upto')::bigint >= cut.seq
-    )
-"""
 
 
 async def cursors(db: Executor, ids: Sequence[str]) -> dict[str, int]:
@@ -461,11 +395,6 @@ async def found(tx: Transaction, session_id: str, head: int, ids: Sequence[str])
     return {row["id"] for row in await tx.rows(SHOWN, session=session_id, ids=list(ids))}
 
 
-async def cut_turns(db: Executor, session_id: str) -> set[int]:
-    """Where turns of a session started that were deleted."""
-    return {row["seq"] for row in await db.rows(CUT_TURNS, session=session_id)}
-
-
 async def owners(db: Executor, trace: str) -> list[str]:
     """The owners who have something of this trace."""
     sql = "SELECT DISTINCT owner FROM ledger WHERE trace_id = :trace AND shown ORDER BY owner"
@@ -480,48 +409,6 @@ async def agents(db: Executor, owner: str, conversation: str, append_id: uuid.UU
 
 async def users(db: Executor, owner: str, conversation: str) -> list[str | None]:
     return [row["user"] for row in await db.rows(USERS, owner=owner, conversation=conversation)]
-
-
-async def lock(tx: Transaction, owner: str, conversation: str) -> None:
-    """Nothing is added to this conversation's part of the ledger until the transaction ends."""
-    await tx.rows(LOCK, owner=owner, conversation=conversation)
-
-
-async def pruned(
-    tx: Transaction,
-    owner: str,
-    conversation: str,
-    *,
-    older_than: datetime | None,
-    max_count: int | None,
-    max_tokens: int | None,
-) -> Position | None:
-    """The newest record that has to go."""
-    row = await tx.row(
-        PRUNED, owner=owner, conversation=conversation, older_than=older_than, max_count=max_count,
-        max_tokens=max_tokens,
-    )  # fmt: skip
-    return (row["timestamp"], row["id"]) if row else None
-
-
-async def cut(
-    tx: Transaction, owner: str, conversation: str, position: Position | None, *, agent: str = "", trace: str = ""
-) -> list[Key]:
-    """Deletes up to a position, None: everything; what was added from outside leaves its journal too."""
-    where: dict[str, Any] = {"owner": owner, "conversation": conversation, "agent": agent, "trace": trace}
-    where |= {"up_to": position and position[0], "up_to_id": position[1] if position else ""}
-    gone = list(await tx.rows(DELETE, **where))
-    if agent:
-        gone += await tx.rows(HIDE, **where)
-    if any(row["agent"] for row in gone):
-        await tx.run(ADD_CUT, **where)
-    outside = [row for row in gone if not row["agent"]]
-    if outside:
-        bodies = await tx.rows(
-            UNWRITE, sessions=[row["session_id"] for row in outside], ids=[row["id"] for row in outside]
-        )
-        await files.drop_unused(tx, [row["body_digest"] for row in bodies if row["body_digest"]])
-    return [(row["session_id"], row["id"]) for row in gone if row["shown"]]
 
 
 async def count_sessions(db: Executor) -> int:

@@ -41,7 +41,12 @@ AT: Final = f"""
         SELECT * FROM passages p WHERE p.shard = (c.place / {SLOTS})::int AND p.slot = (c.place % {SLOTS})::int LIMIT 1
     ) p
 """
-READ: Final = f"SELECT {_SHOWN} FROM passages p WHERE p.id = ANY(:ids::bigint[])"
+READ: Final = f"""
+    SELECT {_SHOWN} FROM passages p WHERE p.id = ANY(:ids::bigint[]) AND p.scope = ANY(:scopes::text[])
+    UNION ALL
+    SELECT {_SHOWN} FROM unnest(:kinds::text[], :sources::text[]) AS named (kind, source)
+    JOIN passages p ON p.scope = ANY(:scopes::text[]) AND p.kind = named.kind AND p.source = named.source
+"""
 COLUMNS: Final = """
     SELECT slot, extract(epoch FROM at)::float8 AS at, hashtextextended(thread, 0) AS thread, position,
            thread <> '' AS has_thread, CASE WHEN model = :model::int THEN vector END AS vector
@@ -113,6 +118,10 @@ OTHER_MODELS: Final = "SELECT id FROM search_models WHERE id <> :model ORDER BY 
 LACKING: Final = """
     SELECT id, kind, title, text, shard, slot FROM passages WHERE {model} AND id > :after ORDER BY id LIMIT :limit
 """
+# In the order of the index, which is then read instead of the table, and no further than this.
+WITHOUT_VECTORS: Final = """
+    SELECT count(*) FROM (SELECT FROM passages WHERE model IS NULL ORDER BY model, id LIMIT :most) AS counted
+"""
 # A passage that was written again meanwhile has another place.
 EMBED: Final = """
     UPDATE passages p SET model = :model, vector = given.vector
@@ -168,8 +177,12 @@ async def at(db: Database, places: Sequence[int]) -> dict[int, asyncpg.Record]:
     return {row["place"]: row for row in await db.rows(AT, places=list(places))}
 
 
-async def read(db: Database, ids: Sequence[int]) -> Sequence[asyncpg.Record]:
-    return await db.rows(READ, ids=list(ids))
+async def read(
+    db: Database, scopes: Sequence[str], ids: Sequence[int], names: Sequence[tuple[str, str]]
+) -> Sequence[asyncpg.Record]:
+    """The passages of these scopes with these ids, or with these kinds and sources."""
+    kinds, sources = [kind for kind, _ in names], [source for _, source in names]
+    return await db.rows(READ, scopes=list(scopes), ids=list(ids), kinds=kinds, sources=sources)
 
 
 async def next_to(db: Executor, kind: str, places: Mapping[int, str]) -> set[int]:
@@ -268,6 +281,12 @@ async def lacking(db: Database, model: int | None, *, after: int, limit: int) ->
     if model is None:
         return await db.rows(LACKING.format(model="model IS NULL"), after=after, limit=limit)
     return await db.rows(LACKING.format(model="model = :model"), model=model, after=after, limit=limit)
+
+
+async def count_without_vectors(db: Database, most: int) -> int:
+    """How many passages have no vector; no more than `most` are counted."""
+    found: int = await db.value(WITHOUT_VECTORS, most=most)
+    return found
 
 
 async def embed(db: Database, rows: Sequence[asyncpg.Record], vectors: Sequence[bytes], model: int) -> None:

@@ -1,0 +1,65 @@
+"""An embedding model that nobody waits for longer than they can: without vectors, words find what they find."""
+
+import asyncio
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import structlog
+
+from longhouse.errors import ProviderError
+from longhouse.models.embedding_table import EmbeddedEmbedder
+from longhouse.models.protocol import Embedder
+from longhouse.store.search.vectors import Vectors
+
+log = structlog.get_logger()
+
+EMBED_WITHIN: Final = 5.0
+"""Seconds that somebody waits for vectors."""
+HURRIED_WITHIN: Final = 0.5
+"""The same where a chat waits, or may come to wait."""
+RETRY_AFTER: Final = 30.0
+"""Seconds before a model that failed is asked again."""
+
+
+class BoundedEmbedder:
+    """Asks an embedding model, with a limit; after a failure, for a while not at all."""
+
+    def __init__(self, embedder: Embedder | None, *, consequence: str) -> None:
+        """`consequence`: what follows from a failure, for the log."""
+        self._embedder = embedder
+        self._consequence = consequence
+        self._retry_at = 0.0
+        self._in_vain = 0.0
+
+    async def embed(self, texts: Sequence[str], within: float = math.inf) -> Vectors | None:
+        """None without a model, if it fails or gives no answer within these seconds, and for a while after that.
+
+        Who waits longer than those who waited in vain still asks: a slow model is not one that is away.
+        """
+        if self._embedder is None or (within <= self._in_vain and self._now() < self._retry_at):
+            return None
+        # A table in this process has nothing to wait for, however busy the machine is.
+        is_here = isinstance(self._embedder, EmbeddedEmbedder)
+        try:
+            async with asyncio.timeout(None if is_here or math.isinf(within) else within):
+                return await self._embedder.embed(texts)
+        except TimeoutError:
+            self._pause(f"no answer within {within:g} seconds", within)
+        except ProviderError as error:
+            self.failed(error)
+        return None
+
+    def failed(self, error: ProviderError) -> None:
+        """Nobody asks for a while."""
+        self._pause(str(error), math.inf)
+
+    def _pause(self, why: str, waited: float) -> None:
+        log.warning("embedding_failed", message=f"The embedding model failed; {self._consequence}.", error=why)
+        is_paused = self._now() < self._retry_at
+        self._in_vain = max(waited, self._in_vain) if is_paused else waited
+        # From now on, and not from when it was asked: the wait is no part of the pause.
+        self._retry_at = self._now() + RETRY_AFTER
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
