@@ -31,6 +31,7 @@ from longhouse.memory.documents.library import DocumentLibrary
 from longhouse.memory.ledger import Ledger
 from longhouse.memory.ledger_projection import LedgerProjector
 from longhouse.memory.outside import OutsideInteractions
+from longhouse.memory.parts import MemoryParts
 from longhouse.memory.recall import Recall, ShownFiles
 from longhouse.memory.session_memory import SessionMemory
 from longhouse.models import embedding_table
@@ -129,14 +130,12 @@ async def open_app(
         open_model(setup) as model_for,
         open_embedder(settings) as embedder,
         open_finder(db, embedder) as finder,
-        open_memory(settings, db, bus) as prior,
-        PassageIndex(db, embedder).working() as index,
-        open_ledger(settings, index, bus) as ledger,
+        open_mirror(settings, db, bus) as prior,
+        open_memory(settings, db, bus, embedder) as memory,
     ):
         catalog, pool = Catalog(db, model=settings.llm_model), Pool(model_for)
-        library, memory = library_of(settings, index), memory_of(settings, ledger)
         async with (
-            open_tools(setup, catalog, finder, library, classes) as (toolbox, offering),
+            open_tools(setup, catalog, finder, memory.documents, classes) as (toolbox, offering),
             open_engine(
                 setup,
                 bus=bus,
@@ -146,7 +145,6 @@ async def open_app(
                 pool=pool,
                 prior=prior,
                 memory=memory,
-                ledger=ledger,
             ) as (engine, worker),
             open_authenticator(settings, db) as authenticator,
         ):
@@ -157,6 +155,7 @@ async def open_app(
                 lambda: (watchdog.times, watchdog.seconds),
                 lambda: toolbox.left_behind,
                 from_memory=lambda: engine.tool_runner.from_memory,
+                memory=memory,
             )
             asgi = server.build(
                 db,
@@ -167,12 +166,10 @@ async def open_app(
                 toolbox=toolbox,
                 validator=validator_of(setup, catalog),
                 finder=finder,
-                ledger=ledger,
-                model_for=model_for,
-                documents=library,
                 default_template=settings.default_template,
                 prior=prior,
                 memory=memory,
+                model_for=model_for,
             )
             app = App(
                 db=db, bus=bus, worker=worker, pool=pool, catalog=catalog, authenticator=authenticator, asgi=asgi,
@@ -254,7 +251,7 @@ async def open_embedder(settings: Settings) -> AsyncIterator[Embedder | None]:
 
 
 @asynccontextmanager
-async def open_memory(settings: Settings, db: Database, bus: Bus) -> AsyncIterator[PriorOf | None]:
+async def open_mirror(settings: Settings, db: Database, bus: Bus) -> AsyncIterator[PriorOf | None]:
     """Opens the projections to Redis and session logs; yields the loader of earlier history for new conversations."""
     if not settings.redis_url and not settings.log_dir:
         yield None
@@ -265,6 +262,15 @@ async def open_memory(settings: Settings, db: Database, bus: Bus) -> AsyncIterat
     where = {"redis_url": url, "log_dir": settings.log_dir, "language": settings.log_language}
     async with memory.running(db, bus.on_append.append, **where) as mirror:
         yield mirror.prior if mirror else None
+
+
+@asynccontextmanager
+async def open_memory(
+    settings: Settings, db: Database, bus: Bus, embedder: Embedder | None
+) -> AsyncIterator[MemoryParts]:
+    """Opens what agents remember with, and keeps its index and its ledger up to date."""
+    async with PassageIndex(db, embedder).working() as index, open_ledger(settings, index, bus) as ledger:
+        yield MemoryParts(library_of(settings, index), ledger, memory_of(settings, ledger))
 
 
 def memory_of(settings: Settings, ledger: Ledger) -> SessionMemory:
@@ -327,8 +333,7 @@ async def open_engine(
     offering: Offering,
     pool: Pool,
     prior: PriorOf | None,
-    memory: SessionMemory,
-    ledger: Ledger,
+    memory: MemoryParts,
 ) -> AsyncIterator[tuple[Engine, Worker]]:
     """Starts the worker, and the upkeep of its instances and files."""
     db, settings = catalog.db, setup.settings
@@ -336,7 +341,7 @@ async def open_engine(
     retry_limits = RetryLimits(attended=settings.patience, unattended=15 * settings.patience)
     engine = Engine(
         db, bus, catalog, toolbox, offering, pool, worker=new_id(), retry_limits=retry_limits, prior=prior,
-        memory=memory, collects=ledger.enabled, external=ledger.external_for,
+        memory=memory.sessions, collects=memory.ledger.enabled, external=memory.ledger.external_for,
     )  # fmt: skip
     options = WorkerOptions(slots=settings.worker_slots, lease=settings.lease_seconds)
     worker = Worker(db, bus, engine, options, keep_log=LogFolder(db, catalog, settings.logs_dir, logs).keep)

@@ -5,10 +5,10 @@ import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Final
+from typing import IO, Annotated, Any, Final
 from urllib.parse import unquote
 
+import structlog
 from fastapi import Query, Request, Response
 from pydantic import Field
 from starlette.datastructures import UploadFile
@@ -25,6 +25,8 @@ from longhouse.memory.documents.library import DEEPEST, DocumentLibrary, is_reg_
 from longhouse.memory.documents.parsed import DocumentError
 from longhouse.store import documents
 from longhouse.store.documents import Document, UnknownDocument
+
+log = structlog.get_logger()
 
 AROUND: Final = 64 * 1024
 """Bytes of a multipart body besides the file."""
@@ -90,12 +92,14 @@ async def add_document(
     """
     owner = asked.owner(caller)
     with library.queue.place(owner):
-        async with _received(request, asked, library.max_bytes) as file:
+        async with _received(request, asked, library.max_bytes) as sent:
             try:
-                added = await library.add(file.path, file.name, owner=owner, reg_id=file.reg_id, by=caller.publisher)
+                added = await library.add(sent.file, sent.name, owner=owner, reg_id=sent.reg_id, by=caller.publisher)
             except DocumentError as error:
                 code = error.code or "invalid_document"
                 raise CallerError(str(error), status=error.status, code=code, param="file") from None
+    if added.change != "unchanged":
+        log.info("document_added" if added.change == "added" else "document_changed", **_facts(added.document, caller))
     body = {**described(added.document), "change": added.change}
     return wire.Json(body, status_code=200 if added.change == "unchanged" else 201)
 
@@ -128,7 +132,8 @@ async def delete_document(
     of these calls, until those are deleted.
     """
     owner = asked.owner(caller)
-    if not is_reg_id(reg_id) or not await library.remove(owner, reg_id):
+    removed = await library.remove(owner, reg_id) if is_reg_id(reg_id) else None
+    if removed is None:
         if owner is not None and (await _found(library, caller, reg_id)).owner is None:
             raise CallerError(
                 "This document is shared: an admin key deletes it with ?shared=true.",
@@ -136,6 +141,7 @@ async def delete_document(
                 code="shared_document",
             )
         raise _missing()
+    log.info("document_removed", **_facts(removed, caller))
     return wire.Json({"reg_id": reg_id, "object": "document.deleted", "deleted": True})
 
 
@@ -158,6 +164,18 @@ def described(document: Document) -> dict[str, Any]:
     }
 
 
+def _facts(document: Document, caller: Caller) -> dict[str, Any]:
+    """What a log record says of a document; no word of it."""
+    return {
+        "owner": document.owner,
+        "reg_id": document.reg_id,
+        "version": document.version,
+        "pages": document.pages,
+        "passages": document.chunks,
+        "by": caller.publisher,
+    }
+
+
 async def _found(library: DocumentLibrary, caller: Caller, reg_id: str) -> Document:
     """The document that the caller sees; a document of another owner is not found."""
     try:
@@ -176,32 +194,33 @@ def _missing() -> CallerError:
 class Received:
     """A file that was uploaded, on disk."""
 
-    path: Path
+    file: IO[bytes]
     name: str
     reg_id: str
 
 
 @asynccontextmanager
 async def _received(request: Request, asked: UploadQuery, max_bytes: int) -> AsyncIterator[Received]:
-    """Writes the upload to a file as it arrives: its size in memory does not depend on the file's."""
+    """Writes the upload to a file as it arrives: its size in memory does not depend on the file's.
+
+    The file has no name: nothing is left of it in the folder for temporary files, also when this process is killed.
+    """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    with tempfile.TemporaryDirectory(prefix="longhouse-upload-") as folder:
-        path = Path(folder) / "upload"
+    with tempfile.TemporaryFile() as file:
         if kind == "multipart/form-data":
-            yield await _from_form(request, asked, path, max_bytes)
+            yield await _from_form(request, asked, file, max_bytes)
             return
         if not asked.filename:
             raise CallerError(
                 "Send the file as multipart/form-data in the field 'file', or as the body with ?filename=.",
                 param="filename",
             )
-        with _writing(path) as file:
-            async for block in _bounded(request, max_bytes):
-                file.write(block)
-        yield Received(path, _base_name(asked.filename), asked.reg_id or "")
+        async for block in _bounded(request, max_bytes):
+            file.write(block)
+        yield Received(file, _base_name(asked.filename), asked.reg_id or "")
 
 
-async def _from_form(request: Request, asked: UploadQuery, path: Path, max_bytes: int) -> Received:
+async def _from_form(request: Request, asked: UploadQuery, copy: IO[bytes], max_bytes: int) -> Received:
     parser = _FormParser(
         request.headers, _bounded(request, max_bytes + AROUND), max_files=1, max_fields=4, max_part_size=AROUND
     )
@@ -218,12 +237,11 @@ async def _from_form(request: Request, asked: UploadQuery, path: Path, max_bytes
             )
         if not isinstance(file, UploadFile) or not isinstance(reg_id, str):
             raise CallerError("Send the file in the field 'file', with its file name.", param="file")
-        with _writing(path) as copy:
-            while block := await file.read(BLOCK):
-                copy.write(block)
+        while block := await file.read(BLOCK):
+            copy.write(block)
         # Many clients send names of other scripts with percent signs, as in addresses.
         name = _base_name(asked.filename or unquote(file.filename or ""))
-        return Received(path, name, asked.reg_id or reg_id)
+        return Received(copy, name, asked.reg_id or reg_id)
     finally:
         # All of them: a form that ends in the middle of a file does not show that file.
         for spooled in parser._files_to_close_on_error:
@@ -257,10 +275,6 @@ async def _bounded(request: Request, most: int) -> AsyncGenerator[bytes, None]:
             yield block
     except ClientDisconnect:
         raise CallerError("The body ended before its announced length.") from None
-
-
-def _writing(path: Path) -> BinaryIO:
-    return path.open("wb")
 
 
 def _base_name(filename: str) -> str:

@@ -1,13 +1,20 @@
-"""Prometheus metrics: requests, busy sessions, warm instances, refused calls, event loop stalls."""
+"""Prometheus metrics: requests, busy sessions, warm instances, refused calls, event loop stalls, memory."""
 
+import asyncio
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 
+from longhouse.memory.parts import MemoryCounts, MemoryParts
 from longhouse.runtime.instances import Instance, InstanceStatus
+from longhouse.store.database import PASSING
+
+COUNTED_WITHIN: Final = 2.0
+"""Seconds; the page comes without these numbers when Postgres is away."""
 
 
 class Metrics:
@@ -20,6 +27,7 @@ class Metrics:
         left_behind: Callable[[], int] = int,
         *,
         from_memory: Callable[[], Mapping[str, int]] = dict,
+        memory: MemoryParts | None = None,
     ) -> None:
         """`blocked`: how often the event loop was blocked, and for how many seconds in total."""
         self._registry = CollectorRegistry()
@@ -35,6 +43,8 @@ class Metrics:
         self._blocked = blocked
         self._left_behind = left_behind
         self._from_memory = from_memory
+        self._memory = memory
+        self._counts: MemoryCounts | None = None
         self._registry.register(self)
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
@@ -66,6 +76,30 @@ class Metrics:
         )
         about = "Calls of tools that go on although their time is up"
         yield GaugeMetricFamily("longhouse_calls_left_behind", about, value=self._left_behind())
+        yield from self._of_memory()
 
-    def page(self) -> bytes:
+    def _of_memory(self) -> Iterator[Metric]:
+        if self._memory and (behind := self._memory.sessions_behind) is not None:
+            about = "Sessions with events that the ledger lacked when it last looked"
+            yield GaugeMetricFamily("longhouse_ledger_sessions_behind", about, value=behind)
+        if self._counts is None:
+            return
+        documents = GaugeMetricFamily("longhouse_documents", "Documents that agents can read", labels=["shared"])
+        documents.add_metric(["false"], self._counts.own_documents)
+        documents.add_metric(["true"], self._counts.shared_documents)
+        yield documents
+        about, without = "Passages that are found by words alone", self._counts.passages_without_vectors
+        yield GaugeMetricFamily("longhouse_passages_without_vectors", about, value=without)
+
+    async def page(self) -> bytes:
+        self._counts = await self._counted()
         return generate_latest(self._registry)
+
+    async def _counted(self) -> MemoryCounts | None:
+        if self._memory is None:
+            return None
+        try:
+            async with asyncio.timeout(COUNTED_WITHIN):
+                return await self._memory.counts()
+        except PASSING:
+            return None

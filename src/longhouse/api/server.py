@@ -33,8 +33,7 @@ from longhouse.api.sgr import routes as sgr_routes
 from longhouse.catalog.service import CatalogService
 from longhouse.catalog.validation import CatalogValidator
 from longhouse.errors import CallerError
-from longhouse.memory.documents.library import DocumentLibrary
-from longhouse.memory.ledger import Ledger
+from longhouse.memory.parts import MemoryParts
 from longhouse.memory.session_memory import SessionMemory
 from longhouse.runtime.bus import Bus
 from longhouse.runtime.delegation import PriorOf
@@ -69,10 +68,8 @@ def build(
     finder: Finder,
     default_template: str = "",
     prior: PriorOf | None = None,
-    memory: SessionMemory | None = None,
-    ledger: Ledger | None = None,
+    memory: MemoryParts | None = None,
     model_for: ModelFor | None = None,
-    documents: DocumentLibrary | None = None,
 ) -> ASGIApp:
     # FastAPI's own documentation pages would be public: ours are in `openapi`.
     app = FastAPI(
@@ -81,18 +78,9 @@ def build(
     inbox, router = Inbox(db, bus), Router(AgentDirectory(finder), default_template)
     # The routes look these up by name: see `json_route.of_app`.
     tools = CatalogService(catalog, "tool", validator)
-    parts: dict[str, Any] = {
-        "db": db,
-        "catalog": catalog,
-        "tools": tools,
-        "finder": finder,
-        "toolbox": toolbox,
-        "memories": Memories(db),
-    }
-    if ledger and model_for:
-        parts["interactions"] = Interactions(ledger, inbox, catalog, model_for)
-    sessions = Sessions(inbox, catalog, memory or SessionMemory())
-    app.state = State({**parts, "documents": documents, "authenticator": authenticator, "sessions": sessions})
+    parts = {"db": db, "catalog": catalog, "tools": tools, "finder": finder, "toolbox": toolbox}
+    remembering = _memory_parts(inbox, catalog, memory, model_for)
+    app.state = State({**parts, **remembering, "authenticator": authenticator})
     routers = (
         openai_routes.routes(db, bus, catalog, SessionResolver(db, catalog, inbox, router, prior)),
         sessions_routes.router,
@@ -121,6 +109,19 @@ def build(
     return AccessLogMiddleware(DrainMiddleware(app, authenticator.inflight), metrics, authenticator)
 
 
+def _memory_parts(
+    inbox: Inbox, catalog: Catalog, memory: MemoryParts | None, model_for: ModelFor | None
+) -> dict[str, Any]:
+    """What the routes of sessions, documents, memory files and the ledger look up."""
+    sessions = Sessions(inbox, catalog, memory.sessions if memory else SessionMemory())
+    parts: dict[str, Any] = {"sessions": sessions, "memories": Memories(catalog.db)}
+    if memory:
+        parts["documents"] = memory.documents
+    if memory and model_for:
+        parts["interactions"] = Interactions(memory.ledger, inbox, catalog, model_for)
+    return parts
+
+
 def _add_monitoring(app: FastAPI, db: Database, metrics: Metrics) -> None:
     @app.get("/health", tags=["Watching"])
     async def health() -> Response:
@@ -142,7 +143,7 @@ def _add_monitoring(app: FastAPI, db: Database, metrics: Metrics) -> None:
     @app.get("/metrics", tags=["Watching"], dependencies=[Depends(auth.admin)])
     async def show_metrics() -> Response:
         """Prometheus metrics."""
-        return Response(metrics.page(), media_type=CONTENT_TYPE_LATEST)
+        return Response(await metrics.page(), media_type=CONTENT_TYPE_LATEST)
 
 
 def _add_error_handlers(app: FastAPI) -> None:

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
 from longhouse.app import open_library
+from longhouse.cli.owners import default_owner
 from longhouse.cli.running import add_commands
 from longhouse.cli.session_tree import plain
 from longhouse.errors import SetupError
@@ -24,10 +25,15 @@ from longhouse.settings import Settings
 from longhouse.store import documents
 from longhouse.store.documents import Document, UnknownDocument
 
-Owner = Annotated[str | None, typer.Option(help="Of this owner; by default those that all owners share.")]
+Owner = Annotated[
+    str | None, typer.Option(help="Of this owner; by default, while no API key is set, `local`; else shared ones.")
+]
+Shared = Annotated[bool, typer.Option("--shared", help="The document that all owners see.")]
 RegId = Annotated[str, typer.Argument(help="The reg_id, as `longhouse documents list` shows it.")]
 
 WIDEST: Final = 2_000
+OTHERS: Final = 6
+"""Owners that are looked for; one fewer is named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +49,8 @@ async def add_documents(
     paths: Annotated[list[str], typer.Argument(help="Files, folders, or patterns such as 'rules/*.pdf'.")],
     owner: Owner = None,
     reg_id: Annotated[str, typer.Option("--id", help="The reg_id of a single file; by default made of its name.")] = "",
+    *,
+    shared: Shared = False,
 ) -> None:
     """Add files as documents. A changed file becomes a new version; a bad one is named, and the rest goes on."""
     found = list(_files(paths))
@@ -57,35 +65,41 @@ async def add_documents(
             raise SetupError(f"--id names one document, and there are {len(files)} files; leave it out.")
         files = [_File(files[0].path, checked_reg_id(reg_id))]
     async with open_library(settings) as library:
-        problems += await _add_all(library, files, owner)
+        problems += await _add_all(library, files, await _whose(settings, library, owner, shared=shared))
     for problem in problems:
         typer.echo(f"longhouse: {plain(problem, WIDEST)}", err=True)
     if problems:
         raise typer.Exit(1)
 
 
-async def list_documents(settings: Settings, *, owner: Owner = None) -> None:
-    """List the documents: those that all owners share, and those of one owner."""
+async def list_documents(
+    settings: Settings,
+    *,
+    owner: Annotated[str | None, typer.Option(help="Only what this owner sees; by default those of all.")] = None,
+) -> None:
+    """List the documents, each with its owner, or `shared`."""
     async with open_library(settings) as library:
-        shown = await library.visible(owner)
-        left_out = await library.count(owner) - len(shown)
+        if owner is None:
+            (shown, count), rest = await library.of_all_owners(), "--owner lists those of one owner"
+        else:
+            shown, count = await library.visible(owner), await library.count(owner)
+            rest = "GET /v1/documents lists all, page by page"
         for one in shown:
-            whose = "shared" if one.owner is None else one.owner
-            row = (one.reg_id, f"version {one.version}", _count(one.pages, "page"), one.format, whose, one.title)
+            row = (one.reg_id, f"version {one.version}", _count(one.pages, "page"), one.format, _owner(one), one.title)
             typer.echo(_columns(*row))
-        if left_out > 0:
-            typer.echo(f"and {_count(left_out, 'more document')}; GET /v1/documents lists all, page by page")
+        if (left_out := count - len(shown)) > 0:
+            typer.echo(f"and {_count(left_out, 'more document')}; {rest}")
 
 
-async def show_document(settings: Settings, reg_id: RegId, owner: Owner = None) -> None:
+async def show_document(settings: Settings, reg_id: RegId, owner: Owner = None, *, shared: Shared = False) -> None:
     """Show a document: its versions and its table of contents."""
     async with open_library(settings) as library:
-        document = await _found(library, owner, reg_id)
+        document = await _found(library, await _whose(settings, library, owner, shared=shared), reg_id)
         versions = await documents.versions(library.db, document)
         sections = await library.outline(document)
     typer.echo(plain(f"{document.reg_id}: {document.title}"))
     size = f"{_count(document.pages, 'page')}, {_count(document.chunks, 'passage')}"
-    typer.echo(f"{size}, {'shared' if document.owner is None else owner}")
+    typer.echo(plain(f"{size}, {_owner(document)}"))
     for version in versions:
         added = f"{version.added_at:%Y-%m-%d %H:%M:%S}"
         typer.echo(_columns(f"version {version.version}", added, version.filename, f"{version.size} bytes"))
@@ -93,20 +107,45 @@ async def show_document(settings: Settings, reg_id: RegId, owner: Owner = None) 
         typer.echo(f"{'  ' * depth}{line}")
 
 
-async def remove_document(settings: Settings, reg_id: RegId, owner: Owner = None) -> None:
+async def remove_document(settings: Settings, reg_id: RegId, owner: Owner = None, *, shared: Shared = False) -> None:
     """Remove a document with all its versions, pages and passages. What agents have read stays in their sessions."""
     async with open_library(settings) as library:
-        if not is_reg_id(reg_id) or not await library.remove(owner, reg_id):
-            await _found(library, owner, reg_id)
-            raise SetupError(f"{reg_id!r} is a shared document: remove it without --owner.")
+        whose = await _whose(settings, library, owner, shared=shared)
+        if not is_reg_id(reg_id) or not await library.remove(whose, reg_id):
+            await _found(library, whose, reg_id)
+            raise SetupError(f"{reg_id!r} is a shared document: remove it with --shared.")
     typer.echo(f"removed {reg_id}")
+
+
+async def _whose(settings: Settings, library: DocumentLibrary, owner: str | None, *, shared: bool) -> str | None:
+    """The owner that is meant; None: everybody."""
+    if shared and owner is not None:
+        raise SetupError("a shared document has no owner: give --owner or --shared, not both.")
+    if shared or owner is not None:
+        return owner
+    return await default_owner(settings, library.db)
+
+
+def _owner(document: Document) -> str:
+    return "shared" if document.owner is None else document.owner
 
 
 async def _found(library: DocumentLibrary, owner: str | None, reg_id: str) -> Document:
     try:
         return await library.find(owner, reg_id)
     except UnknownDocument as error:
-        raise SetupError(f"{error}.") from None
+        others = await documents.owners(library.db, reg_id, OTHERS) if is_reg_id(reg_id) else []
+        if not others:
+            raise SetupError(f"{error}.") from None
+        missing = (
+            f"there is no shared document {reg_id!r}" if owner is None else f"{plain(owner)} has no document {reg_id!r}"
+        )
+        raise SetupError(f"{missing}, but {_having(others)} one: name the owner with --owner.") from None
+
+
+def _having(owners: Sequence[str]) -> str:
+    named = ", ".join(map(plain, owners[: OTHERS - 1])) + (" and others" if len(owners) == OTHERS else "")
+    return f"{named} {'has' if len(owners) == 1 else 'have'}"
 
 
 async def _add_all(library: DocumentLibrary, files: Sequence[_File], owner: str | None) -> list[str]:

@@ -54,6 +54,8 @@ class Projector(ABC):
         self._sweep_at = 0.0
         self._swept_for = 0.0
         self._unreadable: dict[str, int] = {}
+        self.behind = 0
+        """Sessions that the last look found behind, up to a page of them."""
         self.is_troubled = False
         """Whether the last attempt failed: callers then do not wait for the next one."""
 
@@ -155,6 +157,7 @@ class Projector(ABC):
             self._db, self.name, sides=self.sides, epoch=self._epoch, after=self._after, limit=PAGE
         )
         self._swept_for += clock() - began
+        self.behind = len(page)
         for start in range(0, len(page), BATCH):
             await self._project(page[start : start + BATCH])
         self._after = page[-1].id if len(page) == PAGE else ""

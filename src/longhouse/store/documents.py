@@ -31,8 +31,11 @@ VISIBLE: Final = """
 """
 OF_OWNER: Final = f"{SELECT} WHERE d.owner IS NOT DISTINCT FROM :owner AND d.reg_id = :reg_id"
 FIND: Final = f"{SELECT} WHERE {VISIBLE} AND d.reg_id = :reg_id"
-ALL: Final = f"{SELECT} WHERE {VISIBLE} ORDER BY d.reg_id LIMIT :limit"
-
+VISIBLE_ONES: Final = f"{SELECT} WHERE {VISIBLE} ORDER BY d.reg_id LIMIT :limit"
+ALL: Final = f"{SELECT} ORDER BY d.reg_id, d.owner NULLS FIRST LIMIT :limit"
+OWNERS: Final = """
+    SELECT owner FROM documents WHERE reg_id = :reg_id AND owner IS NOT NULL ORDER BY owner LIMIT :limit
+"""
 OF_TEXTS: Final = f"{SELECT} WHERE d.text_id = ANY(:text_ids::text[]) AND {VISIBLE}"
 HIDDEN: Final = """
     SELECT shared.text_id FROM documents own
@@ -40,6 +43,11 @@ HIDDEN: Final = """
     WHERE own.owner = :owner
 """
 COUNT: Final = "SELECT count(*) FROM documents WHERE owner IS NOT DISTINCT FROM :owner"
+# Bounded, since it is asked again and again by those who watch.
+COUNTS: Final = """
+    SELECT count(owner) AS own, count(*) - count(owner) AS shared
+    FROM (SELECT owner FROM documents ORDER BY owner, reg_id LIMIT :most::bigint) AS counted
+"""
 COUNT_VISIBLE: Final = f"SELECT count(*) FROM documents d WHERE {VISIBLE}"
 STATE: Final = f"SELECT md5(string_agg(d.text_id, ' ' ORDER BY d.id)) FROM documents d WHERE {VISIBLE}"
 OUTLINE: Final = "SELECT outline FROM documents WHERE id = :document"
@@ -207,17 +215,16 @@ async def _write_version(tx: Transaction, text: DocumentText, known: Document | 
         await tx.run(ADD_PAGES, document=document, numbers=some, contents=[text.contents[page] for page in some])
 
 
-async def remove(db: Database, owner: str | None, reg_id: str, clear: Clear) -> bool:
-    """Deletes this owner's document with all its versions, its pages and its passages."""
+async def remove(db: Database, owner: str | None, reg_id: str, clear: Clear) -> Document | None:
+    """Deletes this owner's document with all its versions, its pages and its passages; returns it, if there was one."""
 
-    async def write(tx: Transaction) -> bool:
+    async def write(tx: Transaction) -> Document | None:
         await tx.lock(LOCKS, _lock(owner, reg_id))
         known = await _of_owner(tx, owner, reg_id)
-        if known is None:
-            return False
-        await clear(tx, known.text_id)
-        await tx.run(REMOVE, document=known.id)
-        return True
+        if known:
+            await clear(tx, known.text_id)
+            await tx.run(REMOVE, document=known.id)
+        return known
 
     return await db.together(write)
 
@@ -240,7 +247,17 @@ async def find(db: Database, owner: str | None, reg_id: str) -> Document | None:
 
 async def visible(db: Database, owner: str | None, limit: int) -> list[Document]:
     """The documents that an owner sees, by name."""
-    return [Document(*row) for row in await db.rows(ALL, owner=owner, limit=limit)]
+    return [Document(*row) for row in await db.rows(VISIBLE_ONES, owner=owner, limit=limit)]
+
+
+async def of_all_owners(db: Database, limit: int) -> list[Document]:
+    """The documents of all owners, by name."""
+    return [Document(*row) for row in await db.rows(ALL, limit=limit)]
+
+
+async def owners(db: Database, reg_id: str, limit: int) -> list[str]:
+    """Who has a document of this name, besides a shared one."""
+    return [row["owner"] for row in await db.rows(OWNERS, reg_id=reg_id, limit=limit)]
 
 
 async def count(db: Executor, owner: str | None) -> int:
@@ -253,6 +270,13 @@ async def count_alone(tx: Transaction, owner: str | None) -> int:
     """The same, while no other transaction may do so: of two that add the last document, the second sees the first."""
     await tx.lock(LOCKS, _lock(owner, ""))
     return await count(tx, owner)
+
+
+async def counts(db: Database, most: int | None = None) -> tuple[int, int]:
+    """How many documents there are of owners, and how many shared ones; no more than `most` are counted."""
+    row = await db.row(COUNTS, most=most)
+    assert row is not None
+    return row["own"], row["shared"]
 
 
 async def count_visible(db: Database, owner: str | None) -> int:

@@ -117,7 +117,19 @@ NOTED: Final = """
     SELECT verdict FROM verdict
 """
 
-KEEP: Final = f"""
+# Of a file that is replaced, the former writer is kept as with a change: the new text may repeat the old one.
+FORMER: Final = """
+    CASE
+        -- Each session once, and only in scopes that erasure reads it for: lasting files have too many writers.
+        WHEN :passing AND split_part(m.written_by, ':', 1) <> ALL(m.former_writers)
+        THEN m.former_writers || split_part(m.written_by, ':', 1) ELSE m.former_writers
+    END
+"""
+
+
+def _placing(*, refusals: str = "", on_conflict: str) -> str:
+    """The statement that puts a file or a directory at a path, and its parents above it."""
+    return f"""
 WITH here AS (
     {HERE}
 ), new AS (
@@ -129,46 +141,10 @@ WITH here AS (
         WHEN {KNOWN} THEN 'repeated'
         WHEN {ORPHANED} THEN 'forgotten'
         WHEN EXISTS (SELECT FROM here WHERE path = :path AND is_directory AND :content IS NOT NULL) THEN 'is_directory'
-        WHEN EXISTS (SELECT FROM here WHERE path = :path AND NOT is_directory AND :content IS NULL) THEN 'is_file'
-        WHEN EXISTS (SELECT FROM here WHERE path = :path AND NOT is_directory) THEN 'exists'
+        {refusals}
         WHEN EXISTS (SELECT FROM here WHERE path = ANY(:parents) AND NOT is_directory) THEN 'parent_is_file'
-        WHEN (SELECT COALESCE(sum(size), 0) FROM here) + COALESCE(octet_length(:content), 0) > :max_scope
-            THEN 'scope_full'
-        WHEN (SELECT count(*) FROM (SELECT path FROM here UNION SELECT path FROM new) AS all_paths) > :max_entries
-            THEN 'too_many'
-        ELSE 'done'
-    END AS verdict
-), kept AS (
-    INSERT INTO memories (owner, scope, path, content, written_by)
-    SELECT :owner, :scope, new.path, new.content, :key FROM new, verdict WHERE verdict = 'done'
-    ON CONFLICT DO NOTHING
-), {NOTED}
-"""
-
-# Of a file that is replaced, the former writer is kept as with a change: the new text may repeat the old one.
-FORMER: Final = """
-    CASE
-        -- Each session once, and only in scopes that erasure reads it for: lasting files have too many writers.
-        WHEN :passing AND split_part(m.written_by, ':', 1) <> ALL(m.former_writers)
-        THEN m.former_writers || split_part(m.written_by, ':', 1) ELSE m.former_writers
-    END
-"""
-
-REPLACE: Final = f"""
-WITH here AS (
-    {HERE}
-), new AS (
-    SELECT :path::text AS path, :content::text AS content
-    UNION ALL
-    SELECT parent, NULL FROM unnest(:parents::text[]) AS parent
-), verdict AS (
-    SELECT CASE
-        WHEN {KNOWN} THEN 'repeated'
-        WHEN {ORPHANED} THEN 'forgotten'
-        WHEN EXISTS (SELECT FROM here WHERE path = :path AND is_directory) THEN 'is_directory'
-        WHEN EXISTS (SELECT FROM here WHERE path = ANY(:parents) AND NOT is_directory) THEN 'parent_is_file'
-        WHEN (SELECT COALESCE(sum(size), 0) FROM here WHERE path <> :path) + octet_length(:content) > :max_scope
-            THEN 'scope_full'
+        WHEN (SELECT COALESCE(sum(size), 0) FROM here WHERE path <> :path) + COALESCE(octet_length(:content), 0)
+             > :max_scope THEN 'scope_full'
         WHEN (SELECT count(*) FROM (SELECT path FROM here UNION SELECT path FROM new) AS all_paths) > :max_entries
             THEN 'too_many'
         ELSE 'done'
@@ -176,11 +152,24 @@ WITH here AS (
 ), kept AS (
     INSERT INTO memories AS m (owner, scope, path, content, written_by)
     SELECT :owner, :scope, new.path, new.content, :key FROM new, verdict WHERE verdict = 'done'
-    ON CONFLICT (owner, scope, path) DO UPDATE SET
-        content = EXCLUDED.content, written_by = :key, updated_at = now(), former_writers = {FORMER}
-    WHERE EXCLUDED.content IS NOT NULL
+    ON CONFLICT {on_conflict}
 ), {NOTED}
 """
+
+
+KEEP: Final = _placing(
+    refusals="""
+        WHEN EXISTS (SELECT FROM here WHERE path = :path AND NOT is_directory AND :content IS NULL) THEN 'is_file'
+        WHEN EXISTS (SELECT FROM here WHERE path = :path AND NOT is_directory) THEN 'exists'
+    """,
+    on_conflict="DO NOTHING",
+)
+REPLACE: Final = _placing(
+    on_conflict=f"""(owner, scope, path) DO UPDATE SET
+        content = EXCLUDED.content, written_by = :key, updated_at = now(), former_writers = {FORMER}
+        WHERE EXCLUDED.content IS NOT NULL
+    """
+)
 
 CHANGE: Final = f"""
 WITH verdict AS (

@@ -2,16 +2,20 @@
 
 import hashlib
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any, Final
 
 import asyncpg
+import structlog
 
 from longhouse.errors import SetupError
 from longhouse.store.database import Database, bound, quoted
 from longhouse.store.search import columns
+
+log = structlog.get_logger()
 
 # Migrations that were rewritten, with their old digests: later migrations bring databases with the old one up to date.
 FORMERLY: Final = {
@@ -143,6 +147,7 @@ def _refuse_foreign(done: dict[int, str]) -> None:
 
 
 async def _apply(connection: asyncpg.Connection, migration: Migration) -> None:
+    began = time.perf_counter()
     try:
         async with connection.transaction():
             await connection.execute(migration.sql)
@@ -150,6 +155,7 @@ async def _apply(connection: asyncpg.Connection, migration: Migration) -> None:
             await connection.execute(*bound(APPLIED, applied))
     except asyncpg.PostgresError as error:
         raise SetupError(f"Migration {migration.name} failed, and nothing of it was kept: {error}.") from error
+    log.info("migration_applied", name=migration.name, ms=round((time.perf_counter() - began) * 1000, 1))
 
 
 async def check_server(connection: asyncpg.Connection, schema: str, statements: Sequence[str], *, begun: bool) -> None:

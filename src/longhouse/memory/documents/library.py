@@ -8,7 +8,6 @@ import asyncio
 import hashlib
 import os
 import re
-import stat
 import unicodedata
 import uuid
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from importlib import resources
 from itertools import islice
 from pathlib import Path, PurePath
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import msgspec
 import structlog
@@ -24,9 +23,9 @@ import structlog
 from longhouse.journal.messages import clean
 from longhouse.memory.documents import outline
 from longhouse.memory.documents.chunks import Chunk, chunks_of, pages_of
-from longhouse.memory.documents.parsed import DocumentError, OutlineEntry, ParsedDocument, ParseLimits
+from longhouse.memory.documents.parsed import DocumentError, OutlineEntry, ParsedDocument, ParseLimits, Unreadable
 from longhouse.memory.documents.queue import ReadingQueue
-from longhouse.memory.documents.sandbox import parse
+from longhouse.memory.documents.sandbox import opened, parse
 from longhouse.memory.working import source_of
 from longhouse.search.passages import Passage, PassageHit, PassageIndex
 from longhouse.store import documents
@@ -124,10 +123,12 @@ class DocumentLibrary:
         self._shipping = asyncio.Lock()
         self._is_shipped = False
 
-    async def add(self, file: Path, name: str, *, owner: str | None = None, reg_id: str = "", by: str = "cli") -> Added:
+    async def add(
+        self, file: Path | IO[bytes], name: str, *, owner: str | None = None, reg_id: str = "", by: str = "cli"
+    ) -> Added:
         """Adds a file, or a new version of it; bytes that are known already change nothing."""
-        reg_id = checked_reg_id(reg_id or reg_id_of(name))
-        digest, size = await asyncio.to_thread(_digest, file, self.max_bytes)
+        reg_id, limits = checked_reg_id(reg_id or reg_id_of(name)), ParseLimits(file_bytes=self.max_bytes)
+        digest, size = await asyncio.to_thread(_digest, file, limits)
         known = await documents.of_owner(self.db, owner, reg_id)
         if known and (known.digest, known.recipe) == (digest, RECIPE):
             return Added(known, "unchanged")
@@ -135,7 +136,7 @@ class DocumentLibrary:
             self._check_count(name, owner, await documents.count(self.db, owner))
         # What comes with Longhouse waits behind no file of anybody.
         async with self.queue.turn(owner if by != SHIPPER else (SHIPPER,)):
-            parsed = await parse(file, name, limits=ParseLimits(file_bytes=self.max_bytes))
+            parsed = await parse(file, name, limits=limits)
             if not digest:
                 raise DocumentError(f"{name} changed while it was read; add it again.")
             text, found = await asyncio.to_thread(_read, parsed, name, scope_of(owner))
@@ -164,8 +165,11 @@ class DocumentLibrary:
                 code="too_many_documents",
             )
 
-    async def remove(self, owner: str | None, reg_id: str) -> bool:
-        """Deletes the owner's document (None: the shared one) for real: versions, pages and passages."""
+    async def remove(self, owner: str | None, reg_id: str) -> Document | None:
+        """Deletes the owner's document (None: the shared one) for real: versions, pages and passages.
+
+        Returns what it was; None if there is no such document.
+        """
 
         async def clear(tx: Transaction, text_id: str) -> None:
             await stored_passages.remove(tx, KIND, groups=[text_id])
@@ -186,6 +190,11 @@ class DocumentLibrary:
         """The documents that an owner sees, by name."""
         await self.ship()
         return await documents.visible(self.db, owner, LISTED)
+
+    async def of_all_owners(self) -> tuple[Sequence[Document], int]:
+        """The first documents of all owners, by name; and how many there are."""
+        await self.ship()
+        return await documents.of_all_owners(self.db, LISTED), sum(await documents.counts(self.db))
 
     async def count(self, owner: str | None) -> int:
         """How many documents an owner sees."""
@@ -404,18 +413,10 @@ def _passage(text: _Text, scope: str, at: int, chunk: Chunk, above: Sequence[Sec
     )
 
 
-def _digest(file: Path, max_bytes: int) -> tuple[str, int]:
+def _digest(file: Path | IO[bytes], limits: ParseLimits) -> tuple[str, int]:
     """Digest and size of a file; an empty digest for what is refused without being read: `parse` says why."""
     try:
-        with open(file, "rb", opener=_open) as opened:
-            about = os.fstat(opened.fileno())
-            if not stat.S_ISREG(about.st_mode) or about.st_size > max_bytes:
-                return "", 0
-            return hashlib.file_digest(opened, "sha256").hexdigest(), about.st_size
-    except OSError:
+        with opened(file, limits) as content:
+            return hashlib.file_digest(content, "sha256").hexdigest(), os.fstat(content.fileno()).st_size
+    except (OSError, Unreadable):
         return "", 0
-
-
-def _open(path: str, flags: int) -> int:
-    """Opens without waiting: the opening of a pipe would wait for somebody who writes to it."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))

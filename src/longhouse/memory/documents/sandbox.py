@@ -33,15 +33,16 @@ _KEPT_VARIABLES: Final = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 _slots: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
 
-async def parse(content: bytes | Path, name: str, *, limits: ParseLimits = _DEFAULTS) -> ParsedDocument:
+async def parse(content: bytes | Path | IO[bytes], name: str, *, limits: ParseLimits = _DEFAULTS) -> ParsedDocument:
     """The pages, blocks and outline of a file; `DocumentError` if it cannot be read or costs too much.
 
-    `name` is what errors call the file, and its end may tell the format.
+    An open file is read from its beginning, and stays open. `name` is what errors call the file, and its end may tell
+    the format.
     """
     slot = _slots.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(AT_ONCE))
     try:
         async with slot:
-            source = await asyncio.to_thread(_opened, content, limits)
+            source = await asyncio.to_thread(_source, content, limits)
             with source:
                 return await _parse(source, name, limits)
     except Unreadable as error:
@@ -53,9 +54,9 @@ def shown(name: str) -> str:
     return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in name)[-200:] or "The file"
 
 
-def _opened(content: bytes | Path, limits: ParseLimits) -> IO[bytes]:
-    if isinstance(content, Path):
-        return _file(content, limits)
+def _source(content: bytes | Path | IO[bytes], limits: ParseLimits) -> IO[bytes]:
+    if not isinstance(content, bytes):
+        return opened(content, limits)
     _check_size(len(content), limits)
     source = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
     source.write(content)
@@ -63,10 +64,10 @@ def _opened(content: bytes | Path, limits: ParseLimits) -> IO[bytes]:
     return source
 
 
-def _file(path: Path, limits: ParseLimits) -> IO[bytes]:
+def opened(file: Path | IO[bytes], limits: ParseLimits) -> io.FileIO:
+    """A file to be read from its beginning; one that was open before stays open when this one is closed."""
     try:
-        # Without O_NONBLOCK, opening a pipe waits for its writer.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = _descriptor(file)
     except (OSError, ValueError) as error:
         raise Unreadable(f"cannot be opened: {getattr(error, 'strerror', None) or error}") from error
     state = os.fstat(descriptor)
@@ -75,10 +76,19 @@ def _file(path: Path, limits: ParseLimits) -> IO[bytes]:
         if not stat.S_ISREG(state.st_mode):
             raise Unreadable("is not a regular file: a folder, a pipe or a device cannot be added")
         _check_size(state.st_size, limits)
+        os.lseek(descriptor, 0, os.SEEK_SET)
     except Unreadable:
         os.close(descriptor)
         raise
     return io.FileIO(descriptor)
+
+
+def _descriptor(file: Path | IO[bytes]) -> int:
+    if isinstance(file, Path):
+        # Without O_NONBLOCK, opening a pipe waits for its writer.
+        return os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    file.flush()
+    return os.dup(file.fileno())
 
 
 def _check_size(size: int, limits: ParseLimits) -> None:

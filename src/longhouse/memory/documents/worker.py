@@ -20,7 +20,7 @@ _PR_SET_PDEATHSIG: Final = 1
 _PARSERS: Final[Mapping[Format, str]] = {
     "markdown": "longhouse.memory.documents.markdown",
     "html": "longhouse.memory.documents.html",
-    "pdf": "longhouse.memory.documents.pdf",
+    "pdf": "longhouse.memory.documents.pdf.reader",
     "docx": "longhouse.memory.documents.docx",
     "text": "longhouse.memory.documents.text",
 }

@@ -1,0 +1,93 @@
+"""PDF: lines of text with their sizes and places become headings, paragraphs, lists and tables."""
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import pypdfium2
+
+from longhouse.memory.documents import clean, headings
+from longhouse.memory.documents.draft import Draft
+from longhouse.memory.documents.parsed import Block, OutlineEntry, ParseLimits, Unreadable
+from longhouse.memory.documents.pdf.lines import HYPHENS, Line, joined, lines_of_page
+from longhouse.memory.documents.pdf.paragraphs import blocks_of, spacing_of
+from longhouse.memory.documents.pdf.running_lines import without_running_lines
+from longhouse.memory.documents.pdf.titles import Sizes, Titles, body_size
+
+_MAX_BOOKMARKS: Final = 10_000
+_NO_TITLES: Final = frozenset({"untitled", "(anonymous)", "anonymous", "document", "title"})
+"""What programs write that were told no title."""
+
+
+def read(content: bytes, limits: ParseLimits) -> Draft:
+    """All pages; the outline is the bookmarks, or else the headings that are seen."""
+    document = _opened(content)
+    count = len(document)
+    if count > limits.pages:
+        raise Unreadable(f"has {count} pages, and a document may have {limits.pages}: split it")
+    pages = [lines_of_page(document, n) for n in range(count)]
+    if not any(pages):
+        raise Unreadable("holds no text, only pictures or empty pages: run text recognition (OCR) over it first")
+    _check_letters(pages)
+    body = body_size(pages)
+    shown = _shown_title(pages[0], body)
+    pages = list(without_running_lines(pages, body))
+    outline = _bookmarks(document, count)
+    find = Titles(outline) if len(outline) > 1 else Sizes(pages, body)
+    spacing = spacing_of(pages)
+    blocks = [block for n, lines in enumerate(pages, 1) for block in blocks_of(find.headings(n, lines), n, spacing)]
+    title = clean.one_line(document.get_metadata_value("Title") or "")
+    title = "" if title.lower() in _NO_TITLES else title
+    return Draft(
+        blocks,
+        title=title or shown or _first_heading(blocks),
+        pages=count,
+        outline=outline if len(outline) > 1 else None,
+    )
+
+
+def _shown_title(lines: Sequence[Line], body: float) -> str:
+    """The largest letters of the first page, if they are clearly larger than the text."""
+    size = max((line.size for line in lines), default=0.0)
+    title = ""
+    for line in itertools.takewhile(
+        lambda one: one.size == size, itertools.dropwhile(lambda one: one.size < size, lines)
+    ):
+        title = joined(title, line.text)
+    return title if size >= 1.3 * body and len(title) <= 200 else ""
+
+
+def _first_heading(blocks: Iterable[Block]) -> str:
+    return next((block.text for block in blocks if block.kind == "heading" and block.page == 1), "")
+
+
+def _opened(content: bytes) -> pypdfium2.PdfDocument:
+    try:
+        return pypdfium2.PdfDocument(content)
+    except pypdfium2.PdfiumError as error:
+        if "password" in str(error).lower():
+            raise Unreadable("is protected by a password: save it without one") from None
+        raise Unreadable("is a damaged PDF: save or print it to PDF again") from None
+
+
+def _check_letters(pages: Iterable[Sequence[Line]]) -> None:
+    """Refuses text that is none: some fonts draw letters and do not say which."""
+    signs = Counter(sign for lines in pages for line in lines for word in line.words for sign in word.text)
+    unknown = sum(count for sign, count in signs.items() if sign < " " and sign not in HYPHENS)
+    unknown += sum(count for sign, count in signs.items() if "\ue000" <= sign <= "\uf8ff" or sign == "\ufffd")
+    if unknown > sum(signs.values()) * 0.3:
+        raise Unreadable("has fonts that do not say which letters they show: run text recognition (OCR) over it first")
+
+
+def _bookmarks(document: pypdfium2.PdfDocument, pages: int) -> list[OutlineEntry]:
+    outline: list[OutlineEntry] = []
+    page = 1
+    for bookmark in itertools.islice(document.get_toc(max_depth=12), _MAX_BOOKMARKS):
+        target = bookmark.get_dest()
+        index = target.get_index() if target else None
+        page = index + 1 if index is not None and 0 <= index < pages else page
+        title = clean.one_line(clean.cleaned(bookmark.get_title() or ""))[:300]
+        if title:
+            outline.append(OutlineEntry(title, min(6, bookmark.level + 1), page, headings.number_of(title)))
+    return outline
