@@ -1,7 +1,11 @@
 """Attacks 44 and 59: what a hostile text wrote into memory, and memory under a key that many people share."""
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 from key_helpers import Client, admin_of, client_of, keyed
 
 from longhouse.agents.strategies.protocol import Body
@@ -123,8 +127,18 @@ async def test_attack_59_people_who_share_a_key_do_not_share_memories(serving: S
         assert await recalled(admin, user="local") == set()
 
 
+class WhoTool(BaseTool):
+    """Tell who asks."""
+
+    remembers = "page"
+
+    async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
+        return f"<{context.user}>"
+
+
 class Careful(Listener):
-    """A model that keeps what each prompt quoted, delegates on `Delegate`, asks on `Ask`, and reads files on `Read`."""
+    """A model that keeps what each prompt quoted, delegates on `Delegate`, asks on `Ask`, reads files on `Read`, and
+    looks up who asks on `Who`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -141,6 +155,7 @@ class Careful(Listener):
                 ("Delegated question", call("agent.other", task="Ask me.")),
                 ("Ask", call("clarificationtool", reasoning="r", unclear_terms=["x"], assumptions=[], questions=["?"])),
                 ("Read", call("readfiletool", path="ann.md")),
+                ("Who", call("whotool")),
             ):
                 if said.startswith(word) and not (word == "Delegate" and "question" in said):
                     return do
@@ -149,37 +164,107 @@ class Careful(Listener):
         return super().__call__(body)
 
 
-async def test_attack_59_another_person_in_a_conversation_does_not_get_the_memories_of_the_first(
-    serving: Serving,
-) -> None:
-    model, secret = Careful(), "Quartz"
-    tools = ("finalanswertool", "createfiletool", "readfiletool", "clarificationtool", "agent.other")
+SECRET = "Quartz"
+
+
+@asynccontextmanager
+async def sharing(serving: Serving, model: Careful) -> AsyncIterator[Client]:
+    """A key that many people share; what ann has told and kept is remembered for her."""
+    tools = ("finalanswertool", "createfiletool", "readfiletool", "clarificationtool", "whotool", "agent.other")
     policy = MemoryPolicy(recall=5, show=("ann.md",))
     agents = [
         Template(name=name, tool_policy=ToolPolicy(allowlist=tools), memory_policy=policy)
         for name in ("friend", "other")
     ]
-    async with keyed(serving, model, templates=agents) as house:
+    async with keyed(serving, model, templates=agents, tools=[WhoTool]) as house:
         shop = await client_of(house, "shop")
         for name in ("friend", "other"):
-            await shop.say(f"My secret word is {secret}.", model=name, user="ann", chat_id=f"before-{name}")
-            await shop.say(f"Keep ann.md The word is {secret}.", model=name, user="ann", chat_id=f"file-{name}")
+            await shop.say(f"My secret word is {SECRET}.", model=name, user="ann", chat_id=f"before-{name}")
+            await shop.say(f"Keep ann.md The word is {SECRET}.", model=name, user="ann", chat_id=f"file-{name}")
+        yield shop
+
+
+async def test_attack_59_another_person_in_a_conversation_does_not_get_the_memories_of_the_first(
+    serving: Serving,
+) -> None:
+    model = Careful()
+    async with sharing(serving, model) as shop:
 
         async def said(text: str, **extra: Any) -> tuple[str, bool]:
             model.prompts.clear()
             answered = await shop.say(text, model="friend", chat_id="shared", **extra)
-            return answered["choices"][0]["message"]["content"], any(secret in one for one in model.prompts)
+            return answered["choices"][0]["message"]["content"], any(SECRET in one for one in model.prompts)
 
         own = "What is my secret word?"
         assert (await said(own, user="ann"))[1]
         for extra in ({"user": "bob"}, {}, {"user": " "}):
             assert not (await said(own, **extra))[1], extra
             answer, shown = await said("Read it.", **extra)
-            assert (secret in answer, shown) == (False, False), "nor by the tools"
+            assert (SECRET in answer, shown) == (False, False), "nor by the tools"
             assert not (await said("Delegate it.", **extra))[1], "nor a sub-agent"
         assert (await said("Delegate it.", user="ann"))[1]
-        assert secret in (await said("Read it.", user="ann"))[0]
+        assert SECRET in (await said("Read it.", user="ann"))[0]
         for question in ("Ask me.", "Delegated question."):
             assert (await said(question, user="ann"))[1]
             assert not (await said("I am bob.", user="bob"))[1], "who answers a question gets what follows"
             assert (await said(own, user="ann"))[1]
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [("/v1/sessions/{}/clarification", "answer"), ("/agents/{}/provide_clarification", "clarifications")],
+)
+async def test_attack_59_who_answers_a_question_outside_the_chat_gets_no_memories_of_another_person(
+    serving: Serving, path: str, name: str
+) -> None:
+    model = Careful()
+    async with sharing(serving, model) as shop:
+
+        async def answered(question: str, text: str, **extra: str) -> tuple[str, bool]:
+            """What the agent says once its question was answered, and whether it was shown ann's secret."""
+            asked = (await shop.say(question, model="friend", chat_id="shared", user="ann"))["model"]
+            model.prompts.clear()
+            assert await shop.status("POST", path.format(asked), {name: text, **extra}) in (200, 202)
+            result = None
+            async with asyncio.timeout(20):
+                while (result := (await shop.got(f"/v1/sessions/{asked}"))["result"]) is None:
+                    await asyncio.sleep(0.02)
+            assert model.prompts
+            return result, any(SECRET in one for one in model.prompts)
+
+        for question in ("Ask me.", "Delegated question."):
+            for extra, user in (({"user": "bob"}, "bob"), ({}, None), ({"user": " "}, None)):
+                said, shown = await answered(question, "Who am I?", **extra)
+                assert (f"<{user}>" in said, shown) == (True, False), (question, extra)
+                assert SECRET not in (await answered(question, "Read it.", **extra))[0], "nor by the tools"
+            said, shown = await answered(question, "Who am I?", user="ann")
+            assert ("<ann>" in said, shown) == (True, True)
+            assert SECRET in (await answered(question, "Read it.", user="ann"))[0]
+
+
+async def test_attack_59_a_tool_is_told_the_user_of_its_turn(serving: Serving) -> None:
+    model = Careful()
+    async with sharing(serving, model) as shop:
+        for extra, user in (({"user": "ann"}, "ann"), ({"user": "bob"}, "bob"), ({}, None), ({"user": "ann"}, "ann")):
+            said = await shop.say("Who am I?", model="friend", chat_id="shared", **extra)
+            assert said["choices"][0]["message"]["content"] == f"It says: <{user}>"
+        # Whoever writes in a conversation, its files are those of its session, and are forgotten with it.
+        kept = await shop.say("Keep bob.md Basalt.", model="friend", chat_id="shared", user="bob")
+        assert await shop.status("DELETE", f"/v1/sessions/{kept['model']}") == 200
+        assert await shop.house.db.value("SELECT count(*) FROM memories WHERE content LIKE '%Basalt%'") == 0
+
+
+async def test_attack_59_what_another_person_answers_is_not_remembered_of_the_first(serving: Serving) -> None:
+    model = Careful()
+    async with sharing(serving, model) as shop:
+        for way in ("chat", "route"):
+            asked = (await shop.say("Ask me.", model="friend", chat_id=way, user="ann"))["model"]
+            said = f"Bob's lucky {way} number is seven."
+            if way == "chat":
+                await shop.say(said, model=asked, user="bob")
+            else:
+                body = {"clarifications": said, "user": "bob"}
+                assert await shop.status("POST", f"/agents/{asked}/provide_clarification", body) == 200
+            model.prompts.clear()
+            await shop.say(f"What is the lucky {way} number of Bob?", model="friend", user="ann")
+            assert not any("is seven" in one for one in model.prompts)

@@ -6,6 +6,7 @@ from typing import Any
 
 import aiohttp
 import msgspec
+import structlog
 from attack_helpers import refusal
 from key_helpers import Client, admin_of, client_of, keyed
 
@@ -74,6 +75,29 @@ async def test_a_document_is_uploaded_shown_replaced_and_deleted(serving: Servin
             assert await response.json() == {"reg_id": "safety_rules", "object": "document.deleted", "deleted": True}
         assert (await ann.refused("GET", f"{PATH}/safety_rules"))[0] == 404
         assert await house.db.value("SELECT count(*) FROM passages WHERE text LIKE '%seal%'") == 0
+
+
+async def test_the_log_tells_what_became_of_documents_and_no_word_of_them(serving: Serving) -> None:
+    text = "# Правила\n\nЗамок висит на воротах.\n\x1b[31m红色\n"
+    async with keyed(serving) as house:
+        ann = await client_of(house, "ann")
+        with structlog.testing.capture_logs() as logs:
+            for body in (text, text, text.replace("Замок", "Ключ")):
+                assert (await uploaded(ann, body))[0] in (200, 201)
+            assert (await uploaded(ann, b"%PDF-1.7 no", "bad.pdf"))[0] == 400
+            for status in (200, 404):
+                assert await ann.status("DELETE", f"{PATH}/rules") == status
+            assert (await uploaded(admin_of(house), ENGLISH, query="?shared=true"))[0] == 201
+    told = [one for one in logs if one["event"] in ("document_added", "document_changed", "document_removed")]
+    same = {"log_level": "info", "reg_id": "rules", "pages": 1}
+    hers, shared = {**same, "owner": "ann", "by": ann.id, "passages": 1}, {**same, "owner": None, "by": "admin"}
+    assert told == [
+        {"event": "document_added", "version": 1, **hers},
+        {"event": "document_changed", "version": 2, **hers},
+        {"event": "document_removed", "version": 2, **hers},
+        {"event": "document_added", "version": 1, **shared, "passages": told[-1]["passages"]},
+    ]
+    assert not any(word in repr(logs) for word in ("Замок", "Ключ", "Правила", "红色", "padlock"))
 
 
 async def test_shared_documents_are_the_admins(serving: Serving) -> None:

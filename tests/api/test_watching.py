@@ -6,21 +6,30 @@ import re
 from typing import Any
 
 import msgspec
+import pytest
 import structlog
 from attack_helpers import ask, chat, refusal
 
+from document_texts import ENGLISH
 from longhouse.agents.schema import resolve
 from longhouse.api import server
 from longhouse.api.auth import Authenticator
 from longhouse.api.metrics import Metrics
 from longhouse.api.rate_limits import KeyLimits
 from longhouse.catalog.validation import CatalogValidator
+from longhouse.memory.documents.library import DocumentLibrary
+from longhouse.memory.ledger import Ledger
+from longhouse.memory.ledger_projection import LedgerProjector
+from longhouse.memory.parts import MemoryParts
+from longhouse.memory.session_memory import SessionMemory
 from longhouse.models.scripted import call, calls
 from longhouse.runtime.bus import Bus
 from longhouse.search.finder import Finder
+from longhouse.search.passages import PassageIndex
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database, open_database
 from longhouse.tools.toolbox import Toolbox
+from pages import ROOT
 from server_helpers import House, Serving
 
 ROUTES = {
@@ -197,6 +206,57 @@ async def test_requests_are_counted_by_pattern_and_never_by_path(serving: Servin
         assert len(await metrics(house)) < size + 3_000, "new paths make no new series"
 
 
+async def test_those_who_watch_see_how_memory_is_doing(
+    serving: Serving, db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Nothing is embedded in the background while this is told.
+    monkeypatch.setattr("longhouse.search.passages.FIRST_AFTER", 3_600.0)
+    async with serving(ask, conversation_memory_enabled=False) as house:
+        for _ in range(2):
+            await house.say("hi")
+        assert "longhouse_ledger_sessions_behind" not in await metrics(house), "it is switched off"
+    async with serving() as house, asyncio.timeout(20):
+        while "longhouse_ledger_sessions_behind 2.0" not in (page := await metrics(house)):
+            await asyncio.sleep(0.02)
+        assert 'longhouse_documents{shared="false"} 0.0' in page
+        async with house.http.post("/v1/documents?filename=rules.md", data=ENGLISH.encode()) as response:
+            assert response.status == 201
+        async with house.http.get("/v1/documents") as response:
+            assert len((await response.json())["data"]) == 2
+        await db.run("UPDATE passages SET model = NULL, vector = NULL WHERE id = (SELECT min(id) FROM passages)")
+        page = await metrics(house)
+        shown = [line for line in page.splitlines() if line.startswith(("longhouse_documents", "longhouse_passages"))]
+        assert shown == [
+            'longhouse_documents{shared="false"} 1.0',
+            'longhouse_documents{shared="true"} 1.0',
+            "longhouse_passages_without_vectors 1.0",
+        ]
+    documented = set(
+        re.findall(r"`(longhouse_\w+?)(?:_total)?(?:\{[^`]*)?`", (ROOT / "docs" / "operations.md").read_text())
+    )
+    assert documented == set(re.findall(r"# TYPE (\w+?)(?:_total)? (?:counter|gauge|histogram)", page)) - {
+        "longhouse_requests_created",
+        "longhouse_request_first_byte_seconds_created",
+    }
+
+
+async def test_metrics_come_without_what_postgres_counts_while_it_is_away(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_database(dsn, pool_size=1) as db:
+        index = PassageIndex(db, None)
+        ledger = Ledger(db, LedgerProjector(db, index))
+        numbers = Metrics(
+            lambda: 0, lambda: (), memory=MemoryParts(DocumentLibrary(db, index), ledger, SessionMemory())
+        )
+        assert b"longhouse_documents{" in await numbers.page()
+        monkeypatch.setattr("longhouse.api.metrics.COUNTED_WITHIN", 0.05)
+        async with db.pool.acquire():
+            page = await numbers.page()
+    assert b"longhouse_documents{" not in page
+    assert b"longhouse_sessions_busy 0.0" in page
+
+
 async def test_calls_that_are_refused_are_counted_by_the_reason(serving: Serving) -> None:
     clock = call("clocktool", timezone="UTC")
     refused = calls(call("deletefiletool", path="x"), call("no_such_tool"), call("clocktool", timezone=7), clock)
@@ -233,10 +293,14 @@ async def test_the_openapi_document_has_every_route_and_every_body(serving: Serv
     assert bodies["/v1/chat/completions"]["required"] == ["model", "messages"]
     message = resolve.target(document, bodies["/v1/chat/completions"]["properties"]["messages"]["items"]["$ref"])
     assert {"role", "content", "tool_calls"} <= set(message["properties"])
-    assert set(bodies["/v1/sessions/{session_id}/clarification"]["properties"]) == {"answer", "call_id"}
+    assert set(bodies["/v1/sessions/{session_id}/clarification"]["properties"]) == {"answer", "call_id", "user"}
     approval = bodies["/v1/sessions/{session_id}/approval"]["properties"]
     assert approval["decision"]["enum"] == ["approve", "deny", "happened", "did_not_happen", "give_up"]
-    assert set(bodies["/agents/{agent_id}/provide_clarification"]["properties"]) == {"clarifications", "messages"}
+    assert set(bodies["/agents/{agent_id}/provide_clarification"]["properties"]) == {
+        "clarifications",
+        "messages",
+        "user",
+    }
     assert bodies["/v1/sessions/{session_id}/cancel"] is None
 
 

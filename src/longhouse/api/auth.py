@@ -45,6 +45,10 @@ class Caller:
         """The name recorded in the catalog as publisher or decider."""
         return self.key or self.owner
 
+    def user(self, named: str | None) -> str | None:
+        """The user of a request: the named one; if it names none and no keys are set, the owner, the only person."""
+        return named if self.key or (named and named.strip()) else self.owner
+
     def opens_session(self) -> None:
         """Counts a new session; raises if the key has reached its limit."""
         if self.meter:

@@ -40,15 +40,10 @@ class Place(wire.StrictModel):
     conversation_id: Omittable[wire.Id] = Field(None, description="Of this conversation")
     user: Omittable[Annotated[str, Field(max_length=1_000)]] = Field(None, description="Of this user")
 
-    def user_of(self, caller: Caller) -> str | None:
-        """The user whose files are meant: if none is named and no keys are set, the owner, as in a chat."""
-        is_named = self.user is not None and self.user.strip()
-        return self.user if caller.key or is_named else caller.owner
-
     def scope_of(self, caller: Caller) -> Scope:
         """The one scope that is named, as a session with these names would use it."""
         kind = self.scope or ("agent" if self.agent else "conversation" if self.conversation_id else "owner")
-        user = self.user_of(caller)
+        user = caller.user(self.user)
         self.check(kind, user)
         if kind == "agent" and not self.agent:
             raise CallerError("Name the agent whose files are meant.", param="agent")
@@ -84,7 +79,7 @@ router = strict_router("Memory", auth.user)
 @router.get(FILES_PATH)
 async def list_files(caller: auth.User, memories: Held, asked: Annotated[Listed, Query()]) -> Response:
     """The memory files of a user, the last written first: of all scopes, or of those that are named."""
-    user = asked.user_of(caller)
+    user = caller.user(asked.user)
     asked.check(asked.scope or ("agent" if asked.agent else None), user)
     named = memory_files.reachable(caller.owner, user, agent=asked.agent, conversation=asked.conversation_id)
     found = await memories.newest(

@@ -61,6 +61,8 @@ def _is_id(value: str) -> str:
     return value
 
 
+UserName = Annotated[StrictStr, Field(max_length=512)] | None
+"""The `user` of a request, if it names one."""
 Id = Annotated[StrictStr, pydantic.AfterValidator(_is_id), Field(json_schema_extra={"pattern": f"^{ID.pattern}$"})]
 
 
@@ -142,7 +144,7 @@ class ChatRequest(_Lenient):
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63, strict=True)
     stop: StrictStr | Many[StrictStr] | None = None
     response_format: dict[str, Any] | None = None
-    user: StrictStr | None = Field(default=None, max_length=512)
+    user: UserName = None
     metadata: Metadata | None = None
     chat_id: StrictStr | Annotated[int, Field(strict=True)] | None = None
     context: Many[ChatMessage] | None = Field(default=None, max_length=MAX_MESSAGES)

@@ -66,6 +66,7 @@ class ToolContext:
     conversation_id: str
     owner: str
     user: str | None
+    """The user of the turn, who may be another than the session's; None if its request names none."""
     agent: str
     call: str
     key: str
@@ -112,7 +113,7 @@ def context_of(call: Open, session: Session, turn: Turn, services: Services, mem
         session_id=session.id,
         conversation_id=session.conversation,
         owner=session.owner,
-        user=session.user,
+        user=session.user if session.is_own(turn) else (turn.user or "").strip() or None,
         agent=session.agent,
         call=call.call,
         key=f"{session.id}:{call.call}",

@@ -222,7 +222,11 @@ class Toolbox:
             return None
         context = context_of(call, session, turn, self._services, memory_scope)
         revision = await self._revision(tool, call, context)
-        return None if revision is None else ReadingCall(tool.remembers, reading_key(tool, call.arguments), revision)
+        if revision is None:
+            return None
+        # A tool may read for its user: what it read for another one than the session's is that one's.
+        user = None if session.is_own(turn) else context.user or ""
+        return ReadingCall(tool.remembers, reading_key(tool, call.arguments, user), revision)
 
     async def outdated(self, session: Session) -> list[str]:
         """The keys of remembered calls whose tools now tell another revision than then, or cannot tell one."""
@@ -291,14 +295,15 @@ class Toolbox:
         return binding.bind(arguments)
 
 
-def reading_key(tool: Tool, arguments: str) -> str:
-    """Identifies what a call asks for: arguments in any order, and with defaults given or left out, are the same."""
+def reading_key(tool: Tool, arguments: str, user: str | None = None) -> str:
+    """Identifies what a call asks for (arguments in any order, with defaults or without), for another user or none."""
     given = object_of(arguments) or {}
     described = tool.schema.get("properties")
     properties = described if isinstance(described, dict) else {}
     defaults = {name: one.get("default") for name, one in properties.items() if isinstance(one, dict)}
     asked = {name: value for name, value in given.items() if value != defaults.get(name)}
-    return hashlib.sha256(msgspec.json.encode([tool.ref, asked], order="sorted")).hexdigest()[:32]
+    key = [tool.ref, asked] if user is None else [tool.ref, asked, user]
+    return hashlib.sha256(msgspec.json.encode(key, order="sorted")).hexdigest()[:32]
 
 
 @lru_cache(maxsize=MOST_BOUND)

@@ -57,9 +57,7 @@ class ChatInput:
 
     @property
     def user(self) -> str | None:
-        """The user named in the request; if it names none and no keys are set, the owner, who is the only person."""
-        named = self.request.user
-        return named if self.caller.key or (named and named.strip()) else self.caller.owner
+        return self.caller.user(self.request.user)
 
     def chain(self, sent: Sequence[ChatMessage]) -> str:
         """The fingerprint of these messages from this client."""

@@ -45,6 +45,7 @@ class OwnSessions(SessionFilters):
 class Answer(wire.StrictModel):
     answer: StrictStr = Field(min_length=1, max_length=200_000)
     call_id: StrictStr | None = None
+    user: wire.UserName = None
 
 
 class Approval(wire.StrictModel):
@@ -116,7 +117,7 @@ async def get_messages(sessions: Held, session: Loaded) -> Response:
 @router.post(f"{SESSION_PATH}/clarification", status_code=202, openapi_extra=wire.example(answer="Oslo"))
 async def clarify(caller: auth.User, sessions: Held, session_id: str, answer: Answer) -> Response:
     """Answers the oldest open question, or the one that `call_id` names."""
-    session, call_id = await sessions.load(caller, session_id), answer.call_id
+    session, call_id, user = await sessions.load(caller, session_id), answer.call_id, caller.user(answer.user) or ""
     questions = await find_questions(sessions.db, session, call_id, lambda one: one.call.call_kind == "ask")
     if not questions and call_id is not None and not await tree.was_answered(sessions.db, session, call_id):
         raise no_such_question(call_id, "call_id")
@@ -124,7 +125,7 @@ async def clarify(caller: auth.User, sessions: Held, session_id: str, answer: An
         raise settled("There is no open question to answer: it was answered already, or never asked.")
     asked = questions[0]
     try:
-        delivered = await sessions.inbox.answer(asked.session, asked.call.call, answer.answer)
+        delivered = await sessions.inbox.answer(asked.session, asked.call.call, answer.answer, user=user)
     except AlreadyReturned:
         raise settled("This question was answered already.") from None
     except journals.NotThere:

@@ -30,6 +30,7 @@ class Clarifications(wire.StrictModel):
 
     clarifications: StrictStr | wire.Many[StrictStr] | None = None
     messages: wire.Many[wire.ChatMessage] | None = Field(default=None, min_length=1, max_length=wire.MAX_MESSAGES)
+    user: wire.UserName = None
 
     @property
     def text(self) -> str:
@@ -77,7 +78,8 @@ async def provide_clarification(
     if session.turn is None or not questions:
         raise settled("There is no open question to answer.")
     try:
-        handle = await append_reply(sessions.inbox, session, questions[0], given.text)
+        user = caller.user(given.user) or ""
+        handle = await append_reply(sessions.inbox, session, questions[0], given.text, user=user)
     except AlreadyReturned:
         raise settled("This question was answered already.") from None
     return ChatStream(Completion(follow_turn(request.scope[INFLIGHT], sessions.db, sessions.bus, handle)).chunks())

@@ -171,10 +171,10 @@ MEMORY_TOOLS: Final = (
 
 def scope_of(context: ToolContext) -> Scope:
     """The owner and scope of the files. Without API keys, the owner is the user of requests that name none."""
+    # A conversation's files are those of its session, whoever else writes in it: they are forgotten with it.
+    user = context.session.user if context.session else context.user
     try:
-        return memory_files.scope_for(
-            context.memory_scope, context.owner, context.user, context.agent, context.conversation_id
-        )
+        return memory_files.scope_for(context.memory_scope, context.owner, user, context.agent, context.conversation_id)
     except ValueError as error:
         raise MemoryRefused(f"no memory is set up here: {error}") from None
 
