@@ -70,8 +70,9 @@ class SharedPostgres:
             connection = await asyncpg.connect(postgres.dsn)
             await connection.execute(f"CREATE DATABASE {TEMPLATE}")
             await connection.close()
-            async with open_database(dsn_of(postgres.dsn, TEMPLATE)) as db:
-                await migrate.migrate(db, may_extend=postgres.vectors)
+            with structlog.testing.capture_logs():
+                async with open_database(dsn_of(postgres.dsn, TEMPLATE)) as db:
+                    await migrate.migrate(db, may_extend=postgres.vectors)
             self.dsn = postgres.dsn
             self._ready.set()
             await self._over.wait()

@@ -6,16 +6,26 @@ import os
 import resource
 import runpy
 import signal
+import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Final
 
-from longhouse.cli.main import cli
+IS_PRELOADED: Final = "longhouse.cli.main" in sys.modules  # in a process that was forked, before it loads it itself
+
+from longhouse.cli.main import cli  # noqa: E402
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload([__name__])
+# A module that every Python here finds: the server that forks knows nothing of pytest's `pythonpath`. What it cannot
+# import it silently goes without, and then every process loads everything by itself.
+_CONTEXT.set_forkserver_preload(["longhouse.cli.main"])
+
+WITHIN: Final = 60.0
+"""Seconds that a command may take."""
 
 
 class Forked:
@@ -66,8 +76,39 @@ class Forked:
         self._ended.set()
 
 
+def completed(*arguments: str, folder: Path, typed: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    """A `longhouse` command that ends by itself, run in this folder with these variables: what it said, and where."""
+    with tempfile.TemporaryDirectory() as name:
+        channels = [Path(name, channel) for channel in ("in", "out", "err")]
+        channels[0].write_text(typed, "utf-8")
+        process = _CONTEXT.Process(
+            target=_run_in, args=(["longhouse", *arguments], {**os.environ, **environment}, folder, channels)
+        )
+        process.start()
+        process.join(WITHIN)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+        code, said = process.exitcode, [channel.read_text("utf-8") for channel in channels[1:]]
+        assert code is not None
+        return subprocess.CompletedProcess(arguments, code, *said)
+
+
+def _run_in(command: list[str], environment: dict[str, str], folder: Path, channels: list[Path]) -> None:
+    assert IS_PRELOADED
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    for number, channel in enumerate(channels):
+        os.dup2(os.open(channel, os.O_RDWR | os.O_CREAT), number)
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - multiprocessing has closed the former one
+    sys.argv = command
+    cli(prog_name="longhouse")
+
+
 def _run(command: list[str], environment: dict[str, str], files: int | None, output: Connection) -> None:
     """`longhouse` with these arguments, or a program of the tests."""
+    assert IS_PRELOADED
     if files is not None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
     os.environ.clear()

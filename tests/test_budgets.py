@@ -9,17 +9,17 @@ ROOT = Path(longhouse.__file__).parent
 BUDGETS = {
     ".": 1_300,
     "agents": 2_850,
-    "api": 5_900,  # documents, memory files, and the ledger's routes
+    "api": 5_950,  # documents, memory files, the ledger's routes, metrics of memory
     "catalog": 680,
-    "cli": 1_990,  # `bench recall`, `documents`, `ledger`
+    "cli": 2_040,  # `bench recall`, `documents` of all owners, `ledger`
     "config": 990,
     "integrations": 1_060,
     "journal": 2_090,  # working memory is folded too, and what is outdated in it
-    "memory": 5_330,  # working memory, documents, their parsers and who reads next, recall, the ledger
+    "memory": 5_490,  # working memory, documents, their parsers and who reads next, recall, the ledger
     "models": 1_830,
     "runtime": 2_760,
-    "search": 1_930,  # passages: one index for documents, interactions, notes and memory files
-    "store": 7_570,  # passages, documents, the ledger: each deleted word by word
+    "search": 2_010,  # passages of documents, interactions, notes, memory files; a bounded wait for vectors
+    "store": 7_650,  # passages, documents, the ledger: each deleted word by word
     "tools": 4_140,  # results that are remembered; tools that read documents
 }
 

@@ -2,13 +2,13 @@
 
 import json
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from forked_server import completed
 from longhouse.cli.bench_recall import date_of, measure, read_questions, read_turns
 from longhouse.errors import SetupError
 from longhouse.models.embedding_table import EmbeddedEmbedder
@@ -20,9 +20,8 @@ def written(path: Path, lines: Sequence[Any]) -> Path:
     return path
 
 
-def run(*options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "longhouse", "bench", "recall", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    done = completed("bench", "recall", *options, folder=folder)
     assert done.returncode == 0, done.stderr
     return done
 
@@ -33,7 +32,7 @@ def test_turns_that_hold_an_answer_are_found_and_more_with_their_neighbours(tmp_
     files = [
         "--turns", str(written(tmp_path / "T.jsonl", turns)), "--qa", str(written(tmp_path / "Q.jsonl", questions))
     ]  # fmt: skip
-    done = run(*files, "--json")
+    done = run(tmp_path, *files, "--json")
     told = json.loads(done.stdout)
     assert (told["turns"], told["left_out"]) == (len(turns), 1)
     assert told["embeddings"].startswith("longhouse/table-")
@@ -93,7 +92,7 @@ def test_files_of_others_are_read_as_they_are_meant(tmp_path: Path) -> None:
     for path in (turns, questions):
         path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n"))
     files = ["--turns", str(turns), "--qa", str(questions), "--embeddings", "none"]
-    done = run(*files)
+    done = run(tmp_path, *files)
     headings, _, beside, alone = done.stdout.splitlines()[1:5]
     assert headings.replace("┃", " ").split() == ["R@1", "R@5", "R@10", "MRR", "p50", "ms", "p95", "ms", "questions"]
     for row in (beside, alone):

@@ -3,13 +3,13 @@
 import json
 import math
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from forked_server import completed
 from longhouse.cli.bench_search import BenchQuery, BenchTool, Measured, measure, table
 from longhouse.errors import SetupError
 
@@ -37,12 +37,12 @@ QUERIES = [
 
 def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     files: dict[str, list[Any]] = {"tools": TOOLS, "queries": QUERIES, "agents": AGENTS}
-    command = [sys.executable, "-m", "longhouse", "bench", "search"]
+    command = ["bench", "search"]
     for name, rows in files.items():
         path = folder / f"{name}.jsonl"
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
         command += [f"--{name}", str(path)]
-    return subprocess.run([*command, *options], capture_output=True, text=True, timeout=120, check=False)
+    return completed(*command, *options, folder=folder)
 
 
 def test_one_object_says_how_good_and_how_fast_it_was(tmp_path: Path) -> None:

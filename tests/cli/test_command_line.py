@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from forked_server import completed
 from longhouse.cli.catalog import read_file
 from longhouse.cli.chat import talk
 from longhouse.errors import SetupError
@@ -19,19 +20,6 @@ from longhouse.settings import Settings
 from server_helpers import Serving
 
 LONGHOUSE = (sys.executable, "-m", "longhouse")
-
-
-def run(*arguments: str, folder: Path, typed: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*LONGHOUSE, *arguments],
-        cwd=folder,
-        env=os.environ | environment,
-        input=typed,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
 
 
 @pytest.mark.parametrize(
@@ -50,7 +38,7 @@ def test_a_wrong_setting_is_named(monkeypatch: pytest.MonkeyPatch, name: str, va
 
 
 def test_what_is_refused_ends_in_one_sentence(tmp_path: Path) -> None:
-    done = run("serve", folder=tmp_path, LONGHOUSE_PORT="abc")
+    done = completed("serve", folder=tmp_path, LONGHOUSE_PORT="abc")
     assert done.returncode == 1
     assert done.stderr.startswith("longhouse: LONGHOUSE_PORT: ")
     assert "Traceback" not in done.stderr
@@ -63,7 +51,7 @@ async def test_an_address_of_redis_that_is_none_is_named() -> None:
 
 
 def test_who_looks_in_the_wrong_folder_is_told_so_and_leaves_no_trace(tmp_path: Path) -> None:
-    done = run("sessions", "list", folder=tmp_path)
+    done = completed("sessions", "list", folder=tmp_path)
     assert done.returncode == 1
     assert done.stderr.startswith(f"longhouse: there is no Longhouse in {tmp_path / '.longhouse'}")
     assert list(tmp_path.iterdir()) == []
@@ -79,7 +67,8 @@ async def test_any_text_can_be_said_and_the_address_may_end_in_v1(serving: Servi
     async with serving() as house:
         typed = "hello [/b] world\nagain\n"
         address = f"{house.url}/v1/"
-        done = await asyncio.to_thread(run, "chat", "--model", "master", "--url", address, folder=tmp_path, typed=typed)
+        named = ("--model", "master", "--url", address)
+        done = await asyncio.to_thread(completed, "chat", *named, folder=tmp_path, typed=typed)
         assert done.returncode == 0, done.stderr
         assert done.stdout.count("you>") == 3
         assert "[/b]" in done.stdout
@@ -88,7 +77,7 @@ async def test_any_text_can_be_said_and_the_address_may_end_in_v1(serving: Servi
 async def test_who_is_not_there_is_said_in_one_sentence(serving: Serving, tmp_path: Path) -> None:
     async with serving() as house:
         said = await asyncio.to_thread(
-            run, "chat", "--model", "nobody", "--url", str(house.url), folder=tmp_path, typed="hello\n"
+            completed, "chat", "--model", "nobody", "--url", str(house.url), folder=tmp_path, typed="hello\n"
         )
         assert said.returncode == 1
         assert "'nobody' does not exist" in said.stderr

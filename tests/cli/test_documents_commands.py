@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
@@ -15,8 +16,9 @@ from forked_server import Forked
 from longhouse.cli import documents as commands
 from longhouse.errors import SetupError
 from longhouse.settings import Settings
+from longhouse.store import keys
 from longhouse.store.database import Database
-from server_helpers import NO_FILES, launched_words
+from server_helpers import NO_FILES, Serving, launched_words
 
 
 @pytest.fixture
@@ -24,7 +26,7 @@ def settings(dsn: str) -> Settings:
     return Settings(database_url=SecretStr(dsn))
 
 
-async def added(settings: Settings, paths: Sequence[object], **options: str) -> int:
+async def added(settings: Settings, paths: Sequence[object], **options: Any) -> int:
     """Adds files; the exit code."""
     try:
         await commands.add_documents(settings, [str(path) for path in paths], **options)
@@ -71,20 +73,84 @@ async def test_a_folder_is_added_a_bad_file_is_named_and_the_rest_goes_on(
     capsys.readouterr()
     await commands.list_documents(settings, owner="ann")
     listed = [line.split("  ")[0] for line in capsys.readouterr().out.splitlines()]
-    assert listed == ["angui", "longhouse", "old_safety", "safety"]
+    assert listed == ["angui", "longhouse"]
     await commands.show_document(settings, "safety")
     shown = capsys.readouterr().out.splitlines()
     assert shown[0] == "safety: Safety rules"
     assert [line.split("  ")[0] for line in shown[2:4]] == ["version 2", "version 1"]
     assert shown[4:7] == ["Safety rules  P1", "  1 General  P1", "  2 Isolation  P1"]
-    with pytest.raises(SetupError, match="there is no document 'angui'; known ones: longhouse, old_safety, safety"):
-        await commands.show_document(settings, "angui")
-    with pytest.raises(SetupError, match="is a shared document: remove it without --owner"):
-        await commands.remove_document(settings, "safety", owner="ann")
+    with pytest.raises(SetupError, match="there is no document 'agnui'; known ones: longhouse, old_safety, safety"):
+        await commands.show_document(settings, "agnui")
     await commands.remove_document(settings, "angui", owner="ann")
     await commands.remove_document(settings, "safety")
     with pytest.raises(SetupError, match="there is no document 'safety'"):
         await commands.remove_document(settings, "safety")
+
+
+async def test_without_keys_the_command_line_and_http_mean_the_same_documents(
+    serving: Serving, settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "rules.md").write_text(ENGLISH)
+    async with serving() as house:
+        async with house.http.post("/v1/documents?filename=notes.md", data=RUSSIAN.encode()) as response:
+            assert response.status == 201
+        capsys.readouterr()
+        await commands.list_documents(settings)
+        assert [columns(line)[::4] for line in capsys.readouterr().out.splitlines()] == [
+            ["longhouse", "shared"],
+            ["notes", "local"],
+        ]
+        await commands.show_document(settings, "notes")
+        assert capsys.readouterr().out.splitlines()[1].endswith(", local")
+        await commands.remove_document(settings, "notes")
+        assert await added(settings, [tmp_path / "rules.md"]) == 0
+        assert await added(settings, [tmp_path / "rules.md"], owner="ann", reg_id="hers") == 0
+        async with house.http.get("/v1/documents") as response:
+            seen = {one["reg_id"]: one["shared"] for one in (await response.json())["data"]}
+        assert seen == {"rules": False, "longhouse": True}
+        async with house.http.delete("/v1/documents/rules") as response:
+            assert response.status == 200
+    for command in (commands.show_document, commands.remove_document):
+        with pytest.raises(
+            SetupError, match="local has no document 'hers', but ann has one: name the owner with --owner"
+        ):
+            await command(settings, "hers")
+    with pytest.raises(SetupError, match="is a shared document: remove it with --shared"):
+        await commands.remove_document(settings, "longhouse")
+    with pytest.raises(SetupError, match="give --owner or --shared, not both"):
+        await commands.remove_document(settings, "longhouse", owner="ann", shared=True)
+    await commands.remove_document(settings, "longhouse", shared=True)
+    capsys.readouterr()
+    await commands.list_documents(settings)
+    assert columns(capsys.readouterr().out.strip())[::4] == ["hers", "ann"], "and those of other owners are listed"
+
+
+@pytest.mark.parametrize("is_admin", [True, False])
+async def test_with_keys_an_owner_is_named(
+    settings: Settings, db: Database, tmp_path: Path, capsys: pytest.CaptureFixture[str], *, is_admin: bool
+) -> None:
+    if is_admin:
+        settings = settings.model_copy(update={"admin_key": SecretStr("k3y-of-the-house-9f27")})
+    else:
+        await keys.create(db, name="hers", owner="ann", role="user")
+    (tmp_path / "rules.md").write_text(ENGLISH)
+    assert await added(settings, [tmp_path / "rules.md"]) == 0
+    for owner in ("ann", "bob\x1b[31m", "c", "d", "e", "f"):
+        assert await added(settings, [tmp_path / "rules.md"], owner=owner, reg_id="own") == 0
+    capsys.readouterr()
+    await commands.list_documents(settings)
+    listed = [columns(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row[4] for row in listed if row[0] == "own"] == ["ann", "bob\\x1b[31m", "c", "d", "e", "f"]
+    assert [row[4] for row in listed if row[0] == "rules"] == ["shared"]
+    for command in (commands.show_document, commands.remove_document):
+        with pytest.raises(SetupError) as refused:
+            await command(settings, "own")
+        assert str(refused.value) == (
+            "there is no shared document 'own', but ann, bob\\x1b[31m, c, d, e and others have one: "
+            "name the owner with --owner."
+        )
+    await commands.remove_document(settings, "own", owner="ann")
+    await commands.remove_document(settings, "rules")
 
 
 async def test_links_that_lead_out_of_a_folder_are_named_and_left_out(
@@ -168,6 +234,10 @@ async def test_one_that_is_killed_while_it_adds_leaves_nothing_half_added(
     assert await added(settings, [rules]) == 0
     assert capsys.readouterr().out.startswith("changed rules  version 2")
     assert await db.value("SELECT count(*) FROM passages WHERE text LIKE '%padlock%'") == 0
+
+
+def columns(line: str) -> list[str]:
+    return line.split("  ")
 
 
 async def state(db: Database) -> list[object]:

@@ -3,10 +3,12 @@
 import asyncio
 import os
 import sys
+import tempfile
 import time
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import IO
 
 import psutil
 import pytest
@@ -28,7 +30,7 @@ def readers(server: psutil.Process | None = None) -> list[psutil.Process]:
     return [child for child in (server or psutil.Process()).children() if sandbox.WORKER in child.cmdline()]
 
 
-async def refusal(content: bytes | Path, name: str, limits: ParseLimits | None = None) -> str:
+async def refusal(content: bytes | Path | IO[bytes], name: str, limits: ParseLimits | None = None) -> str:
     with pytest.raises(DocumentError) as caught:
         await parse(content, name, limits=limits or ParseLimits())
     message = str(caught.value)
@@ -129,6 +131,20 @@ async def test_a_file_that_is_too_large_or_no_file_is_not_even_opened_by_a_parse
     assert await refusal(tmp_path / "none.md", "none.md") == "cannot be opened: No such file or directory."
     small = ParseLimits(file_bytes=10)
     assert await refusal(b"x" * 11, "a.md", small) == "has 11 bytes, and a document may have 10 bytes: split it."
+
+
+async def test_an_open_file_is_read_from_its_beginning_and_stays_open() -> None:
+    with tempfile.TemporaryFile() as file:
+        file.write("# Правила\n\n安规\n".encode())
+        for _ in range(2):
+            parsed = await parse(file, "rules.md")
+            assert [block.text for block in parsed.blocks] == ["Правила", "安规"]
+            file.seek(0)
+            assert file.read(2) == b"# ", "what was read ahead here does not matter there"
+        small = ParseLimits(file_bytes=10)
+        assert await refusal(file, "a.md", small) == "has 25 bytes, and a document may have 10 bytes: split it."
+        assert not file.closed
+    assert await refusal(file, "closed.md") == "cannot be opened: flush of closed file."
 
 
 async def test_a_zip_bomb_is_not_unpacked() -> None:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 
 import asyncpg
 import pytest
+import structlog
 
 from conftest import database, plain_role
 from longhouse.errors import SetupError
@@ -32,8 +33,11 @@ async def test_a_migration_is_applied_once(empty: str) -> None:
     async with open_database(empty) as db:
         with pytest.raises(SetupError, match="run `longhouse migrate` once"):
             await migrate.check(db)
-        assert await migrate.migrate(db) == [migration.name for migration in migrate.known()]
-        assert await migrate.migrate(db) == []
+        with structlog.testing.capture_logs() as logs:
+            assert await migrate.migrate(db) == [migration.name for migration in migrate.known()]
+            assert await migrate.migrate(db) == []
+        told = [(one["name"], one["ms"] > 0) for one in logs if one["event"] == "migration_applied"]
+        assert told == [(migration.name, True) for migration in migrate.known()]
         await migrate.check(db)
         rows = await db.rows("SELECT number, name, digest FROM schema_migrations ORDER BY number")
         assert [tuple(row) for row in rows] == [(one.number, one.name, one.digest) for one in migrate.known()]

@@ -1,13 +1,11 @@
 """What an agent has written down is there in the next conversation, for the same person and for nobody else."""
 
-import os
-import subprocess
-import sys
 import uuid
 from asyncio import to_thread
 from pathlib import Path
 from typing import Any
 
+from forked_server import completed
 from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import Template, ToolPolicy
 from longhouse.journal import events
@@ -37,10 +35,8 @@ def keeps(body: Body) -> Say:
 
 def terminal(house: House, folder: Path, typed: str, *options: str, **environment: str) -> str:
     """What `longhouse chat` shows."""
-    done = subprocess.run(
-        [sys.executable, "-m", "longhouse", "chat", "--model", "keeper", "--url", house.url, *options],
-        cwd=folder, env=os.environ | environment, input=typed, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    named = ("--model", "keeper", "--url", house.url)
+    done = completed("chat", *named, *options, folder=folder, typed=typed, **environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

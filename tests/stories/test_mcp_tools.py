@@ -1,13 +1,13 @@
 """An agent works with a tool of an MCP server as with its own, and outlives the server."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 from longhouse.agents.template import Template, ToolPolicy
 from longhouse.journal.events import Called
 from longhouse.models.scripted import call
+from mcp_nursery import forked
 from server_helpers import Serving, content
 
 SERVER = str(Path(__file__).parents[1] / "tools" / "mcp_test_server.py")
@@ -16,7 +16,8 @@ TEMPLATE = Template(name="counter", tool_policy=ToolPolicy(allowlist=("tried.*",
 
 def configured(folder: Path, **more: str) -> Path:
     env = {"NOTES": str(folder / "notes"), **more}
-    servers: dict[str, Any] = {"tried": {"command": sys.executable, "args": [SERVER, "stdio"], "env": env}}
+    command, *args = forked(SERVER, "stdio")
+    servers: dict[str, Any] = {"tried": {"command": command, "args": args, "env": env}}
     path = folder / "mcp.json"
     path.write_text(json.dumps({"mcpServers": servers}))
     return path

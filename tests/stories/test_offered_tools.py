@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from structlog.testing import capture_logs
 
 from longhouse.journal.events import Replied, encode
 from longhouse.models.scripted import Say, call, say
+from mcp_nursery import forked
 from server_helpers import NO_FILES, House, Serving
 
 SERVER = str(Path(__file__).parents[1] / "tools" / "mcp_six_tools.py")
@@ -29,12 +29,17 @@ agents:
     tools: [{", ".join(MEMORY)}, clarificationtool, finalanswertool, reasoningtool]
 """
 ENTRY = "write a new entry into the diary"
-GLOBAL = json.dumps({"mcp": {"mcpServers": {"diary": {"command": sys.executable, "args": [SERVER]}}}})
 BUILT_IN = ("sgr_agent", "tool_calling_agent", "sgr_tool_calling_agent")
 SAID = ("Запомни: меня зовут Алия", "Write this into the diary and remember it", "记住：我叫阿丽雅")
 THOUGHT = {"reasoning_steps": ["a", "b"], "current_situation": "s", "plan_status": "p", "enough_data": False,
            "remaining_steps": ["r"], "task_completed": False}  # fmt: skip
 DONE = call("finalanswertool", answer="Done.")
+
+
+def with_diary() -> str:
+    """A configuration that gives the diary to all agents."""
+    command, *args = forked(SERVER)
+    return json.dumps({"mcp": {"mcpServers": {"diary": {"command": command, "args": args}}}})
 
 
 def thinks_first(body: Any) -> Say:
@@ -96,7 +101,7 @@ async def test_a_global_server_takes_nothing_from_the_agents_that_name_their_too
             return call("findtoolstool", query=ENTRY)
         return thinks_first(body)
 
-    async with files(serving, tmp_path, script, config=GLOBAL, agents=agents) as house:
+    async with files(serving, tmp_path, script, config=with_diary(), agents=agents) as house:
         for model in BUILT_IN:
             for text in SAID:
                 names = await offered_for(house, text, model)

@@ -18,6 +18,7 @@ import pytest
 from mcp.shared.message import SessionMessage
 from structlog.testing import capture_logs
 
+from forked_server import Forked
 from longhouse.journal import events
 from longhouse.journal.events import Fault, Output
 from longhouse.tools.builtin.dialogue import FinalAnswerTool
@@ -26,6 +27,7 @@ from longhouse.tools.mcp.client import open_mcp
 from longhouse.tools.mcp.config import read_servers
 from longhouse.tools.mcp.transport import MOST_BYTES, TOO_MUCH, _WireLine
 from longhouse.tools.toolbox import Toolbox
+from mcp_nursery import forked
 from server_helpers import folded, opened, prompted, started, turn_of, used
 
 SCRIPT = str(Path(__file__).with_name("mcp_test_server.py"))
@@ -91,7 +93,8 @@ def written(notes: Path, entry: dict[str, Any], name: str = "tried") -> Path:
 
 def stdio(notes: Path, **extra: Any) -> dict[str, Any]:
     env = {"NOTES": str(notes), "TOKEN": "${MCP_TEST_TOKEN}"}
-    return {"command": sys.executable, "args": [SCRIPT, "stdio"], "env": env, **extra}
+    command, *args = forked(SCRIPT, "stdio")
+    return {"command": command, "args": args, "env": env, **extra}
 
 
 def free_port() -> int:
@@ -325,7 +328,10 @@ server.run()
 
 
 async def test_a_server_that_tells_changes_only_when_asked_is_asked(notes: Path, logs: list[Any]) -> None:
-    async with trying(notes, {"command": sys.executable, "args": ["-c", MODERN]}, logs) as tried:
+    script = notes.with_name("modern.py")
+    script.write_text(MODERN)
+    command, *args = forked(str(script))
+    async with trying(notes, {"command": command, "args": args}, logs) as tried:
         assert await tried.call("grow") == "grown"
         await until(lambda: tried.toolbox.find("tried.later"))
         assert await tried.call("later", word="loud") == "LOUD"
@@ -355,12 +361,15 @@ asyncio.run(main())
 
 async def test_a_killed_longhouse_leaves_no_server_behind(notes: Path) -> None:
     stubborn = {"command": "sh", "args": ["-c", f"echo pid $$ >> {notes}; exec sleep 600"]}
-    path = written(notes, stubborn)
-    process = await asyncio.create_subprocess_exec(sys.executable, "-c", LONGHOUSE, str(path))
+    path, program = written(notes, stubborn), notes.with_name("program.py")
+    program.write_text(LONGHOUSE)
+    process = Forked([str(program), str(path)], os.environ, None)
+    output = await process.output()
     try:
         await until(lambda: pids(notes))
     finally:
         process.kill()
         await process.wait()
+        await output.read()
     [pid] = pids(notes)
     await until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
