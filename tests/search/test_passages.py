@@ -16,6 +16,7 @@ from longhouse.memory.turns import Turn, passage_of_turn
 from longhouse.models.embedding_table import EmbeddedEmbedder
 from longhouse.search import passages as search
 from longhouse.search.passages import Passage, PassageHit, PassageIndex
+from longhouse.search.scores import QueryPostings
 from longhouse.store import erasure, journals
 from longhouse.store.database import Database, Transaction, open_database
 from longhouse.store.search import passages as stored
@@ -334,3 +335,26 @@ async def test_similarities_at_a_few_places_are_those_at_all() -> None:
     assert list(everywhere[[3, 700]]) == [0, 0], "without a vector"
     some = np.array([1099, 3, 5, 599, 600])
     assert np.allclose(columns.between(vectors[[5]], some)[0], everywhere[some], atol=1e-5)
+
+
+async def test_of_a_few_permitted_passages_none_is_left_out_by_the_first_comparison() -> None:
+    chance = np.random.default_rng(3)
+    vectors = chance.standard_normal((1200, 256)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    asked = vectors[7].copy()
+    asked[:96] *= -1  # what is compared first says the opposite
+    columns = Columns(
+        (Shard(1, 0, 1200, 0),),
+        [near_of(vectors, np.zeros(256, np.float32), None)],
+        np.zeros(256, np.float32),
+        np.zeros(1200),
+        np.full((4, 1200), -1, np.intp),
+    )
+    permitted = np.zeros(1200, np.bool_)
+    permitted[[7, 8, 9]] = True
+    coarse = await columns.coarse(asked)
+    assert coarse[7] < 0
+    found = QueryPostings([{"id": 1, "slots": 1200, "gone": 0, "term": None, "postings": None}])
+    ranked = search._Ranking(found, columns, permitted, asked[None], coarse).best([[]], 3)
+    assert 7 in ranked.places
+    assert set(ranked.places) <= {7, 8, 9}

@@ -178,7 +178,7 @@ async def _add_all(library: DocumentLibrary, files: Sequence[_File], owner: str 
 def _said(added: Added) -> str:
     one = added.document
     size = (_count(one.pages, "page"), _count(one.chunks, "passage"))
-    return _columns(f"{added.change} {one.reg_id}", f"version {one.version}", *size)
+    return _columns(f"{added.change} {one.reg_id}", f"version {one.version}", *size, _owner(one))
 
 
 def _count(number: int, name: str) -> str:

@@ -18,6 +18,7 @@ from longhouse.journal.session import Session
 from longhouse.memory.ledger_projection import LedgerProjector, key_of, source_of
 from longhouse.memory.ledger_rebuild import rebuilt
 from longhouse.memory.scopes import recall_scope
+from longhouse.search.bounded_embedder import HURRIED_WITHIN
 from longhouse.store import interaction_cuts, interactions, journals
 from longhouse.store.database import Database, Transaction
 from longhouse.store.interactions import Interaction
@@ -89,6 +90,7 @@ class Ledger:
                 },
                 since=since,
                 until=until,
+                within=HURRIED_WITHIN,
             )
             keys = [key_of(hit) for hit in hits]
             there = await interactions.by_keys(self.db, owner, conversation, keys)

@@ -47,7 +47,7 @@ class _Told:
 
     known: Mapping[str, ProjectionRow]
     rows: Mapping[str, Sequence[LedgerRow]] = field(default_factory=dict)
-    notes: Mapping[str, Sequence[Recorded]] = field(default_factory=dict)
+    notes: Mapping[str, Sequence[tuple[Recorded, str | None]]] = field(default_factory=dict)
     moved: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """From which event to which it is told."""
     unfinished: Sequence[str] = ()
@@ -106,7 +106,7 @@ class LedgerProjector(Projector):
             rows = [row for row in await interactions.of_tools(self._db, session_id, before, head) if is_found(row)]
             known = await projections.rows(self._db, [session_id])
             kept = rows if known and not known[0].is_ephemeral else []
-            ready = await self.index.prepare([passage_of(row) for row in kept])
+            ready = await self.index.prepare([passage_of(row) for row in kept], within=HURRIED_WITHIN)
             ids = [row.interaction.id for row in kept]
 
             async def write(
@@ -157,9 +157,11 @@ class LedgerProjector(Projector):
         await self._warm({one: known[one] for one in behind}, behind)
         found = await interactions.events_since(self._db, behind, self._page_size)
         pages = {one: self._page(known[one], rows) for one, rows in found.items()}
-        told = await self._tell({one: page for one, page in pages.items() if page}, known)
-        moved = {one: (behind[one], self._tellers[one].seq) for one in told}
-        notes = {one: self._tellers[one].noted for one in told}
+        # Held here: an erasure may take a teller away at any time.
+        tellers = dict(self._tellers)
+        told = await self._tell({one: page for one, page in pages.items() if page}, known, tellers)
+        moved = {one: (behind[one], tellers[one].seq) for one in told}
+        notes = {one: tellers[one].noted for one in told}
         # What was added from outside and deleted since has left its journal.
         moved |= {one: (head, known[one].head) for one, head in behind.items() if one not in found}
         self._trim()
@@ -175,21 +177,26 @@ class LedgerProjector(Projector):
             return
         found = await interactions.events_of_turn(self._db, begun)
         pages = {one: self._decoded(known[one], rows) for one, rows in found.items()}
-        await self._tell(pages, known)
-        for one in begun.keys() & self._tellers.keys():
-            self._tellers[one].seq = begun[one]
+        await self._tell(pages, known, fresh)
+        for one, head in begun.items():
+            fresh[one].seq = head
 
     async def _tell(
-        self, pages: Mapping[str, Sequence[Recorded]], known: Mapping[str, ProjectionRow]
+        self,
+        pages: Mapping[str, Sequence[Recorded]],
+        known: Mapping[str, ProjectionRow],
+        tellers: Mapping[str, Teller],
     ) -> dict[str, list[LedgerRow]]:
-        there = {one: page for one, page in pages.items() if one in self._tellers}
-        missing = [(one, seq) for one, page in there.items() for seq in self._tellers[one].missing(page)]
+        there = {one: page for one, page in pages.items() if one in tellers}
+        missing = [(one, seq) for one, page in there.items() for seq in tellers[one].missing(page)]
         for one, rows in (await interactions.events_at(self._db, missing) if missing else {}).items():
-            self._tellers[one].prompts |= {record.seq: record for record in self._decoded(known[one], rows)}
+            tellers[one].prompts |= {record.seq: record for record in self._decoded(known[one], rows)}
         told = {}
         for one, page in there.items():
+            if self._unreadable.get(one) == known[one].head:
+                continue  # a prompt of a newer process
             try:
-                told[one] = self._tellers[one].tell(page)
+                told[one] = tellers[one].tell(page)
             except UnknownShape as error:
                 self._skip(known[one], error)
             await asyncio.sleep(0)  # a batch of long pages must not hold up requests
@@ -216,7 +223,7 @@ class LedgerProjector(Projector):
         rows = [row for one in told.moved for row in told.rows.get(one, ())]
         kept = {one for one in told.moved if not told.known[one].is_ephemeral}
         found_by = [passage_of(row) for row in rows if is_found(row) and not is_late(row) and row.session_id in kept]
-        found_by += [passage_of_note(told.known[one], note) for one in kept for note in told.notes.get(one, ())]
+        found_by += [passage_of_note(told.known[one], *note) for one in kept for note in told.notes.get(one, ())]
         ready = await self.index.prepare(found_by, within=within) if found_by else None
 
         async def write(tx: Transaction) -> None:
@@ -300,11 +307,11 @@ def passage_of(row: LedgerRow) -> Passage:
     )
 
 
-def passage_of_note(row: ProjectionRow, record: Recorded) -> Passage:
-    """The passage by which a note of an agent is found."""
+def passage_of_note(row: ProjectionRow, record: Recorded, user: str | None) -> Passage:
+    """The passage by which a note of an agent is found, by this user."""
     assert isinstance(record.event, Noted)
     return Passage(
-        scope=recall_scope(row.owner, row.user, row.conversation_id),
+        scope=recall_scope(row.owner, user, row.conversation_id),
         kind=NOTE,
         source=f"{row.id}:{record.seq:010}",
         group=row.id,

@@ -83,8 +83,8 @@ class Teller:
     latest: datetime | None = None
     """The newest moment of the turn. Clocks of machines differ: a record is not older than what led to it."""
     told: list[LedgerRow] = field(default_factory=list)
-    noted: list[Recorded] = field(default_factory=list)
-    """Notes of the agent's own, of the events that were told last."""
+    noted: list[tuple[Recorded, str | None]] = field(default_factory=list)
+    """Notes of the agent's own, of the events that were told last, with the user whose turn it was."""
 
     def tell(self, records: Sequence[Recorded]) -> list[LedgerRow]:
         """The interactions of these events, which follow those that were told."""
@@ -118,7 +118,7 @@ class Teller:
             case events.Noted(interaction=events.ExternalInteraction() as given, text=text):
                 self._add(record, given, text)
             case events.Noted(about="", text=text) if text.strip():
-                self.noted.append(record)
+                self.noted.append((record, self.turn.user if self.turn else self.row.user))
             case events.Finished() | events.Failed() | events.Cancelled() as event:
                 self._end(record, event)
 

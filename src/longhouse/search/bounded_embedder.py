@@ -20,6 +20,8 @@ HURRIED_WITHIN: Final = 0.5
 """The same where a chat waits, or may come to wait."""
 RETRY_AFTER: Final = 30.0
 """Seconds before a model that failed is asked again."""
+FIRST_PAUSE: Final = 1.0
+"""The same after one slow answer, which every model gives now and then; twice as long after each further one."""
 
 
 class BoundedEmbedder:
@@ -31,6 +33,7 @@ class BoundedEmbedder:
         self._consequence = consequence
         self._retry_at = 0.0
         self._in_vain = 0.0
+        self._pause = 0.0
 
     async def embed(self, texts: Sequence[str], within: float = math.inf) -> Vectors | None:
         """None without a model, if it fails or gives no answer within these seconds, and for a while after that.
@@ -43,23 +46,27 @@ class BoundedEmbedder:
         is_here = isinstance(self._embedder, EmbeddedEmbedder)
         try:
             async with asyncio.timeout(None if is_here or math.isinf(within) else within):
-                return await self._embedder.embed(texts)
+                vectors = await self._embedder.embed(texts)
         except TimeoutError:
-            self._pause(f"no answer within {within:g} seconds", within)
+            pause = min(max(2 * self._pause, FIRST_PAUSE), RETRY_AFTER)
+            self._stop_asking(f"no answer within {within:g} seconds", within, pause)
         except ProviderError as error:
             self.failed(error)
+        else:
+            self._retry_at = self._in_vain = self._pause = 0.0
+            return vectors
         return None
 
     def failed(self, error: ProviderError) -> None:
         """Nobody asks for a while."""
-        self._pause(str(error), math.inf)
+        self._stop_asking(str(error), math.inf, RETRY_AFTER)
 
-    def _pause(self, why: str, waited: float) -> None:
+    def _stop_asking(self, why: str, waited: float, pause: float) -> None:
         log.warning("embedding_failed", message=f"The embedding model failed; {self._consequence}.", error=why)
         is_paused = self._now() < self._retry_at
         self._in_vain = max(waited, self._in_vain) if is_paused else waited
         # From now on, and not from when it was asked: the wait is no part of the pause.
-        self._retry_at = self._now() + RETRY_AFTER
+        self._pause, self._retry_at = pause, self._now() + pause
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()

@@ -8,7 +8,7 @@ import hashlib
 import math
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
@@ -43,6 +43,8 @@ GIST: Final = 2000
 EMBEDDED_AT_ONCE: Final = 256
 EMBEDDED_TOGETHER: Final = 128
 """Texts of a new document that share one limit: a long one takes as long as it takes, as long as something comes."""
+LOOK_EVERY: Final = 300.0
+"""Seconds between looks for passages that other processes wrote without vectors."""
 FIRST_AFTER: Final = 5.0
 """Seconds from the start of a process until it looks for passages that are not up to date."""
 WHOLE: Final = 100
@@ -154,11 +156,21 @@ class PassageIndex:
     async def _poll(self) -> None:
         """Catches up at the start, after a failure of the model, and when passages were written without vectors."""
         if self._wait is None:
-            await self._lacks_vectors.wait()
+            await self._until_vectors_lack()
         else:
             await asyncio.sleep(self._wait)
         self._lacks_vectors.clear()
+        self._wait = RETRY_AFTER  # if Postgres fails meanwhile
         self._wait = None if await self.catch_up() else RETRY_AFTER
+
+    async def _until_vectors_lack(self) -> None:
+        """Looks from time to time as well: a command has nobody who would embed later."""
+        while not self._lacks_vectors.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_EVERY):
+                    await self._lacks_vectors.wait()
+            if self._embedder is not None and await stored.lacking(self.db, None, after=0, limit=1):
+                return
 
     async def catch_up(self) -> bool:
         """Weighs the terms of older releases again, and embeds passages without a vector; False if the model failed.
@@ -301,8 +313,14 @@ class PassageIndex:
         space = None
         # A command that ends leaves nobody who would embed later: it waits as long as the model takes.
         limit = within if self._is_working else math.inf
+        started = asyncio.get_running_loop().time()
         while len(found) < len(gists):
-            vectors = await self._bounded.embed(gists[len(found) : len(found) + EMBEDDED_TOGETHER], limit)
+            # Who is in a hurry waits once, however many texts there are.
+            waited = asyncio.get_running_loop().time() - started if limit < EMBED_WITHIN else 0.0
+            if waited >= limit:
+                break
+            some = gists[len(found) : len(found) + EMBEDDED_TOGETHER]
+            vectors = await self._bounded.embed(some, limit - waited)
             if vectors is None or self._embedder is None:
                 break
             space = space or await index.make_space(self.db, self._embedder.name, vectors.shape[1])
@@ -354,6 +372,8 @@ class _Ranking:
 
         One that leads has a high score of its own, or is next to one that has.
         """
+        if np.count_nonzero(self.permitted) <= count:
+            return np.flatnonzero(self.permitted)
         around = self._around(np.union1d(top(scores, count), top(scores * self.permitted, count)))
         around = around[self.permitted[around]]
         return around[top(self._spread(scores, around), count)]

@@ -233,7 +233,9 @@ class Toolbox:
         turn, memory = session.turn, session.memory
         if turn is None:
             return []
-        checks = (self._is_current(source, session, turn) for source in memory.sources.values())
+        # The turn before may have been another user's; the next one may not be.
+        own = msgspec.structs.replace(turn, user=None)
+        checks = (self._is_current(source, session, own) for source in memory.sources.values())
         return [
             key for key, is_current in zip(memory.sources, await asyncio.gather(*checks), strict=True) if not is_current
         ]

@@ -1,5 +1,7 @@
 """Routes compatible with SGR-Agent Core: lists, states and clarifications of agents, and the agent log."""
 
+from dataclasses import replace
+
 from fastapi import Request, Response
 from pydantic import Field, StrictStr
 
@@ -80,6 +82,7 @@ async def provide_clarification(
     try:
         user = caller.user(given.user) or ""
         handle = await append_reply(sessions.inbox, session, questions[0], given.text, user=user)
+        handle = replace(handle, is_own_user=session.is_own_user(user))
     except AlreadyReturned:
         raise settled("This question was answered already.") from None
     return ChatStream(Completion(follow_turn(request.scope[INFLIGHT], sessions.db, sessions.bus, handle)).chunks())
