@@ -18,7 +18,7 @@ BUDGETS = {
     "memory": 5_490,  # working memory, documents, their parsers and who reads next, recall, the ledger
     "models": 1_830,
     "runtime": 2_760,
-    "search": 2_010,  # passages of documents, interactions, notes, memory files; a bounded wait for vectors
+    "search": 2_040,  # passages of documents, interactions, notes, memory files; a bounded wait for vectors
     "store": 7_650,  # passages, documents, the ledger: each deleted word by word
     "tools": 4_140,  # results that are remembered; tools that read documents
 }
