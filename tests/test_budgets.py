@@ -9,7 +9,7 @@ ROOT = Path(longhouse.__file__).parent
 BUDGETS = {
     ".": 1_300,
     "agents": 2_850,
-    "api": 5_950,  # documents, memory files, the ledger's routes, metrics of memory
+    "api": 5_960,  # documents, memory files, the ledger's routes, metrics of memory, whose turn it is
     "catalog": 680,
     "cli": 2_040,  # `bench recall`, `documents` of all owners, `ledger`
     "config": 990,
@@ -20,7 +20,7 @@ BUDGETS = {
     "runtime": 2_760,
     "search": 2_040,  # passages of documents, interactions, notes, memory files; a bounded wait for vectors
     "store": 7_650,  # passages, documents, the ledger: each deleted word by word
-    "tools": 4_140,  # results that are remembered; tools that read documents
+    "tools": 4_150,  # results that are remembered; tools that read documents
 }
 
 
