@@ -7,20 +7,20 @@ import longhouse
 ROOT = Path(longhouse.__file__).parent
 
 BUDGETS = {
-    ".": 1_300,
+    ".": 1_330,
     "agents": 2_850,
-    "api": 5_960,  # documents, memory files, the ledger's routes, metrics of memory, whose turn it is
+    "api": 8_300,  # documents, memory files, the ledger; lists, timelines, questions; the console; statistics
     "catalog": 680,
-    "cli": 2_040,  # `bench recall`, `documents` of all owners, `ledger`
+    "cli": 3_520,  # `bench recall`, `documents` of all owners, `ledger`; the chat on terminals, acting in sessions
     "config": 990,
     "integrations": 1_060,
-    "journal": 2_090,  # working memory is folded too, and what is outdated in it
+    "journal": 2_590,  # working memory is folded too; counters and timelines of sessions
     "memory": 5_490,  # working memory, documents, their parsers and who reads next, recall, the ledger
-    "models": 1_830,
-    "runtime": 2_760,
+    "models": 1_850,
+    "runtime": 2_880,  # titles that the model gives
     "search": 2_040,  # passages of documents, interactions, notes, memory files; a bounded wait for vectors
-    "store": 7_650,  # passages, documents, the ledger: each deleted word by word
-    "tools": 4_150,  # results that are remembered; tools that read documents
+    "store": 8_700,  # browsers, counters, statistics; passages, documents, the ledger: each deleted word by word
+    "tools": 4_210,  # results that are remembered; tools that read documents
 }
 
 

@@ -104,3 +104,8 @@ class Settings(BaseSettings):
     """Requests per minute for each key; a key may override this and the next two."""
     max_concurrent: int = Field(default=100, ge=1)
     sessions_per_hour: int = Field(default=1_000, ge=1)
+
+    def file_of(self, name: Literal["config_file", "agents_file", "logging_config"]) -> Path | None:
+        """The file of this setting: a file that is set must exist, the default file is read if it exists."""
+        path: Path | None = getattr(self, name)
+        return path if path and (name in self.model_fields_set or path.exists()) else None

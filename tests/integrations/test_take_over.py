@@ -122,7 +122,7 @@ async def test_a_new_database_goes_on_from_the_copies_of_a_lost_one(db: Database
         whole = [user("Hello"), assistant("Hi")] * 3
         await until(lambda: get(redis, CHAT), whole)
     await db.run("UPDATE identity SET id = gen_random_uuid()")
-    await db.run("TRUNCATE sessions, journal, projection_cursors")
+    await db.run("TRUNCATE sessions, journal, projection_cursors CASCADE")
     scribe = Scribe(db)
     async with mirrored(db, redis) as mirror:
         await scribe.turn("master", "Still there?", "Yes", prior=await mirror.prior("12345"))

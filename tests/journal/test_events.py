@@ -48,6 +48,7 @@ EXAMPLES: list[Event] = [
         limits=events.Limits(max_iterations=1, max_clarifications=0, time_budget=0.5),
         rights=events.Rights(denied=("paytool",), max_risk="medium"),
         date="2026-01-31",
+        wants_title=True,
     ),
     events.Replied(
         text="thinking",
@@ -61,6 +62,8 @@ EXAMPLES: list[Event] = [
         withdrawn=("g@1",),
         recalled=("note-1",),
         digest="d",
+        attempts=2,
+        troubled_at=datetime(2026, 1, 31, 12, tzinfo=UTC),
     ),
     events.Called(
         call="1-action-0",
@@ -86,9 +89,10 @@ EXAMPLES: list[Event] = [
     events.Resumed(worker="w1", previous="w1", unbegun=("1-action-1",)),
     events.Condensed(upto=9, summary="They greeted."),
     events.Spent(usage=events.Usage(total_tokens=3), reason="the model answered with nothing"),
+    events.Spent(usage=events.Usage(), reason="title", title=""),
     events.Noted(text="Ann lives in Oslo", cites=(2, 4)),
     events.Stored(path="report.md", digest="ab", media_type="text/markdown"),
-    events.Resumed(worker="w2", previous="w1"),
+    events.Resumed(worker="w2", previous="w1", seen_at=datetime(2026, 1, 31, 12, tzinfo=UTC)),
     events.Finished(answer="42"),
     events.Failed(reason="no model", code="provider_error"),
     events.Cancelled(trace="t1", by="user"),

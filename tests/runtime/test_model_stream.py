@@ -26,7 +26,7 @@ from server_helpers import folded, opened, prompted, returned, started, used
 CLOCK, REASONING, ANSWER = ClockTool.described(), ReasoningTool.described(), FinalAnswerTool.described()
 NOON = call("finalanswertool", answer="Noon.", status="completed")
 AGENTS = {one.name: one() for one in (ToolCallingAgent, SGRToolCallingAgent, SGRAgent)}
-Shown = list[tuple[Literal["content", "reasoning"], str]]
+Shown = list[tuple[Literal["content", "reasoning", "retry"], str]]
 
 
 def request_of(agent: str, *offered: Tool, session: Session | None = None, can: Abilities | None = None) -> Request:

@@ -319,7 +319,7 @@ async def from_scratch(db: Database) -> Session:
 # A process as `longhouse serve` and `longhouse work` are once they have started; prints the dearest wake of many.
 WAKER = """
 import asyncio, sys, time
-from longhouse.cli.main import freeze_objects
+from longhouse.cli.serving import freeze_objects
 from longhouse.store import journals
 from longhouse.store.database import open_database
 

@@ -111,6 +111,7 @@ class StoreMachine(RuleBasedStateMachine):
     def _enlist(self, worker: str) -> None:
         self.roster.add(worker)
         values = {"worker": worker, "lock_key": leases.lock_key(worker), "node": "node", "pid": 1, "slots": 8}
+        values["version"] = "0"
         self.runner.run(self.db.run(leases.REGISTER_WORKER, **values))
 
     @rule(data=st.data(), worker=workers, lost=losses)

@@ -47,6 +47,14 @@ Today is {current_date}."""
 
 READER_TOOLS: Final = ("list_documents", "get_toc", "smart_search", "read_page_range")
 
+SECRETARY_PROMPT: Final = """\
+You write letters for the user.
+Ask with clarificationtool if you do not know who a letter is for or what it is to say.
+Write each letter with lettertool: a person reads it before it is kept. If it is not approved, heed the comment, and
+write another one only if you are asked to.
+When the letters are written, end with finalanswertool, in the language of the user.
+Today is {current_date}."""
+
 BUILT_IN: Final = (
     *(
         Template(
@@ -90,6 +98,15 @@ BUILT_IN: Final = (
         multi_agent_meta=MultiAgentMeta(
             capabilities="Reads documents of the library: finds chapters and passages, and answers with page numbers.",
             tags=("documents", "reading"),
+        ),
+    ),
+    Template(
+        name="secretary",
+        tool_policy=ToolPolicy(allowlist=("lettertool", "clarificationtool", "finalanswertool")),
+        prompt_pack=PromptPack(system_prompt=SECRETARY_PROMPT),
+        multi_agent_meta=MultiAgentMeta(
+            capabilities="Writes letters that a person approves.",
+            tags=("letters", "office"),
         ),
     ),
 )

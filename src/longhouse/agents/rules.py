@@ -11,6 +11,7 @@ from longhouse.agents.naming import Names
 from longhouse.agents.template import Availability, Template
 from longhouse.agents.tool import Tool
 from longhouse.journal.events import Fault, Recorded, Returned
+from longhouse.journal.refusals import REFUSED, UNMADE
 from longhouse.journal.roles import tools_of
 from longhouse.journal.session import Session, Turn
 from longhouse.journal.transcript import Use
@@ -25,17 +26,6 @@ UNREADABLE: Final = 3
 """Consecutive replies that cannot be parsed after which the turn ends."""
 ASKING: Final = tools_of("asks")
 """A rule that names one of these tools applies to every tool that asks."""
-UNTIMELY: Final = frozenset({
-    "answered", "delegate_first", "no_more_calls", "no_more_questions", "no_more_searches", "not_offered",
-    "reason_first", "too_many_agents", "too_many_calls",
-})  # fmt: skip
-"""Refusal codes that are not the tool's fault: it did not run, and the same call may be allowed later."""
-UNMADE: Final = UNTIMELY | {"bad_arguments"}
-"""Codes of calls that were refused as the model wrote them."""
-REFUSED: Final = UNMADE | {
-    "cycle", "rate_limited", "too_deep", "unknown_agent", "unknown_handle", "unknown_tool",
-}  # fmt: skip
-"""Codes of calls that a model requested and that were not made."""
 
 
 def _is_meant(tool: Tool, names: Names) -> bool:

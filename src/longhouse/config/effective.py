@@ -75,18 +75,12 @@ class Configured:
 def configure(settings: Settings, *, templates: Iterable[Template] = (), tools: Iterable[str] = ()) -> Configured:
     """Loads the files that the settings name; `templates` are the built-in ones, `tools` the names of own tools."""
     files = read_files(
-        file_of(settings, "config_file"), file_of(settings, "agents_file"), templates=templates, tools=set(tools)
+        settings.file_of("config_file"), settings.file_of("agents_file"), templates=templates, tools=set(tools)
     )
     secrets = Secrets({name: BoundSecret(_key(one.value, name), one.base_url) for name, one in files.secrets.items()})
     # MCP servers from the environment's file win by name.
     servers = {one.name: one for one in (*files.servers, *read_servers(settings.mcp_config))}
     return Configured(_filled(settings, files, secrets), files, tuple(servers.values()), secrets)
-
-
-def file_of(settings: Settings, name: Literal["config_file", "agents_file", "logging_config"]) -> Path | None:
-    """The file of this setting: a file that is set must exist, the default file is read if it exists."""
-    path: Path | None = getattr(settings, name)
-    return path if path and (name in settings.model_fields_set or path.exists()) else None
 
 
 def _filled(settings: Settings, files: LoadedFiles, secrets: Secrets) -> Settings:

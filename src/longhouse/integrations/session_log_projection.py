@@ -147,7 +147,7 @@ class SessionLog(Projector):
 
     async def _is_answer(self, row: ProjectionRow, event: events.Returned) -> bool:
         """Whether this event is a person's answer to a question."""
-        if event.by != "user":
+        if event.by in ("", "agent", events.BY_MEMORY):
             return False
         session = await journals.load(self._db, row.id)
         uses = (use for entry in session.transcript if isinstance(entry, Step) for use in entry.uses)

@@ -214,6 +214,8 @@ class Started(_Fact, frozen=True, kw_only=True, tag="Started"):
     """Whether the session's user may decide on calls by a message in the chat."""
     collect: tuple[Collected, ...] | None = None
     """What the ledger collects of this turn; None: everything."""
+    wants_title: bool = False
+    """Whether the model is asked for the session's title once the turn has ended."""
 
 
 class Replied(_Fact, frozen=True, kw_only=True, tag="Replied"):
@@ -241,6 +243,10 @@ class Replied(_Fact, frozen=True, kw_only=True, tag="Replied"):
     """Ids of the items from other conversations that the request showed."""
     digest: str = ""
     """The digest of the request as sent, to compare with a reproduced request."""
+    attempts: int = 0
+    """Model calls that failed before this reply came."""
+    troubled_at: datetime | None = None
+    """When the first of them failed."""
 
 
 class Called(_Fact, frozen=True, kw_only=True, tag="Called"):
@@ -316,10 +322,12 @@ class Condensed(_Fact, frozen=True, kw_only=True, tag="Condensed"):
 
 
 class Spent(_Fact, frozen=True, kw_only=True, tag="Spent"):
-    """A model reply was discarded but its tokens are charged; the step is retried."""
+    """Tokens of a model call that is no step: of a reply that was discarded, whose step is retried, or of a title."""
 
     usage: Usage
     reason: str = ""
+    title: str | None = None
+    """The title that the model gave the session; empty if it gave none, and is not asked again."""
 
 
 class Noted(_Fact, frozen=True, kw_only=True, tag="Noted"):
@@ -364,6 +372,8 @@ class Resumed(_Fact, frozen=True, kw_only=True, tag="Resumed"):
     previous: str
     unbegun: tuple[str, ...] = ()
     """Calls that certainly were not started, so no person has to be asked about their outcome."""
+    seen_at: datetime | None = None
+    """The last heartbeat of the previous worker, where it is known."""
 
     @property
     def is_loss(self) -> bool:

@@ -7,23 +7,21 @@ from typing import Any, Final, assert_never
 from msgspec.structs import asdict, replace
 
 from longhouse.errors import UnknownShape
-from longhouse.journal import events, remembered
+from longhouse.journal import events, open_calls, remembered
 from longhouse.journal.events import Event, Output, Recorded
 from longhouse.journal.json_text import value_of
 from longhouse.journal.session import (
     AGENT_FAILED,
     Artifact,
     Ended,
-    Open,
     Session,
     Turn,
     Waiting,
-    calls_to_run,
     is_thought,
 )
 from longhouse.journal.transcript import ImportedMessages, PromptEntry, Step, Summary, Use
 
-FOLD_VERSION: Final = 14
+FOLD_VERSION: Final = 15
 """Stored with every snapshot; raise it when `fold` computes something else, and old snapshots are ignored."""
 
 
@@ -88,9 +86,7 @@ class _Builder:
 
     @property
     def _is_waiting(self) -> bool:
-        if self.turn is None or self.turn.ended or not self.open:
-            return False
-        return not any(call.is_due for call in self.open.values())
+        return self.turn is not None and not self.turn.ended and open_calls.are_waiting(self.open)
 
     def _apply(self, event: Event, seq: int, at: datetime) -> None:  # noqa: PLR0912 - one case for each kind of event
         match event:
@@ -107,17 +103,20 @@ class _Builder:
             case events.Returned():
                 self._return(event, at)
             case events.Decided():
-                self._decide(event, at)
+                self._decide(event, seq, at)
             case events.Condensed():
                 self._condense(event)
             case events.Spent():
                 self.turn = self.turn and _charged(self.turn, event.usage)
+                if event.title is not None:
+                    self.base = replace(self.base, title=event.title)
             case events.Noted():
                 self._note(event, seq)
             case events.Stored():
                 self.base = replace(self.base, files=(*self.base.files, Artifact(seq=seq, at=at, file=event)))
             case events.Resumed():
-                self._resume(event)
+                self.lost += event.is_loss
+                open_calls.apply(self.open, event, seq, at)
             case events.Finished():
                 self._end(self._turn_at(seq), "COMPLETED", answer=event.answer)
             case events.Failed():
@@ -218,7 +217,7 @@ class _Builder:
             effect=event.effect,
         )
         self.transcript[-1] = replace(step, uses=(*step.uses, use))
-        self.open[event.call] = Open(**asdict(event), seq=seq, at=at)
+        open_calls.apply(self.open, event, seq, at)
 
     def _return(self, event: events.Returned, at: datetime) -> None:
         call = self.open.pop(event.call)
@@ -290,9 +289,8 @@ class _Builder:
             kept = [*(entry for entry in present if isinstance(entry, PromptEntry | Step)), *kept]
         self.transcript = [Summary(seq=event.upto, text=event.summary), *kept]
 
-    def _decide(self, event: events.Decided, at: datetime) -> None:
-        call = self.open.get(event.call)
-        if call is None:
+    def _decide(self, event: events.Decided, seq: int, at: datetime) -> None:
+        if event.call not in self.open:
             return
         if self.turn and event.decision != "unknown":
             # Decided outside the chat: what follows is not sent to the chat, and its client keeps the old fingerprint.
@@ -301,23 +299,7 @@ class _Builder:
                 self.turn = replace(self.turn, last_chat_message_at=at, resumed_outside_chat_at=None)
             elif self.turn.resting_since:
                 self.turn = replace(self.turn, resumed_outside_chat_at=at)
-        match event.decision:
-            case "did_not_happen":
-                call = replace(call, uncertain=False, doubt="", deadline=None)
-            case "approve":
-                call = replace(call, approve_by=None)
-            case "unknown":
-                call = replace(call, uncertain=True, doubt=event.comment)
-        self.open[event.call] = call
-
-    def _resume(self, event: events.Resumed) -> None:
-        """Calls that a lost worker may have started and that must not run twice become uncertain: a person decides."""
-        self.lost += event.is_loss
-        for call in calls_to_run(self.open.values()):  # the others were not running
-            is_doubtful = call.effect == "once" and call.call not in event.unbegun
-            self.open[call.call] = replace(
-                call, lost=call.lost + event.is_loss, uncertain=call.uncertain or is_doubtful
-            )
+        open_calls.apply(self.open, event, seq, at)
 
     def _end(self, turn: Turn, ended: Ended, answer: str | None = None, **why: str) -> None:
         self.lost = 0

@@ -67,15 +67,15 @@ def happened(tool: str, doubt: str) -> str:
     return f"Did {tool} happen? It is not known: {doubt}." if doubt else f"Did {tool} happen?"
 
 
-def decision_text(waiting: Sequence[Undecided], session_id: str) -> str:
-    """The waiting calls, one line each, and how to decide."""
-    route = f"POST /v1/sessions/{session_id}/approval"
+def decision_text(waiting: Sequence[Undecided], session_id: str, address: str = "") -> str:
+    """The waiting calls, one line each, and how to decide: at the address, or else at the route."""
+    place = address or f"POST /v1/sessions/{session_id}/approval"
     lines = [one.words for one in waiting]
     if not any(one.may_be_decided_in_chat for one in waiting):
-        return "\n".join([*lines, f"Decide at {route}."])
+        return "\n".join([*lines, f"Decide at {place}."])
     if len(waiting) > 1:
-        return "\n".join([*lines, *_choices(waiting), f"Or decide at {route}."])
-    return "\n".join([*lines, f"Answer {_answers(waiting[0])}, or decide at {route}."])
+        return "\n".join([*lines, *_choices(waiting), f"Or decide at {place}."])
+    return "\n".join([*lines, f"Answer {_answers(waiting[0])}, or decide at {place}."])
 
 
 def _choices(waiting: Sequence[Undecided]) -> list[str]:

@@ -222,6 +222,8 @@ class Session(events.Opened, frozen=True, kw_only=True, tag="Session"):
     files: tuple[Artifact, ...] = ()
     lost: int = 0
     """Workers lost with this session since its last progress."""
+    title: str | None = None
+    """The title that the model gave it; None: the model was not asked, empty: it gave none."""
 
     @property
     def running_turn(self) -> Turn | None:
@@ -289,6 +291,14 @@ class Session(events.Opened, frozen=True, kw_only=True, tag="Session"):
         if self.is_running:
             return not self.open or bool(self.due_calls)
         return bool(self.queue)
+
+    @property
+    def lacks_title(self) -> bool:
+        """Whether a worker is to ask the model for a title: the turn has its answer, and nothing else is to do."""
+        turn = self.turn
+        if turn is None or self.title is not None or self.queue or self.lost >= MOST_LOST:
+            return False
+        return turn.wants_title and turn.ended == "COMPLETED"
 
     @property
     def stage(self) -> Literal["plan", "research", "synthesize"]:

@@ -1,5 +1,6 @@
 """The demo model, used when no model is configured: it follows a short script for any task and says so."""
 
+import re
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
@@ -39,6 +40,8 @@ def scene(body: Body) -> Say:
         return _analytic(body.messages)
     if "You answer questions from documents" in system:
         return _reader(system, body.messages)
+    if "You write letters for the user" in system:
+        return _secretary(body.messages)
     return _researcher(body)
 
 
@@ -105,6 +108,20 @@ def _reader(system: str, messages: Sequence[Message]) -> Say:
         return call("read_page_range", reg_id=DOCUMENT, start_page=best.page, end_page=best.page)
     says = f"{best.source} says: {best.content}" if best else f"The document {DOCUMENT} says nothing about it."
     answer = f"I am the demo model of Longhouse and follow a script. You asked: {asked!r}. {says}\n\n{HOW_TO}"
+    return call("finalanswertool", answer=answer, status="completed")
+
+
+def _secretary(messages: Sequence[Message]) -> Say:
+    """Writes one letter, which needs approval, and tells what became of it."""
+    turn = _this_turn(messages)
+    asked = next((text_of(message.content) for message in turn if isinstance(message, User)), "")
+    results = [message.content for message in turn if isinstance(message, ToolResult)]
+    if not results:
+        named = re.search(r"\bto (\w+)", asked)
+        return call("lettertool", to=named[1] if named else "you", subject="From the demo model", text=asked)
+    told = results[-1].rstrip(".")
+    begin = "I am the demo model of Longhouse and follow a script. I wrote a letter, and was told"
+    answer = f"{begin}: {told}. {HOW_TO}"
     return call("finalanswertool", answer=answer, status="completed")
 
 

@@ -59,16 +59,19 @@ def report(findings: Sequence[ProbeFinding]) -> str:
     marks = {True: "yes", False: "no", None: "unknown"}
     width = max(len(finding.ability) for finding in findings)
     lines = [f"{finding.ability:<{width}}  {marks[finding.holds]}: {finding.why}" for finding in findings]
+    return "\n".join([*lines, "", *advice(findings)])
+
+
+def advice(findings: Sequence[ProbeFinding]) -> list[str]:
+    """What to set, in sentences."""
     lacking = [finding.ability for finding in findings if finding.holds is False]
     unknown = [finding.ability for finding in findings if finding.holds is None]
-    lines.append("")
+    sentences = []
     if lacking:
-        lines.append(f"In the template's llm_policy.can, set to false: {', '.join(lacking)}.")
+        sentences.append(f"In the template's llm_policy.can, set to false: {', '.join(lacking)}.")
     if unknown:
-        lines.append(f"Not judged, probe again later: {', '.join(unknown)}.")
-    if not lacking and not unknown:
-        lines.append("The defaults of llm_policy.can fit this endpoint; there is nothing to set.")
-    return "\n".join(lines)
+        sentences.append(f"Not judged, probe again later: {', '.join(unknown)}.")
+    return sentences or ["The defaults of llm_policy.can fit this endpoint; there is nothing to set."]
 
 
 Judge = Callable[[_Reply], tuple[bool, str]]

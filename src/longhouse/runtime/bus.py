@@ -24,12 +24,12 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """A piece of a reply that is still streaming; dropped once the reply is recorded."""
+    """A piece of a reply that is still streaming, dropped once the reply is recorded; or why it is tried again."""
 
     after: int
     """The journal head at which the step was decided."""
     fence: int
-    kind: Literal["content", "reasoning"]
+    kind: Literal["content", "reasoning", "retry"]
     offset: int
     text: str
 

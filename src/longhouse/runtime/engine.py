@@ -2,8 +2,8 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, get_args
@@ -16,12 +16,13 @@ from longhouse.agents import rules, window
 from longhouse.agents.delegation import capped_by_caller, narrowed
 from longhouse.agents.template import Template
 from longhouse.agents.tool import Tool
-from longhouse.errors import AlreadyReturned, Deposed, Postponed, ProviderError
+from longhouse.errors import AlreadyReturned, Deposed, Postponed, ProviderError, SetupError
 from longhouse.journal import events
 from longhouse.journal.events import Fault
 from longhouse.journal.session import MOST_LOST, Open, Session, Turn
 from longhouse.memory.session_memory import SessionMemory
-from longhouse.runtime.bus import Bus
+from longhouse.runtime import titles
+from longhouse.runtime.bus import Bus, Fragment, Subscription
 from longhouse.runtime.condense import condensed
 from longhouse.runtime.delegation import DelegationPlanner, PriorOf
 from longhouse.runtime.inbox import Inbox
@@ -74,6 +75,8 @@ class Engine:
     external: ExternalNotes | None = None
     """Finds what was told to an agent from outside before its session began."""
     stopping: bool = False
+    last_beats: dict[str, datetime] = field(default_factory=dict)
+    """Other worker -> its last heartbeat that was seen."""
     _on_trial: Run | None = None
     _known_fences: dict[str, int] = field(default_factory=dict)
     """Session -> fence of our last run that knew the previous lease holder: only for such a run we know every call."""
@@ -140,8 +143,10 @@ class Engine:
             else:
                 # Our name is there from a claim that failed: the worker before it is not known.
                 previous = leases.UNKNOWN_HOLDER
+        seen_at = self.last_beats.get(previous)
+        resumed = events.Resumed(worker=self.worker, previous=previous, unbegun=unbegun, seen_at=seen_at)
         try:
-            await self.recorder.record(run, [events.Resumed(worker=self.worker, previous=previous, unbegun=unbegun)])
+            await self.recorder.record(run, [resumed])
         except AlreadyReturned:
             # The outcome of a call was reported in the meantime.
             run.session = await journals.catch_up(self.db, run.session)
@@ -153,6 +158,8 @@ class Engine:
         if not session.can_move:
             if late := _unapproved(session, clock.now()):
                 await self.tool_runner.record_outcomes(run, late)
+            elif session.lacks_title:
+                await self._give_title(run)
             else:
                 await self._rest(run)
             return
@@ -170,6 +177,42 @@ class Engine:
                 await self._start(run, instance)
             while (turn := run.session.running_turn) and run.session.can_move and not run.rested and not self.stopping:
                 await self._step(run, turn, instance)
+
+    async def _give_title(self, run: Run) -> None:
+        """Asks the model for the session's title; a prompt that comes meanwhile does not wait for it."""
+        session, turn = run.session, run.session.turn
+        assert turn is not None
+        template = await self.catalog.templates.find(session.agent, turn.version)
+        spent = titles.NONE
+        if template is not None:
+            with suppress(SetupError):  # a model that is not set up any more gives no title
+                async with self.pool.acquired(template, session.id) as instance:
+                    spent = await self._unless_prompted(run, titles.titled(turn, template, instance.model))
+        if spent is not titles.NONE or not run.session.can_move:
+            await self.recorder.record(run, [spent])
+
+    async def _unless_prompted(self, run: Run, asking: Coroutine[Any, Any, events.Spent]) -> events.Spent:
+        """The title; none if the session gets a prompt first."""
+        with self.bus.subscribed(run.session.id) as news:
+            news.seen = run.session.head
+            title, prompt = asyncio.create_task(asking), asyncio.create_task(self._prompted(run, news))
+            try:
+                await asyncio.wait((title, prompt), return_when=asyncio.FIRST_COMPLETED)
+                if title.done():
+                    return title.result()
+                prompt.result()  # raises what went wrong
+                return titles.NONE
+            finally:
+                title.cancel()
+                prompt.cancel()
+                await asyncio.gather(title, prompt, return_exceptions=True)
+
+    async def _prompted(self, run: Run, news: Subscription) -> None:
+        """Waits until the session has a prompt in its queue."""
+        while not run.session.queue:
+            await news.take()
+            run.session = await journals.catch_up(self.db, run.session)
+            news.seen = run.session.head
 
     async def _template(self, session: Session) -> Template | None:
         """The template of the running or next turn: the requested version, the pinned one, or the active one."""
@@ -216,6 +259,7 @@ class Engine:
             cleaned=_cleaned(run.session, template),
             approve_in_chat=template.execution_policy.approve_in_chat,
             collect=self._collected(template),
+            wants_title=template.title == "model" and run.session.side == "root" and run.session.title is None,
         )
         is_first = run.session.turn is None
         notes = await self.external(run.session) if self.external and is_first else ()
@@ -282,7 +326,7 @@ class Engine:
         except ProviderError as error:
             await self._retry_later(run, turn, error)
             return
-        await self.recorder.record(run, new)
+        await self.recorder.record(run, [_after_retries(run, event) for event in new])
         _log_left_out(session, offered, chosen.selection)
 
     async def _retry_later(self, run: Run, turn: Turn, error: ProviderError) -> None:
@@ -303,6 +347,9 @@ class Engine:
             return
         message = "the model call failed and is retried later"
         log.info("model_call_retry", message=message, attempt=run.attempts + 1, **about)
+        why = f"{error.public_message}; tried again in {max(1, round(pause))} s"
+        for watched in {run.session.id, turn.prompted.root} - {""}:
+            self.bus.publish(watched, Fragment(run.session.head, run.lease.fence, "retry", 0, why))
         attempts, troubled_at = run.attempts, run.troubled_at
         if spent:
             await self.recorder.record(run, spent)
@@ -373,6 +420,13 @@ def _cleaned(session: Session, template: Template) -> tuple[events.Cleanable, ..
     if not session.memory.is_empty:
         return parts
     return tuple(part for part in parts if part not in {"query_context", "working_memory"})
+
+
+def _after_retries(run: Run, event: events.Event) -> events.Event:
+    """The reply says which failed calls came before it: the session's row forgets them."""
+    if run.attempts and isinstance(event, events.Replied):
+        return replace(event, attempts=run.attempts, troubled_at=run.troubled_at)
+    return event
 
 
 def _unapproved(session: Session, now: datetime) -> list[events.Returned]:

@@ -54,11 +54,12 @@ class Inbox:
         text: str,
         *,
         user: str | None = None,
+        by: str = "user",
         chain: str = "",
         accepted: Accepted | None = None,
     ) -> Delivered:
         """Answers a question of this session; AlreadyReturned if another answer was first."""
-        returned = Returned(call=call, outcome=Output(content=text), by="user", chain=chain, user=user)
+        returned = Returned(call=call, outcome=Output(content=text), by=by, chain=chain, user=user)
         return await self._settle(session, [returned], accepted)
 
     async def decide(
@@ -68,12 +69,12 @@ class Inbox:
         in_chat = decided.via == "chat"
         return await self._settle(session, with_outcome(decided, result), accepted, head=session.head, is_shown=in_chat)
 
-    async def cancel(self, session: Session) -> Session:
+    async def cancel(self, session: Session, *, by: str = "user") -> Session:
         """Cancels the running turn, or the next queued one; in a session at rest, its sub-agents that still run."""
         # Prompts that arrived after the cancellation was requested are not cancelled.
         trace = _next_trace(session)
         for one in [trace] if trace else await tree.left_at_work(self.db, session):
-            stopped = await cancels.cancel(self.db, session, one)
+            stopped = await cancels.cancel(self.db, session, one, by=by)
             for ended, fence in stopped.fences.items():
                 self.bus.stop(ended, fence)
             for reached, head in stopped.appended:

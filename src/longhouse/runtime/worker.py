@@ -4,7 +4,7 @@ import asyncio
 import os
 import socket
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -31,6 +31,8 @@ FORGET_EVERY: Final = 600.0
 """Seconds between two deletions of idempotency records that are too old for a retry."""
 POLL_EVERY: Final = 0.25
 """Seconds between two checks of other workers' locks. Free at both and no heartbeat in between: the worker is dead."""
+MOST_BEATS: Final = 1_000
+"""Other workers whose last heartbeat is kept."""
 QUIET_FOR: Final = 10.0
 """Seconds that running steps have at shutdown to reach their next record."""
 
@@ -160,6 +162,7 @@ class Worker:
         """Removes dead workers: lock free at two checks and no heartbeat between, or none for a whole lease."""
         await asyncio.sleep(POLL_EVERY)
         suspects = await leases.suspects(self._db, self.id, self._options.lease)
+        self._note_beats(suspects)
         dead = [suspect for suspect in suspects if self._is_dead(suspect)]
         self._suspected = {suspect.worker: suspect for suspect in suspects if suspect.unlocked}
         for suspect in dead:
@@ -167,6 +170,14 @@ class Worker:
             await leases.delete_dead_worker(self._db, suspect)
         if dead:
             await self._find_runnable()
+
+    def _note_beats(self, suspects: Sequence[Suspect]) -> None:
+        """Keeps when the others were last seen, also those that another worker has removed since."""
+        beats = self._engine.last_beats
+        for suspect in suspects:
+            beats[suspect.worker] = suspect.beat_at
+        while len(beats) > max(MOST_BEATS, len(suspects)):
+            del beats[next(iter(beats))]
 
     def _is_dead(self, suspect: Suspect) -> bool:
         if suspect.silent:

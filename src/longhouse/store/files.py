@@ -13,6 +13,14 @@ PUT: Final = """
 """
 CONTENT: Final = "SELECT content FROM files WHERE digest = :digest"
 GET: Final = "SELECT digest, media_type, content FROM files WHERE digest = ANY(:digests)"
+SHOWN: Final = """
+    SELECT f.media_type, f.content FROM files f WHERE f.digest = :digest AND EXISTS (
+        SELECT FROM journal j LEFT JOIN files long ON long.digest = j.body_digest
+        WHERE j.session_id = :session AND j.kind = 'Prompted'
+          AND (position('longhouse-file:' || f.digest IN j.body::text) > 0
+               OR position(convert_to('longhouse-file:' || f.digest, 'UTF8') IN long.content) > 0)
+    )
+"""
 
 # With `session`, deletes only if that session has been erased.
 UNUSED: Final = """
@@ -45,6 +53,12 @@ async def put(db: Executor, content: bytes, media_type: str) -> str:
 async def content(db: Database, digest: str) -> bytes | None:
     found: bytes | None = await db.value(CONTENT, digest=digest)
     return found
+
+
+async def shown(db: Database, session: str, digest: str) -> tuple[str, bytes] | None:
+    """Media type and content of an image that was sent to this session."""
+    row = await db.row(SHOWN, session=session, digest=digest)
+    return (row["media_type"], row["content"]) if row else None
 
 
 async def drop_unused(db: Executor, digests: Sequence[str], *, session: str | None = None) -> None:

@@ -3,7 +3,7 @@
 import hashlib
 import secrets
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal
@@ -17,7 +17,9 @@ PREFIX: Final = "lh_"
 """Makes a key recognisable wherever it appears, for example to secret scanners."""
 RANDOM_BYTES: Final = 32
 
-COLUMNS: Final = "id, name, owner, role, rate_limit, max_concurrent, sessions_per_hour, created_at, revoked_at"
+COLUMNS: Final = """
+    id, name, owner, role, rate_limit, max_concurrent, sessions_per_hour, created_at, revoked_at, last_used_at
+"""
 
 # A retry with the same id finds its own row.
 CREATE: Final = f"""
@@ -30,6 +32,15 @@ CREATE: Final = f"""
 FIND: Final = f"SELECT {COLUMNS} FROM api_keys WHERE digest = :digest AND revoked_at IS NULL"
 
 REVOKE: Final = "UPDATE api_keys SET revoked_at = COALESCE(revoked_at, now()) WHERE id = :id RETURNING id"
+
+# The digest changes: what was bound to the old secret, browsers too, is not valid any more.
+ROTATE: Final = f"UPDATE api_keys SET digest = :digest WHERE id = :id AND revoked_at IS NULL RETURNING {COLUMNS}"
+
+USED: Final = """
+    UPDATE api_keys k SET last_used_at = used.at
+    FROM unnest(:ids::text[], :times::timestamptz[]) AS used (id, at)
+    WHERE k.id = used.id AND (k.last_used_at IS NULL OR k.last_used_at < used.at)
+"""
 
 IS_ANY_VALID: Final = "SELECT EXISTS (SELECT FROM api_keys WHERE revoked_at IS NULL)"
 
@@ -50,11 +61,17 @@ class Key:
     sessions_per_hour: int | None
     created_at: datetime
     revoked_at: datetime | None
+    last_used_at: datetime | None
+    """To about a minute; None: never, or not since this is recorded."""
 
 
 def digest_of(secret: str) -> str:
     """The stored form of a key. A key is long and random, so a plain digest cannot be reversed."""
     return hashlib.sha256(secret.encode(errors="surrogateescape")).hexdigest()
+
+
+def _new_secret() -> str:
+    return PREFIX + secrets.token_urlsafe(RANDOM_BYTES)
 
 
 async def create(
@@ -68,7 +85,7 @@ async def create(
     sessions_per_hour: int | None = None,
 ) -> tuple[Key, str]:
     """Creates a key; returns it with its secret, which cannot be shown again."""
-    secret = PREFIX + secrets.token_urlsafe(RANDOM_BYTES)
+    secret = _new_secret()
     row = await db.row(
         CREATE,
         id=f"key_{uuid.uuid4().hex}",
@@ -86,7 +103,12 @@ async def create(
 
 async def find(db: Database, secret: str) -> Key | None:
     """The key with this secret, unless it was revoked."""
-    row = await db.row(FIND, digest=digest_of(secret))
+    return await with_digest(db, digest_of(secret))
+
+
+async def with_digest(db: Database, digest: str) -> Key | None:
+    """The key with this digest, unless it was revoked."""
+    row = await db.row(FIND, digest=digest)
     return Key(*row) if row else None
 
 
@@ -101,6 +123,21 @@ async def revoke(db: Database, key_id: str) -> bool:
     if "\x00" in key_id:
         return False  # Postgres refuses NUL characters even in a look-up
     return await db.value(REVOKE, id=key_id) is not None
+
+
+async def rotate(db: Database, key_id: str) -> tuple[Key, str] | None:
+    """Gives a key a new secret, which cannot be shown again; None if there is no such key, or it was revoked."""
+    if "\x00" in key_id:
+        return None
+    secret = _new_secret()
+    row = await db.row(ROTATE, id=key_id, digest=digest_of(secret))
+    return (Key(*row), secret) if row else None
+
+
+async def record_use(db: Database, used: Mapping[str, datetime]) -> None:
+    """Records when these keys were used last."""
+    ids = sorted(used)  # two processes lock the rows in the same order
+    await db.run(USED, ids=ids, times=[used[one] for one in ids])
 
 
 async def is_any_valid(db: Database) -> bool:

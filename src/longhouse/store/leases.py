@@ -8,6 +8,7 @@ from typing import Final
 
 import asyncpg
 
+import longhouse
 from longhouse.journal.events import INTERRUPTED
 from longhouse.store.database import Database, bound
 from longhouse.store.pages import Position, page
@@ -81,7 +82,8 @@ FENCES: Final = "SELECT id, fence FROM sessions WHERE id = ANY(:sessions)"
 HEADS: Final = "SELECT id, head, state FROM sessions WHERE id = ANY(:sessions)"
 
 REGISTER_WORKER: Final = """
-    INSERT INTO workers (id, lock_key, node, pid, slots) VALUES (:worker, :lock_key, :node, :pid, :slots)
+    INSERT INTO workers (id, lock_key, node, pid, slots, version)
+    VALUES (:worker, :lock_key, :node, :pid, :slots, :version)
     ON CONFLICT (id) DO UPDATE SET beat_at = now()
 """
 BEAT: Final = "UPDATE workers SET beat_at = now() WHERE id = $1 RETURNING true"
@@ -117,7 +119,7 @@ DELETE_DEAD_WORKER: Final = "DELETE FROM workers WHERE id = :worker AND beat_at 
 # A session with a holder is always marked as due, and the index covers due sessions.
 WORKERS: Final = """
     SELECT w.id, w.node, w.pid, w.slots, w.started_at, w.beat_at, w.beat_at > now() - interval '10 seconds',
-           (SELECT count(*)::int FROM sessions s WHERE s.due AND s.holder = w.id)
+           (SELECT count(*)::int FROM sessions s WHERE s.due AND s.holder = w.id), w.version
     FROM workers w
 """
 
@@ -135,6 +137,8 @@ class WorkerRow:
     is_alive: bool
     sessions: int
     """The number of sessions that it holds now."""
+    version: str
+    """Of its program; empty: of an earlier release, which does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +239,14 @@ async def register_worker(connection: asyncpg.Connection, worker: str, *, node: 
     await connection.execute(
         *bound(
             REGISTER_WORKER,
-            {"worker": worker, "lock_key": lock_key(worker), "node": node, "pid": pid, "slots": slots},
+            {
+                "worker": worker,
+                "lock_key": lock_key(worker),
+                "node": node,
+                "pid": pid,
+                "slots": slots,
+                "version": longhouse.__version__,
+            },
         )
     )
 

@@ -57,6 +57,13 @@ COLUMNS: Final = """
 
 SESSION: Final = f"SELECT {COLUMNS} FROM sessions WHERE id = :session AND owner = :owner AND side <> 'external'"
 
+OWNER: Final = "SELECT owner FROM sessions WHERE id = :session AND side <> 'external'"
+BEGINNING: Final = """
+    SELECT id FROM sessions
+    WHERE side <> 'external' AND (starts_with(id, :start) OR starts_with(substring(id FROM '[^_]*$'), :start))
+    ORDER BY id = :start DESC, created_at DESC LIMIT 5
+"""
+
 FILTERS: Final = {
     "side": "side <> :side",
     "owner": "owner = :owner",
@@ -66,6 +73,13 @@ FILTERS: Final = {
     "parent": "parent = :parent",
     "since": "created_at >= :since",
     "until": "created_at < :until",
+    # These two see what was counted: `session_lists` counts first.
+    "q": """(strpos(lower(id), :q) > 0 OR EXISTS (
+        SELECT FROM session_counters c WHERE c.session_id = sessions.id AND strpos(c.found_by, :q) > 0
+    ))""",
+    "tool": """EXISTS (
+        SELECT FROM session_counters c WHERE c.session_id = sessions.id AND :tool = ANY(c.failed_tools)
+    )""",
 }
 
 # Starts at the fingerprint, which few rests share: a join would start at the sessions of the agent, and read them all.
@@ -112,6 +126,20 @@ async def session(db: Database, session_id: str, owner: str) -> SessionRow | Non
         return None  # Postgres refuses NUL characters even in a look-up
     row = await db.row(SESSION, session=session_id, owner=owner)
     return SessionRow(*row) if row else None
+
+
+async def owner_of(db: Database, session_id: str) -> str | None:
+    """The owner of a session; None if there is no such session."""
+    found: str | None = await db.value(OWNER, session=session_id) if "\x00" not in session_id else None
+    return found
+
+
+async def beginning_with(db: Database, start: str) -> list[str]:
+    """The session with this id, or the newest few whose id begins so, or the part of it behind the agent's name."""
+    if not start.isprintable():
+        return []  # Postgres refuses some of them even in a look-up, and no id has them
+    found = [str(row["id"]) for row in await db.rows(BEGINNING, start=start)]
+    return [start] if start in found else found
 
 
 async def sessions(

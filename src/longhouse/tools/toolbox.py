@@ -5,6 +5,7 @@ import hashlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final
 
@@ -61,6 +62,18 @@ class Result:
     """The result is a remembered one: the tool did not run."""
 
 
+@dataclass(frozen=True, slots=True)
+class ToolSource:
+    """A server whose tools this process can run, as it is now."""
+
+    name: str
+    trouble: str
+    """Why its tools cannot be called; empty while they can."""
+    tools: frozenset[str]
+    last_words: tuple[tuple[datetime, str], ...]
+    """The last lines that it wrote, the newest last."""
+
+
 Begin = Callable[[], Fault | None]
 """Called right before an effect that must not happen twice; returns why it must not begin, or None."""
 
@@ -92,6 +105,8 @@ class Toolbox:
         self.catalog = catalog
         self._binder = binder
         self._execution = CallExecutor()
+        self.sources: dict[str, Callable[[], ToolSource]] = {}
+        """The servers that tools come from, by name."""
 
     @property
     def left_behind(self) -> int:

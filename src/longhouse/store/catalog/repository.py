@@ -136,7 +136,7 @@ LIST: Final = NAMED.format(
 ONE: Final = NAMED.format(condition="name = :name")
 
 NAMES: Final = """
-    SELECT name FROM catalog_names
+    SELECT name, active FROM catalog_names
     WHERE kind = :kind AND active IS NOT NULL AND (:owner::text IS NULL OR owner IS NULL OR owner = :owner)
     ORDER BY name LIMIT :limit
 """
@@ -246,6 +246,11 @@ class VersionRepository(Generic[T]):
     async def names(self, *, owner: str | None = None, limit: int = 1000) -> list[str]:
         """Names with an active version that this owner may see; None as owner sees all."""
         return [row["name"] for row in await self.db.rows(NAMES, kind=self.kind, owner=owner, limit=limit)]
+
+    async def active_ones(self, *, owner: str | None = None, limit: int = 1000) -> list[T]:
+        """The same, each in its active version."""
+        rows = await self.db.rows(NAMES, kind=self.kind, owner=owner, limit=limit)
+        return await self.several({row["name"]: row["active"] for row in rows})
 
     async def page(self, *, after: str | None, limit: int, inactive: bool = True) -> list[CatalogEntry]:
         """A page of names in order; with `inactive`, also those without an active version."""

@@ -37,7 +37,7 @@ class CancelResult:
     """The new fences of the sessions whose turn has ended: leases with a smaller fence are lost."""
 
 
-async def cancel(db: Database, top: Session, trace: str) -> CancelResult:
+async def cancel(db: Database, top: Session, trace: str, *, by: str = "user") -> CancelResult:
     """Cancels a trace in a session and in the sub-agents that work on it; those at work on other traces continue.
 
     Long journals are folded before any lock is taken. Once all rows are locked no head moves, and only the events
@@ -59,7 +59,7 @@ async def cancel(db: Database, top: Session, trace: str) -> CancelResult:
         appended: list[tuple[str, int]] = []
         fences: dict[str, int] = {}
         caught_up = [await _caught_up(tx, folded, one, heads[one]) for one in ids]
-        after = {one.id: await _end(tx, one, trace, appended, fences) for one in caught_up}
+        after = {one.id: await _end(tx, one, trace, appended, fences, by=by) for one in caught_up}
         # The calls of ended sessions have faults already and wait for nothing. Sessions that continue may wait for a
         # dropped delegation, and get its outcome.
         await tx.run(NO_LONGER, parents=list(fences))
@@ -78,7 +78,7 @@ async def _caught_up(tx: Transaction, folded: Mapping[str, Session], session_id:
 
 
 async def _end(
-    tx: Transaction, session: Session, trace: str, appended: list[tuple[str, int]], fences: dict[str, int]
+    tx: Transaction, session: Session, trace: str, appended: list[tuple[str, int]], fences: dict[str, int], *, by: str
 ) -> Session:
     """Cancels a trace in one session: each open call gets a fault, so that every call has an outcome."""
     is_at_work = session.turn is not None and session.is_running and session.turn.trace == trace
@@ -86,7 +86,7 @@ async def _end(
         return session
     open_calls = session.open if is_at_work else {}
     new: list[Event] = [events.Returned(call=call, outcome=CANCELLED) for call in open_calls]
-    new.append(events.Cancelled(trace=trace, by="user"))
+    new.append(events.Cancelled(trace=trace, by=by))
     after = extended(session, new, clock.now())
     if after.is_running:
         # It works on another trace: the holder keeps its lease, and a running step is not restarted.

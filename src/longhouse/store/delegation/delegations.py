@@ -208,7 +208,7 @@ async def append(
     append_id: uuid.UUID | None = None,
 ) -> Appended:
     """Appends as the lease holder; the same statement releases the lease if nothing is left to do."""
-    rest = None if after.can_move else Rest(head=before.head, wake_at=after.wake_at)
+    rest = None if after.can_move or after.lacks_title else Rest(head=before.head, wake_at=after.wake_at)
     return await journals.append(
         db,
         after,

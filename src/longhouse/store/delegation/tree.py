@@ -110,7 +110,7 @@ ANSWERED: Final = """
         WHERE (s.id = :session OR (s.owner = :owner AND s.conversation_id = :conversation AND s.side = 'sub'))
           AND j.call_id = :call AND (:agent::text IS NULL OR :agent IN (s.agent, s.agent || ':' || s.label))
           AND ((j.kind = 'Decided' AND j.body->>'decision' <> 'unknown')
-               OR (j.kind = 'Returned' AND (j.body->>'by' = 'user' OR j.body_digest IS NOT NULL)))
+               OR (j.kind = 'Returned' AND (j.body->>'by' NOT IN ('agent', 'memory') OR j.body_digest IS NOT NULL)))
     )
 """
 # The task that the call `handle` has started in an earlier turn; streams have shown it up to the end of the last turn

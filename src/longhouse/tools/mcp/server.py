@@ -3,9 +3,11 @@
 import asyncio
 import hashlib
 import logging
+from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Final
 
 import mcp_types
@@ -17,6 +19,7 @@ from mcp import MCPError
 from mcp.client.subscriptions import Subscription, SubscriptionLost, listen
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from longhouse import clock
 from longhouse.journal.messages import clean
 from longhouse.redaction import Redaction
 from longhouse.tools.bindings.base import Binding
@@ -26,7 +29,7 @@ from longhouse.tools.mcp.client import Away, publish_served
 from longhouse.tools.mcp.config import McpServer
 from longhouse.tools.mcp.transport import MAX_LINE, MOST_BYTES, TOO_MUCH, HttpTransport, StdioTransport
 from longhouse.tools.outcomes import CallError, NotBegun
-from longhouse.tools.toolbox import Toolbox
+from longhouse.tools.toolbox import Toolbox, ToolSource
 
 log = structlog.get_logger()
 
@@ -35,6 +38,8 @@ CONNECT_WITHIN: Final = 45.0
 FIRST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 60.0
 MAX_TOOLS: Final = 1_000
+KEPT_LINES: Final = 30
+"""The last lines of a server that operators can read."""
 KEY: Final = "longhouse/idempotency-key"
 LIBRARIES: Final = ("fastmcp", "mcp", "httpx2", "httpcore2")
 
@@ -93,6 +98,12 @@ class ServerSession:
         """The first attempt, which start-up waits for."""
         self.trouble = "it has not answered yet"
         """Why the server cannot be called; empty while it is connected."""
+        self._last_words: deque[tuple[datetime, str]] = deque(maxlen=KEPT_LINES)
+        toolbox.sources[server.name] = self.source
+
+    def source(self) -> ToolSource:
+        """The server as it is now, for operators."""
+        return ToolSource(self.name, self.trouble, frozenset(self._names), tuple(self._last_words))
 
     async def keep(self) -> None:
         pause = FIRST_PAUSE
@@ -259,6 +270,7 @@ class ServerSession:
 
     def _note(self, line: str) -> None:
         if line := clean(self._server.secrets.hide(line)).strip()[:MAX_LINE]:
+            self._last_words.append((clock.now(), line))
             log.info("mcp_server_output", message="a line from an MCP server", server=self.name, line=line)
 
     def _words(self, error: BaseException) -> str:

@@ -1,0 +1,45 @@
+"""The calls of a session that have not returned yet, as its events change them."""
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from msgspec.structs import asdict, replace
+
+from longhouse.journal.events import Called, Decided, Event, Resumed, Returned
+from longhouse.journal.session import Open, calls_to_run
+
+
+def apply(calls: dict[str, Open], event: Event, seq: int, at: datetime) -> None:
+    """Applies an event to the open calls; events that concern none of them change nothing."""
+    match event:
+        case Called():
+            calls[event.call] = Open(**asdict(event), seq=seq, at=at)
+        case Returned():
+            calls.pop(event.call, None)
+        case Decided() if call := calls.get(event.call):
+            calls[event.call] = _decided(call, event)
+        case Resumed():
+            _resume(calls, event)
+
+
+def are_waiting(calls: Mapping[str, Open]) -> bool:
+    """Whether there are open calls, and none of them can run without a person or an agent."""
+    return bool(calls) and not any(call.is_due for call in calls.values())
+
+
+def _decided(call: Open, event: Decided) -> Open:
+    match event.decision:
+        case "did_not_happen":
+            return replace(call, uncertain=False, doubt="", deadline=None)
+        case "approve":
+            return replace(call, approve_by=None)
+        case "unknown":
+            return replace(call, uncertain=True, doubt=event.comment)
+    return call
+
+
+def _resume(calls: dict[str, Open], event: Resumed) -> None:
+    """Calls that a lost worker may have started and that must not run twice become uncertain: a person decides."""
+    for call in calls_to_run(calls.values()):  # the others were not running
+        is_doubtful = call.effect == "once" and call.call not in event.unbegun
+        calls[call.call] = replace(call, lost=call.lost + event.is_loss, uncertain=call.uncertain or is_doubtful)

@@ -1,0 +1,160 @@
+"""Open questions over many sessions: clarifications, approvals and unknown outcomes, read without folding a journal."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final, Literal
+
+from longhouse.store.database import Database
+
+Kind = Literal["clarification", "approval", "unknown_outcome"]
+SHOWN: Final = 20_000
+"""Characters of a call's arguments, and of a question; the session holds all of them."""
+NEVER: Final = datetime(9999, 12, 31, tzinfo=UTC)
+"""The place in the order of a question without a deadline."""
+
+FILTERS: Final = {"owner": "owner = :owner", "agent": "agent = :agent", "ids": "id = ANY(:ids)"}
+
+# Two sets, each with an index of its own: those that rest, and those whose other calls still run.
+ASKING: Final = """
+    SELECT * FROM sessions WHERE state IN ('WAITING_FOR_CLARIFICATION', 'WAITING_FOR_APPROVAL') {also}
+    UNION ALL SELECT * FROM sessions WHERE due AND state = 'RESEARCHING' {also}
+"""
+# The open calls of a session follow its last reply: a model is asked again only when all calls have returned. A call
+# that waits in a session that cannot move, and that needs no approval any more, has lost its worker.
+OPEN: Final = """
+    WITH asking AS ({asking}), open_calls AS (
+        SELECT s.id AS session_id, s.owner, s.conversation_id, s.agent, s.label, s.trace_id, c.seq, c.call_id,
+               c.at AS opened_at, c.tool, c.question, c.arguments, c.arguments_size,
+               CASE WHEN d.decision = 'unknown' THEN d.comment ELSE '' END AS doubt,
+               CASE WHEN c.call_kind = 'ask' THEN 'clarification'
+                    WHEN d.decision = 'unknown' THEN 'unknown_outcome'
+                    WHEN c.approve_by IS NOT NULL AND d.decision IS NULL THEN 'approval'
+                    WHEN s.state <> 'RESEARCHING' THEN 'unknown_outcome' END AS kind,
+               CASE WHEN d.decision IS NULL THEN c.approve_by END AS deadline
+        FROM asking s
+        CROSS JOIN LATERAL (
+            SELECT seq FROM journal WHERE session_id = s.id AND kind = 'Replied' ORDER BY seq DESC LIMIT 1
+        ) last_reply
+        CROSS JOIN LATERAL (
+            SELECT e.seq, e.call_id, e.at, e.body ->> 'tool' AS tool,
+                   left(COALESCE(e.body ->> 'question', ''), :shown) AS question,
+                   left(e.body ->> 'arguments', :shown) AS arguments,
+                   length(e.body ->> 'arguments') AS arguments_size,
+                   COALESCE(e.body ->> 'call_kind', 'tool') AS call_kind,
+                   (e.body ->> 'approve_by')::timestamptz AS approve_by
+            FROM journal_events e
+            WHERE e.session_id = s.id AND e.seq > last_reply.seq AND e.kind = 'Called' OFFSET 0
+        ) c
+        LEFT JOIN LATERAL (
+            SELECT e.body ->> 'decision' AS decision, COALESCE(e.body ->> 'comment', '') AS comment
+            FROM journal_events e
+            WHERE e.session_id = s.id AND e.seq > c.seq AND e.kind = 'Decided' AND e.call_id = c.call_id
+            ORDER BY e.seq DESC LIMIT 1
+        ) d ON true
+        WHERE c.call_kind <> 'agent' AND NOT EXISTS (
+            SELECT FROM journal r WHERE r.session_id = s.id AND r.call_id = c.call_id AND r.kind = 'Returned'
+        )
+    ), page AS (
+        SELECT *, COALESCE(deadline, :never) AS due_by FROM open_calls
+        WHERE kind IS NOT NULL AND (deadline IS NULL OR deadline > :now) {which}
+        ORDER BY due_by, opened_at, session_id, seq LIMIT :limit
+    )
+    SELECT COALESCE(root.id, p.session_id) AS root, p.session_id, p.agent, p.label, p.owner, root."user",
+           p.conversation_id, left(root.task, 1000) AS task, p.kind, p.call_id, p.tool, p.question, p.arguments,
+           p.arguments_size > :shown AS is_cut, p.doubt, p.deadline, p.opened_at, p.seq
+    FROM page p
+    LEFT JOIN LATERAL (
+        WITH RECURSIVE callers (id, depth) AS (
+            SELECT p.session_id, 0
+            UNION
+            SELECT d.parent, c.depth + 1 FROM callers c JOIN delegations d ON d.child = c.id
+            WHERE d.trace = p.trace_id AND c.depth < 33
+        )
+        SELECT s.id, s."user", s.task FROM callers c JOIN sessions s ON s.id = c.id
+        ORDER BY s.side <> 'root', c.depth LIMIT 1
+    ) root ON true
+    ORDER BY p.due_by, p.opened_at, p.session_id, p.seq
+"""
+AFTER: Final = """
+    AND (COALESCE(deadline, :never), opened_at, session_id, seq) > (:after_due, :after_at, :after_id, :after_seq)
+"""
+# Any append to one of these sessions changes it, and so does one that joins or leaves them.
+MARKS: Final = """
+    SELECT owner, bit_xor(hashtextextended(id, head)) AS mark FROM ({asking}) asking GROUP BY owner
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Which questions a list shows; None: all of them."""
+
+    owner: str | None = None
+    agent: str | None = None
+    kind: Kind | None = None
+    limit: int = 50
+    ids: tuple[str, ...] | None = None
+    """Of these sessions only."""
+
+    @property
+    def conditions(self) -> dict[str, object]:
+        values = {"owner": self.owner, "agent": self.agent, "ids": None if self.ids is None else list(self.ids)}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class OpenQuestion:
+    """A call that waits for a person, and the root session of the one that made it."""
+
+    root: str
+    session_id: str
+    agent: str
+    label: str
+    owner: str
+    user: str | None
+    conversation_id: str
+    task: str | None
+    """What the root session is doing."""
+    kind: Kind
+    call_id: str
+    tool: str
+    question: str
+    arguments: str
+    is_cut: bool
+    """The arguments are longer than shown."""
+    doubt: str
+    deadline: datetime | None
+    opened_at: datetime
+    seq: int
+
+    @property
+    def position(self) -> "Position":
+        return (self.deadline or NEVER, self.opened_at, self.session_id, self.seq)
+
+
+Position = tuple[datetime, datetime, str, int]
+"""The place of a question in the order: its deadline, when it was asked, and where."""
+
+
+async def open_questions(
+    db: Database, asked: Asked, now: datetime, after: Position | None = None
+) -> list[OpenQuestion]:
+    """The earliest deadline first, then the oldest; those after `after` only."""
+    which, values = "", {**asked.conditions, "shown": SHOWN, "never": NEVER, "now": now, "limit": asked.limit}
+    if asked.kind:
+        which, values["kind"] = "AND kind = :kind", asked.kind
+    if after:
+        which += f" {AFTER}"
+        values |= dict(zip(("after_due", "after_at", "after_id", "after_seq"), after, strict=True))
+    rows = await db.rows(OPEN.format(asking=_asking(asked.conditions), which=which), **values)
+    return [OpenQuestion(*row) for row in rows]
+
+
+async def marks(db: Database) -> dict[str, int]:
+    """Owner -> a checksum that changes with every append to a session of that owner that may ask."""
+    return {row["owner"]: row["mark"] for row in await db.rows(MARKS.format(asking=_asking({})))}
+
+
+def _asking(conditions: Mapping[str, object]) -> str:
+    """Only the conditions in use: with `OR` for the others, the plan would use no index."""
+    return ASKING.format(also="".join(f" AND {FILTERS[name]}" for name in conditions))

@@ -1,0 +1,174 @@
+"""Counts what happened in a window of time, from the journals: turns, model calls and tool calls, with durations.
+
+Durations are counted in buckets: a percentile is read from their counts, and counts of several slices can be added.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final, Literal
+
+from longhouse.journal.refusals import ENDED, REFUSED
+from longhouse.store.database import Database
+
+SLICE: Final = timedelta(minutes=15)
+"""What is counted is kept by slices of this length."""
+SHORTEST, LONGEST, BUCKETS = 0.001, 1_000_000.0, 217
+"""Durations in seconds, and how many buckets lie between: each is a tenth longer than the one before."""
+WITHIN: Final = "SET LOCAL statement_timeout = '30s'"
+
+Kind = Literal["call", "turn", "reply", "asked"]
+
+_BUCKET: Final = f"""
+    width_bucket(ln(greatest(extract(epoch FROM {{}})::float8, {SHORTEST})), ln({SHORTEST}), ln({LONGEST}), {BUCKETS})
+"""
+_SLICE: Final = "date_bin('15 minutes', e.at, '2000-01-01Z')"
+
+# Looked for from the end of a session back: the call is a few events before its result.
+CALLS: Final = f"""
+    SELECT {_SLICE}, s.owner, c.body ->> 'tool',
+           CASE WHEN e.body -> 'outcome' ->> 'type' = 'Fault' AND e.body -> 'outcome' ->> 'code' <> ALL(:not_failed)
+                THEN 'failed' ELSE 'ok' END,
+           CASE WHEN c.body ->> 'question' IS NULL THEN {_BUCKET.format("e.at - COALESCE(d.at, c.at)")} END,
+           count(*), 0
+    FROM journal e JOIN sessions s ON s.id = e.session_id
+    CROSS JOIN LATERAL (
+        SELECT seq, at, body FROM journal
+        WHERE session_id = e.session_id AND seq < e.seq AND kind = 'Called' AND call_id = e.call_id
+        ORDER BY seq DESC LIMIT 1
+    ) c
+    CROSS JOIN LATERAL (
+        SELECT max(at) AS at FROM journal
+        WHERE session_id = e.session_id AND seq > c.seq AND seq < e.seq AND kind = 'Decided' AND call_id = e.call_id
+    ) d
+    WHERE e.at >= :since AND e.at < :until AND e.kind = 'Returned'
+    GROUP BY 1, 2, 3, 4, 5
+"""
+TURNS: Final = f"""
+    SELECT {_SLICE}, s.owner, s.agent, e.kind, {_BUCKET.format("e.at - b.at")}, count(*), 0
+    FROM journal e JOIN sessions s ON s.id = e.session_id
+    CROSS JOIN LATERAL (
+        SELECT at FROM journal
+        WHERE session_id = e.session_id AND seq < e.seq AND kind = 'Started' AND trace_id = e.trace_id
+        ORDER BY seq DESC LIMIT 1
+    ) b
+    WHERE e.at >= :since AND e.at < :until AND e.kind IN ('Finished', 'Failed', 'Cancelled')
+    GROUP BY 1, 2, 3, 4, 5
+"""
+# The time of a reply is counted from the event before it, with which the model's work began. A discarded reply names no
+# model: it is that of the reply which took its place.
+REPLIES: Final = f"""
+    SELECT {_SLICE}, s.owner, s.agent, COALESCE(e.body ->> 'model', r.model, ''),
+           CASE WHEN e.kind = 'Replied' AND e.body ->> 'attempts' IS NULL THEN {_BUCKET.format("e.at - b.at")} END,
+           count(*) FILTER (WHERE e.kind = 'Replied'),
+           sum(COALESCE((e.body -> 'usage' ->> 'total_tokens')::bigint, 0))::bigint,
+           (sum(COALESCE((e.body ->> 'attempts')::int, 0)) + count(*) FILTER (WHERE e.kind = 'Spent'))::int
+    FROM journal e JOIN sessions s ON s.id = e.session_id
+    LEFT JOIN journal b ON b.session_id = e.session_id AND b.seq = e.seq - 1
+    LEFT JOIN LATERAL (
+        SELECT body ->> 'model' AS model FROM journal
+        WHERE session_id = e.session_id AND seq > e.seq AND kind = 'Replied' AND e.kind = 'Spent' ORDER BY seq LIMIT 1
+    ) r ON true
+    WHERE e.at >= :since AND e.at < :until AND e.kind IN ('Replied', 'Spent', 'Condensed')
+    GROUP BY 1, 2, 3, 4, 5
+"""
+ASKED: Final = f"""
+    SELECT {_SLICE}, s.owner, s.agent, '', NULL, count(*), 0
+    FROM journal e JOIN sessions s ON s.id = e.session_id
+    WHERE e.at >= :since AND e.at < :until AND e.kind = 'Called'
+      AND (e.body ->> 'question' IS NOT NULL OR e.body ->> 'approve_by' IS NOT NULL)
+    GROUP BY 1, 2, 3
+"""
+
+MODEL_ERRORS: Final = """
+    SELECT e.at, e.body ->> 'reason' AS reason, COALESCE(m.model, '') AS model
+    FROM journal e LEFT JOIN LATERAL (
+        SELECT body ->> 'model' AS model FROM journal
+        WHERE session_id = e.session_id AND seq < e.seq AND kind = 'Replied' ORDER BY seq DESC LIMIT 1
+    ) m ON true
+    WHERE e.at >= :since AND e.kind = 'Failed' AND e.body ->> 'code' = 'provider_error'
+    ORDER BY e.at DESC LIMIT 1000
+"""
+STATES: Final = "SELECT state, count(*)::int FROM sessions WHERE side <> 'external' GROUP BY state"
+WAITING: Final = """
+    SELECT extract(epoch FROM now() - min(s.updated_at))::float8 AS oldest, count(*)::int AS number FROM sessions s
+    WHERE s.due AND (s.holder IS NULL OR NOT EXISTS (SELECT FROM workers w WHERE w.id = s.holder))
+"""
+TROUBLED: Final = """
+    SELECT count(*)::int AS number, extract(epoch FROM now() - min(troubled_at))::float8 AS seconds FROM sessions
+    WHERE wake_at IS NOT NULL AND troubled_at IS NOT NULL
+"""
+# Sessions of either side are mirrored; what was added from outside is not.
+MIRROR_LAG: Final = """
+    SELECT extract(epoch FROM now() - min(s.updated_at))::float8
+    FROM sessions s LEFT JOIN projection_cursors c ON c.projection = 'redis' AND c.session_id = s.id
+    WHERE s.side <> 'external' AND (c.head IS NULL OR s.head > c.head)
+"""
+SIZE: Final = """
+    SELECT pg_database_size(current_database()) AS bytes,
+           (SELECT count(*)::int FROM pg_stat_activity WHERE datname = current_database()) AS connections,
+           pg_database_size(current_database()) - (
+               SELECT bytes FROM database_sizes
+               WHERE at BETWEEN now() - interval '27 hours' AND now() - interval '23 hours' ORDER BY at DESC LIMIT 1
+           ) AS growth
+"""
+SAMPLE_SIZE: Final = """
+    WITH old AS (DELETE FROM database_sizes WHERE at < now() - interval '8 days')
+    INSERT INTO database_sizes (at, bytes) VALUES (date_trunc('hour', now()), pg_database_size(current_database()))
+    ON CONFLICT DO NOTHING
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """How often something of one kind happened within a slice, in one bucket of durations."""
+
+    kind: Kind
+    slice: datetime
+    owner: str
+    name: str
+    """The tool of a call; the agent of everything else."""
+    what: str
+    """`ok` or `failed` of a call, the last event of a turn, the model of a reply."""
+    bucket: int | None
+    """None: the duration says nothing, as that of a question to a person."""
+    times: int
+    tokens: int = 0
+    retries: int = 0
+
+
+async def counted(db: Database, since: datetime, until: datetime) -> list[Counted]:
+    """Everything that happened from `since` on and before `until`."""
+    not_failed = sorted(REFUSED | ENDED)
+    found: list[Counted] = []
+    statements: tuple[tuple[Kind, str, dict[str, Any]], ...] = (
+        ("call", CALLS, {"not_failed": not_failed}),
+        ("turn", TURNS, {}),
+        ("reply", REPLIES, {}),
+        ("asked", ASKED, {}),
+    )
+    for kind, sql, more in statements:
+        found += [Counted(kind, *row) for row in await db.tuned(WITHIN, sql, since=since, until=until, **more)]
+    return found
+
+
+def slice_of(moment: datetime) -> datetime:
+    """The beginning of the slice that a moment lies in, as Postgres counts it."""
+    return moment - timedelta(seconds=moment.timestamp() % SLICE.total_seconds())
+
+
+def percentile(rows: Iterable[Counted], share: float) -> float | None:
+    """The duration that this share of what was counted did not exceed, to about a twentieth; None without any."""
+    buckets = Counter[int]()
+    for row in rows:
+        if row.bucket is not None:
+            buckets[row.bucket] += row.times
+    left = share * buckets.total()
+    for bucket in sorted(buckets):
+        left -= buckets[bucket]
+        if left <= 0:
+            step = math.log(LONGEST / SHORTEST) / BUCKETS
+            return round(SHORTEST * math.exp((max(bucket, 1) - 0.5) * step), 4)
+    return None
