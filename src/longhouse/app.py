@@ -11,6 +11,7 @@ from typing import Final
 import structlog
 from starlette.types import ASGIApp
 
+from longhouse import background
 from longhouse.agents.builtin import BUILT_IN
 from longhouse.agents.naming import AGENT_PREFIX
 from longhouse.agents.strategies.base import AgentRegistry
@@ -19,9 +20,11 @@ from longhouse.agents.strategies.structured import SGRAgent
 from longhouse.agents.strategies.tool_calling import ToolCallingAgent
 from longhouse.agents.template import Template
 from longhouse.api import server
+from longhouse.api.admin.models import ConfiguredModel
 from longhouse.api.auth import LOCAL, Authenticator
 from longhouse.api.metrics import Metrics
 from longhouse.api.rate_limits import KeyLimits
+from longhouse.background import Step
 from longhouse.catalog.sources import publish_classes, publish_templates
 from longhouse.catalog.validation import CatalogValidator
 from longhouse.config.effective import Configured, configure
@@ -55,7 +58,7 @@ from longhouse.search.indexer import Indexer
 from longhouse.search.passages import PassageIndex
 from longhouse.search.selection import ToolSearchService
 from longhouse.settings import Settings
-from longhouse.store import leases, migrate
+from longhouse.store import leases, migrate, statistics
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.catalog.publish import Published
 from longhouse.store.database import Database, open_database
@@ -69,6 +72,7 @@ from longhouse.tools.builtin.clock import ClockTool
 from longhouse.tools.builtin.dialogue import ClarificationTool, FinalAnswerTool
 from longhouse.tools.builtin.documents import DOCUMENT_TOOLS
 from longhouse.tools.builtin.find_tools import FindToolsTool
+from longhouse.tools.builtin.letter import LetterTool
 from longhouse.tools.builtin.memory_files import MEMORY_TOOLS
 from longhouse.tools.builtin.planning import AdaptPlanTool, GeneratePlanTool, ReasoningTool
 from longhouse.tools.builtin.report import CreateReportTool
@@ -94,11 +98,14 @@ TOOLS: Final = (
     ExtractPageContentTool,
     CreateReportTool,
     ClockTool,
+    LetterTool,
     CollectTool,
     FindToolsTool,
     *MEMORY_TOOLS,
     *DOCUMENT_TOOLS,
 )
+SIZE_EVERY: Final = 1800.0
+"""Seconds; a record for each hour is made even if one attempt fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,13 +177,24 @@ async def open_app(
                 prior=prior,
                 memory=memory,
                 model_for=model_for,
+                model=configured_model(setup),
+                is_mirrored=settings.redis_url is not None,
             )
             app = App(
                 db=db, bus=bus, worker=worker, pool=pool, catalog=catalog, authenticator=authenticator, asgi=asgi,
                 postgres=postgres, is_demo=not settings.llm_base_url,
             )  # fmt: skip
-            async with watchdog.watching():
+            async with watchdog.watching(), background.running("database_size", sample_size(db), every=SIZE_EVERY):
                 yield app
+
+
+def sample_size(db: Database) -> Step:
+    """A step that records the size of the database, once an hour."""
+
+    async def sample() -> None:
+        await db.run(statistics.SAMPLE_SIZE)
+
+    return sample
 
 
 @asynccontextmanager
@@ -361,6 +379,13 @@ def open_authenticator(settings: Settings, db: Database) -> AbstractAsyncContext
         sessions_per_hour=settings.sessions_per_hour,
     )
     return Authenticator(db, admin_key=settings.admin_key.get_secret_value().strip(), limits=limits).running()
+
+
+def configured_model(setup: Configured) -> ConfiguredModel:
+    settings = setup.settings
+    return ConfiguredModel(
+        settings.llm_model, is_demo=not settings.llm_base_url, egress=setup.model_egress, hang=settings.llm_timeout
+    )
 
 
 def validator_of(setup: Configured, catalog: Catalog) -> CatalogValidator:

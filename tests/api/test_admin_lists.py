@@ -105,7 +105,8 @@ async def test_every_admin_route_is_described_with_examples_that_hold(serving: S
         operations = [
             (method, path, operation)
             for path, methods in paths.items()
-            if path.startswith("/admin/")
+            # What is below a session is that of /v1 once more, described as it is there.
+            if path.startswith("/admin/") and not path.startswith("/admin/sessions/{session_id}")
             for method, operation in methods.items()
         ]
         assert len(operations) > 25

@@ -100,6 +100,28 @@ async def test_the_log_tells_what_became_of_documents_and_no_word_of_them(servin
     assert not any(word in repr(logs) for word in ("Замок", "Ключ", "Правила", "红色", "padlock"))
 
 
+async def test_pages_are_read_as_agents_read_them(serving: Serving) -> None:
+    async with keyed(serving) as house:
+        ann, bob = await client_of(house, "ann"), await client_of(house, "bob")
+        text = "".join(f"## {nth} Rule\n\n{'Wear a hat. ' * 200}\n\n" for nth in range(1, 6))
+        _, made = await uploaded(ann, text)
+        pages = f"{PATH}/rules/pages"
+        first = await ann.got(pages)
+        assert (first["start_page"], first["end_page"], first["total_pages"]) == (1, 1, made["pages"])
+        assert "Wear a hat." in first["pages"][0]["content"]
+        some = await ann.got(f"{pages}?start=2&end=999")
+        assert [one["page"] for one in some["pages"]] == list(range(2, some["end_page"] + 1))
+        for query, param in (
+            ("?start=999", "start"),
+            ("?start=3&end=2", "start"),
+            ("?start=0", "start"),
+            ("?end=x", "end"),
+        ):
+            status, error = await ann.refused("GET", f"{pages}{query}")
+            assert (status, error["param"]) == (400, param), query
+        assert (await bob.refused("GET", pages))[0] == 404
+
+
 async def test_shared_documents_are_the_admins(serving: Serving) -> None:
     """And what one owner added is found by no agent of another."""
     found: list[str] = []

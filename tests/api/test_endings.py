@@ -198,7 +198,7 @@ async def test_a_postgres_that_goes_away_ends_streams_with_an_error(serving: Ser
         )
         session_id = where.session.id
         visit = InflightRequest(asyncio.current_task())
-        telling = follow_turn(visit, db, house.app.bus, where)
+        telling = follow_turn({INFLIGHT: visit, "headers": []}, db, house.app.bus, where)
         response = (
             stream.ChatStream(Completion(telling).chunks())
             if is_chat

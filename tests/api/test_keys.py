@@ -1,6 +1,7 @@
 """Keys as resources: made, listed, revoked; what they may use; and the command line that makes the first one."""
 
 import re
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from server_helpers import Serving, content, launched_words
 
 SHOWN = {
     "id", "name", "owner", "role", "rate_limit", "max_concurrent", "sessions_per_hour", "created_at", "revoked_at",
+    "last_used_at",
 }  # fmt: skip
 NEW = {"name": "the website", "owner": "shop", "role": "user"}
 
@@ -35,11 +37,51 @@ async def test_a_key_is_shown_once_and_kept_as_a_digest(serving: Serving) -> Non
         client = Client(house, made["key"])
         assert content(await client.say("hi")) == "Which city?"
         page = await admin.got("/admin/keys")
-        assert page == {"object": "list", "data": [{k: made[k] for k in SHOWN}], "has_more": False, "next": None}
+        [row] = page.pop("data")
+        assert page == {"object": "list", "has_more": False, "next": None}
+        assert {k: row[k] for k in SHOWN - {"last_used_at"}} == {k: made[k] for k in SHOWN - {"last_used_at"}}
+        assert set(row) == SHOWN | {"limits", "used"}
         rows = str(await house.db.rows("SELECT k::text FROM api_keys k"))
         assert made["id"] in rows
         assert made["key"] not in rows
         assert made["key"].removeprefix("lh_") not in rows
+
+
+async def test_a_key_tells_its_limits_what_it_used_and_when(serving: Serving) -> None:
+    async with keyed(serving, ask, max_concurrent=9) as house:
+        admin, shop = admin_of(house), await client_of(house, "shop", rate_limit=7)
+        await client_of(house, "depot")
+        depot, before = (await admin.got("/admin/keys"))["data"]
+        assert (depot["last_used_at"], before["last_used_at"]) == (None, None)
+        assert before["limits"] == {"rate_limit": 7, "max_concurrent": 9, "sessions_per_hour": 1000}
+        await shop.say("hi")
+        _, row = (await admin.got("/admin/keys"))["data"]
+        assert row["used"] == {"rate_limit": 1, "max_concurrent": 0, "sessions_per_hour": 1}
+        assert row["last_used_at"] > before["created_at"]
+        # No request writes it: what was used is written together, now and then, and never set back.
+        in_table = "SELECT last_used_at FROM api_keys WHERE id = :id"
+        assert await house.db.value(in_table, id=shop.id) is None
+        await house.app.authenticator.record_use()
+        written = await house.db.value(in_table, id=shop.id)
+        await keys.record_use(house.db, {shop.id: written - timedelta(hours=1), "admin": written})
+        assert await house.db.value(in_table, id=shop.id) == written
+        assert (await admin.got("/admin/keys"))["data"][1]["last_used_at"] == row["last_used_at"]
+
+
+async def test_a_rotated_key_is_the_same_key_with_another_secret(serving: Serving) -> None:
+    async with keyed(serving, ask) as house:
+        admin, shop = admin_of(house), await client_of(house, "shop", rate_limit=7)
+        async with admin.ask("POST", f"/admin/keys/{shop.id}/rotate") as response:
+            rotated = await response.json()
+            assert (response.status, response.headers["cache-control"]) == (200, "no-store")
+        assert (rotated["id"], rotated["owner"], rotated["rate_limit"]) == (shop.id, "shop", 7)
+        assert rotated["key"] != shop.key
+        assert await shop.status("GET", "/v1/sessions") == 401
+        assert await Client(house, rotated["key"]).status("GET", "/v1/sessions") == 200
+        assert await Client(house, rotated["key"]).status("POST", f"/admin/keys/{shop.id}/rotate") == 403
+        assert await admin.status("DELETE", f"/admin/keys/{shop.id}") == 204
+        for missing in (shop.id, "key_0", "%00"):
+            assert await admin.status("POST", f"/admin/keys/{missing}/rotate") == 404
 
 
 async def test_two_keys_are_never_alike(db: Database) -> None:

@@ -23,9 +23,14 @@ PATIENCE: Final = 20.0
 """Seconds that an answer may take to begin."""
 REFUSED: Final = {
     "GET /v1/sessions/{session_id}/artifacts/{artifact_id}",
+    "GET /v1/sessions/{session_id}/images/{digest}",
+    "GET /admin/sessions/{session_id}/images/{digest}",
     "POST /v1/sessions/{session_id}/approval",
+    "POST /admin/models/probe",
+    "GET /admin/sessions/{session_id}/artifacts/{artifact_id}",
+    "POST /admin/sessions/{session_id}/approval",
 }
-"""Operations that nothing here can succeed with: no file was made, and nothing waits for approval."""
+"""Operations that nothing here can succeed with: no file was made, nothing waits for approval, no endpoint is there."""
 
 
 @dataclass
@@ -42,6 +47,8 @@ class Caller:
         """The same request about things that exist; one that should fit is made to succeed, with the example body."""
         path = case.operation.path
         named = {**self.known, "name": EXAMPLES["template" if "templates" in path else "tool"]["name"]}
+        if path.startswith("/admin/"):
+            named["session_id"] = self.known["admin_session_id"]
         case.path_parameters.update({key: named[key] for key in named.keys() & case.path_parameters.keys()})
         if case.meta and case.meta.generation.mode is GenerationMode.POSITIVE:
             case.headers.clear()
@@ -118,15 +125,15 @@ def in_order(schema: Any) -> Iterator[Any]:
 async def prepared(house: House) -> dict[str, str]:
     """Sessions that ask, a tool and a template in two versions, a key, a memory file: what a path can name."""
     admin = admin_of(house)
-    session, other = [(await admin.say(words))["model"] for words in ("hi", "hello")]
+    session, other, theirs = [(await admin.say(words))["model"] for words in ("hi", "hello", "good day")]
     for kind, change in (("tool", {"timeout": 1.0}), ("template", {"follow": "pinned"})):
         for body in (EXAMPLES[kind], {**EXAMPLES[kind], **change}):
             assert await admin.status("POST", f"/admin/{kind}s", body) == 201
     key = (await client_of(house, "ann")).id
     assert await admin.status("PUT", "/v1/memory/files/notes.md", {"content": "x"}) == 201
     # An agent may ask only so often in one turn: each way to answer has a session of its own.
-    named = {"session_id": session, "agent_id": other, "model": session, "key_id": key, "reg_id": "rules"}
-    return {**named, "version": "1", "step": "1", "path": "notes.md"}
+    named = {"session_id": session, "admin_session_id": theirs, "agent_id": other, "model": session, "key_id": key}
+    return {**named, "reg_id": "rules", "version": "1", "step": "1", "path": "notes.md"}
 
 
 async def test_no_request_makes_us_fail(serving: Serving) -> None:

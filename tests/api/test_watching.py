@@ -32,31 +32,48 @@ from longhouse.tools.toolbox import Toolbox
 from pages import ROOT
 from server_helpers import House, Serving
 
+BELOW_SESSIONS = {
+    "": {"get", "delete"},
+    "/timeline": {"get"},
+    "/export": {"get"},
+    "/steps": {"get"},
+    "/messages": {"get"},
+    "/events": {"get"},
+    "/questions": {"get"},
+    "/clarification": {"post"},
+    "/memory": {"get"},
+    "/steps/{step}/request": {"get"},
+    "/log": {"get"},
+    "/artifacts": {"get"},
+    "/artifacts/{artifact_id}": {"get"},
+    "/images/{digest}": {"get"},
+    "/sources": {"get"},
+    "/approval": {"post"},
+    "/cancel": {"post"},
+}
 ROUTES = {
+    **{
+        f"{root}/sessions/{{session_id}}{path}": methods
+        for root in ("/v1", "/admin")
+        for path, methods in BELOW_SESSIONS.items()
+    },
+    "/v1/questions": {"get"},
+    "/admin/questions": {"get"},
     "/v1/chat/completions": {"post"},
     "/v1/models": {"get"},
     "/v1/models/{model}": {"get"},
     "/v1/sessions": {"get"},
-    "/v1/sessions/{session_id}": {"get", "delete"},
-    "/v1/sessions/{session_id}/messages": {"get"},
-    "/v1/sessions/{session_id}/events": {"get"},
-    "/v1/sessions/{session_id}/clarification": {"post"},
-    "/v1/sessions/{session_id}/memory": {"get"},
+    "/v1/sessions/facets": {"get"},
     "/v1/conversations/{conversation_id}/interactions": {"get", "post", "delete"},
     "/v1/conversations/{conversation_id}/interactions/compress": {"post"},
     "/v1/conversations/{conversation_id}/interactions/memory": {"get"},
     "/v1/conversations/{conversation_id}/interactions/prune": {"post"},
-    "/v1/sessions/{session_id}/steps/{step}/request": {"get"},
-    "/v1/sessions/{session_id}/log": {"get"},
-    "/v1/sessions/{session_id}/artifacts": {"get"},
-    "/v1/sessions/{session_id}/artifacts/{artifact_id}": {"get"},
-    "/v1/sessions/{session_id}/sources": {"get"},
-    "/v1/sessions/{session_id}/approval": {"post"},
-    "/v1/sessions/{session_id}/cancel": {"post"},
     "/v1/memory/files": {"get"},
     "/v1/memory/files/{path}": {"get", "put", "delete"},
     "/v1/documents": {"get", "post"},
     "/v1/documents/{reg_id}": {"get", "delete"},
+    "/v1/documents/{reg_id}/pages": {"get"},
+    "/v1/statistics": {"get"},
     "/agents": {"get"},
     "/agents/{agent_id}/state": {"get"},
     "/agents/{agent_id}/provide_clarification": {"post"},
@@ -65,10 +82,16 @@ ROUTES = {
     "/metrics": {"get"},
     "/admin/keys": {"get", "post"},
     "/admin/keys/{key_id}": {"delete"},
+    "/admin/keys/{key_id}/rotate": {"post"},
+    "/admin/statistics": {"get"},
+    "/admin/operations": {"get"},
+    "/admin/mcp": {"get"},
     "/admin/sessions": {"get"},
+    "/admin/sessions/facets": {"get"},
     "/admin/instances": {"get"},
     "/admin/workers": {"get"},
     "/admin/directory/search": {"post"},
+    "/admin/models/probe": {"post"},
     **{
         f"/admin/{kind}{path}": methods
         for kind in ("tools", "templates")
@@ -84,6 +107,7 @@ ROUTES = {
         }.items()
     },
     "/admin/tools/search": {"post"},
+    "/admin/tools/{name}/try": {"post"},
     "/admin/tools/{name}/security_policy": {"get", "put", "patch", "delete"},
 }
 
@@ -330,7 +354,7 @@ async def test_every_answer_carries_an_id_of_its_own(serving: Serving) -> None:
 
 async def test_an_unknown_route_or_method_is_refused_in_the_envelope(serving: Serving) -> None:
     async with serving() as house:
-        for path in ("/", "/v1", "/v1/chat", "/admin", "/v1/responses", "/redoc", "/v1/sessions/"):
+        for path in ("/v1", "/v1/chat", "/admin", "/v1/responses", "/redoc", "/v1/sessions/"):
             async with house.http.get(path) as response:
                 found = await refusal(response)
                 assert (found.status, found.error["code"]) == (404, "not_found"), path

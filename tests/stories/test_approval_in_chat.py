@@ -37,7 +37,8 @@ from server_helpers import AGENT, House, Serving, assistant, chat, content, sse,
 
 WAITS = 'transfertool (1-action-0) needs your approval before it begins. Its arguments: `{"to":"Bob"}`'
 HOW = "Answer yes or no (да, нет; 是, 否), or decide at POST /v1/sessions/"
-KEPT = "Your message is kept, and reaches the agent once this is decided:"
+NEXT = "Still waiting for a decision. Your message is next, once this is decided:"
+KEPT = "Still waiting for a decision. Your message is kept, and reaches the agent once this is decided:"
 
 
 class EchoTool(BaseTool):
@@ -76,6 +77,12 @@ async def decisions(house: House, session_id: str) -> list[tuple[str, str, str]]
     return [(one.decision, one.by, one.via) for one in journal if isinstance(one, events.Decided)]
 
 
+def kept(house: House, first: str, session_id: str) -> str:
+    """What a message is answered with while it waits: what was asked first, and where a person decides."""
+    page = first.replace(f"POST /v1/sessions/{session_id}/approval", f"{house.url}/s/{session_id}")
+    return f"{KEPT}\n\n{page}"
+
+
 class Client:
     """A client that knows no ids, and sends all of the conversation each time."""
 
@@ -105,7 +112,7 @@ async def test_what_is_said_meanwhile_is_answered_at_once_and_reaches_the_agent_
         client = Client(house)
         first = await client.say("Pay Bob")
         assert first == f"{WAITS}\n{HOW}{client.session}/approval."
-        assert await client.say("Is Bob honest?") == f"{KEPT}\n\n{first}"
+        assert await client.say("Is Bob honest?") == kept(house, first, client.session)
         shown = await house.session(client.session)
         assert (shown["state"], shown["queued"]) == ("WAITING_FOR_APPROVAL", 0)
         assert TransferTool.sent == []
@@ -114,7 +121,7 @@ async def test_what_is_said_meanwhile_is_answered_at_once_and_reaches_the_agent_
         async with asyncio.timeout(10), house.http.post("/v1/chat/completions", json=body) as response:
             chunks = [event.json async for event in sse(response) if event.data != "[DONE]"]
         heard = "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks)
-        assert heard == f"{KEPT}\n\n{first}"
+        assert heard == kept(house, first, client.session)
         assert (chunks[-1]["choices"][0]["finish_reason"], chunks[-1]["x_agent"]["status"]) == ("stop", "waiting")
         assert chunks[-1]["x_agent"]["call_id"] == "1-action-0"
         client.messages += [user("Hello?"), assistant(heard)]
@@ -166,7 +173,7 @@ async def test_where_the_template_does_not_allow_it_a_yes_is_a_message_like_othe
         client = Client(house)
         first = await client.say("Pay Bob")
         assert first == f"{WAITS}\nDecide at POST /v1/sessions/{client.session}/approval."
-        assert await client.say("yes") == f"{KEPT}\n\n{first}"
+        assert await client.say("yes") == kept(house, first, client.session)
         assert await decisions(house, client.session) == []
         assert await decide(house, client.session, "approve") == 202
         await house.until(client.session, "COMPLETED")
@@ -179,7 +186,7 @@ async def test_only_the_user_of_the_session_decides_in_its_chat(serving: Serving
         for other in ("bob", None):
             said = content(await house.say("yes", model=session_id, **({"user": other} if other else {})))
             assert said.startswith(KEPT)
-            assert said.endswith(f"Decide at POST /v1/sessions/{session_id}/approval.")
+            assert said.endswith(f"Decide at {house.url}/s/{session_id}.")
         assert await decisions(house, session_id) == []
         assert content(await house.say("yes", model=session_id, user="ada")) == "Done."
 
@@ -236,23 +243,29 @@ async def test_a_word_on_what_was_decided_elsewhere_does_not_decide_what_waits_b
 
 async def test_the_next_prompt_is_told_that_it_waits_behind_a_decision(serving: Serving) -> None:
     GateTool.open = asyncio.Event()
-    async with bank(serving, [call("gatetool"), TRANSFER, DONE, call("finalanswertool", answer="Noon.")]) as house:
-        first = asyncio.create_task(house.say("Pay Bob", chat_id="c"))
+    later = [call("finalanswertool", answer=words) for words in ("Noon.", "Night.")]
+    async with bank(serving, [call("gatetool"), TRANSFER, DONE, *later]) as house:
+        first = asyncio.create_task(house.say("Pay Bob", chat_id="c", user="ada"))
         async with asyncio.timeout(10):
             while not (rows := await house.db.rows("SELECT session_id FROM journal WHERE kind = 'Called'")):
                 await asyncio.sleep(0.01)
             [session_id] = [row["session_id"] for row in rows]
-            second = asyncio.create_task(house.say("What time is it?", chat_id="c"))
+            second = asyncio.create_task(house.say("What time is it?", chat_id="c", user="ada"))
             while (await house.session(session_id))["queued"] != 1:
+                await asyncio.sleep(0.01)
+            other = asyncio.create_task(house.say("And here?", chat_id="c", user="bob"))
+            while (await house.session(session_id))["queued"] != 2:
                 await asyncio.sleep(0.01)
             GateTool.open.set()
             assert WAITS.replace("1-", "2-") in content(await first)
             said = await second
-        assert content(said).startswith("Your message is next, once this is decided:\n\ntransfertool (2-action-0)")
+        assert content(said).startswith(f"{NEXT}\n\ntransfertool (2-action-0)")
         assert said["usage"]["total_tokens"] == 0
-        assert content(await house.say("yes", chat_id="c")) == "Done."
+        assert content(said).endswith(f"Answer yes or no (да, нет; 是, 否), or decide at {house.url}/s/{session_id}.")
+        assert content(await other).endswith(f"\nDecide at {house.url}/s/{session_id}."), "it is not his to decide"
+        assert content(await house.say("yes", chat_id="c", user="ada")) == "Done."
         async with asyncio.timeout(10):
-            while (await house.session(session_id))["result"] != "Noon.":
+            while (await house.session(session_id))["result"] != "Night.":
                 await asyncio.sleep(0.02)
 
 
@@ -281,7 +294,7 @@ async def test_an_approval_of_an_agent_beneath_is_decided_in_the_chat(serving: S
         client = Client(house, model="master")
         first = await client.say("Sign it.")
         assert first.startswith("cem: May signtool run? Its arguments: `{}` (cem/1-action-0)\nAnswer yes or no")
-        assert await client.say("Who is Cem?") == f"{KEPT}\n\n{first}"
+        assert await client.say("Who is Cem?") == kept(house, first, client.session)
         assert await client.say("да") == "signed"
         assert await client.say("Thanks") == "You are welcome."
         assert await decisions(house, await session_of(house.db, "cem")) == [("approve", "user", "chat")]
@@ -289,6 +302,37 @@ async def test_an_approval_of_an_agent_beneath_is_decided_in_the_chat(serving: S
         heard = [one.get("content") for request in house.model.requests for one in request["messages"]]
         assert "Who is Cem?" in heard
         assert client.session == await session_of(house.db, "master", "root")
+
+
+async def test_an_approval_beneath_is_answered_at_once_while_the_agent_above_has_other_work(serving: Serving) -> None:
+    GateTool.open = asyncio.Event()
+
+    def master(body: Body) -> Say:
+        return answer("Both done.") if tool_results(body) else calls(ask("cem", "Sign it."), call("gatetool"))
+
+    above = agent("master", tools=(*PLAIN, "gatetool"))
+    gated = {"templates": [above, *CAST[1:]], "tools": [SignTool, GateTool]}
+    async with playing(serving, {"master": master, "cem": signs}, **gated) as house:
+        first = asyncio.create_task(house.say("Sign it.", model="master", chat_id="c"))
+        assert await appears(house.db, "SELECT 1 FROM sessions WHERE state = 'WAITING_FOR_APPROVAL'")
+        session_id = await session_of(house.db, "master", "root")
+        body = {"model": session_id, "messages": [user("Well?")], "stream": True}
+        proxied = {"x-forwarded-proto": "https, http", "x-forwarded-host": "agents.example"}
+        async with asyncio.timeout(10), house.http.post("/v1/chat/completions", json=body, headers=proxied) as response:
+            chunks = [event.json async for event in sse(response) if event.data != "[DONE]"]
+        heard = "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks)
+        assert heard.startswith(f"{KEPT}\n\ncem: May signtool run?")
+        assert heard.endswith(f", or decide at https://agents.example/s/{session_id}.")
+        assert (await house.session(session_id))["state"] == "RESEARCHING", "it goes on with its own work"
+        forged = {"x-forwarded-host": "evil.example/path?", "x-forwarded-proto": "javascript"}
+        said = await chat(house, [user("And?")], model=session_id, headers=forged)
+        assert f"or decide at POST /v1/sessions/{session_id}/approval." in content(said), "no address is made of that"
+        assert not first.done()
+        yes = asyncio.create_task(house.say("是", model=session_id))
+        assert await appears(house.db, "SELECT 1 FROM sessions WHERE agent = 'cem' AND state = 'COMPLETED'")
+        GateTool.open.set()
+        assert content(await yes) == "Both done."
+        await first
 
 
 async def test_of_two_approvals_beneath_each_is_called_by_its_agent(serving: Serving) -> None:
@@ -366,7 +410,7 @@ async def test_what_was_decided_or_answered_here_is_not_taken_for_a_call_beneath
         assert content(await yes("1-action-0")).startswith("transfertool (2-action-0) needs your approval")
         assert "(cem/1-action-0)" in content(await yes("2-action-0"))
         again = await yes("1-action-0")
-        assert content(again).startswith("Your message is next, once this is decided:"), "an answer decides nothing"
+        assert content(again).startswith(NEXT), "an answer decides nothing"
         assert await signed() == 0
 
         assert "(cem/2-action-0)" in content(await yes("cem/1-action-0"))

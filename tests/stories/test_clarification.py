@@ -38,4 +38,13 @@ async def test_the_demo_model_plays_its_scene(serving: Serving) -> None:
         assert "LONGHOUSE_LLM_BASE_URL" in text
         async with house.http.get("/v1/models") as response:
             models = [model["id"] for model in (await response.json())["data"]]
-            assert models == ["auto", "analytic", "master", "reader", "sgr_agent", "sgr_tool_calling_agent", AGENT]
+            assert models == [
+                "auto",
+                "analytic",
+                "master",
+                "reader",
+                "secretary",
+                "sgr_agent",
+                "sgr_tool_calling_agent",
+                AGENT,
+            ]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from longhouse.cli.main import publish_configured
+from longhouse.cli.setting_up import publish_configured
 from longhouse.errors import SetupError
 from longhouse.models.scripted import call
 from longhouse.models.scripted_server import serve as serve_model

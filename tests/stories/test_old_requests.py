@@ -5,16 +5,14 @@ dates and no bounds of arguments: for each agent below a task, a look, a questio
 """
 
 import json
-from pathlib import Path
 from typing import Any, ClassVar
 
 from pydantic import Field
 
 from longhouse.agents.template import LLMPolicy, PromptPack, Template, ToolPolicy
 from longhouse.tools import BaseTool, ToolContext
+from old_database import OLD_JOURNALS, brought
 from server_helpers import Serving
-
-KEPT = Path(__file__).parents[1] / "golden" / "old_requests.json"
 
 
 class OldLookTool(BaseTool):
@@ -74,26 +72,12 @@ CAST = [
 ]
 
 
-def inserted(table: str, row: dict[str, Any]) -> tuple[str, dict[str, str]]:
-    """A statement for the columns that the older release had, and what it takes; a body as the text that it is."""
-    columns = ", ".join(f'"{name}"' for name in row)
-    body = str(row.get("body", "null"))
-    values = columns.replace('"body"', ":body::json")
-    given = json.dumps({**row, "body": None})
-    # The body is named in any case: Postgres wants to know what it is.
-    told = f"json_populate_record(NULL::{table}, :row), (SELECT :body::json) AS body_of_row"
-    return f"INSERT INTO {table} ({columns}) SELECT {values} FROM {told}", {"row": given, "body": body}
-
-
 async def test_what_an_older_release_has_sent_is_composed_again_exactly(serving: Serving) -> None:
-    kept = json.loads(KEPT.read_text())
+    kept = json.loads(OLD_JOURNALS.read_text())
     assert "form" not in "".join(row["body"] for row in kept["journal"] if row["kind"] == "Started")
     async with serving(templates=(), tools=TOOLS) as house:
         await house.app.catalog.templates.publish(CAST, by="somebody")
-        for table in ("sessions", "journal"):
-            for row in kept[table]:
-                sql, values = inserted(table, row)
-                await house.db.run(sql, **values)
+        await brought(house.db, kept)
         for row in kept["sessions"]:
             for step in (1, 2, 3):
                 async with house.http.get(f"/v1/sessions/{row['id']}/steps/{step}/request") as response:

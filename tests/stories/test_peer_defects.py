@@ -169,7 +169,7 @@ async def test_two_processes_compose_the_same_bytes() -> None:
     assert one == other
     code, said = one
     assert code == 0, said.decode()
-    assert said.count(b"\n") == 6, "one for each agent that comes along"
+    assert said.count(b"\n") == 7, "one for each agent that comes along"
 
 
 # Names of a schema's inside that leak into what people and models read.

@@ -1,11 +1,12 @@
-"""Authentication: API keys become callers; each route depends on one of two guards, user or admin."""
+"""Authentication: API keys and signed-in browsers become callers; each route depends on a guard, user or admin."""
 
 import asyncio
 import hmac
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
 from typing import Annotated, Final
 
 from fastapi import Depends, Request
@@ -13,12 +14,14 @@ from fastapi.openapi.models import HTTPBearer
 from fastapi.security.base import SecurityBase
 from starlette.datastructures import Headers
 
-from longhouse import background
-from longhouse.api.inflight import INFLIGHT, InflightRequests
+from longhouse import background, clock
+from longhouse.api import origins
+from longhouse.api.console import cookies
+from longhouse.api.inflight import INFLIGHT, InflightRequest, InflightRequests
 from longhouse.api.rate_limits import KeyLimits, Meter
 from longhouse.errors import CallerError
 from longhouse.journal.session import LOCAL_OWNER
-from longhouse.store import keys
+from longhouse.store import browser_sessions, keys
 from longhouse.store.database import Database
 from longhouse.store.keys import Key, Role
 
@@ -27,8 +30,10 @@ OURS: Final = re.compile(r"lh_[A-Za-z0-9_-]{43}")
 MAX_KEY: Final = 512
 CALLER: Final = "longhouse.caller"
 """The key under which the request's scope holds its caller."""
+USE_RECORDED_EVERY: Final = 60.0
+"""Seconds between two records of when keys were used last."""
 POLL_EVERY: Final = 1.0
-"""Seconds between polls for keys that another process has revoked."""
+"""Seconds between polls for keys that another process has revoked, and browsers that it has signed out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,9 @@ class Caller:
     role: Role = "user"
     meter: Meter | None = field(default=None, compare=False, repr=False)
     """None: no rate limits."""
+    key_name: str = field(default="", compare=False)
+    browser: str = field(default="", compare=False, repr=False)
+    """The digest of the token, where a signed-in browser calls."""
 
     @property
     def publisher(self) -> str:
@@ -57,12 +65,16 @@ class Caller:
 
 LOCAL: Final = Caller(owner=LOCAL_OWNER, role="admin")
 """The only caller while no keys are set."""
-ADMIN_KEY_ID: Final = "admin"
+ADMIN_KEY_ID: Final = browser_sessions.SETTINGS_KEY
 """The id of the admin key from the settings; its owner is the local owner too."""
+ADMIN_KEY_NAME: Final = "LONGHOUSE_ADMIN_KEY"
 
 
 class Authenticator:
-    """Authenticates callers by API key. While no key was ever set, every caller is the local owner."""
+    """Authenticates callers by API key, or by the cookie of a browser that was signed in with one.
+
+    While no key was ever set, every caller is the local owner.
+    """
 
     def __init__(self, db: Database, *, admin_key: str, limits: KeyLimits) -> None:
         self.db = db
@@ -70,6 +82,8 @@ class Authenticator:
         self._admin = keys.digest_of(admin_key) if admin_key else ""
         self._limits = limits
         self._meters: dict[str, Meter] = {}
+        self._used: dict[str, datetime] = {}
+        """Keys that were used since that was last recorded."""
         # Once keys are required, they stay required until the next start: revoking the last key must not open the API.
         self._requires_key = bool(admin_key)
 
@@ -84,46 +98,119 @@ class Authenticator:
         known: Caller | None = request.scope.get(CALLER)
         if known:
             return known
-        caller = LOCAL if await self.is_open() else await self._caller_of(request.headers)
+        caller = LOCAL if await self.is_open() else await self._caller_of(request)
         if caller.meter:
-            self.inflight.enter(request.scope[INFLIGHT], caller.key, caller.meter)
+            inflight: InflightRequest = request.scope[INFLIGHT]
+            inflight.browser = caller.browser
+            self.inflight.enter(inflight, caller.key, caller.meter)
+            self._used[caller.key] = clock.now()
         request.scope[CALLER] = caller
         return caller
 
+    async def sign_in(self, secret: str) -> tuple[Caller, str]:
+        """Signs a browser in with a key, or raises; returns its caller, and the token for its cookie."""
+        caller = await self._caller_with_key(secret)
+        token = await browser_sessions.create(self.db, key_id=caller.key, key_digest=keys.digest_of(secret))
+        return caller, token
+
+    async def sign_out(self, token: str) -> None:
+        """Signs a browser out and ends its requests in flight."""
+        await browser_sessions.delete(self.db, token)
+        self.inflight.sign_out(keys.digest_of(token))
+
     async def revoke(self, key_id: str) -> bool:
-        """Revokes the key and ends the requests in flight that use it."""
+        """Revokes the key and ends the requests in flight that use it, of browsers too."""
         found = await keys.revoke(self.db, key_id)
         if found:
             self.inflight.end(key_id)
         return found
 
+    async def rotate(self, key_id: str) -> tuple[Key, str] | None:
+        """Gives the key a new secret and ends the requests in flight that use the old one."""
+        rotated = await keys.rotate(self.db, key_id)
+        if rotated:
+            self.inflight.end(key_id)
+        return rotated
+
+    def limits_of(self, key: Key) -> dict[str, int]:
+        """The limits that hold for a key: its own, and those of the settings."""
+        return {name: getattr(key, name) or default for name, default in asdict(self._limits).items()}
+
+    def used_by(self, key: Key) -> dict[str, int]:
+        """What of its limits a key uses now, in this process."""
+        meter = self._meters.get(key.id)
+        return meter.used if meter else dict.fromkeys(asdict(self._limits), 0)
+
+    def last_use_of(self, key: Key) -> datetime | None:
+        return self._used.get(key.id, key.last_used_at)
+
     @asynccontextmanager
     async def running(self) -> AsyncIterator["Authenticator"]:
         await self.is_open()  # a key that exists at the start counts, even if it is revoked before the first request
         # Without this poll, requests with keys revoked elsewhere would never be ended.
-        async with background.running("revoked_keys", self.watch):
+        async with (
+            background.running("revoked_keys", self.watch),
+            background.running("used_keys", self.record_use, every=USE_RECORDED_EVERY),
+        ):
             yield self
 
+    async def record_use(self) -> None:
+        """Writes when keys were used last: once for all requests of a while, so that no request waits for it."""
+        used, self._used = self._used, {}
+        if used:
+            await keys.record_use(self.db, used)
+
     async def watch(self) -> None:
-        """Ends requests in flight whose key was revoked by another process."""
+        """Ends requests in flight whose key was revoked, or whose browser was signed out, by another process."""
         await self.inflight.not_empty.wait()
         await asyncio.sleep(POLL_EVERY)
         for key_id in await keys.revoked(self.db, self.inflight.keys):
             self.inflight.end(key_id)
+        if browsers := self.inflight.browsers:
+            for browser in await browser_sessions.ended(self.db, browsers):
+                self.inflight.sign_out(browser)
 
-    async def _caller_of(self, headers: Headers) -> Caller:
-        secret = _api_key(headers)
+    async def _caller_of(self, request: Request) -> Caller:
+        """A key in a header wins over the cookie: a program that sends one means it."""
+        secret = _api_key(request.headers)
+        if secret is not None:
+            return await self._caller_with_key(secret)
+        token = cookies.token_of(request.headers)
+        if token is None:
+            raise _invalid_key(
+                "Send an API key: 'Authorization: Bearer <key>', or 'x-api-key: <key>'. A browser signs in at /sign-in."
+            )
+        origins.refuse_foreign_cookie(request.scope)
+        return await self._caller_with_token(token)
+
+    async def _caller_with_key(self, secret: str) -> Caller:
         if self._admin and hmac.compare_digest(keys.digest_of(secret), self._admin):
-            return Caller(LOCAL_OWNER, ADMIN_KEY_ID, "admin", self._meter(ADMIN_KEY_ID))
+            return self._caller()
         found = await keys.find(self.db, secret) if OURS.fullmatch(secret) else None
         if found is None:
             raise _invalid_key("This API key is not valid.")
-        return Caller(found.owner, found.id, found.role, self._meter(found.id, found))
+        return self._caller(found)
+
+    async def _caller_with_token(self, token: str) -> Caller:
+        browser, digest = await browser_sessions.find(self.db, token), keys.digest_of(token)
+        if browser and browser.key_id == ADMIN_KEY_ID and self._admin:
+            bound = browser_sessions.bound_digest(ADMIN_KEY_ID, self._admin, token)
+            if hmac.compare_digest(browser.key_digest, bound):
+                return replace(self._caller(), browser=digest)
+        elif browser and (found := await keys.with_digest(self.db, browser.key_digest)):
+            return replace(self._caller(found), browser=digest)
+        raise _invalid_key("This browser is not signed in any more: sign in again at /sign-in.")
+
+    def _caller(self, key: Key | None = None) -> Caller:
+        """The caller with this key; None: with the admin key from the settings."""
+        if key is None:
+            meter = self._meter(ADMIN_KEY_ID)
+            return Caller(LOCAL_OWNER, ADMIN_KEY_ID, "admin", meter, key_name=ADMIN_KEY_NAME)
+        return Caller(key.owner, key.id, key.role, self._meter(key.id, key), key_name=key.name)
 
     def _meter(self, key_id: str, key: Key | None = None) -> Meter:
         if key_id not in self._meters:
-            limits = {name: getattr(key, name, None) or default for name, default in asdict(self._limits).items()}
-            self._meters[key_id] = Meter(KeyLimits(**limits))
+            self._meters[key_id] = Meter(KeyLimits(**self.limits_of(key)) if key else self._limits)
         return self._meters[key_id]
 
 
@@ -150,13 +237,13 @@ User = Annotated[Caller, Depends(user)]
 Admin = Annotated[Caller, Depends(admin)]
 
 
-def _api_key(headers: Headers) -> str:
-    """The API key of a request; two different keys are refused."""
+def _api_key(headers: Headers) -> str | None:
+    """The API key of a request; two different keys are refused. None: no header has one."""
     split = (value.partition(" ") for value in headers.getlist("authorization"))
     given = [key.strip() if scheme.lower() == "bearer" else "" for scheme, _, key in split]
     given += [value for value in headers.getlist("x-api-key") if value]
     if not given:
-        raise _invalid_key("Send an API key: 'Authorization: Bearer <key>', or 'x-api-key: <key>'.")
+        return None
     if len(set(given)) > 1 or not 0 < len(given[0]) <= MAX_KEY:
         raise _invalid_key("Send one API key: 'Authorization: Bearer <key>', or 'x-api-key: <key>'.")
     return given[0]

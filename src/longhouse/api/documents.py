@@ -1,4 +1,4 @@
-"""Document routes: upload, list, show with the table of contents, delete."""
+"""Document routes: upload, list, show with the table of contents, read pages, delete."""
 
 import re
 import tempfile
@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 import structlog
 from fastapi import Query, Request, Response
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect
@@ -76,6 +76,13 @@ class UploadQuery(Whose):
     reg_id: Omittable[str] = Field(None, max_length=64, description="Its name here; by default made of the file's name")
 
 
+class PagesQuery(wire.StrictModel):
+    start: Annotated[int, Field(ge=1), BeforeValidator(pagination.digits)] = Field(1, description="The first page")
+    end: Omittable[Annotated[int, Field(ge=1), BeforeValidator(pagination.digits)]] = Field(
+        None, description="The last page; by default the first one"
+    )
+
+
 Library = Annotated[DocumentLibrary, of_app("documents")]
 
 router = strict_router("Documents", auth.user)
@@ -120,6 +127,18 @@ async def get_document(caller: auth.User, library: Library, reg_id: str) -> Resp
     sections = await library.outline(document)
     versions = [asdict(version) for version in await documents.versions(library.db, document)]
     return wire.Json({**described(document), "toc": outline.tree(sections, DEEPEST), "versions": versions})
+
+
+@router.get("/v1/documents/{reg_id}/pages")
+async def get_pages(
+    caller: auth.User, library: Library, reg_id: str, asked: Annotated[PagesQuery, Query()]
+) -> Response:
+    """The text of some pages of a document, as agents read it."""
+    document = await _found(library, caller, reg_id)
+    try:
+        return wire.Json(await library.pages(caller.owner, document.reg_id, asked.start, asked.end or asked.start))
+    except UnknownDocument as error:
+        raise CallerError(f"There are no such pages: {error}.", param="start") from None
 
 
 @router.delete("/v1/documents/{reg_id}")

@@ -2,9 +2,10 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -27,6 +28,8 @@ class InflightRequest:
     key: str = ""
     """The API key under which the request is counted; empty if it is not."""
     meter: Meter | None = None
+    browser: str = ""
+    """The signed-in browser that sent the request (the digest of its token); empty with a key in a header."""
     is_revoked: bool = False
     session: str = ""
     """The session of the request, once it is known: the session goes on without the request."""
@@ -39,7 +42,8 @@ class InflightRequest:
     def last_error(self) -> CallerError:
         """The error for a request that is ended before its response is complete."""
         if self.is_revoked:
-            return CallerError("This API key was revoked.", status=401, code="invalid_api_key")
+            why = "This browser is not signed in any more." if self.browser else "This API key was revoked."
+            return CallerError(why, status=401, code="invalid_api_key")
         return errors.unavailable("The server is stopping.", self.session)
 
 
@@ -79,7 +83,23 @@ class InflightRequests:
 
     def end(self, key: str) -> None:
         """Ends all requests of this key, except the current one."""
-        for inflight in self.of(key):
+        self._end(self.of(key))
+
+    @property
+    def browsers(self) -> dict[str, list[InflightRequest]]:
+        """The requests of signed-in browsers, by browser."""
+        found = defaultdict(list)
+        for inflight in chain.from_iterable(self._by_key.values()):
+            if inflight.browser:
+                found[inflight.browser].append(inflight)
+        return found
+
+    def sign_out(self, browser: str) -> None:
+        """Ends all requests of this browser, except the current one."""
+        self._end(self.browsers.get(browser, ()))
+
+    def _end(self, requests: Iterable[InflightRequest]) -> None:
+        for inflight in requests:
             if inflight.task and inflight.task is not asyncio.current_task() and not inflight.is_revoked:
                 inflight.is_revoked = True
                 inflight.task.cancel()

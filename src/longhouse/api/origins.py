@@ -1,16 +1,17 @@
 """Checks of the Host and Origin headers against DNS rebinding and cross-site requests.
 
 Without keys a request is accepted because it comes from this machine. A request that a local browser sends for a page
-of another origin comes from this machine too; its headers, which no page can change, tell them apart.
+of another origin comes from this machine too; its headers, which no page can change, tell them apart. So they do where
+a browser is signed in: it adds its cookie to requests by itself.
 """
 
 import re
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
 from starlette.types import Scope
 
-from longhouse.api.auth import Authenticator
 from longhouse.errors import CallerError
 from longhouse.store.database import PASSING
 
@@ -29,33 +30,53 @@ FOREIGN: Final = (
     "A web page of another origin sent this request, which is refused while no API keys are set:"
     " set LONGHOUSE_ADMIN_KEY, and send a key."
 )
+NOT_OUR_PAGE: Final = (
+    "A signed-in browser acts for the pages of this server alone, and this request comes from elsewhere:"
+    " send an API key in its header instead."
+)
 
 
-async def origin_error(scope: Scope, authenticator: Authenticator) -> CallerError | None:
+async def origin_error(scope: Scope, is_open: Callable[[], Awaitable[bool]]) -> CallerError | None:
     """The error for a request with a bad host or a foreign origin; None: accepted. With keys, the key decides."""
-    host, is_foreign = _origin(scope)
+    host, is_foreign = host_of(scope), is_foreign_write(scope)
     if LOCAL_HOST.fullmatch(host) and not is_foreign:
         return None
     if ANY_HOST.fullmatch(host):
         with suppress(*PASSING):  # while Postgres is away, the API may be open
-            if not await authenticator.is_open():
+            if not await is_open():
                 return None
     if is_foreign and LOCAL_HOST.fullmatch(host):
         return CallerError(FOREIGN, status=403, code="foreign_origin")
     return CallerError(MISDIRECTED, status=421)
 
 
-def _origin(scope: Scope) -> tuple[str, bool]:
-    """The Host header, and whether a page of another origin sent the request to change something."""
-    hosts = [value for name, value in scope["headers"] if name == b"host"]
-    host = hosts[0].decode("latin-1") if hosts else ""
+def refuse_foreign_cookie(scope: Scope) -> None:
+    """Refuses a cookie that was not sent for a page of ours; to change something, the request must prove where it
+    comes from."""
     if scope["method"] in SAFE:
-        return host, False
-    for name, value in scope["headers"]:
-        text = value.decode("latin-1").lower()
-        # The scheme is not compared: a proxy in front of the server may terminate TLS.
-        if name == b"origin" and text.partition("://")[2] != host.lower():
-            return host, True
-        if name == b"sec-fetch-site" and text not in OURS:
-            return host, True
-    return host, False
+        # SameSite keeps the cookie from other sites, but not from other ports of this machine. A link may lead here.
+        sites, modes = _values(scope, b"sec-fetch-site"), _values(scope, b"sec-fetch-mode")
+        is_foreign = any(site not in OURS for site in sites) and modes != ["navigate"]
+    else:
+        is_proven = bool(_values(scope, b"origin")) or "same-origin" in _values(scope, b"sec-fetch-site")
+        is_foreign = is_foreign_write(scope) or not is_proven
+    if is_foreign:
+        raise CallerError(NOT_OUR_PAGE, status=403, code="foreign_origin")
+
+
+def is_foreign_write(scope: Scope) -> bool:
+    """Whether a page of another origin sent the request to change something."""
+    if scope["method"] in SAFE:
+        return False
+    host = host_of(scope).lower()
+    # The scheme is not compared: a proxy in front of the server may terminate TLS.
+    is_other_origin = any(origin.partition("://")[2] != host for origin in _values(scope, b"origin"))
+    return is_other_origin or any(site not in OURS for site in _values(scope, b"sec-fetch-site"))
+
+
+def host_of(scope: Scope) -> str:
+    return next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
+
+
+def _values(scope: Scope, header: bytes) -> list[str]:
+    return [value.decode("latin-1").lower() for name, value in scope["headers"] if name == header]

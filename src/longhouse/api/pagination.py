@@ -32,7 +32,7 @@ def digits(value: Any) -> Any:
     return value
 
 
-def _in_utc(text: Any) -> datetime:
+def in_utc(text: Any) -> datetime:
     """A timestamp that Postgres accepts: with a zone, and with a four-digit year in UTC."""
     try:
         moment = datetime.fromisoformat(str(text))
@@ -48,13 +48,13 @@ def _cursor(text: Any) -> tuple[datetime, str]:
         moment, _, row_id = base64.urlsafe_b64decode(text).decode().partition(" ")
         if "\x00" in row_id:
             raise ValueError("no id holds a NUL")
-        return _in_utc(moment), row_id
+        return in_utc(moment), row_id
     except ValueError:
         raise ValueError("It should be the `next` of an earlier page") from None
 
 
 Omittable = Annotated[T | None, _NeverNull()]
-Moment = Annotated[datetime, BeforeValidator(_in_utc), Field(json_schema_extra={"example": "2026-01-31T12:00:00Z"})]
+Moment = Annotated[datetime, BeforeValidator(in_utc), Field(json_schema_extra={"example": "2026-01-31T12:00:00Z"})]
 # A pair of timestamp and id; typed as a tuple, FastAPI would read it from two parameters of the same name.
 Cursor = Annotated[Any, BeforeValidator(_cursor), WithJsonSchema({"type": "string"})]
 YesOrNo = Literal["true", "false"]

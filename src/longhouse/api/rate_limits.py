@@ -75,6 +75,15 @@ class Meter:
             raise _too_many(f"This key may open {self._sessions.size} sessions an hour.", wait)
 
     @property
+    def used(self) -> dict[str, int]:
+        """What of each limit is used now, under the names of `KeyLimits`."""
+        return {
+            "rate_limit": self._requests.size - self._requests.left,
+            "max_concurrent": self._concurrent,
+            "sessions_per_hour": self._sessions.size - self._sessions.left,
+        }
+
+    @property
     def headers(self) -> list[tuple[bytes, bytes]]:
         """The rate limit headers that OpenAI's clients read."""
         return [

@@ -14,22 +14,29 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import longhouse
-from longhouse.api import auth, errors, interactions, memory_files, openapi, origins, wire
+from longhouse.api import auth, errors, interactions, memory_files, openapi, origins, questions, statistics, wire
 from longhouse.api import documents as document_routes
 from longhouse.api.admin import catalog as admin_catalog
-from longhouse.api.admin import keys, search, security
+from longhouse.api.admin import keys, models, operations, search, security, trying
 from longhouse.api.admin import routes as admin_routes
+from longhouse.api.admin import sessions as admin_sessions
+from longhouse.api.admin.models import ConfiguredModel
+from longhouse.api.admin.operations import Operations
 from longhouse.api.auth import Authenticator, Caller
+from longhouse.api.console import pages
+from longhouse.api.console import session as browser_session
 from longhouse.api.inflight import INFLIGHT, DrainMiddleware
 from longhouse.api.interactions import Interactions
 from longhouse.api.metrics import Metrics
 from longhouse.api.openai import routes as openai_routes
 from longhouse.api.openai.session_resolver import SessionResolver
-from longhouse.api.sessions import artifacts, replay, sse
+from longhouse.api.questions import QuestionFeed
+from longhouse.api.sessions import artifacts, replay, sse, timeline
 from longhouse.api.sessions import memory as session_memory
 from longhouse.api.sessions import routes as sessions_routes
 from longhouse.api.sessions.routes import Sessions
 from longhouse.api.sgr import routes as sgr_routes
+from longhouse.api.statistics import Statistics
 from longhouse.catalog.service import CatalogService
 from longhouse.catalog.validation import CatalogValidator
 from longhouse.errors import CallerError
@@ -70,6 +77,8 @@ def build(
     prior: PriorOf | None = None,
     memory: MemoryParts | None = None,
     model_for: ModelFor | None = None,
+    model: ConfiguredModel | None = None,
+    is_mirrored: bool = False,
 ) -> ASGIApp:
     # FastAPI's own documentation pages would be public: ours are in `openapi`.
     app = FastAPI(
@@ -77,30 +86,56 @@ def build(
     )
     inbox, router = Inbox(db, bus), Router(AgentDirectory(finder), default_template)
     # The routes look these up by name: see `json_route.of_app`.
-    tools = CatalogService(catalog, "tool", validator)
-    parts = {"db": db, "catalog": catalog, "tools": tools, "finder": finder, "toolbox": toolbox}
+    tools, counts = CatalogService(catalog, "tool", validator), Statistics(db)
+    parts = {
+        "db": db,
+        "catalog": catalog,
+        "tools": tools,
+        "finder": finder,
+        "toolbox": toolbox,
+        "model": model or ConfiguredModel(),
+        "guesses": browser_session.GuessLimit(),
+        "questions": QuestionFeed(db, bus),
+        "statistics": counts,
+        "operations": Operations(db, counts, toolbox, is_mirrored=is_mirrored),
+    }
     remembering = _memory_parts(inbox, catalog, memory, model_for)
     app.state = State({**parts, **remembering, "authenticator": authenticator})
-    routers = (
-        openai_routes.routes(db, bus, catalog, SessionResolver(db, catalog, inbox, router, prior)),
+    # Admins have their routes once more, for every owner's sessions.
+    session_routers = (
         sessions_routes.router,
         sse.router,
         artifacts.router,
         replay.router,
-        interactions.router,
-        memory_files.router,
+        timeline.router,
         session_memory.router,
         sgr_routes.log_router,
+        questions.router,
+    )
+    routers = (
+        openai_routes.routes(db, bus, catalog, SessionResolver(db, catalog, inbox, router, prior)),
+        *session_routers,
+        interactions.router,
+        memory_files.router,
         sgr_routes.router,
         document_routes.uploads,
         document_routes.router,
         keys.router,
         search.router,
         security.router,
+        trying.router,
+        statistics.router,
+        statistics.admin_router,
+        operations.router,
         admin_catalog.routes(tools),
         admin_catalog.routes(CatalogService(catalog, "template", validator)),
         admin_routes.router,
+        models.router,
+        admin_sessions.routes(session_routers),
+        questions.admin_router,
         openapi.router,
+        browser_session.router,
+        pages.router,
     )
     for one in routers:
         app.router.routes += one.routes  # not `include_router`, which would build each route a second time
@@ -187,7 +222,7 @@ class AccessLogMiddleware:
             return
         request_id, began, status = f"req_{uuid.uuid4().hex}", time.perf_counter(), 0
         method, path = scope["method"], scope["path"][:LOGGED_PATH]
-        error = await origins.origin_error(scope, self._authenticator)
+        error = await origins.origin_error(scope, self._authenticator.is_open)
         app = wire.error_response(error) if error else self.app
 
         async def send_with_headers(message: Message) -> None:

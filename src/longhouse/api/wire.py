@@ -200,10 +200,10 @@ class ChatRequest(_Lenient):
         return "\n\n".join(text for text in texts if text) or None
 
 
-async def read_body(request: HttpRequest) -> bytes:
-    """Reads a JSON body of at most `MAX_BODY` bytes."""
+async def read_body(request: HttpRequest, most: int = MAX_BODY) -> bytes:
+    """Reads a JSON body of at most so many bytes."""
     _refuse_other_than_json(request)
-    return await _bytes(request)
+    return await _bytes(request, most)
 
 
 async def refuse_body(request: HttpRequest) -> None:
@@ -221,16 +221,16 @@ def _refuse_other_than_json(request: HttpRequest) -> None:
         raise CallerError("Send JSON with the header 'content-type: application/json'.", status=415)
 
 
-async def _bytes(request: HttpRequest) -> bytes:
-    too_long = CallerError(f"The body is longer than {MAX_BODY} bytes.", status=413, code="request_too_large")
+async def _bytes(request: HttpRequest, most: int = MAX_BODY) -> bytes:
+    too_long = CallerError(f"The body is longer than {most} bytes.", status=413, code="request_too_large")
     length = request.headers.get("content-length", "")
-    if length.isdecimal() and int(length) > MAX_BODY:
+    if length.isdecimal() and int(length) > most:
         raise too_long
     chunks, size = [], 0
     try:
         async for chunk in request.stream():
             size += len(chunk)
-            if size > MAX_BODY:
+            if size > most:
                 raise too_long
             chunks.append(chunk)
     except ClientDisconnect:

@@ -62,9 +62,25 @@ SESSION: Final[dict[str, Any]] = {
     "parent": None,
     "trace_id": "trace_1",
     "state": "COMPLETED",
+    "title": "How many red boxes are there?",
     "task": "How many red boxes are there?",
+    "turns": 1,
+    "steps": 2,
+    "tokens": 1834,
+    "work_seconds": 3.912,
+    "waiting_seconds": 0.0,
+    "questions": 0,
+    "error": None,
     "created_at": "2026-01-31T12:00:00Z",
     "updated_at": "2026-01-31T12:00:04Z",
+}
+FACETS: Final[dict[str, Any]] = {
+    "sessions": 7,
+    "is_complete": True,
+    "states": {"COMPLETED": 5, "WAITING_FOR_APPROVAL": 2},
+    "agents": {"warehouse_clerk": 7},
+    "owners": {"shop": 7},
+    "failing_tools": {"stock_of_item": 1},
 }
 INSTANCE: Final[dict[str, Any]] = {
     "instance_id": "warehouse_clerk-5b1c…",
@@ -86,6 +102,7 @@ WORKER: Final[dict[str, Any]] = {
     "beat_at": "2026-01-31T12:00:04Z",
     "is_alive": True,
     "sessions": 3,
+    "version": "0.3.0",
 }
 
 

@@ -1,4 +1,4 @@
-"""API key routes: create, list without secrets, revoke."""
+"""API key routes: create, list without secrets, rotate, revoke."""
 
 from dataclasses import asdict
 from typing import Annotated, Any, Final
@@ -13,7 +13,7 @@ from longhouse.api.admin import docs
 from longhouse.api.auth import Authenticator
 from longhouse.api.json_route import of_app, strict_router
 from longhouse.store import keys
-from longhouse.store.keys import Role
+from longhouse.store.keys import Key, Role
 
 log = structlog.get_logger()
 
@@ -47,6 +47,12 @@ LISTED: Final[dict[str, Any]] = {
     "sessions_per_hour": None,
     "created_at": "2026-01-31T12:00:00Z",
     "revoked_at": None,
+    "last_used_at": "2026-01-31T13:20:00Z",
+}
+COUNTED: Final[dict[str, Any]] = {
+    **LISTED,
+    "limits": {"rate_limit": 120, "max_concurrent": 100, "sessions_per_hour": 1000},
+    "used": {"rate_limit": 4, "max_concurrent": 1, "sessions_per_hour": 12},
 }
 
 router = strict_router("Admin", auth.admin)
@@ -66,11 +72,30 @@ async def create_key(caller: auth.Admin, authenticator: TheAuthenticator, asked:
     return wire.Json({**asdict(made), "key": secret}, status_code=201, headers={"cache-control": "no-store"})
 
 
-@router.get("/admin/keys", responses={200: docs.listed("One page of keys.", LISTED)})
+@router.get("/admin/keys", responses={200: docs.listed("One page of keys.", COUNTED)})
 async def list_keys(authenticator: TheAuthenticator, asked: Annotated[pagination.Paged, Query()]) -> Response:
-    """All keys, newest first, including revoked ones; `limit` (≤ 200), `before` (the `next` of the previous page)."""
+    """All keys, newest first, including revoked ones; `limit` (≤ 200), `before` (the `next` of the previous page).
+
+    `limits` are those that hold; `used` is what the process that answers counts against them now. `last_used_at` is
+    exact to about a minute.
+    """
     found = await keys.listed(authenticator.db, before=asked.before, limit=asked.fetched)
-    return wire.Json(pagination.page(*asked.cut(found, lambda key: pagination.cursor(key.created_at, key.id))))
+    rows, following = asked.cut(found, lambda key: pagination.cursor(key.created_at, key.id))
+    return wire.Json(pagination.page([_counted(authenticator, key) for key in rows], following))
+
+
+@router.post(
+    "/admin/keys/{key_id}/rotate",
+    responses={200: wire.answer("The new secret, which is not shown again.", {**LISTED, "key": "lh_<43 characters>"})},
+)
+async def rotate_key(caller: auth.Admin, authenticator: TheAuthenticator, key_id: str) -> Response:
+    """Gives a key a new secret; the old one stops to work at once, and browsers that it signed in are signed out."""
+    rotated = await authenticator.rotate(key_id)
+    if rotated is None:
+        raise wire.not_found("There is no such key, or it was revoked.", code="key_not_found")
+    key, secret = rotated
+    log.info("api_key_rotated", key=key.id, owner=key.owner, by=caller.key)
+    return wire.Json({**asdict(key), "key": secret}, headers={"cache-control": "no-store"})
 
 
 @router.delete("/admin/keys/{key_id}", status_code=204)
@@ -80,3 +105,12 @@ async def revoke_key(caller: auth.Admin, authenticator: TheAuthenticator, key_id
         raise wire.not_found("There is no such key.", code="key_not_found")
     log.info("api_key_revoked", key=key_id, by=caller.key)
     return Response(status_code=204)
+
+
+def _counted(authenticator: Authenticator, key: Key) -> dict[str, Any]:
+    return {
+        **asdict(key),
+        "last_used_at": authenticator.last_use_of(key),
+        "limits": authenticator.limits_of(key),
+        "used": authenticator.used_by(key),
+    }

@@ -9,18 +9,22 @@ from longhouse.api import auth, pagination, wire
 from longhouse.api.admin import docs
 from longhouse.api.json_route import of_app, strict_router
 from longhouse.api.pagination import Omittable
-from longhouse.api.sessions.routes import SessionFilters, cursor_of, listed
-from longhouse.api.sessions.waiting import shown
+from longhouse.api.sessions.listing import listed
+from longhouse.api.sessions.routes import SessionFilters, cursor_of, facets
 from longhouse.runtime.instances import InstanceStatus
-from longhouse.store import leases, registry, sessions
+from longhouse.store import leases, registry, session_lists
 from longhouse.store.database import Database
 
 router = strict_router("Admin", auth.admin)
 Db = Annotated[Database, of_app("db")]
 
 
-class AllSessions(SessionFilters):
+class AllFacets(SessionFilters):
     owner: Omittable[wire.Id] = Field(None, description="Of this owner")
+
+
+class AllSessions(AllFacets, pagination.Paged):
+    pass
 
 
 class Instances(pagination.Paged):
@@ -32,10 +36,19 @@ class Instances(pagination.Paged):
 @router.get("/admin/sessions", responses={200: docs.listed("One page of sessions.", docs.SESSION)})
 async def list_sessions(db: Db, asked: Annotated[AllSessions, Query()]) -> Response:
     """The sessions of all owners, newest first."""
-    found = await sessions.sessions(db, **asked.filters, before=asked.before, limit=asked.fetched)
+    found = await session_lists.search(db, **asked.filters, before=asked.before, limit=asked.fetched)
     rows, following = asked.cut(found, cursor_of)
-    data = [{**listed(row), "owner": row.owner, "user": row.user} for row in await shown(db, rows)]
+    owners = {row.id: {"owner": row.owner, "user": row.user} for row in rows}
+    data = [{**row, **owners[row["session_id"]]} for row in await listed(db, rows)]
     return wire.Json(pagination.page(data, following))
+
+
+@router.get("/admin/sessions/facets", responses={200: wire.answer("Counts of sessions.", docs.FACETS)})
+async def count_sessions(db: Db, asked: Annotated[AllFacets, Query()]) -> Response:
+    """How many sessions are in which state, of which agent and owner, and in how many a tool failed; of the newest
+    10,000, filtered as the list is."""
+    found = await session_lists.facets(db, **asked.filters)
+    return wire.Json({**facets(found), "owners": found.owners})
 
 
 @router.get("/admin/instances", responses={200: docs.listed("One page of instances.", docs.INSTANCE)})

@@ -4,9 +4,8 @@ from typing import Any, Final
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from longhouse.agents.template import Streaming
+from longhouse.agents.template import Streaming, Template
 from longhouse.api import auth, wire
-from longhouse.api.inflight import INFLIGHT
 from longhouse.api.json_route import REFUSED, JsonRoute
 from longhouse.api.openai.completions import Completion
 from longhouse.api.openai.session_resolver import SESSION_ID, SessionResolver, unknown_model
@@ -33,7 +32,7 @@ def routes(db: Database, bus: Bus, catalog: Catalog, resolver: SessionResolver) 
         """Sends a message to an agent. `model` is a template, `template@version`, `auto` or a session id; the `model`
         of the response is the session."""
         handle = await resolver.attach(caller, chat, await request.body(), request.headers)
-        turn_stream = follow_turn(request.scope[INFLIGHT], db, bus, handle)
+        turn_stream = follow_turn(request.scope, db, bus, handle)
         template = await catalog.templates.find(handle.session.agent, handle.version)
         streaming = template.llm_policy.streaming if template else Streaming()
         completion = Completion(turn_stream, chat.include_usage, chat.ignored, streaming)
@@ -41,9 +40,9 @@ def routes(db: Database, bus: Bus, catalog: Catalog, resolver: SessionResolver) 
 
     @router.get("/v1/models")
     async def list_models(caller: auth.User) -> Response:
-        """The active templates, and `auto`, which selects one of them."""
-        names = await catalog.templates.names(owner=caller.owner)
-        return wire.Json({"object": "list", "data": [_model(name) for name in (AUTO, *names)]})
+        """The active templates and what they can, and `auto`, which selects one of them."""
+        templates = await catalog.templates.active_ones(owner=caller.owner)
+        return wire.Json({"object": "list", "data": [_model(AUTO), *map(_described, templates)]})
 
     @router.get("/v1/models/{model:path}")
     async def get_model(caller: auth.User, model: str) -> Response:
@@ -61,6 +60,11 @@ def routes(db: Database, bus: Bus, catalog: Catalog, resolver: SessionResolver) 
         return wire.Json(_model(model))
 
     return router
+
+
+def _described(template: Template) -> dict[str, Any]:
+    meta = template.multi_agent_meta
+    return {**_model(template.name), "capabilities": meta.capabilities, "tags": meta.tags}
 
 
 def _model(name: str, created: int = CREATED) -> dict[str, Any]:

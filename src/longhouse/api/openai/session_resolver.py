@@ -249,7 +249,8 @@ class SessionResolver:
     async def _queue(self, chat: ChatInput, session: Session, prompt: Prompted) -> TurnHandle:
         """The message is the next prompt."""
         delivered = await self.inbox.prompt(session, prompt, accepted=chat.accepted)
-        return TurnHandle(delivered.session, prompt.trace, is_behind=delivered.is_behind)
+        is_own_user = decisions.is_own_user(session, chat.user)
+        return TurnHandle(delivered.session, prompt.trace, is_behind=delivered.is_behind, is_own_user=is_own_user)
 
     async def template(self, model: str, owner: str) -> tuple[Template, int | None]:
         """The template that a request names, and the version, if it names one."""

@@ -4,9 +4,12 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from starlette.types import Scope
+
 from longhouse.agents.naming import AGENT_PREFIX
 from longhouse.api import streaming
-from longhouse.api.inflight import InflightRequest
+from longhouse.api.addresses import session_address
+from longhouse.api.inflight import INFLIGHT, InflightRequest
 from longhouse.api.openai.turn_handle import TurnHandle
 from longhouse.api.sessions.decisions import all_waiting, undecided, words_on
 from longhouse.api.sessions.tail import Seen, follow
@@ -21,8 +24,8 @@ from longhouse.journal.transcript import Step, Use
 from longhouse.runtime.bus import Bus, Fragment, JournalGrew, SubagentsChanged, Subscription
 from longhouse.store.database import Database
 
-WITH_IT: Final = "Your message is kept, and reaches the agent once this is decided:"
-BEHIND_IT: Final = "Your message is next, once this is decided:"
+WITH_IT: Final = "Still waiting for a decision. Your message is kept, and reaches the agent once this is decided:"
+BEHIND_IT: Final = "Still waiting for a decision. Your message is next, once this is decided:"
 BEHIND_QUESTION: Final = "Your message is next, once this is answered:"
 STATUSES: Final = {
     "cancelled": 409,
@@ -58,6 +61,8 @@ class TurnStream:
     handle: TurnHandle
     subscription: Subscription
     """The subscription to the client's session, opened before anything could happen there."""
+    address: str = ""
+    """The session's page in the console, where its client can decide."""
     beat: float = streaming.HEARTBEAT_EVERY
     shows_drafts: bool = True
     """False: the client sees nothing before the end, so a restarted step needs no correction."""
@@ -177,6 +182,8 @@ class TurnStream:
         return []
 
     def _convert_fragment(self, fragment: Fragment) -> list[Piece]:
+        if fragment.kind == "retry":
+            return [self._activity("retrying", reason=fragment.text)]
         if fragment.kind == "reasoning":
             if fragment.offset == 0:
                 self._reasoning.clear()
@@ -254,7 +261,7 @@ class TurnStream:
         if not waiting:
             return []
         note = WITH_IT if self.handle.is_aside else BEHIND_IT
-        words = words_on(waiting, self.session, is_own_user=self.handle.is_own_user)
+        words = words_on(waiting, self.session, is_own_user=self.handle.is_own_user, address=self.address)
         return self._finish(f"{note}\n\n{words}", self._of_subagent(waiting[0]))
 
     def _of_subagent(self, question: Question) -> Question | None:
@@ -321,13 +328,15 @@ class TurnStream:
         return Piece(activity=about(self.session, self.handle.trace, event, **detail), role=role)
 
 
-def follow_turn(inflight: InflightRequest, db: Database, bus: Bus, handle: TurnHandle) -> TurnStream:
+def follow_turn(scope: Scope, db: Database, bus: Bus, handle: TurnHandle) -> TurnStream:
     """Follows a turn from now on until the request is over.
 
     Called right after the commit, with no `await` in between, it misses no hint of the worker.
     """
-    inflight.session = handle.session.id
-    return TurnStream(db, bus, handle, inflight.opened.enter_context(bus.subscribed(handle.session.id)))
+    inflight: InflightRequest = scope[INFLIGHT]
+    inflight.session = session_id = handle.session.id
+    subscription = inflight.opened.enter_context(bus.subscribed(session_id))
+    return TurnStream(db, bus, handle, subscription, session_address(scope, session_id))
 
 
 def about(session: Session, trace: str, event: str, **detail: Any) -> dict[str, Any]:

@@ -1,11 +1,11 @@
-"""Artifact routes: the files that a session's tools created, and the sources that they found."""
+"""Artifact routes: the files that a session's tools created, the images it was sent, the sources its tools found."""
 
 import re
 from pathlib import PurePosixPath
 from typing import Any, Final
 from urllib.parse import quote
 
-from fastapi import Response
+from fastapi import Request, Response
 
 from longhouse.api import auth, pagination, wire
 from longhouse.api.json_route import strict_router
@@ -14,15 +14,21 @@ from longhouse.journal.session import Artifact, Session
 from longhouse.store import files
 
 _MEDIA_TYPE: Final = re.compile(r"[a-z0-9][a-z0-9.+-]{0,63}/[a-z0-9][a-z0-9.+-]{0,63}")
-
+_DIGEST: Final = re.compile("[0-9a-f]{64}")
+_UNTRUSTED: Final = {
+    "x-content-type-options": "nosniff",
+    "content-security-policy": "sandbox; default-src 'none'",
+}
+"""Headers for content that anybody may have made: it runs nothing, and is never taken for another type."""
 
 router = strict_router("Sessions", auth.user)
 
 
 @router.get(f"{SESSION_PATH}/artifacts")
-async def list_artifacts(session: Loaded) -> Response:
+async def list_artifacts(session: Loaded, request: Request) -> Response:
     """The files that the session's tools created, oldest first."""
-    return wire.Json(pagination.page([_described(session, artifact) for artifact in session.files]))
+    here = request.url.path  # an admin downloads below /admin
+    return wire.Json(pagination.page([_described(session, artifact, here) for artifact in session.files]))
 
 
 @router.get(f"{SESSION_PATH}/artifacts/{{artifact_id}}")
@@ -35,6 +41,17 @@ async def get_artifact(sessions: Held, session: Loaded, artifact_id: str) -> Res
     return Response(content, headers=_headers(found))
 
 
+@router.get(f"{SESSION_PATH}/images/{{digest}}")
+async def get_image(caller: auth.User, sessions: Held, session_id: str, digest: str) -> Response:
+    """An image that was sent to the session, by the digest that its `Prompted` event names."""
+    row = await sessions.find(caller, session_id)
+    found = await files.shown(sessions.db, row.id, digest) if _DIGEST.fullmatch(digest) else None
+    if found is None:
+        raise wire.not_found("There is no such image.", code="image_not_found")
+    media_type, content = found
+    return Response(content, headers={**_UNTRUSTED, "content-type": media_type, "content-disposition": "inline"})
+
+
 @router.get(f"{SESSION_PATH}/sources")
 async def list_sources(session: Loaded) -> Response:
     """The sources that the session's tools found, in the order of their numbers."""
@@ -42,7 +59,7 @@ async def list_sources(session: Loaded) -> Response:
     return wire.Json(pagination.page(sorted(sources, key=lambda source: (source["number"] is None, source["number"]))))
 
 
-def _described(session: Session, artifact: Artifact) -> dict[str, Any]:
+def _described(session: Session, artifact: Artifact, here: str) -> dict[str, Any]:
     file = artifact.file
     return {
         "id": str(artifact.seq),
@@ -53,7 +70,7 @@ def _described(session: Session, artifact: Artifact) -> dict[str, Any]:
         "digest": file.digest,
         "call_id": file.call,
         "created_at": artifact.at,
-        "download": f"/v1/sessions/{session.id}/artifacts/{artifact.seq}",
+        "download": f"{here}/{artifact.seq}",
     }
 
 
@@ -66,10 +83,9 @@ def _headers(artifact: Artifact) -> dict[str, str]:
     if not _MEDIA_TYPE.fullmatch(media_type):
         media_type = "application/octet-stream"
     return {
+        **_UNTRUSTED,
         "content-type": f"{media_type}; charset=utf-8" if media_type.startswith("text/") else media_type,
         "content-disposition": f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}",
-        "x-content-type-options": "nosniff",
-        "content-security-policy": "sandbox; default-src 'none'",
     }
 
 

@@ -134,9 +134,9 @@ def all_waiting(status: WaitingStatus) -> list[Question]:
     return [one for one in status.questions if one.call.uncertain or one.call.approve_by is not None]
 
 
-def words_on(waiting: Sequence[Question], top: Session, *, is_own_user: bool = True) -> str:
+def words_on(waiting: Sequence[Question], top: Session, *, is_own_user: bool = True, address: str = "") -> str:
     """The text that lists the waiting calls and how to decide, for the chat of the top session."""
-    return decision_text([_undecided(one, top, is_own_user=is_own_user) for one in waiting], top.id)
+    return decision_text([_undecided(one, top, is_own_user=is_own_user) for one in waiting], top.id, address)
 
 
 def is_possible(decision: Decision, question: Question) -> bool:

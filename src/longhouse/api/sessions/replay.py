@@ -1,6 +1,7 @@
 """Replay: rebuilds the model request of any step from the journal."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Annotated, Any, Final
@@ -15,9 +16,9 @@ from longhouse.agents.template import Template
 from longhouse.agents.tool import Tool
 from longhouse.api import auth, wire
 from longhouse.api.json_route import of_app, strict_router
-from longhouse.api.sessions.routes import SESSION_PATH, Held
+from longhouse.api.sessions.routes import SESSION_PATH, Held, Sessions
 from longhouse.errors import CallerError
-from longhouse.journal.events import Noted, Recorded, Replied
+from longhouse.journal.events import Noted, Recorded, Replied, Started
 from longhouse.journal.fold import blank, fold
 from longhouse.journal.session import Session, Turn
 from longhouse.memory.session_memory import SessionMemory
@@ -44,6 +45,11 @@ class Asked:
     """Interactions that were told from outside since the worker's last append: maybe after the request was sent."""
 
     @property
+    def tools(self) -> list[str]:
+        """The names of the offered tools."""
+        return [ref.rpartition("@")[0] for ref in self.offered]
+
+    @property
     def sessions(self) -> Iterator[Session]:
         """The session, and as it was before each of the late interactions, the last one first."""
         memory, told = self.session.memory, len(self.session.memory.interactions)
@@ -61,24 +67,29 @@ async def get_request(
     """
     row = await sessions.find(caller, session_id)
     asked = await asked_at(sessions.db, row.id, step)
-    template = await sessions.catalog.templates.find(row.agent, asked.turn.version)
-    if template is None or AgentRegistry.get(template.base_agent_class) is None:
+    request = await request_at(sessions, toolbox, row.agent, asked)
+    if request is None:
         name = f"{row.agent}@{asked.turn.version}"
         message = f"This step cannot be composed again: {name} is not known here any more."
         raise CallerError(message, status=409, code="template_not_found")
-    versions = [ref.rpartition("@") for ref in asked.offered]
-    names = [name for name, _, _ in versions]
-    tools = [await toolbox.resolve(name, int(version)) for name, _, version in versions]
-    offered = [tool for tool in tools if tool]
-    request = await composed(sessions.memory, asked, template, offered)
     return wire.Json(
         {
             "request": msgspec.Raw(request.encoded),
             "digest": request.digest,
             "matches": request.digest == asked.replied.digest,
-            "selection": _selection(asked.replied, names),
+            "selection": _selection(asked.replied, asked.tools),
         }
     )
+
+
+async def request_at(sessions: Sessions, toolbox: Toolbox, agent: str, asked: Asked) -> Request | None:
+    """The model request of a step; None if its agent is not known here any more."""
+    template = await sessions.catalog.templates.find(agent, asked.turn.version)
+    if template is None or AgentRegistry.get(template.base_agent_class) is None:
+        return None
+    versions = [ref.rpartition("@") for ref in asked.offered]
+    tools = [await toolbox.resolve(name, int(version)) for name, _, version in versions]
+    return await composed(sessions.memory, asked, template, [tool for tool in tools if tool])
 
 
 async def composed(memory: SessionMemory, asked: Asked, template: Template, offered: Sequence[Tool]) -> Request:
@@ -113,17 +124,40 @@ def _selection(replied: Replied, offered: Sequence[str]) -> dict[str, Any] | Non
     }
 
 
-async def asked_at(db: Database, session_id: str, step: int) -> Asked:
-    session, replies = blank(session_id), 0
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One reply of a session, counted over all its turns, and what it was asked with."""
+
+    number: int
+    turn: int
+    record: Recorded
+    asked: Asked
+
+
+async def steps_from(db: Database, session_id: str, first: int) -> AsyncGenerator[StepRecord, None]:
+    """The replies of a session from this number on."""
+    session, number, turn = blank(session_id), 0, 0
     while page := await journals.read(db, session_id, session.head):
+        done = 0
         for nth, record in enumerate(page):
-            if isinstance(record.event, Replied):
-                replies += 1
-                before = fold(page[:nth], session) if replies == step else None
-                if before and before.turn:
-                    offered = fold([record], before).offered
-                    return Asked(before, before.turn, record.event, offered, _late_notes(page[:nth]))
-        session = fold(page, session)
+            turn += isinstance(record.event, Started)
+            if not isinstance(record.event, Replied):
+                continue
+            number += 1
+            if number >= first:
+                session, done = fold(page[done:nth], session), nth
+                if session.turn:
+                    offered, late = fold([record], session).offered, _late_notes(page[:nth])
+                    yield StepRecord(number, turn, record, Asked(session, session.turn, record.event, offered, late))
+        session = fold(page[done:], session)
+
+
+async def asked_at(db: Database, session_id: str, step: int) -> Asked:
+    async with aclosing(steps_from(db, session_id, step)) as steps:
+        async for found in steps:
+            if found.number == step:
+                return found.asked
+            break
     raise wire.not_found(f"There is no step {str(step)[:20]} in this session.", code="step_not_found")
 
 

@@ -4,7 +4,7 @@ from functools import partial
 from typing import Annotated, Any, Final
 
 import msgspec
-from fastapi import Depends, Query, Response
+from fastapi import Depends, Query, Request, Response
 from pydantic import Field, StrictStr
 
 from longhouse.agents import window
@@ -15,31 +15,47 @@ from longhouse.api.json_route import of_app, strict_router
 from longhouse.api.openai.session_resolver import no_such_question
 from longhouse.api.pagination import Omittable
 from longhouse.api.sessions import decisions
-from longhouse.api.sessions.waiting import Question, WaitingStatus, find_questions, settled, shown, waiting_status
+from longhouse.api.sessions.listing import listed
+from longhouse.api.sessions.waiting import Question, WaitingStatus, find_questions, settled, waiting_status
 from longhouse.errors import AlreadyReturned, CallerError
 from longhouse.journal import events
 from longhouse.journal.session import Session, State, Turn
 from longhouse.journal.visible_text import readable_json
 from longhouse.memory.session_memory import SessionMemory
 from longhouse.runtime.inbox import Inbox
-from longhouse.store import journals
+from longhouse.store import journals, session_counters, session_lists
 from longhouse.store import sessions as session_store
 from longhouse.store.catalog.catalog import Catalog
+from longhouse.store.database import Database
 from longhouse.store.delegation import tree
+from longhouse.store.session_lists import Facets
+
+SearchText = Annotated[str, Field(min_length=1, max_length=200)]
 
 
-class SessionFilters(pagination.Paged):
-    """The query of a list of sessions; its fields besides the page are those of `session_store.FILTERS`."""
+class SessionFilters(wire.StrictModel):
+    """The filters of a list of sessions, which are those of `session_store.FILTERS`."""
 
     state: Omittable[State] = Field(None, description="In this state")
     template: Omittable[str] = Field(None, description="Of this template")
     conversation_id: Omittable[wire.Id] = Field(None, description="Of this conversation")
     since: Omittable[pagination.Moment] = Field(None, description="Opened at this moment or later")
     until: Omittable[pagination.Moment] = Field(None, description="Opened before this moment")
+    q: Omittable[SearchText] = Field(None, description="With this text in its title, its task or its id")
+    tool: Omittable[SearchText] = Field(None, description="In which this tool failed")
+
+    @property
+    def filters(self) -> dict[str, Any]:
+        """The fields besides the page."""
+        return self.model_dump(exclude={"limit", "before"})
 
 
-class OwnSessions(SessionFilters):
+class OwnFacets(SessionFilters):
     parent: Omittable[str] = Field(None, description="Started by this session")
+
+
+class OwnSessions(OwnFacets, pagination.Paged):
+    pass
 
 
 class Answer(wire.StrictModel):
@@ -77,6 +93,9 @@ class Sessions:
         return await journals.load(self.db, session_id, row.head)
 
 
+OFTEN: Final = 50
+"""Events that are counted again and again for those who ask for one session, before they are kept."""
+
 Held = Annotated[Sessions, of_app("sessions")]
 SESSION_PATH: Final = "/v1/sessions/{session_id}"
 
@@ -90,21 +109,42 @@ async def _load(caller: auth.User, sessions: Held, session_id: str) -> Session:
 Loaded = Annotated[Session, Depends(_load)]
 """The caller's session that the path names. Not for routes with a body, whose mistakes are reported first."""
 
+DECIDER: Final = "longhouse.decider"
+"""The key under which the request's scope names an admin who acts for another owner."""
+
+
+async def _decider(request: Request) -> str:
+    decider: str = request.scope.get(DECIDER, "user")
+    return decider
+
+
+Decider = Annotated[str, Depends(_decider)]
+"""Who answers, decides or cancels, as the journal names it: the owner's own user, or the key of an admin."""
+
 
 @router.get("/v1/sessions")
 async def list_sessions(caller: auth.User, sessions: Held, asked: Annotated[OwnSessions, Query()]) -> Response:
-    """Your sessions, newest first; filtered by state, template, conversation_id, parent, since, until."""
-    found = await session_store.sessions(
+    """Your sessions, newest first, with titles and counters; filtered by state, template, conversation_id, parent,
+    since, until, q (text in title, task or id) and tool (one that failed)."""
+    found = await session_lists.search(
         sessions.db, before=asked.before, limit=asked.fetched, owner=caller.owner, **asked.filters
     )
     rows, following = asked.cut(found, cursor_of)
-    return wire.Json(pagination.page([listed(row) for row in await shown(sessions.db, rows)], following))
+    return wire.Json(pagination.page(await listed(sessions.db, rows), following))
+
+
+@router.get("/v1/sessions/facets")
+async def count_sessions(caller: auth.User, sessions: Held, asked: Annotated[OwnFacets, Query()]) -> Response:
+    """How many of your sessions are in which state, of which agent, and in how many a tool failed; filtered as the
+    list is. Of the newest 10,000 sessions; `is_complete` says whether these are all."""
+    found = await session_lists.facets(sessions.db, owner=caller.owner, **asked.filters)
+    return wire.Json(facets(found))
 
 
 @router.get(SESSION_PATH)
 async def get_session(sessions: Held, session: Loaded) -> Response:
     """One session: its state, its current activity, what it waits for, its results."""
-    return wire.Json(described(session, await waiting_status(sessions.db, session)))
+    return wire.Json(await detailed(sessions.db, session))
 
 
 @router.get(f"{SESSION_PATH}/messages")
@@ -115,17 +155,19 @@ async def get_messages(sessions: Held, session: Loaded) -> Response:
 
 
 @router.post(f"{SESSION_PATH}/clarification", status_code=202, openapi_extra=wire.example(answer="Oslo"))
-async def clarify(caller: auth.User, sessions: Held, session_id: str, answer: Answer) -> Response:
+async def clarify(caller: auth.User, sessions: Held, session_id: str, answer: Answer, by: Decider) -> Response:
     """Answers the oldest open question, or the one that `call_id` names."""
     session, call_id, user = await sessions.load(caller, session_id), answer.call_id, caller.user(answer.user) or ""
-    questions = await find_questions(sessions.db, session, call_id, lambda one: one.call.call_kind == "ask")
+    questions = await find_questions(
+        sessions.db, session, call_id, lambda one: one.call.call_kind == "ask", in_background=True
+    )
     if not questions and call_id is not None and not await tree.was_answered(sessions.db, session, call_id):
         raise no_such_question(call_id, "call_id")
     if not questions:
         raise settled("There is no open question to answer: it was answered already, or never asked.")
     asked = questions[0]
     try:
-        delivered = await sessions.inbox.answer(asked.session, asked.call.call, answer.answer, user=user)
+        delivered = await sessions.inbox.answer(asked.session, asked.call.call, answer.answer, user=user, by=by)
     except AlreadyReturned:
         raise settled("This question was answered already.") from None
     except journals.NotThere:
@@ -139,17 +181,18 @@ async def clarify(caller: auth.User, sessions: Held, session_id: str, answer: An
     status_code=202,
     openapi_extra=wire.example(call_id="3-action-0", decision="happened", result="paid"),
 )
-async def approve(caller: auth.User, sessions: Held, session_id: str, approval: Approval) -> Response:
+async def approve(caller: auth.User, sessions: Held, session_id: str, approval: Approval, by: Decider) -> Response:
     """Approves or denies a waiting call; or reports the outcome of a call whose worker was lost:
     happened (with its result), did_not_happen, give_up."""
     decision, first = approval.decision, None
     for _ in range(decisions.RACES):
         session = await sessions.load(caller, session_id)
-        found = await find_questions(sessions.db, session, approval.call_id, partial(decisions.is_possible, decision))
+        fits = partial(decisions.is_possible, decision)
+        found = await find_questions(sessions.db, session, approval.call_id, fits, in_background=True)
         if not found or (first and not found[0].is_same(first)):
             raise settled("There is no such open decision on this call: it was settled already, or never asked.")
         first = found[0]
-        decided = events.Decided(call=first.call.call, decision=decision, by="user", comment=approval.comment)
+        decided = events.Decided(call=first.call.call, decision=decision, by=by, comment=approval.comment)
         try:
             await sessions.inbox.decide(first.session, decided, approval.result)
         except journals.NotThere:
@@ -159,9 +202,9 @@ async def approve(caller: auth.User, sessions: Held, session_id: str, approval: 
 
 
 @router.post(f"{SESSION_PATH}/cancel", status_code=202)
-async def cancel(sessions: Held, session: Loaded) -> Response:
+async def cancel(sessions: Held, session: Loaded, by: Decider) -> Response:
     """Cancels the running turn, or the next queued one; in an idle session, its background delegations."""
-    return _accepted(await sessions.inbox.cancel(session))
+    return _accepted(await sessions.inbox.cancel(session, by=by))
 
 
 @router.delete(SESSION_PATH)
@@ -177,8 +220,25 @@ def _accepted(session: Session) -> Response:
     return wire.Json({"session_id": session.id, "state": session.state}, status_code=202)
 
 
+def facets(found: Facets) -> dict[str, Any]:
+    """The counts of sessions, without those of owners."""
+    return {
+        "sessions": found.sessions,
+        "is_complete": found.is_complete,
+        "states": found.states,
+        "agents": found.agents,
+        "failing_tools": found.failing_tools,
+    }
+
+
 def cursor_of(row: session_store.SessionRow) -> str:
     return pagination.cursor(row.created_at, row.id)
+
+
+async def detailed(db: Database, session: Session) -> dict[str, Any]:
+    """A session with all details, and its title."""
+    counters = await session_counters.counted(db, {session.id: session.head}, may_lag=OFTEN)
+    return {**described(session, await waiting_status(db, session)), "title": counters[session.id].shown_title}
 
 
 def described(session: Session, status: WaitingStatus) -> dict[str, Any]:
@@ -236,24 +296,6 @@ def _question(question: Question, top: Session) -> dict[str, Any]:
         "text": question.text,
         "deadline": call.approve_by or call.deadline,
         **({} if call.question else {"tool": call.tool, "arguments": readable_json(call.arguments)}),
-    }
-
-
-def listed(row: session_store.SessionRow) -> dict[str, Any]:
-    """A session as a row of a list."""
-    return {
-        "session_id": row.id,
-        "template_id": row.agent,
-        "template": row.agent,
-        "version": row.version,
-        "conversation_id": row.conversation_id,
-        "label": row.label,
-        "parent": row.parent,
-        "trace_id": row.trace_id,
-        "state": row.state,
-        "task": row.task,
-        "created_at": row.created_at,
-        "updated_at": row.updated_at,
     }
 
 

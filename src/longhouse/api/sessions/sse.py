@@ -4,7 +4,7 @@ Facts have ids and fragments have none; causes come before effects.
 """
 
 from collections.abc import AsyncGenerator, Iterable, Iterator
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from fastapi import Header, Query, Response
 from pydantic import Field
@@ -141,6 +141,8 @@ def _pieces(cursor: SessionCursor, items: Iterable[Seen | SubagentEvent]) -> Ite
     """The encoded events, each journal event with the id to resume from."""
     for item in items:
         match item:
+            case Fragment(kind="retry"):
+                yield streaming.named("retrying", {"reason": item.text})
             case Fragment():
                 yield _delta(item)
             case Recorded():
@@ -154,7 +156,12 @@ def _pieces(cursor: SessionCursor, items: Iterable[Seen | SubagentEvent]) -> Ite
 
 def encode_event(session_id: str, record: Recorded, event_id: str) -> bytes:
     """An event of the journal, with the id to resume from."""
-    value = {
+    return streaming.named(events.kind_of(record.event), fact(session_id, record), event_id)
+
+
+def fact(session_id: str, record: Recorded) -> dict[str, Any]:
+    """An event of the journal with where, when and by whom it was written."""
+    return {
         "seq": record.seq,
         "at": record.at,
         "session_id": session_id,
@@ -163,7 +170,6 @@ def encode_event(session_id: str, record: Recorded, event_id: str) -> bytes:
         "fence": record.fence,
         "event": record.event,
     }
-    return streaming.named(events.kind_of(record.event), value, event_id)
 
 
 def _delta(fragment: Fragment) -> bytes:

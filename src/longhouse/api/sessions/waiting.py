@@ -32,11 +32,8 @@ class Question:
 
     @property
     def text(self) -> str:
-        if self.call.question:
-            return self.call.question
-        if self.call.approve_by:
-            return f"May {self.call.tool} run?"
-        return happened(self.call.tool, readable(self.call.doubt))
+        call = self.call
+        return text_of(call.tool, call.question, needs_approval=call.approve_by is not None, doubt=call.doubt)
 
     @property
     def text_with_agent(self) -> str:
@@ -47,7 +44,7 @@ class Question:
         """Its name in the top session: call ids are unique within a session only, so sub-agents add their own name."""
         if self.session.id == top.id:
             return self.call.call
-        return f"{asker(self.session.agent, self.session.label)}/{self.call.call}"
+        return subagent_label(self.session.agent, self.session.label, self.call.call)
 
     def is_same(self, other: "Question") -> bool:
         """Is it about the same call, whatever its session has done since?"""
@@ -63,6 +60,8 @@ class WaitingStatus:
     own: Sequence[Question] = ()
     subagents: Sequence[Question] = ()
     """Oldest first."""
+    can_move: bool = False
+    """Can the session itself proceed meanwhile?"""
 
     @property
     def questions(self) -> list[Question]:
@@ -71,11 +70,23 @@ class WaitingStatus:
 
     @property
     def state(self) -> State | None:
-        """The state shown for the top session if a sub-agent waits for a person."""
-        kinds = {question.call.call_kind for question in self.subagents}
+        """The state shown for the top session if it waits for a sub-agent that waits for a person."""
+        kinds = set() if self.can_move else {question.call.call_kind for question in self.subagents}
         if "ask" in kinds:
             return State.WAITING_FOR_CLARIFICATION
         return State.WAITING_FOR_APPROVAL if kinds else None
+
+
+def text_of(tool: str, question: str, *, needs_approval: bool, doubt: str) -> str:
+    """What a person is asked about a call."""
+    if question:
+        return question
+    return f"May {tool} run?" if needs_approval else happened(tool, readable(doubt))
+
+
+def subagent_label(agent: str, label: str, call: str) -> str:
+    """The name of a sub-agent's call in the top session."""
+    return f"{asker(agent, label)}/{call}"
 
 
 def asker(agent: str, label: str) -> str:
@@ -99,16 +110,24 @@ def named(questions: Sequence[Question], top: Session, name: str | None) -> list
 
 
 async def find_questions(
-    db: Database, session: Session, name: str | None, fits: Callable[[Question], bool] = lambda one: True
+    db: Database,
+    session: Session,
+    name: str | None,
+    fits: Callable[[Question], bool] = lambda one: True,
+    *,
+    in_background: bool = False,
 ) -> list[Question]:
     """The waiting call that this name means: at most one, the session's own before those of sub-agents.
 
     Without a name, all waiting calls. A message about a finished call never reaches another call with the same id: that
     is a 409, and so is an ambiguous name. A name with agent and label, as the API returns it, is always unique.
+    `in_background`: if none that the session waits for has this name, one of a sub-agent that it does not wait for.
     """
     # Read first: a call that is finished by now cannot be among the waiting calls that are read next.
     over = await _over(db, session, name) if name is not None else set()
     waiting = named((await waiting_status(db, session)).questions, session, name)
+    if in_background and name is not None and not waiting:
+        waiting = named(await _of_subagents(db, session), session, name)
     found = [one for one in waiting if fits(one)]
     if name is None:
         return found
@@ -154,18 +173,30 @@ def handles_in(arguments: str) -> list[str]:
 
 
 async def waiting_status(db: Database, session: Session) -> WaitingStatus:
-    """Sub-agents are read only if the session waits for them; a session that waits for none rests by itself."""
-    turn, own = session.turn, _own(session)
-    if turn is None or session.can_move or not session.awaits_agents:
-        return WaitingStatus(not session.can_move, own)
+    """Sub-agents are read only if the session awaits them; a session that awaits none rests by itself."""
+    turn, own, can_move = session.turn, _own(session), session.can_move
+    if turn is None or not session.awaits_agents:
+        return WaitingStatus(not can_move, own)
     found = await tree.nodes(db, [Root(session.id, session.id, turn.trace)], awaited=True, open_only=True)
     nodes = [node for node in found if node.id != session.id]
     asking = [await journals.load(db, node.id, node.head) for node in nodes if node.state in ASKING]
     questions = [question for one in asking for question in _own(one)]
     # Without an open question, an outcome is on its way to the session.
-    rests = bool(questions or own) and not any(node.can_move for node in nodes)
+    rests = not can_move and bool(questions or own) and not any(node.can_move for node in nodes)
     by_age = sorted(questions, key=lambda one: (one.call.at or one.session.updated_at, one.call.seq))
-    return WaitingStatus(rests, own, by_age)
+    return WaitingStatus(rests, own, by_age, can_move)
+
+
+async def tree_ids(db: Database, session_id: str) -> list[str]:
+    """The session and the sub-agents that work for it, whether it waits for them or not."""
+    found = await tree.nodes(db, [Root(session_id, session_id, None)], open_only=True)
+    return list(dict.fromkeys([session_id, *(node.id for node in found)]))
+
+
+async def _of_subagents(db: Database, session: Session) -> list[Question]:
+    """The open questions of all sub-agents that work for the session, whether it waits for them or not."""
+    below = [await journals.load(db, one) for one in await tree_ids(db, session.id) if one != session.id]
+    return [question for one in below for question in _own(one)]
 
 
 async def shown(db: Database, rows: Sequence[sessions.SessionRow]) -> list[sessions.SessionRow]:

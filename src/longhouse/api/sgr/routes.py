@@ -6,7 +6,6 @@ from fastapi import Request, Response
 from pydantic import Field, StrictStr
 
 from longhouse.api import auth, wire
-from longhouse.api.inflight import INFLIGHT
 from longhouse.api.json_route import strict_router
 from longhouse.api.openai.completions import Completion
 from longhouse.api.openai.turn_handle import append_reply
@@ -85,7 +84,7 @@ async def provide_clarification(
         handle = replace(handle, is_own_user=session.is_own_user(user))
     except AlreadyReturned:
         raise settled("This question was answered already.") from None
-    return ChatStream(Completion(follow_turn(request.scope[INFLIGHT], sessions.db, sessions.bus, handle)).chunks())
+    return ChatStream(Completion(follow_turn(request.scope, sessions.db, sessions.bus, handle)).chunks())
 
 
 @log_router.get(f"{SESSION_PATH}/log")

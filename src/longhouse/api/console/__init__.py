@@ -1,0 +1,1 @@
+"""The console: its pages and files, and how a browser signs in."""

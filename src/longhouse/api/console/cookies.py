@@ -1,0 +1,42 @@
+"""The cookie of a signed-in browser: a random token, which no script can read and no other site can send."""
+
+import re
+from typing import Final
+
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import Response
+
+from longhouse.api import origins
+from longhouse.store.browser_sessions import LIFETIME
+
+NAME: Final = "longhouse"
+TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{43}")
+"""The format of tokens, which is not that of API keys: a token is never accepted in place of one."""
+
+
+def token_of(headers: Headers) -> str | None:
+    """The token in the request's cookie; two cookies that differ count as none."""
+    pairs = (part.strip().partition("=") for line in headers.getlist("cookie") for part in line.split(";"))
+    given = {value for name, _, value in pairs if name == NAME}
+    return next(iter(given)) if len(given) == 1 and all(map(TOKEN.fullmatch, given)) else None
+
+
+def put(response: Response, token: str, request: Request) -> None:
+    _set(response, request, token, int(LIFETIME.total_seconds()))
+
+
+def clear(response: Response, request: Request) -> None:
+    _set(response, request, "", 0)
+
+
+def _set(response: Response, request: Request, value: str, seconds: int) -> None:
+    is_secure = scheme_of(request) == "https" and not origins.LOCAL_HOST.fullmatch(origins.host_of(request.scope))
+    response.set_cookie(NAME, value, max_age=seconds, path="/", secure=is_secure, httponly=True, samesite="strict")
+
+
+def scheme_of(request: Request) -> str:
+    """How the browser reached us, also through a proxy that terminates TLS. Whoever lies deceives only itself."""
+    said = request.headers.get("x-forwarded-proto", "").partition(",")[0].strip().lower()
+    is_https = "https" in (request.url.scheme, said) or request.headers.get("origin", "").startswith("https://")
+    return "https" if is_https else "http"

@@ -1,0 +1,120 @@
+"""The pages and files of the console: open to everybody, since they hold nothing; what they show needs a key."""
+
+import functools
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import PurePosixPath
+from typing import Final
+
+from fastapi import APIRouter, Request, Response
+
+from longhouse.api import wire
+
+PAGES: Final = (
+    "/",
+    "/s/{id}",
+    "/inbox",
+    "/sessions",
+    "/sessions/{id}",
+    "/catalog/agents",
+    "/catalog/agents/{name}",
+    "/catalog/tools",
+    "/catalog/tools/{name}",
+    "/documents",
+    "/documents/{id}",
+    "/memory",
+    "/operations",
+    "/keys",
+    "/sign-in",
+)
+"""The addresses of screens; all answer the same page, whose script opens the screen."""
+
+TYPES: Final = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+}
+"""The files that are served, by suffix."""
+
+HEADERS: Final = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:;"
+    " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none';"
+    " require-trusted-types-for 'script'",
+    "x-frame-options": "DENY",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    # Checked at each load, so that an upgrade never mixes files of two versions.
+    "cache-control": "no-cache",
+}
+"""The pages act with all rights of their reader: they run their own scripts alone, and are shown in no frame."""
+
+router = APIRouter(include_in_schema=False)
+
+
+@dataclass(frozen=True, slots=True)
+class StaticFile:
+    content: bytes
+    media_type: str
+    etag: str
+
+
+@functools.cache
+def files() -> dict[str, StaticFile]:
+    """All files of the console by their path. Only a path that is in this table is served, so none leads elsewhere."""
+    found = {}
+    for path, file in _walk(resources.files("longhouse.api.console") / "static"):
+        if media_type := TYPES.get(PurePosixPath(path).suffix):
+            content = file.read_bytes()
+            found[path] = StaticFile(content, media_type, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
+    return found
+
+
+def _walk(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, Traversable]]:
+    for entry in folder.iterdir():
+        path = f"{prefix}{entry.name}"
+        if entry.is_dir():
+            yield from _walk(entry, f"{path}/")
+        else:
+            yield path, entry
+
+
+async def page(request: Request) -> Response:
+    """The page of every screen. A client that asks for JSON alone means a route of the API, and hears that it is
+    none."""
+    if not _takes_html(request.headers.get("accept", "")):
+        raise wire.not_found("There is no such route.")
+    response = _answer(request, files()["index.html"])
+    response.headers["vary"] = "accept"
+    return response
+
+
+@router.api_route("/console/{path:path}", methods=["GET", "HEAD"])
+async def static(path: str, request: Request) -> Response:
+    file = files().get(path)
+    if file is None:
+        raise wire.not_found("There is no such file.")
+    return _answer(request, file)
+
+
+def _answer(request: Request, file: StaticFile) -> Response:
+    headers = {**HEADERS, "etag": file.etag}
+    known = [tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")]
+    if file.etag in known:
+        return Response(status_code=304, headers=headers)
+    return Response(file.content, media_type=file.media_type, headers=headers)
+
+
+def _takes_html(accept: str) -> bool:
+    kinds = [kind.partition(";")[0].strip().lower() for kind in accept.split(",")]
+    return not accept or any(kind in ("text/html", "text/*", "*/*") for kind in kinds)
+
+
+for _path in PAGES:
+    router.add_api_route(_path, page, methods=["GET", "HEAD"])

@@ -1,0 +1,247 @@
+"""Open questions over all of a caller's sessions: clarifications, approvals and calls whose outcome is unknown.
+
+As a list, or as a stream of the whole list after each change.
+"""
+
+import asyncio
+import base64
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Annotated, Any, Final
+
+from fastapi import Query, Request, Response
+from pydantic import BeforeValidator, Field
+from pydantic.json_schema import WithJsonSchema
+
+from longhouse import clock
+from longhouse.api import auth, pagination, streaming, wire
+from longhouse.api.json_route import of_app, strict_router
+from longhouse.api.pagination import MAX_PAGE, Omittable
+from longhouse.api.sessions.routes import SESSION_PATH, Held
+from longhouse.api.sessions.waiting import subagent_label, text_of, tree_ids
+from longhouse.errors import CallerError
+from longhouse.journal.visible_text import readable_json
+from longhouse.runtime.bus import Bus
+from longhouse.store import questions
+from longhouse.store.database import Database
+from longhouse.store.questions import Asked, Kind, OpenQuestion, Position
+
+EVERY: Final = 1.0
+"""Seconds between two reads of a stream's page: other processes send no hints, and a busy server sends many."""
+SHARED_FOR: Final = 0.2
+"""Seconds for which the checksums of all owners are taken as current, however many streams ask for theirs."""
+TITLE: Final = 80
+"""Characters of a title."""
+QUESTION: Final[dict[str, Any]] = {
+    "root": "boss_8c5e2f0a-6d1b-4c3e-9a57-1f0e2d3c4b5a",
+    "session_id": "clerk_1f0e2d3c-4b5a-4c3e-9a57-8c5e2f0a6d1b",
+    "agent": "clerk",
+    "owner": "shop",
+    "user": None,
+    "conversation_id": "conv_1",
+    "title": "Pay the bill of May.",
+    "kind": "approval",
+    "call_id": "1-action-0",
+    "name": "clerk/1-action-0",
+    "tool": "pay",
+    "arguments": '{"to": "Bob"}',
+    "is_cut": False,
+    "text": "May pay run?",
+    "deadline": "2026-02-01T12:00:00Z",
+    "opened_at": "2026-01-31T12:00:00Z",
+}
+
+
+def _position(text: Any) -> Position:
+    try:
+        due_by, at, seq, session_id = base64.urlsafe_b64decode(text).decode().split(" ", 3)
+        if "\x00" in session_id or not seq.isdecimal() or len(seq) > 18:
+            raise ValueError("no such position")
+        return pagination.in_utc(due_by), pagination.in_utc(at), session_id, int(seq)
+    except ValueError:
+        raise ValueError("It should be the `next` of an earlier page") from None
+
+
+def _cursor(one: OpenQuestion) -> str:
+    due_by, at, session_id, seq = one.position
+    return base64.urlsafe_b64encode(f"{due_by.isoformat()} {at.isoformat()} {seq} {session_id}".encode()).decode()
+
+
+class OwnQuestions(pagination.Limited):
+    kind: Omittable[Kind] = Field(None, description="Of this kind")
+    agent: Omittable[str] = Field(None, description="Asked by this agent")
+    # Typed as a tuple, FastAPI would read it from several parameters of the same name.
+    before: Omittable[Annotated[Any, BeforeValidator(_position), WithJsonSchema({"type": "string"})]] = Field(
+        None, description="The `next` of the page before"
+    )
+
+
+class AllQuestions(OwnQuestions):
+    owner: Omittable[wire.Id] = Field(None, description="Of this owner")
+
+
+@dataclass
+class _SharedPage:
+    """The first page of a list, read once for all streams that show it."""
+
+    asked: Asked
+    followers: int = 0
+    encoded: bytes = b""
+    """The event of the stream; empty: not read yet."""
+    read_at: float = 0.0
+    mark: object = None
+    outdated_at: datetime | None = None
+    """The earliest deadline on the page: a question past it is left out."""
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def pause(self) -> float:
+        """Seconds until it may be read again."""
+        return self.read_at + EVERY - asyncio.get_running_loop().time()
+
+    def is_current(self, mark: object, now: datetime) -> bool:
+        is_outdated = self.outdated_at is not None and self.outdated_at <= now
+        return bool(self.encoded) and mark == self.mark and not is_outdated
+
+
+class QuestionFeed:
+    """Streams of open questions: woken by appends in this process, and by a poll for those of others."""
+
+    def __init__(self, db: Database, bus: Bus) -> None:
+        self.db = db
+        self._pages: dict[Asked, _SharedPage] = {}
+        self._changed = asyncio.Event()
+        self._marks: dict[str, int] = {}
+        self._marks_until = 0.0
+        self._lock = asyncio.Lock()
+        bus.on_append.append(lambda session_id: self._changed.set())
+
+    async def follow(self, asked: Asked) -> AsyncGenerator[bytes, None]:
+        """The page, and again after each change."""
+        sent, sent_at, time = b"", 0.0, asyncio.get_running_loop().time
+        with self._shared(asked) as page:
+            while True:
+                await self._refresh(page)
+                if (piece := page.encoded) != sent or time() - sent_at >= streaming.HEARTBEAT_EVERY:
+                    yield piece if piece != sent else streaming.HEARTBEAT
+                    sent, sent_at = piece, time()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(EVERY):
+                        await self._changed.wait()
+                await asyncio.sleep(max(0.0, page.pause))
+
+    @contextmanager
+    def _shared(self, asked: Asked) -> Iterator[_SharedPage]:
+        page = self._pages.setdefault(asked, _SharedPage(asked))
+        page.followers += 1
+        try:
+            yield page
+        finally:
+            page.followers -= 1
+            if not page.followers:
+                del self._pages[asked]
+
+    async def _refresh(self, page: _SharedPage) -> None:
+        """Reads the page if something may have changed, at most once in `EVERY` seconds."""
+        async with page.lock:
+            if page.encoded and page.pause > 0:
+                return
+            mark, now = await self._mark(page.asked.owner), clock.now()
+            if not page.is_current(mark, now):
+                found = await questions.open_questions(self.db, page.asked, now)
+                page.mark, page.outdated_at = mark, found[0].deadline if found else None
+                page.encoded = streaming.named("questions", _page(found, page.asked.limit - 1))
+            page.read_at = asyncio.get_running_loop().time()
+
+    async def _mark(self, owner: str | None) -> object:
+        """What changes with the questions of this owner, or of all."""
+        time = asyncio.get_running_loop().time
+        async with self._lock:
+            if time() >= self._marks_until:
+                self._changed.clear()
+                self._marks = await questions.marks(self.db)
+                self._marks_until = time() + SHARED_FOR
+            return self._marks if owner is None else self._marks.get(owner)
+
+
+Feed = Annotated[QuestionFeed, of_app("questions")]
+LISTED: Final[dict[int | str, dict[str, Any]]] = {
+    200: {
+        "description": "One page; with `Accept: text/event-stream`, the event `questions` with the first page,"
+        " at once and after each change.",
+        "content": {
+            "application/json": {"example": pagination.page([QUESTION])},
+            "text/event-stream": {
+                "schema": {"type": "string"},
+                "example": streaming.named("questions", pagination.page([QUESTION])).decode(),
+            },
+        },
+    }
+}
+
+router = strict_router("Sessions", auth.user)
+admin_router = strict_router("Admin", auth.admin)
+
+
+@router.get("/v1/questions", responses=LISTED)
+async def list_questions(
+    caller: auth.User, feed: Feed, request: Request, query: Annotated[OwnQuestions, Query()]
+) -> Response:
+    """What your sessions and their sub-agents ask a person: the earliest deadline first, then the oldest.
+
+    Answer at the session `root`, with `name` as `call_id`. `Accept: text/event-stream` follows the first page.
+    """
+    return await _answer(feed, request, query, caller.owner)
+
+
+@admin_router.get("/admin/questions", responses=LISTED)
+async def list_all_questions(feed: Feed, request: Request, query: Annotated[AllQuestions, Query()]) -> Response:
+    """The same for the sessions of all owners; answer at `/admin/sessions/{root}`."""
+    return await _answer(feed, request, query, query.owner)
+
+
+@router.get(f"{SESSION_PATH}/questions", responses={200: wire.answer("All of them.", pagination.page([QUESTION]))})
+async def list_session_questions(caller: auth.User, sessions: Held, session_id: str) -> Response:
+    """What the session and its sub-agents ask a person."""
+    row = await sessions.find(caller, session_id)
+    asked = Asked(owner=row.owner, ids=tuple(await tree_ids(sessions.db, row.id)), limit=MAX_PAGE + 1)
+    return wire.Json(_page(await questions.open_questions(sessions.db, asked, clock.now()), MAX_PAGE))
+
+
+async def _answer(feed: QuestionFeed, request: Request, query: OwnQuestions, owner: str | None) -> Response:
+    asked = Asked(owner=owner, agent=query.agent, kind=query.kind, limit=query.fetched)
+    if "text/event-stream" not in request.headers.get("accept", ""):
+        found = await questions.open_questions(feed.db, asked, clock.now(), query.before)
+        return wire.Json(_page(found, query.limit))
+    if query.before is not None:
+        raise CallerError("A stream shows the first page: leave out `before`.", param="before")
+    return streaming.EventStream(feed.follow(asked))
+
+
+def _page(found: list[OpenQuestion], limit: int) -> dict[str, Any]:
+    rows, following = found[:limit], _cursor(found[limit - 1]) if len(found) > limit else None
+    return pagination.page([_described(one) for one in rows], following)
+
+
+def _described(one: OpenQuestion) -> dict[str, Any]:
+    is_own, is_clarification = one.session_id == one.root, one.kind == "clarification"
+    return {
+        "root": one.root,
+        "session_id": one.session_id,
+        "agent": one.agent,
+        "owner": one.owner,
+        "user": one.user,
+        "conversation_id": one.conversation_id,
+        "title": " ".join((one.task or "").split())[:TITLE],
+        "kind": one.kind,
+        "call_id": one.call_id,
+        "name": one.call_id if is_own else subagent_label(one.agent, one.label, one.call_id),
+        "tool": None if is_clarification else one.tool,
+        "arguments": None if is_clarification else readable_json(one.arguments),
+        "is_cut": one.is_cut and not is_clarification,
+        "text": text_of(one.tool, one.question, needs_approval=one.kind == "approval", doubt=one.doubt),
+        "deadline": one.deadline,
+        "opened_at": one.opened_at,
+    }

@@ -1,0 +1,59 @@
+"""Sessions as rows of lists: with their titles and counters, and with what their sub-agents wait for."""
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from longhouse import clock
+from longhouse.api.sessions.waiting import ASKING, shown
+from longhouse.journal.counters import Counters
+from longhouse.store import session_counters
+from longhouse.store.database import Database
+from longhouse.store.delegation import tree
+from longhouse.store.delegation.tree import Root
+from longhouse.store.sessions import SessionRow
+
+
+async def listed(db: Database, rows: Sequence[SessionRow]) -> list[dict[str, Any]]:
+    """Sessions as rows of a list; their state and their questions include those of their sub-agents."""
+    counters = await session_counters.counted(db, {row.id: row.head for row in rows})
+    below, now = await _questions_below(db, rows), clock.now()
+    return [_row(row, counters.get(row.id, Counters()), below[row.id], now) for row in await shown(db, rows)]
+
+
+async def _questions_below(db: Database, rows: Sequence[SessionRow]) -> Counter[str]:
+    """Session -> the open questions of the agents that work for it, also of those that it does not wait for."""
+    nodes = await tree.nodes(db, [Root(row.id, row.id, None) for row in rows], open_only=True)
+    asking = [node for node in nodes if node.id != node.top and node.state in ASKING]
+    counters = await session_counters.counted(db, {node.id: node.head for node in asking})
+    found: Counter[str] = Counter()
+    for node in asking:
+        found[node.top] += counters[node.id].questions
+    return found
+
+
+def _row(row: SessionRow, counters: Counters, below: int, now: datetime) -> dict[str, Any]:
+    work, waiting = counters.seconds(now, asks_person=row.state in ASKING)
+    return {
+        "session_id": row.id,
+        "template_id": row.agent,
+        "template": row.agent,
+        "version": row.version,
+        "conversation_id": row.conversation_id,
+        "label": row.label,
+        "parent": row.parent,
+        "trace_id": row.trace_id,
+        "state": row.state,
+        "title": counters.shown_title,
+        "task": row.task,
+        "turns": counters.turns,
+        "steps": counters.steps,
+        "tokens": counters.tokens,
+        "work_seconds": work,
+        "waiting_seconds": waiting,
+        "questions": counters.questions + below,
+        "error": counters.error,
+        "created_at": row.created_at,
+        "updated_at": row.updated_at,
+    }

@@ -1,0 +1,261 @@
+"""What happened in a session, for those who look into it: its timeline, its steps, and an export of its whole tree."""
+
+import re
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from datetime import datetime
+from typing import Annotated, Any, Final
+
+import msgspec
+from fastapi import Query, Response
+from pydantic import BeforeValidator, Field
+
+from longhouse.agents import tokens
+from longhouse.agents.strategies.protocol import Body
+from longhouse.api import auth, pagination, streaming, wire
+from longhouse.api.json_route import of_app, strict_router
+from longhouse.api.pagination import Omittable
+from longhouse.api.sessions.replay import StepRecord, request_at, steps_from
+from longhouse.api.sessions.routes import SESSION_PATH, Held, Sessions, described
+from longhouse.api.sessions.sse import fact
+from longhouse.api.sessions.waiting import waiting_status
+from longhouse.errors import CallerError
+from longhouse.journal.events import Fault, Usage, kind_of
+from longhouse.journal.messages import System
+from longhouse.journal.session import Open
+from longhouse.journal.timeline import Takeover, TimelineStep, TimelineTurn, TimelineUse, TimelineWait
+from longhouse.store import journals, session_counters
+from longhouse.store.database import Database
+from longhouse.store.delegation import tree
+from longhouse.store.sessions import SessionRow
+from longhouse.store.timelines import SessionTimeline, TreeTimelines, timelines_of
+from longhouse.tools.toolbox import Toolbox
+
+SHOWN: Final = 2_000
+"""Characters of a task, a text, arguments and a result in a timeline."""
+EXPORTED_AT_ONCE: Final = 500
+"""Events that an export holds in memory."""
+
+router = strict_router("Sessions", auth.user)
+
+Number = Annotated[int, Field(ge=1, le=1_000_000_000), BeforeValidator(pagination.digits)]
+
+
+class Turns(wire.StrictModel):
+    turns: Annotated[int, Field(ge=1, le=pagination.MAX_PAGE), BeforeValidator(pagination.digits)] = Field(
+        50, description="How many turns, from the last one back"
+    )
+
+
+class Steps(pagination.Limited):
+    before: Omittable[Number] = Field(None, description="Only steps before this one: the `next` of the page before")
+
+
+@router.get(f"{SESSION_PATH}/timeline")
+async def get_timeline(
+    caller: auth.User, sessions: Held, session_id: str, asked: Annotated[Turns, Query()]
+) -> Response:
+    """The last turns of a session: steps, calls, waits, retries and takeovers, each with its times; and below
+    `children` the same of the sub-agents that worked for them."""
+    row = await sessions.find(caller, session_id)
+    found = await timelines_of(sessions.db, row.id, asked.turns)
+    if row.id not in found.sessions:
+        raise wire.not_found("There is no such session.", code="session_not_found")
+    return wire.Json(_tree(row, found))
+
+
+@router.get(f"{SESSION_PATH}/steps")
+async def list_steps(
+    caller: auth.User,
+    sessions: Held,
+    toolbox: Annotated[Toolbox, of_app("toolbox")],
+    session_id: str,
+    asked: Annotated[Steps, Query()],
+) -> Response:
+    """The last replies of the model, in order, each with its usage, what it called, and the estimated tokens of the
+    parts of its request. `next` leads to earlier ones."""
+    row = await sessions.find(caller, session_id)
+    counters = await session_counters.counted(sessions.db, {row.id: row.head})
+    end = min(asked.before or row.head + 1, counters[row.id].steps + 1)
+    first = max(1, end - asked.limit)
+    data = []
+    async with aclosing(steps_from(sessions.db, row.id, first)) as steps:
+        async for step in steps:
+            if step.number >= end:
+                break
+            data.append(await _step_row(sessions, toolbox, row.agent, step))
+    return wire.Json(pagination.page(data, str(first) if first > 1 and data else None))
+
+
+@router.get(f"{SESSION_PATH}/export")
+async def export(caller: auth.User, sessions: Held, session_id: str) -> Response:
+    """The session and all agents that it called as JSON Lines: each session, then its events."""
+    row = await sessions.find(caller, session_id)
+    return LineStream(_lines(sessions.db, row.id), f"{row.id}.jsonl")
+
+
+class LineStream(streaming.EventStream):
+    """JSON Lines, written as they are read; a browser saves them as a file."""
+
+    media_type = "application/x-ndjson"
+
+    def __init__(self, pieces: AsyncGenerator[bytes, None], name: str) -> None:
+        super().__init__(pieces)
+        plain = re.sub(r"[^A-Za-z0-9._-]", "_", name)
+        self.headers["content-disposition"] = f'attachment; filename="{plain}"'
+        self.headers["x-content-type-options"] = "nosniff"
+
+    def error(self, error: CallerError) -> bytes:
+        return _line(wire.envelope_of(error))
+
+
+# The timeline
+
+
+def _tree(row: SessionRow, found: TreeTimelines) -> dict[str, Any]:
+    top = found.sessions[row.id]
+    below = {one: _session(one, shown) for one, shown in found.sessions.items() if one != row.id}
+    # A session that has not begun a turn has the version that it was opened with.
+    version = top.version or row.version
+    return {**_session(row.id, top), "version": version, "children": below, "children_left_out": found.left_out}
+
+
+def _session(session_id: str, shown: SessionTimeline) -> dict[str, Any]:
+    return {
+        "session_id": session_id,
+        "agent": shown.agent,
+        "label": shown.label,
+        "version": shown.version,
+        "state": shown.state,
+        "earlier_turns": shown.timeline.turns_before,
+        "turns": [_turn(shown, turn) for turn in shown.turns],
+    }
+
+
+def _turn(shown: SessionTimeline, turn: TimelineTurn) -> dict[str, Any]:
+    return {
+        "n": turn.number,
+        "trace_id": turn.trace,
+        "task": turn.task[:SHOWN],
+        "began_at": turn.began_at,
+        "ended_at": turn.ended_at,
+        "state": turn.ended or shown.state,
+        "answer": turn.words[:SHOWN],
+        "steps": [_step(shown, step) for step in turn.steps],
+        "waits": [_wait(wait) for wait in turn.waits],
+        "takeovers": [_takeover(one) for one in turn.takeovers],
+    }
+
+
+def _step(shown: SessionTimeline, step: TimelineStep) -> dict[str, Any]:
+    ends = [use.ended_at for use in step.uses]
+    is_open = None in ends
+    return {
+        "n": step.number,
+        "began_at": step.began_at,
+        "replied_at": step.ended_at,
+        "ended_at": None if is_open else max([step.ended_at, *filter(None, ends)]),
+        "model_seconds": _seconds(step.began_at, step.ended_at),
+        "retries": [{"at": retry.at, "reason": retry.reason} for retry in step.retries],
+        "text": (step.replied.problem or step.replied.text)[:SHOWN],
+        "calls": [_call(shown, use) for use in step.uses],
+    }
+
+
+def _call(shown: SessionTimeline, use: TimelineUse) -> dict[str, Any]:
+    called, outcome = use.called, use.outcome
+    task = shown.tasks.get(called.call)
+    result = None if outcome is None else outcome.message if isinstance(outcome, Fault) else outcome.content
+    return {
+        "call_id": called.call,
+        "tool": called.tool,
+        "arguments": called.arguments[:SHOWN],
+        "began_at": use.began_at,
+        "ended_at": use.ended_at,
+        "status": _status(use),
+        "waiting": _waiting(shown.timeline.open.get(called.call)),
+        "result": None if result is None else result[:SHOWN],
+        "child": task[0] if task else None,
+    }
+
+
+def _status(use: TimelineUse) -> str:
+    if use.outcome is None:
+        return "open"
+    if use.is_remembered:
+        return "memory"
+    return "error" if isinstance(use.outcome, Fault) else "ok"
+
+
+def _waiting(call: Open | None) -> str | None:
+    if call is None or call.is_due:
+        return None
+    return "person" if call.awaits_person else "agent"
+
+
+def _wait(wait: TimelineWait) -> dict[str, Any]:
+    return {"from": wait.since, "to": wait.until, "for": wait.reason}
+
+
+def _takeover(one: Takeover) -> dict[str, Any]:
+    seconds = None if one.seconds is None else round(one.seconds, 3)
+    return {"at": one.at, "seconds": seconds, "from": one.previous, "to": one.worker, "is_loss": one.is_loss}
+
+
+def _seconds(since: datetime, until: datetime) -> float:
+    return round(max(0.0, (until - since).total_seconds()), 3)
+
+
+# Steps
+
+
+async def _step_row(sessions: Sessions, toolbox: Toolbox, agent: str, step: StepRecord) -> dict[str, Any]:
+    replied, at = step.asked.replied, step.record.at
+    usage = replied.usage or Usage()
+    request = await request_at(sessions, toolbox, agent, step.asked)
+    return {
+        "n": step.number,
+        "turn": step.turn,
+        "at": at,
+        "model": replied.model,
+        "usage": {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens},
+        "seconds": _seconds(step.asked.session.updated_at or at, at),
+        "tools": [call.name for call in replied.calls],
+        "offered": step.asked.tools,
+        "tokens": _parts(request.body) if request else None,
+    }
+
+
+def _parts(body: Body) -> dict[str, int]:
+    """The estimated tokens of the parts of a request; a response format has the tools of agents that choose by it."""
+    system = [message for message in body.messages if isinstance(message, System)]
+    history = [message for message in body.messages if not isinstance(message, System)]
+    formats = (*body.tools, body.response_format)
+    tools = sum(tokens.estimate(bytes(one).decode()) for one in formats)
+    return {"system": tokens.total(system), "tools": tools, "history": tokens.total(history)}
+
+
+# The export
+
+
+async def _lines(db: Database, session_id: str) -> AsyncGenerator[bytes, None]:
+    below = sorted(await tree.ever_called(db, session_id) - {session_id})
+    for one in (session_id, *below):
+        async for piece in _session_lines(db, one):
+            yield piece
+
+
+async def _session_lines(db: Database, session_id: str) -> AsyncGenerator[bytes, None]:
+    session = await journals.load(db, session_id)
+    status = await waiting_status(db, session)
+    yield _line({"object": "session", **described(session, status)})
+    seq = 0
+    while seq < session.head and (page := await journals.read(db, session_id, seq, EXPORTED_AT_ONCE)):
+        kept: Sequence[Any] = [record for record in page if record.seq <= session.head]
+        lines = ({"object": "event", "kind": kind_of(one.event), **fact(session_id, one)} for one in kept)
+        yield b"".join(map(_line, lines))
+        seq = page[-1].seq
+
+
+def _line(value: Any) -> bytes:
+    return msgspec.json.encode(value) + b"\n"
