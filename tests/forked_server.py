@@ -1,28 +1,34 @@
 """Longhouses in processes of their own, forked from one that has loaded the modules: that takes most of a start."""
 
 import asyncio
+import codecs
+import fcntl
 import multiprocessing
 import os
+import pty
+import re
 import resource
 import runpy
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Final
 
-IS_PRELOADED: Final = "longhouse.cli.main" in sys.modules  # in a process that was forked, before it loads it itself
+IS_PRELOADED: Final = "longhouse.cli.preload" in sys.modules  # in a process that was forked, before it loads it itself
 
 from longhouse.cli.main import cli  # noqa: E402
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 # A module that every Python here finds: the server that forks knows nothing of pytest's `pythonpath`. What it cannot
 # import it silently goes without, and then every process loads everything by itself.
-_CONTEXT.set_forkserver_preload(["longhouse.cli.main"])
+_CONTEXT.set_forkserver_preload(["longhouse.cli.preload"])
 
 WITHIN: Final = 60.0
 """Seconds that a command may take."""
@@ -102,6 +108,77 @@ def _run_in(command: list[str], environment: dict[str, str], folder: Path, chann
     for number, channel in enumerate(channels):
         os.dup2(os.open(channel, os.O_RDWR | os.O_CREAT), number)
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - multiprocessing has closed the former one
+    sys.argv = command
+    cli(prog_name="longhouse")
+
+
+class Terminal:
+    """A `longhouse` command on a pseudo-terminal of its own: what it draws can be awaited, and keys can be pressed."""
+
+    def __init__(self, *arguments: str, **environment: str) -> None:
+        self._screen, self._inside = pty.openpty()
+        fcntl.ioctl(self._screen, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
+        known = {"TERM": "xterm-256color", **os.environ, **environment}
+        name = os.ttyname(self._inside)
+        self.process = _CONTEXT.Process(target=_run_on, args=(["longhouse", *arguments], known, name))
+        self.process.start()
+        self.drawn = ""
+        """Everything that was written to the terminal, with its control sequences."""
+        self._place = 0
+        self._grew = asyncio.Event()
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        asyncio.get_running_loop().add_reader(self._screen, self._read)
+
+    def _read(self) -> None:
+        self.drawn += self._decode(os.read(self._screen, 65_536))
+        self._grew.set()
+
+    @property
+    def text(self) -> str:
+        """The same without control sequences."""
+        return re.sub(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07|\x1b[=>]|\r", "", self.drawn)
+
+    def press(self, keys: str) -> None:
+        """Keys as a terminal sends them: `\\r` is Enter, `\\x03` Ctrl-C."""
+        os.write(self._screen, keys.encode())
+
+    async def until(self, words: str) -> str:
+        """What was drawn since the last call, up to these words."""
+        async with asyncio.timeout(WITHIN):
+            while (found := self.text.find(words, self._place)) < 0:
+                self._grew.clear()
+                await self._grew.wait()
+        start, self._place = self._place, found + len(words)
+        return self.text[start : self._place]
+
+    def interrupt(self) -> None:
+        """A signal from elsewhere, not the key."""
+        assert self.process.pid is not None
+        os.kill(self.process.pid, signal.SIGINT)
+
+    async def ended(self) -> int | None:
+        await asyncio.to_thread(self.process.join, WITHIN)
+        return self.process.exitcode
+
+    def close(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._screen)
+        if self.process.exitcode is None:
+            self.process.kill()
+            self.process.join()
+        for descriptor in (self._screen, self._inside):
+            os.close(descriptor)
+
+
+def _run_on(command: list[str], environment: dict[str, str], terminal: str) -> None:
+    assert IS_PRELOADED
+    os.environ.clear()
+    os.environ.update(environment)
+    os.setsid()
+    opened = os.open(terminal, os.O_RDWR)  # the first terminal of a new session is the one that sends it Ctrl-C
+    for number in range(3):
+        os.dup2(opened, number)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.stdin, sys.stdout = open(0, encoding="utf-8"), open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.argv = command
     cli(prog_name="longhouse")
 

@@ -1,25 +1,17 @@
-"""The command line as a newcomer meets it: mistakes end in one sentence, and a chat can be left."""
+"""The command line as a newcomer meets it: mistakes end in one sentence."""
 
 import asyncio
-import os
-import pty
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from forked_server import completed
 from longhouse.cli.catalog import read_file
-from longhouse.cli.chat import talk
+from longhouse.cli.chat.command import talk
 from longhouse.errors import SetupError
 from longhouse.integrations.redis.client import open_redis
 from longhouse.settings import Settings
 from server_helpers import Serving
-
-LONGHOUSE = (sys.executable, "-m", "longhouse")
 
 
 @pytest.mark.parametrize(
@@ -84,28 +76,3 @@ async def test_who_is_not_there_is_said_in_one_sentence(serving: Serving, tmp_pa
     for address in ("127.0.0.1:8400", "ftp://somewhere", "http://"):
         with pytest.raises(SetupError, match=f"'{address}' is not an address"):
             await talk(address, "master")
-
-
-def test_a_chat_can_be_left_by_ctrl_c(tmp_path: Path) -> None:
-    screen, terminal = pty.openpty()
-    chat = subprocess.Popen(
-        [*LONGHOUSE, "chat"],
-        cwd=tmp_path,
-        stdin=terminal,
-        stdout=terminal,
-        stderr=terminal,
-        start_new_session=True,
-        # A shell that runs the tests in the background has them ignore Ctrl-C, and so would the command.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509 - calls no lock
-    )
-    try:
-        seen, give_up_at = b"", time.monotonic() + 30
-        while b"you>" not in seen and time.monotonic() < give_up_at:
-            seen += os.read(screen, 4096)
-        chat.send_signal(signal.SIGINT)
-        assert chat.wait(20) == 130
-    finally:
-        chat.kill()
-        chat.wait()
-        os.close(screen)
-        os.close(terminal)

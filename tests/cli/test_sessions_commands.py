@@ -12,15 +12,17 @@ from delegating_server import CAST, SignTool, answer, ask, in_steps, playing, qu
 from longhouse import clock
 from longhouse.agents.strategies.protocol import Body
 from longhouse.api.sessions.waiting import WaitingStatus, waiting_status
-from longhouse.cli.chat import ChatPage
-from longhouse.cli.session_tree import TreeDrawing, lasting, plain
+from longhouse.cli.chat.plain import ChatPage
+from longhouse.cli.one_line import lasting, plain
+from longhouse.cli.session_tree import TreeDrawing
 from longhouse.cli.sessions import list_sessions
-from longhouse.cli.timeline import SessionTimeline, timelines_of, turns_of
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
 from longhouse.journal.fold import blank, fold
+from longhouse.journal.timeline import timeline_of
 from longhouse.models.scripted import Say, call, calls, say
 from longhouse.settings import Settings
+from longhouse.store.timelines import SessionTimeline, timelines_of
 from server_helpers import BEGAN, House, Serving, dictated, launched_words, opened, prompted, returned, started, used
 
 NASTY = "a\x1b[31mb\x1b]0;owned\x07 \x9b31m c\u202egpj\r\nd\u200b [bold]e[/bold]"
@@ -28,11 +30,12 @@ NASTY = "a\x1b[31mb\x1b]0;owned\x07 \x9b31m c\u202egpj\r\nd\u200b [bold]e[/bold]
 
 async def shown(house: House, session_id: str, last: int = 10) -> list[str]:
     """The lines of the tree, as they are drawn where no terminal is."""
-    timelines = await timelines_of(house.db, session_id, last)
-    below = await waiting_status(house.db, timelines[session_id].session)
+    timelines = (await timelines_of(house.db, session_id, last)).sessions
+    session = await house.folded(session_id)
+    below = await waiting_status(house.db, session)
     written = io.StringIO()
     console = Console(file=written, width=1_000)
-    console.print(TreeDrawing(timelines, clock.now()).session(session_id, below, last))
+    console.print(TreeDrawing(timelines, clock.now()).session(session, below))
     return written.getvalue().splitlines()
 
 
@@ -203,7 +206,7 @@ def test_times_are_those_of_the_journal() -> None:
     ]  # fmt: skip
     moments = enumerate(story, 1)
     records = [Recorded(seq=seq, at=BEGAN + timedelta(seconds=at), event=event) for seq, (at, event) in moments]
-    [turn] = turns_of(records)
+    [turn] = timeline_of(records).turns
     assert (turn.task, turn.ended, turn.words, turn.prompt) == ("Go.", "COMPLETED", "Noon.", 2)
     first, second = turn.steps
     [use] = first.uses
@@ -235,10 +238,10 @@ def test_what_a_lost_server_said_is_drawn_harmless() -> None:
     step = (events.Replied(), used("1-action-0", effect="once"), lost)
     story: tuple[events.Event, ...] = (opened(), prompted("Go."), started(2), *step)
     records = [Recorded(seq=seq, at=BEGAN, event=event) for seq, event in enumerate(story, 1)]
-    timeline = SessionTimeline(fold(records, blank("a_1")), turns_of(records))
-    written = io.StringIO()
+    timeline = SessionTimeline("a", "", 1, "WAITING_FOR_APPROVAL", timeline_of(records))
+    session, written = fold(records, blank("a_1")), io.StringIO()
     console = Console(file=written, width=1_000)
-    console.print(TreeDrawing({"a_1": timeline}, BEGAN).session("a_1", WaitingStatus(rests=True), 1))
+    console.print(TreeDrawing({"a_1": timeline}, BEGAN).session(session, WaitingStatus(rests=True)))
     text = written.getvalue()
     assert "\\u202egpj d\\u200b [bold]e[/bold]: did it happen?" in text
     assert all(char.isprintable() or char == "\n" for char in text)

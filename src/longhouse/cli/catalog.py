@@ -267,3 +267,7 @@ def _decoded(content: bytes, complaint: str) -> Any:
         return msgspec.json.decode(content)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise SetupError(f"{complaint}: {error}.") from None
+
+
+tools = commands("tool")
+templates = commands("template")

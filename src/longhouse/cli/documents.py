@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
 from longhouse.app import open_library
+from longhouse.cli.one_line import plain
 from longhouse.cli.owners import default_owner
 from longhouse.cli.running import add_commands
-from longhouse.cli.session_tree import plain
 from longhouse.errors import SetupError
 from longhouse.memory.documents import outline
 from longhouse.memory.documents.detect import SUFFIXES

@@ -1,46 +1,94 @@
-"""The command line: serve, work, migrate, seed, chat, probe, keys, sessions, tools, templates, documents, bench."""
+"""The command line: which commands there are. What a command needs is imported when it is called."""
 
 import gc
-
-gc.disable()  # imports leave no garbage, and collections take a tenth of the start-up time
-
-import asyncio
-import ipaddress
-import signal
-import socket
-from collections.abc import Callable, Coroutine, Iterator
+import importlib
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
-import structlog
 import typer
-import uvicorn
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
-from longhouse.agents.builtin import BUILT_IN
-from longhouse.api.http_protocol import BACKLOG, config_of, raise_file_limit
-from longhouse.app import TOOLS, App, open_app, open_store, publish
-from longhouse.cli import bench_recall, bench_search, catalog, documents, keys, ledger, sessions
-from longhouse.cli.chat import talk
-from longhouse.cli.running import add_commands, given, run
-from longhouse.config.effective import configure
-from longhouse.errors import LonghouseError, SetupError
-from longhouse.models import probe as probing
-from longhouse.models.http_client import open_endpoint
-from longhouse.models.openai import OpenAIModel
-from longhouse.settings import Settings
-from longhouse.store import migrate as migrations
-from longhouse.store.catalog.catalog import Catalog
-from longhouse.store.database import open_database
-from longhouse.store.keys import is_any_valid
-from longhouse.store.postgres import open_postgres
+import longhouse
+from longhouse.errors import LonghouseError
 
-gc.freeze()
-gc.enable()
+
+class Listed(NamedTuple):
+    """A command that is not loaded: where it is, and what `longhouse --help` says of it."""
+
+    module: str
+    help: str
+    attribute: str = ""
+    """The group of commands in that module; empty: a single command, of the module's `cli`."""
+
+
+COMMANDS: Final = {
+    "serve": Listed(
+        "serving", "Serve the API and work on sessions, with an embedded Postgres unless LONGHOUSE_DATABASE_URL is set."
+    ),
+    "seed": Listed(
+        "setting_up",
+        "Publish the agents of config.yaml and agents.yaml. Content that is already published makes no new version.",
+    ),
+    "chat": Listed("chat.command", "Talk to an agent in the terminal."),
+    "work": Listed("serving", "Work on sessions without serving the API."),
+    "migrate": Listed("setting_up", "Migrate the database schema to the latest version."),
+    "probe": Listed(
+        "setting_up", "Find out what the model's endpoint supports, and what a template should say about it."
+    ),
+    "keys": Listed("keys", "API keys: who may come in, for whom, and how much they may use.", "cli"),
+    "sessions": Listed("sessions", "Sessions: which there are, what happened in one, what it waits for.", "cli"),
+    "ledger": Listed("ledger", "The ledger: who said what to whom.", "cli"),
+    "tools": Listed("catalog", "The tools of the catalog: publish them, compare them, roll them back.", "tools"),
+    "templates": Listed(
+        "catalog", "The templates of the catalog: publish them, compare them, roll them back.", "templates"
+    ),
+    "documents": Listed("documents", "Documents that agents read: add files, list, show, remove.", "cli"),
+    "bench": Listed("benchmarks", "Measure parts of Longhouse on data of your own.", "cli"),
+}
+
+
+class LazyCommands(dict[str, Any]):
+    """The commands by name; each is loaded when it is first asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(COMMANDS)
+
+    def __getitem__(self, name: str) -> Any:
+        if isinstance(one := super().__getitem__(name), Listed):
+            one = self[name] = _load(name, one)
+        return one
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self[name] if name in self else default  # noqa: SIM401 - dict's own `get` would not load it
+
+
+def _load(name: str, one: Listed) -> Any:
+    with imports():
+        module = importlib.import_module(f"longhouse.cli.{one.module}")
+    if one.attribute:
+        return typer.main.get_group(getattr(module, one.attribute))
+    return typer.main.get_group(module.cli).commands[name]
+
+
+@contextmanager
+def imports() -> Iterator[None]:
+    """Without collections, which take a tenth of the start-up time: imports leave no garbage, and what they make lives
+    until exit."""
+    gc.disable()
+    try:
+        yield
+        gc.freeze()
+    finally:
+        gc.enable()
 
 
 class Commands(TyperGroup):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands = LazyCommands()
+        self._is_listing = False
+
     def invoke(self, ctx: Any) -> Any:
         """Prints our own errors as one sentence, without a traceback."""
         try:
@@ -49,234 +97,29 @@ class Commands(TyperGroup):
             typer.echo(f"longhouse: {error}", err=True)
             raise typer.Exit(1) from None
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Lists the commands without loading them."""
+        self._is_listing = True
+        super().format_help(ctx, formatter)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        one = COMMANDS.get(cmd_name)
+        return TyperCommand(cmd_name, help=one.help) if self._is_listing and one else self.commands.get(cmd_name)
+
 
 cli = typer.Typer(cls=Commands, help="A server for AI agents that live long and forget nothing.", no_args_is_help=True)
 
-DEMO: Final = "no model is set: the built-in demo model answers (set LONGHOUSE_LLM_BASE_URL, _API_KEY, _MODEL)"
-OPEN: Final = "no API key is set: whoever reaches this port may do everything (set LONGHOUSE_ADMIN_KEY)"
-WELL_KNOWN: Final = ("password", "changeme", "change-me", "change_me", "secret", "admin", "longhouse", "your-", "your_")
-"""Parts of the keys that examples use."""
-LEAST_KEY: Final = 16
 
-Host = Annotated[str | None, typer.Option(help="Address to listen on.")]
-Port = Annotated[int | None, typer.Option(help="Port to listen on.", min=0, max=65535)]
-ConfigFile = Annotated[Path | None, typer.Option(help="What all agents share; by default config.yaml.")]
-AgentsFile = Annotated[Path | None, typer.Option(help="The agents; by default agents.yaml.")]
+def _tell_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"longhouse {longhouse.__version__}")
+        raise typer.Exit
 
 
-@cli.command()
-def serve(host: Host = None, port: Port = None, config_file: ConfigFile = None, agents_file: AgentsFile = None) -> None:
-    """Serve the API and work on sessions, with an embedded Postgres unless LONGHOUSE_DATABASE_URL is set."""
-    run(Settings(**given(host=host, port=port, config_file=config_file, agents_file=agents_file)), _serve)
-
-
-@cli.command()
-def seed(config_file: ConfigFile = None, agents_file: AgentsFile = None) -> None:
-    """Publish the agents of config.yaml and agents.yaml. Content that is already published makes no new version."""
-    run(Settings(**given(config_file=config_file, agents_file=agents_file)), publish_configured)
-
-
-@cli.command()
-def chat(
-    model: Annotated[
-        str | None, typer.Option(help="Template or session id; LONGHOUSE_DEFAULT_TEMPLATE if none is given.")
-    ] = None,
-    url: Annotated[str | None, typer.Option(help="Where Longhouse serves; by default as the settings say.")] = None,
-    key: Annotated[str, typer.Option(help="An API key, where one is needed.", envvar="LONGHOUSE_API_KEY")] = "",
-    user: Annotated[str, typer.Option(help="Who you are; by default, with a key, your account on this machine.")] = "",
+@cli.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Tell the version and exit.", is_eager=True, callback=_tell_version)
+    ] = False,
 ) -> None:
-    """Talk to an agent in the terminal."""
-
-    async def main(settings: Settings) -> None:
-        address = url or f"http://{settings.host}:{settings.port}"
-        await talk(address, model or settings.default_template, key, user)
-
-    run(Settings(log_level="warning"), main)
-
-
-async def _serve(settings: Settings) -> None:
-    _refuse_easy_key(settings.host, settings.admin_key.get_secret_value().strip())
-    await _refuse_missing_key(settings)
-    raise_file_limit()
-    with _listening(settings.host, settings.port) as listener:
-        async with open_app(settings) as app:
-            server = _Server(config_of(app.asgi, timeout_graceful_shutdown=3))
-            _on_end(server.leave)
-            is_open = await app.authenticator.is_open()
-            if is_open and not _is_local(settings.host):
-                raise _missing_key(settings.host)  # the last key was revoked since the check
-            freeze_objects()
-            address, port = listener.getsockname()[:2]
-            typer.echo(f"longhouse serves on http://{address}:{port}")
-            if is_open:
-                structlog.get_logger().warning("no_api_key_set", message=OPEN)
-            if app.is_demo:
-                typer.echo(DEMO)
-            await _until_end(app, server.serve(sockets=[listener]))
-
-
-async def work(settings: Settings) -> None:
-    """Work on sessions without serving the API."""
-    async with open_app(settings) as app:
-        ended = asyncio.Event()
-        _on_end(ended.set)
-        freeze_objects()
-        typer.echo(f"worker ready: {app.worker.id}")
-        await _until_end(app, ended.wait())
-
-
-def freeze_objects() -> None:
-    """Freezes the objects of start-up: they live until exit, and a full collection over them would delay the wake-up of
-    a long session by 50 ms."""
-    gc.collect()
-    gc.freeze()
-
-
-async def migrate(settings: Settings) -> None:
-    """Migrate the database schema to the latest version."""
-    schema = settings.database_schema
-    if settings.database_url:
-        async with open_database(settings.database_url.get_secret_value(), schema=schema) as db:
-            applied = await migrations.migrate(db)
-    else:
-        async with (
-            open_postgres(settings.data_dir, binaries=settings.pg_bin) as postgres,
-            open_database(postgres.dsn, schema=schema) as db,
-        ):
-            applied = await migrations.migrate(db, may_extend=postgres.vectors)
-    typer.echo("\n".join(f"applied {name}" for name in applied) or "the schema is up to date")
-
-
-async def publish_configured(settings: Settings) -> None:
-    setup = configure(settings, templates=BUILT_IN, tools=[cls.tool_name for cls in TOOLS])
-    async with open_store(setup.settings) as (db, _):
-        catalog = Catalog(db)
-        before = {one.name: await catalog.templates.active(one.name) for one in setup.files.templates}
-        for one in await publish(catalog, setup, TOOLS):
-            active = await catalog.templates.active(one.name)
-            became = "new" if one.is_new else "unchanged" if active == before[one.name] else "active again"
-            other = "" if active == one.version else f", version {active} is active" if active else ", none is active"
-            typer.echo(f"{one.name}  version {one.version}  {became}{other}")
-
-
-async def probe(
-    settings: Settings,
-    model: Annotated[str | None, typer.Option(help="Another model than LONGHOUSE_LLM_MODEL.")] = None,
-) -> None:
-    """Find out what the model's endpoint supports, and what a template should say about it."""
-    setup = configure(settings)
-    settings, model = setup.settings, model or setup.settings.llm_model
-    if not settings.llm_base_url:
-        raise SetupError("there is no endpoint to probe: set LONGHOUSE_LLM_BASE_URL, _API_KEY and _MODEL.")
-    key = settings.llm_api_key.get_secret_value()
-    opening = open_endpoint(settings.llm_base_url, key, proxy=settings.llm_proxy, hang=settings.llm_timeout)
-    async with opening as endpoint:
-        typer.echo(f"{endpoint.name}, model {model!r}")
-        typer.echo(probing.report(await probing.probe(OpenAIModel(endpoint), model)))
-
-
-async def _until_end(app: App, work: Coroutine[Any, Any, object]) -> None:
-    """Waits until the work ends; if Postgres exits first, stops with an error of one sentence."""
-    working = asyncio.create_task(work)
-    if app.postgres is None:
-        await working
-        return
-    leaving = asyncio.create_task(app.postgres.gone.wait())
-    await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
-    if not working.done():
-        working.cancel()
-        await asyncio.gather(working, return_exceptions=True)
-        raise SetupError("the Postgres of this data folder has ended; start the process that owns it again.")
-    leaving.cancel()
-    await working
-
-
-class _Server(uvicorn.Server):
-    """A uvicorn server without signal handling, which belongs to the process.
-
-    Uvicorn would raise captured signals again at its end, and SIGTERM would kill the process before the worker has
-    released its leases.
-    """
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-    def leave(self) -> None:
-        self.should_exit = True
-
-
-def _on_end(leave: Callable[[], None]) -> None:
-    """SIGTERM and SIGINT start a graceful shutdown; a second SIGINT ends the process at once."""
-    loop = asyncio.get_running_loop()
-
-    def on_signal() -> None:
-        leave()
-        loop.remove_signal_handler(signal.SIGINT)
-
-    for name in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(name, on_signal)
-
-
-def _refuse_easy_key(host: str, key: str) -> None:
-    """Refuses a guessable admin key on an address that others can reach."""
-    is_easy = len(key) < LEAST_KEY or len(set(key)) < LEAST_KEY / 2 or any(word in key.lower() for word in WELL_KNOWN)
-    if key and is_easy and not _is_local(host):
-        raise SetupError(
-            f"LONGHOUSE_ADMIN_KEY is easy to guess, and {host} can be reached by others: "
-            f"choose {LEAST_KEY} random characters or more, none of them well known."
-        )
-
-
-async def _refuse_missing_key(settings: Settings) -> None:
-    """Refuses to bind a public address without keys: anyone who reaches the port would own everything."""
-    if _is_local(settings.host) or settings.admin_key.get_secret_value().strip():
-        return
-    # An embedded Postgres that does not exist yet holds no key, and is not created to find that out.
-    has_store = settings.database_url or (settings.data_dir / "postgres").exists()
-    if has_store:
-        async with open_store(settings, create=False) as (db, _):
-            if await is_any_valid(db):
-                return
-    raise _missing_key(settings.host)
-
-
-def _missing_key(host: str) -> SetupError:
-    return SetupError(
-        f"{host} is not a loopback address, and no API key is set: set LONGHOUSE_ADMIN_KEY, "
-        f"make a key with `longhouse keys create`, or serve on 127.0.0.1."
-    )
-
-
-def _is_local(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-@contextmanager
-def _listening(host: str, port: int) -> Iterator[socket.socket]:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((host, port))
-        except OSError as error:
-            raise SetupError(
-                f"port {port} on {host} cannot be used ({error.strerror}); choose another with --port."
-            ) from error
-        listener.listen(BACKLOG)
-        listener.setblocking(False)
-        yield listener
-
-
-add_commands(cli, {"work": work, "migrate": migrate, "probe": probe})
-cli.add_typer(keys.cli, name="keys")
-cli.add_typer(sessions.cli, name="sessions")
-cli.add_typer(ledger.cli, name="ledger")
-cli.add_typer(catalog.commands("tool"), name="tools")
-cli.add_typer(catalog.commands("template"), name="templates")
-bench_search.cli.command()(bench_recall.recall)
-cli.add_typer(documents.cli, name="documents")
-cli.add_typer(bench_search.cli, name="bench")
+    """A server for AI agents that live long and forget nothing."""

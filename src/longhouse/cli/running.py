@@ -9,17 +9,22 @@ import sys
 import traceback
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial, wraps
-from typing import Any, Final, TextIO
+from pathlib import Path
+from typing import Annotated, Any, Final, TextIO
 
 import structlog
 import typer
 import uvloop
 
-from longhouse.config.effective import file_of
 from longhouse.config.logging_file import configure_logging
 from longhouse.settings import Settings
 
 Main = Callable[..., Coroutine[Any, Any, None]]
+
+Host = Annotated[str | None, typer.Option(help="Address to listen on.")]
+Port = Annotated[int | None, typer.Option(help="Port to listen on.", min=0, max=65535)]
+ConfigFile = Annotated[Path | None, typer.Option(help="What all agents share; by default config.yaml.")]
+AgentsFile = Annotated[Path | None, typer.Option(help="The agents; by default agents.yaml.")]
 
 _UNSAFE: Final = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 """What JSON leaves as it is, and a terminal or a reader of lines would obey: controls, line ends, directions of
@@ -52,7 +57,7 @@ def run(settings: Settings, main: Main) -> None:
     """Runs until `main` ends or a signal comes."""
     _set_up_logs(settings.log_level)
     try:
-        if path := file_of(settings, "logging_config"):
+        if path := settings.file_of("logging_config"):
             configure_logging(path)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(main(settings))

@@ -9,28 +9,13 @@ from rich.text import Text
 from rich.tree import Tree
 
 from longhouse.api.sessions.waiting import WaitingStatus
-from longhouse.cli.timeline import SessionTimeline, TimelineTurn, TimelineUse, task_of
+from longhouse.cli.one_line import SHOWN, lasting, plain
 from longhouse.journal.events import Fault
 from longhouse.journal.session import Open, Session
+from longhouse.journal.timeline import TimelineTurn, TimelineUse, task_of
+from longhouse.store.timelines import SessionTimeline
 
-SHOWN: Final = 120
-"""Characters shown of a task, of arguments, of an outcome."""
 STYLES: Final = {"COMPLETED": "green", "FAILED": "red", "CANCELLED": "yellow", "ok": "green", "error": "red"}
-
-
-def plain(text: str, most: int = SHOWN) -> str:
-    """Text on one line, without terminal control sequences."""
-    line = " ".join(text[: 20 * most].split())
-    line = line if len(line) <= most else f"{line[: most - 1]}…"
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in line)
-
-
-def lasting(seconds: float) -> str:
-    minutes, rest = divmod(max(0.0, seconds), 60)
-    if not minutes:
-        return f"{rest:.2f} s"
-    hours, minutes = divmod(int(minutes), 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02.0f} s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +25,16 @@ class TreeDrawing:
     timelines: Mapping[str, SessionTimeline]
     now: datetime
 
-    def session(self, session_id: str, status: WaitingStatus, last: int) -> Tree:
-        """The last turns of the session, what waits in its queue, and what it asks."""
-        timeline = self.timelines[session_id]
-        session, turns = timeline.session, timeline.turns
-        root = Tree(_line(session.id, _agent(session), _state(status.state or session.state)))
+    def session(self, session: Session, status: WaitingStatus) -> Tree:
+        """The turns of the session, what waits in its queue, and what it asks."""
+        shown = self.timelines[session.id]
+        root = Tree(_line(session.id, _agent(shown), _state(status.state or session.state)))
         opened = f"opened {session.created_at:%Y-%m-%d %H:%M:%S}" if session.created_at else ""
         root.add(_line(f"owner {session.owner}", f"conversation {session.conversation}", opened))
-        if len(turns) > last:
-            root.add(_line(f"{len(turns) - last} earlier turns"))
-        for number, turn in list(enumerate(turns, 1))[-last:]:
-            self._add_turn(root, timeline, turn, f"turn {number}")
+        if earlier := shown.timeline.turns_before:
+            root.add(_line(f"{earlier} earlier turns"))
+        for turn in shown.turns:
+            self._add_turn(root, shown, turn, f"turn {turn.number}")
         for waiting in session.queue:
             root.add(_line("waits in the queue", _quoted(task_of(waiting.prompt))))
         for question in status.questions:
@@ -68,7 +52,7 @@ class TreeDrawing:
         took = ((turn.ended_at or self.now) - turn.began_at).total_seconds()
         tokens = sum(step.replied.usage.total_tokens for step in turn.steps if step.replied.usage)
         spent = f"{tokens} tokens" if tokens else ""
-        state = turn.ended or timeline.session.state
+        state = turn.ended or timeline.state
         node = tree.add(_line(name, _state(state), lasting(took), spent, _quoted(turn.task)))
         for number, step in enumerate(turn.steps, 1):
             took, words = (step.ended_at - step.began_at).total_seconds(), step.replied.problem or step.replied.text
@@ -84,7 +68,7 @@ class TreeDrawing:
     ) -> None:
         called, took = use.called, ((use.ended_at or self.now) - use.began_at).total_seconds()
         if use.outcome is None:
-            status, text = _waiting(timeline.session.open.get(called.call)), called.question
+            status, text = _waiting(timeline.timeline.open.get(called.call)), called.question
         elif isinstance(use.outcome, Fault):
             status, text = "error", use.outcome.message
         else:
@@ -96,10 +80,10 @@ class TreeDrawing:
         child = self.timelines.get(task[0]) if task else None
         if task is None or child is None or task in path:
             return
-        name = f"{_agent(child.session)} {child.session.id}"
+        name = f"{_agent(child)} {task[0]}"
         turn = next((one for one in child.turns if one.prompt == task[1]), None)
         if turn is None:
-            is_queued = any(waiting.seq == task[1] for waiting in child.session.queue)
+            is_queued = task[1] in child.timeline.queue
             node.add(_line(name, "waits in its queue" if is_queued else "was cancelled before it began"))
         else:
             self._add_turn(node, child, turn, name, (*path, task))
@@ -119,10 +103,10 @@ def _state(state: str) -> Text:
     return Text(state, style=STYLES.get(state, "cyan"))
 
 
-def _agent(session: Session) -> str:
-    version = session.turn.version if session.turn else session.version
-    label = f" ({session.label})" if session.label else ""
-    return f"{session.agent}@{version}{label}"
+def _agent(shown: SessionTimeline) -> str:
+    version = f"@{shown.version}" if shown.version else ""
+    label = f" ({shown.label})" if shown.label else ""
+    return f"{shown.agent}{version}{label}"
 
 
 def _waiting(call: Open | None) -> str:

@@ -1,4 +1,4 @@
-"""`longhouse sessions …`: list sessions, draw one as a tree; directly from the database."""
+"""`longhouse sessions …`: list sessions, draw or follow one, decide what it waits for; directly in the database."""
 
 from typing import Annotated, Final
 
@@ -6,20 +6,33 @@ import typer
 from rich.console import Console
 
 from longhouse import clock
+from longhouse.api.sessions.listing import listed
 from longhouse.api.sessions.waiting import shown, waiting_status
 from longhouse.app import open_store
+from longhouse.cli import session_acting as acting
 from longhouse.cli.ledger import open_ledger
+from longhouse.cli.one_line import plain
 from longhouse.cli.running import add_commands
-from longhouse.cli.session_tree import TreeDrawing, plain
-from longhouse.cli.timeline import timelines_of
+from longhouse.cli.session_table import table
+from longhouse.cli.session_tail import event_lines
+from longhouse.cli.session_tree import TreeDrawing
 from longhouse.errors import SetupError
+from longhouse.journal.events import Decision
 from longhouse.journal.session import State
 from longhouse.settings import Settings
-from longhouse.store import sessions
+from longhouse.store import journals, sessions
+from longhouse.store.database import Database
+from longhouse.store.timelines import timelines_of
 
 WIDEST: Final = 10_000
 SHOWN: Final = 300
 """Characters of one message in a story."""
+
+SessionId = Annotated[
+    str, typer.Argument(help="The id, as `longhouse sessions list` shows it; its beginning is enough where one has it.")
+]
+Call = Annotated[str | None, typer.Argument(help="Which call, where several wait; `sessions show` tells their names.")]
+Comment = Annotated[str, typer.Option(help="Why; the agent is told it with a denial.")]
 
 
 async def list_sessions(
@@ -30,8 +43,16 @@ async def list_sessions(
     state: Annotated[State | None, typer.Option(help="Only those in this state themselves.")] = None,
 ) -> None:
     """List the sessions, newest first."""
+    console = Console(highlight=False)
     async with open_store(settings, create=False) as (db, _):
-        rows = await shown(db, await sessions.sessions(db, limit=limit, owner=owner, state=state))
+        rows = await sessions.sessions(db, limit=limit, owner=owner, state=state)
+        if console.is_terminal:
+            owners = {row.id: row.owner for row in rows}
+            is_one = len(set(owners.values())) < 2
+            console.print(table(await listed(db, rows), clock.now(), console.width, owners=None if is_one else owners))
+            return
+        rows = await shown(db, rows)
+    # Elsewhere whole ids and lines, for programs to read.
     for row in rows:
         opened = f"{row.created_at:%Y-%m-%d %H:%M:%S}"
         typer.echo("  ".join(map(plain, (row.id, row.state, opened, row.owner, row.task or ""))).rstrip())
@@ -39,20 +60,77 @@ async def list_sessions(
 
 async def show_session(
     settings: Settings,
-    session_id: Annotated[str, typer.Argument(help="The id, as `longhouse sessions list` shows it.")],
+    session_id: SessionId,
     turns: Annotated[int, typer.Option(min=1, help="How many turns, from the last one back.")] = 10,
 ) -> None:
     """Draw a session: its turns, steps, tools and timings, with sub-agents below their calls."""
     async with open_store(settings, create=False) as (db, _):
-        timelines = await timelines_of(db, session_id, turns)
-        if session_id not in timelines:
-            raise SetupError(f"there is no session {session_id!r}; `longhouse sessions list` shows the newest.")
-        status = await waiting_status(db, timelines[session_id].session)
+        session_id = await found(db, session_id)
+        timelines = (await timelines_of(db, session_id, turns)).sessions
+        session = await journals.load(db, session_id)
+        status = await waiting_status(db, session)
     console = Console(highlight=False)
     if not console.is_terminal:
         # On a terminal long lines wrap within their branch; elsewhere they stay whole, for programs to read.
         console.width = WIDEST
-    console.print(TreeDrawing(timelines, clock.now()).session(session_id, status, turns))
+    console.print(TreeDrawing(timelines, clock.now()).session(session, status))
+
+
+async def tail_session(
+    settings: Settings,
+    session_id: SessionId,
+    last: Annotated[int, typer.Option(min=0, help="How many events of before.")] = 20,
+) -> None:
+    """Follow a session and its sub-agents, until nobody can go on without a person."""
+    async with open_store(settings, create=False) as (db, _):
+        session_id = await found(db, session_id)
+        async for line in event_lines(db, session_id, last):
+            typer.echo(line)
+
+
+async def approve_call(settings: Settings, session_id: SessionId, call: Call = None, comment: Comment = "") -> None:
+    """Approve a call that waits for it."""
+    await _decide(settings, session_id, call, "approve", comment)
+
+
+async def deny_call(settings: Settings, session_id: SessionId, call: Call = None, comment: Comment = "") -> None:
+    """Deny a call that waits for approval; the agent is told so, with the comment."""
+    await _decide(settings, session_id, call, "deny", comment)
+
+
+async def _decide(settings: Settings, session_id: str, call: str | None, decision: Decision, comment: str) -> None:
+    async with open_store(settings, create=False) as (db, _):
+        name = await acting.decide(db, await found(db, session_id), call, decision, comment)
+    typer.echo(f"{plain(name)} is {'approved' if decision == 'approve' else 'denied'}")
+
+
+async def answer_question(
+    settings: Settings,
+    session_id: SessionId,
+    answer: Annotated[str, typer.Argument(help="The answer.")],
+    call: Annotated[str | None, typer.Option(help="Which question, where several are open.")] = None,
+) -> None:
+    """Answer the oldest open question of a session, or the one that --call names."""
+    async with open_store(settings, create=False) as (db, _):
+        name = await acting.answer(db, await found(db, session_id), call, answer)
+    typer.echo(f"{plain(name)} is answered")
+
+
+async def cancel_turn(settings: Settings, session_id: SessionId) -> None:
+    """Cancel the running turn of a session, or the next one that waits."""
+    async with open_store(settings, create=False) as (db, _):
+        state = await acting.cancel(db, await found(db, session_id))
+    typer.echo(state)
+
+
+async def found(db: Database, start: str) -> str:
+    """The session that an id means, or the beginning of one."""
+    ids = await sessions.beginning_with(db, start) if start else []
+    if not ids:
+        raise SetupError(f"there is no session {start!r}; `longhouse sessions list` shows the newest.")
+    if len(ids) > 1:
+        raise SetupError(f"several sessions begin with {start!r}: {', '.join(map(plain, ids))}; name one of them.")
+    return ids[0]
 
 
 async def tell_story(
@@ -79,5 +157,6 @@ async def tell_story(
         )
 
 
-cli = typer.Typer(help="Sessions: which there are, and what happened in one.", no_args_is_help=True)
-add_commands(cli, {"list": list_sessions, "show": show_session, "story": tell_story})
+cli = typer.Typer(help="Sessions: which there are, what happened in one, what it waits for.", no_args_is_help=True)
+add_commands(cli, {"list": list_sessions, "show": show_session, "story": tell_story, "tail": tail_session})
+add_commands(cli, {"approve": approve_call, "deny": deny_call, "answer": answer_question, "cancel": cancel_turn})

@@ -1,0 +1,1 @@
+"""`longhouse chat`: a chat in the terminal, over the same API that every client uses."""

@@ -1,0 +1,381 @@
+"""The chat on a terminal: messages and commands, turns that can be cancelled, questions and decisions in place."""
+
+import asyncio
+import signal
+import sys
+import termios
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing, contextmanager, suppress
+from typing import Any, Final
+
+import aiohttp
+from rich.console import Console
+from rich.text import Text
+
+from longhouse import clock
+from longhouse.cli.chat import pages
+from longhouse.cli.chat.client import ChatClient, Chunk, UnansweredError, reason
+from longhouse.cli.chat.follow import EventReader
+from longhouse.cli.chat.line_editor import LineEditor, state_folder
+from longhouse.cli.chat.markdown import visible
+from longhouse.cli.chat.turn_view import TurnView
+from longhouse.cli.session_table import meant, table
+from longhouse.errors import SetupError
+
+REFRESH_EVERY: Final = 0.1
+PATIENCE: Final = 60
+"""Seconds that a server which went away in mid-turn is waited for."""
+HELP: Final = {
+    "/help": "this list",
+    "/agents": "the agents that can be talked to",
+    "/new [agent]": "begin a new session, with this agent or the same one",
+    "/sessions": "your newest sessions",
+    "/resume [id]": "go on with a session: the newest one, or the one whose id begins so",
+    "/show": "what happened in this session: its turns, steps and tools",
+    "/exit": "leave; Ctrl-D does the same",
+}
+KEYS: Final = (
+    "Enter sends, Alt-Enter begins a new line, a paste of several lines is one message, the arrows go through what you"
+    " wrote before. Ctrl-C cancels the turn; twice leaves."
+)
+YES: Final = ("y", "yes", "да", "是")
+NO: Final = ("n", "no", "нет", "否")
+OUTCOMES: Final = {"h": "happened", "d": "did_not_happen", "g": "give_up"}
+FAILURES: Final = (aiohttp.ClientError, TimeoutError, UnansweredError)
+
+
+class Left(Exception):  # noqa: N818 - no error: the person has left
+    """The person has left the chat."""
+
+
+class Conversation:
+    """One person at a terminal, who talks in one session at a time."""
+
+    def __init__(self, client: ChatClient, console: Console | None = None) -> None:
+        self.client = client
+        self.console = console or Console(highlight=False)
+        self.editor = LineEditor([name.split()[0] for name in HELP], state_folder())
+        self.agent = ""
+        self.session_id = ""
+        self._was_interrupted = False
+        self._said = ""
+        """The name of the question whose words were said last."""
+
+    async def hold(self, model: str) -> None:
+        """Talks until the person leaves."""
+        try:
+            await self._begin(model)
+            while True:
+                await self._exchange()
+        except Left:
+            pass
+        finally:
+            if self.session_id:
+                self._say(f"The session: {self.session_id}", "dim")
+                self._say(f"Go on with: longhouse chat --model {self.session_id}", "dim")
+
+    async def _begin(self, model: str) -> None:
+        """Talks to this agent, or goes on with the session that the name means."""
+        try:
+            names = await self._agents()
+            if model.partition("@")[0] in names:
+                self.agent = model
+                about = f"{visible(self.client.url)} · {visible(model)} · /help tells what you can do"
+                self._say(about, "dim")
+                return
+            found = await self._find(model)
+            if found is None:
+                await self.client.get(f"/v1/models/{model}")  # says in words what is missing
+                self.agent = model
+                return
+            await self._resume(found)
+        except FAILURES as error:
+            raise SetupError(reason(error, self.client.url)) from None
+
+    # Reading
+
+    async def _exchange(self) -> None:
+        """One message or command, and what follows from it."""
+        try:
+            text = (await self.editor.message("you> ")).strip()
+        except EOFError:
+            raise Left from None
+        except KeyboardInterrupt:
+            if self._was_interrupted:
+                raise Left from None
+            self._was_interrupted = True
+            self._say("Ctrl-C again leaves.", "dim")
+            return
+        self._was_interrupted = False
+        if not text:
+            return
+        try:
+            if text.startswith("/") and "\n" not in text:
+                await self._command(*text.split(maxsplit=1))
+            else:
+                await self._send(text)
+        except FAILURES as error:
+            self._say(reason(error, self.client.url), "red")
+
+    async def _command(self, name: str, rest: str = "") -> None:
+        match name:
+            case "/help":
+                self.console.print(pages.help_page(HELP, KEYS))
+            case "/agents":
+                self.console.print(pages.agents(await self._agents(), self.agent))
+            case "/new":
+                await self._new(rest)
+            case "/sessions":
+                rows = await self._sessions()
+                self.console.print(
+                    table(rows, clock.now(), self.console.width) if rows else Text("You have no sessions yet.", "dim")
+                )
+            case "/resume":
+                await self._resume_named(rest)
+            case "/show":
+                await self._show()
+            case "/exit":
+                raise Left
+            case _:
+                self._say(f"There is no command {visible(name)}; /help lists those that there are.", "yellow")
+
+    async def _agents(self) -> list[str]:
+        return [one["id"] for one in (await self.client.get("/v1/models"))["data"]]
+
+    async def _sessions(self, limit: int = 20) -> list[dict[str, Any]]:
+        """The newest sessions that people have begun; those of sub-agents are part of them."""
+        rows = (await self.client.get("/v1/sessions", limit="200"))["data"]
+        return [row for row in rows if row["parent"] is None][:limit]
+
+    async def _new(self, agent: str) -> None:
+        if agent and agent.partition("@")[0] not in await self._agents():
+            self._say(f"There is no agent {visible(agent)}; /agents lists those that there are.", "yellow")
+            return
+        self.agent, self.session_id = agent or self.agent, ""
+        self._say(f"A new session with {visible(self.agent)}.", "dim")
+
+    async def _resume_named(self, start: str) -> None:
+        if not start:
+            ids = [row["session_id"] for row in await self._sessions() if row["session_id"] != self.session_id]
+            found = ids[0] if ids else None
+        else:
+            found = await self._find(start)
+        if found is None:
+            self._say("There is no such session; /sessions lists the newest.", "yellow")
+            return
+        await self._resume(found)
+
+    async def _find(self, start: str) -> str | None:
+        """The session with this id, or the one of the newest whose id begins so; None if there is none, or several."""
+        ids = [row["session_id"] for row in await self._sessions(200)]
+        if start in ids:
+            return start
+        if len(found := meant(ids, start)) == 1:
+            return found[0]
+        with suppress(UnansweredError):
+            return str((await self.client.get(f"/v1/sessions/{start}"))["session_id"])
+        return None
+
+    async def _resume(self, session_id: str) -> None:
+        """Shows the talk so far, and goes on: with what runs, with what is asked, or with the next message."""
+        timeline = await self.client.get(f"/v1/sessions/{session_id}/timeline", turns="20")
+        session = await self.client.get(f"/v1/sessions/{session_id}")
+        self.session_id, self.agent = session_id, session["template"]
+        for part in pages.talk(timeline, session):
+            self.console.print(part)
+        if session["state"] in pages.MOVING:
+            await self._watch(self._events(session["head"]))
+        await self._settle()
+
+    async def _show(self) -> None:
+        if not self.session_id:
+            self._say("There is no session yet: say something, or /resume one.", "yellow")
+            return
+        self.console.print(pages.tree(await self.client.get(f"/v1/sessions/{self.session_id}/timeline", turns="10")))
+
+    # Turns
+
+    async def _send(self, text: str, reply_to: str = "") -> None:
+        self.console.print()
+        await self._watch(self.client.say(self.session_id or self.agent, text, reply_to))
+        await self._settle()
+
+    async def _events(
+        self, head: int = 0, after: str = "", tools: dict[str, str] | None = None
+    ) -> AsyncIterator[Chunk]:
+        """What the session does from now on, until it rests."""
+        reader = EventReader(self.agent, head, tools or {})
+        async with aclosing(self.client.events(self.session_id, after)) as events:
+            async for event in events:
+                for chunk in reader.chunks(event):
+                    yield chunk
+
+    async def _watch(self, chunks: AsyncIterator[Chunk]) -> None:
+        """Draws a turn until it ends, waits for a person, or is cancelled."""
+        view = TurnView(self.console, self.agent)
+        reading = asyncio.create_task(self._read(chunks, view))
+        presses, cancelling = 0, set[asyncio.Task[None]]()
+
+        def on_interrupt() -> None:
+            nonlocal presses
+            presses += 1
+            if presses == 1 and self.session_id:
+                view.note("cancelling; Ctrl-C again leaves")
+                cancelling.add(asyncio.create_task(self._cancel()))
+            else:
+                reading.cancel()
+
+        with _interrupts(on_interrupt), _unechoed(), view.drawn():
+            while not reading.done():
+                view.refresh()
+                await asyncio.wait({reading}, timeout=REFRESH_EVERY)
+            waiting_for = view.last.get("waiting_for")
+            self._said = view.last["name"] if waiting_for == "clarification" else ""
+            view.end(keeps_tail=waiting_for != "approval")
+        await asyncio.gather(*cancelling)
+        if presses > 1:
+            reading.cancelled() or reading.exception()  # what it says does not matter any more
+            raise Left
+        if reading.cancelled():
+            self._say("Not sent to its end: the session did not begin.", "yellow")
+            return
+        await self._explain(reading.exception())
+
+    async def _read(self, chunks: AsyncIterator[Chunk], view: TurnView) -> None:
+        async for chunk in chunks:
+            self.session_id = chunk.get("model") or self.session_id
+            view.show(chunk)
+            self.agent = view.agent
+
+    async def _cancel(self) -> None:
+        with suppress(*FAILURES):
+            await self.client.post(f"/v1/sessions/{self.session_id}/cancel")
+
+    async def _explain(self, error: BaseException | None) -> None:
+        """Why a turn ended without an answer; a server that went away in mid-turn is waited for."""
+        if error is None:
+            return
+        if isinstance(error, UnansweredError):
+            is_wanted = error.code == "cancelled"
+            self._say("Cancelled." if is_wanted else str(error), "yellow" if is_wanted else "red")
+            return
+        if not isinstance(error, FAILURES):
+            raise error
+        if not self.session_id:
+            raise error
+        await self._reconnect()
+
+    async def _reconnect(self) -> None:
+        """Waits for the server, then goes on with the session: nothing that was sent is lost."""
+        self._say("The connection was lost. Reconnecting…", "yellow")
+        session = None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE):
+                while session is None:
+                    with suppress(*FAILURES):
+                        session = await self.client.get(f"/v1/sessions/{self.session_id}")
+                    await asyncio.sleep(0.5)
+        if session is None:
+            self._say("It did not come back; the session is kept, /resume goes on with it.", "red")
+            return
+        self._say("Connected again.", "dim")
+        if session["state"] in pages.MOVING:
+            await self._watch(self._events(session["head"]))
+            return
+        for part in pages.result(session):
+            self.console.print(part)
+
+    # Questions and decisions
+
+    async def _settle(self) -> None:
+        """Asks the person what the session waits for, until it waits for nothing or the person goes on later."""
+        while self.session_id:
+            session = await self.client.get(f"/v1/sessions/{self.session_id}")
+            if not (questions := session["questions"]):
+                return
+            first, *others = sorted(questions, key=lambda one: one["kind"] != "clarification")
+            settled = self._answer(first) if first["kind"] == "clarification" else self._decide(first, len(others))
+            if not await settled:
+                return
+
+    async def _answer(self, question: dict[str, Any]) -> bool:
+        """Reads the answer to a question; its words may have been said already."""
+        if self._said != question["name"]:
+            self._said = question["name"]
+            self.console.print(pages.question(question))
+        try:
+            text = (await self.editor.answer("answer> ")).strip()
+        except (EOFError, KeyboardInterrupt):
+            self._say("The question stays open; /resume asks it again.", "dim")
+            return False
+        if not text:
+            return True
+        if text.startswith("/") and "\n" not in text:
+            await self._command(*text.split(maxsplit=1))
+            return True
+        self.console.print()
+        await self._watch(self.client.say(self.session_id, text, question["name"]))
+        return True
+
+    async def _decide(self, question: dict[str, Any], others: int) -> bool:
+        """Shows a call that waits for a decision, reads it, and follows what it leads to."""
+        self.console.print(pages.decision(question, others))
+        is_lost = question["kind"] == "unknown_outcome"
+        prompt = "[h]appened, [d]id not happen, [g]ive up: " if is_lost else "[y/n] "
+        try:
+            typed = (await self.editor.answer(prompt)).strip()
+        except (EOFError, KeyboardInterrupt):
+            self._say("It stays undecided; /resume asks again, and so does the console.", "dim")
+            return False
+        word, _, rest = typed.partition(" ")
+        decision = OUTCOMES.get(word.lower()) if is_lost else _decision(word)
+        if decision is None:
+            self._say("y or n decides; words after n are told to the agent as the reason. Ctrl-D decides later.", "dim")
+            return True
+        after = await self._cursor()
+        body = {"call_id": question["name"], "decision": decision}
+        body |= {"result": rest} if decision == "happened" else {"comment": rest}
+        await self.client.post(f"/v1/sessions/{self.session_id}/approval", body)
+        self.console.print()
+        await self._watch(self._events(after=after, tools={question["call_id"]: question.get("tool", "")}))
+        return True
+
+    async def _cursor(self) -> str:
+        """The place in the stream of events at which the session rests now."""
+        last = ""
+        async with aclosing(self.client.events(self.session_id)) as events:
+            async for event in events:
+                last = event.id or last
+        return last
+
+    def _say(self, words: str, style: str = "") -> None:
+        self.console.print(Text(visible(words), style=style))
+
+
+def _decision(word: str) -> str | None:
+    return "approve" if word.lower() in YES else "deny" if word.lower() in NO else None
+
+
+@contextmanager
+def _interrupts(callback: Callable[[], None]) -> Iterator[None]:
+    """Ctrl-C calls the callback instead of ending the process."""
+    loop, before = asyncio.get_running_loop(), signal.getsignal(signal.SIGINT)
+    loop.add_signal_handler(signal.SIGINT, callback)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _unechoed() -> Iterator[None]:
+    """Keys that are pressed meanwhile are not drawn into the answer; the next prompt reads them."""
+    before = termios.tcgetattr(sys.stdin)
+    quiet = [*before]
+    quiet[3] &= ~(termios.ECHO | termios.ICANON)
+    termios.tcsetattr(sys.stdin, termios.TCSADRAIN, quiet)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)

@@ -1,0 +1,95 @@
+"""The chat where no terminal is: each line of standard input is a message, and the answer is streamed as text."""
+
+import asyncio
+import os
+import re
+import sys
+import threading
+from contextlib import suppress
+from typing import Any, Final
+
+import aiohttp
+from rich.console import Console
+
+from longhouse.cli.chat.client import ChatClient, UnansweredError, reason
+from longhouse.errors import SetupError
+from longhouse.journal.roles import role_of
+from longhouse.journal.visible_text import readable, readable_json
+
+_CONTROLS: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+async def talk(client: ChatClient, model: str) -> None:
+    """Reads lines until the end of input; each line is a message, and the answer is streamed to standard output."""
+    page, lines = ChatPage(Console()), _lines()
+    console = page.console
+    is_met = False
+    while True:
+        console.print("you> ", style="bold", end="")
+        line = await lines.get()
+        if line is None:
+            return
+        if not line.strip():
+            continue
+        try:
+            async for chunk in client.say(model, line):
+                model, is_met = chunk["model"], True
+                page.show(chunk)
+        except (aiohttp.ClientError, UnansweredError) as error:
+            why = harmless(reason(error, client.url))
+            if not is_met:
+                raise SetupError(why) from None
+            console.print(f"\n{why} (the session: {model})", style="red", markup=False, highlight=False, end="")
+        page.end()
+
+
+def _lines() -> asyncio.Queue[str | None]:
+    """The lines of standard input; None at its end. The thread is not joined at exit: it may block for ever."""
+    lines: asyncio.Queue[str | None] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+
+    def put(line: bytes) -> None:
+        loop.call_soon_threadsafe(lines.put_nowait, line.decode(errors="replace"))
+
+    def read() -> None:
+        rest = b""
+        with suppress(RuntimeError):  # the event loop is closed
+            while read := os.read(sys.stdin.fileno(), 65_536):
+                *whole, rest = (rest + read).split(b"\n")
+                for line in whole:
+                    put(line)
+            if rest:
+                put(rest)
+            loop.call_soon_threadsafe(lines.put_nowait, None)
+
+    threading.Thread(target=read, daemon=True).start()
+    return lines
+
+
+def harmless(text: str) -> str:
+    """Text without control sequences, which could overwrite what the person is asked; lines and tabs stay."""
+    return _CONTROLS.sub(lambda found: readable(found[0]), text)
+
+
+class ChatPage:
+    """Prints an answer: text as it comes, and the agent's activity between it on separate lines."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._is_mid_line = False
+
+    def show(self, chunk: dict[str, Any]) -> None:
+        activity = chunk.get("x_agent") or {}
+        if activity.get("event") == "tool_call" and role_of(activity["tool"]) != "finishes":
+            gap = "\n" if self._is_mid_line else ""
+            line = f"{gap}· {readable(activity['tool'])} {readable_json(activity['arguments'])}"
+            self.console.print(line, style="dim", markup=False, highlight=False)
+            self._is_mid_line = False
+        for choice in chunk["choices"]:
+            if words := choice["delta"].get("content"):
+                self.console.print(harmless(words), end="", markup=False, highlight=False)
+                self._is_mid_line = not words.endswith("\n")
+
+    def end(self) -> None:
+        self.console.print()
+        self._is_mid_line = False

@@ -1,0 +1,172 @@
+"""`longhouse serve` and `longhouse work`: the processes that stay."""
+
+import asyncio
+import gc
+import ipaddress
+import signal
+import socket
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import structlog
+import typer
+import uvicorn
+
+from longhouse.api.http_protocol import BACKLOG, config_of, raise_file_limit
+from longhouse.app import App, open_app, open_store
+from longhouse.cli.running import AgentsFile, ConfigFile, Host, Port, add_commands, given, run
+from longhouse.errors import SetupError
+from longhouse.settings import Settings
+from longhouse.store.keys import is_any_valid
+
+DEMO: Final = "no model is set: the built-in demo model answers (set LONGHOUSE_LLM_BASE_URL, _API_KEY, _MODEL)"
+OPEN: Final = "no API key is set: whoever reaches this port may do everything (set LONGHOUSE_ADMIN_KEY)"
+WELL_KNOWN: Final = ("password", "changeme", "change-me", "change_me", "secret", "admin", "longhouse", "your-", "your_")
+"""Parts of the keys that examples use."""
+LEAST_KEY: Final = 16
+
+cli = typer.Typer()
+
+
+@cli.command()
+def serve(host: Host = None, port: Port = None, config_file: ConfigFile = None, agents_file: AgentsFile = None) -> None:
+    """Serve the API and work on sessions, with an embedded Postgres unless LONGHOUSE_DATABASE_URL is set."""
+    run(Settings(**given(host=host, port=port, config_file=config_file, agents_file=agents_file)), _serve)
+
+
+async def _serve(settings: Settings) -> None:
+    _refuse_easy_key(settings.host, settings.admin_key.get_secret_value().strip())
+    await _refuse_missing_key(settings)
+    raise_file_limit()
+    with _listening(settings.host, settings.port) as listener:
+        async with open_app(settings) as app:
+            server = _Server(config_of(app.asgi, timeout_graceful_shutdown=3))
+            _on_end(server.leave)
+            is_open = await app.authenticator.is_open()
+            if is_open and not _is_local(settings.host):
+                raise _missing_key(settings.host)  # the last key was revoked since the check
+            freeze_objects()
+            address, port = listener.getsockname()[:2]
+            typer.echo(f"longhouse serves on http://{address}:{port}")
+            if is_open:
+                structlog.get_logger().warning("no_api_key_set", message=OPEN)
+            if app.is_demo:
+                typer.echo(DEMO)
+            await _until_end(app, server.serve(sockets=[listener]))
+
+
+async def work(settings: Settings) -> None:
+    """Work on sessions without serving the API."""
+    async with open_app(settings) as app:
+        ended = asyncio.Event()
+        _on_end(ended.set)
+        freeze_objects()
+        typer.echo(f"worker ready: {app.worker.id}")
+        await _until_end(app, ended.wait())
+
+
+def freeze_objects() -> None:
+    """Freezes the objects of start-up: they live until exit, and a full collection over them would delay the wake-up of
+    a long session by 50 ms."""
+    gc.collect()
+    gc.freeze()
+
+
+async def _until_end(app: App, work: Coroutine[Any, Any, object]) -> None:
+    """Waits until the work ends; if Postgres exits first, stops with an error of one sentence."""
+    working = asyncio.create_task(work)
+    if app.postgres is None:
+        await working
+        return
+    leaving = asyncio.create_task(app.postgres.gone.wait())
+    await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+    if not working.done():
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+        raise SetupError("the Postgres of this data folder has ended; start the process that owns it again.")
+    leaving.cancel()
+    await working
+
+
+class _Server(uvicorn.Server):
+    """A uvicorn server without signal handling, which belongs to the process.
+
+    Uvicorn would raise captured signals again at its end, and SIGTERM would kill the process before the worker has
+    released its leases.
+    """
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    def leave(self) -> None:
+        self.should_exit = True
+
+
+def _on_end(leave: Callable[[], None]) -> None:
+    """SIGTERM and SIGINT start a graceful shutdown; a second SIGINT ends the process at once."""
+    loop = asyncio.get_running_loop()
+
+    def on_signal() -> None:
+        leave()
+        loop.remove_signal_handler(signal.SIGINT)
+
+    for name in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(name, on_signal)
+
+
+def _refuse_easy_key(host: str, key: str) -> None:
+    """Refuses a guessable admin key on an address that others can reach."""
+    is_easy = len(key) < LEAST_KEY or len(set(key)) < LEAST_KEY / 2 or any(word in key.lower() for word in WELL_KNOWN)
+    if key and is_easy and not _is_local(host):
+        raise SetupError(
+            f"LONGHOUSE_ADMIN_KEY is easy to guess, and {host} can be reached by others: "
+            f"choose {LEAST_KEY} random characters or more, none of them well known."
+        )
+
+
+async def _refuse_missing_key(settings: Settings) -> None:
+    """Refuses to bind a public address without keys: anyone who reaches the port would own everything."""
+    if _is_local(settings.host) or settings.admin_key.get_secret_value().strip():
+        return
+    # An embedded Postgres that does not exist yet holds no key, and is not created to find that out.
+    has_store = settings.database_url or (settings.data_dir / "postgres").exists()
+    if has_store:
+        async with open_store(settings, create=False) as (db, _):
+            if await is_any_valid(db):
+                return
+    raise _missing_key(settings.host)
+
+
+def _missing_key(host: str) -> SetupError:
+    return SetupError(
+        f"{host} is not a loopback address, and no API key is set: set LONGHOUSE_ADMIN_KEY, "
+        f"make a key with `longhouse keys create`, or serve on 127.0.0.1."
+    )
+
+
+def _is_local(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+@contextmanager
+def _listening(host: str, port: int) -> Iterator[socket.socket]:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port))
+        except OSError as error:
+            raise SetupError(
+                f"port {port} on {host} cannot be used ({error.strerror}); choose another with --port."
+            ) from error
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+        yield listener
+
+
+add_commands(cli, {"work": work})

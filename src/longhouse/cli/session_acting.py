@@ -1,0 +1,71 @@
+"""What a person does in a session from the command line: decide a call, answer a question, cancel a turn.
+
+All of it is written to the database, as the API writes it; a worker goes on with the session within half a second.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+
+from longhouse.api.sessions import decisions
+from longhouse.api.sessions.waiting import Question, find_questions
+from longhouse.errors import AlreadyReturned, SetupError
+from longhouse.journal import events
+from longhouse.journal.events import Decision
+from longhouse.journal.session import Session
+from longhouse.runtime.bus import Bus
+from longhouse.runtime.inbox import Inbox
+from longhouse.store import journals
+from longhouse.store.database import Database
+
+BY = "user"
+GONE = "the session moved on meanwhile; `longhouse sessions show` tells what it waits for now."
+
+
+async def decide(db: Database, session_id: str, name: str | None, decision: Decision, comment: str) -> str:
+    """Decides a call that waits for approval; its name."""
+    first: Question | None = None
+    for _ in range(decisions.RACES):
+        session = await journals.load(db, session_id)
+        waiting = await find_questions(db, session, name, partial(decisions.is_possible, decision))
+        one = _only(waiting, session, "no call of it waits for approval")
+        if first and not one.is_same(first):
+            raise SetupError(GONE)
+        first = one
+        decided = events.Decided(call=one.call.call, decision=decision, by=BY, comment=comment)
+        try:
+            await _inbox(db).decide(one.session, decided)
+        except journals.NotThere:
+            continue
+        return one.label(session)
+    raise decisions.too_many_races()
+
+
+async def answer(db: Database, session_id: str, name: str | None, text: str) -> str:
+    """Answers a question, the oldest if none is named; its name."""
+    session = await journals.load(db, session_id)
+    waiting = await find_questions(db, session, name, lambda one: one.call.call_kind == "ask")
+    one = _only(waiting[:1], session, "it asks nothing")
+    try:
+        await _inbox(db).answer(one.session, one.call.call, text)
+    except (AlreadyReturned, journals.NotThere):
+        raise SetupError(GONE) from None
+    return one.label(session)
+
+
+async def cancel(db: Database, session_id: str) -> str:
+    """Cancels the running turn, or the next queued one; the state of the session."""
+    return str((await _inbox(db).cancel(await journals.load(db, session_id))).state)
+
+
+def _inbox(db: Database) -> Inbox:
+    # Nobody follows this process: workers and gateways find what was written in the database.
+    return Inbox(db, Bus())
+
+
+def _only(waiting: Sequence[Question], session: Session, nothing: str) -> Question:
+    if not waiting:
+        raise SetupError(f"{nothing}: {session.id} is {session.state}; `longhouse sessions show` tells more.")
+    if len(waiting) > 1:
+        names = ", ".join(one.label(session) for one in waiting)
+        raise SetupError(f"several calls wait: {names}; name one of them.")
+    return waiting[0]

@@ -1,0 +1,73 @@
+"""`longhouse migrate`, `seed` and `probe`: what is done once, before or beside serving."""
+
+from typing import Annotated
+
+import typer
+
+from longhouse.agents.builtin import BUILT_IN
+from longhouse.app import TOOLS, open_store, publish
+from longhouse.cli.running import AgentsFile, ConfigFile, add_commands, given, run
+from longhouse.config.effective import configure
+from longhouse.errors import SetupError
+from longhouse.models import probe as probing
+from longhouse.models.http_client import open_endpoint
+from longhouse.models.openai import OpenAIModel
+from longhouse.settings import Settings
+from longhouse.store import migrate as migrations
+from longhouse.store.catalog.catalog import Catalog
+from longhouse.store.database import open_database
+from longhouse.store.postgres import open_postgres
+
+cli = typer.Typer()
+
+
+@cli.command()
+def seed(config_file: ConfigFile = None, agents_file: AgentsFile = None) -> None:
+    """Publish the agents of config.yaml and agents.yaml. Content that is already published makes no new version."""
+    run(Settings(**given(config_file=config_file, agents_file=agents_file)), publish_configured)
+
+
+async def migrate(settings: Settings) -> None:
+    """Migrate the database schema to the latest version."""
+    schema = settings.database_schema
+    if settings.database_url:
+        async with open_database(settings.database_url.get_secret_value(), schema=schema) as db:
+            applied = await migrations.migrate(db)
+    else:
+        async with (
+            open_postgres(settings.data_dir, binaries=settings.pg_bin) as postgres,
+            open_database(postgres.dsn, schema=schema) as db,
+        ):
+            applied = await migrations.migrate(db, may_extend=postgres.vectors)
+    typer.echo("\n".join(f"applied {name}" for name in applied) or "the schema is up to date")
+
+
+async def publish_configured(settings: Settings) -> None:
+    setup = configure(settings, templates=BUILT_IN, tools=[cls.tool_name for cls in TOOLS])
+    async with open_store(setup.settings) as (db, _):
+        catalog = Catalog(db)
+        before = {one.name: await catalog.templates.active(one.name) for one in setup.files.templates}
+        for one in await publish(catalog, setup, TOOLS):
+            active = await catalog.templates.active(one.name)
+            became = "new" if one.is_new else "unchanged" if active == before[one.name] else "active again"
+            other = "" if active == one.version else f", version {active} is active" if active else ", none is active"
+            typer.echo(f"{one.name}  version {one.version}  {became}{other}")
+
+
+async def probe(
+    settings: Settings,
+    model: Annotated[str | None, typer.Option(help="Another model than LONGHOUSE_LLM_MODEL.")] = None,
+) -> None:
+    """Find out what the model's endpoint supports, and what a template should say about it."""
+    setup = configure(settings)
+    settings, model = setup.settings, model or setup.settings.llm_model
+    if not settings.llm_base_url:
+        raise SetupError("there is no endpoint to probe: set LONGHOUSE_LLM_BASE_URL, _API_KEY and _MODEL.")
+    key = settings.llm_api_key.get_secret_value()
+    opening = open_endpoint(settings.llm_base_url, key, proxy=settings.llm_proxy, hang=settings.llm_timeout)
+    async with opening as endpoint:
+        typer.echo(f"{endpoint.name}, model {model!r}")
+        typer.echo(probing.report(await probing.probe(OpenAIModel(endpoint), model)))
+
+
+add_commands(cli, {"migrate": migrate, "probe": probe})

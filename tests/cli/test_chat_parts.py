@@ -1,0 +1,128 @@
+"""The parts of the chat on terminals: Markdown while it is written, events as chunks, tables, and the plain loop."""
+
+import io
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from longhouse.cli.chat import pages
+from longhouse.cli.chat.client import ServerEvent
+from longhouse.cli.chat.follow import EventReader
+from longhouse.cli.chat.markdown import SafeMarkdown, finished, visible
+from longhouse.cli.chat.turn_view import TurnView
+from longhouse.cli.session_table import meant, short_ids, table
+from server_helpers import BEGAN
+
+TEXT = "# Plan\n\nSome *words*.\n\n1. one\n\n2. two\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n```\nx\n\ny\n```\n\nEnd.\n"
+
+
+def drawn(renderable: Any, width: int = 80) -> str:
+    written = io.StringIO()
+    Console(file=written, width=width, force_terminal=True, color_system=None).print(renderable)
+    return written.getvalue()
+
+
+def test_a_block_is_final_when_no_later_text_can_change_it() -> None:
+    cuts = [finished(TEXT[:length]) for length in range(len(TEXT) + 1)]
+    assert cuts == sorted(cuts), "what was printed stays printed"
+    parts = sorted({TEXT[:cut] for cut in cuts})
+    assert [part.removesuffix("\n\n").rpartition("\n")[2] for part in parts[1:]] == [
+        "# Plan", "Some *words*.", "2. two", "| 1 | 2 |", "```",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+def test_an_answer_is_printed_whole_however_it_comes(size: int) -> None:
+    written = io.StringIO()
+    view = TurnView(Console(file=written, width=80), "master")
+    for place in range(0, len(TEXT), size):
+        view.show({"choices": [{"delta": {"content": TEXT[place : place + size]}}]})
+        view.refresh()
+        view._rests_until = 0  # a slow machine would draw more rarely
+    view.end()
+    words = [line.strip() for line in written.getvalue().splitlines() if line.strip()]
+    assert [word for word in words if "─" not in word and "━" not in word] == [
+        "master", "Plan", "Some words.", "1 one", "2 two", "a  b", "1  2", "x", "y", "End.",
+    ]  # fmt: skip
+
+
+def test_no_text_moves_the_cursor_or_turns_the_writing() -> None:
+    hostile = "a\x1b[2J\x9b31m\r\u202eb &#x202e;c&#27;d [x](http://e.com/\x1b]8) <img src=x onerror=y> \x07"
+    text = drawn(SafeMarkdown(visible(hostile)))
+    assert not {char for char in text if not char.isprintable()} - {"\n"}
+    assert "\\u001b[2J" in text
+    assert text.count("\\u202e") == 2
+    megabyte = visible("word " * 200_000)
+    assert finished(megabyte) == 0
+
+
+def test_a_call_is_shown_as_what_will_run() -> None:
+    asked = {
+        "kind": "approval", "agent": "ben", "text": "May pay run?", "tool": "pay", "deadline": BEGAN.isoformat(),
+        "arguments": '{"to":"Bob\\u202e","sum":5,"note":"a\\nb \\u001b[2J"}',
+    }  # fmt: skip
+    text = drawn(pages.decision(asked, 2))
+    assert "ben asks" in text
+    assert "Bob\\u202e" in text
+    assert "b \\u001b[2J" in text
+    assert "2 more wait after this." in text
+    assert "characters)" in drawn(pages.decision(asked | {"arguments": '{"to":"' + "x" * 3_000 + '"}'}, 0))
+    assert "{broken" in drawn(pages.decision(asked | {"arguments": "{broken"}, 0))
+
+
+def fact(seq: int, kind: str, **event: Any) -> ServerEvent:
+    return ServerEvent(kind, str(seq), {"seq": seq, "event": event})
+
+
+def told(reader: EventReader, *events: ServerEvent) -> tuple[str, list[str]]:
+    """What is said, and what is done."""
+    chunks = [chunk for event in events for chunk in reader.chunks(event)]
+    words = [choice["delta"]["content"] for chunk in chunks for choice in chunk["choices"]]
+    return "".join(words), [chunk["x_agent"]["event"] for chunk in chunks if "x_agent" in chunk]
+
+
+def test_events_become_what_a_chat_would_have_said() -> None:
+    reader = EventReader("master", 3, {"1-action-0": "signtool"})
+    said, done = told(
+        reader,
+        fact(2, "Replied", text="before"),
+        ServerEvent("subagent_tool", "x", {"event": "subagent_tool"}),
+        fact(4, "Returned", call="1-action-0", outcome={"type": "Output", "content": "signed"}),
+        ServerEvent("delta", "", {"kind": "content", "offset": 0, "text": "I "}),
+        ServerEvent("delta", "", {"kind": "reasoning", "offset": 0, "text": "hm"}),
+        ServerEvent("delta", "", {"kind": "content", "offset": 2, "text": "go"}),
+        ServerEvent("retrying", "", {"reason": "the model answered 503"}),
+        fact(5, "Replied", text="I go on.", said=8),
+        fact(6, "Called", call="2-action-0", tool="clocktool", arguments="{}"),
+        fact(7, "Returned", call="2-action-0", outcome={"type": "Fault", "code": "x", "message": "no"}),
+        fact(8, "Called", call="3-action-0", tool="clarificationtool", arguments="{}", call_kind="ask"),
+        fact(9, "Finished", answer="Done."),
+    )
+    assert said == "I go on.\n\nDone."
+    assert done == ["tool_result", "retrying", "tool_call", "tool_result", "completed"]
+
+
+def row(session_id: str, **values: Any) -> dict[str, Any]:
+    return {
+        "session_id": session_id, "state": "COMPLETED", "template": "master", "version": 1, "turns": 2, "questions": 0,
+        "title": "標題 " * 50, "task": "", "created_at": BEGAN.isoformat(), **values,
+    }  # fmt: skip
+
+
+def test_short_ids_are_unique_and_the_table_keeps_its_columns() -> None:
+    ids = ["master_abcdef01-1", "master_abcdef01-2", "sgr_agent_12345678-9"]
+    short = short_ids(ids)
+    assert list(short.values()) == ["abcdef01-1", "abcdef01-2", "12345678-9"]
+    assert meant(ids, "1234") == meant(ids, "sgr_agent_1") == ids[2:]
+    assert len(meant(ids, "abc")) == 2
+    rows = [row(ids[0]), row(ids[2], state="WAITING_FOR_APPROVAL", questions=1, title="\x1b[2J")]
+    owners = {ids[0]: "ann", ids[2]: "\x1b[31mben"}
+    text = drawn(table(rows, BEGAN + timedelta(hours=3), 100, owners=owners), 100)
+    assert "abcdef01  COMPLETED" in text
+    assert "12345678  WAITING_FOR_APPROVAL (1)  master@1" in text
+    assert "3 h" in text
+    assert "\\x1b[31mben" in text
+    assert "…" in text
+    assert len(text.splitlines()) == 3
