@@ -12,7 +12,7 @@ export VIRTUAL_ENV := $(VENV)
 install = $(BIN)/uv pip install --quiet --require-hashes -r $(1)
 compile = uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate
 
-.PHONY: run test coverage test-model check format bench lock setup clean
+.PHONY: run test coverage test-model check format bench screenshots browser lock setup clean
 .DEFAULT_GOAL := run
 
 # What each target needs, and no more.
@@ -40,11 +40,18 @@ $(VENV)/.check: $(LOCKS)/check.lock.txt $(VENV)/.run
 run: $(VENV)/.run
 	@exec $(BIN)/longhouse serve
 
-test: $(VENV)/.test
+test: $(VENV)/.test browser
 	@$(BIN)/pytest -n 3 --dist worksteal
 
+# The console is tested in Debian's Chromium. Where it cannot be installed, its stories are skipped and say so.
+browser:
+	@command -v chromium >/dev/null || [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null || { \
+	  echo "installing chromium"; export DEBIAN_FRONTEND=noninteractive; \
+	  { apt-get -qq update && apt-get -qq install --yes --no-install-recommends chromium; } >/dev/null \
+	  || echo "chromium could not be installed; the tests of the console are skipped"; }
+
 # The same tests, and which lines of src/ they reach; what runs in processes that are killed is not counted.
-coverage: $(VENV)/.test
+coverage: $(VENV)/.test browser
 	@$(BIN)/pytest -n 3 --dist worksteal --cov --cov-report=term:skip-covered
 
 # llama.cpp and a small model, in a venv of their own: nothing else needs them.
@@ -70,6 +77,10 @@ format: $(VENV)/.check
 
 bench: $(VENV)/.test
 	@$(BIN)/python -m bench
+
+# Pictures of every screen of the console, into docs/images; `--measure` tells how long lists behave instead.
+screenshots: $(VENV)/.test browser
+	@PYTHONPATH=tests:tests/console $(BIN)/python -m screenshots
 
 # One resolution for all: what runs here is what is tested.
 lock: $(VENV)/.run

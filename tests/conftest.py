@@ -9,20 +9,25 @@ import uuid
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import asyncpg
 import pytest
+import pytest_asyncio
 import structlog
 from redis.asyncio import Redis
 
+from browser_helpers import open_browser
 from longhouse.integrations.redis.client import open_redis
 from longhouse.store import migrate
 from longhouse.store.database import Database, open_database
 from longhouse.store.postgres import cluster, open_postgres
 from redis_server import RedisServer, redis_server
 from server_helpers import Serving, in_memory
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser
 
 gc.disable()  # until everything is collected: imports leave no garbage
 
@@ -178,3 +183,10 @@ async def server() -> AsyncIterator[RedisServer]:
 async def redis(server: RedisServer) -> AsyncIterator[Redis]:
     async with open_redis(server.url) as client:
         yield client
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def browser() -> AsyncIterator["Browser"]:
+    """One Chromium for all stories of the console; they run on the loop that it was opened on."""
+    async with open_browser() as opened:
+        yield opened

@@ -1,0 +1,283 @@
+// The chat: conversations, one talk that follows its journal, and the composer.
+
+import { follow, get, post, stream } from "../api.js";
+import { fill, h, icon, ICONS } from "../dom.js";
+import { plainLine } from "../format.js";
+import { isAdmin, me, sessionPath } from "../me.js";
+import { go, moveTo } from "../router.js";
+import { walking } from "../shortcuts.js";
+import { setTitle } from "../title.js";
+import { button, empty, say } from "../ui.js";
+import { composer } from "../parts/composer.js";
+import { conversations } from "../parts/conversations.js";
+import { examplePrompts } from "../parts/first_run.js";
+import { keyOf, questionCard } from "../parts/question_card.js";
+import { onQuestions, questions } from "../parts/question_count.js";
+import { add, isRunning, newTalk, openQuestions, titleOf } from "../parts/talk.js";
+import { TalkView } from "../parts/talk_view.js";
+
+const HIDDEN_FOR = 30_000;
+/** Milliseconds without an event after which what was in the journal has been read, and how long that is waited for. */
+const QUIET = 40;
+const READ_WITHIN = 400;
+
+export async function chat({ id = null }, query) {
+  const agents = id ? [] : (await get("/v1/models")).data;
+  return new Chat(id, agents, query).screen();
+}
+
+class Chat {
+  constructor(id, agents, query) {
+    this.id = id;
+    this.agents = agents;
+    this.list = conversations();
+    this.strip = h("div", { class: "line-state", role: "status", hidden: true });
+    this.place = h("div", { class: "talk-place" });
+    this.composer = composer({
+      agents: id ? null : agents, chosen: query.agent ?? localStorage.getItem("agent"),
+      onSend: (text, images, agent) => this.send(text, images, agent), onStop: () => this.stop(),
+    });
+    this.node = h("div", { class: "chat" }, this.list.node, h("section", { class: "chat-main", "aria-label": "Talk" }, this.strip, this.place, this.composer.node));
+    this.stopHearing = onQuestions(() => this.showOthers());
+    this.onVisible = () => this.visibilityChanged();
+    document.addEventListener("visibilitychange", this.onVisible);
+    this.list.show(id);
+    if (id) this.openTalk(id);
+    else fill(this.place, this.welcome());
+  }
+
+  screen() {
+    return {
+      name: "chat",
+      title: this.id ? "Conversation" : "New conversation",
+      node: this.node,
+      json: this.id ? sessionPath(this.id) : null,
+      tools: this.tools(),
+      keys: {
+        ...walking(() => this.list.items(), (row) => row.click()),
+        n: ["New conversation", () => go("/")],
+        c: ["Write a message", () => this.composer.focus()],
+        Escape: ["Stop the running turn", () => this.talk && isRunning(this.talk) && this.stop()],
+        a: ["Approve the first call that waits", () => this.node.querySelector('.question-card[data-kind="approval"] .primary')?.click()],
+      },
+      shown: () => this.shown(),
+      close: () => this.close(),
+    };
+  }
+
+  tools() {
+    const listButton = button("Conversations", () => this.toggleList(), { tone: "plain only-narrow", shape: "sessions" });
+    listButton.setAttribute("aria-controls", "conversations");
+    this.details = h("a", { class: "button plain", hidden: !this.id, href: `/sessions/${encodeURIComponent(this.id ?? "")}` }, icon(ICONS.operations), h("span", {}, "Timeline"));
+    return [listButton, this.details];
+  }
+
+  toggleList() {
+    this.node.classList.toggle("list-open");
+    if (this.node.classList.contains("list-open")) this.list.search.focus();
+  }
+
+  shown() {
+    this.view?.toEnd();
+    if (!matchMedia("(pointer: coarse)").matches) this.composer.focus();
+  }
+
+  close() {
+    this.isClosed = true;
+    this.line?.stop();
+    this.view?.close();
+    this.stopHearing();
+    document.removeEventListener("visibilitychange", this.onVisible);
+  }
+
+  welcome() {
+    const isDemo = Boolean(me()?.is_demo);
+    const examples = isDemo ? examplePrompts(this.agents, (one) => this.tryPrompt(one)) : null;
+    return h("div", { class: "welcome" },
+      h("h2", {}, examples ? "Welcome to Longhouse" : "What shall we work on?"),
+      h("p", { class: "soft" }, examples
+        ? "Agents that live long and forget nothing. Try one of these; each shows something that survives a restart of the server."
+        : "Choose an agent below, or let “auto” find the one that fits."), examples);
+  }
+
+  tryPrompt(prompt) {
+    this.composer.write(prompt.text, prompt.agent);
+    this.composer.submit();
+  }
+
+  /* The talk */
+
+  openTalk(id) {
+    this.id = id;
+    this.talk = newTalk(id);
+    this.view = new TalkView(this.talk, { waits: (session) => questions().some((row) => row.session_id === session) });
+    fill(this.place, this.view.node, this.view.toLatest);
+    this.lastId = "";
+    this.followTalk();
+  }
+
+  followTalk() {
+    this.line?.stop();
+    this.line = follow(sessionPath(this.id, "/events"), {
+      parameters: { tree: "true", until: "never" },
+      lastId: this.lastId,
+      onEvent: (event) => this.hear(event),
+      onState: (state) => this.showLine(state),
+      onError: (error) => this.refused(error),
+    });
+  }
+
+  /** Adds an event at once and draws at the next frame, so that a thousand events are one drawing. */
+  hear(event) {
+    if (event.id) this.lastId = event.id;
+    if (event.event === "error") {
+      this.refused(new Error(event.data?.error?.message ?? "The stream ended."));
+      return;
+    }
+    if (PENDING_ENDS.has(event.event)) this.view.dropPending();
+    add(this.talk, event);
+    if (this.isDrawn) this.drawing ??= requestAnimationFrame(() => this.draw());
+    else this.drawOnceRead();
+  }
+
+  /** Draws for the first time when what is in the journal already has come: of a long talk its end alone is drawn. */
+  drawOnceRead() {
+    this.readingSince ??= performance.now();
+    clearTimeout(this.drawing);
+    const isLong = performance.now() - this.readingSince > READ_WITHIN;
+    this.drawing = setTimeout(() => this.draw(), isLong ? 0 : QUIET);
+  }
+
+  draw() {
+    this.drawing = null;
+    this.isDrawn = true;
+    if (this.isClosed) return;
+    const { talk } = this;
+    this.view.update();
+    this.composer.setRunning(isRunning(talk));
+    if (talk.agent && talk.agent !== this.named) this.nameAgent();
+    this.composer.setPlaceholder(placeholder(talk));
+    const title = plainLine(titleOf(talk), 70) || "Conversation";
+    if (title !== this.title) {
+      this.title = title;
+      setTitle(title);
+    }
+    if (this.wasRunning !== isRunning(talk)) {
+      this.wasRunning = isRunning(talk);
+      this.list.refresh();
+    }
+    this.showOthers();
+  }
+
+  nameAgent() {
+    const { talk } = this;
+    this.named = talk.agent;
+    this.composer.setAgent(talk.agent);
+    if (talk.side === "external") this.composer.close("These are interactions that were added from elsewhere. Nobody answers here.");
+    else if (isAdmin() && talk.owner !== me().owner) this.composer.close(`This conversation belongs to ${talk.owner}: you can answer what waits, and stop it, but not write in it.`);
+    else if (talk.side === "sub") this.closeSub();
+  }
+
+  closeSub() {
+    const { parent } = this.talk;
+    this.composer.close("A sub-agent works here for another agent. You can answer what it asks. ",
+      parent ? h("a", { href: `/s/${encodeURIComponent(parent)}` }, "To the conversation that asked it") : null);
+  }
+
+  /** What sub-agents ask stands below the talk: the conversation waits for it as for a question of its own. */
+  showOthers() {
+    if (!this.view) return;
+    const rows = questions().filter((row) => row.root === this.id && row.session_id !== this.id);
+    const key = rows.map(keyOf).join();
+    if (key === this.othersKey) return;
+    this.othersKey = key;
+    const there = new Map([...this.view.others.children].map((node) => [node.dataset.question, node]));
+    fill(this.view.others, rows.map((row) => there.get(keyOf(row)) ?? questionCard(row)));
+    this.view.redrawAgents();
+  }
+
+  showLine(state) {
+    this.strip.hidden = state !== "reconnecting";
+    if (state === "reconnecting") fill(this.strip, h("span", { class: "mark wait", "aria-hidden": "true" }), "The line was lost; reconnecting. Nothing is lost.");
+  }
+
+  refused(error) {
+    if (this.talk.entries.length) say(error.message, "bad");
+    else fill(this.place, empty(error.message, h("a", { class: "button", href: "/" }, "New conversation")));
+  }
+
+  /** A page that nobody looks at gives its line back after a while, and goes on where it was. */
+  visibilityChanged() {
+    clearTimeout(this.hiding);
+    if (!this.id) return;
+    if (document.hidden) {
+      this.hiding = setTimeout(() => {
+        this.line?.stop();
+        this.line = null;
+      }, HIDDEN_FOR);
+    } else if (!this.line) this.followTalk();
+  }
+
+  /* What the person does */
+
+  async send(text, images, agent) {
+    const model = this.id ?? agent ?? "auto";
+    if (this.view) this.view.showPending(text, images.map((one) => one.preview));
+    else fill(this.place, h("div", { class: "talk" }, h("div", { class: "talk-inner" }, h("div", { class: "entry prompt" }, h("div", { class: "bubble" }, text)))));
+    try {
+      const session = await this.prompt(model, contentOf(text, images));
+      if (!this.id) this.begin(session);
+    } catch (error) {
+      if (this.view) this.view.dropPending();
+      else fill(this.place, this.welcome());
+      throw error;
+    }
+  }
+
+  /** Sends a prompt; resolves with its session as soon as it is in the journal, which tells the rest. */
+  async prompt(model, content) {
+    const leave = new AbortController();
+    const asked = { model, stream: true, user: me().owner, messages: [{ role: "user", content }] };
+    for await (const { data } of stream("/v1/chat/completions", asked, leave.signal)) {
+      const chunk = JSON.parse(data);
+      leave.abort();
+      if (chunk.error) throw new Error(chunk.error.message);
+      return chunk.model;
+    }
+    throw new Error("The server closed the line before it took the message. Please send it again.");
+  }
+
+  begin(session) {
+    this.openTalk(session);
+    if (this.isClosed) return;
+    moveTo(`/s/${encodeURIComponent(session)}`, sessionPath(session));
+    this.details.hidden = false;
+    this.details.href = `/sessions/${encodeURIComponent(session)}`;
+    this.list.show(session);
+    this.list.load();
+  }
+
+  async stop() {
+    try {
+      await post(sessionPath(this.id, "/cancel"));
+    } catch (error) {
+      say(error.message, "bad");
+    }
+  }
+}
+
+function placeholder(talk) {
+  const open = openQuestions(talk);
+  if (open.some((one) => one.kind === "question")) return "Your message answers the question above…";
+  if (open.length && talk.turn?.inChat) return open[0].isUncertain ? "Write a message…" : "Write a message… “yes” and “no” decide";
+  return "Write a message…";
+}
+
+/** Events that come of a message: it is in the journal then. */
+const PENDING_ENDS = new Set(["Prompted", "Returned", "Decided"]);
+
+function contentOf(text, images) {
+  if (!images.length) return text;
+  const parts = images.map((one) => ({ type: "image_url", image_url: { url: one.data } }));
+  return text.trim() ? [{ type: "text", text }, ...parts] : parts;
+}

@@ -1,0 +1,123 @@
+// The inbox: everything that waits for a person, over all conversations, the nearest deadline first.
+
+import { fill, h } from "../dom.js";
+import { plainLine } from "../format.js";
+import { questionsPath } from "../me.js";
+import { remember } from "../router.js";
+import { walking } from "../shortcuts.js";
+import { button, empty } from "../ui.js";
+import { askToNotify, isFollowing, isKnown, mayAsk, onQuestions, questions } from "../parts/question_count.js";
+import { KINDS, keyOf, questionCard } from "../parts/question_card.js";
+
+export async function inbox(parameters, query) {
+  return new Inbox(query).screen();
+}
+
+class Inbox {
+  constructor({ kind = "", agent = "" }) {
+    this.kind = kind;
+    this.agent = agent;
+    this.cards = new Map();
+    this.kinds = h("div", { class: "segments", role: "group", "aria-label": "Kind" });
+    this.agents = h("select", { "aria-label": "Agent", onchange: () => this.filter({ agent: this.agents.value }) });
+    this.line = h("span", { class: "soft small", role: "status" });
+    this.list = h("div", { class: "inbox-list" });
+    this.node = h("div", { class: "inbox" }, h("div", { class: "inbox-filters" }, this.kinds, this.agents, this.line), this.list);
+    this.stop = onQuestions(() => this.draw());
+    this.draw();
+  }
+
+  screen() {
+    const press = (which) => () => this.focused()?.querySelector(which)?.click();
+    return {
+      name: "inbox",
+      title: "Inbox",
+      node: this.node,
+      json: questionsPath(),
+      tools: mayAsk() ? this.bell() : null,
+      keys: {
+        ...walking(() => this.items(), (card) => card.querySelector("a.question-talk")?.click()),
+        a: ["Approve the chosen one", press('form:not(.sent) .primary')],
+        d: ["Deny the chosen one", press('.question-actions .danger')],
+        r: ["Write an answer or a comment", () => this.focused()?.querySelector("textarea, input")?.focus()],
+      },
+      close: () => this.stop(),
+    };
+  }
+
+  bell() {
+    const element = button("Notify me", async () => {
+      await askToNotify();
+      element.remove();
+    }, { shape: "bell", title: "Let the browser tell you of new questions" });
+    return element;
+  }
+
+  items() {
+    return [...this.list.querySelectorAll(".question-card")];
+  }
+
+  focused() {
+    const items = this.items();
+    return items.find((one) => one.contains(document.activeElement)) ?? (items.length === 1 ? items[0] : null);
+  }
+
+  filter(values) {
+    Object.assign(this, values);
+    remember({ kind: this.kind, agent: this.agent });
+    this.draw();
+  }
+
+  draw() {
+    const rows = questions();
+    this.drawFilters(rows);
+    this.line.textContent = isFollowing() ? "" : isKnown() ? "Reconnecting…" : "Loading…";
+    const shown = rows.filter((row) => (!this.kind || row.kind === this.kind) && (!this.agent || row.agent === this.agent));
+    this.drawCards(shown);
+    if (!shown.length && isKnown()) fill(this.list, this.nothing(rows.length));
+  }
+
+  /** Cards stay while their question is open: what somebody is writing in one must not be lost. */
+  drawCards(rows) {
+    const wanted = new Map(rows.map((row) => [keyOf(row), row]));
+    const at = this.items().findIndex((one) => one.contains(document.activeElement));
+    for (const [key, card] of this.cards) {
+      if (wanted.has(key)) continue;
+      card.remove();
+      this.cards.delete(key);
+    }
+    this.list.querySelector(".empty")?.remove();
+    let before = null;
+    for (const [key, row] of wanted) {
+      if (!this.cards.has(key)) this.cards.set(key, questionCard(row, { context: talkLine(row) }));
+      const card = this.cards.get(key);
+      const place = before ? before.nextSibling : this.list.firstChild;
+      if (place !== card) this.list.insertBefore(card, place);
+      before = card;
+    }
+    // Whoever decided on a card goes on with the one that took its place.
+    if (at >= 0 && !this.list.contains(document.activeElement)) this.items()[Math.min(at, this.items().length - 1)]?.focus();
+  }
+
+  drawFilters(rows) {
+    const number = (kind) => rows.filter((row) => !kind || row.kind === kind).length;
+    fill(this.kinds, [["", "All"], ...Object.entries(KINDS)].map(([kind, label]) => h("button", {
+      type: "button", class: "segment", "aria-pressed": String(kind === this.kind), onclick: () => this.filter({ kind }),
+    }, label, h("span", { class: "segment-number" }, number(kind)))));
+    const agents = [...new Set([...rows.map((row) => row.agent), this.agent])].filter(Boolean).sort();
+    const options = ["", ...agents].map((name) => h("option", { value: name }, name || "All agents"));
+    if (options.map((one) => one.value).join() !== [...this.agents.options].map((one) => one.value).join()) fill(this.agents, options);
+    this.agents.value = this.agent;
+  }
+
+  nothing(others) {
+    if (others) return empty("Nothing of this kind waits.", button("Show all", () => this.filter({ kind: "", agent: "" })));
+    return empty("Nothing waits for a person.", h("p", { class: "small" }, "Questions, approvals and calls of unknown outcome appear here the moment an agent asks."));
+  }
+}
+
+function talkLine(row) {
+  const root = `/s/${encodeURIComponent(row.root)}`;
+  return h("p", { class: "question-talk-line" }, h("a", { class: "question-talk", href: root, dir: "auto" }, plainLine(row.title || "Open the conversation", 100)),
+    row.user && row.user !== row.owner ? h("span", { class: "soft small" }, ` for ${plainLine(row.user, 40)}`) : null);
+}

@@ -1,0 +1,39 @@
+"""Every screen of the console for everybody: axe-core finds nothing serious, light, dark, and on a telephone."""
+
+import pytest
+from console_scene import furnish, shop
+from playwright.async_api import Browser, Page, expect
+
+from browser_helpers import NARROW, WIDE, findings, needs_chromium, visiting
+from server_helpers import Serving
+
+pytestmark = [needs_chromium, pytest.mark.asyncio(loop_scope="session")]
+
+
+async def test_no_screen_keeps_anybody_out(serving: Serving, browser: Browser) -> None:
+    async with serving(shop) as house, visiting(browser, house.url) as visit:
+        scene = await furnish(house.http)
+        page = await visit.open()
+        found: list[str] = []
+        for name, (path, there) in {"welcome": ("/", ".welcome"), **scene.screens()}.items():
+            await page.goto(house.url + path)
+            await page.locator(there).first.wait_for()
+            found += [f"{name}: {one}" for one in await _looked_at(page)]
+            if name == "chat-agents":
+                # Two tasks for one sub-agent, given at once: both cards end.
+                await expect(page.locator("details.agent > summary > .mark.good")).to_have_count(2)
+        assert not found, "\n".join(found)
+
+
+async def _looked_at(page: Page) -> list[str]:
+    """What is wrong with this screen; in the dark only colours differ, on a telephone everything but colours."""
+    light = await findings(page)
+    await page.emulate_media(color_scheme="dark")
+    dark = await findings(page, only=["color-contrast"])
+    await page.set_viewport_size(NARROW)
+    narrow = await findings(page, without=["color-contrast"])
+    over = await page.evaluate("document.documentElement.scrollWidth - innerWidth")
+    await page.set_viewport_size(WIDE)
+    await page.emulate_media(color_scheme="light")
+    wider = [f"narrow: the page scrolls sideways by {over} px"] if over > 0 else []
+    return [*light, *(f"dark: {one}" for one in dark), *(f"narrow: {one}" for one in narrow), *wider]
