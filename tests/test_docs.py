@@ -151,9 +151,10 @@ async def test_requests_to_the_admin_api_run_and_answer_as_written(
 ) -> None:
     monkeypatch.setenv("LONGHOUSE_SECRET_WEATHER_KEY", "key-of-the-weather")
     async with serving([], llm_api_key="sk-x") as house:
-        (publish, policy, _), (answer,) = blocks(DOCS / "admin.md", "bash"), blocks(DOCS / "admin.md", "json")
+        (publish, policy, trial, _), (answer,) = blocks(DOCS / "admin.md", "bash"), blocks(DOCS / "admin.md", "json")
         assert json.loads(await _curl(publish, house.url)) == json.loads(answer.code)
         assert json.loads(await _curl(policy, house.url))["effective"]["risk_level"] == "high"
+        assert json.loads(await _curl(trial, house.url))["status"] == "ok"
         for page, route in [("templates.md", "/admin/templates"), ("remote-tools.md", "/admin/tools")]:
             (block,) = blocks(DOCS / page, "json")
             async with house.http.post(route, json=json.loads(block.code)) as response:
