@@ -358,13 +358,15 @@ class _Ranking:
         if self.coarse is not None:
             leading.append(self._leading(np.maximum(self.coarse, 0), max(2 * limit, NEAREST)))
         places = np.unique(np.concatenate(leading))
-        lexical = np.stack([self._spread(whole, places), *(row[places] for row in clauses)])
-        similar = self.columns.between(self.vectors, places) if self.vectors is not None else None
-        scores = _fused(lexical, self._cosines(places), similar)
+        similar = self.columns.between(self.vectors[1:], places) if self.vectors is not None else [None] * len(clauses)
+        scores = ranking.with_clauses(
+            ranking.fused(self._spread(whole, places), self._cosines(places)),
+            [ranking.fused(row[places], like) for row, like in zip(clauses, similar, strict=True)],
+        )
         # Of two equal ones, the later.
         best = np.lexsort((-places, -scores))[:limit]
         best = best[scores[best] > 0]
-        own = self.columns.some(places[best]) @ self.vectors[0] if self.vectors is not None else None
+        own = self.columns.cosines(self.vectors[0], places[best]) if self.vectors is not None else None
         return _Ranked(places[best], scores[best], own)
 
     def _leading(self, scores: Scores, count: int) -> Places:
@@ -394,13 +396,6 @@ class _Ranking:
 
     def _spread(self, scores: Scores, places: Places) -> Scores:
         return ranking.with_neighbours(scores, self.columns.links, places)
-
-
-def _fused(lexical: Scores, cosines: Scores | None, similar: Scores | None) -> Scores:
-    """One score for each candidate; `cosines` are those of the whole query, with the neighbours."""
-    whole = ranking.fused(lexical[0], cosines)
-    clauses = [ranking.fused(row, similar[nth] if similar is not None else None) for nth, row in enumerate(lexical)]
-    return ranking.with_clauses(whole, clauses[1:])
 
 
 def _telling(text: str, found: QueryPostings) -> str:

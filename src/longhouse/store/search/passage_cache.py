@@ -6,7 +6,7 @@ than they work.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -66,6 +66,8 @@ class Near:
     """The vectors of one shard, and the first dimensions of each, apart from the mean; 0 without a vector."""
 
     vectors: Vectors
+    scale: Vectors
+    """One over the distance of each vector from the mean; 0 without a vector."""
     coarse: Vectors
 
 
@@ -93,21 +95,29 @@ class Columns:
 
     def between(self, vectors: Vectors, places: Places) -> Vectors:
         """The similarity at some places, apart from what all have in common, a row for each vector."""
-        asked, found = self._apart(vectors), self.some(places)
+        asked = self._apart(vectors)
         common = np.vecdot(asked, self.mean)[:, None]
-        cosines: Vectors = (np.vecdot(found, asked[:, None]) - common) * _scale(found, self.mean)
-        return cosines
-
-    def some(self, places: Places) -> Vectors:
-        """The vectors at some places."""
-        found = np.zeros((len(places), len(self.mean)), np.float32)
-        order, start = np.argsort(places), 0
-        ends = np.searchsorted(places[order], np.cumsum([shard.slots for shard in self.shards])).tolist()
-        for part, first, end in zip(self.near, [0, *ends], ends, strict=False):
-            here = order[first:end]
-            found[here] = part.vectors[places[here] - start]
-            start += len(part.vectors)
+        found = np.zeros((len(asked), len(places)), np.float32)
+        for part, here, slots in self._parts(places):
+            found[:, here] = (np.vecdot(part.vectors[slots], asked[:, None]) - common) * part.scale[slots]
         return found
+
+    def cosines(self, vector: Vectors, places: Places) -> Vectors:
+        """The cosine similarity at some places; 0 without a vector."""
+        found = np.zeros(len(places), np.float32)
+        for part, here, slots in self._parts(places):
+            found[here] = np.vecdot(part.vectors[slots], vector)
+        return found
+
+    def _parts(self, places: Places) -> Iterator[tuple[Near, Places, Places]]:
+        """The shards that some places are in, with where these are in the sequence given and their slots."""
+        starts = np.cumsum([0, *(shard.slots for shard in self.shards)])
+        order = np.argsort(places)
+        bounds = np.searchsorted(places[order], starts).tolist()
+        for part, start, first, end in zip(self.near, starts.tolist(), bounds, bounds[1:], strict=False):
+            if first < end:
+                here = order[first:end]
+                yield part, here, places[here] - start
 
     def _apart(self, vectors: Vectors) -> Vectors:
         asked = vectors - self.mean
@@ -253,8 +263,12 @@ def _mean(parts: Sequence[_Part]) -> Vectors:
 def near_of(vectors: Vectors, mean: Vectors, before: Columns | None) -> Near:
     """Taken over from before, where the shard has not grown."""
     same = (part for part in before.near if _is_same(part.vectors, vectors)) if before else iter(())
-    count = _dimensions(mean)
-    return next(same, None) or Near(vectors, (vectors[:, :count] - mean[:count]) * _scale(vectors, mean)[:, None])
+    return next(same, None) or _apart(vectors, mean)
+
+
+def _apart(vectors: Vectors, mean: Vectors) -> Near:
+    scale, count = _scale(vectors, mean), _dimensions(mean)
+    return Near(vectors, scale, (vectors[:, :count] - mean[:count]) * scale[:, None])
 
 
 def _dimensions(mean: Vectors) -> int:
