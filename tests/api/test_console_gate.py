@@ -126,6 +126,13 @@ async def test_every_file_of_the_package_is_served_and_nothing_else(serving: Ser
                         assert (response.status, is_guarded(response), await response.read()) == (304, True, b"")
                 async with house.http.get(address, headers={"if-none-match": '"other"'}) as response:
                     assert response.status == 200
+        async with house.http.get("/") as response:
+            assert response.headers["cache-control"] == "no-cache"
+            kept = re.findall(r"/console/[0-9a-f]{16}/main.js", await response.text())
+        other = "/console/0123456789abcdef/main.js"
+        for path, cache in ((kept[0], "public, max-age=31536000, immutable"), (other, "no-cache")):
+            async with house.http.get(path) as response:
+                assert (response.status, response.headers["cache-control"]) == (200, cache), "a page of another release"
         for path in OUTSIDE:
             line = f"GET /console/{path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
             assert b" 404 " in (await raw(house.url, line.encode())).splitlines()[0], path

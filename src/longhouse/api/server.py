@@ -3,6 +3,7 @@
 import asyncio
 import time
 import uuid
+from http import HTTPStatus
 from typing import Any, Final
 
 import structlog
@@ -250,6 +251,7 @@ class AccessLogMiddleware:
         finally:
             caller: Caller | None = scope.get(auth.CALLER)
             key, seconds = caller.key if caller else None, round(time.perf_counter() - began, 4)
-            log.info(
-                "request", request_id=request_id, method=method, path=path, status=status, key=key, seconds=seconds
-            )
+            # A page of the console is forty files: they say nothing of what is done here.
+            is_file = getattr(scope.get("route"), "path", None) == pages.STATIC and status < HTTPStatus.BAD_REQUEST
+            tell = log.debug if is_file else log.info
+            tell("request", request_id=request_id, method=method, path=path, status=status, key=key, seconds=seconds)

@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
@@ -50,10 +51,15 @@ HEADERS: Final = {
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
-    # Checked at each load, so that an upgrade never mixes files of two versions.
-    "cache-control": "no-cache",
 }
 """The pages act with all rights of their reader: they run their own scripts alone, and are shown in no frame."""
+
+CHECKED: Final = "no-cache"
+KEPT: Final = "public, max-age=31536000, immutable"
+"""How long a browser keeps a file: the page is asked for each time; it names its files by what they all contain, so
+that they are kept for ever and an upgrade mixes no files of two versions."""
+STATIC: Final = "/console/{path:path}"
+_OF_RELEASE: Final = re.compile(r"([0-9a-f]{16})/(.+)")
 
 router = APIRouter(include_in_schema=False)
 
@@ -72,8 +78,26 @@ def files() -> dict[str, StaticFile]:
     for path, file in _walk(resources.files("longhouse.api.console") / "static"):
         if media_type := TYPES.get(PurePosixPath(path).suffix):
             content = file.read_bytes()
-            found[path] = StaticFile(content, media_type, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
+            found[path] = StaticFile(content, media_type, _etag(content))
     return found
+
+
+@functools.cache
+def release() -> str:
+    """A name of all files together."""
+    tags = sorted((path, file.etag) for path, file in files().items())
+    return hashlib.sha256(repr(tags).encode()).hexdigest()[:16]
+
+
+@functools.cache
+def _index() -> StaticFile:
+    """The page, with the addresses of this release's files."""
+    content = files()["index.html"].content.replace(b"/console/", f"/console/{release()}/".encode())
+    return StaticFile(content, TYPES[".html"], _etag(content))
+
+
+def _etag(content: bytes) -> str:
+    return f'"{hashlib.sha256(content).hexdigest()[:32]}"'
 
 
 def _walk(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, Traversable]]:
@@ -90,21 +114,23 @@ async def page(request: Request) -> Response:
     none."""
     if not _takes_html(request.headers.get("accept", "")):
         raise wire.not_found("There is no such route.")
-    response = _answer(request, files()["index.html"])
+    response = _answer(request, _index(), CHECKED)
     response.headers["vary"] = "accept"
     return response
 
 
-@router.api_route("/console/{path:path}", methods=["GET", "HEAD"])
+@router.api_route(STATIC, methods=["GET", "HEAD"])
 async def static(path: str, request: Request) -> Response:
-    file = files().get(path)
+    """A file. A page of another release, during an upgrade, gets the one that is here."""
+    named = _OF_RELEASE.fullmatch(path)
+    file = files().get(named[2] if named else path)
     if file is None:
         raise wire.not_found("There is no such file.")
-    return _answer(request, file)
+    return _answer(request, file, KEPT if named and named[1] == release() else CHECKED)
 
 
-def _answer(request: Request, file: StaticFile) -> Response:
-    headers = {**HEADERS, "etag": file.etag}
+def _answer(request: Request, file: StaticFile, cache: str) -> Response:
+    headers = {**HEADERS, "cache-control": cache, "etag": file.etag}
     known = [tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")]
     if file.etag in known:
         return Response(status_code=304, headers=headers)
