@@ -109,6 +109,7 @@ class Serving:
         templates: Iterable[Template] = BUILT_IN,
         tools: Sequence[type[BaseTool]] = (),
         bounds: Bounds | None = None,
+        works: bool = True,
         **settings: Any,
     ) -> AsyncIterator[House]:
         """In this process; `script` is played by a model server on a socket of its own."""
@@ -118,7 +119,8 @@ class Serving:
                 model = await stack.enter_async_context(serve_model(script))
                 settings = {"llm_base_url": model.url, "llm_api_key": "sk-test-canary", **settings}
             chosen = Settings(database_url=self.dsn, **{"worker_slots": 8, **NO_FILES, **settings})
-            app = await stack.enter_async_context(open_app(chosen, templates=templates, tools=(*TOOLS, *tools)))
+            opened = open_app(chosen, templates=templates, tools=(*TOOLS, *tools), works=works)
+            app = await stack.enter_async_context(opened)
             connections = Connections(bounds)
             url = await stack.enter_async_context(_served(app, connections))
             http = await stack.enter_async_context(aiohttp.ClientSession(url))

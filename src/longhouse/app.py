@@ -45,10 +45,12 @@ from longhouse.models.http_client import open_endpoint
 from longhouse.models.openai import OpenAIModel
 from longhouse.models.protocol import Embedder, Model
 from longhouse.models.scripted import ScriptedModel
-from longhouse.runtime.bus import Bus
+from longhouse.runtime.bus.doorbell import Doorbell
+from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.delegation import PriorOf
 from longhouse.runtime.engine import Engine, RetryLimits
 from longhouse.runtime.file_cleanup import FileCleanup
+from longhouse.runtime.followers import LOOK_EVERY, Followers
 from longhouse.runtime.instance_registry import InstanceRegistry
 from longhouse.runtime.instances import ModelFor, Pool
 from longhouse.runtime.watchdog import Watchdog
@@ -127,13 +129,19 @@ class App:
 
 @asynccontextmanager
 async def open_app(
-    settings: Settings, *, templates: Iterable[Template] = BUILT_IN, tools: Iterable[type[BaseTool]] = TOOLS
+    settings: Settings,
+    *,
+    templates: Iterable[Template] = BUILT_IN,
+    tools: Iterable[type[BaseTool]] = TOOLS,
+    works: bool = True,
 ) -> AsyncIterator[App]:
+    """Opens everything; without `works`, sessions are left to the workers of other processes."""
     classes = tuple(tools)
     setup = configure(settings, templates=templates, tools=[cls.tool_name for cls in classes])
-    settings, bus, watchdog = setup.settings, Bus(), Watchdog()
+    settings, bus, watchdog, name = setup.settings, Bus(), Watchdog(), new_id()
     async with (
         open_store(settings) as (db, postgres),
+        open_relay(settings, db, bus, name, works=works),
         open_model(setup) as model_for,
         open_embedder(settings) as embedder,
         open_finder(db, embedder) as finder,
@@ -145,6 +153,8 @@ async def open_app(
             open_tools(setup, catalog, finder, memory.documents, classes) as (toolbox, offering),
             open_engine(
                 setup,
+                name=name,
+                works=works,
                 bus=bus,
                 catalog=catalog,
                 toolbox=toolbox,
@@ -222,6 +232,22 @@ async def open_store(settings: Settings, *, create: bool = True) -> AsyncIterato
         if postgres.fresh:
             await leases.retire_all(db)
         yield db, postgres
+
+
+@asynccontextmanager
+async def open_relay(settings: Settings, db: Database, bus: Bus, name: str, *, works: bool) -> AsyncIterator[None]:
+    """Connects the bus to those of other processes: through NATS, or else through Postgres."""
+    async with background.running("followers", Followers(db, bus).look, every=LOOK_EVERY):
+        if settings.nats_url is None:
+            doorbell = bus.relay = Doorbell(db, bus, name)
+            async with doorbell.connected():
+                yield
+            return
+        # Only those who use NATS pay for the import of its client.
+        module = await asyncio.to_thread(importlib.import_module, "longhouse.runtime.bus.nats")
+        relay = bus.relay = module.NatsRelay(db, bus, name, await leases.house(db), works=works)
+        async with relay.connected(settings.nats_url.get_secret_value().split(",")):
+            yield
 
 
 @asynccontextmanager
@@ -345,6 +371,8 @@ async def open_tools(
 async def open_engine(
     setup: Configured,
     *,
+    name: str,
+    works: bool,
     bus: Bus,
     catalog: Catalog,
     toolbox: Toolbox,
@@ -358,12 +386,15 @@ async def open_engine(
     logs, reports = setup.folders("logs_dir"), setup.folders("reports_dir")
     retry_limits = RetryLimits(attended=settings.patience, unattended=15 * settings.patience)
     engine = Engine(
-        db, bus, catalog, toolbox, offering, pool, worker=new_id(), retry_limits=retry_limits, prior=prior,
+        db, bus, catalog, toolbox, offering, pool, worker=name, retry_limits=retry_limits, prior=prior,
         memory=memory.sessions, collects=memory.ledger.enabled, external=memory.ledger.external_for,
     )  # fmt: skip
     options = WorkerOptions(slots=settings.worker_slots, lease=settings.lease_seconds)
     worker = Worker(db, bus, engine, options, keep_log=LogFolder(db, catalog, settings.logs_dir, logs).keep)
     cleanup = FileCleanup(db, _paths(settings.logs_dir, logs), _paths(settings.reports_dir, reports))
+    if not works:
+        yield engine, worker
+        return
     async with cleanup.running(), InstanceRegistry(db, pool, worker.id).kept(), worker.working():
         yield engine, worker
 

@@ -73,6 +73,8 @@ class Settings(BaseSettings):
     embeddings_model: str = "text-embedding-3-small"
     embeddings_table: File = None
     """A folder with an embedding table in place of the built-in one; not read when an endpoint is set."""
+    nats_url: SecretStr | None = None
+    """The NATS servers that carry hints between processes, separated by commas; without them, Postgres does."""
     redis_url: SecretStr | None = None
     """The Redis server to which conversations are mirrored."""
     log_dir: Path | None = None

@@ -20,7 +20,7 @@ from longhouse.api.openai.turn_stream import follow_turn
 from longhouse.api.sessions.cursor import SessionCursor
 from longhouse.api.sessions.sse import events_of
 from longhouse.models.scripted import call
-from longhouse.runtime.bus import JournalGrew
+from longhouse.runtime.bus.items import JournalGrew
 from longhouse.runtime.inbox import Inbox
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import open_database

@@ -13,7 +13,7 @@ from longhouse.api.sessions.tree_reader import SubagentEvent, TreeReader, subage
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
 from longhouse.models.scripted import Say, call
-from longhouse.runtime.bus import SubagentsChanged
+from longhouse.runtime.bus.items import SubagentsChanged
 from longhouse.store.delegation import tree
 from longhouse.store.delegation.tree import Node, Root
 from server_helpers import BEGAN, House, Serving, dictated, prompted, returned, sse, started, used

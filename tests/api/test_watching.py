@@ -23,7 +23,7 @@ from longhouse.memory.ledger_projection import LedgerProjector
 from longhouse.memory.parts import MemoryParts
 from longhouse.memory.session_memory import SessionMemory
 from longhouse.models.scripted import call, calls
-from longhouse.runtime.bus import Bus
+from longhouse.runtime.bus.local import Bus
 from longhouse.search.finder import Finder
 from longhouse.search.passages import PassageIndex
 from longhouse.store.catalog.catalog import Catalog

@@ -13,7 +13,7 @@ from longhouse.journal.events import Recorded
 from longhouse.journal.messages import ToolResult
 from longhouse.journal.session import Session
 from longhouse.models.scripted import Playable, ScriptedModel
-from longhouse.runtime.bus import Bus
+from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.engine import Engine
 from longhouse.runtime.instances import Pool
 from longhouse.store import journals, leases

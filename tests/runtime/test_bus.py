@@ -6,7 +6,8 @@ import pytest
 
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
-from longhouse.runtime.bus import Bus, Draft, Facts, Fragment, Item, JournalGrew, Subscription
+from longhouse.runtime.bus.items import Draft, Facts, Fragment, Item, JournalGrew
+from longhouse.runtime.bus.local import Bus, Subscription
 from server_helpers import BEGAN
 
 FACTS = Facts((Recorded(seq=1, at=BEGAN, event=events.Finished(answer="x")),))
@@ -73,8 +74,8 @@ async def test_an_append_from_outside_wakes_the_worker_and_the_followers() -> No
     woken: list[str] = []
     stopped: list[tuple[str, int]] = []
     bus = Bus()
-    bus.on_wake.append(woken.append)
-    bus.on_wake.append(woken.append)
+    bus.on_wake.append(lambda session_id: not woken.append(session_id))
+    bus.on_wake.append(lambda session_id: not woken.append(session_id))
     bus.on_stop.append(lambda session_id, fence: stopped.append((session_id, fence)))
     with bus.subscribed("s") as subscription:
         bus.appended("s", 7)

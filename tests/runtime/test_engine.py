@@ -11,7 +11,7 @@ from longhouse.journal.events import Fault, Output
 from longhouse.journal.messages import Assistant
 from longhouse.journal.session import State
 from longhouse.models.scripted import Call, Say, call, calls, say
-from longhouse.runtime.bus import Fragment
+from longhouse.runtime.bus.items import Fragment
 from longhouse.runtime.instances import InstanceStatus
 from longhouse.runtime.reply_handler import MAX_CALLS
 from longhouse.store.database import Database

@@ -15,7 +15,8 @@ from longhouse.agents.tool import Tool
 from longhouse.journal.events import ProviderCall, Replied, Sampling
 from longhouse.journal.session import Session
 from longhouse.models.scripted import Say, ScriptedModel, call, calls, say
-from longhouse.runtime.bus import Bus, Fragment, JournalGrew
+from longhouse.runtime.bus.items import Fragment, JournalGrew
+from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.model_stream import listen
 from longhouse.store.database import Database
 from longhouse.tools.builtin.clock import ClockTool

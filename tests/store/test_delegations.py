@@ -20,7 +20,7 @@ from longhouse.journal import events
 from longhouse.journal.events import Event, Recorded
 from longhouse.journal.fold import fold
 from longhouse.journal.session import Session
-from longhouse.runtime.bus import Bus
+from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.inbox import Inbox
 from longhouse.store import journals, leases
 from longhouse.store.database import Database

@@ -23,7 +23,7 @@ from longhouse.journal.messages import ToolResult, User, text_of
 from longhouse.journal.session import State
 from longhouse.models.scripted import Hang, Say, ScriptedModel, call, say
 from longhouse.models.scripted_server import serve as serve_model
-from longhouse.runtime.bus import Bus
+from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.engine import Engine
 from longhouse.runtime.instances import Pool
 from longhouse.store import journals, leases

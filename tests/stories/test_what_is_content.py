@@ -15,7 +15,7 @@ from longhouse.api import auth, wire
 from longhouse.api.openai.session_resolver import SessionResolver
 from longhouse.api.openai.turn_stream import TurnStream
 from longhouse.models.scripted import Say, call, calls, say
-from longhouse.runtime.bus import Bus, Subscription
+from longhouse.runtime.bus.local import Bus, Subscription
 from longhouse.runtime.inbox import Inbox
 from longhouse.store.catalog.catalog import Catalog
 from server_helpers import Dictated, House, Serving, Sse, assistant, chat, content, dictated, sse, user

@@ -43,7 +43,7 @@ from longhouse.catalog.validation import CatalogValidator
 from longhouse.errors import CallerError
 from longhouse.memory.parts import MemoryParts
 from longhouse.memory.session_memory import SessionMemory
-from longhouse.runtime.bus import Bus
+from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.delegation import PriorOf
 from longhouse.runtime.inbox import Inbox
 from longhouse.runtime.instances import ModelFor

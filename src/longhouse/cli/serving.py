@@ -7,7 +7,8 @@ import signal
 import socket
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from functools import partial
+from typing import Annotated, Any, Final
 
 import structlog
 import typer
@@ -30,17 +31,26 @@ cli = typer.Typer()
 
 
 @cli.command()
-def serve(host: Host = None, port: Port = None, config_file: ConfigFile = None, agents_file: AgentsFile = None) -> None:
+def serve(
+    host: Host = None,
+    port: Port = None,
+    config_file: ConfigFile = None,
+    agents_file: AgentsFile = None,
+    works: Annotated[
+        bool, typer.Option("--worker/--no-worker", help="Work on sessions too, or leave that to `longhouse work`.")
+    ] = True,
+) -> None:
     """Serve the API and work on sessions, with an embedded Postgres unless LONGHOUSE_DATABASE_URL is set."""
-    run(Settings(**given(host=host, port=port, config_file=config_file, agents_file=agents_file)), _serve)
+    settings = Settings(**given(host=host, port=port, config_file=config_file, agents_file=agents_file))
+    run(settings, partial(_serve, works=works))
 
 
-async def _serve(settings: Settings) -> None:
+async def _serve(settings: Settings, *, works: bool) -> None:
     _refuse_easy_key(settings.host, settings.admin_key.get_secret_value().strip())
     await _refuse_missing_key(settings)
     raise_file_limit()
     with _listening(settings.host, settings.port) as listener:
-        async with open_app(settings) as app:
+        async with open_app(settings, works=works) as app:
             server = _Server(config_of(app.asgi, timeout_graceful_shutdown=3))
             _on_end(server.leave)
             is_open = await app.authenticator.is_open()

@@ -12,7 +12,7 @@ from longhouse.errors import AlreadyReturned, SetupError
 from longhouse.journal import events
 from longhouse.journal.events import Decision
 from longhouse.journal.session import Session
-from longhouse.runtime.bus import Bus
+from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.inbox import Inbox
 from longhouse.store import journals
 from longhouse.store.database import Database

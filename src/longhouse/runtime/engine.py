@@ -22,7 +22,8 @@ from longhouse.journal.events import Fault
 from longhouse.journal.session import MOST_LOST, Open, Session, Turn
 from longhouse.memory.session_memory import SessionMemory
 from longhouse.runtime import titles
-from longhouse.runtime.bus import Bus, Fragment, Subscription
+from longhouse.runtime.bus.items import Fragment
+from longhouse.runtime.bus.local import Bus, Subscription
 from longhouse.runtime.condense import condensed
 from longhouse.runtime.delegation import DelegationPlanner, PriorOf
 from longhouse.runtime.inbox import Inbox

@@ -11,7 +11,7 @@ from longhouse import clock
 from longhouse.journal.events import Condensed, Decided, Event, Fault, Opened, Outcome, Output, Prompted, Returned
 from longhouse.journal.fold import blank, extended
 from longhouse.journal.session import Session
-from longhouse.runtime.bus import Bus
+from longhouse.runtime.bus.local import Bus
 from longhouse.store import erasure, journals
 from longhouse.store.database import Database
 from longhouse.store.delegation import cancel as cancels

@@ -15,7 +15,8 @@ from longhouse.journal.events import ProviderCall, Usage
 from longhouse.journal.messages import clean, clean_json, files_in, with_files
 from longhouse.journal.session import BLANK_LINE, Session
 from longhouse.models.protocol import CallDelta, Delta, Model, paid_for
-from longhouse.runtime.bus import Bus, Draft, Fragment
+from longhouse.runtime.bus.items import Draft, Fragment
+from longhouse.runtime.bus.local import Bus
 from longhouse.store import files
 from longhouse.store.database import Database
 

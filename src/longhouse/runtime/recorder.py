@@ -12,7 +12,8 @@ from longhouse.journal import events
 from longhouse.journal.events import Event
 from longhouse.journal.fold import extended
 from longhouse.journal.session import AGENT_FAILED, Session
-from longhouse.runtime.bus import Bus, Facts, SubagentsChanged
+from longhouse.runtime.bus.items import Facts, SubagentsChanged
+from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.delegation import DelegationPlanner
 from longhouse.store import journals
 from longhouse.store.database import Database

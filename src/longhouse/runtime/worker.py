@@ -14,9 +14,9 @@ import structlog
 
 from longhouse import background, clock
 from longhouse.errors import AlreadyReturned, Deposed, Postponed, SetupError, UnknownShape
-from longhouse.journal.session import Session, State
+from longhouse.journal.session import Session
 from longhouse.runtime.backoff import Backoff
-from longhouse.runtime.bus import Bus, Gone, JournalGrew, SubagentsChanged
+from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.engine import Engine
 from longhouse.runtime.heartbeat import RECONNECT_AFTER, Heartbeat
 from longhouse.runtime.recorder import Run
@@ -88,8 +88,6 @@ class Worker:
         self._background: set[asyncio.Task[None]] = set()
         engine.tool_runner.is_alive = self.is_alive
         engine.tool_runner.background = self._in_background
-        bus.on_wake.append(self.hint)
-        bus.on_stop.append(self._stop)
 
     @property
     def busy(self) -> int:
@@ -98,13 +96,17 @@ class Worker:
     def is_alive(self) -> bool:
         return self._heartbeat.is_fresh()
 
-    def hint(self, session_id: str) -> None:
-        """This session may be able to move."""
+    def hint(self, session_id: str) -> bool:
+        """This session may be able to move; False if others may have room for it sooner."""
         if session_id in self._running:
             self._again.add(session_id)
-        elif session_id not in self._pending and not self._backoff.rests(session_id):
+            return True
+        if self._backoff.rests(session_id):
+            return False
+        if session_id not in self._pending:
             self._pending.add(session_id)
             self._hinted.put_nowait(session_id)
+        return len(self._running) + len(self._pending) <= self._options.slots
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
@@ -115,6 +117,8 @@ class Worker:
         ):
             # Wait until this worker is registered: a lease holder that is not registered counts as dead.
             await self._heartbeat.begun.wait()
+            self._bus.on_wake.append(self.hint)
+            self._bus.on_stop.append(self._stop)
             try:
                 async with (
                     background.running("worker_dispatch", self._dispatch),
@@ -125,6 +129,7 @@ class Worker:
                     try:
                         yield
                     finally:
+                        self._bus.on_wake.remove(self.hint)
                         self._engine.stopping = True  # before the tasks above are awaited: no run begins another step
             finally:
                 await self._shut_down()
@@ -192,7 +197,6 @@ class Worker:
         await leases.fire(self._db)
         await self._find_runnable()
         await self._stop_deposed()
-        await self._notify_followers()
         self._engine.pool.retire_idle(clock.now())
 
     async def _forget(self) -> None:
@@ -216,19 +220,6 @@ class Worker:
             # During the query the session may have rested and been claimed again. A session without a row was deleted.
             if hold and hold.lease is lease and lease.fence != fences.get(session_id):
                 hold.cancel()
-
-    async def _notify_followers(self) -> None:
-        """Makes every follower read Postgres at least once a second: a hint may have been lost."""
-        followed = self._bus.followed
-        heads = await leases.heads(self._db, followed) if followed else {}
-        for session_id in followed:
-            if session_id not in heads:
-                self._bus.publish(session_id, Gone())
-                continue
-            head, state = heads[session_id]
-            self._bus.publish(session_id, JournalGrew(head))
-            if state == State.WAITING_FOR_AGENT:
-                self._bus.publish(session_id, SubagentsChanged())
 
     def _stop(self, session_id: str, fence: int) -> None:
         hold = self._running.get(session_id)

@@ -35,6 +35,11 @@ CLAIM: Final = """
     RETURNING s.id, s.fence, s.head, old.holder AS previous, s.attempts, s.troubled_at
 """
 
+HOUSE: Final = """
+    SELECT md5(system_identifier || '/' || current_database() || '/' || current_schema()) AS house
+    FROM pg_control_system()
+"""
+
 # The holder may report that there is nothing to do only at the head that it has folded.
 REST: Final = """
 WITH moved AS (
@@ -223,6 +228,19 @@ async def fire(db: Database) -> list[str]:
 
 async def fences(db: Database, sessions: Sequence[str]) -> dict[str, int]:
     return {row["id"]: row["fence"] for row in await db.rows(FENCES, sessions=list(sessions))}
+
+
+async def house(db: Database) -> str:
+    """A name of this database that no other has: several houses may share other services."""
+    row = await db.row(HOUSE)
+    assert row is not None
+    return str(row["house"])
+
+
+async def holder(db: Database, session_id: str) -> str | None:
+    """The worker that works on the session now."""
+    row = await db.row("SELECT holder FROM sessions WHERE id = :session", session=session_id)
+    return row["holder"] if row else None
 
 
 async def heads(db: Database, sessions: Sequence[str]) -> dict[str, tuple[int, str]]:

@@ -12,7 +12,7 @@ from longhouse.api.openai.session_resolver import SESSION_ID, SessionResolver, u
 from longhouse.api.openai.turn_stream import follow_turn
 from longhouse.api.streaming import ChatStream
 from longhouse.errors import CallerError
-from longhouse.runtime.bus import Bus
+from longhouse.runtime.bus.local import Bus
 from longhouse.search.router import AUTO
 from longhouse.store import sessions
 from longhouse.store.catalog.catalog import Catalog

@@ -21,7 +21,8 @@ from longhouse.journal.events import Fault, Recorded
 from longhouse.journal.fold import fold
 from longhouse.journal.session import Session, Turn, joined_text
 from longhouse.journal.transcript import Step, Use
-from longhouse.runtime.bus import Bus, Fragment, JournalGrew, SubagentsChanged, Subscription
+from longhouse.runtime.bus.items import Fragment, JournalGrew, SubagentsChanged, Written
+from longhouse.runtime.bus.local import Bus, Subscription
 from longhouse.store.database import Database
 
 WITH_IT: Final = "Still waiting for a decision. Your message is kept, and reaches the agent once this is decided:"
@@ -169,6 +170,8 @@ class TurnStream:
         """Converts an event, or a fragment, of the top session."""
         if isinstance(item, SubagentsChanged):
             return []
+        if isinstance(item, Written):
+            return self._join_draft()
         if isinstance(item, Fragment):
             return self._convert_fragment(item) if self._is_ours else []
         self.session = fold([item], self.session)

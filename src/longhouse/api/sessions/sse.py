@@ -21,7 +21,8 @@ from longhouse.journal import events
 from longhouse.journal.events import Recorded
 from longhouse.journal.fold import fold
 from longhouse.journal.session import Session
-from longhouse.runtime.bus import Bus, Fragment, SubagentsChanged
+from longhouse.runtime.bus.items import Draft, Fragment, SubagentsChanged, Written
+from longhouse.runtime.bus.local import Bus
 from longhouse.store import journals
 from longhouse.store.database import Database
 from longhouse.store.delegation import tree
@@ -90,7 +91,7 @@ async def events_of(
         if is_over:
             subscription.put(SubagentsChanged())
         async for hints in follow(db, top, subscription, after=cursor.seq, beat=beat):
-            batch = hints if deltas else [item for item in hints if not isinstance(item, Fragment)]
+            batch = hints if deltas else [item for item in hints if not isinstance(item, Fragment | Written)]
             if hints and not batch:
                 continue
             watch.add(batch)
@@ -145,6 +146,8 @@ def _pieces(cursor: SessionCursor, items: Iterable[Seen | SubagentEvent]) -> Ite
                 yield streaming.named("retrying", {"reason": item.text})
             case Fragment():
                 yield _delta(item)
+            case Written():
+                yield streaming.named("delta.snapshot", Draft(item.after, item.fence, item.content, item.reasoning))
             case Recorded():
                 cursor.seen_heads[cursor.root] = item.seq
                 yield encode_event(cursor.root, item, cursor.id)

@@ -5,11 +5,12 @@ from collections.abc import AsyncGenerator
 from contextlib import suppress
 
 from longhouse.journal.events import Recorded
-from longhouse.runtime.bus import Facts, Fragment, Gone, Item, JournalGrew, SubagentsChanged, Subscription
+from longhouse.runtime.bus.items import Facts, Fragment, Gone, Item, JournalGrew, SubagentsChanged, Written
+from longhouse.runtime.bus.local import Subscription
 from longhouse.store import journals
 from longhouse.store.database import Database
 
-Seen = Recorded | Fragment | SubagentsChanged
+Seen = Recorded | Fragment | SubagentsChanged | Written
 
 
 async def follow(
@@ -33,7 +34,7 @@ async def follow(
             yield []
         batch: list[Seen] = []
         for item in items:
-            if isinstance(item, Fragment | SubagentsChanged):
+            if isinstance(item, Fragment | SubagentsChanged | Written):
                 batch.append(item)
                 continue
             if isinstance(item, Gone):

@@ -16,7 +16,7 @@ from longhouse.journal import events
 from longhouse.journal.events import Fault, Recorded
 from longhouse.journal.session import Session
 from longhouse.journal.transcript import Step
-from longhouse.runtime.bus import Fragment
+from longhouse.runtime.bus.items import Fragment
 from longhouse.store.database import Database
 from longhouse.store.delegation import tree
 from longhouse.store.delegation.tree import Node, Root

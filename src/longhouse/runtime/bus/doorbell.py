@@ -1,0 +1,140 @@
+"""The bus between processes without NATS: hints by NOTIFY on a connection of its own, never in a journal's commit.
+
+A process that is alone rings nobody.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Final
+
+import asyncpg
+import msgspec
+import structlog
+
+from longhouse import background
+from longhouse.runtime.bus.hints import Ask, Hint
+from longhouse.runtime.bus.local import Bus
+from longhouse.runtime.bus.outbox import Outbox
+from longhouse.store.database import UNREACHABLE, Database
+
+log = structlog.get_logger()
+
+HELLO_EVERY: Final = 15.0
+AWAY_AFTER: Final = 40.0
+"""Seconds after which a process that said nothing is not rung any more."""
+LARGEST: Final = 7_900
+"""Bytes of a notification; Postgres refuses 8,000. A hint that is larger is found in Postgres."""
+RECONNECT_AFTER: Final = 0.5
+CHANNEL: Final = "SELECT 'longhouse_' || md5(current_database() || '/' || current_schema())"
+
+
+class _Ring(msgspec.Struct, frozen=True):
+    """One notification: who sends it, whether it wants to know who is there, and hints."""
+
+    sender: str
+    asks: bool = False
+    hints: list[Hint] = []
+
+
+class Doorbell:
+    """The end of one process."""
+
+    def __init__(self, db: Database, bus: Bus, worker: str) -> None:
+        self._db = db
+        self._bus = bus
+        self._worker = worker
+        self._outbox = Outbox("doorbell_ring", self._ring)
+        self._peers: dict[str, float] = {}
+        """Process -> when it was heard last."""
+        self._connection: asyncpg.Connection | None = None
+        self._channel = ""
+        self._asked = asyncio.Event()
+        self._saying = asyncio.Lock()
+
+    @property
+    def is_alone(self) -> bool:
+        now = asyncio.get_running_loop().time()
+        return all(now - heard > AWAY_AFTER for heard in self._peers.values())
+
+    def send(self, hint: Hint) -> None:
+        if self._connection is not None and not self.is_alone:
+            self._outbox.put(hint)
+
+    def follow(self, session_id: str) -> None:
+        self.send(Ask(session_id))
+
+    def unfollow(self, session_id: str) -> None:
+        pass
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncIterator[None]:
+        """Listens and rings while the block runs."""
+        async with background.running("doorbell", self._listen, every=RECONNECT_AFTER):
+            try:
+                yield
+            finally:
+                await self._outbox.close()
+
+    async def _listen(self) -> None:
+        """Listens while the connection lasts, and says from time to time that this process is there."""
+        async with self._db.connection() as connection:
+            lost = asyncio.Event()
+            connection.add_termination_listener(lambda _: lost.set())
+            self._channel = await connection.fetchval(CHANNEL)
+            await connection.add_listener(self._channel, self._rung)
+            self._connection = connection
+            try:
+                await self._say(asks=True)
+                while not lost.is_set():
+                    await self._wait(lost)
+                    await self._say()
+            finally:
+                self._connection = None
+
+    async def _wait(self, lost: asyncio.Event) -> None:
+        """Until somebody asks who is there, or it is time to say it again."""
+        self._asked.clear()
+        waits = [asyncio.create_task(event.wait()) for event in (lost, self._asked)]
+        try:
+            await asyncio.wait(waits, timeout=HELLO_EVERY, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+    def _rung(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
+        ring = msgspec.json.decode(str(payload), type=_Ring)
+        if ring.sender == self._worker:
+            return
+        self._peers[ring.sender] = asyncio.get_running_loop().time()
+        if ring.asks:
+            self._asked.set()
+        for hint in ring.hints:
+            self._bus.receive(hint)
+
+    async def _ring(self, hints: Sequence[Hint]) -> None:
+        for some in _batches(hints):
+            await self._say(some)
+
+    async def _say(self, hints: Sequence[Hint] = (), *, asks: bool = False) -> None:
+        payload = msgspec.json.encode(_Ring(self._worker, asks, list(hints))).decode()
+        async with self._saying:
+            if self._connection is not None:
+                with suppress(*UNREACHABLE):
+                    await self._connection.execute("SELECT pg_notify($1, $2)", self._channel, payload)
+
+
+def _batches(hints: Sequence[Hint]) -> Iterator[list[Hint]]:
+    """The hints in as few notifications as hold them; a hint that fits in none is left out."""
+    batch: list[Hint] = []
+    left = room = LARGEST - 200
+    for hint in hints:
+        size = len(msgspec.json.encode(hint)) + 1
+        if size > left and batch:
+            yield batch
+            batch, left = [], room
+        if size <= left:
+            batch.append(hint)
+            left -= size
+    if batch:
+        yield batch

@@ -1,0 +1,62 @@
+"""What followers of a session are told: events, and the reply that is being written."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from longhouse.journal.events import Recorded
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Events that were just recorded; a follower uses them only if they directly follow what it has."""
+
+    recorded: tuple[Recorded, ...]
+
+
+class Fragment(msgspec.Struct, frozen=True, tag=True):
+    """A piece of a reply that is still streaming, dropped once the reply is recorded; or why it is tried again."""
+
+    after: int
+    """The journal head at which the step was decided."""
+    fence: int
+    kind: Literal["content", "reasoning", "retry"]
+    offset: int
+    text: str
+
+
+class JournalGrew(msgspec.Struct, frozen=True, tag=True):
+    """The journal grew: a follower reads it, unless it already has it up to `head`."""
+
+    head: int | None = None
+
+
+class SubagentsChanged(msgspec.Struct, frozen=True, tag=True):
+    """A sub-agent's journal changed: whoever follows the sub-agents reads them again."""
+
+
+class Gone(msgspec.Struct, frozen=True, tag=True):
+    """The session was deleted: there is nothing left to follow."""
+
+
+class Written(msgspec.Struct, frozen=True, tag=True):
+    """What another process has written of a reply until now: who follows from here has its beginning."""
+
+    after: int
+    fence: int
+    content: str
+    reasoning: str
+
+
+Item = Facts | Fragment | JournalGrew | SubagentsChanged | Gone | Written
+
+
+@dataclass(slots=True)
+class Draft:
+    """The reply that is streaming now, for followers that subscribe in the middle."""
+
+    after: int
+    fence: int
+    content: str = ""
+    reasoning: str = ""

@@ -1,0 +1,198 @@
+"""The bus of a process: wake-ups, and what followers of sessions are told. Hints that may be lost or repeated.
+
+Postgres is the source of truth. What other processes should know goes to the relay, where there is one.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from longhouse.runtime.bus.hints import Ask, Hint, News, Stop, Wake
+from longhouse.runtime.bus.items import Draft, Facts, Fragment, Gone, Item, JournalGrew, Written
+
+NEVER: Final = 2**63 - 1
+"""A fence higher than that of any lease."""
+
+
+class Relay(Protocol):
+    """Carries hints to the other processes, and brings theirs to `Bus.receive`."""
+
+    def send(self, hint: Hint) -> None: ...
+
+    def follow(self, session_id: str) -> None:
+        """This process has a follower of the session from now on."""
+
+    def unfollow(self, session_id: str) -> None: ...
+
+
+class Subscription:
+    """The unread items of a follower. It reads in batches, so a slow follower costs only a longer list."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+        """The last event that the follower has; a JournalGrew up to that does not wake it."""
+        self._items: list[Item] = []
+        self._ready = asyncio.Event()
+
+    def put(self, item: Item) -> None:
+        if isinstance(item, JournalGrew) and item.head is not None and item.head <= self.seen:
+            return
+        self._items.append(item)
+        self._ready.set()
+
+    async def take(self) -> list[Item]:
+        """Takes all unread items; waits until there is one."""
+        await self._ready.wait()
+        self._ready.clear()
+        items, self._items = self._items, []
+        return items
+
+
+@dataclass
+class Bus:
+    """The bus of a single process, and its end of the relay."""
+
+    relay: Relay | None = None
+    _followers: dict[str, list[Subscription]] = field(default_factory=lambda: defaultdict(list))
+    _drafts: dict[str, Draft] = field(default_factory=dict)
+    _distant: dict[str, Draft] = field(default_factory=dict)
+    """What other processes are writing in sessions that are followed here."""
+    on_wake: list[Callable[[str], bool]] = field(default_factory=list)
+    """Called with a session that may be runnable; each says whether it has room for it."""
+    on_append: list[Callable[[str], None]] = field(default_factory=list)
+    """Called with every session that was appended to here, or deleted."""
+    on_stop: list[Callable[[str, int], None]] = field(default_factory=list)
+
+    def wake(self, session_id: str) -> None:
+        """The session may be runnable."""
+        if not self._wakes(session_id):
+            self._send(Wake(session_id))
+
+    def appended(self, session_id: str, head: int) -> None:
+        """Events were appended from outside: the session may be runnable, and its followers have something to read."""
+        self.wake(session_id)
+        self.noted(session_id, head)
+
+    def noted(self, session_id: str, head: int) -> None:
+        """Events were appended that give no worker anything to do."""
+        self._notify_append(session_id)
+        self.publish(session_id, JournalGrew(head))
+
+    def stop(self, session_id: str, fence: int) -> None:
+        """A run whose lease is older than `fence` has lost the session and must stop."""
+        self._stop(session_id, fence)
+        self._send(Stop(session_id, fence))
+
+    def gone(self, session_id: str) -> None:
+        """The session was deleted: its run stops, its followers end, and its projections are deleted too."""
+        self.stop(session_id, NEVER)
+        self._notify_append(session_id)
+        self.publish(session_id, Gone())
+
+    def publish(self, session_id: str, item: Item) -> None:
+        """Tells the followers of a session, here and in other processes."""
+        if isinstance(item, Facts):
+            self._notify_append(session_id)
+            self._send(News(session_id, JournalGrew(item.recorded[-1].seq)))
+        else:
+            self._send(News(session_id, item))
+        self.tell(session_id, item)
+
+    def tell(self, session_id: str, item: Item) -> None:
+        """Tells the followers in this process alone."""
+        for follower in self._followers.get(session_id, ()):
+            follower.put(item)
+
+    def receive(self, hint: Hint) -> bool:
+        """A hint of another process; False if it is a wake-up and no worker here has room."""
+        match hint:
+            case Wake(session_id):
+                return self._wakes(session_id)
+            case Stop(session_id, fence):
+                self._stop(session_id, fence)
+            case Ask(session_id):
+                if written := self.written(session_id):
+                    self._send(News(session_id, written))
+            case News(session_id, item) if session_id in self._followers:
+                self._mirror(session_id, item)
+                self.tell(session_id, item)
+        return True
+
+    def written(self, session_id: str) -> Written | None:
+        """What a worker of this process has written of a reply until now."""
+        draft = self._drafts.get(session_id)
+        return Written(draft.after, draft.fence, draft.content, draft.reasoning) if draft else None
+
+    @contextmanager
+    def subscribed(self, session_id: str) -> Iterator[Subscription]:
+        subscription = Subscription()
+        self._followers[session_id].append(subscription)
+        if self.relay and len(self._followers[session_id]) == 1:
+            self.relay.follow(session_id)
+        try:
+            yield subscription
+        finally:
+            followers = self._followers[session_id]
+            followers.remove(subscription)
+            if not followers:
+                del self._followers[session_id]
+                self._distant.pop(session_id, None)
+                if self.relay:
+                    self.relay.unfollow(session_id)
+
+    @property
+    def followed(self) -> list[str]:
+        return list(self._followers)
+
+    @contextmanager
+    def drafting(self, session_id: str, draft: Draft) -> Iterator[None]:
+        self._drafts[session_id] = draft
+        try:
+            yield
+        finally:
+            if self._drafts.get(session_id) is draft:
+                del self._drafts[session_id]
+
+    def draft(self, session_id: str) -> Draft | None:
+        """The reply that is being written, here or in another process."""
+        return self._drafts.get(session_id) or self._distant.get(session_id)
+
+    def _mirror(self, session_id: str, item: Item) -> None:
+        """Keeps along what another process writes."""
+        known = self._distant.get(session_id)
+        match item:
+            case Written():
+                self._distant[session_id] = Draft(item.after, item.fence, item.content, item.reasoning)
+            case Fragment(kind="content" | "reasoning" as kind):
+                if known is None or (known.after, known.fence) != (item.after, item.fence):
+                    known = self._distant[session_id] = Draft(item.after, item.fence)
+                before: str = getattr(known, kind)
+                if item.offset == len(before):
+                    setattr(known, kind, before + item.text)
+                elif item.offset > len(before):  # a fragment was lost: the whole is asked for
+                    del self._distant[session_id]
+                    self._send(Ask(session_id))
+            case JournalGrew(head=head) if known and (head is None or head > known.after):
+                del self._distant[session_id]
+            case _:
+                pass
+
+    def _wakes(self, session_id: str) -> bool:
+        """Tells the workers of this process; has one of them room?"""
+        has_room = [callback(session_id) for callback in self.on_wake]
+        return any(has_room)
+
+    def _stop(self, session_id: str, fence: int) -> None:
+        for callback in self.on_stop:
+            callback(session_id, fence)
+
+    def _notify_append(self, session_id: str) -> None:
+        for callback in self.on_append:
+            callback(session_id)
+
+    def _send(self, hint: Hint) -> None:
+        if self.relay:
+            self.relay.send(hint)

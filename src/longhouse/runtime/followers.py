@@ -1,0 +1,32 @@
+"""Followers of sessions look at Postgres from time to time: a hint may have been lost."""
+
+from typing import Final
+
+from longhouse.journal.session import State
+from longhouse.runtime.bus.items import Gone, JournalGrew, SubagentsChanged
+from longhouse.runtime.bus.local import Bus
+from longhouse.store import leases
+from longhouse.store.database import Database
+
+LOOK_EVERY: Final = 0.5
+"""Seconds between two looks."""
+
+
+class Followers:
+    """Tells the followers in this process how far their sessions have come."""
+
+    def __init__(self, db: Database, bus: Bus) -> None:
+        self._db = db
+        self._bus = bus
+
+    async def look(self) -> None:
+        followed = self._bus.followed
+        heads = await leases.heads(self._db, followed) if followed else {}
+        for session_id in followed:
+            if session_id not in heads:
+                self._bus.tell(session_id, Gone())
+                continue
+            head, state = heads[session_id]
+            self._bus.tell(session_id, JournalGrew(head))
+            if state == State.WAITING_FOR_AGENT:
+                self._bus.tell(session_id, SubagentsChanged())

@@ -1,0 +1,106 @@
+"""Several processes on one database: who takes the prompt need not be who works, nor who is asked afterwards."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import pytest
+
+from longhouse.runtime.bus.doorbell import Doorbell
+from nats_server import NatsServer, nats_server
+from server_helpers import AGENT, Dictated, House, Serving, Sse, dictated, sse, user
+
+
+@pytest.fixture(params=["nats", "doorbell"])
+async def nats(request: pytest.FixtureRequest) -> AsyncIterator[NatsServer | None]:
+    if request.param == "doorbell":
+        yield None
+        return
+    async with nats_server() as server:
+        yield server
+
+
+@asynccontextmanager
+async def fleet(serving: Serving, model: Dictated, nats: NatsServer | None) -> AsyncIterator[list[House]]:
+    """Two gateways that do not work, and a worker."""
+    settings = {"llm_base_url": model.url, **({"nats_url": nats.url} if nats else {})}
+    async with AsyncExitStack() as stack:
+        opened = [serving(works=works, **settings) for works in (False, False, True)]
+        houses = [await stack.enter_async_context(one) for one in opened]
+        async with asyncio.timeout(20):
+            for house in houses:
+                while not is_linked(house.app.bus.relay):
+                    await asyncio.sleep(0.01)
+        yield houses
+
+
+def is_linked(relay: Any) -> bool:
+    return not relay.is_alone if isinstance(relay, Doorbell) else bool(relay.is_connected)
+
+
+@asynccontextmanager
+async def asked(house: House, text: str) -> AsyncIterator[AsyncIterator[Sse]]:
+    body = {"model": AGENT, "messages": [user(text)], "stream": True}
+    async with asyncio.timeout(30), house.http.post("/v1/chat/completions", json=body) as response:
+        assert response.status == 200
+        yield sse(response)
+
+
+async def content_until(events: AsyncIterator[Sse], text: str) -> str:
+    """Reads until there is this much content, and no more; the session's id."""
+    read, session_id = "", ""
+    async for event in events:
+        assert event.data != "[DONE]", f"the stream ended with {read!r}"
+        session_id = event.json["model"]
+        read += event.json["choices"][0]["delta"].get("content") or ""
+        if read == text:
+            return session_id
+        assert text.startswith(read)
+    raise AssertionError(f"the stream ended with {read!r}")
+
+
+async def rest_of(events: AsyncIterator[Sse]) -> str:
+    found = [event.json["choices"][0]["delta"].get("content") or "" async for event in events if event.data != "[DONE]"]
+    return "".join(found)
+
+
+async def test_a_stream_comes_from_wherever_the_session_runs(serving: Serving, nats: NatsServer | None) -> None:
+    async with dictated() as model, fleet(serving, model, nats) as (gateway, other, worker):
+        async with asked(gateway, "Tell me.") as events:
+            pen = await model.asked()
+            pen.write(content="It was ")
+            session_id = await content_until(events, "It was ")
+            # Somebody else looks in at another gateway, in the middle of a sentence: every event once, then the draft.
+            path = f"/v1/sessions/{session_id}/events"
+            async with asyncio.timeout(30), other.http.get(path) as response:
+                looking = sse(response)
+                read = [await anext(looking)]
+                while read[-1].event != "delta.snapshot":
+                    read.append(await anext(looking))
+                assert read[-1].json["content"] == "It was "
+                pen.write(content="a dark night.")
+                await content_until(events, "a dark night.")
+                while read[-1].event != "delta":
+                    read.append(await anext(looking))
+                assert (read[-1].json["offset"], read[-1].json["text"]) == (len("It was "), "a dark night.")
+                pen.write(finish="stop")
+                pen.frames.put_nowait(b"data: [DONE]\n\n")
+                pen.frames.put_nowait(b"")
+                assert await rest_of(events) == ""
+                read += [event async for event in looking]
+        ids = [int(event.id) for event in read if event.id]
+        assert ids == list(range(1, len(ids) + 1)), "every event once"
+        assert {record.worker for record in await worker.journal(session_id) if record.worker} == {worker.app.worker.id}
+        assert (gateway.app.worker.busy, other.app.worker.busy) == (0, 0)
+
+        # Cancelled at one gateway, it ends in the worker and at the other.
+        async with asked(gateway, "Go on.") as events:
+            pen = await model.asked()
+            pen.write(content="And then")
+            session_id = await content_until(events, "And then")
+            async with other.http.post(f"/v1/sessions/{session_id}/cancel") as response:
+                assert response.status == 202
+            last = [event async for event in events]
+        assert any("cancelled" in event.data for event in last)
+        assert (await gateway.until(session_id, "CANCELLED"))["state"] == "CANCELLED"
