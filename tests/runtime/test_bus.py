@@ -74,8 +74,8 @@ async def test_an_append_from_outside_wakes_the_worker_and_the_followers() -> No
     woken: list[str] = []
     stopped: list[tuple[str, int]] = []
     bus = Bus()
-    bus.on_wake.append(lambda session_id: not woken.append(session_id))
-    bus.on_wake.append(lambda session_id: not woken.append(session_id))
+    bus.on_wake.append(woken.append)
+    bus.on_wake.append(woken.append)
     bus.on_stop.append(lambda session_id, fence: stopped.append((session_id, fence)))
     with bus.subscribed("s") as subscription:
         bus.appended("s", 7)

@@ -116,7 +116,7 @@ async def test_a_deposed_worker_still_reports_the_effect_it_had_begun(db: Databa
     made = await payment_taken_over(db)
     room, session_id, running = made.room, made.session_id, made.running
     woken: list[str] = []
-    room.bus.on_wake.append(lambda session_id: not woken.append(session_id))
+    room.bus.on_wake.append(woken.append)
     asking = await journals.load(db, session_id)
     assert await tree.closed_questions(db, asking, "1-action-0", ()) == []
     if leaves == "cancelled":

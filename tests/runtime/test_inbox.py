@@ -31,7 +31,7 @@ DONE = call("finalanswertool", answer="Rain in Oslo.")
 def heard_by(bus: Bus, session_id: str) -> Iterator[tuple[list[str], Subscription]]:
     """Who is woken meanwhile, and what a follower of this session hears."""
     woken: list[str] = []
-    bus.on_wake.append(lambda session_id: not woken.append(session_id))
+    bus.on_wake.append(woken.append)
     with bus.subscribed(session_id) as subscription:
         yield woken, subscription
 
@@ -84,7 +84,7 @@ async def test_what_is_refused_wakes_nobody(db: Database) -> None:
 async def test_a_request_whose_client_leaves_after_the_commit_has_woken_the_worker(serving: Serving) -> None:
     async with serving([DONE]) as house:
         heard: list[str] = []
-        house.app.bus.on_wake.append(lambda session_id: not heard.append(session_id))
+        house.app.bus.on_wake.append(heard.append)
         turns = SessionResolver(house.db, Catalog(house.db), Inbox(house.db, house.app.bus))
         request = wire.ChatRequest.model_validate({"model": AGENT, "messages": [user("Will it rain?")]})
         left = await turns.attach(auth.LOCAL, request, b"", {})  # nobody reads its answer
@@ -95,7 +95,7 @@ async def test_a_request_whose_client_leaves_after_the_commit_has_woken_the_work
 async def test_every_door_wakes_the_worker_once_and_a_retry_never(serving: Serving) -> None:
     async with serving([ASK, DONE, ASK, DONE, ASK, DONE, DONE]) as house:
         heard: list[str] = []
-        house.app.bus.on_wake.append(lambda session_id: not heard.append(session_id))
+        house.app.bus.on_wake.append(heard.append)
         said, key = await house.say("Will it rain?"), {"idempotency-key": "k1"}
         session_id = said["model"]
         assert heard == [session_id]

@@ -26,7 +26,6 @@ class End:
     """The bus of one process, with a worker that has room or not."""
 
     bus: Bus
-    relay: NatsRelay | Doorbell
     has_room: bool = True
     woken: list[str] = field(default_factory=list)
     stopped: list[tuple[str, int]] = field(default_factory=list)
@@ -68,13 +67,12 @@ class Fleet:
     async def joined(self, *, works: bool = True) -> End:
         bus, name = Bus(), f"worker-{len(self._ends)}"
         if self.nats:
-            relay: NatsRelay | Doorbell = NatsRelay(self._db, bus, name, "house", works=works)
+            relay = bus.relay = NatsRelay(self._db, bus, name, "house", works=works)
             await self._stack.enter_async_context(relay.connected([self.nats.url]))
         else:
-            relay = Doorbell(self._db, bus, name)
-            await self._stack.enter_async_context(relay.connected())
-        bus.relay = relay
-        self._ends.append(End(bus, relay, has_room=works))
+            doorbell = bus.relay = Doorbell(self._db, bus, name)
+            await self._stack.enter_async_context(doorbell.connected())
+        self._ends.append(End(bus, has_room=works))
         await self.linked()
         return self._ends[-1]
 
@@ -143,8 +141,8 @@ async def test_a_follower_hears_what_another_process_does_and_nothing_of_other_s
 async def test_who_joins_in_the_middle_gets_what_is_written_so_far(fleet: Fleet, db: Database) -> None:
     worker, gateway = await fleet.joined(), await fleet.joined(works=False)
     await db.run(
-        "INSERT INTO sessions (id, owner, conversation_id, side, agent, label, version, head, fence, holder, due, state,"
-        " created_at, updated_at)"
+        "INSERT INTO sessions (id, owner, conversation_id, side, agent, label, version, head, fence, holder, due,"
+        " state, created_at, updated_at)"
         " VALUES ('s', 'o', 'c', 'root', 'a', '', 1, 1, 1, 'worker-0', true, 'RESEARCHING', now(), now())"
     )
     draft = Draft(after=1, fence=1, content="Half of ", reasoning="hm")
@@ -222,8 +220,8 @@ async def test_nats_may_be_away_at_the_start(db: Database) -> None:
     await server.start()
     try:
         other = await fleet.joined()
-        assert isinstance(other.relay, NatsRelay)
-        assert other.relay.is_connected
+        assert isinstance(other.bus.relay, NatsRelay)
+        assert other.bus.relay.is_connected
     finally:
         await fleet.left()
         await server.kill()
@@ -233,10 +231,10 @@ async def test_who_is_alone_rings_nobody_and_what_is_too_long_is_left_to_postgre
     fleet = Fleet(db, None)
     try:
         first = await fleet.joined()
-        assert isinstance(first.relay, Doorbell)
-        assert first.relay.is_alone
+        assert isinstance(first.bus.relay, Doorbell)
+        assert first.bus.relay.is_alone
         other = await fleet.joined()
-        assert not first.relay.is_alone
+        assert not first.bus.relay.is_alone
         with other.bus.subscribed("s") as follower:
             first.bus.publish("s", Fragment(1, 1, "content", 0, "x" * LARGEST))
             for number in range(2_000):

@@ -24,7 +24,7 @@ async def nats(request: pytest.FixtureRequest) -> AsyncIterator[NatsServer | Non
 @asynccontextmanager
 async def fleet(serving: Serving, model: Dictated, nats: NatsServer | None) -> AsyncIterator[list[House]]:
     """Two gateways that do not work, and a worker."""
-    settings = {"llm_base_url": model.url, **({"nats_url": nats.url} if nats else {})}
+    settings: dict[str, Any] = {"llm_base_url": model.url, **({"nats_url": nats.url} if nats else {})}
     async with AsyncExitStack() as stack:
         opened = [serving(works=works, **settings) for works in (False, False, True)]
         houses = [await stack.enter_async_context(one) for one in opened]
@@ -55,7 +55,7 @@ async def content_until(events: AsyncIterator[Sse], text: str) -> str:
         session_id = event.json["model"]
         read += event.json["choices"][0]["delta"].get("content") or ""
         if read == text:
-            return session_id
+            return str(session_id)
         assert text.startswith(read)
     raise AssertionError(f"the stream ended with {read!r}")
 

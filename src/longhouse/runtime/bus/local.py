@@ -60,8 +60,8 @@ class Bus:
     _drafts: dict[str, Draft] = field(default_factory=dict)
     _distant: dict[str, Draft] = field(default_factory=dict)
     """What other processes are writing in sessions that are followed here."""
-    on_wake: list[Callable[[str], bool]] = field(default_factory=list)
-    """Called with a session that may be runnable; each says whether it has room for it."""
+    on_wake: list[Callable[[str], bool | None]] = field(default_factory=list)
+    """Called with a session that may be runnable; True from one that has room for it."""
     on_append: list[Callable[[str], None]] = field(default_factory=list)
     """Called with every session that was appended to here, or deleted."""
     on_stop: list[Callable[[str, int], None]] = field(default_factory=list)
