@@ -80,16 +80,29 @@ export function left(moment) {
 }
 
 // Controls but tab and line feed, marks that turn the direction of writing, zero-width and blank characters.
-const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u2800\u3164\ufe00-\ufe0e\ufeff\uffa0\ufff9-\ufffc]/g;
+const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u2800\u2d7f\u3164\ufe00-\ufe0e\ufeff\uffa0\ufff9-\ufffc\u{1107f}\u{16fe4}\u{1d159}\u{1d173}-\u{1d17a}\u{e0000}-\u{e0fff}]/gu;
+const TURNING = /[\u202a-\u202e\u2066-\u2069]/g;
+// No language piles up more marks on a letter; many more are painted over the lines around it.
+const PILED = /(?<=\p{M}{4})\p{M}/gu;
+
+function escaped(char) {
+  const point = char.codePointAt(0).toString(16);
+  return point.length > 4 ? `\\u{${point}}` : `\\u${point.padStart(4, "0")}`;
+}
 
 /** A text as it is decided on: what is unseen in it, or makes other text read differently, is written out. */
 export function visible(text) {
-  return String(text).replace(UNSEEN, (char) => `\\u${char.charCodeAt(0).toString(16).padStart(4, "0")}`);
+  return String(text).replace(UNSEEN, escaped).replace(PILED, escaped);
+}
+
+/** A text as it is talked in: only what turns or covers other text is written out, for many languages need the rest. */
+export function straight(text) {
+  return String(text).replace(TURNING, escaped).replace(PILED, escaped);
 }
 
 /** A text in one line without marks that could turn the line around. */
 export function plainLine(text, length = 80) {
-  return firstWords(String(text ?? "").replace(UNSEEN, ""), length);
+  return firstWords(String(text ?? "").replace(UNSEEN, "").replace(PILED, ""), length);
 }
 
 /** A state as people read it: `WAITING_FOR_APPROVAL` → `waiting for approval`. */
@@ -97,12 +110,26 @@ export function words(name) {
   return String(name ?? "").toLowerCase().replaceAll("_", " ");
 }
 
+/**
+ * The value of JSON text, in which every number stays as it was written: as numbers of the browser long ones would be
+ * rounded. Text that is no JSON stays text, and so does JSON with such numbers in a browser that cannot keep them.
+ */
+export function jsonOf(text) {
+  try {
+    if (!JSON.rawJSON) return /[\d.]{16}|\d[eE]/.test(text) ? text : JSON.parse(text);
+    return JSON.parse(text, (_, value, { source }) => (typeof value === "number" && String(value) !== source ? JSON.rawJSON(source) : value));
+  } catch {
+    return text;
+  }
+}
+
+/** Is a value of `jsonOf` a list of names and values? */
+export function hasNames(value) {
+  return value !== null && typeof value === "object" && !Array.isArray(value) && !JSON.isRawJSON?.(value);
+}
+
 /** Indented JSON; a text that is no JSON as it is. */
 export function pretty(value) {
-  if (typeof value !== "string") return JSON.stringify(value, null, 2) ?? "";
-  try {
-    return JSON.stringify(JSON.parse(value), null, 2);
-  } catch {
-    return value;
-  }
+  const parsed = typeof value === "string" ? jsonOf(value) : value;
+  return parsed === value && typeof value === "string" ? value : JSON.stringify(parsed, null, 2) ?? "";
 }

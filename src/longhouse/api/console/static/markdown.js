@@ -2,15 +2,19 @@
 // of somebody else is asked for anything.
 
 import { h, safeLink } from "./dom.js";
+import { straight } from "./format.js";
 import { code } from "./ui.js";
 
 /** Characters that are shown at first; the rest is behind a button, for no screen is to hang on a long answer. */
 const SHOWN_AT_FIRST = 50_000;
 const DEEPEST = 8;
+/** A table with more columns is no table, and one with more rows ends there: both are text then. */
+const MOST_COLUMNS = 50;
+const MOST_ROWS = 1000;
 
 export function markdown(text) {
   const shown = text.length > SHOWN_AT_FIRST ? text.slice(0, cutAt(text)) : text;
-  const element = h("div", { class: "markdown" }, blocks(shown.split("\n"), 0));
+  const element = h("div", { class: "markdown" }, blocks(straight(shown).split("\n"), 0));
   if (shown.length < text.length) {
     const more = h("button", { type: "button", class: "button", onclick: () => {
       more.replaceWith(markdown(text.slice(shown.length)));
@@ -58,7 +62,7 @@ function block(lines, at, depth) {
   if (RULE.test(line)) return [h("hr"), at + 1];
   if (depth < DEEPEST && QUOTE.test(line)) return quote(lines, at, depth);
   if (depth < DEEPEST && ITEM.test(line)) return list(lines, at, depth);
-  if (line.includes("|") && TABLE_LINE.test((lines[at + 1] ?? "").trim())) return tableAt(lines, at);
+  if (isTable(line, lines[at + 1] ?? "")) return tableAt(lines, at);
   return paragraph(lines, at, depth);
 }
 
@@ -117,15 +121,21 @@ function tight(elements) {
   return elements.length && elements[0].tagName === "P" ? [...elements[0].childNodes, ...elements.slice(1)] : elements;
 }
 
+function isTable(line, next) {
+  if (!line.includes("|") || !TABLE_LINE.test(next.trim())) return false;
+  const columns = cells(line).length;
+  return columns <= MOST_COLUMNS && columns === cells(next).length;
+}
+
 function tableAt(lines, at) {
   let end = at + 2;
-  while (end < lines.length && lines[end].includes("|") && lines[end].trim()) end += 1;
+  while (end < lines.length && end - at - 2 < MOST_ROWS && lines[end].includes("|") && lines[end].trim()) end += 1;
   const heads = cells(lines[at]);
   const kinds = cells(lines[at + 1]).map((cell) => (cell.endsWith(":") && !cell.startsWith(":") ? "number" : ""));
-  const rows = lines.slice(at + 2, end).map(cells);
+  const rows = lines.slice(at + 2, end).map((row) => cells(row).slice(0, heads.length));
   const element = h("div", { class: "table" }, h("table", {},
-    h("thead", {}, h("tr", {}, heads.map((cell, nth) => h("th", { scope: "col", class: kinds[nth] ?? "" }, inline(cell))))),
-    h("tbody", {}, rows.map((row) => h("tr", {}, heads.map((_, nth) => h("td", { class: kinds[nth] ?? "" }, inline(row[nth] ?? ""))))))));
+    h("thead", {}, h("tr", {}, heads.map((cell, nth) => h("th", { scope: "col", class: kinds[nth] }, inline(cell))))),
+    h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell, nth) => h("td", { class: kinds[nth] }, inline(cell))))))));
   return [element, end];
 }
 

@@ -47,12 +47,19 @@ export function remember(query) {
 function find(path) {
   for (const { expression, names, screen } of routes) {
     const found = expression.exec(path);
-    if (found) {
-      const values = found.slice(1).map((value) => decodeURIComponent(value));
-      return { screen, parameters: Object.fromEntries(names.map((name, nth) => [name, values[nth]])) };
-    }
+    const values = found && decoded(found.slice(1));
+    if (values) return { screen, parameters: Object.fromEntries(names.map((name, nth) => [name, values[nth]])) };
   }
   return null;
+}
+
+/** Parts of an address as they are meant; null where one is broken, such as `%E0%A4%A`. */
+function decoded(parts) {
+  try {
+    return parts.map((part) => decodeURIComponent(part));
+  } catch {
+    return null;
+  }
 }
 
 /** Opens the screen of the present address; one that was left meanwhile is not shown. */

@@ -2,6 +2,8 @@
 
 const everywhere = new Map();
 let onScreen = new Map();
+/** Keys that go through a list: only these act on while they are held down. */
+const HELD = new Set(["j", "k"]);
 
 /** A key that works on every screen. */
 export function always(key, label, act) {
@@ -29,7 +31,7 @@ export function listen() {
     const found = onScreen.get(event.key) ?? everywhere.get(event.key);
     if (!found) return;
     event.preventDefault();
-    found.act();
+    if (!event.repeat || HELD.has(event.key)) found.act();
   });
 }
 

@@ -1,7 +1,7 @@
 // Small parts that every screen uses: states, times, messages, dialogs, folds, empty places.
 
 import { fill, h, icon, ICONS } from "./dom.js";
-import { ago, dateAndTime, duration, left, secondsBetween, visible, words } from "./format.js";
+import { ago, dateAndTime, duration, hasNames, left, secondsBetween, straight, visible, words } from "./format.js";
 
 const TONES = {
   COMPLETED: "good",
@@ -147,7 +147,7 @@ export function code(text, language = "") {
   return h("div", { class: ["code", language ? "" : "bare"] },
     h("div", { class: "code-head" }, h("span", {}, language),
       h("button", { type: "button", class: "button plain small", onclick: () => copy(text) }, icon(ICONS.copy), "Copy")),
-    h("pre", { tabindex: "0" }, h("code", {}, text)));
+    h("pre", { tabindex: "0" }, h("code", {}, straight(text))));
 }
 
 /** A table; each cell a text or a node. `columns`: headings, or `[heading, class]`. */
@@ -160,11 +160,33 @@ export function table(columns, rows, { caption = "" } = {}) {
       h("tbody", {}, rows.map((row) => h("tr", {}, row.map(cell))))));
 }
 
-/** Arguments or results as a table of names and values; anything else as text. */
-export function valueTable(value) {
-  if (value === null || typeof value !== "object" || Array.isArray(value)) return code(textOf(value));
+/** Arguments or results as a table of names and values; anything else as text. `brief`: of long ones the beginning. */
+export function valueTable(value, { brief = false } = {}) {
+  const text = (one) => (brief ? beginning(textOf(one)) : textOf(one));
+  if (!hasNames(value)) return brief ? h("div", { class: "plain-text mono" }, text(value)) : code(textOf(value));
   return h("dl", { class: "pairs" }, Object.entries(value).map(([name, one]) =>
-    [h("dt", {}, visible(name)), h("dd", { dir: "auto", class: typeof one === "object" ? "mono" : "" }, textOf(one))]));
+    [h("dt", {}, brief ? beginning(nameText(name)) : nameText(name)), h("dd", { dir: "auto", class: hasNames(one) || Array.isArray(one) ? "mono" : "" }, text(one))]));
+}
+
+/** A name in one line, so that it cannot look like several. */
+const nameText = (name) => visible(name).replaceAll("\n", "\\n").replaceAll("\t", "\\t");
+
+const BRIEF = 500;
+const BRIEF_LINES = 8;
+
+/** The beginning of a long text with a button for the rest; a short one as it is. */
+function beginning(text) {
+  const shown = text.slice(0, BRIEF).split("\n", BRIEF_LINES).join("\n");
+  if (shown.length === text.length) return text;
+  const more = h("button", { type: "button", class: "button small show-all", onclick: () => showAll() },
+    `Show all ${text.length.toLocaleString("en")} characters`);
+  const part = h("span", { class: "beginning" }, `${shown}… `, more);
+  function showAll() {
+    const card = part.closest("[tabindex]");
+    part.replaceWith(text);
+    card?.focus({ preventScroll: true });
+  }
+  return part;
 }
 
 /** A value as text that hides nothing. */

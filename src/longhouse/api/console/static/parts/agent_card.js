@@ -1,9 +1,9 @@
 // A sub-agent at work: its task, what it does, and its answer, within the call that asked it. It opens as its own session.
 
 import { h, icon, ICONS } from "../dom.js";
-import { plainLine, visible } from "../format.js";
+import { jsonOf, plainLine, straight, visible } from "../format.js";
 import { markdown } from "../markdown.js";
-import { argumentsOf, lasting, mark, toolCard } from "./tool_card.js";
+import { lasting, mark, toolCard } from "./tool_card.js";
 
 const SHOWN = 40;
 
@@ -11,7 +11,7 @@ const SHOWN = 40;
 export function agentCard(call, session, waits) {
   const run = call.child;
   const agent = run?.agent ?? call.tool.replace(/^agent[._]/, "");
-  const task = run?.task || argumentsOf(call.arguments)?.task || "";
+  const task = run?.task || jsonOf(call.arguments)?.task || "";
   const status = run?.status ?? call.status;
   const isWaiting = Boolean(run && status === "open" && waits(run.session));
   const body = h("div", { class: "agent-body" });
@@ -52,10 +52,10 @@ function entryNode(entry, run, waits) {
 
 /** A text whose lines are kept, the beginning of a long one. */
 export function longText(text, length = 2000) {
-  if (text.length <= length) return h("div", { class: "plain-text", dir: "auto" }, text);
-  const place = h("div", { class: "plain-text", dir: "auto" }, `${text.slice(0, length)}…`);
+  if (text.length <= length) return h("div", { class: "plain-text", dir: "auto" }, straight(text));
+  const place = h("div", { class: "plain-text", dir: "auto" }, `${straight(text.slice(0, length))}…`);
   const more = h("button", { type: "button", class: "button small", onclick: () => {
-    place.textContent = text;
+    place.textContent = straight(text);
     more.remove();
   } }, `Show all ${text.length.toLocaleString("en")} characters`);
   return h("div", {}, place, more);

@@ -1,11 +1,10 @@
 // The details of one row of a waterfall, or of one event, beside it.
 
 import { h, icon, ICONS } from "../dom.js";
-import { clock, count, duration, plainLine, pretty, span, visible, words } from "../format.js";
+import { clock, count, duration, hasNames, jsonOf, plainLine, pretty, span, visible, words } from "../format.js";
 import { markdown } from "../markdown.js";
 import { button, copy, valueTable } from "../ui.js";
 import { jsonFold, longCode } from "./message_view.js";
-import { argumentsOf } from "./tool_card.js";
 import { takeoverWords } from "./timeline_rows.js";
 import { timesOf } from "./waterfall.js";
 
@@ -105,13 +104,13 @@ function stepDetails({ step, turn }, { showStep }) {
 }
 
 function callDetails({ call, session, kind }, { returned }) {
-  const given = argumentsOf(call.arguments);
+  const given = jsonOf(call.arguments);
   const whole = returned(session.session_id, call.call_id);
   const result = whole ?? call.result;
   return [
     section(
       "Arguments",
-      given && typeof given === "object" && !Object.keys(given).length
+      hasNames(given) && !Object.keys(given).length
         ? h("p", { class: "soft" }, "None.")
         : valueTable(given),
       call.arguments.length >= CUT_AT

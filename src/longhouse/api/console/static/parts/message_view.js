@@ -1,9 +1,8 @@
 // One message of a request or of a history: who says it, what, and which calls it makes.
 
 import { h } from "../dom.js";
-import { count, plainLine, pretty, visible } from "../format.js";
+import { count, hasNames, jsonOf, plainLine, pretty, visible } from "../format.js";
 import { code, fold, valueTable } from "../ui.js";
-import { argumentsOf } from "./tool_card.js";
 
 const SHOWN = 1500;
 const CODE_SHOWN = 20_000;
@@ -66,12 +65,12 @@ function calls(made) {
     "div",
     { class: "message-calls" },
     made.map((call) => {
-      const given = argumentsOf(call.function?.arguments ?? "");
+      const given = jsonOf(call.function?.arguments ?? "");
       return h(
         "div",
         { class: "message-call" },
         h("span", { class: "mono" }, plainLine(call.function?.name ?? call.type, 80)),
-        given && typeof given === "object" && Object.keys(given).length ? valueTable(given) : null,
+        hasNames(given) && Object.keys(given).length ? valueTable(given) : null,
       );
     }),
   );

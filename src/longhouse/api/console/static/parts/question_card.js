@@ -1,12 +1,11 @@
 // What waits for a person: a question to answer, a call to approve, or a call of which nobody knows whether it happened.
 
-import { post } from "../api.js";
-import { h, icon, ICONS } from "../dom.js";
-import { plainLine, visible } from "../format.js";
+import { get, post } from "../api.js";
+import { fill, h, icon, ICONS } from "../dom.js";
+import { hasNames, jsonOf, plainLine, visible } from "../format.js";
 import { markdown } from "../markdown.js";
 import { sessionPath } from "../me.js";
-import { countdown, say, since, valueTable } from "../ui.js";
-import { argumentsOf } from "./tool_card.js";
+import { actButton, countdown, say, since, valueTable } from "../ui.js";
 
 const SHAPES = { clarification: "question", approval: "shield", unknown_outcome: "warning" };
 export const KINDS = { clarification: "Question", approval: "Approval", unknown_outcome: "Unknown outcome" };
@@ -17,15 +16,23 @@ export const KINDS = { clarification: "Question", approval: "Approval", unknown_
  */
 export function questionCard(row, { onDone = () => {}, context = null } = {}) {
   const actions = ACTIONS[row.kind](row, onDone);
-  return h("article", { class: ["question-card", row.kind], tabindex: "-1", data: { question: keyOf(row), kind: row.kind }, "aria-label": headline(row) },
+  const card = h("article", { class: ["question-card", row.kind], tabindex: "-1", data: { question: keyOf(row), kind: row.kind }, "aria-label": headline(row) },
     h("header", {}, h("span", { class: "question-mark" }, icon(ICONS[SHAPES[row.kind]])),
       h("div", { class: "question-head" }, h("strong", { dir: "auto" }, headline(row)), h("div", { class: "soft small question-line" },
         `${plainLine(row.agent, 60)} asks`, row.opened_at ? [" · ", since(row.opened_at)] : null,
         row.deadline ? [" · ", countdown(row.deadline)] : null))),
-    context, BODIES[row.kind](row), actions);
+    context, BODIES[row.kind](row, actions), actions);
+  card.shownAt = performance.now();
+  return card;
 }
 
-export const keyOf = (row) => `${row.session_id} ${row.call_id}`;
+/** A call that was approved can be asked about again, when its worker is lost: that is another question. */
+export const keyOf = (row) => `${row.session_id} ${row.call_id} ${row.kind}`;
+
+/** While the line is lost, what a card asks may be over: its buttons wait for news. */
+export function hold(place, isHeld) {
+  for (const one of place.querySelectorAll(".question-actions fieldset")) one.disabled = isHeld;
+}
 
 function headline(row) {
   if (row.kind === "approval") return `May ${plainLine(row.tool, 60)} run?`;
@@ -35,18 +42,39 @@ function headline(row) {
 
 const BODIES = {
   clarification: (row) => h("div", { class: "question-text" }, markdown(row.text)),
-  approval: (row) => argumentTable(row),
-  unknown_outcome: (row) => [
+  approval: (row, actions) => argumentTable(row, actions),
+  unknown_outcome: (row, actions) => [
     h("p", {}, "The worker was lost after this call had begun, and it must not happen twice. Please look, and say what you found."),
-    row.text ? h("p", { class: "soft", dir: "auto" }, visible(row.text)) : null, argumentTable(row),
+    row.text ? h("p", { class: "soft", dir: "auto" }, visible(row.text)) : null, argumentTable(row, actions),
   ],
 };
 
-function argumentTable(row) {
-  const given = argumentsOf(row.arguments ?? "");
-  const isEmpty = given === "" || (given && typeof given === "object" && !Object.keys(given).length);
-  return h("div", { class: "question-arguments", tabindex: "0", role: "group", "aria-label": "Arguments" }, isEmpty ? h("p", { class: "soft" }, "It has no arguments.") : valueTable(given),
-    row.is_cut ? h("p", { class: "soft small" }, "This is only the beginning; the conversation has all of it.") : null);
+/** The arguments, of long ones the beginning. Where the list has only a part of them, nobody can agree before all is shown. */
+function argumentTable(row, actions) {
+  const place = h("div", { class: "question-arguments", role: "group", "aria-label": "Arguments" }, argumentValues(row.arguments ?? "", true));
+  if (!row.is_cut) return place;
+  const agreeing = [...actions.querySelectorAll(".agrees")];
+  for (const one of agreeing) one.disabled = true;
+  place.append(h("p", { class: "row" }, h("span", { class: "grow" }, "This is only the beginning. Please read all of it before you agree."),
+    actButton("Show all", async () => {
+      fill(place, argumentValues(await wholeArguments(row), false));
+      for (const one of agreeing) one.disabled = false;
+      place.parentElement.focus({ preventScroll: true });
+    })));
+  return place;
+}
+
+function argumentValues(text, brief) {
+  const given = jsonOf(text);
+  const isEmpty = given === "" || (hasNames(given) && !Object.keys(given).length);
+  return isEmpty ? h("p", { class: "soft" }, "It has no arguments.") : valueTable(given, { brief });
+}
+
+async function wholeArguments(row) {
+  const { questions } = await get(sessionPath(row.session_id));
+  const asked = questions.find((one) => one.session_id === row.session_id && one.call_id === row.call_id);
+  if (!asked) throw new Error("This was answered or decided already.");
+  return asked.arguments;
 }
 
 const ACTIONS = {
@@ -63,14 +91,14 @@ const ACTIONS = {
   approval(row, onDone) {
     const comment = h("input", { type: "text", "aria-label": "Comment", placeholder: "Comment for the agent (optional)", dir: "auto" });
     return deciding(row, onDone, [comment, buttons(
-      ["Approve", "primary", () => decide(row, "approve", { comment: comment.value })],
+      ["Approve", "primary agrees", () => decide(row, "approve", { comment: comment.value })],
       ["Deny", "danger", () => decide(row, "deny", { comment: comment.value })])]);
   },
   unknown_outcome(row, onDone) {
     const result = h("input", { type: "text", "aria-label": "Result", placeholder: "Result, if it happened", dir: "auto" });
     return deciding(row, onDone, [result, buttons(
-      ["Happened", "primary", () => decide(row, "happened", { result: result.value })],
-      ["Did not happen", "", () => decide(row, "did_not_happen")],
+      ["Happened", "primary agrees", () => decide(row, "happened", { result: result.value })],
+      ["Did not happen", "agrees", () => decide(row, "did_not_happen")],
       ["Give up", "danger", () => decide(row, "give_up")])]);
   },
 };
@@ -79,34 +107,36 @@ const ACTIONS = {
 function deciding(row, onDone, children) {
   const form = h("form", { class: "question-actions", onsubmit: (event) => event.preventDefault() }, children);
   form.act = async (work) => {
-    const fields = [...form.querySelectorAll("button, input, textarea")];
+    const fields = [...form.querySelectorAll("button, input, textarea")].filter((one) => !one.disabled);
     for (const one of fields) one.disabled = true;
+    form.classList.add("sent");
     try {
       const isSent = await work();
       if (isSent !== false && isSent !== "") {
-        form.classList.add("sent");
         onDone(row);
         return;
       }
     } catch (error) {
       say(error.message, "bad");
     }
+    form.classList.remove("sent");
     for (const one of fields) one.disabled = false;
   };
   return form;
 }
 
 function buttons(...choices) {
-  return h("div", { class: "row" }, choices.map(([label, tone, work]) =>
+  return h("fieldset", { class: "row" }, choices.map(([label, tone, work]) =>
     h("button", { type: "button", class: ["button", tone], onclick: (event) => event.target.closest("form").act(work) }, label)));
 }
 
+// To the session that asks, and not by a name in the conversation: another call may have got that name meanwhile.
 async function clarify(row, answer) {
-  await post(sessionPath(row.root, "/clarification"), { answer, call_id: row.name });
+  await post(sessionPath(row.session_id, "/clarification"), { answer, call_id: row.call_id });
   return true;
 }
 
 async function decide(row, decision, more = {}) {
-  await post(sessionPath(row.root, "/approval"), { call_id: row.name, decision, ...more });
+  await post(sessionPath(row.session_id, "/approval"), { call_id: row.call_id, decision, ...more });
   return true;
 }

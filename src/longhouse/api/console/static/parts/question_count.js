@@ -47,6 +47,7 @@ export function onQuestions(heard) {
 
 function choose() {
   line?.stop();
+  isLive = false;
   line = document.hidden ? polling() : following();
 }
 
@@ -56,9 +57,14 @@ function address() {
 
 function following() {
   return follow(address(), {
-    onEvent: ({ event, data }) => { if (event === "questions") take(data.data ?? data); },
+    onEvent: ({ event, data }) => {
+      if (event !== "questions") return;
+      isLive = true;
+      take(data.data ?? data);
+    },
     onState: (state) => {
-      isLive = state === "open";
+      if (state === "open") return; // what waits comes as the first event
+      isLive = false;
       tell();
     },
   });

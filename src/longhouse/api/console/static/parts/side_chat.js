@@ -4,6 +4,7 @@ import { follow, stream } from "../api.js";
 import { fill, h, icon, ICONS } from "../dom.js";
 import { me, sessionPath } from "../me.js";
 import { actButton, say } from "../ui.js";
+import { hold } from "./question_card.js";
 import { add, isRunning, newTalk, openQuestions } from "./talk.js";
 import { TalkView } from "./talk_view.js";
 
@@ -24,6 +25,7 @@ export function sideChat(name, version, onClose) {
   let talk = null;
   let view = null;
   let line = null;
+  let isOpen = false;
   let drawing = null;
 
   function onKey(event) {
@@ -78,6 +80,10 @@ export function sideChat(name, version, onClose) {
     line = follow(sessionPath(id, "/events"), {
       parameters: { tree: "true", until: "never" },
       onEvent: hear,
+      onState: (state) => {
+        isOpen = state === "open";
+        hold(view.list, !isOpen);
+      },
       onError: (error) => say(error.message, "bad"),
     });
   }
@@ -88,6 +94,7 @@ export function sideChat(name, version, onClose) {
     drawing ??= requestAnimationFrame(() => {
       drawing = null;
       view.update();
+      hold(view.list, !isOpen);
       const isAsked = openQuestions(talk).some((one) => one.kind === "question");
       input.placeholder = isAsked
         ? "Your message answers the question above…"

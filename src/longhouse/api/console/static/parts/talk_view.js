@@ -1,14 +1,14 @@
 // Draws a talk. Only entries that changed are made anew, and of a long talk only the end is in the page at first.
 
 import { fill, h, icon, ICONS } from "../dom.js";
-import { count, dateAndTime, duration, plainLine, pretty, secondsBetween, visible } from "../format.js";
+import { count, dateAndTime, duration, hasNames, jsonOf, plainLine, pretty, secondsBetween, visible } from "../format.js";
 import { markdown } from "../markdown.js";
 import { sessionPath } from "../me.js";
 import { copy, fold, runningClock, valueTable } from "../ui.js";
 import { agentCard, longText } from "./agent_card.js";
 import { questionCard } from "./question_card.js";
 import { isThinking, kindOfQuestion } from "./talk.js";
-import { argumentsOf, fileLink, toolCard } from "./tool_card.js";
+import { fileLink, toolCard } from "./tool_card.js";
 import { WritingText } from "./writing.js";
 
 const AT_FIRST = 40;
@@ -204,7 +204,7 @@ const NODES = {
   note: (entry) => noteLine(entry),
   file: (entry, talk) => h("div", { class: "links" }, fileLink(entry.file, talk.id)),
   failure: (entry) => h("div", { class: "failure", role: "alert" }, icon(ICONS.warning),
-    h("div", {}, h("strong", {}, "This turn failed."), h("p", { dir: "auto" }, entry.text), h("p", { class: "soft small" }, "Send a message to go on from here."))),
+    h("div", {}, h("strong", {}, "This turn failed."), h("p", { dir: "auto" }, visible(entry.text)), h("p", { class: "soft small" }, "Send a message to go on from here."))),
 };
 
 function priorMessage(message) {
@@ -245,8 +245,8 @@ function answerFoot({ text, facts, at }, talk) {
 }
 
 function thoughtFold(entry) {
-  const thought = argumentsOf(entry.text);
-  const isTable = thought && typeof thought === "object" && !Array.isArray(thought);
+  const thought = jsonOf(entry.text);
+  const isTable = hasNames(thought);
   const short = isTable ? Object.values(thought).find((one) => typeof one === "string" && one) ?? "" : entry.text;
   const element = fold([icon(ICONS.thought), h("span", {}, "Thought"), h("span", { class: "tool-short", dir: "auto" }, plainLine(short, 110))],
     () => (isTable ? valueTable(thought) : markdown(entry.text)));

@@ -1,7 +1,7 @@
 // One tool call: a line that says what was called and how it went; behind it arguments and result.
 
 import { h, icon, ICONS } from "../dom.js";
-import { bytes, duration, plainLine, pretty, secondsBetween, visible, words } from "../format.js";
+import { bytes, duration, hasNames, jsonOf, plainLine, pretty, secondsBetween, visible, words } from "../format.js";
 import { sessionPath } from "../me.js";
 import { code, runningClock, valueTable } from "../ui.js";
 
@@ -17,19 +17,10 @@ export function mark(status) {
   return h("span", { class: ["mark", tone], role: "img", "aria-label": word, title: word });
 }
 
-/** The value of arguments; text that is no JSON stays text. */
-export function argumentsOf(text) {
-  try {
-    return JSON.parse(text);
-  } catch {
-    return text;
-  }
-}
-
 /** The first values of arguments in one line. */
 export function inShort(text, length = 90) {
-  const value = argumentsOf(text);
-  if (value === null || typeof value !== "object") return plainLine(value, length);
+  const value = jsonOf(text);
+  if (!hasNames(value) && !Array.isArray(value)) return plainLine(typeof value === "string" ? value : text, length);
   const shown = Object.values(value).map((one) => (typeof one === "string" ? one : JSON.stringify(one)));
   return plainLine(shown.join(" · "), length);
 }
@@ -64,8 +55,8 @@ export function decisionWords({ decision, by, via }) {
 }
 
 function details(call) {
-  const given = argumentsOf(call.arguments);
-  const isEmpty = given === "" || (typeof given === "object" && given && !Object.keys(given).length);
+  const given = jsonOf(call.arguments);
+  const isEmpty = given === "" || (hasNames(given) && !Object.keys(given).length);
   return [
     h("h4", {}, "Arguments"), isEmpty ? h("p", { class: "soft" }, "None.") : valueTable(given),
     ...(call.decision?.comment ? [h("h4", {}, "Comment"), h("p", { dir: "auto" }, visible(call.decision.comment))] : []),

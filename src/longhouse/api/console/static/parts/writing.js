@@ -1,6 +1,7 @@
 // A reply while it is written: what is finished of it stays in the page, and only its last part is drawn anew.
 
 import { fill, h, icon, ICONS } from "../dom.js";
+import { straight } from "../format.js";
 import { markdown } from "../markdown.js";
 
 export class WritingText {
@@ -44,7 +45,7 @@ export class WritingText {
   showThought(reasoning, isSpeaking) {
     const isShown = Boolean(reasoning) && !isSpeaking;
     this.thought.hidden = !isShown;
-    if (isShown) fill(this.thought, icon(ICONS.thought), h("span", { dir: "auto" }, reasoning.slice(-400)));
+    if (isShown) fill(this.thought, icon(ICONS.thought), h("span", { dir: "auto" }, straight(reasoning.slice(-400))));
   }
 }
 

@@ -2,7 +2,7 @@
 
 import { follow, get, post, stream } from "../api.js";
 import { fill, h, icon, ICONS } from "../dom.js";
-import { plainLine } from "../format.js";
+import { plainLine, straight } from "../format.js";
 import { isAdmin, me, sessionPath } from "../me.js";
 import { go, moveTo } from "../router.js";
 import { walking } from "../shortcuts.js";
@@ -11,8 +11,8 @@ import { button, empty, say } from "../ui.js";
 import { composer } from "../parts/composer.js";
 import { conversations } from "../parts/conversations.js";
 import { examplePrompts } from "../parts/first_run.js";
-import { keyOf, questionCard } from "../parts/question_card.js";
-import { onQuestions, questions } from "../parts/question_count.js";
+import { hold, keyOf, questionCard } from "../parts/question_card.js";
+import { isFollowing, onQuestions, questions } from "../parts/question_count.js";
 import { add, isRunning, newTalk, openQuestions, titleOf } from "../parts/talk.js";
 import { TalkView } from "../parts/talk_view.js";
 
@@ -20,6 +20,8 @@ const HIDDEN_FOR = 30_000;
 /** Milliseconds without an event after which what was in the journal has been read, and how long that is waited for. */
 const QUIET = 40;
 const READ_WITHIN = 400;
+/** Milliseconds in which the keyboard does not approve what has just appeared. */
+const UNREAD_FOR = 1000;
 
 export async function chat({ id = null }, query) {
   const agents = id ? [] : (await get("/v1/models")).data;
@@ -58,11 +60,17 @@ class Chat {
         n: ["New conversation", () => go("/")],
         c: ["Write a message", () => this.composer.focus()],
         Escape: ["Stop the running turn", () => this.talk && isRunning(this.talk) && this.stop()],
-        a: ["Approve the first call that waits", () => this.node.querySelector('.question-card[data-kind="approval"] .primary')?.click()],
+        a: ["Approve the first call that waits", () => this.approveFirst()],
       },
       shown: () => this.shown(),
       close: () => this.close(),
     };
+  }
+
+  /** A card that has only just come may have taken the place of another one: nobody has read it. */
+  approveFirst() {
+    const card = this.node.querySelector(".question-card.approval");
+    if (card && performance.now() - card.shownAt > UNREAD_FOR) card.querySelector(".primary").click();
   }
 
   tools() {
@@ -154,6 +162,7 @@ class Chat {
     if (this.isClosed) return;
     const { talk } = this;
     this.view.update();
+    hold(this.view.list, this.lineIs !== "open");
     this.composer.setRunning(isRunning(talk));
     if (talk.agent && talk.agent !== this.named) this.nameAgent();
     this.composer.setPlaceholder(placeholder(talk));
@@ -188,15 +197,19 @@ class Chat {
   showOthers() {
     if (!this.view) return;
     const rows = questions().filter((row) => row.root === this.id && row.session_id !== this.id);
+    hold(this.view.others, !isFollowing());
     const key = rows.map(keyOf).join();
     if (key === this.othersKey) return;
     this.othersKey = key;
     const there = new Map([...this.view.others.children].map((node) => [node.dataset.question, node]));
     fill(this.view.others, rows.map((row) => there.get(keyOf(row)) ?? questionCard(row)));
+    hold(this.view.others, !isFollowing());
     this.view.redrawAgents();
   }
 
   showLine(state) {
+    this.lineIs = state;
+    hold(this.view.list, state !== "open");
     this.strip.hidden = state !== "reconnecting";
     if (state === "reconnecting") fill(this.strip, h("span", { class: "mark wait", "aria-hidden": "true" }), "The line was lost; reconnecting. Nothing is lost.");
   }
@@ -214,6 +227,7 @@ class Chat {
       this.hiding = setTimeout(() => {
         this.line?.stop();
         this.line = null;
+        this.showLine("given back");
       }, HIDDEN_FOR);
     } else if (!this.line) this.followTalk();
   }
@@ -223,7 +237,7 @@ class Chat {
   async send(text, images, agent) {
     const model = this.id ?? agent ?? "auto";
     if (this.view) this.view.showPending(text, images.map((one) => one.preview));
-    else fill(this.place, h("div", { class: "talk" }, h("div", { class: "talk-inner" }, h("div", { class: "entry prompt" }, h("div", { class: "bubble" }, text)))));
+    else fill(this.place, h("div", { class: "talk" }, h("div", { class: "talk-inner" }, h("div", { class: "entry prompt" }, h("div", { class: "bubble" }, straight(text))))));
     try {
       const session = await this.prompt(model, contentOf(text, images));
       if (!this.id) this.begin(session);

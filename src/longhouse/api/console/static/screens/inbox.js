@@ -2,12 +2,15 @@
 
 import { fill, h } from "../dom.js";
 import { plainLine } from "../format.js";
-import { questionsPath } from "../me.js";
+import { isAdmin, questionsPath } from "../me.js";
 import { remember } from "../router.js";
 import { walking } from "../shortcuts.js";
 import { button, empty } from "../ui.js";
 import { askToNotify, isFollowing, isKnown, mayAsk, onQuestions, questions } from "../parts/question_count.js";
-import { KINDS, keyOf, questionCard } from "../parts/question_card.js";
+import { hold, KINDS, keyOf, questionCard } from "../parts/question_card.js";
+
+/** Milliseconds in which the keyboard decides nothing after the focus has moved by itself: nobody has read that card. */
+const UNREAD_FOR = 1000;
 
 export async function inbox(parameters, query) {
   return new Inbox(query).screen();
@@ -18,6 +21,7 @@ class Inbox {
     this.kind = kind;
     this.agent = agent;
     this.cards = new Map();
+    this.movedAt = -UNREAD_FOR;
     this.kinds = h("div", { class: "segments", role: "group", "aria-label": "Kind" });
     this.agents = h("select", { "aria-label": "Agent", onchange: () => this.filter({ agent: this.agents.value }) });
     this.line = h("span", { class: "soft small", role: "status" });
@@ -28,7 +32,9 @@ class Inbox {
   }
 
   screen() {
-    const press = (which) => () => this.focused()?.querySelector(which)?.click();
+    const press = (which) => () => {
+      if (performance.now() - this.movedAt > UNREAD_FOR) this.focused()?.querySelector(`.question-card.approval ${which}`)?.click();
+    };
     return {
       name: "inbox",
       title: "Inbox",
@@ -37,8 +43,8 @@ class Inbox {
       tools: mayAsk() ? this.bell() : null,
       keys: {
         ...walking(() => this.items(), (card) => card.querySelector("a.question-talk")?.click()),
-        a: ["Approve the chosen one", press('form:not(.sent) .primary')],
-        d: ["Deny the chosen one", press('.question-actions .danger')],
+        a: ["Approve the chosen call", press(".primary")],
+        d: ["Deny the chosen call", press(".danger")],
         r: ["Write an answer or a comment", () => this.focused()?.querySelector("textarea, input")?.focus()],
       },
       close: () => this.stop(),
@@ -58,8 +64,7 @@ class Inbox {
   }
 
   focused() {
-    const items = this.items();
-    return items.find((one) => one.contains(document.activeElement)) ?? (items.length === 1 ? items[0] : null);
+    return this.items().find((one) => one.contains(document.activeElement));
   }
 
   filter(values) {
@@ -74,13 +79,15 @@ class Inbox {
     this.line.textContent = isFollowing() ? "" : isKnown() ? "Reconnecting…" : "Loading…";
     const shown = rows.filter((row) => (!this.kind || row.kind === this.kind) && (!this.agent || row.agent === this.agent));
     this.drawCards(shown);
+    hold(this.list, !isFollowing());
     if (!shown.length && isKnown()) fill(this.list, this.nothing(rows.length));
   }
 
   /** Cards stay while their question is open: what somebody is writing in one must not be lost. */
   drawCards(rows) {
     const wanted = new Map(rows.map((row) => [keyOf(row), row]));
-    const at = this.items().findIndex((one) => one.contains(document.activeElement));
+    const at = this.items().indexOf(this.focused());
+    const isMine = Boolean(this.focused()?.querySelector(".sent"));
     for (const [key, card] of this.cards) {
       if (wanted.has(key)) continue;
       card.remove();
@@ -95,8 +102,11 @@ class Inbox {
       if (place !== card) this.list.insertBefore(card, place);
       before = card;
     }
-    // Whoever decided on a card goes on with the one that took its place.
-    if (at >= 0 && !this.list.contains(document.activeElement)) this.items()[Math.min(at, this.items().length - 1)]?.focus();
+    // Whoever decided on a card goes on with the one that took its place; where somebody else did, none is chosen.
+    if (isMine && !this.focused()) {
+      this.movedAt = performance.now();
+      this.items()[Math.min(at, this.items().length - 1)]?.focus();
+    }
   }
 
   drawFilters(rows) {
@@ -119,5 +129,6 @@ class Inbox {
 function talkLine(row) {
   const root = `/s/${encodeURIComponent(row.root)}`;
   return h("p", { class: "question-talk-line" }, h("a", { class: "question-talk", href: root, dir: "auto" }, plainLine(row.title || "Open the conversation", 100)),
+    isAdmin() ? h("span", { class: "soft small" }, ` of ${plainLine(row.owner, 40)}`) : null,
     row.user && row.user !== row.owner ? h("span", { class: "soft small" }, ` for ${plainLine(row.user, 40)}`) : null);
 }

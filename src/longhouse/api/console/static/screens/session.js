@@ -10,7 +10,7 @@ import { setTitle } from "../title.js";
 import { actButton, button, confirmed, copy, say, since, stateBadge, tabs } from "../ui.js";
 import { EventList, momentOf } from "../parts/event_list.js";
 import { rowPanel } from "../parts/inspector.js";
-import { keyOf, questionCard } from "../parts/question_card.js";
+import { hold, keyOf, questionCard } from "../parts/question_card.js";
 import { RequestView } from "../parts/request_view.js";
 import { filesTab, logTab, memoryTab, messagesTab } from "../parts/session_tabs.js";
 import { lossesOf, secondsOf, takeoverWords } from "../parts/timeline_rows.js";
@@ -210,6 +210,7 @@ class OneSession {
       this.questions,
       data.map((row) => there.get(keyOf(row)) ?? questionCard(row, { onDone: () => this.reload() })),
     );
+    hold(this.questions, this.lineIs !== "open");
   }
 
   /* Tabs */
@@ -422,6 +423,7 @@ class OneSession {
 
   showLine(state) {
     this.lineIs = state;
+    hold(this.questions, state !== "open");
     const isOver = ENDED.has(this.detail.state) && !this.detail.queued;
     const shown = {
       open: isOver ? ["", ""] : ["live", "live"],
@@ -441,6 +443,7 @@ class OneSession {
       this.hiding = setTimeout(() => {
         this.line?.stop();
         this.line = null;
+        this.showLine("given back");
       }, HIDDEN_FOR);
     } else if (!this.line) this.followEvents();
   }

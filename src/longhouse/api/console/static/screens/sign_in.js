@@ -6,8 +6,8 @@ import * as identity from "../me.js";
 /** Where the person wanted to go: this very address, or what `/sign-in?to=…` names, if it is of this server. */
 function destination({ to = "/" }) {
   if (location.pathname !== "/sign-in") return location.href;
-  const address = new URL(to, location.origin);
-  return address.origin === location.origin && address.pathname !== "/sign-in" ? address.href : "/";
+  const address = URL.canParse(to, location.origin) ? new URL(to, location.origin) : null;
+  return address?.origin === location.origin && address.pathname !== "/sign-in" ? address.href : "/";
 }
 
 export async function signIn(parameters, query) {
