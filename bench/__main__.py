@@ -11,7 +11,7 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from bench import baseline, catalog, delegation, interactions, ledger, search, spine, thinking
+from bench import baseline, catalog, delegation, fleet, interactions, ledger, search, spine, thinking
 from bench.house import ground, house
 
 console = Console(width=160)
@@ -55,6 +55,7 @@ async def main() -> None:
             show("an answer in plain text that takes a second to write, by an agent with tools", rows)
             show("relayed chunks", [await spine.relay(served)])
             show("idle event streams", [await spine.idle_streams(served)])
+        show("a gateway and a worker", [await fleet.measure(under, nats=nats) for nats in (True, False)])
         show("turns of one person's talks, found by words and meaning", [await interactions.measure(under)])
         show(
             "the ledger of one conversation (a page of 50 through each filter, ms)",

@@ -63,7 +63,7 @@ async def ground() -> AsyncIterator[Ground]:
         async with (
             open_postgres(Path(folder)) as postgres,
             open_database(postgres.dsn) as db,
-            _printing(sys.executable, "-m", "bench.model") as (_, model_url),
+            printing(sys.executable, "-m", "bench.model") as (_, model_url),
         ):
             await migrate.migrate(db, may_extend=postgres.vectors)
             pid = await db.value("SELECT pg_backend_pid()")
@@ -73,20 +73,22 @@ async def ground() -> AsyncIterator[Ground]:
 
 
 @asynccontextmanager
-async def house(under: Ground) -> AsyncIterator[House]:
+async def house(under: Ground, *arguments: str, **more: str) -> AsyncIterator[House]:
+    """`longhouse serve`, or a command with these arguments, with LONGHOUSE_* variables."""
     settings = {
         "LONGHOUSE_DATABASE_URL": under.dsn,
         "LONGHOUSE_LLM_BASE_URL": under.model_url,
         "LONGHOUSE_LOG_LEVEL": "warning",
         "LONGHOUSE_WORKER_SLOTS": "128",
+        **{f"LONGHOUSE_{name.upper()}": value for name, value in more.items()},
     }
-    command = (sys.executable, "-m", "longhouse", "serve", "--port", "0")
-    async with _printing(*command, **settings) as (process, line):
+    command = (sys.executable, "-m", "longhouse", *(arguments or ("serve", "--port", "0")))
+    async with printing(*command, **settings) as (process, line):
         yield House(line.rpartition(" ")[2], psutil.Process(process.pid))
 
 
 @asynccontextmanager
-async def _printing(*command: str, **settings: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
+async def printing(*command: str, **settings: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
     """A process and the first line it prints."""
     process = await asyncio.create_subprocess_exec(
         *command, env={**os.environ, **settings}, stdout=asyncio.subprocess.PIPE
