@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import aiohttp
+import pytest
 from aiohttp import web
 
 from longhouse.agents.strategies.protocol import Body
@@ -120,20 +122,27 @@ async def test_a_reply_that_is_paid_for_is_kept_by_a_worker_that_leaves(dsn: str
     assert await db.value("SELECT count(*) FROM workers") == 0
 
 
-async def test_a_worker_without_an_api_leaves_as_quietly(dsn: str, db: Database) -> None:
-    async with dictated() as model, process("work", database_url=dsn, llm_base_url=model.url) as worker:
+async def test_a_worker_without_an_api_tells_how_it_is_and_leaves_as_quietly(dsn: str, db: Database) -> None:
+    async with dictated() as model, process("work", "--port", "0", database_url=dsn, llm_base_url=model.url) as worker:
         assert await db.value("SELECT count(*) FROM workers") == 1
+        await says(worker, "served on")
+        url = next(line for line in worker.said if "served on" in line).rpartition(" ")[2]
+        async with aiohttp.ClientSession(url) as http:
+            for path, status in {"/health": 200, "/ready": 200, "/metrics": 200, "/": 404, "/v1/models": 404}.items():
+                async with http.get(path) as response:
+                    assert response.status == status, path
         worker.process.send_signal(signal.SIGTERM)
         assert await worker.ended() == 0
     assert await db.value("SELECT count(*) FROM workers") == 0
 
 
-async def test_who_will_not_wait_says_so_twice(dsn: str) -> None:
+@pytest.mark.parametrize(("name", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
+async def test_who_will_not_wait_says_so_twice(dsn: str, name: signal.Signals, code: int) -> None:
     async with dictated() as model, process(database_url=dsn, llm_base_url=model.url) as house:
         saying = asyncio.create_task(house.say("Think."))
         await model.asked()
-        house.process.send_signal(signal.SIGINT)
+        house.process.send_signal(name)
         await says(house, "shutdown_draining")
-        house.process.send_signal(signal.SIGINT)
-        assert await house.ended(8) == 130
+        house.process.send_signal(name)
+        assert await house.ended(8) == code
         await asyncio.gather(saying, return_exceptions=True)

@@ -60,6 +60,7 @@ log = structlog.get_logger()
 
 LOGGED_PATH: Final = 300
 """Characters of a path in a log record."""
+WATCHED: Final = ("/health", "/ready", "/metrics")
 READY_WITHIN: Final = 2.0
 """Seconds; a readiness check does not wait for Postgres to come back."""
 
@@ -180,6 +181,17 @@ def _add_monitoring(app: FastAPI, db: Database, metrics: Metrics) -> None:
     async def show_metrics() -> Response:
         """Prometheus metrics."""
         return Response(await metrics.page(), media_type=CONTENT_TYPE_LATEST)
+
+
+def watching(app: ASGIApp) -> ASGIApp:
+    """The routes that tell how a process is, and no others: for workers, which serve nobody."""
+
+    async def watched(scope: Scope, receive: Receive, send: Send) -> None:
+        is_there = scope["type"] != "http" or scope["path"] in WATCHED
+        answer = app if is_there else wire.error_response(wire.not_found("This process works; it serves no API."))
+        await answer(scope, receive, send)
+
+    return watched
 
 
 def _add_error_handlers(app: FastAPI) -> None:

@@ -6,7 +6,7 @@ import ipaddress
 import signal
 import socket
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Annotated, Any, Final
 
@@ -14,6 +14,8 @@ import structlog
 import typer
 import uvicorn
 
+from longhouse import background
+from longhouse.api import server
 from longhouse.api.http_protocol import BACKLOG, config_of, raise_file_limit
 from longhouse.app import App, open_app, open_store
 from longhouse.cli.running import AgentsFile, ConfigFile, Host, Port, add_commands, given, run
@@ -26,6 +28,10 @@ OPEN: Final = "no API key is set: whoever reaches this port may do everything (s
 WELL_KNOWN: Final = ("password", "changeme", "change-me", "change_me", "secret", "admin", "longhouse", "your-", "your_")
 """Parts of the keys that examples use."""
 LEAST_KEY: Final = 16
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+WatchPort = Annotated[
+    int | None, typer.Option("--port", help="Port for /health, /ready and /metrics; none by default.", min=0, max=65535)
+]
 
 cli = typer.Typer()
 
@@ -51,8 +57,8 @@ async def _serve(settings: Settings, *, works: bool) -> None:
     raise_file_limit()
     with _listening(settings.host, settings.port) as listener:
         async with open_app(settings, works=works) as app:
-            server = _Server(config_of(app.asgi, timeout_graceful_shutdown=3))
-            _on_end(server.leave)
+            served = _Server(config_of(app.asgi, timeout_graceful_shutdown=3))
+            _on_end(served.leave)
             is_open = await app.authenticator.is_open()
             if is_open and not _is_local(settings.host):
                 raise _missing_key(settings.host)  # the last key was revoked since the check
@@ -63,17 +69,29 @@ async def _serve(settings: Settings, *, works: bool) -> None:
                 structlog.get_logger().warning("no_api_key_set", message=OPEN)
             if app.is_demo:
                 typer.echo(DEMO)
-            await _until_end(app, server.serve(sockets=[listener]))
+            await _until_end(app, served.serve(sockets=[listener]))
 
 
-async def work(settings: Settings) -> None:
+async def work(settings: Settings, host: Host = None, port: WatchPort = None) -> None:
     """Work on sessions without serving the API."""
-    async with open_app(settings) as app:
-        ended = asyncio.Event()
-        _on_end(ended.set)
-        freeze_objects()
-        typer.echo(f"worker ready: {app.worker.id}")
-        await _until_end(app, ended.wait())
+    settings = settings.model_copy(update=given(host=host, port=port))
+    if port is not None:
+        await _refuse_missing_key(settings)
+    with _listening(settings.host, settings.port) if port is not None else nullcontext() as listener:
+        async with open_app(settings) as app:
+            ended = asyncio.Event()
+            _on_end(ended.set)
+            freeze_objects()
+            typer.echo(f"worker ready: {app.worker.id}")
+            if listener is None:
+                await _until_end(app, ended.wait())
+                return
+            address, chosen = listener.getsockname()[:2]
+            typer.echo(f"its state is served on http://{address}:{chosen}")
+            watched = _Server(config_of(server.watching(app.asgi), timeout_graceful_shutdown=1))
+            async with background.running("watching", partial(watched.serve, sockets=[listener])):
+                await _until_end(app, ended.wait())
+                watched.leave()
 
 
 def freeze_objects() -> None:
@@ -115,14 +133,15 @@ class _Server(uvicorn.Server):
 
 
 def _on_end(leave: Callable[[], None]) -> None:
-    """SIGTERM and SIGINT start a graceful shutdown; a second SIGINT ends the process at once."""
+    """SIGTERM and SIGINT start a graceful shutdown; a second one of either ends the process at once."""
     loop = asyncio.get_running_loop()
 
     def on_signal() -> None:
         leave()
-        loop.remove_signal_handler(signal.SIGINT)
+        for name in SIGNALS:
+            loop.remove_signal_handler(name)
 
-    for name in (signal.SIGINT, signal.SIGTERM):
+    for name in SIGNALS:
         loop.add_signal_handler(name, on_signal)
 
 
