@@ -9,20 +9,24 @@ from msgspec.structs import replace
 from longhouse import clock
 from longhouse.api.sessions import decisions
 from longhouse.api.sessions.waiting import Question
-from longhouse.journal import events, pending_decisions
+from longhouse.journal import decision_words, events, pending_decisions
 from longhouse.journal.fold import blank
 from longhouse.journal.session import Session
-from server_helpers import LIMITS, folded, opened, prompted, returned, started, used
+from server_helpers import LIMITS, folded, opened, prompted, returned, used
 
 SOON = clock.now() + timedelta(hours=1)
 
 
-def waiting(*made: events.Called, agent: str = "bank", lost: bool = False, in_chat: bool = True) -> list[Question]:
+def begun(agent: str, *, in_chat: bool = True) -> tuple[events.Event, ...]:
     start = events.Started(
         trace="t", prompt=2, version=1, instance="i", limits=LIMITS, date="2026-01-31", approve_in_chat=in_chat
     )
+    return opened(agent), prompted("Pay"), start
+
+
+def waiting(*made: events.Called, agent: str = "bank", lost: bool = False, in_chat: bool = True) -> list[Question]:
     resumed = [events.Resumed(worker="w2", previous="w1")] if lost else []
-    session = folded(opened(agent), prompted("Pay"), start, events.Replied(), *made, *resumed)
+    session = folded(*begun(agent, in_chat=in_chat), events.Replied(), *made, *resumed)
     return [Question(session, call) for call in session.open.values()]
 
 
@@ -43,11 +47,11 @@ YES = (
     "**yes**", "__yes__", "`yes`", "ye\u200bs", "yes...", "Yes… ", "(yes)", "[ok]", "– yes –", "\"yes\"",
     "Yes! Go ahead!", "yes !",
     "да", "Да.", "ДА!!", "«да»", "ок", "Одобряю", "да, согласна", "是", "是的。", "好", "好的！",
-    "可以", "同意", "「好」", "《可以》", "好～", "(是)", "好、", "„да“", "да — согласен", "批准", "確認",
+    "да)", "可以", "同意", "「好」", "《可以》", "好～", "(是)", "好、", "„да“", "да — согласен", "批准", "確認",
 )  # fmt: skip
 NO = (
     "no", "No.", "NO!", "n", "Deny", "reject it", "don't", "Don\u2019t!", "no, thanks", "нет", "Нет!", "не надо",
-    "Отклонить", "не одобряю", "不", "不行。", "否", "不要", "拒绝", "我不同意",
+    "Отклонить", "не одобряю", "no :(", "нет((", "不", "不行。", "否", "不要", "拒绝", "我不同意",
 )  # fmt: skip
 NEITHER = (
     "", " ", "?", "ok?", "да\uff1f", "\u274c yes", "yes?no", "\U0001f44d",
@@ -57,6 +61,8 @@ NEITHER = (
     "> yes", "=yes", "+ok", "/yes", "\\yes",
     "yes/no", "ok;", "ok\u037e", "¿ok", "#yes", "$ok", "是\u0336", "y\u0336", "ok\ufe0f",
     "\u2212yes", "no\x08", "✓ yes", "~~да~~", "！是", "≠是",
+    "ok :(", "ok:-(", "yes :'(", "да((", "ок (", "好\uff1a\uff08", "yes :( approve",
+    "yes:\u200b\u200b(", "ok):", "yes:",
     "y e s", "approve all", "yes\n\nignore the rest", "yes" * 100, "happened", "give up",
 )  # fmt: skip
 
@@ -87,7 +93,7 @@ def test_one_of_several_is_named() -> None:
     both = waiting(pay(), pay("11-action-0"))
     for text in ("yes", "1-action-1 yes", "yes 1-action-01", "yes 1-action-0 11-action-0"):
         assert decision(text, both) is None, text
-    for text in ("yes 11-action-0", "11-action-0: YES!", "是11-action-0", "(11-action-0) да"):
+    for text in ("yes 11-action-0", "11-action-0: YES!", "是11-action-0", "(11-action-0) да", "yes: (11-action-0)"):
         found = decisions.read(text, both, both[0].session, None)
         assert found is not None, text
         assert found[0].call.call == "11-action-0"
@@ -96,7 +102,7 @@ def test_one_of_several_is_named() -> None:
 
 
 def test_agents_beneath_are_called_by_their_names() -> None:
-    top: Session = folded(opened("boss"))
+    top: Session = folded(*begun("boss"))
     asked = [
         Question(replace(one.session, id=f"{one.session.agent}_2"), one.call)
         for one in (*waiting(pay(), agent="Ann.B"), *waiting(pay(), agent="ann"))
@@ -113,7 +119,7 @@ def test_agents_beneath_are_called_by_their_names() -> None:
 
 
 def test_sessions_of_one_agent_are_told_apart_by_their_labels() -> None:
-    top: Session = folded(opened("boss"))
+    top: Session = folded(*begun("boss"))
     labels = ("eu", "EU", "", "eu:x@y._-", f"ephemeral/{'0' * 32}/us", f"ephemeral-{'0' * 32}/fr")
     asked = [
         Question(replace(one.session, id=f"ann_{nth}", label=label), one.call)
@@ -141,7 +147,7 @@ def test_sessions_of_one_agent_are_told_apart_by_their_labels() -> None:
 def test_the_longest_name_can_be_typed() -> None:
     [one] = waiting(pay(), agent="a" * 128)
     one = Question(replace(one.session, id="x_1", label="l" * 64), one.call)
-    top: Session = folded(opened("boss"))
+    top: Session = folded(*begun("boss"))
     assert decisions.read(f"didn't happen? no {one.label(top)}", [one], top, None) is None
     assert decisions.read(f"yes, approve {one.label(top)}", [one], top, None) == (one, "approve")
 
@@ -162,7 +168,7 @@ def test_a_bare_word_does_not_decide_what_was_never_told_in_the_chat(moved: tupl
     assert decision("yes 2-action-0", [new]) == "approve"
     assert decision("yes", [new], reply_to="2-action-0") == "approve"
 
-    top = replace(folded(opened("boss"), prompted("Go"), started(2)), id="boss_1")
+    top = replace(folded(*begun("boss")), id="boss_1")
     assert decisions.read("yes", [new], top, None) is None, "the same for a sub-agent"
     spoken = folded(prompted("Hm?"), session=top, since=moved_on.updated_at)
     assert decisions.read("yes", [new], spoken, None) == (new, "approve")
@@ -190,6 +196,9 @@ def test_where_the_turn_does_not_allow_it_nothing_is_decided() -> None:
     closed = waiting(pay(), in_chat=False)
     assert decision("yes", closed) is None
     assert "yes or no" not in decisions.words_on(closed, closed[0].session)
+    boss = replace(folded(*begun("boss", in_chat=False)), id="boss_1")
+    assert decisions.read("yes", APPROVAL, boss, None) is None, "what the agent talked to refuses, no sub-agent grants"
+    assert "yes or no" not in decisions.words_on(APPROVAL, boss)
     assert "yes or no" in decisions.words_on(APPROVAL, APPROVAL[0].session)
     assert "yes or no" not in decisions.words_on(APPROVAL, APPROVAL[0].session, is_own_user=False)
 
@@ -222,9 +231,9 @@ def test_the_words_of_a_server_that_failed_are_shown_harmless() -> None:
 
 
 def test_every_word_is_written_as_it_is_compared() -> None:
-    for words in (decisions.ON_APPROVAL, decisions.ON_UNCERTAIN):
-        assert {decisions.plain(word) for word in words} == set(words)
-    assert not set(decisions.ON_APPROVAL) & set(decisions.ON_UNCERTAIN)
+    for words in (decision_words.ON_APPROVAL, decision_words.ON_UNCERTAIN):
+        assert {decision_words.plain(word) for word in words} == set(words)
+    assert not set(decision_words.ON_APPROVAL) & set(decision_words.ON_UNCERTAIN)
 
 
 def test_what_was_not_shown_whole_is_not_approved_by_a_word() -> None:

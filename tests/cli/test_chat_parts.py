@@ -4,15 +4,19 @@ import io
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 from rich.console import Console
 
 from longhouse.cli.chat import pages
 from longhouse.cli.chat.client import ServerEvent
+from longhouse.cli.chat.conversation import decision, outcome
 from longhouse.cli.chat.follow import EventReader
-from longhouse.cli.chat.markdown import SafeMarkdown, finished, visible
+from longhouse.cli.chat.markdown import COLUMNS, SafeMarkdown, finished
+from longhouse.cli.chat.plain import ChatPage
 from longhouse.cli.chat.turn_view import TurnView
 from longhouse.cli.session_table import meant, short_ids, table
+from longhouse.journal.visible_text import readable_lines
 from server_helpers import BEGAN
 
 TEXT = "# Plan\n\nSome *words*.\n\n1. one\n\n2. two\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n```\nx\n\ny\n```\n\nEnd.\n"
@@ -49,12 +53,13 @@ def test_an_answer_is_printed_whole_however_it_comes(size: int) -> None:
 
 
 def test_no_text_moves_the_cursor_or_turns_the_writing() -> None:
-    hostile = "a\x1b[2J\x9b31m\r\u202eb &#x202e;c&#27;d [x](http://e.com/\x1b]8) <img src=x onerror=y> \x07"
-    text = drawn(SafeMarkdown(visible(hostile)))
+    hostile = "\u200f&rlm;a\x1b[2J\x9b31m\r\u202eb &#x202e;c&#27;d [x](http://e.com/\x1b]8) <img src=x onerror=y> \x07"
+    text = drawn(SafeMarkdown(readable_lines(hostile)), 200)
     assert not {char for char in text if not char.isprintable()} - {"\n"}
     assert "\\u001b[2J" in text
     assert text.count("\\u202e") == 2
-    megabyte = visible("word " * 200_000)
+    assert text.count("\\u200f") == 2
+    megabyte = readable_lines("word " * 200_000)
     assert finished(megabyte) == 0
 
 
@@ -68,8 +73,87 @@ def test_a_call_is_shown_as_what_will_run() -> None:
     assert "Bob\\u202e" in text
     assert "b \\u001b[2J" in text
     assert "2 more wait after this." in text
-    assert "characters)" in drawn(pages.decision(asked | {"arguments": '{"to":"' + "x" * 3_000 + '"}'}, 0))
+    long = '{"note":"' + "x" * 30_000 + '","to":"Mallory","sum":123456789012345678901234567890.10}'
+    text = drawn(pages.decision(asked | {"arguments": long}, 0))
+    assert text.count("x") == 30_000, "all that is approved was shown"
+    assert "Mallory" in text
+    assert "123456789012345678901234567890.10" in text
     assert "{broken" in drawn(pages.decision(asked | {"arguments": "{broken"}, 0))
+
+
+def test_the_names_of_arguments_are_text_too() -> None:
+    asked = {"kind": "approval", "agent": "ben", "text": "May pay run?", "tool": "pay", "deadline": None}
+    names = ("[/x]", "[link=http://e.com]to[/link]", "[conceal]sum[/conceal]", "a\x1b[2J\u202e", "n" * 500)
+    given = msgspec.json.encode(dict.fromkeys(names, "v")).decode()
+    text = drawn(pages.decision({**asked, "arguments": given}, 0))
+    for name in ("[/x]", "[conceal]sum[/conceal]", "a\\u001b[2J\\u202e"):
+        assert name in text
+    assert "http://e.com" in text
+    assert "\x1b" not in text
+    assert text.count("n" * 30) == 16, "a long name is shown whole, and leaves room for its value"
+    assert text.count(" v ") == 5
+
+
+@pytest.mark.parametrize("line", ["y", "Yes!", "да", "да, согласен", "ok", "是的。", "yes please"])
+def test_a_line_approves_if_all_of_it_does(line: str) -> None:
+    assert decision(line) == {"decision": "approve"}
+
+
+@pytest.mark.parametrize(
+    "line", ["да нет", "yes I like this agent", "y not", "ok :(", "yes?", "y e s", "", "maybe", "nothing", "not yet"]
+)
+def test_any_other_line_decides_nothing(line: str) -> None:
+    assert decision(line) is None
+
+
+def test_a_reason_follows_a_no_and_a_result_follows_what_happened() -> None:
+    assert decision("no") == decision("Нет.") == decision("不行") == {"decision": "deny"}
+    assert decision("n not today") == {"decision": "deny", "comment": "not today"}
+    assert decision("нет, дорого") == {"decision": "deny", "comment": "дорого"}
+    assert outcome("h paid 5") == {"decision": "happened", "result": "paid 5"}
+    assert outcome("Happened") == {"decision": "happened", "result": ""}
+    assert outcome("D") == outcome("it did not happen") == {"decision": "did_not_happen"}
+    assert outcome("g") == {"decision": "give_up"}
+    for line in ("d is fine", "give me a minute", "yes", "no", "", "hm"):
+        assert outcome(line) is None, line
+
+
+def test_what_cannot_be_laid_out_is_printed_as_it_was_written() -> None:
+    row = "|" + "a|" * (COLUMNS + 1)
+    wide = f"{row}\n{row.replace('a', '-')}\n{row}\n"
+    assert drawn(SafeMarkdown(wide), 200).split() == wide.split(), "a table of so many columns"
+    assert finished(f"{wide}\nx\n\ny\n\nz") == 0, "nor is it parsed again and again"
+    many = "|" + "a|" * 40 + "\n|" + "-|" * 40 + "\n" + "|\n" * 60
+    assert drawn(SafeMarkdown(many), 200).split() == many.split(), "a table of so many cells"
+    for deep in ("> " * 3_000 + "x", "- " * 40 + "x", "Some words\n\n" + "> " * 40 + "x"):
+        assert "x" in drawn(SafeMarkdown(deep)), "what is nested so deep is not left out"
+
+
+def test_the_unfinished_block_is_laid_out_only_so_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    view = TurnView(Console(file=io.StringIO(), width=80, force_terminal=True), "master")
+    laid_out: list[str] = []
+    lines_of = view._lines
+    monkeypatch.setattr(view, "_lines", lambda text: laid_out.append(text) or lines_of(text))
+    with view.drawn():
+        for words in ("one ", "two ", "three "):
+            view.show({"choices": [{"delta": {"content": words}}]})
+            view.refresh()
+            view._rests_until = float("inf")
+        assert laid_out == ["one "], "drawing takes a fifth of the time at most"
+        view.end()
+    assert laid_out == ["one ", "one two three "]
+
+
+def test_what_a_server_says_of_itself_is_text() -> None:
+    written = io.StringIO()
+    view = TurnView(Console(file=written, width=80), "master")
+    activity = {"event": "subagent_completion", "agent": "ann", "depth": 1, "status": "\x1b[2Jlost", "response": ""}
+    view.show({"choices": [], "x_agent": activity})
+    page = ChatPage(Console(file=written, width=80))
+    page.show({"choices": [{"delta": {"content": "a\u202eb\u200fc"}}]})
+    assert "\\x1b[2Jlost" in written.getvalue()
+    assert "a\\u202eb\\u200fc" in written.getvalue()
+    assert "\x1b" not in written.getvalue()
 
 
 def fact(seq: int, kind: str, **event: Any) -> ServerEvent:

@@ -47,6 +47,10 @@ def test_who_looks_in_the_wrong_folder_is_told_so_and_leaves_no_trace(tmp_path: 
     assert done.returncode == 1
     assert done.stderr.startswith(f"longhouse: there is no Longhouse in {tmp_path / '.longhouse'}")
     assert list(tmp_path.iterdir()) == []
+    nasty = tmp_path / "a\x1b]52;c;x\x07\u202e"
+    nasty.mkdir()
+    done = completed("sessions", "list", folder=nasty)
+    assert f"{tmp_path}/a\\u001b]52;c;x\\u0007\\u202e" in done.stderr, "the terminal obeys no sentence"
 
 
 def test_a_line_that_is_not_json_is_named(tmp_path: Path) -> None:

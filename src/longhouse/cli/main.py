@@ -11,6 +11,7 @@ from typer.core import TyperCommand, TyperGroup
 
 import longhouse
 from longhouse.errors import LonghouseError
+from longhouse.journal.visible_text import readable_lines
 
 
 class Listed(NamedTuple):
@@ -94,7 +95,7 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except LonghouseError as error:
-            typer.echo(f"longhouse: {error}", err=True)
+            typer.echo(f"longhouse: {readable_lines(str(error))}", err=True)
             raise typer.Exit(1) from None
 
     def format_help(self, ctx: Any, formatter: Any) -> None:

@@ -18,6 +18,7 @@ _BLANK: Final = re.compile(
 )
 """Letters and marks that are rendered as nothing."""
 _BETWEEN: Final = str.maketrans("\t\n\r", "   ")
+_LAID_OUT: Final = re.compile("[^\n\t]+")
 _TICKS: Final = re.compile("`+")
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9]+([._/-][A-Za-z0-9]+)*")
 """Markdown shows such a name unchanged: an underscore inside a word is literal."""
@@ -29,6 +30,11 @@ def readable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() or char in _SPACES else _escaped(char) for char in text)
+
+
+def readable_lines(text: str) -> str:
+    """The same for text of several lines; ends of lines and tabs are kept."""
+    return _LAID_OUT.sub(lambda found: readable(found[0]), text)
 
 
 def readable_json(text: str) -> str:

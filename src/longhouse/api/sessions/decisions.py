@@ -9,65 +9,16 @@ from typing import Final
 from longhouse import clock
 from longhouse.api.sessions.waiting import Question, WaitingStatus, is_late, named, waiting_status
 from longhouse.errors import CallerError
+from longhouse.journal.decision_words import decision_of
 from longhouse.journal.events import Decision
 from longhouse.journal.pending_decisions import Undecided, decision_text
 from longhouse.journal.session import Session
 from longhouse.store.database import Database
 
-# Unambiguous words only: anything else is no decision. Each is in the form that `plain` returns.
-WORDS: Final[dict[Decision, str]] = {
-    "approve": """
-        yes/y/yeah/yep/yes please/ok/o k/okay/yes ok/approve/approved/i approve/approve it/yes approve/confirm/confirmed
-        i confirm/agreed/go ahead/yes go ahead
-        да/да пожалуйста/ок/окей/да ок/одобряю/да одобряю/одобрить/одобрено/подтверждаю/да подтверждаю/разрешаю
-        да разрешаю/согласен/согласна/да согласен/да согласна
-        是/是的/好/好的/可以/行/同意/我同意/批准/我批准/确认/確認/允许/允許
-    """,
-    "deny": """
-        no/n/nope/no thanks/no thank you/deny/denied/i deny/deny it/no deny/reject/rejected/i reject/reject it/decline
-        declined/refuse/refused/do not/dont/no dont/no do not
-        нет/нет спасибо/не надо/нет не надо/не нужно/отклонить/отклоняю/отклонено/запрещаю/не одобряю/нет не одобряю
-        не разрешаю/не согласен/не согласна/отказать/отказываю
-        不/不是/不行/不要/不可以/不好/不同意/我不同意/不批准/不允许/不允許/否/拒绝/拒絕/我拒绝/我拒絕
-    """,
-    "happened": """
-        happened/it happened/it did happen/yes it happened
-        произошло/это произошло/случилось/выполнено
-        已发生/发生了/已經發生/已经发生/發生了
-    """,
-    "did_not_happen": """
-        did not happen/it did not happen/didnt happen/it didnt happen/no it did not happen/no it didnt happen
-        not happened
-        не произошло/этого не произошло/не случилось/не выполнено
-        未发生/没发生/没有发生/未發生/沒有發生
-    """,
-    "give_up": """
-        give up/give it up/i give up
-        прекратить/прекрати/сдаюсь/оставить как есть
-        放弃/放棄
-    """,
-}
-
-
-def _meaning(*decisions: Decision) -> dict[str, Decision]:
-    """Word -> decision."""
-    lines = [(one, line.strip()) for one in decisions for line in WORDS[one].splitlines()]
-    return {word: one for one, line in lines for word in line.split("/") if word}
-
-
-ON_APPROVAL: Final = _meaning("approve", "deny")
-ON_UNCERTAIN: Final = _meaning("happened", "did_not_happen", "give_up")
-"""A bare yes or no is no decision here: "no" would run the call again."""
-
 RACES: Final = 20
 """How often a decision is retried because the session moved on meanwhile."""
 LONGEST: Final = 300
 """Characters of a decision, enough for the longest name of a call; a longer message is no decision."""
-_APOSTROPHE: Final = re.compile("['\u2018\u2019\u02bc`]")
-_ORDINARY: Final = re.compile(r"""[\w\s.,:!~*"«»\u2039\u203a„“”‟(){}\[\]「」『』《》〈〉【】。、\u2010-\u2015-]*""")
-"""Characters allowed around a decision. Others may negate it, such as a question mark, a cross or ≠."""
-_TAKES_BACK: Final = re.compile(r"^\W*[!~]|[!~]\S*\w|(?<![\w!~])~")
-"""Before a word, ! and ~ mean not; after one, they are emphasis. Struck-out text has ~ around it."""
 
 
 def read(
@@ -82,7 +33,7 @@ def read(
         return None
     [one] = calls
     is_named = reply_to is not None or rest != text
-    decision = (ON_UNCERTAIN if one.call.uncertain else ON_APPROVAL).get(plain(rest.casefold()))
+    decision = decision_of(rest, is_uncertain=one.call.uncertain, message=text)
     if decision is None or not _undecided(one, top).may_be_decided_in_chat:
         return None
     return (one, decision) if is_named or _was_shown(one, top) else None
@@ -113,14 +64,6 @@ def _was_shown(question: Question, top: Session) -> bool:
         if question.call.at and question.call.at > resumed_at:
             return False
     return True
-
-
-def plain(text: str) -> str:
-    """Normalised words: no punctuation, no invisible characters, single spaces; empty if in doubt."""
-    seen = "".join(char for char in _APOSTROPHE.sub("", text) if unicodedata.category(char) != "Cf")
-    if not _ORDINARY.fullmatch(seen) or _TAKES_BACK.search(seen):
-        return ""
-    return " ".join(re.findall(r"[^\W_]+", seen))
 
 
 async def undecided(db: Database, session: Session) -> list[Question]:
@@ -161,4 +104,6 @@ def is_own_user(session: Session, user: str | None) -> bool:
 def _undecided(question: Question, top: Session, *, is_own_user: bool = True) -> Undecided:
     session, asked = question.session, question.session.undecided(question.call)
     asked_by = "" if session.id == top.id else session.agent
-    return replace(asked, in_chat=is_own_user and asked.in_chat, asked_by=asked_by, label=question.label(top))
+    # The template of the agent that is talked to must allow it too: what it refuses, no sub-agent grants.
+    in_chat = is_own_user and asked.in_chat and top.turn is not None and top.turn.approve_in_chat
+    return replace(asked, in_chat=in_chat, asked_by=asked_by, label=question.label(top))

@@ -1,6 +1,7 @@
 """The chat on a terminal: messages and commands, turns that can be cancelled, questions and decisions in place."""
 
 import asyncio
+import re
 import signal
 import sys
 import termios
@@ -17,10 +18,11 @@ from longhouse.cli.chat import pages
 from longhouse.cli.chat.client import ChatClient, Chunk, UnansweredError, reason
 from longhouse.cli.chat.follow import EventReader
 from longhouse.cli.chat.line_editor import LineEditor, state_folder
-from longhouse.cli.chat.markdown import visible
 from longhouse.cli.chat.turn_view import TurnView
 from longhouse.cli.session_table import meant, table
 from longhouse.errors import SetupError
+from longhouse.journal.decision_words import decision_of
+from longhouse.journal.visible_text import readable_lines
 
 REFRESH_EVERY: Final = 0.1
 PATIENCE: Final = 60
@@ -38,9 +40,9 @@ KEYS: Final = (
     "Enter sends, Alt-Enter begins a new line, a paste of several lines is one message, the arrows go through what you"
     " wrote before. Ctrl-C cancels the turn; twice leaves."
 )
-YES: Final = ("y", "yes", "да", "是")
-NO: Final = ("n", "no", "нет", "否")
-OUTCOMES: Final = {"h": "happened", "d": "did_not_happen", "g": "give_up"}
+NO: Final = re.compile(r"(?:n|no|нет|否)(?:[\s.,:;!—-]+(?P<why>.*))?", re.IGNORECASE | re.DOTALL)
+HAPPENED: Final = re.compile(r"(?:h|happened)(?:\s+(?P<result>.*))?", re.IGNORECASE | re.DOTALL)
+OUTCOMES: Final = {"d": "did_not_happen", "g": "give_up"}
 FAILURES: Final = (aiohttp.ClientError, TimeoutError, UnansweredError)
 
 
@@ -80,7 +82,7 @@ class Conversation:
             names = await self._agents()
             if model.partition("@")[0] in names:
                 self.agent = model
-                about = f"{visible(self.client.url)} · {visible(model)} · /help tells what you can do"
+                about = f"{readable_lines(self.client.url)} · {readable_lines(model)} · /help tells what you can do"
                 self._say(about, "dim")
                 return
             found = await self._find(model)
@@ -137,7 +139,7 @@ class Conversation:
             case "/exit":
                 raise Left
             case _:
-                self._say(f"There is no command {visible(name)}; /help lists those that there are.", "yellow")
+                self._say(f"There is no command {readable_lines(name)}; /help lists those that there are.", "yellow")
 
     async def _agents(self) -> list[str]:
         return [one["id"] for one in (await self.client.get("/v1/models"))["data"]]
@@ -149,10 +151,10 @@ class Conversation:
 
     async def _new(self, agent: str) -> None:
         if agent and agent.partition("@")[0] not in await self._agents():
-            self._say(f"There is no agent {visible(agent)}; /agents lists those that there are.", "yellow")
+            self._say(f"There is no agent {readable_lines(agent)}; /agents lists those that there are.", "yellow")
             return
         self.agent, self.session_id = agent or self.agent, ""
-        self._say(f"A new session with {visible(self.agent)}.", "dim")
+        self._say(f"A new session with {readable_lines(self.agent)}.", "dim")
 
     async def _resume_named(self, start: str) -> None:
         if not start:
@@ -323,19 +325,20 @@ class Conversation:
         is_lost = question["kind"] == "unknown_outcome"
         prompt = "[h]appened, [d]id not happen, [g]ive up: " if is_lost else "[y/n] "
         try:
-            typed = (await self.editor.answer(prompt)).strip()
+            typed = (await self.editor.decision(prompt)).strip()
         except (EOFError, KeyboardInterrupt):
             self._say("It stays undecided; /resume asks again, and so does the console.", "dim")
             return False
-        word, _, rest = typed.partition(" ")
-        decision = OUTCOMES.get(word.lower()) if is_lost else _decision(word)
-        if decision is None:
-            self._say("y or n decides; words after n are told to the agent as the reason. Ctrl-D decides later.", "dim")
+        decided = outcome(typed) if is_lost else decision(typed)
+        if decided is None:
+            keys = "h, with its result, or d or g" if is_lost else "y or n"
+            after_n = "" if is_lost else "; words after n are told to the agent as the reason"
+            self._say(f"{keys} decides{after_n}. Ctrl-D decides later.", "dim")
             return True
         after = await self._cursor()
-        body = {"call_id": question["name"], "decision": decision}
-        body |= {"result": rest} if decision == "happened" else {"comment": rest}
-        await self.client.post(f"/v1/sessions/{self.session_id}/approval", body)
+        # To the session that asks: there its id means this call and no other, whatever has happened since.
+        body = {"call_id": question["call_id"], **decided}
+        await self.client.post(f"/v1/sessions/{question['session_id']}/approval", body)
         self.console.print()
         await self._watch(self._events(after=after, tools={question["call_id"]: question.get("tool", "")}))
         return True
@@ -349,11 +352,23 @@ class Conversation:
         return last
 
     def _say(self, words: str, style: str = "") -> None:
-        self.console.print(Text(visible(words), style=style))
+        self.console.print(Text(readable_lines(words), style=style))
 
 
-def _decision(word: str) -> str | None:
-    return "approve" if word.lower() in YES else "deny" if word.lower() in NO else None
+def decision(typed: str) -> dict[str, str] | None:
+    """What a line decides: all of it is a yes, or it begins with a no and goes on with the reason."""
+    if found := decision_of(typed):
+        return {"decision": found}
+    refused = NO.fullmatch(typed)
+    return {"decision": "deny", "comment": refused["why"] or ""} if refused else None
+
+
+def outcome(typed: str) -> dict[str, str] | None:
+    """What a line says of a call whose outcome is unknown."""
+    if happened := HAPPENED.fullmatch(typed):
+        return {"decision": "happened", "result": happened["result"] or ""}
+    found = OUTCOMES.get(typed.lower()) or decision_of(typed, is_uncertain=True)
+    return {"decision": found} if found else None
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import termios
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -11,6 +12,7 @@ from prompt_toolkit import PromptSession
 from prompt_toolkit.completion import WordCompleter
 from prompt_toolkit.formatted_text import FormattedText
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+from prompt_toolkit.input.typeahead import clear_typeahead
 from prompt_toolkit.key_binding import KeyBindings
 from prompt_toolkit.output.vt100 import Vt100_Output
 
@@ -43,6 +45,12 @@ class LineEditor:
 
     async def answer(self, prompt: str) -> str:
         return await self._read(self._answers, prompt, "ansimagenta")
+
+    async def decision(self, prompt: str) -> str:
+        """An answer that is typed from now on: what was typed before was not about this."""
+        clear_typeahead(self._answers.input)
+        termios.tcflush(sys.stdin, termios.TCIFLUSH)
+        return await self.answer(prompt)
 
     async def _read(self, session: PromptSession[str], prompt: str, colour: str) -> str:
         # A signal from elsewhere ends the process as usual: only the key is an event of the prompt.

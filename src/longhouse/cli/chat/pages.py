@@ -11,19 +11,19 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from longhouse.cli.chat.markdown import SafeMarkdown, visible
+from longhouse.cli.chat.markdown import SafeMarkdown
 from longhouse.cli.one_line import lasting, plain
 from longhouse.cli.session_table import STYLES
 from longhouse.journal.roles import role_of
-from longhouse.journal.visible_text import readable, readable_json
+from longhouse.journal.visible_text import readable, readable_json, readable_lines
 
 MOVING: Final = ("INITED", "RESEARCHING", "WAITING_FOR_AGENT")
 """States in which something happens without a person."""
 MARKS: Final = {"ok": ("✓ ", "green"), "memory": ("✓ ", "green"), "error": ("✗ ", "red"), "open": ("… ", "yellow")}
 SILENT: Final = ("finishes", "reasons")
 """Roles of calls that are no work: an answer, a thought."""
-ARGUMENT: Final = 2_000
-"""Characters of an argument that are shown before a decision; the rest is said to be missing."""
+NAMES: Final = 30
+"""Columns for the names of arguments; a longer name goes on below."""
 
 
 def help_page(commands: Mapping[str, str], keys: str) -> RenderableType:
@@ -42,17 +42,17 @@ def agents(names: Sequence[str], current: str) -> RenderableType:
 
 def talk(timeline: Mapping[str, Any], session: Mapping[str, Any]) -> Iterator[RenderableType]:
     """What was said in a session: its last turns, each with its message, its tools and its answer."""
-    yield Text(f"{plain(session['session_id'])} · {session['state']}", "dim")
+    yield Text(f"{plain(session['session_id'])} · {plain(session['state'])}", "dim")
     if earlier := timeline["earlier_turns"]:
         yield Text(f"{earlier} earlier turns are not shown.", "dim")
     last = timeline["turns"][-1] if timeline["turns"] else None
     for turn in timeline["turns"]:
-        yield Text.assemble("\n", ("you> ", "bold green"), visible(turn["task"]), "\n")
+        yield Text.assemble("\n", ("you> ", "bold green"), readable_lines(turn["task"]), "\n")
         yield Text(readable(timeline["agent"]), "bold magenta")
         yield from _calls(turn)
         words = session["result"] if turn is last and session["result"] else turn["answer"]
         if words:
-            yield Group(Text(), SafeMarkdown(visible(words)), Text())
+            yield Group(Text(), SafeMarkdown(readable_lines(words)), Text())
         if turn["state"] in ("FAILED", "CANCELLED"):
             yield Text(turn["state"].lower(), STYLES[turn["state"]])
 
@@ -60,8 +60,8 @@ def talk(timeline: Mapping[str, Any], session: Mapping[str, Any]) -> Iterator[Re
 def result(session: Mapping[str, Any]) -> Iterator[RenderableType]:
     """How a turn ended that nobody watched to its end."""
     if words := session["result"] or session["error"]:
-        yield Group(SafeMarkdown(visible(words)), Text())
-    yield Text(session["state"].lower(), STYLES.get(session["state"], ""))
+        yield Group(SafeMarkdown(readable_lines(words)), Text())
+    yield Text(plain(session["state"]).lower(), STYLES.get(session["state"], ""))
 
 
 def _calls(turn: Mapping[str, Any]) -> Iterator[Text]:
@@ -72,7 +72,7 @@ def _calls(turn: Mapping[str, Any]) -> Iterator[Text]:
 
 def _call(call: Mapping[str, Any]) -> Text:
     took = f" · {lasting(_seconds(call['began_at'], call['ended_at']))}" if call["ended_at"] else ""
-    said = f" · {plain(visible(call['result'] or ''))}" if call["result"] else ""
+    said = f" · {plain(readable_lines(call['result'] or ''))}" if call["result"] else ""
     waits = f" · waits for {'a person' if call['waiting'] == 'person' else 'an agent'}" if call["waiting"] else ""
     asked = plain(readable_json(call["arguments"]))
     return Text.assemble(
@@ -83,7 +83,7 @@ def _call(call: Mapping[str, Any]) -> Text:
 def tree(timeline: Mapping[str, Any]) -> Tree:
     """A session with its turns, steps and calls, and its sub-agents below the calls that asked them."""
     title = f"{plain(timeline['session_id'])} · {plain(timeline['agent'])}@{timeline['version']}"
-    root = Tree(Text.assemble(title, " · ", (timeline["state"], STYLES.get(timeline["state"], "cyan"))))
+    root = Tree(Text.assemble(title, " · ", (plain(timeline["state"]), STYLES.get(timeline["state"], "cyan"))))
     if timeline["earlier_turns"]:
         root.add(Text(f"{timeline['earlier_turns']} earlier turns", "dim"))
     _add_turns(root, timeline, timeline["children"], set())
@@ -98,7 +98,7 @@ def _add_turns(
             continue
         words = Text.assemble(
             f"turn {turn['n']} · ",
-            (turn["state"], STYLES.get(turn["state"], "cyan")),
+            (plain(turn["state"]), STYLES.get(turn["state"], "cyan")),
             (f" “{plain(turn['task'])}”", "dim"),
         )
         branch = root.add(words)
@@ -119,17 +119,17 @@ def _add_turns(
 
 def question(asked: Mapping[str, Any]) -> RenderableType:
     """A question, with the agent that asks it."""
-    words = SafeMarkdown(visible(asked["text"]))
+    words = SafeMarkdown(readable_lines(asked["text"]))
     return Group(Text(readable(asked["agent"]), "bold magenta"), words, Text())
 
 
 def decision(question: Mapping[str, Any], others: int) -> RenderableType:
     """A call that waits for a person: who wants it, with which arguments, until when."""
     lines = Table.grid(padding=(0, 2))
-    lines.add_column(style="dim", no_wrap=True)
+    lines.add_column(style="dim", max_width=NAMES, overflow="fold")
     lines.add_column(overflow="fold")
     for name, value in _arguments(question.get("arguments") or "{}"):
-        lines.add_row(plain(readable(name)), Text(value))
+        lines.add_row(Text(readable(name)), Text(readable_lines(value)))
     if question["deadline"] and question["kind"] == "approval":
         lines.add_row("until", Text(f"{_moment(question['deadline']):%Y-%m-%d %H:%M}", "dim"))
     parts: list[RenderableType] = [Text(readable(question["text"]), "bold"), lines]
@@ -140,16 +140,15 @@ def decision(question: Mapping[str, Any], others: int) -> RenderableType:
 
 
 def _arguments(text: str) -> Iterator[tuple[str, str]]:
-    """The arguments by name, so that they read as what runs: invisible characters are written out."""
+    """The arguments by name, whole and as they were written: what is approved is what runs."""
     try:
-        given = msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        given = None
-    values = given.items() if isinstance(given, dict) else [("arguments", text)]
-    for name, value in values:
-        words = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-        shown = "\n".join(map(readable, words[:ARGUMENT].split("\n")))
-        yield name, shown if len(words) <= ARGUMENT else f"{shown}… (cut here; it has {len(words)} characters)"
+        given = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, RecursionError):
+        yield "arguments", text
+        return
+    for name, value in given.items():
+        raw = bytes(value).decode()
+        yield name, msgspec.json.decode(raw) if raw.startswith('"') else raw
 
 
 def _moment(text: str) -> datetime:

@@ -2,11 +2,10 @@
 
 import asyncio
 import os
-import re
 import sys
 import threading
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any
 
 import aiohttp
 from rich.console import Console
@@ -14,9 +13,7 @@ from rich.console import Console
 from longhouse.cli.chat.client import ChatClient, UnansweredError, reason
 from longhouse.errors import SetupError
 from longhouse.journal.roles import role_of
-from longhouse.journal.visible_text import readable, readable_json
-
-_CONTROLS: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+from longhouse.journal.visible_text import readable, readable_json, readable_lines
 
 
 async def talk(client: ChatClient, model: str) -> None:
@@ -36,7 +33,7 @@ async def talk(client: ChatClient, model: str) -> None:
                 model, is_met = chunk["model"], True
                 page.show(chunk)
         except (aiohttp.ClientError, UnansweredError) as error:
-            why = harmless(reason(error, client.url))
+            why = readable_lines(reason(error, client.url))
             if not is_met:
                 raise SetupError(why) from None
             console.print(f"\n{why} (the session: {model})", style="red", markup=False, highlight=False, end="")
@@ -66,11 +63,6 @@ def _lines() -> asyncio.Queue[str | None]:
     return lines
 
 
-def harmless(text: str) -> str:
-    """Text without control sequences, which could overwrite what the person is asked; lines and tabs stay."""
-    return _CONTROLS.sub(lambda found: readable(found[0]), text)
-
-
 class ChatPage:
     """Prints an answer: text as it comes, and the agent's activity between it on separate lines."""
 
@@ -87,7 +79,7 @@ class ChatPage:
             self._is_mid_line = False
         for choice in chunk["choices"]:
             if words := choice["delta"].get("content"):
-                self.console.print(harmless(words), end="", markup=False, highlight=False)
+                self.console.print(readable_lines(words), end="", markup=False, highlight=False)
                 self._is_mid_line = not words.endswith("\n")
 
     def end(self) -> None:

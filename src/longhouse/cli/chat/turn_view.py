@@ -14,10 +14,10 @@ from rich.segment import Segment, SegmentLines
 from rich.text import Text
 
 from longhouse.cli.chat.client import Chunk
-from longhouse.cli.chat.markdown import SafeMarkdown, finished, visible
+from longhouse.cli.chat.markdown import SafeMarkdown, finished
 from longhouse.cli.one_line import lasting, plain
 from longhouse.journal.roles import role_of
-from longhouse.journal.visible_text import readable, readable_json
+from longhouse.journal.visible_text import readable, readable_json, readable_lines
 
 AGENT_PREFIX: Final = "agent."
 """How the tools begin that are agents, as the API names them."""
@@ -73,6 +73,7 @@ class TurnView:
         now = time.monotonic()
         if now >= self._rests_until:
             self._print_blocks()
+            self._lay_out()
             # A megabyte in one paragraph is laid out more rarely: drawing takes a fifth of the time at most.
             self._rests_until = now + 5 * (time.monotonic() - now)
         if self._live:
@@ -89,7 +90,7 @@ class TurnView:
                 self._doing = "thinks"
             if words := delta.get("content"):
                 self._doing, self._trouble = "writes", ""
-                self._tail += visible(words)
+                self._tail += readable_lines(words)
         if activity := chunk.get("x_agent"):
             self._show_activity(activity)
 
@@ -105,7 +106,7 @@ class TurnView:
     def _show_activity(self, activity: dict[str, Any]) -> None:
         event = activity["event"]
         if event == "retrying":
-            self._trouble = visible(activity["reason"])
+            self._trouble = readable_lines(activity["reason"])
             return
         self._trouble = ""
         self.last = activity
@@ -143,14 +144,14 @@ class TurnView:
         mark, style = ("✓", "green") if is_ok else ("✗", "red")
         line = Text.assemble((f"{mark} ", style), (readable(tool), "bold"), (f" {asked}{took}", "dim"))
         self._print_line(line, depth)
-        if words := plain(visible(content), RESULT):
+        if words := plain(readable_lines(content), RESULT):
             self._print_line(Text(f"  {words}", style="red" if not is_ok else "dim"), depth)
 
     def _show_subagent(self, event: str, activity: dict[str, Any]) -> None:
         name, depth = readable(activity["agent"]), activity["depth"]
         match event:
             case "subagent_delegation":
-                task = plain(visible(activity["task"]), ARGUMENTS)
+                task = plain(readable_lines(activity["task"]), ARGUMENTS)
                 self._print_line(Text.assemble(("▸ ", "cyan"), (name, "bold cyan"), (f" {task}", "dim")), depth - 1)
                 self._doing = f"{name} works"
             case "subagent_tool":
@@ -162,9 +163,9 @@ class TurnView:
                 self._finish(call_id, activity["name"], not content.startswith("Error: "), content, depth)
                 self._doing = f"{name} thinks"
             case "subagent_completion":
-                is_ok, said = activity["status"] == "completed", plain(visible(activity["response"]), RESULT)
+                is_ok, said = activity["status"] == "completed", plain(readable_lines(activity["response"]), RESULT)
                 mark, style = ("✓", "green") if is_ok else ("✗", "red")
-                words = said if is_ok else f"{activity['status']} {said}"
+                words = said if is_ok else f"{plain(activity['status'])} {said}"
                 line = Text.assemble((f"{mark} ", style), (name, "bold cyan"), (f" {words}", "dim"))
                 self._print_line(line, depth - 1)
 
@@ -177,6 +178,7 @@ class TurnView:
 
     def _print_markdown(self, text: str) -> None:
         self._name_agent()
+        self._drawn = ("", [])
         if self._is_after_line:
             self.console.print()
         lines = self._lines(text)
@@ -200,12 +202,15 @@ class TurnView:
 
     def _frame(self) -> RenderableType:
         room = max(3, self.console.height - 3)
-        shown = self._tail[-LIVE:]
-        if not shown.strip():
+        if not self._tail.strip():
             return self._status()
-        if self._drawn[0] != shown:
-            self._drawn = (shown, self._lines(shown))
         return Group(SegmentLines(self._drawn[1][-room:], new_lines=True), self._status())
+
+    def _lay_out(self) -> None:
+        """Lays the unfinished block out, where it is drawn and has changed."""
+        shown = self._tail[-LIVE:]
+        if self._live and self._drawn[0] != shown:
+            self._drawn = (shown, self._lines(shown) if shown.strip() else [])
 
     def _lines(self, text: str) -> list[list[Segment]]:
         """The text laid out, without the blank lines around it that Rich adds to some blocks."""
