@@ -7,19 +7,19 @@ import longhouse
 ROOT = Path(longhouse.__file__).parent
 
 BUDGETS = {
-    ".": 1_330,
+    ".": 1_350,
     "agents": 2_850,
     "api": 8_300,  # documents, memory files, the ledger; lists, timelines, questions; the console; statistics
     "catalog": 680,
-    "cli": 3_520,  # `bench recall`, `documents` of all owners, `ledger`; the chat on terminals, acting in sessions
+    "cli": 3_540,  # `bench recall`, `documents` of all owners, `ledger`; the chat on terminals, acting in sessions
     "config": 990,
     "integrations": 1_060,
     "journal": 2_590,  # working memory is folded too; counters and timelines of sessions
     "memory": 5_490,  # working memory, documents, their parsers and who reads next, recall, the ledger
     "models": 1_850,
-    "runtime": 2_880,  # titles that the model gives
+    "runtime": 3_460,  # titles that the model gives; the bus between processes
     "search": 2_040,  # passages of documents, interactions, notes, memory files; a bounded wait for vectors
-    "store": 8_700,  # browsers, counters, statistics; passages, documents, the ledger: each deleted word by word
+    "store": 8_750,  # browsers, counters, statistics; passages, documents, the ledger: each deleted word by word
     "tools": 4_210,  # results that are remembered; tools that read documents
 }
 

@@ -10,11 +10,12 @@ import pytest
 
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
-from longhouse.runtime.bus.doorbell import LARGEST, Doorbell
+from longhouse.runtime.bus.doorbell import Doorbell
 from longhouse.runtime.bus.items import Draft, Facts, Fragment, Gone, Item, JournalGrew, SubagentsChanged, Written
 from longhouse.runtime.bus.local import NEVER, Bus, Subscription
 from longhouse.runtime.bus.nats import NatsRelay
 from longhouse.store.database import Database
+from longhouse.store.notifications import LARGEST
 from nats_server import NatsServer, nats_server
 from server_helpers import BEGAN
 

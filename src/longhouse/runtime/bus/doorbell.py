@@ -17,16 +17,14 @@ from longhouse.runtime.bus.hints import Ask, Hint
 from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.bus.outbox import Outbox
 from longhouse.store.database import UNREACHABLE, Database
+from longhouse.store.notifications import LARGEST, listen, notify
 
 log = structlog.get_logger()
 
 HELLO_EVERY: Final = 15.0
 AWAY_AFTER: Final = 40.0
 """Seconds after which a process that said nothing is not rung any more."""
-LARGEST: Final = 7_900
-"""Bytes of a notification; Postgres refuses 8,000. A hint that is larger is found in Postgres."""
 RECONNECT_AFTER: Final = 0.5
-CHANNEL: Final = "SELECT 'longhouse_' || md5(current_database() || '/' || current_schema())"
 
 
 class _Ring(msgspec.Struct, frozen=True):
@@ -81,8 +79,7 @@ class Doorbell:
         async with self._db.connection() as connection:
             lost = asyncio.Event()
             connection.add_termination_listener(lambda _: lost.set())
-            self._channel = await connection.fetchval(CHANNEL)
-            await connection.add_listener(self._channel, self._rung)
+            self._channel = await listen(connection, self._rung)
             self._connection = connection
             try:
                 await self._say(asks=True)
@@ -102,8 +99,8 @@ class Doorbell:
             for wait in waits:
                 wait.cancel()
 
-    def _rung(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
-        ring = msgspec.json.decode(str(payload), type=_Ring)
+    def _rung(self, payload: str) -> None:
+        ring = msgspec.json.decode(payload, type=_Ring)
         if ring.sender == self._worker:
             return
         self._peers[ring.sender] = asyncio.get_running_loop().time()
@@ -121,11 +118,11 @@ class Doorbell:
         async with self._saying:
             if self._connection is not None:
                 with suppress(*UNREACHABLE):
-                    await self._connection.execute("SELECT pg_notify($1, $2)", self._channel, payload)
+                    await notify(self._connection, self._channel, payload)
 
 
 def _batches(hints: Sequence[Hint]) -> Iterator[list[Hint]]:
-    """The hints in as few notifications as hold them; a hint that fits in none is left out."""
+    """The hints in as few notifications as hold them; one that fits in none is left out, and found in Postgres."""
     batch: list[Hint] = []
     left = room = LARGEST - 200
     for hint in hints:
