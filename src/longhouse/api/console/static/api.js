@@ -69,15 +69,20 @@ export async function upload(path, body, headers = {}) {
 export async function* eventsOf(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
-  for (;;) {
-    const { value, done } = await reader.read();
-    if (done) return;
-    const blocks = (rest + value).split("\n\n");
-    rest = blocks.pop();
-    for (const block of blocks) {
-      const event = parsed(block);
-      if (event) yield event;
+  try {
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) return;
+      const blocks = (rest + value).split("\n\n");
+      rest = blocks.pop();
+      for (const block of blocks) {
+        const event = parsed(block);
+        if (event) yield event;
+      }
     }
+  } finally {
+    // Whoever stops to read gives the line back: a browser keeps few to one server. A line that broke is back already.
+    reader.cancel().catch(() => {});
   }
 }
 
@@ -107,10 +112,12 @@ export async function* stream(path, value, signal) {
 
 const FIRST_WAIT = 300;
 const LONGEST_WAIT = 5000;
+/** Milliseconds after which a request that is not answered waits for a line, or for a server that is too busy. */
+const TOO_LONG = 4000;
 
 /**
  * Follows a stream of events until `stop` is called. After a broken line it goes on behind the last event, so that
- * each event comes once. `onState`: "open", "reconnecting" or "ended".
+ * each event comes once. `onState`: "waiting" for an answer that is late, "open", "reconnecting" or "ended".
  * An event without an id, such as a delta, is not repeated: whoever reads deltas takes the text from the event that
  * follows them.
  */
@@ -120,12 +127,24 @@ export function follow(path, { parameters = {}, lastId = "", onEvent, onState = 
 
   async function once() {
     const headers = { accept: "text/event-stream", ...(lastId ? { "last-event-id": lastId } : {}) };
-    const response = await request("GET", withQuery(path, parameters), { headers, signal: stopped.signal });
+    const late = setTimeout(() => stopped.signal.aborted || onState("waiting"), TOO_LONG);
+    const asking = request("GET", withQuery(path, parameters), { headers, signal: stopped.signal });
+    const response = await asking.finally(() => clearTimeout(late));
     onState("open");
-    wait = FIRST_WAIT;
     for await (const event of eventsOf(response)) {
       if (event.id) lastId = event.id;
-      onEvent({ ...event, data: JSON.parse(event.data) });
+      // A server that takes the line and then fails is not asked faster and faster.
+      if (event.event !== "error") wait = FIRST_WAIT;
+      hand({ ...event, data: JSON.parse(event.data) });
+    }
+  }
+
+  /** A listener that fails is a fault of this page: it is told, and the line goes on. */
+  function hand(event) {
+    try {
+      onEvent(event);
+    } catch (error) {
+      reportError(error);
     }
   }
 

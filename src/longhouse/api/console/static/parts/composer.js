@@ -18,7 +18,8 @@ export function composer({ onSend, onStop, agents, chosen }) {
   const text = h("textarea", { rows: "1", dir: "auto", "aria-label": "Message", placeholder: "Write a message…", oninput: grow, onkeydown: key, onpaste: paste });
   const shelf = h("div", { class: "shelf", hidden: true });
   const file = h("input", { type: "file", accept: TYPES, multiple: true, hidden: true, onchange: () => {
-    addImages(file.files);
+    // The list of the field is live: it is emptied below.
+    addImages([...file.files]);
     file.value = "";
   } });
   const attach = h("button", { type: "button", class: "button plain round", "aria-label": "Add images", title: "Add images", onclick: () => file.click() }, icon(ICONS.image));
@@ -52,7 +53,7 @@ export function composer({ onSend, onStop, agents, chosen }) {
 
   function drop(event) {
     event.preventDefault();
-    addImages(event.dataTransfer.files);
+    addImages([...event.dataTransfer.files]);
   }
 
   async function addImages(files) {

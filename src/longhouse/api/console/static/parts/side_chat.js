@@ -45,7 +45,7 @@ export function sideChat(name, version, onClose) {
       if (id !== session) begin(id);
     } catch (error) {
       input.value = text;
-      if (view) view.showPending(null, []);
+      if (view) view.dropPending();
       else fill(place, welcome());
       throw error;
     }
@@ -89,7 +89,7 @@ export function sideChat(name, version, onClose) {
   }
 
   function hear(event) {
-    if (ENDS_PENDING.has(event.event)) view.showPending(null, []);
+    if (ENDS_PENDING.has(event.event)) view.endPending();
     add(talk, event);
     drawing ??= requestAnimationFrame(() => {
       drawing = null;

@@ -13,8 +13,13 @@ export function newTalk(id) {
     changed: new Set(),
     turn: null,
     draft: null,
+    /** Why the model is asked again, until it answers. */
+    retry: "",
+    /** The title that the model gave. */
+    title: "",
     byKey: new Map(),
     calls: new Map(),
+    finishing: new Set(),
     prompts: new Map(),
     runs: new Map(),
     lastReply: "",
@@ -26,8 +31,10 @@ export function add(talk, { event: name, data }) {
   if (name === "delta") return addDelta(talk, data);
   if (name === "delta.snapshot") return joinDraft(talk, data);
   if (name.startsWith("subagent_")) return addOfAgent(talk, name, data);
+  if (name === "retrying") talk.retry = data.reason ?? "";
   if (!data?.event || data.seq <= talk.head) return undefined;
   talk.head = data.seq;
+  if (name !== "Spent") talk.retry = "";
   return FACTS[name]?.(talk, data.event, data);
 }
 
@@ -56,6 +63,7 @@ const FACTS = {
   },
   Replied(talk, event, { seq, at }) {
     dropDraft(talk);
+    readAsides(talk);
     const said = [...(event.text ?? "")].slice(0, event.said ?? 0).join("");
     countStep(talk, event.usage);
     const thought = [event.reasoning, event.thought, unsaid(event, said)].filter((one) => one?.trim()).join("\n\n");
@@ -65,7 +73,10 @@ const FACTS = {
     talk.lastReply = said.trim();
   },
   Called(talk, event, { seq, at }) {
-    if (event.role === "finishes") return;
+    if (event.role === "finishes") {
+      talk.finishing.add(event.call);
+      return;
+    }
     if (event.role === "reasons") {
       push(talk, { kind: "thought", key: `t${seq}`, at, text: event.arguments });
       return;
@@ -75,10 +86,13 @@ const FACTS = {
     push(talk, call);
     countWaiting(talk, at);
   },
-  Returned(talk, event, { at }) {
+  Returned(talk, event, { seq, at }) {
+    const isFault = event.outcome?.type === "Fault";
+    if (isFault && talk.finishing.has(event.call)) {
+      push(talk, { kind: "note", key: `n${seq}`, at, tone: "bad", text: "The answer was refused; the model is told why.", more: event.outcome.message });
+    }
     const call = talk.calls.get(event.call);
     if (!call) return;
-    const isFault = event.outcome?.type === "Fault";
     change(talk, call, {
       endedAt: at,
       status: event.by === "memory" ? "memory" : isFault ? "error" : "ok",
@@ -96,13 +110,19 @@ const FACTS = {
       change(talk, call, { isUncertain: true, doubt: comment });
       return;
     }
-    change(talk, call, { isUncertain: false, decision: { decision, by, comment, via, at }, runsSince: at });
+    const approveBy = decision === "approve" ? null : call.approveBy;
+    change(talk, call, { isUncertain: false, approveBy, decision: { decision, by, comment, via, at }, runsSince: at });
     countWaiting(talk, at);
   },
   Condensed(talk, event, { seq, at }) {
     push(talk, { kind: "note", key: `n${seq}`, at, text: "What came before was summed up for the model.", more: event.summary });
   },
   Spent(talk, event, { seq, at }) {
+    // The tokens of a title are no retry.
+    if (typeof event.title === "string") {
+      talk.title = event.title;
+      return;
+    }
     dropDraft(talk);
     push(talk, { kind: "note", key: `n${seq}`, at, tone: "wait", text: `A step was tried again${event.reason ? `: ${event.reason}` : "."}` });
   },
@@ -117,6 +137,11 @@ const FACTS = {
     const isLoss = event.previous !== event.worker && !event.previous.endsWith(" (interrupted)");
     const text = isLoss ? "A worker was lost; another one took over." : "The server was restarted; the work goes on.";
     push(talk, { kind: "note", key: `n${seq}`, at, tone: "busy", text, more: `${event.previous} → ${event.worker}` });
+    for (const call of callsToRun(talk)) {
+      const isDoubtful = call.effect === "once" && !(event.unbegun ?? []).includes(call.call);
+      change(talk, call, { lost: call.lost + (isLoss ? 1 : 0), isUncertain: isDoubtful });
+    }
+    countWaiting(talk, at);
   },
   Finished(talk, event, { seq, at }) {
     endTurn(talk, at, "good");
@@ -127,6 +152,7 @@ const FACTS = {
     else push(talk, { kind: "reply", key: `r${seq}`, at, text: event.answer, isAnswer: true, facts });
   },
   Failed(talk, event, { seq, at }) {
+    keepDraft(talk, seq, at);
     endTurn(talk, at, "bad");
     push(talk, { kind: "failure", key: `e${seq}`, at, text: event.reason, code: event.code ?? "failed" });
   },
@@ -136,6 +162,7 @@ const FACTS = {
       change(talk, waiting, { isWaiting: false, isCancelled: true });
       return;
     }
+    keepDraft(talk, seq, at);
     endTurn(talk, at, "quiet");
     push(talk, { kind: "note", key: `n${seq}`, at, text: "Stopped." });
   },
@@ -154,6 +181,21 @@ function change(talk, entry, values) {
   talk.changed.add(entry.top ?? entry.key);
 }
 
+/** A worker that is lost has not begun with more than these; as `calls_to_run` of the server says it. */
+function callsToRun(talk) {
+  const due = [...talk.calls.values()].filter((call) => call.status === "open" && call.callKind === "tool" && !call.isUncertain && !call.approveBy);
+  const suspect = due.find((call) => call.lost >= MOST_LOST - 1);
+  return suspect ? [suspect] : due;
+}
+
+/** As on the server: after so many lost workers in one step its calls run one by one. */
+const MOST_LOST = 3;
+
+/** What was written beside an open call is read with the step after it. */
+function readAsides(talk) {
+  for (const prompt of talk.prompts.values()) if (prompt.isAside && !prompt.isRead) change(talk, prompt, { isRead: true });
+}
+
 function callEntry(event, { key, at, top = null }) {
   const isQuestion = event.call_kind === "ask";
   return {
@@ -161,6 +203,9 @@ function callEntry(event, { key, at, top = null }) {
     key, top, at,
     call: event.call,
     tool: event.tool,
+    callKind: event.call_kind ?? "tool",
+    effect: event.effect ?? "read",
+    lost: 0,
     isAgent: event.call_kind === "agent" || agentOf(event.tool) !== null,
     arguments: event.arguments ?? "",
     text: event.question ?? "",
@@ -227,6 +272,7 @@ function countWaiting(talk, at) {
 /** Ends the turn: calls that are open by now get no outcome any more, except what was left at work in other agents. */
 function endTurn(talk, at, state) {
   dropDraft(talk);
+  readAsides(talk);
   if (talk.turn) Object.assign(talk.turn, { endedAt: at, state });
   for (const call of talk.calls.values()) {
     if (call.status === "open") change(talk, call, { status: "stopped", endedAt: at, isUncertain: false });
@@ -242,6 +288,7 @@ function addDelta(talk, { after, fence, kind, offset, text }) {
   const had = draft.points[field];
   // Behind a gap nothing is guessed: the finished reply brings the text.
   if (offset > had) return;
+  talk.retry = "";
   if (offset < had) draft[field] = [...draft[field]].slice(0, offset).join("");
   draft[field] += text;
   draft.points[field] = offset + pointsIn(text);
@@ -266,6 +313,12 @@ function draftOf(talk, after, fence) {
   if (after < talk.head && talk.entries.some((one) => Number(one.key.slice(1)) > after && one.kind === "reply")) return null;
   talk.draft = { after, fence, content: "", reasoning: "", points: { content: 0, reasoning: 0 } };
   return talk.draft;
+}
+
+/** What somebody has read already stays in sight when the turn ends before its reply; the journal does not have it. */
+function keepDraft(talk, seq, at) {
+  const text = talk.draft?.content ?? "";
+  if (text.trim()) push(talk, { kind: "unkept", key: `u${seq}`, at, text });
 }
 
 function dropDraft(talk) {
@@ -375,8 +428,20 @@ export function isThinking(talk) {
   return ![...talk.calls.values()].some((call) => call.status === "open");
 }
 
-/** The first words that were said, as a title. */
+/** Since when the talk works at what it works at: the turn's begin, or that of the message that waits for a worker. */
+export function worksSince(talk) {
+  if (talk.turn && !talk.turn.endedAt) return talk.turn.beganAt;
+  return [...talk.prompts.values()].find((one) => one.isWaiting)?.at ?? new Date().toISOString();
+}
+
+/** Adds what the server answered to a message that decides nothing; the journal has it not. */
+export function addAside(talk, text) {
+  push(talk, { kind: "aside", key: `s${talk.entries.length}`, at: new Date().toISOString(), text });
+}
+
+/** The title that the model gave, or the first words that were said. */
 export function titleOf(talk) {
+  if (talk.title) return talk.title;
   const first = talk.entries.find((one) => one.kind === "prompt");
   return first?.parts.find((part) => part.text?.trim())?.text ?? "";
 }

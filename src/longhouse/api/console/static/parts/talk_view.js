@@ -7,8 +7,8 @@ import { sessionPath } from "../me.js";
 import { copy, fold, runningClock, valueTable } from "../ui.js";
 import { agentCard, longText } from "./agent_card.js";
 import { questionCard } from "./question_card.js";
-import { isThinking, kindOfQuestion } from "./talk.js";
-import { fileLink, toolCard } from "./tool_card.js";
+import { isThinking, kindOfQuestion, worksSince } from "./talk.js";
+import { argumentsOf, fileLink, toolCard } from "./tool_card.js";
 import { WritingText } from "./writing.js";
 
 const AT_FIRST = 40;
@@ -43,6 +43,7 @@ export class TalkView {
       h("div", { class: "talk-inner" }, this.earlier, this.list, this.below));
     this.node.addEventListener("scroll", () => this.scrolled(), { passive: true });
     this.isAtEnd = true;
+    this.top = 0;
     this.growth = new ResizeObserver(() => { if (this.isAtEnd) this.node.scrollTop = this.node.scrollHeight; });
     this.growth.observe(this.node.firstChild);
   }
@@ -54,12 +55,18 @@ export class TalkView {
   /** Draws what has changed since the last time. */
   update() {
     const { talk } = this;
-    const wasAtEnd = this.last === this.drawnUpto;
-    this.drawnUpto = talk.entries.length;
+    const wasWhole = this.isWhole;
+    if (this.isPendingOver) this.dropPending();
     for (const key of talk.changed) this.redraw(key);
     talk.changed.clear();
-    if (wasAtEnd) this.drawEnd();
+    if (wasWhole) this.drawEnd();
+    this.drawnUpto = talk.entries.length;
     this.showEdges();
+  }
+
+  /** Is the end of what was drawn in the page? What came since is drawn with the next frame. */
+  get isWhole() {
+    return this.last === this.drawnUpto;
   }
 
   /** Draws an entry anew, if it is in the page. */
@@ -80,14 +87,14 @@ export class TalkView {
       this.first = this.last = entries.length - AT_FIRST;
     }
     this.list.append(...entries.slice(this.last).map((entry) => this.made(entry)));
-    this.last = entries.length;
+    this.last = this.drawnUpto = entries.length;
     while (this.isAtEnd && this.last - this.first > MOST) this.drop(this.first++);
   }
 
   /** What stands below the entries belongs to the end of the talk. */
   showEdges() {
     const { talk } = this;
-    const isEnd = this.last === talk.entries.length;
+    const isEnd = this.isWhole;
     this.earlier.hidden = this.first === 0;
     this.below.hidden = !isEnd;
     this.toLatest.hidden = isEnd && this.isAtEnd;
@@ -124,7 +131,7 @@ export class TalkView {
   }
 
   showLater() {
-    const upto = Math.min(this.talk.entries.length, this.last + MORE);
+    const upto = Math.min(this.drawnUpto, this.last + MORE);
     this.list.append(...this.talk.entries.slice(this.last, upto).map((entry) => this.made(entry)));
     this.last = upto;
     const height = this.node.scrollHeight;
@@ -136,25 +143,41 @@ export class TalkView {
   showThinking() {
     const { talk } = this;
     const isShown = isThinking(talk);
-    if (isShown && this.thinking.hidden) fill(this.thinking, this.thinking.firstChild, thinkingWords(talk));
     this.thinking.hidden = !isShown;
+    if (!isShown) return;
+    const [text, from] = [thinkingText(talk), worksSince(talk)];
+    const key = [text, from, talk.retry].join();
+    if (key === this.thinkingKey) return;
+    this.thinkingKey = key;
+    const why = talk.retry ? h("span", { class: "soft", dir: "auto" }, ` · ${plainLine(talk.retry, 200)}`) : null;
+    fill(this.thinking, this.thinking.firstChild, h("span", {}, text), " ", runningClock(from), why);
   }
 
   /** Shows what was sent and is not in the journal yet. */
   showPending(text, images) {
+    this.isPendingOver = false;
     fill(this.pending, h("div", { class: "entry prompt" }, bubble([{ text }, ...images.map((address) => ({ address }))], { note: "sending…" })));
     this.toEnd();
   }
 
+  /** What was sent is in the journal: it leaves with the drawing that shows it there, so that the page never shrinks. */
+  endPending() {
+    this.isPendingOver = true;
+  }
+
   dropPending() {
+    this.isPendingOver = false;
     if (this.pending.hasChildNodes()) fill(this.pending);
   }
 
   scrolled() {
     const { scrollTop, scrollHeight, clientHeight } = this.node;
     const below = scrollHeight - scrollTop - clientHeight;
-    const isWhole = this.last === this.talk.entries.length;
-    this.isAtEnd = isWhole && below < NEAR_THE_END;
+    const { isWhole } = this;
+    // Who is at the end leaves it by going up alone: what grows below is followed.
+    const wentUp = scrollTop < this.top;
+    this.top = scrollTop;
+    this.isAtEnd = isWhole && (below < NEAR_THE_END || (this.isAtEnd && !wentUp));
     this.toLatest.hidden = this.isAtEnd;
     if (scrollTop < NEAR_AN_EDGE && this.first > 0 && !this.isAtEnd) this.soon(() => this.showEarlier());
     else if (below < NEAR_AN_EDGE && !isWhole) this.soon(() => this.showLater());
@@ -189,15 +212,17 @@ document.addEventListener("click", (event) => {
   if (details?.dataset.fold) details.dataset.touched = "yes";
 });
 
-function thinkingWords(talk) {
+function thinkingText(talk) {
   const isQueued = !talk.turn || talk.turn.endedAt;
-  return [h("span", {}, isQueued ? "Waiting for a worker" : `${plainLine(talk.agent, 60)} is thinking`), " ", runningClock(new Date().toISOString())];
+  return isQueued ? "Waiting for a worker" : `${plainLine(talk.agent, 60)} is thinking`;
 }
 
 const NODES = {
   prior: (entry) => fold(`${entry.messages.length} messages from before this conversation`, () => entry.messages.map(priorMessage)),
   prompt: (entry, talk) => bubble(entry.parts, { note: promptNote(entry), session: talk.id, sender: entry.sender, at: entry.at }),
   reply: (entry, talk) => [markdown(entry.text), entry.isAnswer ? answerFoot(entry, talk) : null],
+  unkept: (entry) => [markdown(entry.text), h("div", { class: "soft small" }, "Stopped here; this was not kept.")],
+  aside: (entry) => markdown(entry.text),
   thought: (entry) => thoughtFold(entry),
   call: (entry, talk, waits) => callNode(entry, talk, waits),
   question: (entry, talk) => questionNode(entry, talk),
@@ -228,7 +253,7 @@ function image({ image: digest, address }, session) {
 
 function promptNote(entry) {
   if (entry.isCancelled) return "stopped before it began";
-  if (entry.isAside) return "the agent reads it together with the decision";
+  if (entry.isAside) return entry.isRead ? "read together with the decision" : "the agent reads it once the call is decided";
   return entry.isWaiting ? "waits for its turn" : "";
 }
 

@@ -11,9 +11,9 @@ import { button, empty, say } from "../ui.js";
 import { composer } from "../parts/composer.js";
 import { conversations } from "../parts/conversations.js";
 import { examplePrompts } from "../parts/first_run.js";
-import { hold, keyOf, questionCard } from "../parts/question_card.js";
-import { isFollowing, onQuestions, questions } from "../parts/question_count.js";
-import { add, isRunning, newTalk, openQuestions, titleOf } from "../parts/talk.js";
+import { keyOf, questionCard } from "../parts/question_card.js";
+import { onQuestions, questions } from "../parts/question_count.js";
+import { add, addAside, isRunning, newTalk, openQuestions, titleOf } from "../parts/talk.js";
 import { TalkView } from "../parts/talk_view.js";
 
 const HIDDEN_FOR = 30_000;
@@ -87,12 +87,18 @@ class Chat {
 
   shown() {
     this.view?.toEnd();
+    this.focusComposer();
+  }
+
+  /** On a telephone a focus opens the keyboard, which takes half of the screen. */
+  focusComposer() {
     if (!matchMedia("(pointer: coarse)").matches) this.composer.focus();
   }
 
   close() {
     this.isClosed = true;
     this.line?.stop();
+    this.asking?.abort();
     this.view?.close();
     this.stopHearing();
     document.removeEventListener("visibilitychange", this.onVisible);
@@ -111,6 +117,7 @@ class Chat {
   tryPrompt(prompt) {
     this.composer.write(prompt.text, prompt.agent);
     this.composer.submit();
+    this.focusComposer();
   }
 
   /* The talk */
@@ -142,7 +149,8 @@ class Chat {
       this.refused(new Error(event.data?.error?.message ?? "The stream ended."));
       return;
     }
-    if (PENDING_ENDS.has(event.event)) this.view.dropPending();
+    if (PENDING_ENDS.has(event.event)) this.view.endPending();
+    if (DECIDES.has(event.event)) this.asking?.abort();
     add(this.talk, event);
     if (this.isDrawn) this.drawing ??= requestAnimationFrame(() => this.draw());
     else this.drawOnceRead();
@@ -165,7 +173,7 @@ class Chat {
     hold(this.view.list, this.lineIs !== "open");
     this.composer.setRunning(isRunning(talk));
     if (talk.agent && talk.agent !== this.named) this.nameAgent();
-    this.composer.setPlaceholder(placeholder(talk));
+    this.showPlaceholder();
     const title = plainLine(titleOf(talk), 70) || "Conversation";
     if (title !== this.title) {
       this.title = title;
@@ -193,11 +201,19 @@ class Chat {
       parent ? h("a", { href: `/s/${encodeURIComponent(parent)}` }, "To the conversation that asked it") : null);
   }
 
+  showPlaceholder() {
+    this.composer.setPlaceholder(placeholder(this.talk, this.ofOthers()));
+  }
+
+  /** What sub-agents of this conversation ask. */
+  ofOthers() {
+    return questions().filter((row) => row.root === this.id && row.session_id !== this.id);
+  }
+
   /** What sub-agents ask stands below the talk: the conversation waits for it as for a question of its own. */
   showOthers() {
     if (!this.view) return;
-    const rows = questions().filter((row) => row.root === this.id && row.session_id !== this.id);
-    hold(this.view.others, !isFollowing());
+    const rows = this.ofOthers();
     const key = rows.map(keyOf).join();
     if (key === this.othersKey) return;
     this.othersKey = key;
@@ -205,18 +221,20 @@ class Chat {
     fill(this.view.others, rows.map((row) => there.get(keyOf(row)) ?? questionCard(row)));
     hold(this.view.others, !isFollowing());
     this.view.redrawAgents();
+    this.showPlaceholder();
   }
 
   showLine(state) {
-    this.lineIs = state;
-    hold(this.view.list, state !== "open");
-    this.strip.hidden = state !== "reconnecting";
-    if (state === "reconnecting") fill(this.strip, h("span", { class: "mark wait", "aria-hidden": "true" }), "The line was lost; reconnecting. Nothing is lost.");
+    this.strip.hidden = !(state in LINES);
+    if (state in LINES) fill(this.strip, h("span", { class: "mark wait", "aria-hidden": "true" }), LINES[state]);
   }
 
   refused(error) {
     if (this.talk.entries.length) say(error.message, "bad");
-    else fill(this.place, empty(error.message, h("a", { class: "button", href: "/" }, "New conversation")));
+    else {
+      fill(this.place, empty(error.message, h("a", { class: "button", href: "/" }, "New conversation")));
+      this.composer.close("Nothing can be written here.");
+    }
   }
 
   /** A page that nobody looks at gives its line back after a while, and goes on where it was. */
@@ -252,13 +270,36 @@ class Chat {
   async prompt(model, content) {
     const leave = new AbortController();
     const asked = { model, stream: true, user: me().owner, messages: [{ role: "user", content }] };
-    for await (const { data } of stream("/v1/chat/completions", asked, leave.signal)) {
-      const chunk = JSON.parse(data);
-      leave.abort();
-      if (chunk.error) throw new Error(chunk.error.message);
-      return chunk.model;
+    const chunks = stream("/v1/chat/completions", asked, leave.signal);
+    const { value } = await chunks.next();
+    if (!value) throw new Error("The server closed the line before it took the message. Please send it again.");
+    const first = JSON.parse(value.data);
+    if (first.error) throw new Error(first.error.message);
+    // While calls wait for a decision, a message that decides none of them is answered at once, outside of the journal.
+    if (this.talk && this.undecided()) this.readAside(chunks, leave);
+    else leave.abort();
+    return first.model;
+  }
+
+  undecided() {
+    return [...openQuestions(this.talk), ...this.ofOthers()].some((one) => one.kind !== "question" && one.kind !== "clarification");
+  }
+
+  /** Reads what the server answers to a message that decides nothing; a decision ends that, and the journal goes on. */
+  async readAside(chunks, leave) {
+    this.asking?.abort();
+    this.asking = leave;
+    let text = "";
+    try {
+      for await (const { data } of chunks) {
+        if (data !== "[DONE]") text += JSON.parse(data).choices?.[0]?.delta?.content ?? "";
+      }
+    } catch (error) {
+      if (!leave.signal.aborted) say(error.message, "bad");
     }
-    throw new Error("The server closed the line before it took the message. Please send it again.");
+    if (leave.signal.aborted || !text.trim()) return;
+    addAside(this.talk, text);
+    this.draw();
   }
 
   begin(session) {
@@ -280,15 +321,25 @@ class Chat {
   }
 }
 
-function placeholder(talk) {
+function placeholder(talk, others) {
   const open = openQuestions(talk);
   if (open.some((one) => one.kind === "question")) return "Your message answers the question above…";
-  if (open.length && talk.turn?.inChat) return open[0].isUncertain ? "Write a message…" : "Write a message… “yes” and “no” decide";
-  return "Write a message…";
+  if (open.length + others.length !== 1 || !talk.turn?.inChat) return "Write a message…";
+  const isUncertain = open[0]?.isUncertain || others[0]?.kind === "unknown_outcome";
+  if (others[0]?.kind === "clarification") return "Write a message…";
+  return `Write a message… ${isUncertain ? "“happened” and “did not happen” decide" : "“yes” and “no” decide"}`;
 }
 
 /** Events that come of a message: it is in the journal then. */
 const PENDING_ENDS = new Set(["Prompted", "Returned", "Decided"]);
+/** Events after which the turn goes on: what the line of a message would tell, the journal tells. */
+const DECIDES = new Set(["Decided", "Returned", "Replied", "Finished", "Failed", "Cancelled"]);
+
+/** What is said of a line that is not open. */
+const LINES = {
+  reconnecting: "The line was lost; reconnecting. Nothing is lost.",
+  waiting: "The server has not answered yet. Browsers keep few lines to one server: if many pages of this console are open, close some.",
+};
 
 function contentOf(text, images) {
   if (!images.length) return text;

@@ -21,7 +21,8 @@ export async function documentList() {
     accept: KINDS,
     hidden: true,
     onchange: () => {
-      addAll(picker.files);
+      // The list of the field is live: emptied below, it would be empty while the first file is sent.
+      addAll([...picker.files]);
       picker.value = "";
     },
   });
@@ -38,7 +39,7 @@ export async function documentList() {
       ondrop: (event) => {
         event.preventDefault();
         drop.classList.remove("over");
-        addAll(event.dataTransfer.files);
+        addAll([...event.dataTransfer.files]);
       },
     },
     icon(ICONS.documents),
