@@ -44,8 +44,14 @@ async def test_a_key_opens_the_console_until_it_is_revoked(serving: Serving, bro
         theirs = await said(house, bob["key"], "Write a letter to Zoe: Bob's secret.")
         mine = await said(house, ann["key"], "Write a letter to Max: hello.")
 
+        # Broken addresses: no such screen, and a sign-in that leads home.
+        page = await visit.open("/s/%E0%A4%A")
+        await expect(page.locator("#main")).to_contain_text("There is no such screen.")
+        await page.goto(f"{house.url}/sign-in?to=http://[")
+        await expect(page.get_by_label("API key")).to_be_visible()
+
         # A wrong key, then the right one; the address that was asked for is opened.
-        page = await visit.open("/sessions?state=WAITING_FOR_APPROVAL")
+        await page.goto(f"{house.url}/sessions?state=WAITING_FOR_APPROVAL")
         await expect(page.locator("#places a")).to_have_count(0)
         await sign_in(page, "lh_wrong")
         await expect(page.locator("#refusal")).to_be_visible()
@@ -100,7 +106,10 @@ async def test_a_key_opens_the_console_until_it_is_revoked(serving: Serving, bro
         await other.goto(f"{house.url}/inbox")
         await expect(other.locator(".question-card")).to_have_count(2)
         card = other.locator(".question-card", has_text="Zoe")
-        await card.get_by_role("button", name="Deny").click()
+        await expect(card.locator(".question-talk-line")).to_contain_text("of bob")
+        async with other.expect_request("**/approval") as posted:
+            await card.get_by_role("button", name="Deny").click()
+        assert (await posted.value).url == f"{house.url}/admin/sessions/{theirs}/approval"
         await expect(other.locator(".question-card")).to_have_count(1)
         await other.goto(f"{house.url}/s/{theirs}")
         await expect(other.locator(".answer-foot")).to_be_visible()

@@ -8,6 +8,8 @@ import { sessionPath } from "../me.js";
 import { actButton, countdown, say, since, valueTable } from "../ui.js";
 
 const SHAPES = { clarification: "question", approval: "shield", unknown_outcome: "warning" };
+/** Characters that are shown of arguments that the list has only a part of. */
+const CUT_AT = 500;
 export const KINDS = { clarification: "Question", approval: "Approval", unknown_outcome: "Unknown outcome" };
 
 /**
@@ -51,8 +53,9 @@ const BODIES = {
 
 /** The arguments, of long ones the beginning. Where the list has only a part of them, nobody can agree before all is shown. */
 function argumentTable(row, actions) {
-  const place = h("div", { class: "question-arguments", role: "group", "aria-label": "Arguments" }, argumentValues(row.arguments ?? "", true));
-  if (!row.is_cut) return place;
+  const place = h("div", { class: "question-arguments", role: "group", "aria-label": "Arguments" });
+  if (!row.is_cut) return fill(place, argumentValues(row.arguments ?? "", true));
+  place.append(h("div", { class: "plain-text mono" }, `${visible(row.arguments.slice(0, CUT_AT))}…`));
   const agreeing = [...actions.querySelectorAll(".agrees")];
   for (const one of agreeing) one.disabled = true;
   place.append(h("p", { class: "row" }, h("span", { class: "grow" }, "This is only the beginning. Please read all of it before you agree."),

@@ -1,7 +1,7 @@
 // A form made from a JSON Schema: it edits one value, says what is wrong where it is wrong, and hides no field.
 
 import { fill, h } from "../dom.js";
-import { words } from "../format.js";
+import { visible, words } from "../format.js";
 
 const LONG_TEXT = 2000;
 let forms = 0;
@@ -52,7 +52,7 @@ export function schemaForm(
   function field(name, one, current, put, path, isRequired) {
     if (one.type === "object" && one.properties) return group(name, one, current, put, path);
     const id = `${prefix}-${path}`;
-    const hint = hints[path] ?? one.description ?? "";
+    const hint = visible(hints[path] ?? one.description ?? "");
     const control = controlOf(one, current, put, { id, isRequired, path });
     control.id = id;
     control.disabled = fixed.includes(path);

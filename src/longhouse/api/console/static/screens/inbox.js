@@ -2,7 +2,7 @@
 
 import { fill, h } from "../dom.js";
 import { plainLine } from "../format.js";
-import { isAdmin, questionsPath } from "../me.js";
+import { isAdmin, me, questionsPath } from "../me.js";
 import { remember } from "../router.js";
 import { walking } from "../shortcuts.js";
 import { button, empty } from "../ui.js";
@@ -129,6 +129,6 @@ class Inbox {
 function talkLine(row) {
   const root = `/s/${encodeURIComponent(row.root)}`;
   return h("p", { class: "question-talk-line" }, h("a", { class: "question-talk", href: root, dir: "auto" }, plainLine(row.title || "Open the conversation", 100)),
-    isAdmin() ? h("span", { class: "soft small" }, ` of ${plainLine(row.owner, 40)}`) : null,
+    isAdmin() && !me().is_open ? h("span", { class: "soft small" }, ` of ${plainLine(row.owner, 40)}`) : null,
     row.user && row.user !== row.owner ? h("span", { class: "soft small" }, ` for ${plainLine(row.user, 40)}`) : null);
 }
