@@ -137,6 +137,13 @@ def clerk(body: Body) -> Say:
     return call("finalanswertool", answer=text_of(results[-1].content))
 
 
+async def states_of_effects(there: Process, session_id: str) -> list[tuple[str, str, str, int]]:
+    async with there.http.get(f"/v1/sessions/{session_id}/effects") as response:
+        found = (await response.json())["data"]
+    assert all(effect["key"] == f"{session_id}:{effect['call_id']}" for effect in found)
+    return [(one["tool"], one["effect"], one["state"], one["workers_lost"]) for one in found]
+
+
 async def test_a_kill_in_mid_tool_reruns_what_may_be_rerun_and_asks_about_the_rest(folder: Path) -> None:
     async with serve_model(clerk) as model:
         settings = {"data_dir": str(folder / "data"), "llm_base_url": model.url}
@@ -157,6 +164,7 @@ async def test_a_kill_in_mid_tool_reruns_what_may_be_rerun_and_asks_about_the_re
                 shown = await second.until(session_id, "WAITING_FOR_APPROVAL")
                 [question] = shown["questions"]
                 assert (question["kind"], question["call_id"]) == ("unknown_outcome", "1-action-0")
+                assert await states_of_effects(second, session_id) == [("paytool", "once", "unknown", 1)]
                 verdict = {"call_id": question["call_id"], "decision": decision, "result": "Paid, says the bank."}
                 async with second.http.post(f"/v1/sessions/{session_id}/approval", json=verdict) as response:
                     assert response.status == 202
@@ -169,6 +177,12 @@ async def test_a_kill_in_mid_tool_reruns_what_may_be_rerun_and_asks_about_the_re
             assert results["happened"] == "Paid, says the bank."
             assert results["did_not_happen"] == "paytool is done"
             assert "given up" in results["give_up"]
+
+            ends = {"happened": "done", "did_not_happen": "done", "give_up": "unknown"}
+            for decision, end in ends.items():
+                found = await states_of_effects(second, ids[f"paytool {decision}"])
+                assert [state for _, _, state, _ in found] == [end]
+            assert await states_of_effects(second, ids["looktool 1"]) == [], "to read changes nothing"
 
             begun = Counter(ledger(folder))
             assert begun["looktool", f"{ids['looktool 1']}:1-action-0"] == 2

@@ -32,7 +32,7 @@ from longhouse.api.metrics import Metrics
 from longhouse.api.openai import routes as openai_routes
 from longhouse.api.openai.session_resolver import SessionResolver
 from longhouse.api.questions import QuestionFeed
-from longhouse.api.sessions import artifacts, replay, sse, timeline
+from longhouse.api.sessions import artifacts, effects, replay, sse, timeline
 from longhouse.api.sessions import memory as session_memory
 from longhouse.api.sessions import routes as sessions_routes
 from longhouse.api.sessions.routes import Sessions
@@ -110,6 +110,7 @@ def build(
         artifacts.router,
         replay.router,
         timeline.router,
+        effects.router,
         session_memory.router,
         sgr_routes.log_router,
         questions.router,

@@ -173,6 +173,12 @@ READ: Final = """
     WHERE j.session_id = :session AND j.seq > :after ORDER BY j.seq LIMIT :limit
 """
 
+EFFECTS: Final = """
+    SELECT seq FROM journal_events
+    WHERE session_id = :session AND kind = 'Called' AND seq < :before
+      AND COALESCE(body ->> 'call_kind', 'tool') = 'tool' AND COALESCE(body ->> 'effect', 'read') <> 'read'
+    ORDER BY seq DESC LIMIT :limit
+"""
 WRITTEN: Final = "SELECT max(seq) FROM journal WHERE session_id = :session AND append_id = :append_id"
 DUE: Final = "SELECT due FROM sessions WHERE id = :session"
 
@@ -475,3 +481,9 @@ async def snapshot(db: Database, session: Session) -> None:
     await db.run(
         SNAPSHOT, session=session.id, seq=session.head, fold_version=FOLD_VERSION, state=msgspec.json.encode(session)
     )
+
+
+async def effect_seqs(db: Database, session_id: str, *, before: int | None, limit: int) -> list[int]:
+    """Where the last calls of tools stand that may change the world, the latest first."""
+    rows = await db.rows(EFFECTS, session=session_id, before=before or 2**62, limit=limit)
+    return [row["seq"] for row in rows]

@@ -1,0 +1,71 @@
+"""GET /v1/sessions/{id}/effects: the calls of a session that may have changed the world, and what became of each."""
+
+from typing import Annotated, Any, Final
+
+from fastapi import Query, Response
+from pydantic import Field
+
+from longhouse.api import auth, pagination, wire
+from longhouse.api.json_route import strict_router
+from longhouse.api.pagination import Omittable
+from longhouse.api.sessions.routes import SESSION_PATH, Held
+from longhouse.api.sessions.timeline import Number
+from longhouse.journal.effects import CallEffect, effects_of
+from longhouse.store import journals
+
+EXAMPLE: Final = {
+    "call_id": "1-action-0",
+    "tool": "pay",
+    "version": 1,
+    "effect": "once",
+    "key": "clerk_1f0c:1-action-0",
+    "arguments": '{"amount": 12}',
+    "state": "unknown",
+    "doubt": "its worker was lost while it ran",
+    "workers_lost": 1,
+    "fault": None,
+    "by": None,
+    "intended_at": "2026-01-31T12:00:00Z",
+    "deadline": "2026-01-31T12:01:00Z",
+    "settled_at": None,
+}
+
+router = strict_router("Sessions", auth.user)
+
+
+class Effects(pagination.Limited):
+    before: Omittable[Number] = Field(None, description="Only calls before this event: the `next` of the page before")
+
+
+@router.get(f"{SESSION_PATH}/effects", responses={200: wire.answer("One page.", pagination.page([EXAMPLE]))})
+async def list_effects(
+    caller: auth.User, sessions: Held, session_id: str, asked: Annotated[Effects, Query()]
+) -> Response:
+    """The last calls of tools whose effect is `idempotent` or `once`, in order, each with its idempotency key and its
+    state: `intended`, `done`, `failed`, `not_begun`, `unknown`. One that is unknown and still open is settled by
+    `POST …/approval`."""
+    row = await sessions.find(caller, session_id)
+    seqs = await journals.effect_seqs(sessions.db, row.id, before=asked.before, limit=asked.fetched)
+    shown, following = seqs[: asked.limit], str(seqs[asked.limit - 1]) if len(seqs) > asked.limit else None
+    records = await journals.read(sessions.db, row.id, after=shown[-1] - 1) if shown else []
+    page = [effect for effect in effects_of(records) if asked.before is None or effect.seq < asked.before]
+    return wire.Json(pagination.page([_described(row.id, effect) for effect in page], following))
+
+
+def _described(session_id: str, effect: CallEffect) -> dict[str, Any]:
+    return {
+        "call_id": effect.call,
+        "tool": effect.tool,
+        "version": effect.version,
+        "effect": effect.effect,
+        "key": f"{session_id}:{effect.call}",
+        "arguments": effect.arguments,
+        "state": effect.state,
+        "doubt": effect.doubt or None,
+        "workers_lost": effect.lost,
+        "fault": effect.fault,
+        "by": effect.by or None,
+        "intended_at": effect.intended_at,
+        "deadline": effect.deadline,
+        "settled_at": effect.settled_at,
+    }
