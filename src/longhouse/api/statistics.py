@@ -3,25 +3,28 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
+from itertools import groupby
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import Query, Response
 from pydantic import Field
 
 from longhouse import clock
-from longhouse.api import auth, wire
+from longhouse.api import auth, errors, wire
 from longhouse.api.json_route import of_app, strict_router
 from longhouse.api.pagination import Omittable
 from longhouse.store import statistics
-from longhouse.store.database import Database
-from longhouse.store.statistics import SLICE, Counted
+from longhouse.store.database import PASSING, Database
+from longhouse.store.statistics import SLICE, Count
 
 DAY: Final = timedelta(hours=24)
 COUNTED_EVERY: Final = 5.0
 """Seconds; whoever asks sooner is told what was counted last."""
 SETTLED_AFTER: Final = timedelta(minutes=2)
 """After its end a slice is counted once more: what was under way at its end is written by then."""
+NOT_AGAIN_FOR: Final = 5.0
+"""Seconds for which nobody counts again after Postgres failed, or took too long."""
 
 WINDOWS: Final = {"1h": timedelta(hours=1), "6h": timedelta(hours=6), "24h": DAY}
 SHOWN: Final[dict[str, Any]] = {
@@ -47,47 +50,72 @@ class Statistics:
 
     def __init__(self, db: Database) -> None:
         self._db = db
-        self._slices: dict[datetime, list[Counted]] = {}
-        self._settled = datetime.min.replace(tzinfo=UTC)
-        """Slices before this one are not counted again."""
-        self._counted_at = float("-inf")
+        self._settled: dict[datetime, list[Count]] = {}
+        """Slices that are not counted again."""
+        self._present: dict[datetime, list[Count]] = {}
+        self._counted_at = self._failed_at = float("-inf")
         self._counting = asyncio.Lock()
 
-    async def rows(self, window: timedelta = DAY, owner: str | None = None) -> list[Counted]:
+    async def rows(self, window: timedelta = DAY, owner: str | None = None) -> list[Count]:
         """What was counted within a window, of one owner or of all."""
-        await self._refresh()
         since = clock.now() - window
+        await self._refresh(since)
         return [
             row
-            for moment, rows in self._slices.items()
+            for moment, rows in (*self._settled.items(), *self._present.items())
             if moment + SLICE > since
             for row in rows
             if owner is None or row.owner == owner
         ]
 
-    async def _refresh(self) -> None:
+    async def _refresh(self, since: datetime) -> None:
+        """Counts what is missing from `since` on."""
         async with self._counting:  # those who come meanwhile wait for the same counts
-            loop = asyncio.get_running_loop()
-            if loop.time() - self._counted_at < COUNTED_EVERY:
-                return
-            now = clock.now()
-            oldest = statistics.slice_of(now - DAY)
-            since = max(oldest, self._settled)
-            found = await statistics.counted(self._db, since, now + SLICE)
-            self._slices = {moment: rows for moment, rows in self._slices.items() if oldest <= moment < since}
-            for row in found:
-                self._slices.setdefault(row.slice, []).append(row)
-            self._settled = statistics.slice_of(now - SETTLED_AFTER)
+            time = asyncio.get_running_loop().time
+            if time() - self._failed_at < NOT_AGAIN_FOR:
+                raise errors.unavailable("The statistics could not be counted just now.")
+            try:
+                await self._count_missing(since)
+            except PASSING:
+                self._failed_at = time()
+                raise
+
+    async def _count_missing(self, since: datetime) -> None:
+        """Counts from the newest slice back; what was counted is kept, even if an older slice takes too long."""
+        now, loop = clock.now(), asyncio.get_running_loop()
+        oldest, present = statistics.slice_of(now - DAY), statistics.slice_of(now - SETTLED_AFTER)
+        if loop.time() - self._counted_at >= COUNTED_EVERY:
+            self._present = await self._count(present, now + SLICE)
             self._counted_at = loop.time()
+            self._settled = {moment: rows for moment, rows in self._settled.items() if moment >= oldest}
+        missing = [one for one in _slices(statistics.slice_of(since), present) if one not in self._settled]
+        for _, group in groupby(reversed(missing), key=lambda moment: moment.replace(minute=0)):
+            in_hour = list(group)
+            counted = await self._count(in_hour[-1], in_hour[0] + SLICE)
+            self._settled |= counted
+            for moment in counted:  # one of them may have been the present one so far
+                self._present.pop(moment, None)
+
+    async def _count(self, since: datetime, until: datetime) -> dict[datetime, list[Count]]:
+        found: dict[datetime, list[Count]] = {moment: [] for moment in _slices(since, until)}
+        for row in await statistics.count_events(self._db, since, until):
+            found[row.slice].append(row)
+        return found
 
 
-def summary(rows: Sequence[Counted]) -> dict[str, Any]:
+def _slices(since: datetime, until: datetime) -> Iterator[datetime]:
+    while since < until:
+        yield since
+        since += SLICE
+
+
+def summary(rows: Sequence[Count]) -> dict[str, Any]:
     """The agents and tools of these counts, those with most work first."""
     agents = [
         {
             "name": name,
             "turns": _times(turns),
-            **{label: _times(turns, what) for label, what in ENDS.items()},
+            **{state.lower(): _times(turns, kind) for kind, state in statistics.END_STATES.items()},
             "p50_seconds": statistics.percentile(turns, 0.5),
             "p95_seconds": statistics.percentile(turns, 0.95),
             "tokens": sum(row.tokens for row in of_agent if row.kind == "reply"),
@@ -111,25 +139,22 @@ def summary(rows: Sequence[Counted]) -> dict[str, Any]:
     }
 
 
-ENDS: Final = {"completed": "Finished", "failed": "Failed", "cancelled": "Cancelled"}
-
-
-def _by_name(rows: Iterator[Counted]) -> Iterator[tuple[str, list[Counted]]]:
-    found: defaultdict[str, list[Counted]] = defaultdict(list)
+def _by_name(rows: Iterator[Count]) -> Iterator[tuple[str, list[Count]]]:
+    found: defaultdict[str, list[Count]] = defaultdict(list)
     for row in rows:
         found[row.name].append(row)
     yield from found.items()
 
 
-def _times(rows: Sequence[Counted], what: str = "") -> int:
+def _times(rows: Sequence[Count], what: str = "") -> int:
     return sum(row.times for row in rows if not what or row.what == what)
 
 
-class Asked(wire.StrictModel):
+class Window(wire.StrictModel):
     window: Literal["1h", "6h", "24h"] = Field("24h", description="How far back, in slices of 15 minutes")
 
 
-class AskedOfAll(Asked):
+class WindowOfOwner(Window):
     owner: Omittable[wire.Id] = Field(None, description="Of this owner")
 
 
@@ -140,7 +165,7 @@ ANSWERS: Final[dict[int | str, dict[str, Any]]] = {200: wire.answer("Agents and 
 
 
 @router.get("/v1/statistics", responses=ANSWERS)
-async def get_statistics(caller: auth.User, counts: Counts, asked: Annotated[Asked, Query()]) -> Response:
+async def get_statistics(caller: auth.User, counts: Counts, asked: Annotated[Window, Query()]) -> Response:
     """How often your agents and their tools worked, succeeded and failed, and how long they took.
 
     A turn lasts from its start to its end, waits included; a call that needs approval from its approval on. Counts are
@@ -150,12 +175,12 @@ async def get_statistics(caller: auth.User, counts: Counts, asked: Annotated[Ask
 
 
 @admin_router.get("/admin/statistics", responses=ANSWERS)
-async def get_all_statistics(counts: Counts, asked: Annotated[AskedOfAll, Query()]) -> Response:
+async def get_all_statistics(counts: Counts, asked: Annotated[WindowOfOwner, Query()]) -> Response:
     """As `/v1/statistics`, over all owners or of one."""
     return await _answer(counts, asked, asked.owner)
 
 
-async def _answer(counts: Statistics, asked: Asked, owner: str | None) -> Response:
+async def _answer(counts: Statistics, asked: Window, owner: str | None) -> Response:
     window = WINDOWS[asked.window]
     rows = await counts.rows(window, owner)
     return wire.Json({"since": statistics.slice_of(clock.now() - window), **summary(rows)})

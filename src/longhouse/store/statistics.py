@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from longhouse.journal.refusals import ENDED, REFUSED
 from longhouse.store.database import Database
@@ -19,78 +19,105 @@ SHORTEST, LONGEST, BUCKETS = 0.001, 1_000_000.0, 217
 """Durations in seconds, and how many buckets lie between: each is a tenth longer than the one before."""
 WITHIN: Final = "SET LOCAL statement_timeout = '30s'"
 
-Kind = Literal["call", "turn", "reply", "asked"]
+END_STATES: Final = {"Finished": "COMPLETED", "Failed": "FAILED", "Cancelled": "CANCELLED"}
+"""The last event of a turn -> the state in which it leaves the session."""
+ERROR_WORDS: Final = 500
+"""Characters of an error's text."""
+
+Kind = Literal["call", "turn", "reply", "asked", "error"]
 
 _BUCKET: Final = f"""
     width_bucket(ln(greatest(extract(epoch FROM {{}})::float8, {SHORTEST})), ln({SHORTEST}), ln({LONGEST}), {BUCKETS})
 """
 _SLICE: Final = "date_bin('15 minutes', e.at, '2000-01-01Z')"
+# A long body is read by its digest, row by row: a join with all files would be planned for each of these statements.
+_BODY: Final = """
+    CASE WHEN {0}.body_digest IS NULL THEN {0}.body
+         ELSE (SELECT convert_from(f.content, 'UTF8')::json FROM files f WHERE f.digest = {0}.body_digest) END
+"""
+_EVENTS: Final = f"""
+    (SELECT e.session_id, e.seq, e.trace_id, e.call_id, e.kind, e.at, {_BODY.format("e")} AS body FROM journal e
+     WHERE e.at >= :since AND e.at < :until AND e.kind IN ({{}}))
+"""
 
 # Looked for from the end of a session back: the call is a few events before its result.
 CALLS: Final = f"""
-    SELECT {_SLICE}, s.owner, c.body ->> 'tool',
+    SELECT {_SLICE}, s.owner, COALESCE(c.tool, ''),
            CASE WHEN e.body -> 'outcome' ->> 'type' = 'Fault' AND e.body -> 'outcome' ->> 'code' <> ALL(:not_failed)
                 THEN 'failed' ELSE 'ok' END,
-           CASE WHEN c.body ->> 'question' IS NULL THEN {_BUCKET.format("e.at - COALESCE(d.at, c.at)")} END,
-           count(*), 0
-    FROM journal e JOIN sessions s ON s.id = e.session_id
+           CASE WHEN c.question IS NULL THEN {_BUCKET.format("e.at - COALESCE(d.at, c.at)")} END,
+           count(*)::int
+    FROM {_EVENTS.format("'Returned'")} e JOIN sessions s ON s.id = e.session_id
     CROSS JOIN LATERAL (
-        SELECT seq, at, body FROM journal
-        WHERE session_id = e.session_id AND seq < e.seq AND kind = 'Called' AND call_id = e.call_id
-        ORDER BY seq DESC LIMIT 1
+        SELECT j.seq, j.at, {_BODY.format("j")} ->> 'tool' AS tool, {_BODY.format("j")} ->> 'question' AS question
+        FROM journal j
+        WHERE j.session_id = e.session_id AND j.seq < e.seq AND j.kind = 'Called' AND j.call_id = e.call_id
+        ORDER BY j.seq DESC LIMIT 1
     ) c
     CROSS JOIN LATERAL (
         SELECT max(at) AS at FROM journal
         WHERE session_id = e.session_id AND seq > c.seq AND seq < e.seq AND kind = 'Decided' AND call_id = e.call_id
     ) d
-    WHERE e.at >= :since AND e.at < :until AND e.kind = 'Returned'
     GROUP BY 1, 2, 3, 4, 5
 """
 TURNS: Final = f"""
-    SELECT {_SLICE}, s.owner, s.agent, e.kind, {_BUCKET.format("e.at - b.at")}, count(*), 0
+    SELECT {_SLICE}, s.owner, s.agent, e.kind, {_BUCKET.format("e.at - b.at")}, count(*)::int
     FROM journal e JOIN sessions s ON s.id = e.session_id
     CROSS JOIN LATERAL (
         SELECT at FROM journal
         WHERE session_id = e.session_id AND seq < e.seq AND kind = 'Started' AND trace_id = e.trace_id
         ORDER BY seq DESC LIMIT 1
     ) b
-    WHERE e.at >= :since AND e.at < :until AND e.kind IN ('Finished', 'Failed', 'Cancelled')
+    WHERE e.at >= :since AND e.at < :until AND e.kind IN ({", ".join(f"'{kind}'" for kind in END_STATES)})
     GROUP BY 1, 2, 3, 4, 5
 """
-# The time of a reply is counted from the event before it, with which the model's work began. A discarded reply names no
-# model: it is that of the reply which took its place.
+# The time of a reply is counted from the event before it, with which the model's work began: LIMIT keeps the planner
+# from reading the whole journal for it. A discarded reply names no model: it is that of the reply which took its place.
+# With a title, nothing was discarded.
 REPLIES: Final = f"""
     SELECT {_SLICE}, s.owner, s.agent, COALESCE(e.body ->> 'model', r.model, ''),
            CASE WHEN e.kind = 'Replied' AND e.body ->> 'attempts' IS NULL THEN {_BUCKET.format("e.at - b.at")} END,
-           count(*) FILTER (WHERE e.kind = 'Replied'),
+           (count(*) FILTER (WHERE e.kind = 'Replied'))::int,
            sum(COALESCE((e.body -> 'usage' ->> 'total_tokens')::bigint, 0))::bigint,
-           (sum(COALESCE((e.body ->> 'attempts')::int, 0)) + count(*) FILTER (WHERE e.kind = 'Spent'))::int
-    FROM journal e JOIN sessions s ON s.id = e.session_id
-    LEFT JOIN journal b ON b.session_id = e.session_id AND b.seq = e.seq - 1
+           (sum(COALESCE((e.body ->> 'attempts')::int, 0))
+            + count(*) FILTER (WHERE e.kind = 'Spent' AND e.body ->> 'title' IS NULL))::int
+    FROM {_EVENTS.format("'Replied', 'Spent', 'Condensed'")} e JOIN sessions s ON s.id = e.session_id
     LEFT JOIN LATERAL (
-        SELECT body ->> 'model' AS model FROM journal
-        WHERE session_id = e.session_id AND seq > e.seq AND kind = 'Replied' AND e.kind = 'Spent' ORDER BY seq LIMIT 1
+        SELECT at FROM journal WHERE session_id = e.session_id AND seq = e.seq - 1 LIMIT 1
+    ) b ON true
+    LEFT JOIN LATERAL (
+        SELECT {_BODY.format("j")} ->> 'model' AS model FROM journal j
+        WHERE j.session_id = e.session_id AND j.seq > e.seq AND j.kind = 'Replied' AND e.kind = 'Spent'
+        ORDER BY j.seq LIMIT 1
     ) r ON true
-    WHERE e.at >= :since AND e.at < :until AND e.kind IN ('Replied', 'Spent', 'Condensed')
     GROUP BY 1, 2, 3, 4, 5
 """
 ASKED: Final = f"""
-    SELECT {_SLICE}, s.owner, s.agent, '', NULL, count(*), 0
-    FROM journal e JOIN sessions s ON s.id = e.session_id
-    WHERE e.at >= :since AND e.at < :until AND e.kind = 'Called'
-      AND (e.body ->> 'question' IS NOT NULL OR e.body ->> 'approve_by' IS NOT NULL)
+    SELECT {_SLICE}, s.owner, s.agent, '', NULL, count(*)::int
+    FROM {_EVENTS.format("'Called'")} e JOIN sessions s ON s.id = e.session_id
+    WHERE e.body ->> 'question' IS NOT NULL OR e.body ->> 'approve_by' IS NOT NULL
     GROUP BY 1, 2, 3
 """
-
-MODEL_ERRORS: Final = """
-    SELECT e.at, e.body ->> 'reason' AS reason, COALESCE(m.model, '') AS model
-    FROM journal e LEFT JOIN LATERAL (
-        SELECT body ->> 'model' AS model FROM journal
-        WHERE session_id = e.session_id AND seq < e.seq AND kind = 'Replied' ORDER BY seq DESC LIMIT 1
+# A turn that failed of its model names none: it is that of the reply before.
+ERRORS: Final = f"""
+    SELECT {_SLICE}, s.owner, s.agent, COALESCE(m.model, ''), NULL, count(*)::int, 0, 0, max(e.at),
+           (array_agg(left(e.body ->> 'reason', {ERROR_WORDS}) ORDER BY e.at DESC))[1]
+    FROM {_EVENTS.format("'Failed'")} e JOIN sessions s ON s.id = e.session_id
+    LEFT JOIN LATERAL (
+        SELECT {_BODY.format("j")} ->> 'model' AS model FROM journal j
+        WHERE j.session_id = e.session_id AND j.seq < e.seq AND j.kind = 'Replied' ORDER BY j.seq DESC LIMIT 1
     ) m ON true
-    WHERE e.at >= :since AND e.kind = 'Failed' AND e.body ->> 'code' = 'provider_error'
-    ORDER BY e.at DESC LIMIT 1000
+    WHERE e.body ->> 'code' = 'provider_error'
+    GROUP BY 1, 2, 3, 4
 """
+STATEMENTS: Final[dict[Kind, str]] = {
+    "call": CALLS,
+    "turn": TURNS,
+    "reply": REPLIES,
+    "asked": ASKED,
+    "error": ERRORS,
+}
+
 STATES: Final = "SELECT state, count(*)::int FROM sessions WHERE side <> 'external' GROUP BY state"
 WAITING: Final = """
     SELECT extract(epoch FROM now() - min(s.updated_at))::float8 AS oldest, count(*)::int AS number FROM sessions s
@@ -122,7 +149,7 @@ SAMPLE_SIZE: Final = """
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class Count:
     """How often something of one kind happened within a slice, in one bucket of durations."""
 
     kind: Kind
@@ -131,26 +158,23 @@ class Counted:
     name: str
     """The tool of a call; the agent of everything else."""
     what: str
-    """`ok` or `failed` of a call, the last event of a turn, the model of a reply."""
+    """`ok` or `failed` of a call, the last event of a turn, the model of a reply and of an error."""
     bucket: int | None
     """None: the duration says nothing, as that of a question to a person."""
     times: int
     tokens: int = 0
     retries: int = 0
+    last_at: datetime | None = None
+    """Of an error: when it happened last."""
+    last_words: str | None = None
 
 
-async def counted(db: Database, since: datetime, until: datetime) -> list[Counted]:
+async def count_events(db: Database, since: datetime, until: datetime) -> list[Count]:
     """Everything that happened from `since` on and before `until`."""
-    not_failed = sorted(REFUSED | ENDED)
-    found: list[Counted] = []
-    statements: tuple[tuple[Kind, str, dict[str, Any]], ...] = (
-        ("call", CALLS, {"not_failed": not_failed}),
-        ("turn", TURNS, {}),
-        ("reply", REPLIES, {}),
-        ("asked", ASKED, {}),
-    )
-    for kind, sql, more in statements:
-        found += [Counted(kind, *row) for row in await db.tuned(WITHIN, sql, since=since, until=until, **more)]
+    found: list[Count] = []
+    for kind, sql in STATEMENTS.items():
+        more = {"not_failed": sorted(REFUSED | ENDED)} if kind == "call" else {}
+        found += [Count(kind, *row) for row in await db.tuned(WITHIN, sql, since=since, until=until, **more)]
     return found
 
 
@@ -159,7 +183,7 @@ def slice_of(moment: datetime) -> datetime:
     return moment - timedelta(seconds=moment.timestamp() % SLICE.total_seconds())
 
 
-def percentile(rows: Iterable[Counted], share: float) -> float | None:
+def percentile(rows: Iterable[Count], share: float) -> float | None:
     """The duration that this share of what was counted did not exceed, to about a twentieth; None without any."""
     buckets = Counter[int]()
     for row in rows:

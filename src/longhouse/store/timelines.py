@@ -18,19 +18,20 @@ END: Final = 2**62
 # The first of the last turns of each session: what comes before it is not read, only counted. A prompt may have waited
 # in the queue during the turn before.
 BEGINNINGS: Final = """
-    SELECT asked.session_id, began.seq, COALESCE((began.body ->> 'prompt')::bigint, began.seq) AS prompt,
+    SELECT asked.session_id, began.seq, COALESCE((e.body ->> 'prompt')::bigint, began.seq) AS prompt,
            (SELECT count(*) FROM journal j
             WHERE j.session_id = asked.session_id AND j.seq < began.seq AND j.kind = 'Started') AS turns,
            (SELECT count(*) FROM journal j
             WHERE j.session_id = asked.session_id AND j.seq < began.seq AND j.kind = 'Replied') AS steps
     FROM unnest(:ids::text[], :first::bigint[]) AS asked (session_id, first)
     CROSS JOIN LATERAL (
-        SELECT seq, body FROM (
-            SELECT j.seq, j.body FROM journal j
+        SELECT seq FROM (
+            SELECT j.seq FROM journal j
             WHERE j.session_id = asked.session_id AND j.kind = 'Started' AND j.seq >= asked.first
             ORDER BY j.seq DESC LIMIT :last
         ) AS newest ORDER BY seq LIMIT 1
     ) AS began
+    LEFT JOIN journal_events e ON e.session_id = asked.session_id AND e.seq = began.seq
 """
 TROUBLED: Final = "SELECT id, troubled_at FROM sessions WHERE id = ANY(:ids) AND troubled_at IS NOT NULL"
 

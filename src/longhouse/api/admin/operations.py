@@ -14,11 +14,11 @@ from longhouse import clock
 from longhouse.api import auth, pagination, wire
 from longhouse.api.admin import docs
 from longhouse.api.json_route import of_app, strict_router
-from longhouse.api.statistics import DAY, Statistics
+from longhouse.api.statistics import Statistics
 from longhouse.store import leases, statistics
 from longhouse.store.database import Database
 from longhouse.store.leases import WorkerRow
-from longhouse.store.statistics import Counted
+from longhouse.store.statistics import END_STATES, Count
 from longhouse.tools.toolbox import Toolbox, ToolSource
 
 LOOKED_EVERY: Final = 3.0
@@ -28,10 +28,8 @@ LATE: Final = 10.0
 """Seconds: a session that nobody takes for so long is worth a sentence."""
 BEHIND: Final = 30.0
 """Seconds: a mirror that is so far behind is worth a sentence."""
-MOST_WORDS: Final = 500
 
 Tone = Literal["good", "wait", "bad"]
-STATE_OF: Final = {"Finished": "COMPLETED", "Failed": "FAILED", "Cancelled": "CANCELLED"}
 
 SHOWN: Final[dict[str, Any]] = {
     "version": "0.3.0",
@@ -103,7 +101,6 @@ class Operations:
         assert waiting is not None
         assert troubled is not None
         assert size is not None
-        errors = await db.rows(statistics.MODEL_ERRORS, since=now - DAY)
         lag = await db.value(statistics.MIRROR_LAG) if self._is_mirrored else None
         found = {
             "version": longhouse.__version__,
@@ -112,7 +109,7 @@ class Operations:
             "history": list(history(rows, now)),
             "runnable": waiting["number"],
             "oldest_runnable_seconds": waiting["oldest"],
-            "models": models([row for row in rows if row.kind == "reply"], errors),
+            "models": models(rows),
             "postgres": {
                 "bytes": size["bytes"],
                 "growth_bytes_24h": size["growth"],
@@ -131,38 +128,45 @@ def _worker(one: WorkerRow) -> dict[str, Any]:
     return {"id": fields.pop("worker_id"), **fields}
 
 
-def history(rows: Sequence[Counted], now: datetime) -> Iterator[dict[str, Any]]:
+def history(rows: Sequence[Count], now: datetime) -> Iterator[dict[str, Any]]:
     """For each hour of the last day: turns by the state in which they ended, and questions to people as `ASKED`."""
     states: defaultdict[datetime, Counter[str]] = defaultdict(Counter)
     for row in rows:
         if row.kind in ("turn", "asked"):
             hour = row.slice.replace(minute=0)
-            states[hour][STATE_OF.get(row.what, "ASKED")] += row.times
+            states[hour][END_STATES.get(row.what, "ASKED")] += row.times
     first = now.replace(minute=0, second=0, microsecond=0) - timedelta(hours=23)
     for nth in range(24):
         hour = first + timedelta(hours=nth)
         yield {"at": hour, "states": dict(states[hour])}
 
 
-def models(rows: Sequence[Counted], errors: Sequence[Any]) -> list[dict[str, Any]]:
+def models(rows: Sequence[Count]) -> list[dict[str, Any]]:
     """What each model was asked in the last day, the busiest first."""
-    named = sorted({row.what for row in rows if row.times} | {error["model"] for error in errors})
+    replies, errors = _by_model(rows, "reply"), _by_model(rows, "error")
     found = []
-    for model in named:
-        of_model = [row for row in rows if row.what == model]
-        failed = [error for error in errors if error["model"] == model]
-        last = {"at": failed[0]["at"], "text": str(failed[0]["reason"] or "")[:MOST_WORDS]} if failed else None
+    for model in sorted(replies.keys() | errors.keys()):
+        asked, failed = replies[model], errors[model]
+        last = max(failed, key=lambda row: row.last_at or row.slice, default=None)
         found.append(
             {
                 "model": model,
-                "calls": sum(row.times for row in of_model),
-                "errors": len(failed),
-                "retries": sum(row.retries for row in of_model),
-                "p50_seconds": statistics.percentile(of_model, 0.5),
-                "last_error": last,
+                "calls": sum(row.times for row in asked),
+                "errors": sum(row.times for row in failed),
+                "retries": sum(row.retries for row in asked),
+                "p50_seconds": statistics.percentile(asked, 0.5),
+                "last_error": {"at": last.last_at, "text": last.last_words or ""} if last else None,
             }
         )
     return sorted(found, key=lambda one: -one["calls"])
+
+
+def _by_model(rows: Sequence[Count], kind: statistics.Kind) -> defaultdict[str, list[Count]]:
+    found: defaultdict[str, list[Count]] = defaultdict(list)
+    for row in rows:
+        if row.kind == kind and (row.times or row.retries):
+            found[row.what].append(row)
+    return found
 
 
 def servers(toolbox: Toolbox) -> list[dict[str, Any]]:
@@ -231,7 +235,7 @@ def _of_sessions(found: dict[str, Any]) -> Iterator[Sentence]:
     ends = Counter[str]()
     for hour in found["history"]:
         ends.update(hour["states"])
-    turns = sum(ends[state] for state in STATE_OF.values())
+    turns = sum(ends[state] for state in END_STATES.values())
     if turns and ends["FAILED"]:
         tone: Tone = "bad" if ends["FAILED"] > turns / 10 else "wait"
         yield Sentence(tone, f"{ends['FAILED']} of {_number(turns, 'turn')} failed in the last 24 hours.")
