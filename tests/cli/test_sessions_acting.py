@@ -8,8 +8,10 @@ from delegating_server import answer, ask, in_steps, playing, question, session_
 from longhouse.agents.strategies.protocol import Body
 from longhouse.cli import sessions as commands
 from longhouse.errors import SetupError
+from longhouse.journal import events
 from longhouse.models.scripted import Hang, Say, call, calls, say
 from longhouse.settings import Settings
+from longhouse.store import journals
 from server_helpers import Serving
 
 
@@ -48,13 +50,14 @@ async def test_what_a_session_waits_for_is_answered_and_decided(
         await house.until(session_id, "COMPLETED")
         with pytest.raises(SetupError, match="it asks nothing"):
             await said("answer_question", "again")
+        await journals.note(house.db, session_id, [events.Spent(usage=events.Usage(), title="Papers")])
         await commands.tail_session(settings, short, last=100)
         lines = re.findall(r"^\d\d:\d\d:\d\d  (.*)$", capsys.readouterr().out, re.MULTILINE)
         assert lines[:2] == ["master  is told: Go.", "master  begins a turn"]
         told = ["  ben  asks: Which? (1-action-0)", "  ben  deny by user: not now (2-action-0)", "master  gets: signed"]
         places = [lines.index(line) for line in told]
         assert places == sorted(places)
-        assert lines[-1] == "master  answers: \\x1b[2JAll done."
+        assert lines[-2:] == ["master  answers: \\x1b[2JAll done.", "master  is titled: Papers"]
         with pytest.raises(SetupError, match="there is no session ''"):
             await commands.show_session(settings, "")
         with pytest.raises(SetupError, match="there is no session"):

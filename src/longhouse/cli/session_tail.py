@@ -67,16 +67,13 @@ class _Teller:
             return ""
         if isinstance(event, events.Returned) and (node.id, event.call) in self._silent:
             return ""
-        return _line(node, record) if type(event) in TOLD else ""
+        told = TOLD[type(event)](event) if type(event) in TOLD else ""
+        return _line(node, record, told) if told else ""
 
 
-def _line(node: Node, record: Recorded) -> str:
+def _line(node: Node, record: Recorded, told: str) -> str:
     depth = node.depths.get(record.trace, 0)
-    return f"{record.at:%H:%M:%S}  {'  ' * depth}{plain(node.agent)}  {_told(record.event)}".rstrip()
-
-
-def _told(event: events.Event) -> str:
-    return TOLD[type(event)](event)
+    return f"{record.at:%H:%M:%S}  {'  ' * depth}{plain(node.agent)}  {told}".rstrip()
 
 
 def _called(event: events.Called) -> str:
@@ -96,6 +93,12 @@ def _decided(event: events.Decided) -> str:
     return f"{event.decision} by {plain(event.by)}{comment} ({event.call})"
 
 
+def _spent(event: events.Spent) -> str:
+    if event.title is None:
+        return f"tries again: {plain(event.reason)}"
+    return f"is titled: {plain(event.title)}" if event.title else ""
+
+
 TOLD: Final[dict[type, Callable[[Any], str]]] = {
     events.Prompted: lambda event: f"is told: {plain(task_of(event))}",
     events.Started: lambda event: "begins a turn",
@@ -104,7 +107,7 @@ TOLD: Final[dict[type, Callable[[Any], str]]] = {
     events.Returned: _returned,
     events.Decided: _decided,
     events.Resumed: lambda event: f"is taken over by another worker ({plain(event.worker)})",
-    events.Spent: lambda event: f"tries again: {plain(event.reason)}",
+    events.Spent: _spent,
     events.Finished: lambda event: f"answers: {plain(event.answer)}",
     events.Failed: lambda event: f"fails: {plain(event.reason)}",
     events.Cancelled: lambda event: "is cancelled",
