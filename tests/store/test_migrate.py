@@ -64,6 +64,43 @@ async def test_a_migration_that_fails_leaves_nothing_behind(empty: str) -> None:
         assert await migrate.migrate(db)
 
 
+async def test_a_migration_lets_others_through_while_it_waits_for_a_long_reader(
+    empty: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known, reader = migrate.known(), await asyncpg.connect(empty)
+    monkeypatch.setattr(migrate, "LOCKED_WITHIN", "20ms")
+    monkeypatch.setattr(migrate, "PAUSE", 0.01)
+    monkeypatch.setattr(migrate, "known", lambda: known[:-1])
+    async with open_database(empty) as db:
+        await migrate.migrate(db)
+        monkeypatch.setattr(migrate, "known", lambda: known)
+        await reader.execute("BEGIN; SELECT FROM longhouse.api_keys")
+        monkeypatch.setattr(migrate, "TRIES", 2)
+        with pytest.raises(SetupError, match=r"0021_last_use.sql waits for another transaction.*pg_stat_activity"):
+            await migrate.migrate(db)
+        monkeypatch.setattr(migrate, "TRIES", 1_000_000)
+        with structlog.testing.capture_logs() as logs:
+            migrating = asyncio.create_task(migrate.migrate(db))
+            async with asyncio.timeout(10):
+                while not logs:
+                    await db.rows("SELECT FROM api_keys")
+            assert (logs[0]["event"], logs[0]["name"]) == ("migration_waits", known[-1].name)
+            await reader.execute("COMMIT")
+            assert await migrating == [known[-1].name]
+    await reader.close()
+
+
+async def test_statements_are_never_compiled_whatever_the_server_says(empty: str) -> None:
+    connection = await asyncpg.connect(empty)
+    await connection.execute("DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET jit = on', current_database()); END $$")
+    await connection.close()
+    async with open_database(empty) as db, db.connection() as dedicated:
+        assert await db.value("SHOW jit") == "off"
+        assert await dedicated.fetchval("SHOW jit") == "off"
+        await db.renew()
+        assert await db.value("SHOW jit") == "off"
+
+
 async def test_a_file_that_was_changed_after_it_was_applied_is_refused(db: Database) -> None:
     await db.run("UPDATE schema_migrations SET digest = 'another' WHERE number = 1")
     for work in (migrate.check, migrate.migrate):

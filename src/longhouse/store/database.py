@@ -245,8 +245,7 @@ async def connect(dsn: str, schema: str | None = None) -> asyncpg.Connection:
         server_settings={"application_name": "longhouse", **SERVER_LINE},
     )
     try:
-        if schema:
-            await _set_search_path(connection, schema)
+        await _set_up(connection, schema)
     except BaseException:
         connection.terminate()
         raise
@@ -257,9 +256,11 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-async def _set_search_path(connection: asyncpg.Connection, schema: str) -> None:
-    # Set after connecting: a connection pooler may refuse start-up parameters that it does not know.
-    await connection.execute(f"SET search_path = {quoted(schema)}", timeout=CONNECT_WITHIN)
+async def _set_up(connection: asyncpg.Connection, schema: str | None) -> None:
+    # Set after connecting: a connection pooler may refuse start-up parameters that it does not know. Compiling costs
+    # more than it saves: the statements are short, and Postgres takes the large ones for longer than they are.
+    settings = ["SET jit = off", *([f"SET search_path = {quoted(schema)}"] if schema else [])]
+    await connection.execute("; ".join(settings), timeout=CONNECT_WITHIN)
 
 
 async def _open_pool(dsn: str, schema: str, *, first: int, most: int) -> asyncpg.Pool:
@@ -269,7 +270,7 @@ async def _open_pool(dsn: str, schema: str, *, first: int, most: int) -> asyncpg
         min_size=0,  # asyncpg keeps a minimum with a task of its own, which logs a traceback for each failed try
         max_size=most,
         connection_class=PooledConnection,
-        init=partial(_set_search_path, schema=schema),
+        init=partial(_set_up, schema=schema),
         max_inactive_connection_lifetime=60,
         timeout=CONNECT_WITHIN,
         server_settings={

@@ -1,5 +1,6 @@
 """Schema migrations: numbered SQL files, each applied once, checked by digest, under one advisory lock."""
 
+import asyncio
 import hashlib
 import re
 import time
@@ -24,6 +25,11 @@ FORMERLY: Final = {
 }
 
 LOCK: Final = 0x6C6F6E67  # "long"
+
+# Whoever comes to a table for which a migration waits, waits behind it: it lets them through, and tries again.
+LOCKED_WITHIN: Final = "3s"
+PAUSE: Final = 1.0
+TRIES: Final = 30
 
 TABLE: Final = """
 CREATE TABLE IF NOT EXISTS schema_migrations (
@@ -148,14 +154,29 @@ def _refuse_foreign(done: dict[int, str]) -> None:
 
 async def _apply(connection: asyncpg.Connection, migration: Migration) -> None:
     began = time.perf_counter()
-    try:
-        async with connection.transaction():
-            await connection.execute(migration.sql)
-            applied = {"number": migration.number, "name": migration.name, "digest": migration.digest}
-            await connection.execute(*bound(APPLIED, applied))
-    except asyncpg.PostgresError as error:
-        raise SetupError(f"Migration {migration.name} failed, and nothing of it was kept: {error}.") from error
+    for left in reversed(range(TRIES)):
+        try:
+            await _run(connection, migration)
+            break
+        except asyncpg.LockNotAvailableError as error:
+            if not left:
+                raise SetupError(
+                    f"Migration {migration.name} waits for another transaction, and nothing of it was kept: find the "
+                    "transaction in pg_stat_activity, end it, and migrate again."
+                ) from error
+            log.warning("migration_waits", name=migration.name, tries_left=left, error=str(error))
+            await asyncio.sleep(PAUSE)
+        except asyncpg.PostgresError as error:
+            raise SetupError(f"Migration {migration.name} failed, and nothing of it was kept: {error}.") from error
     log.info("migration_applied", name=migration.name, ms=round((time.perf_counter() - began) * 1000, 1))
+
+
+async def _run(connection: asyncpg.Connection, migration: Migration) -> None:
+    async with connection.transaction():
+        await connection.execute(f"SET LOCAL lock_timeout = '{LOCKED_WITHIN}'")
+        await connection.execute(migration.sql)
+        applied = {"number": migration.number, "name": migration.name, "digest": migration.digest}
+        await connection.execute(*bound(APPLIED, applied))
 
 
 async def check_server(connection: asyncpg.Connection, schema: str, statements: Sequence[str], *, begun: bool) -> None:

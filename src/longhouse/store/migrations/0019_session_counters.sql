@@ -8,6 +8,3 @@ CREATE TABLE session_counters (
     failed_tools text[] NOT NULL,
     counted      bytea NOT NULL
 );
-
--- The list of all owners, newest first. Neither column ever changes: updates of a session stay heap-only.
-CREATE INDEX sessions_newest ON sessions (created_at DESC, id DESC);

@@ -2,12 +2,6 @@
 -- which they were written: an append costs nothing more.
 CREATE INDEX journal_at ON journal USING brin (at) WITH (pages_per_range = 32, autosummarize = on);
 
--- Written at most once a minute for each key.
-ALTER TABLE api_keys ADD COLUMN last_used_at timestamptz;
-
--- Empty: a worker of an earlier release.
-ALTER TABLE workers ADD COLUMN version text NOT NULL DEFAULT '';
-
 -- The size of the database at each full hour of the last days: from it comes its growth.
 CREATE TABLE database_sizes (
     at    timestamptz PRIMARY KEY,
