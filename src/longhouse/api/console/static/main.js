@@ -44,7 +44,7 @@ const jsonLink = h("a", { class: "button plain", target: "_blank", rel: "noopene
 
 function frame() {
   const menu = h("button", { type: "button", class: "button plain only-narrow", "aria-label": "Menu", "aria-expanded": "false", onclick: toggleMenu },
-    icon(ICONS.menu));
+    icon(ICONS.menu), h("span", { class: "count question-count", hidden: true }));
   return [
     h("a", { class: "skip", href: "#main" }, "To the content"),
     h("aside", { id: "side" }, h("a", { class: "brand", href: "/" }, icon("M12 3 2 11h3v9h14v-9h3z"), "Longhouse"), nav),
@@ -61,7 +61,7 @@ function showPlaces() {
   const mine = identity.me()?.owner ? PLACES.filter(([, , , need]) => !need || identity.isAdmin()) : [];
   fill(nav, mine.map(([address, name, shape]) =>
     h("a", { href: address, class: "place", data: { place: address }, "aria-current": isHere(address) ? "page" : null },
-      icon(ICONS[shape]), h("span", {}, name), address === "/inbox" ? h("span", { id: "question-count", class: "count", hidden: true }) : null)),
+      icon(ICONS[shape]), h("span", {}, name), address === "/inbox" ? h("span", { id: "question-count", class: "count question-count", hidden: true }) : null)),
     h("div", { class: "grow" }), footer());
 }
 
@@ -120,7 +120,10 @@ async function leave() {
 }
 
 function help() {
-  dialog("Shortcuts", () => h("dl", { class: "pairs" }, shortcuts.known().map(([key, label]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, label)])));
+  // A screen without a search has no key for one.
+  const canSearch = Boolean(document.querySelector("[data-search]"));
+  const known = shortcuts.known().filter(([key]) => key !== "/" || canSearch);
+  dialog("Shortcuts", () => h("dl", { class: "pairs" }, known.map(([key, label]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, label)])));
 }
 
 function switchTheme() {

@@ -1,4 +1,4 @@
-// Who looks at the console, and whose sessions they look at.
+// Who looks at the console, and where what they may see is read.
 
 import { get, send } from "./api.js";
 
@@ -32,12 +32,3 @@ export function sessionPath(id, below = "") {
 
 export const sessionsPath = () => (isAdmin() ? "/admin/sessions" : "/v1/sessions");
 export const questionsPath = () => (isAdmin() ? "/admin/questions" : "/v1/questions");
-
-/** The owner that an admin has chosen: empty for all. Others see their own, whatever this says. */
-export function chosenOwner() {
-  return isAdmin() ? localStorage.getItem("owner") ?? "" : "";
-}
-
-export function chooseOwner(owner) {
-  localStorage.setItem("owner", owner);
-}

@@ -1,7 +1,8 @@
 // Small parts that every screen uses: states, times, messages, dialogs, folds, empty places.
 
 import { fill, h, icon, ICONS } from "./dom.js";
-import { ago, dateAndTime, duration, hasNames, left, secondsBetween, straight, visible, words } from "./format.js";
+import { ago, dateAndTime, duration, left, secondsBetween, visible } from "./format.js";
+import { stateWords } from "./states.js";
 
 const TONES = {
   COMPLETED: "good",
@@ -16,8 +17,8 @@ const TONES = {
 export const toneOf = (state) => TONES[state] ?? "busy";
 
 /** A state: a dot with its word. The word is always there, since a colour alone says nothing to many. */
-export function stateBadge(state) {
-  return h("span", { class: ["badge", toneOf(state)] }, words(state));
+export function stateBadge(state, questions = []) {
+  return h("span", { class: ["badge", toneOf(state)] }, stateWords(state, questions));
 }
 
 export function badge(text, tone = "quiet") {

@@ -2,8 +2,9 @@
 
 import { get } from "../api.js";
 import { fill, h, icon, ICONS } from "../dom.js";
-import { ago, plainLine, words } from "../format.js";
-import { chosenOwner, isAdmin, me, sessionsPath } from "../me.js";
+import { ago, plainLine } from "../format.js";
+import { isAdmin, me, sessionsPath } from "../me.js";
+import { stateWords } from "../states.js";
 import { errorBox, toneOf } from "../ui.js";
 import { onQuestions, questions } from "./question_count.js";
 
@@ -72,7 +73,7 @@ class Conversations {
   async load(before = null) {
     const asked = this.wanted;
     try {
-      const owner = isAdmin() ? chosenOwner() || me().owner : null;
+      const owner = isAdmin() ? me().owner : null;
       const page = await get(sessionsPath(), { limit: PAGE, before, q: asked, owner });
       if (asked !== this.wanted) return;
       const rows = page.data.filter((row) => !row.parent);
@@ -87,21 +88,23 @@ class Conversations {
   draw() {
     this.more.hidden = !this.next;
     const waiting = new Map();
-    for (const row of questions()) waiting.set(row.root, (waiting.get(row.root) ?? 0) + 1);
+    for (const row of questions()) waiting.set(row.root, [...(waiting.get(row.root) ?? []), row]);
     if (!this.rows.length) {
       fill(this.place, h("p", { class: "soft small conversations-none" }, this.wanted ? "Nothing found." : "Your conversations will be here."));
       return;
     }
     const focused = this.place.contains(document.activeElement) ? document.activeElement.dataset.id : null;
-    fill(this.place, this.rows.map((row) => conversation(row, row.session_id === this.here, waiting.get(row.session_id) ?? row.questions ?? 0)));
+    fill(this.place, this.rows.map((row) => conversation(row, row.session_id === this.here, waiting.get(row.session_id) ?? [])));
     if (focused) this.place.querySelector(`a[data-id="${CSS.escape(focused)}"]`)?.focus();
   }
 }
 
-function conversation(row, isHere, waiting) {
+function conversation(row, isHere, asked) {
+  const waiting = asked.length || row.questions || 0;
+  const state = stateWords(row.state, asked);
   const title = plainLine(row.title || row.task || "Untitled", 90);
   return h("a", { class: "conversation", href: `/s/${encodeURIComponent(row.session_id)}`, data: { id: row.session_id }, "aria-current": isHere ? "page" : null },
-    h("span", { class: ["mark", waiting ? "wait" : toneOf(row.state)], role: "img", "aria-label": words(row.state), title: words(row.state) }),
+    h("span", { class: ["mark", waiting ? "wait" : toneOf(row.state)], role: "img", "aria-label": state, title: state }),
     h("span", { class: "conversation-words" }, h("span", { class: "conversation-title", dir: "auto" }, title),
       h("span", { class: "soft small conversation-line" }, h("span", {}, plainLine(row.template, 40)), h("span", {}, ago(row.updated_at)))),
     waiting ? h("span", { class: "count", title: "Waits for a person", "aria-label": `${waiting} open` }, waiting) : null);

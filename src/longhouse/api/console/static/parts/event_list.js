@@ -112,7 +112,7 @@ export class EventList {
     element.setAttribute("aria-setsize", this.shown.length);
     if (element.event === event) return;
     element.event = event;
-    element.firstChild.className = `event-row tone-${TONES[event.event] ?? "quiet"}`;
+    element.firstChild.className = `event-row tone-${toneOf(event)}`;
     const texts = [
       event.data.seq ?? "↳",
       clock(momentOf(event)),
@@ -148,6 +148,16 @@ export class EventList {
   }
 }
 
+/** An outcome that is an error looks like one; the tokens of a title are no retry. */
+function toneOf({ event: kind, data }) {
+  const event = data.event && typeof data.event === "object" ? data.event : data;
+  if (event.outcome?.type === "Fault" || event.problem) return "bad";
+  if (kind === "subagent_tool_result" && String(event.content ?? "").startsWith("Error: ")) return "bad";
+  if (kind === "subagent_completion" && event.status === "failed") return "bad";
+  if (kind === "Spent" && typeof event.title === "string") return "quiet";
+  return TONES[kind] ?? "quiet";
+}
+
 /** Events of sub-agents have names of their own. */
 const nameOf = (kind) =>
   plainLine(
@@ -166,6 +176,7 @@ function summaryOf({ data }) {
     : event.content;
   const words = [
     event.tool,
+    event.title,
     event.decision,
     event.answer,
     event.reason,

@@ -2,8 +2,8 @@
 
 import { h } from "../dom.js";
 import { count, plainLine } from "../format.js";
+import { stateWords } from "../states.js";
 import { toneOf } from "../ui.js";
-import { stateWords } from "./session_rows.js";
 
 const SHOWN = 7;
 const GROUPS = [

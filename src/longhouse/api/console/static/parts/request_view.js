@@ -13,6 +13,8 @@ const PARTS = [
   ["tools", "Tools"],
   ["history", "History"],
 ];
+/** Steps at once: the server composes the request of each to say what it weighs. */
+const PAGE = 40;
 const isSystem = (message) => message.role === "system" || message.role === "developer";
 
 /** `onChoose(n)` hears which step is shown. */
@@ -32,8 +34,8 @@ export class RequestView {
 
   async load() {
     try {
-      const page = await get(sessionPath(this.session, "/steps"), { limit: 200 });
-      this.put(page);
+      this.put(await this.page());
+      while (this.next && this.wanted && this.wanted < this.steps[0].n) await this.loadEarlier();
       if (this.steps.length) this.choose(this.has(this.wanted) ? this.wanted : this.steps.at(-1).n);
       else fill(this.node, empty("The model was not asked yet."));
     } catch (error) {
@@ -41,22 +43,33 @@ export class RequestView {
     }
   }
 
-  /** Reads the steps that came since; what is shown stays. */
+  page(before = null, limit = PAGE) {
+    return get(sessionPath(this.session, "/steps"), { limit, before });
+  }
+
+  /** Reads the steps that came since, and none again; what is shown stays. */
   async refresh() {
-    const page = await get(sessionPath(this.session, "/steps"), { limit: 200 }).catch(() => null);
-    if (!page?.data.length) return;
-    if (!this.steps.length) {
-      fill(this.node, this.list, this.place);
-      this.put(page);
-      this.choose(this.steps.at(-1).n);
-      return;
-    }
-    const last = this.steps.at(-1).n;
-    const wasLast = this.chosen === last;
-    this.steps.push(...page.data.filter((step) => step.n > last));
-    if (this.steps.at(-1).n === last) return;
+    if (this.isReading) return;
+    this.isReading = true;
+    const last = this.steps.at(-1)?.n ?? 0;
+    const came = await this.stepsAfter(last).catch(() => []);
+    this.isReading = false;
+    if (!came.length) return;
+    if (!last) fill(this.node, this.list, this.place);
+    const wasLast = this.chosen === last || !last;
+    this.steps.push(...came);
     this.showList();
     if (wasLast && !this.place.contains(document.activeElement)) this.choose(this.steps.at(-1).n);
+  }
+
+  /** One at a time, until the last one is known: pages lead to earlier steps only. */
+  async stepsAfter(last) {
+    const came = [];
+    for (;;) {
+      const [step] = (await this.page(last + came.length + 2, 1)).data;
+      if (!step || step.n <= last + came.length) return came;
+      came.push(step);
+    }
   }
 
   put(page) {
@@ -81,7 +94,7 @@ export class RequestView {
   }
 
   async loadEarlier() {
-    this.put(await get(sessionPath(this.session, "/steps"), { limit: 200, before: this.next }));
+    this.put(await this.page(this.next));
   }
 
   option(step, heaviest) {

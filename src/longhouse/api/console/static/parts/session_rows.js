@@ -1,22 +1,14 @@
 // One session as a row of a grid; on a narrow screen the same row is a card.
 
 import { h } from "../dom.js";
-import { ago, count, plainLine, span, words } from "../format.js";
+import { ago, count, plainLine, span } from "../format.js";
 import { isAdmin } from "../me.js";
+import { stateWords } from "../states.js";
 import { toneOf } from "../ui.js";
+import { questions } from "./question_count.js";
 
 export const ROW_HEIGHT = 52;
 export const CARD_HEIGHT = 104;
-
-const SHORT = {
-  RESEARCHING: "working",
-  WAITING_FOR_CLARIFICATION: "asks",
-  WAITING_FOR_APPROVAL: "needs approval",
-  WAITING_FOR_AGENT: "waits for agent",
-  INITED: "new",
-};
-
-export const stateWords = (state) => SHORT[state] ?? words(state);
 
 const NUMBERS = [
   ["turns", "Turns", (row) => count(row.turns)],
@@ -105,8 +97,7 @@ function show(element, row, isNew) {
   element.dataset.session = row.session_id;
   parts.box.setAttribute("aria-label", `Select ${title.slice(0, 60)}`);
   parts.state.className = `badge ${toneOf(row.state)}`;
-  parts.state.textContent = stateWords(row.state);
-  parts.state.title = words(row.state);
+  parts.state.textContent = stateWords(row.state, questions().filter((one) => one.session_id === row.session_id));
   parts.questions.hidden = !(row.questions > 1);
   parts.questions.textContent = row.questions;
   parts.questions.title = `${row.questions} open questions`;

@@ -225,10 +225,11 @@ function logEntry(entry) {
   const text =
     LOG_TEXT.map((name) => entry[name]).find((one) => typeof one === "string" && one) ??
     JSON.stringify(entry.agent_reasoning ?? "");
+  const isFault = String(entry.agent_tool_execution_result ?? "").startsWith("Error: ");
   const element = h(
     "details",
     {
-      class: ["log-entry", entry.step_type],
+      class: ["log-entry", entry.step_type, isFault && "fault"],
       ontoggle: () => {
         if (element.open && element.children.length < 2) element.append(jsonFold(entry), longText(text));
       },

@@ -169,6 +169,7 @@ class Chat {
     this.isDrawn = true;
     if (this.isClosed) return;
     const { talk } = this;
+    this.showAside();
     this.view.update();
     hold(this.view.list, this.lineIs !== "open");
     this.composer.setRunning(isRunning(talk));
@@ -270,13 +271,14 @@ class Chat {
   async prompt(model, content) {
     const leave = new AbortController();
     const asked = { model, stream: true, user: me().owner, messages: [{ role: "user", content }] };
+    const asides = this.asides();
     const chunks = stream("/v1/chat/completions", asked, leave.signal);
     const { value } = await chunks.next();
     if (!value) throw new Error("The server closed the line before it took the message. Please send it again.");
     const first = JSON.parse(value.data);
     if (first.error) throw new Error(first.error.message);
     // While calls wait for a decision, a message that decides none of them is answered at once, outside of the journal.
-    if (this.talk && this.undecided()) this.readAside(chunks, leave);
+    if (this.talk && this.undecided()) this.readAside(chunks, leave, asides);
     else leave.abort();
     return first.model;
   }
@@ -285,10 +287,16 @@ class Chat {
     return [...openQuestions(this.talk), ...this.ofOthers()].some((one) => one.kind !== "question" && one.kind !== "clarification");
   }
 
+  /** How many messages were written beside open calls. */
+  asides() {
+    return this.talk ? [...this.talk.prompts.values()].filter((one) => one.isAside).length : 0;
+  }
+
   /** Reads what the server answers to a message that decides nothing; a decision ends that, and the journal goes on. */
-  async readAside(chunks, leave) {
+  async readAside(chunks, leave, before) {
     this.asking?.abort();
     this.asking = leave;
+    this.answer = null;
     let text = "";
     try {
       for await (const { data } of chunks) {
@@ -298,8 +306,15 @@ class Chat {
       if (!leave.signal.aborted) say(error.message, "bad");
     }
     if (leave.signal.aborted || !text.trim()) return;
-    addAside(this.talk, text);
+    this.answer = { before, text };
     this.draw();
+  }
+
+  /** Shows that answer below its message, once the journal has told that it decided nothing. */
+  showAside() {
+    if (!this.answer || this.asides() <= this.answer.before) return;
+    addAside(this.talk, this.answer.text);
+    this.answer = null;
   }
 
   begin(session) {

@@ -12,6 +12,8 @@ import { actButton, button, confirmed, empty, errorBox, fold, say, since, table 
 const PATH = "/v1/documents";
 const KINDS = ".md,.markdown,.html,.htm,.pdf,.docx,.txt";
 
+const many = (number, name) => `${count(number)} ${name}${number === 1 ? "" : "s"}`;
+
 export async function documentList() {
   const place = h("div", { class: "stack" });
   const uploads = h("div", { class: "stack uploads" });
@@ -136,7 +138,7 @@ export async function documentList() {
         row,
         h("span", { class: "mark good", "aria-hidden": "true" }),
         h("a", { href: `/documents/${encodeURIComponent(made.reg_id)}` }, visible(plainLine(made.title, 80))),
-        h("span", { class: "soft small" }, CHANGES[made.change] ?? made.change, `, ${count(made.pages)} pages`),
+        h("span", { class: "soft small" }, CHANGES[made.change] ?? made.change, `, ${many(made.pages, "page")}`),
       );
     } catch (error) {
       fill(
@@ -261,7 +263,7 @@ class Reader {
       h(
         "p",
         { class: "soft small" },
-        `${one.format}, ${bytes(one.size)}, ${count(one.pages)} pages, ${count(one.chunks)} passages. Version ${one.version}, changed `,
+        `${one.format}, ${bytes(one.size)}, ${many(one.pages, "page")}, ${many(one.chunks, "passage")}. Version ${one.version}, changed `,
         since(one.changed_at),
         ` by ${plainLine(one.added_by, 40)}.`,
       ),

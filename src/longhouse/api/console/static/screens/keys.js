@@ -130,7 +130,7 @@ async function create(changed) {
   if (!made) return;
   // The secret comes first: the first key closes the door behind this page too.
   await showSecret(`The key “${plainLine(made.name, 60)}”`, made.key);
-  if (wasOpen && made.role === "admin") await signIn(made.key);
+  if (wasOpen && made.role === "admin") await signedInWith(made.key);
   await changed();
 }
 
@@ -210,19 +210,28 @@ async function rotate(one, changed) {
   if (!(await confirmed(`Rotate “${plainLine(one.name, 60)}”?`, text, "Rotate"))) return;
   const { key } = await post(`${PATH}/${encodeURIComponent(one.id)}/rotate`);
   await showSecret(`The new secret of “${plainLine(one.name, 60)}”`, key);
-  if (one.id === me()?.key?.id) await signIn(key);
+  if (one.id === me()?.key?.id) await signedInWith(key);
   await changed();
 }
 
+/** The frame of the page shows who is signed in: it is drawn anew. */
+async function signedInWith(key) {
+  await signIn(key);
+  document.dispatchEvent(new CustomEvent("moved", { detail: { json: PATH } }));
+}
+
 async function revoke(one, changed) {
-  if (
-    !(await confirmed(
-      `Revoke “${plainLine(one.name, 60)}”?`,
-      "It is refused from now on, for ever, and its open streams end. What its owner has stays.",
-      "Revoke",
-    ))
-  )
-    return;
+  const all = await wholeList((before) => get(PATH, { limit: 200, before }));
+  const admins = all.filter((other) => other.role === "admin" && !other.revoked_at);
+  const isOwn = one.id === me()?.key?.id;
+  const isLast = one.role === "admin" && admins.length === 1;
+  const text = [
+    "It is refused from now on, for ever, and its open streams end. What its owner has stays.",
+    isOwn ? "It is the key of this browser: you are signed out at once." : "",
+    isLast ? "It is the last admin key: without LONGHOUSE_ADMIN_KEY in the settings nobody can use this console as an admin afterwards." : "",
+  ];
+  const title = isOwn ? "Revoke your own key?" : `Revoke “${plainLine(one.name, 60)}”?`;
+  if (!(await confirmed(title, text.filter(Boolean).join(" "), "Revoke"))) return;
   await remove(`${PATH}/${encodeURIComponent(one.id)}`);
   say("It is revoked.");
   await changed();

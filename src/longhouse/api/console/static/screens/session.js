@@ -179,7 +179,7 @@ class OneSession {
       h(
         "div",
         { class: "fact-line" },
-        stateBadge(detail.state),
+        stateBadge(detail.state, detail.questions),
         h("span", { class: "mono" }, `${plainLine(detail.template, 60)}${detail.version ? `@${detail.version}` : ""}`),
         this.owner ? h("span", { class: "soft" }, this.owner) : null,
         h("span", { class: "soft" }, "begun ", since(detail.created_at)),

@@ -3,9 +3,9 @@
 import { blob, get, post, remove, withQuery } from "../api.js";
 import { fill, h, icon, ICONS } from "../dom.js";
 import { count, plainLine } from "../format.js";
-import { chooseOwner, chosenOwner, isAdmin, sessionPath, sessionsPath } from "../me.js";
+import { isAdmin, sessionPath, sessionsPath } from "../me.js";
 import { go, remember } from "../router.js";
-import { actButton, confirmed, empty, errorBox, say } from "../ui.js";
+import { actButton, confirmed, empty, errorBox, say, since } from "../ui.js";
 import { facetBar } from "../parts/facets.js";
 import { CARD_HEIGHT, headRow, ROW_HEIGHT, rowElement, updateRow } from "../parts/session_rows.js";
 import { Windowed } from "../parts/windowed.js";
@@ -46,11 +46,11 @@ function parametersOf({ q, state, agent, owner, tool, conversation }) {
 class SessionList {
   constructor(query) {
     this.filters = Object.fromEntries(FILTERS.map((name) => [name, query[name] ?? ""]));
-    this.filters.owner ||= chosenOwner();
     this.rows = [];
     this.pages = [];
     this.selected = new Set();
     this.at = -1;
+    this.lost = 0;
     this.build();
     this.timer = setInterval(() => this.poll(), EVERY);
     this.facetTimer = setInterval(() => document.hidden || this.loadFacets(), FACETS_EVERY);
@@ -82,6 +82,7 @@ class SessionList {
       oninput: () => this.typed(),
       onkeydown: (event) => event.key === "Escape" && this.search.blur(),
     });
+    this.state = h("span", { class: "soft small", role: "status", hidden: true });
     this.total = h("span", { class: "soft sessions-total", "aria-live": "polite" });
     this.facets = h("div", { class: "facets" });
     this.actions = h("div", {
@@ -120,7 +121,7 @@ class SessionList {
     this.node = h(
       "div",
       { class: "sessions" },
-      h("div", { class: "sessions-bar" }, this.search, this.total, this.newer, this.actions),
+      h("div", { class: "sessions-bar" }, this.search, this.total, this.state, this.newer, this.actions),
       this.facets,
       this.grid,
       this.note,
@@ -178,7 +179,6 @@ class SessionList {
 
   set(name, value) {
     this.filters[name] = value;
-    if (name === "owner") chooseOwner(value);
     this.reload();
   }
 
@@ -234,7 +234,6 @@ class SessionList {
         class: "button",
         onclick: () => {
           this.filters = Object.fromEntries(FILTERS.map((name) => [name, ""]));
-          chooseOwner("");
           this.search.value = "";
           this.reload();
         },
@@ -332,11 +331,20 @@ class SessionList {
         if (reading !== this.reading || this.isClosed) return;
         this.merge(asked, page);
       }
+      this.showLost(0);
     } catch {
-      // The next poll tells more: a server that restarts is no news for each row.
+      // One poll that fails is no news: a server that restarts is back with the next.
+      if (!this.isClosed) this.showLost(this.lost + 1);
     } finally {
       this.isPolling = false;
     }
+  }
+
+  /** Says that the list is not of this moment, and since when. */
+  showLost(number) {
+    this.lost = number;
+    this.state.hidden = number < 2;
+    if (number === 2) fill(this.state, h("span", { class: "mark wait", "aria-hidden": "true" }), "Reconnecting; read last ", since(new Date(Date.now() - 2 * EVERY).toISOString()));
   }
 
   pagesToPoll() {
