@@ -68,8 +68,9 @@ export function onQuestions(heard) {
  */
 function choose() {
   line?.stop();
-  if (document.hidden && !notifies()) line = polling(POLL_HIDDEN_EVERY);
-  else line = canShare ? sharing() : polling(POLL_EVERY);
+  isLive = false;
+  line = document.hidden ? polling() : following();
+  tell();
 }
 
 function sharing() {
