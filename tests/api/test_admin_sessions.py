@@ -84,9 +84,44 @@ async def test_what_an_admin_decides_for_an_owner_is_journaled_with_the_key(serv
             ("cancel", None, events.Cancelled),
         ):
             assert await root.status("POST", f"/admin/sessions/{ours}/{route}", body) == 202
-            assert (await last(house, ours, kind)).by == "user", "in one's own session one is the user"
+            assert (await last(house, ours, kind)).by == "admin", "in one's own session too"
         assert await other.status("DELETE", path) == 200
         assert await ann.status("GET", f"/v1/sessions/{theirs}") == 404
+
+
+async def test_whoever_a_request_names_the_journal_says_which_key_it_was(serving: Serving) -> None:
+    async with house_of(serving) as house:
+        ann, second = await client_of(house, "ann"), await client_of(house, "ann")
+        for claimed in ("admin", ann.id, "cli", "user"):
+            session = (await ann.say("Pay", user=claimed))["model"]
+            await second.say("Bob", model=session, user=claimed)
+            returned = await last(house, session, events.Returned)
+            assert (returned.by, returned.user) == (second.id, claimed), "an answer in the chat"
+            await second.say("yes", model=session, user=claimed)
+            decided = await last(house, session, events.Decided)
+            assert (decided.by, decided.user, decided.via) == (second.id, claimed, "chat")
+
+        session = (await ann.say("Pay"))["model"]
+        path = f"/v1/sessions/{session}"
+        assert await second.status("POST", f"{path}/clarification", {"answer": "Bob", "user": "admin"}) == 202
+        assert (await last(house, session, events.Returned)).by == second.id
+        await until(ann, session, "WAITING_FOR_APPROVAL")
+        denial = {"call_id": "2-action-0", "decision": "deny"}
+        for name in ("comment", "result"):
+            status, error = await ann.refused("POST", f"{path}/approval", {**denial, name: "x" * 200_001})
+            assert (status, error["param"]) == (400, name), "as long as an answer at most"
+        assert await second.status("POST", f"{path}/approval", denial) == 202
+        assert (await last(house, session, events.Decided)).by == second.id
+        denied = [one for one in await house.journal(session) if isinstance(one.event, events.Returned)][1]
+        assert denied.event.by == second.id
+        session = (await ann.say("Pay"))["model"]
+        async with second.ask(
+            "POST", f"/agents/{session}/provide_clarification", {"clarifications": "Bob"}
+        ) as response:
+            await response.read()
+        assert (await last(house, session, events.Returned)).by == second.id
+        assert await second.status("POST", f"/v1/sessions/{session}/cancel") == 202
+        assert (await last(house, session, events.Cancelled)).by == second.id
 
 
 async def until(client: Client, session_id: str, state: str) -> None:

@@ -11,10 +11,12 @@ import aiohttp
 import pytest
 import structlog
 from attack_helpers import CHAT, ask, chat, raw, refusal, remains
+from fastapi import Request
 from key_helpers import ADMIN, Client, admin_of, client_of, keyed
 
+from longhouse.api.auth import LONG_KEY, address_of
 from longhouse.api.console.pages import PAGES, TYPES
-from longhouse.api.console.session import GUESSES, GuessLimit
+from longhouse.api.rate_limits import GUESSES, GuessLimit
 from longhouse.errors import CallerError
 from longhouse.store import browser_sessions, keys
 from server_helpers import House, Serving, process, sse
@@ -165,6 +167,10 @@ async def test_a_key_becomes_a_cookie_that_ends_with_it(serving: Serving) -> Non
             nobody = await Client(house).got(SESSION)
             assert (nobody["owner"], nobody["role"], nobody["key"], nobody["is_open"]) == (None, None, None, False)
             assert nobody["model"] is None, "a stranger learns nothing of the set-up"
+            assert (nobody["is_demo"], bool(nobody["version"])) == (False, True), "on this machine"
+            async with house.http.get(SESSION, headers={"host": "agents.example"}) as response:
+                far = await response.json()
+            assert (far["is_demo"], far["version"]) == (None, None)
 
             browser, cookie = await signed_in(house, f"  {ann.key}\n")
             assert (cookie["httponly"], cookie["samesite"], cookie["path"], cookie["secure"]) == (
@@ -180,6 +186,18 @@ async def test_a_key_becomes_a_cookie_that_ends_with_it(serving: Serving) -> Non
 
             session = (await browser.say("hi"))["model"]
             assert [row["session_id"] for row in (await ann.got("/v1/sessions"))["data"]] == [session]
+            own = f"/v1/sessions/{session}"
+            for path in (
+                "/v1/sessions",
+                f"{own}/timeline",
+                f"{own}/export",
+                f"{own}/events",
+                "/v1/sessions/none",
+                SESSION,
+            ):
+                async with browser.ask("GET", path) as response:
+                    kept = response.headers.get("cache-control"), response.headers.get("x-content-type-options")
+                    assert kept == ("no-store", "nosniff"), path
             assert await browser.status("GET", "/admin/keys") == 403
             assert await browser.status("GET", "/docs") == 403
 
@@ -336,21 +354,50 @@ async def test_keys_are_tried_only_so_often(serving: Serving) -> None:
             status, error = await nobody.refused("POST", SESSION, body)
             assert (status, error["param"]) == (400, "key"), body
         assert (await nobody.refused("POST", SESSION, {"key": "x" * 9_000}))[0] == 413
-        for _ in range(GUESSES):
-            status, error = await nobody.refused("POST", SESSION, {"key": f"{ADMIN}x"})
-            assert (status, error["message"]) == (401, "This API key is not valid.")
-        async with nobody.ask("POST", SESSION, {"key": ADMIN}) as response:
-            assert (response.status, 0 < int(response.headers["retry-after"]) <= 6) == (429, True)
+        for nth in range(GUESSES):
+            for _ in range(2):  # a program with a wrong key sends it again and again
+                if nth % 2:
+                    refused = await nobody.refused("POST", SESSION, {"key": f"{ADMIN}{nth}"})
+                else:
+                    refused = await nobody.refused("GET", "/v1/models", authorization=f"Bearer {ADMIN}{nth}")
+                status, error = refused
+                assert (status, error["message"]) == (401, "This API key is not valid."), nth
+        doors: list[Any] = [("POST", SESSION, {"key": ADMIN}, {}), ("GET", SESSION, None, {"x_api_key": ADMIN})]
+        for method, path, body, headers in doors:
+            async with nobody.ask(method, path, body, **headers) as response:
+                assert (response.status, 0 < int(response.headers["retry-after"]) <= 6) == (429, True), path
         assert (await nobody.refused("POST", SESSION, {"key": "lh_" + "x" * 43}))[0] == 401
         await signed_in(house, ann.key)  # what nobody can guess is not counted
+        assert await ann.status("GET", "/v1/models") == 200
+    long = f"{ADMIN}-{'x' * LONG_KEY}"
+    async with serving(admin_key=long) as house:
+        nobody = Client(house)
+        statuses = [await Client(house, f"guess {nth}").status("GET", "/v1/models") for nth in range(GUESSES + 1)]
+        assert statuses == [*GUESSES * [401], 429]
+        assert await Client(house, long).status("GET", "/admin/keys") == 200, "whatever others try from there"
+        await signed_in(house, long)
 
 
 def test_only_so_many_addresses_are_remembered() -> None:
     limit = GuessLimit(size=1, addresses=2)
     for address in ("a", "b"):
-        limit.take(address)
+        assert limit.has_some(address)
+        limit.take(address, "one")
+        limit.take(address, "one")
+        assert not limit.has_some(address)
         with pytest.raises(CallerError, match="Too many keys"):
-            limit.take(address)
-    limit.take("c")
-    limit.take("a")
+            limit.take(address, "two")
+    limit.take("c", "one")
+    limit.take("a", "one")
     assert len(limit._buckets) == 2
+
+
+@pytest.mark.parametrize(
+    ("host", "counted"),
+    [
+        ("10.0.0.7", "10.0.0.7"), ("::ffff:10.0.0.7", "10.0.0.7"), ("2001:db8::1", "2001:db8::/64"),
+        ("2001:db8::2", "2001:db8::/64"), ("::1", "::/64"), ("testclient", "testclient"),
+    ],
+)  # fmt: skip
+def test_guesses_are_counted_by_who_can_have_an_address(host: str, counted: str) -> None:
+    assert address_of(Request({"type": "http", "client": (host, 1), "headers": []})) == counted

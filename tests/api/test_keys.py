@@ -1,5 +1,6 @@
 """Keys as resources: made, listed, revoked; what they may use; and the command line that makes the first one."""
 
+import asyncio
 import re
 from datetime import timedelta
 from typing import Any
@@ -15,7 +16,7 @@ from longhouse.errors import SetupError
 from longhouse.settings import Settings
 from longhouse.store import keys
 from longhouse.store.database import Database
-from server_helpers import Serving, content, launched_words
+from server_helpers import Serving, content, launched_words, sse
 
 SHOWN = {
     "id", "name", "owner", "role", "rate_limit", "max_concurrent", "sessions_per_hour", "created_at", "revoked_at",
@@ -82,6 +83,26 @@ async def test_a_rotated_key_is_the_same_key_with_another_secret(serving: Servin
         assert await admin.status("DELETE", f"/admin/keys/{shop.id}") == 204
         for missing in (shop.id, "key_0", "%00"):
             assert await admin.status("POST", f"/admin/keys/{missing}/rotate") == 404
+
+
+async def test_what_was_begun_with_a_secret_ends_with_it_whichever_process_rotates(serving: Serving) -> None:
+    async with keyed(serving, ask) as house:
+        shop, other = await client_of(house, "shop"), await client_of(house, "shop")
+        session = (await shop.say("hi"))["model"]
+        path = f"/v1/sessions/{session}/events?until=never"
+        async with shop.streaming(path) as begun, other.streaming(path) as kept:
+            await anext(sse(begun))
+            await anext(sse(kept))
+            rotated = await keys.rotate(house.db, shop.id)  # as another process does
+            assert rotated is not None
+            async with Client(house, rotated[1]).streaming(path) as fresh:
+                async with asyncio.timeout(10):
+                    last = [event async for event in sse(begun)][-1]
+                assert (last.event, last.json["error"]["code"]) == ("error", "invalid_api_key")
+                left = {one.key_digest for one in house.app.authenticator.inflight.of(shop.id)}
+                assert left == {keys.digest_of(rotated[1])}, "the new secret is served on"
+                assert house.app.authenticator.inflight.of(other.id)
+                await anext(sse(fresh))
 
 
 async def test_two_keys_are_never_alike(db: Database) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from rich.console import Console
+from rich.segment import Segment
 
 from longhouse.cli.chat import pages
 from longhouse.cli.chat.client import ServerEvent
@@ -132,8 +133,12 @@ def test_what_cannot_be_laid_out_is_printed_as_it_was_written() -> None:
 def test_the_unfinished_block_is_laid_out_only_so_often(monkeypatch: pytest.MonkeyPatch) -> None:
     view = TurnView(Console(file=io.StringIO(), width=80, force_terminal=True), "master")
     laid_out: list[str] = []
-    lines_of = view._lines
-    monkeypatch.setattr(view, "_lines", lambda text: laid_out.append(text) or lines_of(text))
+
+    def note(text: str) -> list[list[Segment]]:
+        laid_out.append(text)
+        return [[Segment(text)]]
+
+    monkeypatch.setattr(view, "_lines", note)
     with view.drawn():
         for words in ("one ", "two ", "three "):
             view.show({"choices": [{"delta": {"content": words}}]})

@@ -85,6 +85,7 @@ EXAMPLES: list[Event] = [
     ),
     events.Returned(call="1-action-1", outcome=events.Fault(code="timeout", message="too late")),
     events.Decided(call="1-action-0", decision="did_not_happen", by="ann", comment="I looked"),
+    events.Decided(call="1-action-0", decision="approve", by="key_1", user="ann", via="chat"),
     events.Decided(call="1-action-0", decision="unknown", by="w1", comment="its answer was lost"),
     events.Resumed(worker="w1", previous="w1", unbegun=("1-action-1",)),
     events.Condensed(upto=9, summary="They greeted."),

@@ -118,7 +118,7 @@ async def test_a_deposed_worker_still_reports_the_effect_it_had_begun(db: Databa
     woken: list[str] = []
     room.bus.on_wake.append(woken.append)
     asking = await journals.load(db, session_id)
-    assert await tree.closed_questions(db, asking, "1-action-0", ()) == []
+    assert await tree.closed_questions(db, asking, "1-action-0") == []
     if leaves == "cancelled":
         running.cancel()
         await asyncio.wait([running])
@@ -126,7 +126,7 @@ async def test_a_deposed_worker_still_reports_the_effect_it_had_begun(db: Databa
     await room.until(session_id, events.Returned)
     assert (await room.outcomes(session_id))["1-action-0"] == Output(content="passed")
     # What a person says of it now is meant for no other call with this id.
-    assert [one.id for one in await tree.closed_questions(db, asking, "1-action-0", ())] == [session_id]
+    assert [one.id for one in await tree.closed_questions(db, asking, "1-action-0")] == [session_id]
     with pytest.raises(asyncio.CancelledError if leaves == "cancelled" else Deposed):
         await running
     async with asyncio.timeout(10):

@@ -15,9 +15,8 @@ from longhouse.errors import AlreadyReturned
 from longhouse.journal import events
 from longhouse.journal.session import State
 from longhouse.models.scripted import call
-from longhouse.runtime.bus.items import Gone, Item, JournalGrew
-from longhouse.runtime.bus.local import Bus, Subscription
-from longhouse.runtime.inbox import Inbox
+from longhouse.runtime.bus import Bus, Gone, Item, JournalGrew, Subscription
+from longhouse.runtime.inbox import Inbox, with_outcome
 from longhouse.store import journals
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
@@ -47,7 +46,7 @@ async def test_each_message_is_told_once_with_the_head_that_it_made(db: Database
     assert asking.state is State.WAITING_FOR_CLARIFICATION
     prompt = events.Prompted(trace="later", content=("And tomorrow?",))
     with heard_by(room.bus, asking.id) as (woken, follower):
-        answered = await inbox.answer(asking, "1-action-0", "Oslo")
+        answered = await inbox.answer(asking, "1-action-0", "Oslo", by="user")
         assert (answered.session.head, answered.is_behind) == (asking.head + 1, False)
         assert await taken(follower) == [JournalGrew(asking.head + 1)]
         # It is queued by somebody who has not heard of the answer: he gets the session with both.
@@ -55,13 +54,22 @@ async def test_each_message_is_told_once_with_the_head_that_it_made(db: Database
         assert (queued.session.head, queued.is_behind) == (asking.head + 2, True)
         assert queued.session == await journals.load(db, asking.id)
         assert await taken(follower) == [JournalGrew(asking.head + 2)]
-        cancelled = await inbox.cancel(queued.session)
+        cancelled = await inbox.cancel(queued.session, by="user")
         assert [one.prompt.trace for one in cancelled.queue] == ["later"]
         assert await taken(follower) == [JournalGrew(cancelled.head)]
         assert woken == [asking.id] * 3
         assert await inbox.forget(asking.id, "local")
         assert await taken(follower) == [Gone()]
         assert not await inbox.forget(asking.id, "local")
+
+
+def test_the_outcome_that_a_decision_gives_is_from_who_decided() -> None:
+    decisions: tuple[events.Decision, ...] = ("happened", "give_up", "deny")
+    for decision in decisions:
+        decided = events.Decided(call="1-action-0", decision=decision, by="key_1", user="admin")
+        [_, returned] = with_outcome(decided, "paid")
+        assert isinstance(returned, events.Returned)
+        assert (returned.by, returned.user) == ("key_1", None)
 
 
 async def test_what_is_refused_wakes_nobody(db: Database) -> None:
@@ -72,7 +80,7 @@ async def test_what_is_refused_wakes_nobody(db: Database) -> None:
     decided = events.Decided(call="1-action-0", decision="deny", by="user")
     with heard_by(room.bus, asking.id) as (woken, follower):
         with pytest.raises(AlreadyReturned):
-            await inbox.answer(asking, "1-action-0", "Oslo")
+            await inbox.answer(asking, "1-action-0", "Oslo", by="user")
         with pytest.raises(journals.NotThere):
             await inbox.prompt(asking, aside)
         with pytest.raises(journals.NotThere):

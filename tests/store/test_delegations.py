@@ -212,7 +212,7 @@ async def test_a_cancel_that_was_written_although_nobody_heard_of_it_ends_nothin
     await journals.add(db, "master-0", [events.Prompted(trace="later", content=("Next",))], trace="later")
     async with unsteady(dsn) as (shaky, line):
         line.lose_reply(at=COMMIT)
-        await Inbox(shaky, Bus()).cancel(await journals.load(shaky, "master-0"))
+        await Inbox(shaky, Bus()).cancel(await journals.load(shaky, "master-0"), by="user")
         assert line.cuts == 1
     assert (await kinds(db, "master-0")).count("Cancelled") == 1
     assert (await kinds(db, child.session.id)).count("Cancelled") == 1
@@ -343,7 +343,7 @@ async def test_hundreds_of_ends_meet_as_many_cancels(db: Database) -> None:
         nonlocal usual
         await asyncio.sleep(dice.choice((0, 0, 0.002)))
         since = asyncio.get_running_loop().time()
-        await inbox.cancel(await journals.load(db, session_id))
+        await inbox.cancel(await journals.load(db, session_id), by="user")
         # However busy the machine is: an end begins while a cancel is on its way, now early, now late.
         usual = 0.9 * usual + 0.1 * (asyncio.get_running_loop().time() - since)
 

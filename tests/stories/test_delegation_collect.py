@@ -8,7 +8,6 @@ import pytest
 
 from delegating_server import answer, appears, ask, in_steps, playing, question, results, session_of, task_of
 from longhouse.agents.strategies.protocol import Body
-from longhouse.api.sessions.waiting import collected
 from longhouse.journal import events
 from longhouse.models.scripted import Say, calls, step_of
 from longhouse.models.scripted import call as use
@@ -124,8 +123,7 @@ async def test_a_result_of_an_earlier_turn_is_waited_for_with_its_questions(serv
         # What she was told belongs to the tree of that turn, although another has begun her.
         top, ann = await house.folded(said["model"]), await session_of(house.db, "ann")
         for call in ("1-action-0", "2-action-0"):
-            assert [one.id for one in await tree.closed_questions(house.db, top, call, collected(top))] == [ann]
-            assert await tree.closed_questions(house.db, top, call, []) == []
+            assert [one.id for one in await tree.closed_questions(house.db, top, call)] == [ann]
 
 
 async def test_a_handle_of_somebody_else_is_none(serving: Serving) -> None:
@@ -194,7 +192,7 @@ async def test_who_collects_what_is_cancelled_reads_the_fault(serving: Serving) 
         await house.say("collect", model="master", chat_id="c")
         trace = await house.db.value("SELECT trace FROM delegations WHERE parent = :parent", parent=said["model"])
         # As where the session went on between the look at it and the cancel: it is at another turn, and waits.
-        await cancel.cancel(house.db, await house.folded(said["model"]), trace)
+        await cancel.cancel(house.db, await house.folded(said["model"]), trace, by="user")
         house.app.bus.wake(said["model"])
         assert (await house.until(said["model"], "COMPLETED"))["result"] == "Error: the turn was cancelled"
         assert (await house.folded(await session_of(house.db, "ben"))).state == "CANCELLED"

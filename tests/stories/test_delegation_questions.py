@@ -80,6 +80,37 @@ async def test_a_question_three_levels_down_is_answered_after_a_restart(dsn: str
         assert len(requests_of(model, "cem")) == 4
 
 
+async def test_a_decision_on_a_call_of_an_earlier_turn_reaches_no_other(serving: Serving) -> None:
+    def signs(body: Body) -> Say:
+        return last_result(body) if results(body) else call("signtool")
+
+    def master(body: Body) -> Say:
+        if results(body):
+            return last_result(body)
+        label = {"label": "z"} if task_of(body) == "z" else {}
+        return call("signtool") if task_of(body) == "Own." else ask("cem", "Sign.", **label)
+
+    async with playing(serving, {"master": master, "cem": signs}) as house:
+        root = (await house.say("Own.", model="master", chat_id="c"))["model"]
+        assert (await post(house, root, "approval", call_id="1-action-0", decision="deny"))[0] == 202
+        await house.until(root, "COMPLETED")
+        for label, stale in (("", ("1-action-0",)), ("z", ("1-action-0", "cem/1-action-0"))):
+            await house.say(label or "Go.", model="master", chat_id="c")
+            [asked] = (await house.session(root))["questions"]
+            assert asked["name"] == (f"cem:{label}/1-action-0" if label else "cem/1-action-0")
+            for name in stale:
+                status, refused = await post(house, root, "approval", call_id=name, decision="approve")
+                assert (status, refused["error"]["code"]) == (409, "already_settled"), "decided in an earlier turn"
+                said = await chat(
+                    house, [user("yes")], model="master", chat_id="c", metadata={"reply_to": name}, ok=False
+                )
+                assert said["error"]["code"] == "already_settled"
+            assert [one["name"] for one in (await house.session(root))["questions"]] == [asked["name"]]
+            own = {"call_id": asked["call_id"], "decision": "deny"}
+            assert (await post(house, asked["session_id"], "approval", **own))[0] == 202, "at the session that asks"
+            await house.until(root, "COMPLETED")
+
+
 def three(body: Body) -> Say:
     if step_of(body.messages):
         return answer(" ".join(results(body)))

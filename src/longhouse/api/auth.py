@@ -2,6 +2,7 @@
 
 import asyncio
 import hmac
+import ipaddress
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,7 +19,7 @@ from longhouse import background, clock
 from longhouse.api import origins
 from longhouse.api.console import cookies
 from longhouse.api.inflight import INFLIGHT, InflightRequest, InflightRequests
-from longhouse.api.rate_limits import KeyLimits, Meter
+from longhouse.api.rate_limits import GuessLimit, KeyLimits, Meter
 from longhouse.errors import CallerError
 from longhouse.journal.session import LOCAL_OWNER
 from longhouse.store import browser_sessions, keys
@@ -28,12 +29,14 @@ from longhouse.store.keys import Key, Role
 OURS: Final = re.compile(r"lh_[A-Za-z0-9_-]{43}")
 """The format of our API keys; anything else is refused without a query to Postgres."""
 MAX_KEY: Final = 512
+LONG_KEY: Final = 32
+"""Characters from which on the key of the settings counts as too long to be guessed."""
 CALLER: Final = "longhouse.caller"
 """The key under which the request's scope holds its caller."""
 USE_RECORDED_EVERY: Final = 60.0
 """Seconds between two records of when keys were used last."""
 POLL_EVERY: Final = 1.0
-"""Seconds between polls for keys that another process has revoked, and browsers that it has signed out."""
+"""Seconds between polls for keys that another process has revoked or rotated, and browsers that it has signed out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +50,18 @@ class Caller:
     key_name: str = field(default="", compare=False)
     browser: str = field(default="", compare=False, repr=False)
     """The digest of the token, where a signed-in browser calls."""
+    key_digest: str = field(default="", compare=False, repr=False)
+    """The digest of the key; empty for the key of the settings."""
 
     @property
     def publisher(self) -> str:
         """The name recorded in the catalog as publisher or decider."""
         return self.key or self.owner
+
+    @property
+    def decider(self) -> str:
+        """Who answers, decides or cancels, as the journal names it; whom a request names is told beside it."""
+        return self.key or "user"
 
     def user(self, named: str | None) -> str | None:
         """The user of a request: the named one; if it names none and no keys are set, the owner, the only person."""
@@ -79,7 +89,9 @@ class Authenticator:
     def __init__(self, db: Database, *, admin_key: str, limits: KeyLimits) -> None:
         self.db = db
         self.inflight = InflightRequests()
+        self.guesses = GuessLimit()
         self._admin = keys.digest_of(admin_key) if admin_key else ""
+        self._is_long = len(admin_key) >= LONG_KEY
         self._limits = limits
         self._meters: dict[str, Meter] = {}
         self._used: dict[str, datetime] = {}
@@ -99,17 +111,18 @@ class Authenticator:
         if known:
             return known
         caller = LOCAL if await self.is_open() else await self._caller_of(request)
+        inflight: InflightRequest = request.scope[INFLIGHT]
+        inflight.needs_caller = True
         if caller.meter:
-            inflight: InflightRequest = request.scope[INFLIGHT]
-            inflight.browser = caller.browser
+            inflight.browser, inflight.key_digest = caller.browser, caller.key_digest
             self.inflight.enter(inflight, caller.key, caller.meter)
             self._used[caller.key] = clock.now()
         request.scope[CALLER] = caller
         return caller
 
-    async def sign_in(self, secret: str) -> tuple[Caller, str]:
+    async def sign_in(self, secret: str, address: str) -> tuple[Caller, str]:
         """Signs a browser in with a key, or raises; returns its caller, and the token for its cookie."""
-        caller = await self._caller_with_key(secret)
+        caller = await self._caller_with_key(secret, address)
         token = await browser_sessions.create(self.db, key_id=caller.key, key_digest=keys.digest_of(secret))
         return caller, token
 
@@ -161,11 +174,12 @@ class Authenticator:
             await keys.record_use(self.db, used)
 
     async def watch(self) -> None:
-        """Ends requests in flight whose key was revoked, or whose browser was signed out, by another process."""
+        """Ends requests in flight whose key another process has revoked or rotated, or whose browser it signed out."""
         await self.inflight.not_empty.wait()
         await asyncio.sleep(POLL_EVERY)
-        for key_id in await keys.revoked(self.db, self.inflight.keys):
-            self.inflight.end(key_id)
+        if digests := self.inflight.key_digests:
+            for digest in await keys.invalid(self.db, digests):
+                self.inflight.end_with(digest)
         if browsers := self.inflight.browsers:
             for browser in await browser_sessions.ended(self.db, browsers):
                 self.inflight.sign_out(browser)
@@ -174,7 +188,7 @@ class Authenticator:
         """A key in a header wins over the cookie: a program that sends one means it."""
         secret = _api_key(request.headers)
         if secret is not None:
-            return await self._caller_with_key(secret)
+            return await self._caller_with_key(secret, address_of(request))
         token = cookies.token_of(request.headers)
         if token is None:
             raise _invalid_key(
@@ -183,13 +197,19 @@ class Authenticator:
         origins.refuse_foreign_cookie(request.scope)
         return await self._caller_with_token(token)
 
-    async def _caller_with_key(self, secret: str) -> Caller:
-        if self._admin and hmac.compare_digest(keys.digest_of(secret), self._admin):
+    async def _caller_with_key(self, secret: str, address: str) -> Caller:
+        # A key of ours is too long to be guessed, and so may be that of the settings: those who have one are let in,
+        # whatever others try from their address.
+        is_ours, digest = OURS.fullmatch(secret) is not None, keys.digest_of(secret)
+        is_compared = is_ours or self._is_long or self.guesses.has_some(address)
+        if self._admin and is_compared and hmac.compare_digest(digest, self._admin):
             return self._caller()
-        found = await keys.find(self.db, secret) if OURS.fullmatch(secret) else None
-        if found is None:
-            raise _invalid_key("This API key is not valid.")
-        return self._caller(found)
+        found = await keys.with_digest(self.db, digest) if is_ours else None
+        if found:
+            return self._caller(found, digest)
+        if not is_ours:
+            self.guesses.take(address, digest)
+        raise _invalid_key("This API key is not valid.")
 
     async def _caller_with_token(self, token: str) -> Caller:
         browser, digest = await browser_sessions.find(self.db, token), keys.digest_of(token)
@@ -198,15 +218,15 @@ class Authenticator:
             if hmac.compare_digest(browser.key_digest, bound):
                 return replace(self._caller(), browser=digest)
         elif browser and (found := await keys.with_digest(self.db, browser.key_digest)):
-            return replace(self._caller(found), browser=digest)
+            return replace(self._caller(found, browser.key_digest), browser=digest)
         raise _invalid_key("This browser is not signed in any more: sign in again at /sign-in.")
 
-    def _caller(self, key: Key | None = None) -> Caller:
-        """The caller with this key; None: with the admin key from the settings."""
+    def _caller(self, key: Key | None = None, digest: str = "") -> Caller:
+        """The caller with this key, and its digest; None: with the admin key from the settings."""
         if key is None:
             meter = self._meter(ADMIN_KEY_ID)
             return Caller(LOCAL_OWNER, ADMIN_KEY_ID, "admin", meter, key_name=ADMIN_KEY_NAME)
-        return Caller(key.owner, key.id, key.role, self._meter(key.id, key), key_name=key.name)
+        return Caller(key.owner, key.id, key.role, self._meter(key.id, key), key_name=key.name, key_digest=digest)
 
     def _meter(self, key_id: str, key: Key | None = None) -> Meter:
         if key_id not in self._meters:
@@ -251,3 +271,23 @@ def _api_key(headers: Headers) -> str | None:
 
 def _invalid_key(message: str) -> CallerError:
     return CallerError(message, status=401, code="invalid_api_key")
+
+
+def address_of(request: Request) -> str:
+    """Who is asking: an IPv4 address, or the network of an IPv6 one, in which everybody has addresses to spare."""
+    host = request.client.host if request.client else ""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv6Address):
+        mapped = address.ipv4_mapped
+        return str(mapped or ipaddress.ip_network((address, 64), strict=False))
+    return host
+
+
+def is_local(request: Request) -> bool:
+    """Whether somebody on this machine asks, by a local name: a proxy in front of the server asks by another."""
+    host = request.client.host if request.client else ""
+    is_loopback = host == "::1" or address_of(request).startswith("127.")
+    return is_loopback and origins.LOCAL_HOST.fullmatch(origins.host_of(request.scope)) is not None

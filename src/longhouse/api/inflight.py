@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from itertools import chain
@@ -16,6 +16,8 @@ from longhouse.errors import CallerError
 
 INFLIGHT: Final = "longhouse.inflight"
 """The key under which a request's scope holds its `InflightRequest`."""
+PRIVATE: Final = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
+"""Headers of every response that needs a caller: a browser that is signed out keeps nothing of it."""
 LAST_ERROR_WITHIN: Final = 2.0
 """Seconds to send the last error; a client that does not read is not waited for."""
 
@@ -30,6 +32,10 @@ class InflightRequest:
     meter: Meter | None = None
     browser: str = ""
     """The signed-in browser that sent the request (the digest of its token); empty with a key in a header."""
+    key_digest: str = ""
+    """The digest of the key as it was sent; empty for the key of the settings, which changes only with a restart."""
+    needs_caller: bool = False
+    """Whether the response is for this caller alone, and nobody may keep it."""
     is_revoked: bool = False
     session: str = ""
     """The session of the request, once it is known: the session goes on without the request."""
@@ -54,10 +60,6 @@ class InflightRequests:
         self._by_key: defaultdict[str, set[InflightRequest]] = defaultdict(set)
         self.not_empty = asyncio.Event()
         """Set while there are requests in flight."""
-
-    @property
-    def keys(self) -> list[str]:
-        return list(self._by_key)
 
     def of(self, key: str) -> list[InflightRequest]:
         return list(self._by_key.get(key, ()))
@@ -86,17 +88,25 @@ class InflightRequests:
         self._end(self.of(key))
 
     @property
-    def browsers(self) -> dict[str, list[InflightRequest]]:
-        """The requests of signed-in browsers, by browser."""
-        found = defaultdict(list)
-        for inflight in chain.from_iterable(self._by_key.values()):
-            if inflight.browser:
-                found[inflight.browser].append(inflight)
-        return found
+    def browsers(self) -> set[str]:
+        """The signed-in browsers that have sent some."""
+        return {one.browser for one in self._all if one.browser}
+
+    @property
+    def key_digests(self) -> set[str]:
+        return {one.key_digest for one in self._all if one.key_digest}
 
     def sign_out(self, browser: str) -> None:
         """Ends all requests of this browser, except the current one."""
-        self._end(self.browsers.get(browser, ()))
+        self._end([one for one in self._all if one.browser == browser])
+
+    def end_with(self, key_digest: str) -> None:
+        """Ends all requests that were sent with this secret of a key, except the current one."""
+        self._end([one for one in self._all if one.key_digest == key_digest])
+
+    @property
+    def _all(self) -> Iterator[InflightRequest]:
+        return chain.from_iterable(self._by_key.values())
 
     def _end(self, requests: Iterable[InflightRequest]) -> None:
         for inflight in requests:
@@ -123,8 +133,7 @@ class DrainMiddleware:
             nonlocal is_begun, is_complete
             if message["type"] == "http.response.start":
                 is_begun = True
-                if inflight.meter:
-                    message["headers"] = [*message["headers"], *inflight.meter.headers]
+                message["headers"] = [*message["headers"], *_own_headers(inflight, message["headers"])]
             elif not message.get("more_body", False):
                 is_complete = True
             await send(message)
@@ -146,3 +155,12 @@ class DrainMiddleware:
         finally:
             inflight.opened.close()
             self._inflight.leave(inflight)
+
+
+def _own_headers(inflight: InflightRequest, given: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+    """The headers that a response gets beside those of its route."""
+    if inflight.meter:
+        yield from inflight.meter.headers
+    if inflight.needs_caller:
+        names = {name for name, _ in given}
+        yield from (header for header in PRIVATE if header[0] not in names)

@@ -1,11 +1,18 @@
-"""Rate limits of API keys: requests per minute, concurrent requests, sessions per hour; counted in this process."""
+"""Rate limits, counted in this process: what a key may use, and how many keys an address may try."""
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from longhouse.errors import CallerError
+
+GUESSES: Final = 10
+"""Keys that one address may try in a minute, of those that could be guessed."""
+ADDRESSES: Final = 1_000
+"""Addresses whose guesses are counted; the one that was heard of longest ago is forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +55,32 @@ class Bucket:
         self._level = min(float(self.size), self._level + (now - self._at) * self._pace)
         self._at = now
         return self._level
+
+
+class GuessLimit:
+    """Bounds how many different keys an address may try, of those that could be guessed."""
+
+    def __init__(self, size: int = GUESSES, addresses: int = ADDRESSES) -> None:
+        self._size = size
+        self._addresses = addresses
+        self._buckets: dict[str, tuple[Bucket, deque[str]]] = {}
+
+    def has_some(self, address: str) -> bool:
+        """May the address try another key?"""
+        known = self._buckets.get(address)
+        return known is None or known[0].left > 0
+
+    def take(self, address: str, digest: str) -> None:
+        """Counts a wrong key, or raises; a program that sends the same one again and again guesses once."""
+        new = Bucket(self._size, 60.0), deque[str](maxlen=self._size)
+        bucket, tried = self._buckets[address] = self._buckets.pop(address, new)
+        if len(self._buckets) > self._addresses:
+            del self._buckets[next(iter(self._buckets))]
+        if digest in tried:
+            return
+        if wait := bucket.take():
+            raise _too_many("Too many keys were tried from this address.", wait)
+        tried.append(digest)
 
 
 class Meter:

@@ -96,7 +96,6 @@ def build(
         "finder": finder,
         "toolbox": toolbox,
         "model": model or ConfiguredModel(),
-        "guesses": browser_session.GuessLimit(),
         "questions": QuestionFeed(db, bus),
         "statistics": counts,
         "operations": Operations(db, counts, toolbox, is_mirrored=is_mirrored),

@@ -38,7 +38,7 @@ class EventStream(Response):
     media_type = "text/event-stream"
 
     def __init__(self, pieces: AsyncGenerator[bytes, None]) -> None:
-        super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
+        super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"})
         del self.headers["content-length"]
         self._pieces = pieces
 

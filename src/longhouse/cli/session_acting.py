@@ -5,6 +5,7 @@ All of it is written to the database, as the API writes it; a worker goes on wit
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Final
 
 from longhouse.api.sessions import decisions
 from longhouse.api.sessions.waiting import Question, find_questions
@@ -17,8 +18,8 @@ from longhouse.runtime.inbox import Inbox
 from longhouse.store import journals
 from longhouse.store.database import Database
 
-BY = "user"
-GONE = "the session moved on meanwhile; `longhouse sessions show` tells what it waits for now."
+BY: Final = "cli"
+GONE: Final = "the session moved on meanwhile; `longhouse sessions show` tells what it waits for now."
 
 
 async def decide(db: Database, session_id: str, name: str | None, decision: Decision, comment: str) -> str:
@@ -46,7 +47,7 @@ async def answer(db: Database, session_id: str, name: str | None, text: str) -> 
     waiting = await find_questions(db, session, name, lambda one: one.call.call_kind == "ask")
     one = _only(waiting[:1], session, "it asks nothing")
     try:
-        await _inbox(db).answer(one.session, one.call.call, text)
+        await _inbox(db).answer(one.session, one.call.call, text, by=BY)
     except (AlreadyReturned, journals.NotThere):
         raise SetupError(GONE) from None
     return one.label(session)
@@ -54,7 +55,7 @@ async def answer(db: Database, session_id: str, name: str | None, text: str) -> 
 
 async def cancel(db: Database, session_id: str) -> str:
     """Cancels the running turn, or the next queued one; the state of the session."""
-    return str((await _inbox(db).cancel(await journals.load(db, session_id))).state)
+    return str((await _inbox(db).cancel(await journals.load(db, session_id), by=BY)).state)
 
 
 def _inbox(db: Database) -> Inbox:

@@ -90,7 +90,8 @@ def _returned(event: events.Returned) -> str:
 
 def _decided(event: events.Decided) -> str:
     comment = f": {plain(event.comment)}" if event.comment else ""
-    return f"{event.decision} by {plain(event.by)}{comment} ({event.call})"
+    named = f" for {plain(event.user)}" if event.user else ""
+    return f"{event.decision} by {plain(event.by)}{named}{comment} ({event.call})"
 
 
 def _spent(event: events.Spent) -> str:

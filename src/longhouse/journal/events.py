@@ -283,7 +283,7 @@ class Returned(_Fact, frozen=True, kw_only=True, tag="Returned"):
     call: str
     outcome: Outcome
     by: str = ""
-    """Who gave it, if not the tool; BY_MEMORY: working memory did, and the tool did not run."""
+    """Who gave it, if not the tool: as in `Decided`, or `agent`; BY_MEMORY: working memory did, and no tool ran."""
     chain: str = ""
     """As in `Prompted`: an answer to a question is part of the client's conversation."""
     user: str | None = None
@@ -305,6 +305,10 @@ class Decided(_Fact, frozen=True, kw_only=True, tag="Decided"):
     decision: Decision | Literal["unknown"]
     """`unknown`: the call was started, its result was lost, and a person must say whether it took effect."""
     by: str
+    """Who has made it: the id of the API key (of early releases also the user that a request named), `user` where no
+    keys are set, `cli`, or a worker."""
+    user: str | None = None
+    """The user that the request named, if it did: what a client says, not who it is."""
     comment: str = ""
     via: Literal["", "chat"] = ""
     """Where the decision was made, if not through the decision route."""

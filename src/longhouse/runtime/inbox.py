@@ -53,8 +53,8 @@ class Inbox:
         call: str,
         text: str,
         *,
+        by: str,
         user: str | None = None,
-        by: str = "user",
         chain: str = "",
         accepted: Accepted | None = None,
     ) -> Delivered:
@@ -69,7 +69,7 @@ class Inbox:
         in_chat = decided.via == "chat"
         return await self._settle(session, with_outcome(decided, result), accepted, head=session.head, is_shown=in_chat)
 
-    async def cancel(self, session: Session, *, by: str = "user") -> Session:
+    async def cancel(self, session: Session, *, by: str) -> Session:
         """Cancels the running turn, or the next queued one; in a session at rest, its sub-agents that still run."""
         # Prompts that arrived after the cancellation was requested are not cancelled.
         trace = _next_trace(session)
@@ -143,7 +143,7 @@ def with_outcome(decided: Decided, result: str | None = None) -> list[Event]:
             outcome = Fault(code="denied", message=f"the user did not approve this call{why}")
         case _:
             return [decided]
-    return [decided, Returned(call=decided.call, outcome=outcome, by="user")]
+    return [decided, Returned(call=decided.call, outcome=outcome, by=decided.by)]
 
 
 def _next_trace(session: Session) -> str:

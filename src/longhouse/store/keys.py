@@ -44,7 +44,10 @@ USED: Final = """
 
 IS_ANY_VALID: Final = "SELECT EXISTS (SELECT FROM api_keys WHERE revoked_at IS NULL)"
 
-REVOKED: Final = "SELECT id FROM api_keys WHERE id = ANY(:ids::text[]) AND revoked_at IS NOT NULL"
+INVALID: Final = """
+    SELECT asked.digest FROM unnest(:digests::text[]) AS asked (digest)
+    WHERE NOT EXISTS (SELECT FROM api_keys WHERE digest = asked.digest AND revoked_at IS NULL)
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +147,6 @@ async def is_any_valid(db: Database) -> bool:
     return bool(await db.value(IS_ANY_VALID))
 
 
-async def revoked(db: Database, key_ids: Iterable[str]) -> list[str]:
-    """The ids among these that belong to revoked keys."""
-    return [row["id"] for row in await db.rows(REVOKED, ids=list(key_ids))]
+async def invalid(db: Database, digests: Iterable[str]) -> list[str]:
+    """The digests among these that no key has any more: it was revoked, or got another secret."""
+    return [row["digest"] for row in await db.rows(INVALID, digests=list(digests))]

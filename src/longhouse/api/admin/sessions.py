@@ -9,7 +9,7 @@ from fastapi.routing import APIRoute
 
 from longhouse.api import auth
 from longhouse.api.json_route import REFUSED
-from longhouse.api.sessions.routes import DECIDER, SESSION_PATH
+from longhouse.api.sessions.routes import SESSION_PATH
 from longhouse.store import sessions
 
 PREFIX: Final = "/v1"
@@ -20,7 +20,6 @@ async def act_for_owner(caller: auth.Admin, request: Request) -> None:
     owner = await sessions.owner_of(request.app.state.db, request.path_params["session_id"])
     if owner is None or owner == caller.owner:
         return  # of a session that is not there, the route says so
-    request.scope[DECIDER] = caller.publisher
     request.scope[auth.CALLER] = replace(caller, owner=owner)
 
 

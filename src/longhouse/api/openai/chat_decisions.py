@@ -38,8 +38,8 @@ async def decide(
         try:
             if found and may_decide:
                 about, decision = found
-                by = chat.request.user or "user"
-                decided = Decided(call=about.call.call, decision=decision, by=by, via="chat")
+                by, named_user = chat.caller.decider, chat.request.user or None
+                decided = Decided(call=about.call.call, decision=decision, by=by, user=named_user, via="chat")
                 return await append_reply(inbox, session, about, decided, chain=prompt.chain, accepted=chat.accepted)
             aside = structs.replace(prompt, trace=session.turn.trace, aside=True)
             delivered = await inbox.prompt(session, aside, accepted=chat.accepted)

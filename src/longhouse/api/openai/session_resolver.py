@@ -234,9 +234,10 @@ class SessionResolver:
 
     async def _answer(self, chat: ChatInput, session: Session, prompt: Prompted, question: Question) -> TurnHandle:
         """The message answers this question; if another answer came first, it answers no other question."""
-        text, of_request = text_of(prompt.content), {"chain": prompt.chain, "user": prompt.user}
+        text, by = text_of(prompt.content), chat.caller.decider
+        of_request = {"chain": prompt.chain, "user": prompt.user}
         try:
-            return await append_reply(self.inbox, session, question, text, **of_request, accepted=chat.accepted)
+            return await append_reply(self.inbox, session, question, text, by=by, **of_request, accepted=chat.accepted)
         except AlreadyReturned:
             session = await journals.catch_up(self.db, session)
         if chat.reply_to is None:

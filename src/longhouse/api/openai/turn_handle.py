@@ -64,12 +64,14 @@ async def append_reply(
     question: Question,
     reply: str | Decided,
     *,
+    by: str = "",
     user: str | None = None,
     chain: str | None = None,
     accepted: Accepted | None = None,
 ) -> TurnHandle:
     """Appends an answer to a question, or a decision; the client follows the turn of `session`, whoever asked.
 
+    `by`, `user`: who has given the answer, and whom the request names; a decision has its own.
     Raises AlreadyReturned if another answer came first, and NotThere if a decision finds that the session has moved on.
     """
     trace, asking, is_own = session.trace, question.session, question.session.id == session.id
@@ -79,7 +81,7 @@ async def append_reply(
     before = await seen_heads(inbox.db, asking)
     if isinstance(reply, str):
         call = question.call.call
-        delivered = await inbox.answer(asking, call, reply, user=user, chain=own_chain, accepted=accepted)
+        delivered = await inbox.answer(asking, call, reply, user=user, by=by, chain=own_chain, accepted=accepted)
     else:
         delivered = await inbox.decide(asking, structs.replace(reply, chain=own_chain), accepted=accepted)
     if is_own:

@@ -4,7 +4,7 @@ from functools import partial
 from typing import Annotated, Any, Final
 
 import msgspec
-from fastapi import Depends, Query, Request, Response
+from fastapi import Depends, Query, Response
 from pydantic import Field, StrictStr
 
 from longhouse.agents import window
@@ -29,6 +29,9 @@ from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.store.delegation import tree
 from longhouse.store.session_lists import Facets
+
+MAX_TEXT: Final = 200_000
+"""Characters of an answer, of a comment, of the result of a call."""
 
 SearchText = Annotated[str, Field(min_length=1, max_length=200)]
 
@@ -59,7 +62,7 @@ class OwnSessions(OwnFacets, pagination.Paged):
 
 
 class Answer(wire.StrictModel):
-    answer: StrictStr = Field(min_length=1, max_length=200_000)
+    answer: StrictStr = Field(min_length=1, max_length=MAX_TEXT)
     call_id: StrictStr | None = None
     user: wire.UserName = None
 
@@ -67,8 +70,8 @@ class Answer(wire.StrictModel):
 class Approval(wire.StrictModel):
     call_id: StrictStr
     decision: events.Decision
-    result: StrictStr | None = None
-    comment: StrictStr = ""
+    result: Annotated[StrictStr, Field(max_length=MAX_TEXT)] | None = None
+    comment: StrictStr = Field("", max_length=MAX_TEXT)
 
 
 class Sessions:
@@ -109,18 +112,6 @@ async def _load(caller: auth.User, sessions: Held, session_id: str) -> Session:
 Loaded = Annotated[Session, Depends(_load)]
 """The caller's session that the path names. Not for routes with a body, whose mistakes are reported first."""
 
-DECIDER: Final = "longhouse.decider"
-"""The key under which the request's scope names an admin who acts for another owner."""
-
-
-async def _decider(request: Request) -> str:
-    decider: str = request.scope.get(DECIDER, "user")
-    return decider
-
-
-Decider = Annotated[str, Depends(_decider)]
-"""Who answers, decides or cancels, as the journal names it: the owner's own user, or the key of an admin."""
-
 
 @router.get("/v1/sessions")
 async def list_sessions(caller: auth.User, sessions: Held, asked: Annotated[OwnSessions, Query()]) -> Response:
@@ -155,7 +146,7 @@ async def get_messages(sessions: Held, session: Loaded) -> Response:
 
 
 @router.post(f"{SESSION_PATH}/clarification", status_code=202, openapi_extra=wire.example(answer="Oslo"))
-async def clarify(caller: auth.User, sessions: Held, session_id: str, answer: Answer, by: Decider) -> Response:
+async def clarify(caller: auth.User, sessions: Held, session_id: str, answer: Answer) -> Response:
     """Answers the oldest open question, or the one that `call_id` names."""
     session, call_id, user = await sessions.load(caller, session_id), answer.call_id, caller.user(answer.user) or ""
     questions = await find_questions(
@@ -167,7 +158,9 @@ async def clarify(caller: auth.User, sessions: Held, session_id: str, answer: An
         raise settled("There is no open question to answer: it was answered already, or never asked.")
     asked = questions[0]
     try:
-        delivered = await sessions.inbox.answer(asked.session, asked.call.call, answer.answer, user=user, by=by)
+        delivered = await sessions.inbox.answer(
+            asked.session, asked.call.call, answer.answer, user=user, by=caller.decider
+        )
     except AlreadyReturned:
         raise settled("This question was answered already.") from None
     except journals.NotThere:
@@ -181,7 +174,7 @@ async def clarify(caller: auth.User, sessions: Held, session_id: str, answer: An
     status_code=202,
     openapi_extra=wire.example(call_id="3-action-0", decision="happened", result="paid"),
 )
-async def approve(caller: auth.User, sessions: Held, session_id: str, approval: Approval, by: Decider) -> Response:
+async def approve(caller: auth.User, sessions: Held, session_id: str, approval: Approval) -> Response:
     """Approves or denies a waiting call; or reports the outcome of a call whose worker was lost:
     happened (with its result), did_not_happen, give_up."""
     decision, first = approval.decision, None
@@ -192,7 +185,7 @@ async def approve(caller: auth.User, sessions: Held, session_id: str, approval: 
         if not found or (first and not found[0].is_same(first)):
             raise settled("There is no such open decision on this call: it was settled already, or never asked.")
         first = found[0]
-        decided = events.Decided(call=first.call.call, decision=decision, by=by, comment=approval.comment)
+        decided = events.Decided(call=first.call.call, decision=decision, by=caller.decider, comment=approval.comment)
         try:
             await sessions.inbox.decide(first.session, decided, approval.result)
         except journals.NotThere:
@@ -202,9 +195,9 @@ async def approve(caller: auth.User, sessions: Held, session_id: str, approval: 
 
 
 @router.post(f"{SESSION_PATH}/cancel", status_code=202)
-async def cancel(sessions: Held, session: Loaded, by: Decider) -> Response:
+async def cancel(caller: auth.User, sessions: Held, session: Loaded) -> Response:
     """Cancels the running turn, or the next queued one; in an idle session, its background delegations."""
-    return _accepted(await sessions.inbox.cancel(session, by=by))
+    return _accepted(await sessions.inbox.cancel(session, by=caller.decider))
 
 
 @router.delete(SESSION_PATH)

@@ -141,9 +141,9 @@ async def find_questions(
 
 
 async def _over(db: Database, session: Session, name: str) -> set[str]:
-    """The sessions whose call of this name is finished."""
+    """The sessions whose call of this name is finished, in this turn or an earlier one."""
     agent, _, call = name.rpartition("/")
-    found = await tree.closed_questions(db, session, call, collected(session))
+    found = await tree.closed_questions(db, session, call)
     if agent:
         found = [one for one in found if one.id != session.id and agent in (one.agent, asker(one.agent, one.label))]
     return {one.id for one in found}
@@ -157,12 +157,6 @@ def is_late(call: Open, now: datetime) -> bool:
 def settled(message: str) -> CallerError:
     """The error for a call that is already answered or decided."""
     return CallerError(message, status=409, code="already_settled")
-
-
-def collected(session: Session) -> list[str]:
-    """The handles of earlier delegations that the current turn collects."""
-    uses = (use for step in session.steps for use in step.uses if use.role == "collects")
-    return [handle for use in uses for handle in handles_in(use.arguments)]
 
 
 def handles_in(arguments: str) -> list[str]:

@@ -80,7 +80,7 @@ async def provide_clarification(
         raise settled("There is no open question to answer.")
     try:
         user = caller.user(given.user) or ""
-        handle = await append_reply(sessions.inbox, session, questions[0], given.text, user=user)
+        handle = await append_reply(sessions.inbox, session, questions[0], given.text, by=caller.decider, user=user)
         handle = replace(handle, is_own_user=session.is_own_user(user))
     except AlreadyReturned:
         raise settled("This question was answered already.") from None

@@ -37,7 +37,7 @@ class CancelResult:
     """The new fences of the sessions whose turn has ended: leases with a smaller fence are lost."""
 
 
-async def cancel(db: Database, top: Session, trace: str, *, by: str = "user") -> CancelResult:
+async def cancel(db: Database, top: Session, trace: str, *, by: str) -> CancelResult:
     """Cancels a trace in a session and in the sub-agents that work on it; those at work on other traces continue.
 
     Long journals are folded before any lock is taken. Once all rows are locked no head moves, and only the events

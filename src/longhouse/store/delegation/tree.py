@@ -81,8 +81,8 @@ HEADS_AT: Final = """
     ) AS last
     WHERE s.owner = :owner AND s.conversation_id = :conversation AND s.side = 'sub'
 """
-# The sessions where a person was asked about a call with this id that now has its outcome or its decision. In the given
-# session calls of any turn count, in other sessions those of the tree's traces.
+# The sessions where a person was asked about a call with this id that now has its outcome or its decision, in any turn
+# of the tree.
 OVER: Final = f"""
     {TREE}, put (id, agent, label) AS (
         SELECT DISTINCT s.id, s.agent, s.label FROM tree JOIN sessions s ON s.id = tree.id
@@ -130,9 +130,6 @@ BEGUN: Final = """
 TOOLS: Final = """
     SELECT body FROM journal_events WHERE session_id = :session AND kind = 'Called' AND call_id = ANY(:calls)
 """
-GIVEN: Final = (
-    "SELECT :session::text, child, trace, 1 FROM delegations WHERE parent = :session AND call = ANY(:handles)"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,14 +269,10 @@ async def heads(db: Database, session: Session, at: datetime | None = None) -> d
     return {row["id"]: row["head"] for row in rows}
 
 
-async def closed_questions(db: Database, session: Session, call: str, handles: Sequence[str]) -> list[Asker]:
-    """The sessions in a turn's tree where a person was asked about a call with this id, and the question is closed.
-
-    `handles`: the delegations of earlier turns that this turn collects.
-    """
-    roots = [Root(session.id, session.id, session.trace)]
-    if handles:
-        roots += [Root(*row) for row in await db.rows(GIVEN, session=session.id, handles=list(handles))]
+async def closed_questions(db: Database, session: Session, call: str) -> list[Asker]:
+    """The session and its sub-agents, of all its turns, where a person was asked about a call with this id, and the
+    question is closed."""
+    roots = [Root(session.id, session.id, None)]
     rows = await db.rows(OVER, **_columns(roots), awaited=False, session=session.id, call=call)
     return [Asker(*row) for row in rows]
 
