@@ -36,7 +36,6 @@ BLOCK = (
 SLOW = (
     "`" * 40_000, "[" * 40_000, "*" * 40_000, "_a" * 20_000, "> " * 5_000, f"# {'#' * 40_000}x", f"|\n{' ' * 40_000}x",
     "|h" * 2_000 + "\n|-|\n" + "|\n" * 2_000, "|h" * 2_000 + "\n" + "|-" * 2_000 + "\n" + "|\n" * 2_000,
-    "|h" * 50 + "\n" + "|-" * 50 + "\n" + "|\n" * 20_000, "h|\n|-|\n" * 6_000,
 )  # fmt: skip
 """Each would be read for a minute by an expression that looks back, or be a table of millions of cells."""
 MEGABYTE = "\n\n".join((*SLOW, BLOCK * (800_000 // len(BLOCK)), "the last line"))
