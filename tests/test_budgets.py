@@ -11,10 +11,10 @@ BUDGETS = {
     "agents": 2_850,
     "api": 8_300,  # documents, memory files, the ledger; lists, timelines, questions; the console; statistics
     "catalog": 680,
-    "cli": 3_540,  # `bench recall`, `documents` of all owners, `ledger`; the chat on terminals, acting in sessions
+    "cli": 3_550,  # `bench recall`, `documents` of all owners, `ledger`; the chat on terminals, acting
     "config": 990,
     "integrations": 1_060,
-    "journal": 2_590,  # working memory is folded too; counters and timelines of sessions
+    "journal": 2_660,  # working memory is folded too; counters and timelines of sessions; the words that decide
     "memory": 5_490,  # working memory, documents, their parsers and who reads next, recall, the ledger
     "models": 1_850,
     "runtime": 3_460,  # titles that the model gives; the bus between processes

@@ -54,7 +54,7 @@ async def test_what_a_session_waits_for_is_answered_and_decided(
         await commands.tail_session(settings, short, last=100)
         lines = re.findall(r"^\d\d:\d\d:\d\d  (.*)$", capsys.readouterr().out, re.MULTILINE)
         assert lines[:2] == ["master  is told: Go.", "master  begins a turn"]
-        told = ["  ben  asks: Which? (1-action-0)", "  ben  deny by user: not now (2-action-0)", "master  gets: signed"]
+        told = ["  ben  asks: Which? (1-action-0)", "  ben  deny by cli: not now (2-action-0)", "master  gets: signed"]
         places = [lines.index(line) for line in told]
         assert places == sorted(places)
         assert lines[-2:] == ["master  answers: \\x1b[2JAll done.", "master  is titled: Papers"]

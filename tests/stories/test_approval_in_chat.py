@@ -144,7 +144,9 @@ async def test_a_word_decides_in_other_languages(serving: Serving, words: str, i
         client = Client(house, user="ada")
         await client.say("Заплати Бобу")
         assert await client.say(words) == "Done."
-        assert await decisions(house, client.session) == [("approve" if is_yes else "deny", "ada", "chat")]
+        assert await decisions(house, client.session) == [("approve" if is_yes else "deny", "user", "chat")]
+        [decided] = [one.event for one in await house.journal(client.session) if isinstance(one.event, events.Decided)]
+        assert decided.user == "ada", "whom the request names is told beside who it was"
         assert len(TransferTool.sent) == is_yes
         assert last_message(house) == ("sent to Bob" if is_yes else "Error: the user did not approve this call")
 

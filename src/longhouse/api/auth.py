@@ -29,8 +29,9 @@ from longhouse.store.keys import Key, Role
 OURS: Final = re.compile(r"lh_[A-Za-z0-9_-]{43}")
 """The format of our API keys; anything else is refused without a query to Postgres."""
 MAX_KEY: Final = 512
-LONG_KEY: Final = 32
-"""Characters from which on the key of the settings counts as too long to be guessed."""
+WELL_KNOWN: Final = ("password", "changeme", "change-me", "change_me", "secret", "admin", "longhouse", "your-", "your_")
+"""Parts of the keys that examples use."""
+LEAST_KEY: Final = 16
 CALLER: Final = "longhouse.caller"
 """The key under which the request's scope holds its caller."""
 USE_RECORDED_EVERY: Final = 60.0
@@ -91,7 +92,7 @@ class Authenticator:
         self.inflight = InflightRequests()
         self.guesses = GuessLimit()
         self._admin = keys.digest_of(admin_key) if admin_key else ""
-        self._is_long = len(admin_key) >= LONG_KEY
+        self._is_easy = is_easy(admin_key)
         self._limits = limits
         self._meters: dict[str, Meter] = {}
         self._used: dict[str, datetime] = {}
@@ -198,10 +199,10 @@ class Authenticator:
         return await self._caller_with_token(token)
 
     async def _caller_with_key(self, secret: str, address: str) -> Caller:
-        # A key of ours is too long to be guessed, and so may be that of the settings: those who have one are let in,
-        # whatever others try from their address.
+        # A key of ours is too long to be guessed, and so is that of the settings where others reach the server: whoever
+        # has one is let in, whatever is tried from that address.
         is_ours, digest = OURS.fullmatch(secret) is not None, keys.digest_of(secret)
-        is_compared = is_ours or self._is_long or self.guesses.has_some(address)
+        is_compared = is_ours or not self._is_easy or self.guesses.has_some(address)
         if self._admin and is_compared and hmac.compare_digest(digest, self._admin):
             return self._caller()
         found = await keys.with_digest(self.db, digest) if is_ours else None
@@ -271,6 +272,12 @@ def _api_key(headers: Headers) -> str | None:
 
 def _invalid_key(message: str) -> CallerError:
     return CallerError(message, status=401, code="invalid_api_key")
+
+
+def is_easy(admin_key: str) -> bool:
+    """Whether a key of the settings could be guessed; such a key is served on loopback addresses only."""
+    is_short = len(admin_key) < LEAST_KEY or len(set(admin_key)) < LEAST_KEY / 2
+    return is_short or any(word in admin_key.lower() for word in WELL_KNOWN)
 
 
 def address_of(request: Request) -> str:

@@ -14,8 +14,7 @@ import structlog
 import typer
 import uvicorn
 
-from longhouse import background
-from longhouse.api import server
+from longhouse.api.auth import LEAST_KEY, is_easy
 from longhouse.api.http_protocol import BACKLOG, config_of, raise_file_limit
 from longhouse.app import App, open_app, open_store
 from longhouse.cli.running import AgentsFile, ConfigFile, Host, Port, add_commands, given, run
@@ -25,13 +24,6 @@ from longhouse.store.keys import is_any_valid
 
 DEMO: Final = "no model is set: the built-in demo model answers (set LONGHOUSE_LLM_BASE_URL, _API_KEY, _MODEL)"
 OPEN: Final = "no API key is set: whoever reaches this port may do everything (set LONGHOUSE_ADMIN_KEY)"
-WELL_KNOWN: Final = ("password", "changeme", "change-me", "change_me", "secret", "admin", "longhouse", "your-", "your_")
-"""Parts of the keys that examples use."""
-LEAST_KEY: Final = 16
-SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-WatchPort = Annotated[
-    int | None, typer.Option("--port", help="Port for /health, /ready and /metrics; none by default.", min=0, max=65535)
-]
 
 cli = typer.Typer()
 
@@ -147,8 +139,7 @@ def _on_end(leave: Callable[[], None]) -> None:
 
 def _refuse_easy_key(host: str, key: str) -> None:
     """Refuses a guessable admin key on an address that others can reach."""
-    is_easy = len(key) < LEAST_KEY or len(set(key)) < LEAST_KEY / 2 or any(word in key.lower() for word in WELL_KNOWN)
-    if key and is_easy and not _is_local(host):
+    if key and is_easy(key) and not _is_local(host):
         raise SetupError(
             f"LONGHOUSE_ADMIN_KEY is easy to guess, and {host} can be reached by others: "
             f"choose {LEAST_KEY} random characters or more, none of them well known."
