@@ -9,6 +9,7 @@ import pytest
 from key_helpers import Client, client_of, keyed
 
 from delegating_server import CAST, SignTool, answer, ask, cast, in_steps, playing, question, session_of
+from longhouse.api.sessions import timeline
 from longhouse.journal import events
 from longhouse.journal.events import Fault, Recorded
 from longhouse.journal.timeline import TimelineTurn, timeline_of
@@ -87,6 +88,7 @@ async def test_a_tree_is_told_to_its_owner_and_to_nobody_else(serving: Serving) 
         assert rows[0]["usage"].keys() == {"prompt_tokens", "completion_tokens"}
         assert all(row["tokens"]["system"] > 0 and row["tokens"]["tools"] > 0 for row in rows)
         assert rows[1]["tokens"]["history"] > rows[0]["tokens"]["history"]
+        assert (await ann.got(f"{path}/steps/2/request"))["tokens"] == rows[1]["tokens"]
 
         await exported_whole(ann, house, top, child)
         for below_it in ("timeline", "steps", "export"):
@@ -112,7 +114,8 @@ async def exported_whole(ann: Client, house: House, top: str, child: str) -> Non
         assert told == [(record.seq, events.kind_of(record.event)) for record in await house.journal(one)]
 
 
-async def test_only_the_last_turns_are_told_and_counted_from_the_first(serving: Serving) -> None:
+async def test_only_the_last_turns_are_told_and_counted_from_the_first(serving: Serving, monkeypatch: Any) -> None:
+    monkeypatch.setattr(timeline, "WEIGHED", 2)
     roles = {"master": in_steps(ask("ann", "Go."), answer("Ok.")), "ann": in_steps(call("clocktool"), answer("Yes."))}
     async with playing(serving, roles) as house:
         top = (await house.say("one", model="master"))["model"]
@@ -127,8 +130,12 @@ async def test_only_the_last_turns_are_told_and_counted_from_the_first(serving: 
         assert [step["n"] for step in last["turns"][0]["steps"]] == [5, 6]
         page = await got(house, f"{path}/steps", limit="4")
         assert ([row["n"] for row in page["data"]], page["has_more"], page["next"]) == ([3, 4, 5, 6], True, "3")
+        assert [row["tokens"] is None for row in page["data"]] == [True, True, False, False], "composed for the last"
         page = await got(house, f"{path}/steps", limit="4", before=page["next"])
         assert ([(row["n"], row["turn"]) for row in page["data"]], page["next"]) == ([(1, 1), (2, 1)], None)
+        for after, numbers, following in (("4", [5, 6], None), ("1", [3, 4, 5, 6], "3"), ("6", [], None)):
+            page = await got(house, f"{path}/steps", limit="4", after=after)
+            assert ([row["n"] for row in page["data"]], page["next"]) == (numbers, following)
 
 
 async def test_retries_of_the_model_are_told(serving: Serving) -> None:

@@ -10,8 +10,9 @@ import msgspec
 from fastapi import Response
 from msgspec.structs import replace
 
+from longhouse.agents import tokens
 from longhouse.agents.strategies.base import AgentRegistry
-from longhouse.agents.strategies.protocol import Request
+from longhouse.agents.strategies.protocol import Body, Request
 from longhouse.agents.template import Template
 from longhouse.agents.tool import Tool
 from longhouse.api import auth, wire
@@ -20,6 +21,7 @@ from longhouse.api.sessions.routes import SESSION_PATH, Held, Sessions
 from longhouse.errors import CallerError
 from longhouse.journal.events import Noted, Recorded, Replied, Started
 from longhouse.journal.fold import blank, fold
+from longhouse.journal.messages import System
 from longhouse.journal.session import Session, Turn
 from longhouse.memory.session_memory import SessionMemory
 from longhouse.runtime.instances import strategy_of
@@ -63,7 +65,8 @@ async def get_request(
 ) -> Response:
     """The model request of the session's n-th reply, byte for byte; stored images are named by digest.
 
-    `selection` says how its tools were chosen, if more were permitted than can be offered.
+    `selection` says how its tools were chosen, if more were permitted than can be offered; `tokens` estimates what its
+    parts weigh.
     """
     row = await sessions.find(caller, session_id)
     asked = await asked_at(sessions.db, row.id, step)
@@ -78,6 +81,7 @@ async def get_request(
             "digest": request.digest,
             "matches": request.digest == asked.replied.digest,
             "selection": _selection(asked.replied, asked.tools),
+            "tokens": tokens_of(request.body),
         }
     )
 
@@ -104,6 +108,14 @@ async def composed(memory: SessionMemory, asked: Asked, template: Template, offe
         if requests[-1].digest == replied.digest:
             return requests[-1]
     return requests[0]
+
+
+def tokens_of(body: Body) -> dict[str, int]:
+    """The estimated tokens of the parts of a request; a response format has the tools of agents that choose by it."""
+    system = [message for message in body.messages if isinstance(message, System)]
+    history = [message for message in body.messages if not isinstance(message, System)]
+    tools = sum(tokens.estimate(bytes(one).decode()) for one in (*body.tools, body.response_format))
+    return {"system": tokens.total(system), "tools": tools, "history": tokens.total(history)}
 
 
 def _selection(replied: Replied, offered: Sequence[str]) -> dict[str, Any] | None:

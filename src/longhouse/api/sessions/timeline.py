@@ -1,5 +1,6 @@
 """What happened in a session, for those who look into it: its timeline, its steps, and an export of its whole tree."""
 
+import asyncio
 import re
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
@@ -10,18 +11,16 @@ import msgspec
 from fastapi import Query, Response
 from pydantic import BeforeValidator, Field
 
-from longhouse.agents import tokens
-from longhouse.agents.strategies.protocol import Body
+from longhouse.agents.strategies.protocol import Request
 from longhouse.api import auth, pagination, streaming, wire
 from longhouse.api.json_route import of_app, strict_router
 from longhouse.api.pagination import Omittable
-from longhouse.api.sessions.replay import StepRecord, request_at, steps_from
-from longhouse.api.sessions.routes import SESSION_PATH, Held, Sessions, described
+from longhouse.api.sessions.replay import StepRecord, request_at, steps_from, tokens_of
+from longhouse.api.sessions.routes import SESSION_PATH, Held, described
 from longhouse.api.sessions.sse import fact
 from longhouse.api.sessions.waiting import waiting_status
 from longhouse.errors import CallerError
 from longhouse.journal.events import Fault, Usage, kind_of
-from longhouse.journal.messages import System
 from longhouse.journal.session import Open
 from longhouse.journal.timeline import Takeover, TimelineStep, TimelineTurn, TimelineUse, TimelineWait
 from longhouse.store import journals, session_counters
@@ -33,6 +32,9 @@ from longhouse.tools.toolbox import Toolbox
 
 SHOWN: Final = 2_000
 """Characters of a task, a text, arguments and a result in a timeline."""
+WEIGHED: Final = 20
+"""Steps of a page whose requests are composed again, to estimate their tokens: all of a long session would take
+seconds."""
 EXPORTED_AT_ONCE: Final = 500
 """Events that an export holds in memory."""
 
@@ -49,6 +51,7 @@ class Turns(wire.StrictModel):
 
 class Steps(pagination.Limited):
     before: Omittable[Number] = Field(None, description="Only steps before this one: the `next` of the page before")
+    after: Omittable[Number] = Field(None, description="Only steps after this one, as those that came since")
 
 
 @router.get(f"{SESSION_PATH}/timeline")
@@ -72,19 +75,24 @@ async def list_steps(
     session_id: str,
     asked: Annotated[Steps, Query()],
 ) -> Response:
-    """The last replies of the model, in order, each with its usage, what it called, and the estimated tokens of the
-    parts of its request. `next` leads to earlier ones."""
+    """The last replies of the model, in order, each with its usage and what it called; the last 20 of a page with the
+    estimated tokens of the parts of their requests, which `/steps/{n}/request` has of each. `next` leads to earlier
+    ones."""
     row = await sessions.find(caller, session_id)
     counters = await session_counters.counted(sessions.db, {row.id: row.head})
     end = min(asked.before or row.head + 1, counters[row.id].steps + 1)
-    first = max(1, end - asked.limit)
+    first = max(1, end - asked.limit, (asked.after or 0) + 1)
     data = []
     async with aclosing(steps_from(sessions.db, row.id, first)) as steps:
         async for step in steps:
             if step.number >= end:
                 break
-            data.append(await _step_row(sessions, toolbox, row.agent, step))
-    return wire.Json(pagination.page(data, str(first) if first > 1 and data else None))
+            is_weighed = step.number >= end - WEIGHED
+            request = await request_at(sessions, toolbox, row.agent, step.asked) if is_weighed else None
+            data.append(_step_row(step, request))
+            await asyncio.sleep(0)  # composing the request of a long session takes milliseconds
+    has_more = first > (asked.after or 0) + 1 and bool(data)
+    return wire.Json(pagination.page(data, str(first) if has_more else None))
 
 
 @router.get(f"{SESSION_PATH}/export")
@@ -209,10 +217,9 @@ def _seconds(since: datetime, until: datetime) -> float:
 # Steps
 
 
-async def _step_row(sessions: Sessions, toolbox: Toolbox, agent: str, step: StepRecord) -> dict[str, Any]:
+def _step_row(step: StepRecord, request: Request | None) -> dict[str, Any]:
     replied, at = step.asked.replied, step.record.at
     usage = replied.usage or Usage()
-    request = await request_at(sessions, toolbox, agent, step.asked)
     return {
         "n": step.number,
         "turn": step.turn,
@@ -222,17 +229,8 @@ async def _step_row(sessions: Sessions, toolbox: Toolbox, agent: str, step: Step
         "seconds": _seconds(step.asked.session.updated_at or at, at),
         "tools": [call.name for call in replied.calls],
         "offered": step.asked.tools,
-        "tokens": _parts(request.body) if request else None,
+        "tokens": tokens_of(request.body) if request else None,
     }
-
-
-def _parts(body: Body) -> dict[str, int]:
-    """The estimated tokens of the parts of a request; a response format has the tools of agents that choose by it."""
-    system = [message for message in body.messages if isinstance(message, System)]
-    history = [message for message in body.messages if not isinstance(message, System)]
-    formats = (*body.tools, body.response_format)
-    tools = sum(tokens.estimate(bytes(one).decode()) for one in formats)
-    return {"system": tokens.total(system), "tools": tools, "history": tokens.total(history)}
 
 
 # The export
