@@ -39,6 +39,8 @@ _EVENTS: Final = f"""
     (SELECT e.session_id, e.seq, e.trace_id, e.call_id, e.kind, e.at, {_BODY.format("e")} AS body FROM journal e
      WHERE e.at >= :since AND e.at < :until AND e.kind IN ({{}}))
 """
+# LIMIT keeps the planner from reading all sessions, or the whole journal, for the few events of a slice.
+_SESSION: Final = "CROSS JOIN LATERAL (SELECT owner, agent FROM sessions WHERE id = e.session_id LIMIT 1) s"
 
 # Looked for from the end of a session back: the call is a few events before its result.
 CALLS: Final = f"""
@@ -47,7 +49,7 @@ CALLS: Final = f"""
                 THEN 'failed' ELSE 'ok' END,
            CASE WHEN c.question IS NULL THEN {_BUCKET.format("e.at - COALESCE(d.at, c.at)")} END,
            count(*)::int
-    FROM {_EVENTS.format("'Returned'")} e JOIN sessions s ON s.id = e.session_id
+    FROM {_EVENTS.format("'Returned'")} e {_SESSION}
     CROSS JOIN LATERAL (
         SELECT j.seq, j.at, {_BODY.format("j")} ->> 'tool' AS tool, {_BODY.format("j")} ->> 'question' AS question
         FROM journal j
@@ -62,7 +64,7 @@ CALLS: Final = f"""
 """
 TURNS: Final = f"""
     SELECT {_SLICE}, s.owner, s.agent, e.kind, {_BUCKET.format("e.at - b.at")}, count(*)::int
-    FROM journal e JOIN sessions s ON s.id = e.session_id
+    FROM journal e {_SESSION}
     CROSS JOIN LATERAL (
         SELECT at FROM journal
         WHERE session_id = e.session_id AND seq < e.seq AND kind = 'Started' AND trace_id = e.trace_id
@@ -71,9 +73,8 @@ TURNS: Final = f"""
     WHERE e.at >= :since AND e.at < :until AND e.kind IN ({", ".join(f"'{kind}'" for kind in END_STATES)})
     GROUP BY 1, 2, 3, 4, 5
 """
-# The time of a reply is counted from the event before it, with which the model's work began: LIMIT keeps the planner
-# from reading the whole journal for it. A discarded reply names no model: it is that of the reply which took its place.
-# With a title, nothing was discarded.
+# The time of a reply is counted from the event before it, with which the model's work began. A discarded reply names no
+# model: it is that of the reply which took its place. With a title, nothing was discarded.
 REPLIES: Final = f"""
     SELECT {_SLICE}, s.owner, s.agent, COALESCE(e.body ->> 'model', r.model, ''),
            CASE WHEN e.kind = 'Replied' AND e.body ->> 'attempts' IS NULL THEN {_BUCKET.format("e.at - b.at")} END,
@@ -81,7 +82,7 @@ REPLIES: Final = f"""
            sum(COALESCE((e.body -> 'usage' ->> 'total_tokens')::bigint, 0))::bigint,
            (sum(COALESCE((e.body ->> 'attempts')::int, 0))
             + count(*) FILTER (WHERE e.kind = 'Spent' AND e.body ->> 'title' IS NULL))::int
-    FROM {_EVENTS.format("'Replied', 'Spent', 'Condensed'")} e JOIN sessions s ON s.id = e.session_id
+    FROM {_EVENTS.format("'Replied', 'Spent', 'Condensed'")} e {_SESSION}
     LEFT JOIN LATERAL (
         SELECT at FROM journal WHERE session_id = e.session_id AND seq = e.seq - 1 LIMIT 1
     ) b ON true
@@ -94,7 +95,7 @@ REPLIES: Final = f"""
 """
 ASKED: Final = f"""
     SELECT {_SLICE}, s.owner, s.agent, '', NULL, count(*)::int
-    FROM {_EVENTS.format("'Called'")} e JOIN sessions s ON s.id = e.session_id
+    FROM {_EVENTS.format("'Called'")} e {_SESSION}
     WHERE e.body ->> 'question' IS NOT NULL OR e.body ->> 'approve_by' IS NOT NULL
     GROUP BY 1, 2, 3
 """
@@ -102,7 +103,7 @@ ASKED: Final = f"""
 ERRORS: Final = f"""
     SELECT {_SLICE}, s.owner, s.agent, COALESCE(m.model, ''), NULL, count(*)::int, 0, 0, max(e.at),
            (array_agg(left(e.body ->> 'reason', {ERROR_WORDS}) ORDER BY e.at DESC))[1]
-    FROM {_EVENTS.format("'Failed'")} e JOIN sessions s ON s.id = e.session_id
+    FROM {_EVENTS.format("'Failed'")} e {_SESSION}
     LEFT JOIN LATERAL (
         SELECT {_BODY.format("j")} ->> 'model' AS model FROM journal j
         WHERE j.session_id = e.session_id AND j.seq < e.seq AND j.kind = 'Replied' ORDER BY j.seq DESC LIMIT 1
