@@ -16,7 +16,7 @@ from longhouse.journal.counters import Counters
 from longhouse.journal.events import Fault, Recorded
 from longhouse.journal.fold import blank, fold
 from longhouse.models.scripted import Hang, Say, ScriptedStatus, call, calls, say
-from longhouse.store import journals, session_counters
+from longhouse.store import journals, session_counters, session_lists
 from longhouse.tools import BaseTool, ToolContext
 from old_database import OLD_JOURNALS, brought
 from server_helpers import AGENT, BEGAN, House, Serving, opened, prompted, returned, started, used
@@ -167,6 +167,31 @@ async def test_sessions_are_found_by_their_words_and_their_failing_tools(serving
         assert await ann.status("DELETE", f"/v1/sessions/{ids[0]}") == 200
         assert await found(ann, "q=дождя") == []
         assert await found(bob, "tool=breaker") == [other]
+
+
+async def test_facets_cover_the_newest_and_are_counted_once_for_all_who_ask_the_same(
+    serving: Serving, monkeypatch: Any
+) -> None:
+    async with serving([answer("Done.")] * 9) as house:
+        for text in ("rain", "snow", "rain again"):
+            await house.say(text)
+        monkeypatch.setattr(session_lists, "SEARCHED", 2)
+        counts = await asyncio.gather(*(got(house, "/v1/sessions/facets") for _ in range(3)))
+        assert [(one["sessions"], one["is_complete"]) for one in counts] == [(2, False)] * 3
+        assert (await got(house, "/v1/sessions/facets", q="rain"))["sessions"] == 1, "the other one is too old"
+        assert len(await listed(house, q="rain")) == 1
+        assert len(await listed(house)) == 3
+        newest = (await house.say("snow again"))["model"]
+        assert list(await listed(house, q="snow")) == [newest], "a search finds what was just said"
+        assert await got(house, "/v1/sessions/facets") == counts[0]
+        monkeypatch.setattr(session_lists, "SEARCHED", 9)
+        monkeypatch.setattr(session_lists, "SHARED_FOR", -1.0)
+        [shared] = [kept for db, kept in session_lists._shared.items() if db.dsn == house.db.dsn]
+        for one in shared.values():
+            one.until = 0.0
+        for number in (4, 5):
+            assert (await got(house, "/v1/sessions/facets"))["sessions"] == number
+            await house.say("more")
 
 
 async def test_sessions_of_an_older_release_are_counted_and_newer_events_are_left_alone(serving: Serving) -> None:

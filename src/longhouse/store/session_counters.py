@@ -45,10 +45,6 @@ KEEP: Final = """
         found_by = excluded.found_by, failed_tools = excluded.failed_tools, counted = excluded.counted
     WHERE c.head < excluded.head OR c.version <> excluded.version
 """
-FAILING: Final = """
-    SELECT tool, count(*) AS sessions FROM session_counters c CROSS JOIN unnest(c.failed_tools) AS tool
-    WHERE c.session_id = ANY(:ids) GROUP BY tool ORDER BY sessions DESC, tool LIMIT :limit
-"""
 
 _decoder: Final = msgspec.json.Decoder(Counters)
 
@@ -67,12 +63,6 @@ async def counted(db: Database, heads: Mapping[str, int], *, may_lag: int = 0) -
         await _keep(db, {one: new for one, new in fresh.items() if new.head - kept[one] > may_lag})
         found |= fresh
     return found
-
-
-async def failing_tools(db: Database, ids: Sequence[str], limit: int) -> dict[str, int]:
-    """Tool -> in how many of these sessions it failed, most first; the sessions were counted before."""
-    rows = await db.rows(FAILING, ids=list(ids), limit=limit)
-    return {row["tool"]: row["sessions"] for row in rows}
 
 
 async def _count(db: Database, behind: Mapping[str, tuple[Counters, int]]) -> dict[str, Counters]:

@@ -1,27 +1,46 @@
 """Lists of sessions that are searched by text and by failing tools, and how many sessions have which value."""
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import asyncio
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import islice
 from typing import Any, Final
-
-import asyncpg
+from weakref import WeakKeyDictionary
 
 from longhouse.journal.counters import COUNTERS_VERSION, folded
 from longhouse.store import session_counters, sessions
 from longhouse.store.database import Database
-from longhouse.store.pages import Position, page
+from longhouse.store.pages import Position
 from longhouse.store.sessions import SessionRow
 
 SEARCHED: Final = 10_000
 """Sessions that a search looks through, and that facets count: the newest ones."""
 MOST_VALUES: Final = 100
 """Values of one facet."""
-OVERVIEW: Final = f"""
-    SELECT id, head, state, agent, owner, created_at, (
-        SELECT c.head FROM session_counters c WHERE c.session_id = sessions.id AND c.version = {COUNTERS_VERSION}
-    ) AS counted
-    FROM sessions
+SHARED_FOR: Final = 2.0
+"""Seconds for which facets are told again to those who ask with the same filters."""
+
+NEWEST: Final = """
+    SELECT id, head, state, agent, owner, created_at FROM sessions WHERE {where}
+    ORDER BY created_at DESC, id DESC LIMIT :searched
+"""
+BEHIND: Final = f"""
+    SELECT newest.id, newest.head FROM ({NEWEST}) AS newest
+    LEFT JOIN session_counters c ON c.session_id = newest.id AND c.version = {COUNTERS_VERSION}
+    WHERE c.head IS NULL OR c.head < newest.head
+"""
+OLDEST: Final = f"SELECT created_at FROM ({NEWEST}) AS newest OFFSET :searched - 1"
+COUNT: Final = f"""
+    WITH newest AS MATERIALIZED ({NEWEST})
+    SELECT 'state' AS facet, state AS value, count(*)::int AS sessions FROM newest GROUP BY state
+    UNION ALL SELECT 'agent', agent, count(*)::int FROM newest GROUP BY agent
+    UNION ALL SELECT 'owner', owner, count(*)::int FROM newest GROUP BY owner
+    UNION ALL SELECT 'tool', tool, count(*)::int
+    FROM newest JOIN session_counters c ON c.session_id = newest.id CROSS JOIN unnest(c.failed_tools) AS tool
+    GROUP BY tool
+    ORDER BY sessions DESC, value
 """
 
 
@@ -38,6 +57,18 @@ class Facets:
     failing_tools: dict[str, int]
 
 
+@dataclass(slots=True)
+class _Shared:
+    """What somebody has just counted, for all who ask the same; those who come meanwhile wait for it."""
+
+    counted: Facets | None = None
+    until: float = 0.0
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+_shared: Final[WeakKeyDictionary[Database, dict[str, _Shared]]] = WeakKeyDictionary()
+
+
 async def search(
     db: Database,
     *,
@@ -50,8 +81,8 @@ async def search(
 ) -> list[SessionRow]:
     """A page of sessions, newest first; `q` (text) and `tool` (one that failed) look through the newest alone."""
     if q is not None or tool is not None:
-        newest = await _counted_newest(db, owner=owner, **filters)
-        filters |= _among(newest, q, tool)
+        oldest = await _count_newest(db, owner=owner, **filters)
+        filters |= _among(oldest, q, tool)
     return await sessions.sessions(db, owner=owner, before=before, limit=limit, **filters)
 
 
@@ -59,38 +90,55 @@ async def facets(
     db: Database, *, owner: str | None, q: str | None = None, tool: str | None = None, **filters: Any
 ) -> Facets:
     """The newest sessions, counted by state, agent, owner and failing tool; filtered as a list is."""
-    rows = newest = await _counted_newest(db, owner=owner, **filters)
+    known, time = _shared.setdefault(db, {}), asyncio.get_running_loop().time
+    for asked in [asked for asked, one in known.items() if one.until < time() and not one.lock.locked()]:
+        del known[asked]
+    shared = known.setdefault(repr((owner, q, tool, sorted(filters.items()))), _Shared())
+    async with shared.lock:
+        if shared.counted is None:
+            shared.counted = await _facets(db, q, tool, owner=owner, **filters)
+            shared.until = time() + SHARED_FOR
+        return shared.counted
+
+
+async def _facets(db: Database, q: str | None, tool: str | None, **filters: Any) -> Facets:
+    oldest = await _count_newest(db, **filters)
     if q is not None or tool is not None:
-        rows = await _newest(db, owner=owner, **{**filters, **_among(newest, q, tool)})
+        filters |= _among(oldest, q, tool)
+    found: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    sql, values = _statement(COUNT, filters)
+    for facet, value, number in await db.rows(sql, **values):
+        found[facet][value] = number
     return Facets(
-        sessions=len(rows),
-        is_complete=len(newest) < SEARCHED,
-        states=_most(row["state"] for row in rows),
-        agents=_most(row["agent"] for row in rows),
-        owners=_most(row["owner"] for row in rows),
-        failing_tools=await session_counters.failing_tools(db, [row["id"] for row in rows], MOST_VALUES),
+        sessions=sum(found["state"].values()),
+        is_complete=oldest is None,
+        states=found["state"],
+        agents=_most(found["agent"]),
+        owners=_most(found["owner"]),
+        failing_tools=_most(found["tool"]),
     )
 
 
-async def _counted_newest(db: Database, **filters: Any) -> Sequence[asyncpg.Record]:
-    """The newest sessions, each counted up to its head."""
-    rows = await _newest(db, **filters)
-    behind = {row["id"]: row["head"] for row in rows if (row["counted"] or 0) < row["head"]}
-    await session_counters.counted(db, behind)
-    return rows
+async def _count_newest(db: Database, **filters: Any) -> datetime | None:
+    """Counts the newest sessions up to their heads; returns when the oldest of them began, None if these are all."""
+    sql, values = _statement(BEHIND, filters)
+    await session_counters.counted(db, {row["id"]: row["head"] for row in await db.rows(sql, **values)})
+    sql, values = _statement(OLDEST, filters)
+    oldest: datetime | None = await db.value(sql, **values)
+    return oldest
 
 
-async def _newest(db: Database, **filters: Any) -> Sequence[asyncpg.Record]:
-    by, conditions = "created_at, id", sessions.FILTERS
-    return await page(db, OVERVIEW, by=by, before=None, limit=SEARCHED, conditions=conditions, side="external",
-                      **filters)  # fmt: skip
+def _statement(sql: str, filters: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The statement with the conditions in use, and its values."""
+    values = {"side": "external", **{name: value for name, value in filters.items() if value is not None}}
+    where = " AND ".join(sessions.FILTERS[name] for name in values)
+    return sql.format(where=where), {**values, "searched": SEARCHED}
 
 
-def _among(newest: Sequence[asyncpg.Record], q: str | None, tool: str | None) -> dict[str, Any]:
-    """The filters of a search among these sessions."""
-    oldest = {"since": newest[-1]["created_at"]} if len(newest) == SEARCHED else {}
-    return {"q": None if q is None else folded(q), "tool": tool, **oldest}
+def _among(oldest: datetime | None, q: str | None, tool: str | None) -> dict[str, Any]:
+    """The filters of a search among the sessions from this one on."""
+    return {"q": None if q is None else folded(q), "tool": tool, **({"since": oldest} if oldest else {})}
 
 
-def _most(values: Iterable[str]) -> dict[str, int]:
-    return dict(Counter(values).most_common(MOST_VALUES))
+def _most(values: Mapping[str, int]) -> dict[str, int]:
+    return dict(islice(values.items(), MOST_VALUES))
